@@ -1,0 +1,40 @@
+"""The `speech3` program: one verb a file, thin. `main` turns a user's mistake into one line and exit status 1."""
+
+import sys
+
+import typer
+
+from speech3.errors import Speech3Error
+
+app = typer.Typer(
+    name="speech3",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="From recordings and transcripts to a hybrid NN-HMM recogniser and its word error rate.",
+)
+
+
+def _register() -> None:
+    # Each module of this package defines `command`, whose name on the command line is the module's own.
+    import importlib
+    import pkgutil
+
+    for module in pkgutil.iter_modules(__path__):
+        verb = module.name.rstrip("_")
+        app.command(verb.replace("_", "-"))(importlib.import_module(f"{__name__}.{module.name}").command)
+
+
+def main() -> None:
+    """Run one verb; the entry point of the `speech3` program."""
+    _register()
+    try:
+        app()
+    except Speech3Error as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("interrupted; what was finished is kept, the same command goes on from there", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,263 @@
+"""The typed description of an experiment, read from YAML. Every default of the project stands here or in `conf/`.
+
+A key that nobody knows is an error that names the file and the key. Presets are small YAML files in `conf/`:
+wherever a config is expected, a preset's name, a YAML file's path or the keys themselves may stand.
+"""
+
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from speech3.errors import Speech3Error
+
+_ROOT = Path(__file__).resolve().parent
+
+
+class Config(BaseModel):
+    """Base of all configs: unknown keys are errors, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+C = TypeVar("C", bound=Config)
+
+
+class FeatureConfig(Config):
+    """What is computed from a waveform, with Kaldi's option names and defaults (feat/feature-*.h)."""
+
+    kind: Literal["fbank", "mfcc"] = "fbank"
+    sample_frequency: int | None = Field(None, description="Hz; none: the rate of the data, which must be one")
+    resample: bool = Field(False, description="resample recordings of another rate instead of refusing them")
+    mix_channels: bool = Field(False, description="average the channels instead of refusing more than one")
+    frame_length: float = Field(25.0, gt=0, description="ms")
+    frame_shift: float = Field(10.0, gt=0, description="ms")
+    dither: float = Field(0.0, ge=0, description="standard deviation, in units of 16-bit samples")
+    preemphasis_coefficient: float = 0.97
+    remove_dc_offset: bool = True
+    window_type: Literal["povey", "hamming", "hanning", "rectangular", "blackman"] = "povey"
+    blackman_coeff: float = 0.42
+    round_to_power_of_two: bool = True
+    snip_edges: bool = True
+    num_mel_bins: int = Field(23, ge=3)
+    low_freq: float = 20.0
+    high_freq: float = Field(0.0, description="Hz; zero or negative: offset from the Nyquist frequency")
+    use_energy: bool = False
+    raw_energy: bool = True
+    energy_floor: float = 0.0
+    use_log_fbank: bool = True
+    use_power: bool = True
+    num_ceps: int = Field(13, ge=1)
+    cepstral_lifter: float = 22.0
+    deltas: int = Field(0, ge=0, le=4, description="order of the derivatives appended")
+    delta_window: int = Field(2, ge=1)
+    cmvn: Literal["none", "utterance", "speaker"] = "speaker"
+    norm_means: bool = True
+    norm_vars: bool = False
+
+
+class MonophoneConfig(Config):
+    """Flat-started context-independent GMMs (Kaldi's train_mono.sh)."""
+
+    iterations: int = Field(40, ge=1)
+    gaussians: int = Field(1000, ge=1, description="total of all pdfs at the end")
+    max_iteration_increase: int = Field(30, description="the last iteration that splits Gaussians")
+    realign: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 23, 26, 29, 32, 35, 38)
+
+
+class TriphoneConfig(Config):
+    """Decision-tree-tied triphone GMMs (Kaldi's train_deltas.sh)."""
+
+    iterations: int = Field(35, ge=1)
+    leaves: int = Field(2000, ge=1)
+    gaussians: int = Field(10000, ge=1)
+    max_iteration_increase: int = 25
+    realign: tuple[int, ...] = (10, 20, 30)
+    min_leaf_frames: float = Field(100.0, ge=1, description="a split must leave that many frames on either side")
+
+
+class HmmConfig(Config):
+    """The bootstrap: from words to one senone per frame."""
+
+    features: str = Field("mfcc13_d2", description="preset in conf/features")
+    mono: MonophoneConfig = MonophoneConfig()
+    tri: TriphoneConfig = TriphoneConfig()
+    silence_prob: float = Field(0.5, gt=0, lt=1, description="of the optional silence between words")
+    power: float = Field(0.25, description="Gaussians are shared out by a pdf's count to this power")
+    beam: float = Field(10.0, gt=0)
+    retry_beam: float = Field(40.0, gt=0)
+    boost_silence: float = Field(1.0, gt=0)
+
+
+class ModelConfig(Config):
+    """An acoustic model; the family names the class in the registry of `speech3.models`."""
+
+    family: Literal["dnn"] = "dnn"
+    left_context: int = Field(5, ge=0, description="frames")
+    right_context: int = Field(5, ge=0, description="frames")
+    layers: int = Field(4, ge=0, description="hidden layers")
+    width: int = Field(512, ge=1)
+    activation: Literal["relu", "sigmoid"] = "relu"
+    normalization: Literal["none", "batch", "layer"] = "none"
+    dropout: float = Field(0.0, ge=0, lt=1)
+
+
+class TrainingConfig(Config):
+    """How parameters move."""
+
+    world: Literal["sgd"] = "sgd"
+    workers: int = Field(1, ge=1)
+    device: str = "cpu"
+    minibatch: int = Field(256, ge=1, description="frames")
+    learning_rate: float = Field(0.1, gt=0, description="per minibatch mean gradient")
+    momentum: float = Field(0.0, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+    max_epochs: int = Field(20, ge=1)
+    schedule: Literal["halving", "constant"] = "halving"
+    halve_below: float = Field(0.005, description="gain in held-out frame accuracy under which the rate is halved")
+    stop_below: float = Field(0.001, description="gain under which training stops once the rate is being halved")
+    keep_checkpoints: int = Field(3, ge=1)
+    dtype: Literal["float16", "float32"] = Field("float32", description="of the packed frames")
+
+
+class LmConfig(Config):
+    """The language model: exactly one of an n-gram estimated from the training text, an ARPA file, a grammar."""
+
+    order: int | None = Field(None, ge=1, le=6, description="interpolated Kneser-Ney from the text")
+    text: str | None = Field(None, description="file with one sentence a line; none: the transcripts of train")
+    arpa: str | None = None
+    grammar: Literal["one-word"] | None = Field(None, description="one-word: exactly one word of the lexicon")
+
+    @model_validator(mode="after")
+    def _one(self) -> "LmConfig":
+        if sum(value is not None for value in (self.order, self.arpa, self.grammar)) != 1:
+            raise ValueError("give exactly one of order, arpa, grammar")
+        return self
+
+
+class DecodeConfig(Config):
+    """Search, and the grid from which the acoustic scale and the word penalty are picked on dev."""
+
+    beam: float = Field(15.0, gt=0)
+    max_active: int = Field(7000, ge=1)
+    acoustic_scales: tuple[float, ...] = (0.05, 0.0667, 0.0833, 0.1, 0.125, 0.1667)
+    word_penalties: tuple[float, ...] = (0.0, 0.5, 1.0)
+
+
+class TrainConfig(Config):
+    """What `speech3 train CONF` reads."""
+
+    data: str = Field(description="directory with packed frames: train.frames, heldout.frames")
+    hmm: str = Field(description="model directory whose senones label the frames")
+    model: ModelConfig
+    training: TrainingConfig
+    seed: int = 1
+
+
+class RecipeConfig(Config):
+    """What `recipes/run.sh CORPUS` reads from `recipes/CORPUS/recipe.yaml`."""
+
+    corpus: str
+    corpus_options: dict[str, Any] = Field({}, description="arguments of the corpus module")
+    seed: int = 1
+    jobs: int = Field(0, ge=0, description="processes; 0: one per core")
+    features: str = Field("fbank40_d2", description="preset in conf/features for the neural network")
+    hmm: HmmConfig = HmmConfig()
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    lm: LmConfig
+    decode: DecodeConfig = DecodeConfig()
+    systems: tuple[str, ...] = ("mono", "tri", "dnn")
+
+
+def shipped(kind: Literal["conf", "recipes", "data"]) -> Path:
+    """Directory of files that come with speech3, in a checkout or in an installed wheel."""
+    installed = _ROOT / f"_{kind}"
+    return installed if installed.is_dir() else _ROOT.parent / kind
+
+
+def presets(kind: str) -> list[str]:
+    """Names of the presets in ``conf/<kind>/``."""
+    return sorted(path.stem for path in (shipped("conf") / kind).glob("*.yaml"))
+
+
+def read_yaml(path: Path | str) -> dict[str, Any]:
+    """Read a YAML mapping; errors name the file."""
+    try:
+        value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise Speech3Error(f"{path}: no such file") from error
+    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
+        raise Speech3Error(f"{path}: not valid YAML: {error}") from error
+    if not isinstance(value, dict):
+        raise Speech3Error(f"{path}: expected `key: value` lines, found {type(value).__name__}")
+    return value
+
+
+def parse(cls: type[C], values: dict[str, Any], source: Path | str) -> C:
+    """Check `values` against the config class; every fault is listed with `source` and its key."""
+    try:
+        return cls.model_validate(values)
+    except ValidationError as error:
+        lines = [_explain(cls, fault, source) for fault in error.errors()]
+        raise Speech3Error("\n".join(lines)) from error
+
+
+def _explain(cls: type[Config], fault: Any, source: Path | str) -> str:
+    key = ".".join(str(part) for part in fault["loc"]) or "(whole file)"
+    if fault["type"] == "extra_forbidden":
+        return f"{source}: unknown key {key!r}; known here: {', '.join(_keys_at(cls, fault['loc'][:-1]))}"
+    return f"{source}: {key}: {fault['msg']} (got {fault['input']!r})"
+
+
+def _keys_at(cls: type[Config], path: tuple[Any, ...]) -> list[str]:
+    for part in path:
+        annotation = cls.model_fields[str(part)].annotation if str(part) in cls.model_fields else None
+        if not (isinstance(annotation, type) and issubclass(annotation, Config)):
+            break
+        cls = annotation
+    return sorted(cls.model_fields)
+
+
+def load_preset(cls: type[C], kind: str, name: str) -> C:
+    """Read preset `name` of ``conf/<kind>/``, or a YAML file if `name` is a path."""
+    path = Path(name) if name.endswith((".yaml", ".yml")) else shipped("conf") / kind / f"{name}.yaml"
+    if not path.exists():
+        raise Speech3Error(f"{name}: neither a YAML file nor a preset of conf/{kind} ({', '.join(presets(kind))})")
+    return parse(cls, read_yaml(path), path)
+
+
+def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = None) -> C:
+    """Read a config file and apply ``key.sub=value`` overrides.
+
+    A string under ``model`` or ``training`` is the name of a preset in ``conf/models`` or ``conf/training``; an
+    override below it (``model.width=64``) changes that preset's value.
+    """
+    values = read_yaml(path)
+    for override in overrides or []:
+        key, separator, text = override.partition("=")
+        if not separator:
+            raise Speech3Error(f"{override}: an override has the form key=value, as in training.max_epochs=5")
+        _set(values, key.split("."), yaml.safe_load(text), override)
+    for key in ("model", "training"):
+        if isinstance(values.get(key), str):
+            values[key] = _expand(key, values[key])
+    return parse(cls, values, path)
+
+
+def _expand(key: str, name: str) -> dict[str, Any]:
+    kind = {"model": "models", "training": "training"}[key]
+    cls = {"model": ModelConfig, "training": TrainingConfig}[key]
+    return load_preset(cls, kind, name).model_dump()
+
+
+def _set(values: dict[str, Any], keys: list[str], value: Any, override: str) -> None:
+    here = values
+    for index, key in enumerate(keys[:-1]):
+        if isinstance(here.get(key), str) and index == 0 and key in ("model", "training"):
+            here[key] = _expand(key, here[key])
+        here = here.setdefault(key, {})
+        if not isinstance(here, dict):
+            raise Speech3Error(f"{override}: {'.'.join(keys[: index + 1])} is a value, not a group of keys")
+    here[keys[-1]] = value

@@ -1,0 +1,65 @@
+"""What an acoustic model's outputs mean: lexicon, tied states and transition probabilities, as one object on disk."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from speech3.errors import Speech3Error
+from speech3.hmm.lexicon import Lexicon, read_lexicon, write_lexicon
+from speech3.hmm.tree import STATES, Tree
+from speech3.io.atomic import read_json, write_json
+from speech3.io.checkpoint import load_tensors, save_tensors
+
+
+@dataclass(frozen=True, eq=False)
+class Hmm:
+    """Left-to-right phones of `STATES` states; a state loops on itself or moves on, never skips.
+
+    Attributes
+    ----------
+    self_loop
+        (num_pdfs,) float64: probability of staying, shared by all states of a pdf. (Kaldi keeps one for each
+        combination of phone, state and pdf; on the corpora measured here the difference was nil.)
+    """
+
+    lexicon: Lexicon
+    tree: Tree
+    self_loop: np.ndarray
+
+    @property
+    def num_pdfs(self) -> int:
+        """Number of senones."""
+        return len(self.self_loop)
+
+    @lru_cache(maxsize=1 << 18)  # noqa: B019 - an Hmm lives as long as its process needs it
+    def pdfs(self, left: int, phone: int, right: int) -> tuple[int, ...]:
+        """The STATES pdfs of `phone` between `left` and `right` (0: beyond the end)."""
+        return tuple(self.tree.pdf(left, phone, right, state) for state in range(STATES))
+
+    def save(self, directory: Path | str) -> None:
+        """Write lexiconp.txt, hmm.json and tree.safetensors into `directory`."""
+        directory = Path(directory)
+        write_lexicon(self.lexicon, directory / "lexiconp.txt")
+        write_json(directory / "hmm.json", {
+            "phones": list(self.lexicon.phones), "silence_phones": list(self.lexicon.silence_phones),
+            "silence_prob": self.lexicon.silence_prob, "states": STATES, "pdfs": self.num_pdfs,
+        })  # fmt: skip
+        tree = self.tree
+        arrays = {"root": tree.root, "side": tree.side, "member": tree.member, "yes": tree.yes, "no": tree.no,
+                  "self_loop": self.self_loop}  # fmt: skip
+        save_tensors(directory / "tree.safetensors", arrays, {"kind": "tree"})
+
+
+def load_hmm(directory: Path | str) -> Hmm:
+    """Read what `Hmm.save` wrote; a lexicon and a tree that do not belong together are an error."""
+    directory = Path(directory)
+    about = read_json(directory / "hmm.json")
+    lexicon = read_lexicon(directory / "lexiconp.txt", about["silence_prob"])
+    lexicon = Lexicon(lexicon.pronunciations, lexicon.silence_prob, tuple(about["silence_phones"]))
+    arrays, _ = load_tensors(directory / "tree.safetensors", "tree")
+    if list(lexicon.phones) != about["phones"] or arrays["root"].shape[0] != len(lexicon.phones) + 1:
+        raise Speech3Error(f"{directory}: lexiconp.txt has other phones than the tree was built for; restore it")
+    tree = Tree(*(arrays[name] for name in ("root", "side", "member", "yes", "no")))
+    return Hmm(lexicon, tree, arrays["self_loop"])

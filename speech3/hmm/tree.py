@@ -1,0 +1,55 @@
+"""The phonetic decision tree as a function: (left phone, phone, right phone, state) to pdf (Young et al. 1994).
+
+How it is grown stands in `hmm.questions` and `hmm.clustering`. Here it is only asked.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+STATES = 3  # emitting states of a phone, left to right
+LEFT, CENTRE, RIGHT = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Binary trees in arrays, one root for each (phone, state).
+
+    Attributes
+    ----------
+    root
+        (P + 1, STATES) int32: the node at which to start; row 0 is unused.
+    side
+        (nodes,) int8: which phone the node asks about, LEFT, CENTRE or RIGHT; -1 at a leaf.
+    member
+        (nodes, P + 1) bool: is the phone in the question's set? Column 0 is "beyond the end".
+    yes, no
+        (nodes,) int32: where to go; at a leaf both hold the pdf.
+    """
+
+    root: np.ndarray
+    side: np.ndarray
+    member: np.ndarray
+    yes: np.ndarray
+    no: np.ndarray
+
+    @property
+    def num_pdfs(self) -> int:
+        """Number of leaves."""
+        return int(self.yes[self.side < 0].max()) + 1
+
+    def pdf(self, left: int, phone: int, right: int, state: int) -> int:
+        """Pdf of HMM state `state` (0, 1, 2) of `phone` between `left` and `right` (0: beyond the end)."""
+        node, window = int(self.root[phone, state]), (left, phone, right)
+        while self.side[node] >= 0:
+            node = int(self.yes[node] if self.member[node, window[self.side[node]]] else self.no[node])
+        return int(self.yes[node])
+
+
+def monophone_tree(num_phones: int) -> Tree:
+    """A leaf for each state of each phone: pdf = (phone - 1) * STATES + state."""
+    leaves = num_phones * STATES
+    root = np.zeros((num_phones + 1, STATES), np.int32)
+    root[1:] = np.arange(leaves, dtype=np.int32).reshape(num_phones, STATES)
+    pdfs = np.arange(leaves, dtype=np.int32)
+    return Tree(root, np.full(leaves, -1, np.int8), np.zeros((leaves, num_phones + 1), bool), pdfs, pdfs.copy())

@@ -1,0 +1,58 @@
+"""Outputs are written to a temporary name and renamed, so a reader sees the old file or the new, never half of one."""
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from speech3.errors import Speech3Error
+
+
+@contextmanager
+def atomic_path(path: Path | str) -> Iterator[Path]:
+    """Yield a temporary sibling of `path`; rename it to `path` if the block succeeds, remove it if not.
+
+    Raises
+    ------
+    Speech3Error
+        The disk is full or the directory cannot be written; what stood at `path` is untouched.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Speech3Error(f"{path}: no space left on the disk; free some and run the same command again") from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise Speech3Error(f"{path}: cannot be written ({error.strerror}); choose another output directory") from error
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Write UTF-8 text atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    """Write indented JSON atomically."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path | str) -> Any:
+    """Read JSON; a missing or broken file is a `Speech3Error` that names it."""
+    path = Path(path)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise Speech3Error(f"{path}: no such file") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise Speech3Error(f"{path}: not valid JSON ({error}); make it again") from error

@@ -1,0 +1,45 @@
+"""Tensors with their description: a safetensors file whose metadata holds JSON."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from speech3.errors import Speech3Error
+from speech3.io.atomic import atomic_path
+
+
+def save_tensors(path: Path | str, tensors: dict[str, np.ndarray], about: dict[str, Any]) -> None:
+    """Write arrays and a JSON-able description atomically."""
+    with atomic_path(path) as temporary:
+        contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+        save_file(contiguous, temporary, {"speech3": json.dumps(about)})
+
+
+def load_tensors(path: Path | str, kind: str | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read arrays and their description.
+
+    Parameters
+    ----------
+    kind
+        If given, ``about["kind"]`` must equal it.
+
+    Raises
+    ------
+    Speech3Error
+        The file is missing, cut short, not ours or of another kind.
+    """
+    if not Path(path).is_file():
+        raise Speech3Error(f"{path}: no such file")
+    try:
+        with safe_open(path, framework="numpy") as stream:
+            about = json.loads((stream.metadata() or {}).get("speech3", "{}"))
+            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+    except (SafetensorError, json.JSONDecodeError, OSError) as error:
+        raise Speech3Error(f"{path}: not a safetensors file, or cut short ({error}); make it again") from error
+    if kind is not None and about.get("kind") != kind:
+        raise Speech3Error(f"{path}: holds {about.get('kind', 'something unknown')!r}, expected {kind!r}")
+    return tensors, about

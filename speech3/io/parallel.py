@@ -1,0 +1,61 @@
+"""Work spread over processes, results in the order of the inputs."""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from speech3.errors import Speech3Error
+from speech3.io.progress import progress
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+def available_jobs() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def parallel_map(
+    function: Callable[[A], R], items: Sequence[A], jobs: int, label: str, *, show: bool = True
+) -> Iterator[R]:
+    """Yield ``function(item)`` for every item, in order, from `jobs` single-threaded processes.
+
+    Parameters
+    ----------
+    function
+        A module-level function (or a ``functools.partial`` of one): it is pickled.
+    jobs
+        1 runs in this process.
+
+    Raises
+    ------
+    Speech3Error
+        From `function`, or because a worker process died (the message says how).
+    """
+    results = map(function, items) if jobs == 1 or len(items) <= 1 else _pool_map(function, items, jobs, label)
+    yield from progress(results, len(items), label) if show else results
+
+
+def _pool_map(function: Callable[[A], R], items: Sequence[A], jobs: int, label: str) -> Iterator[R]:
+    # Single-threaded libraries must see these before they are imported, hence the environment and not a call.
+    saved = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    pool = ProcessPoolExecutor(min(jobs, len(items)), mp_context=multiprocessing.get_context("spawn"))
+    try:
+        futures = [pool.submit(function, item) for item in items]
+        for name, value in saved.items():
+            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+        for future in futures:
+            yield future.result()
+    except BrokenProcessPool as error:
+        raise Speech3Error(
+            f"{label}: a worker process died, most likely because memory ran out; run again with fewer jobs"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,68 @@
+"""Progress for people (a bar on a terminal, plain lines elsewhere) and for programs (`metrics.jsonl`)."""
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+T = TypeVar("T")
+
+_QUIET_SECONDS = 10.0  # without a terminal, a line no more often than this
+
+console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """Print one line of progress to standard error, leaving standard output to results."""
+    console.print(text, markup=False)
+
+
+def progress(items: Iterable[T], total: int, label: str) -> Iterator[T]:
+    """Pass `items` through while showing how many of `total` are done, the rate and the time left."""
+    if sys.stderr.isatty():
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+                   TextColumn("{task.fields[rate]}"), TimeRemainingColumn())  # fmt: skip
+        with Progress(*columns, console=console, transient=True) as bar:
+            task, start = bar.add_task(label, total=total, rate=""), time.monotonic()
+            for done, item in enumerate(items, 1):
+                yield item
+                bar.update(task, completed=done, rate=f"{done / max(time.monotonic() - start, 1e-9):.1f}/s")
+        return
+    start = last = time.monotonic()
+    for done, item in enumerate(items, 1):
+        yield item
+        now = time.monotonic()
+        if now - last >= _QUIET_SECONDS and done < total:
+            last, rate = now, done / (now - start)
+            say(f"{label}: {done}/{total}, {rate:.1f}/s, {(total - done) / rate:.0f} s left")
+
+
+class Metrics:
+    """Appends one JSON object a line to `path`, each stamped with the time in seconds since 1970."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(self, **values: Any) -> None:
+        """Append one record; a record is one write, so a killed run leaves whole lines."""
+        line = json.dumps({"time": round(time.time(), 3), **values}) + "\n"
+        with self.path.open("a", encoding="utf-8") as stream:
+            stream.write(line)
+
+
+def read_metrics(path: Path | str) -> list[dict[str, Any]]:
+    """Read every whole record of a `metrics.jsonl`; a last line cut short by a kill is passed over."""
+    records = []
+    if Path(path).exists():
+        for line in Path(path).read_text(encoding="utf-8").splitlines():
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+    return records
