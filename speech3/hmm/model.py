@@ -1,7 +1,6 @@
 """What an acoustic model's outputs mean: lexicon, tied states and transition probabilities, as one object on disk."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -33,10 +32,9 @@ class Hmm:
         """Number of senones."""
         return len(self.self_loop)
 
-    @lru_cache(maxsize=1 << 18)  # noqa: B019 - an Hmm lives as long as its process needs it
     def pdfs(self, left: int, phone: int, right: int) -> tuple[int, ...]:
         """The STATES pdfs of `phone` between `left` and `right` (0: beyond the end)."""
-        return tuple(self.tree.pdf(left, phone, right, state) for state in range(STATES))
+        return self.tree.pdfs(left, phone, right)
 
     def save(self, directory: Path | str) -> None:
         """Write lexiconp.txt, hmm.json and tree.safetensors into `directory`."""

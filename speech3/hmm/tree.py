@@ -3,7 +3,7 @@
 How it is grown stands in `hmm.questions` and `hmm.clustering`. Here it is only asked.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -32,6 +32,7 @@ class Tree:
     member: np.ndarray
     yes: np.ndarray
     no: np.ndarray
+    _known: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def num_pdfs(self) -> int:
@@ -44,6 +45,13 @@ class Tree:
         while self.side[node] >= 0:
             node = int(self.yes[node] if self.member[node, window[self.side[node]]] else self.no[node])
         return int(self.yes[node])
+
+    def pdfs(self, left: int, phone: int, right: int) -> tuple[int, ...]:
+        """The pdfs of all STATES states; remembered, since the same contexts come again and again."""
+        window = (left, phone, right)
+        if window not in self._known:
+            self._known[window] = tuple(self.pdf(*window, state) for state in range(STATES))
+        return self._known[window]
 
 
 def monophone_tree(num_phones: int) -> Tree:

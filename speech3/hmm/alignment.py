@@ -1,0 +1,84 @@
+"""Alignments: which phone, in which state, in each frame. They know nothing of the model that made them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from speech3.hmm.model import Hmm
+from speech3.hmm.transcript import NO_WORD, TranscriptGraph
+from speech3.hmm.tree import STATES
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """One utterance's path (T frames, P phone segments).
+
+    Attributes
+    ----------
+    phones
+        (P,) int32, phone numbers.
+    words
+        (P,) int32: index of the transcript's word, `NO_WORD` for silence.
+    starts
+        (P + 1,) int32: first frame of each segment, then T.
+    states
+        (T,) int8: state within the phone.
+    score
+        Log probability per frame, as `hmm.viterbi.best_path` gives it.
+    """
+
+    phones: np.ndarray
+    words: np.ndarray
+    starts: np.ndarray
+    states: np.ndarray
+    score: float
+
+    @property
+    def num_frames(self) -> int:
+        """T."""
+        return len(self.states)
+
+    @cached_property
+    def segment(self) -> np.ndarray:
+        """(T,) int32: the segment of each frame."""
+        return np.repeat(np.arange(len(self.phones), dtype=np.int32), np.diff(self.starts))
+
+    def windows(self) -> np.ndarray:
+        """(P, 3) int32: left phone, phone, right phone of each segment; 0 beyond the ends."""
+        padded = np.concatenate([[0], self.phones, [0]]).astype(np.int32)
+        return np.stack([padded[:-2], padded[1:-1], padded[2:]], axis=1)
+
+    def pdfs(self, hmm: Hmm) -> np.ndarray:
+        """(T,) int32: the senone of each frame under the tree of `hmm`."""
+        table = np.array([hmm.pdfs(*window) for window in self.windows().tolist()], np.int32)
+        return table[self.segment, self.states]
+
+
+def from_path(graph: TranscriptGraph, path: np.ndarray, score: float) -> Alignment:
+    """Read an alignment off a path of states through a transcript's HMM."""
+    copy = graph.copy[path]
+    first = np.flatnonzero(np.concatenate([[True], copy[1:] != copy[:-1]]))
+    starts = np.concatenate([first, [len(path)]]).astype(np.int32)
+    at = path[first]
+    return Alignment(graph.phone[at], graph.word[at], starts, graph.state[path].astype(np.int8), score)
+
+
+def equal_alignment(hmm: Hmm, words: Sequence[str], num_frames: int) -> Alignment | None:
+    """Share the frames out equally: silence, the first pronunciation of each word, silence (a flat start).
+
+    Returns None if there are fewer frames than states.
+    """
+    lexicon = hmm.lexicon
+    phones, index = [lexicon.silence], [NO_WORD]
+    for number, word in enumerate(words):
+        spoken = lexicon.by_word[word][0].phones
+        phones += [lexicon.phone_ids[phone] for phone in spoken]
+        index += [number] * len(spoken)
+    phones, index = [*phones, lexicon.silence], [*index, NO_WORD]
+    if num_frames < len(phones) * STATES:
+        return None
+    edges = np.linspace(0, num_frames, len(phones) * STATES + 1).round().astype(np.int32)
+    states = np.repeat(np.tile(np.arange(STATES, dtype=np.int8), len(phones)), np.diff(edges))
+    return Alignment(np.array(phones, np.int32), np.array(index, np.int32), edges[::STATES], states, 0.0)

@@ -1,0 +1,149 @@
+"""Growing the decision tree: the best question of all leaves is asked first (Young et al. 1994; Kaldi build-tree).
+
+Statistics are one row for each (left, phone, right, state) seen, so a question's gain in likelihood over all sets of
+phones at once is one matrix product.
+"""
+
+import heapq
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from speech3.errors import Speech3Error
+from speech3.hmm.lexicon import Lexicon
+from speech3.hmm.questions import log_likelihood, merge_questions
+from speech3.hmm.tree import CENTRE, LEFT, RIGHT, STATES, Tree
+
+
+@dataclass(eq=False)
+class ContextStats:
+    """Single-Gaussian statistics of each context.
+
+    Attributes
+    ----------
+    context
+        (N, 4) int32: left, phone, right, state.
+    stats
+        (N, 1 + 2 D) float64: count, sums, sums of squares.
+    """
+
+    context: np.ndarray
+    stats: np.ndarray
+
+
+def merge_stats(parts: list[ContextStats]) -> ContextStats:
+    """Add up statistics gathered apart; contexts come out sorted and unique."""
+    context = np.concatenate([part.context for part in parts])
+    stats = np.concatenate([part.stats for part in parts])
+    unique, inverse = np.unique(context, axis=0, return_inverse=True)
+    total = np.zeros((len(unique), stats.shape[1]))
+    np.add.at(total, inverse.reshape(-1), stats)
+    return ContextStats(unique, total)
+
+
+def phone_groups(lexicon: Lexicon) -> list[tuple[int, ...]]:
+    """Phones that share a root: those which differ only in a final digit (stress in CMUdict, tone in pinyin)."""
+    groups: dict[str, list[int]] = {}
+    for phone, number in lexicon.phone_ids.items():
+        groups.setdefault(re.sub(r"(?<=[^\d])\d$", "", phone), []).append(number)
+    return [tuple(group) for group in groups.values()]
+
+
+@dataclass
+class _Growing:
+    """The nodes so far; a leaf's `yes` and `no` are filled in when it is numbered."""
+
+    num_phones: int
+    side: list[int] = field(default_factory=list)
+    member: list[np.ndarray] = field(default_factory=list)
+    yes: list[int] = field(default_factory=list)
+    no: list[int] = field(default_factory=list)
+
+    def leaf(self) -> int:
+        self.side.append(-1)
+        self.member.append(np.zeros(self.num_phones + 1, bool))
+        self.yes.append(-1)
+        self.no.append(-1)
+        return len(self.side) - 1
+
+
+def build_tree(data: ContextStats, lexicon: Lexicon, leaves: int, min_frames: float) -> Tree:
+    """Grow a tree with (about) `leaves` leaves.
+
+    Parameters
+    ----------
+    min_frames
+        A question is asked only if both answers keep that many frames.
+
+    Raises
+    ------
+    Speech3Error
+        There are fewer leaves than roots.
+    """
+    groups, phones = phone_groups(lexicon), len(lexicon.phones)
+    if leaves < len(groups) * STATES:
+        raise Speech3Error(
+            f"hmm.tri.leaves={leaves}: the lexicon's {len(groups)} phones need at least {len(groups) * STATES} leaves"
+        )
+    questions = merge_questions(_by_phone(data, phones), [g for g in groups if g[0] not in lexicon.context_free])
+    tree = _Growing(phones)
+    root = np.zeros((phones + 1, STATES), np.int32)
+    heap: list[tuple[float, int, tuple[int, int], np.ndarray]] = []
+    for group in groups:
+        for state in range(STATES):
+            node = tree.leaf()
+            root[list(group), state] = node
+            rows = np.flatnonzero(np.isin(data.context[:, 1], group) & (data.context[:, 3] == state))
+            if group[0] not in lexicon.context_free:
+                _offer(heap, data, questions, rows, node, min_frames)
+    count = len(tree.side)
+    while heap and count < leaves:
+        _, node, (side, question), rows = heapq.heappop(heap)
+        tree.side[node], tree.member[node] = side, questions[question]
+        answer = questions[question][data.context[rows, side]]
+        tree.yes[node], tree.no[node] = tree.leaf(), tree.leaf()
+        _offer(heap, data, questions, rows[answer], tree.yes[node], min_frames)
+        _offer(heap, data, questions, rows[~answer], tree.no[node], min_frames)
+        count += 1
+    return _numbered(tree, root)
+
+
+def _by_phone(data: ContextStats, phones: int) -> np.ndarray:
+    table = np.zeros((phones + 1, data.stats.shape[1]))
+    middle = data.context[:, 3] == STATES // 2
+    np.add.at(table, data.context[middle, 1], data.stats[middle])
+    return table
+
+
+def _offer(heap, data, questions, rows, node, min_frames) -> None:  # type: ignore[no-untyped-def]
+    """Put the node's best question, if one is any good, on the heap."""
+    stats = data.stats[rows]
+    before = log_likelihood(stats.sum(0)) if len(rows) else 0.0
+    best_gain, best = 0.0, None
+    for side in (LEFT, CENTRE, RIGHT):
+        table = np.zeros((questions.shape[1], data.stats.shape[1]))
+        np.add.at(table, data.context[rows, side], stats)
+        yes = questions.astype(np.float64) @ table
+        no = table.sum(0) - yes
+        gain = log_likelihood(yes) + log_likelihood(no) - before
+        gain[(yes[:, 0] < min_frames) | (no[:, 0] < min_frames)] = -np.inf
+        if len(gain) and gain.max() > best_gain:
+            best_gain, best = float(gain.max()), (side, int(gain.argmax()))
+    if best is not None:
+        heapq.heappush(heap, (-best_gain, node, best, rows))
+
+
+def _numbered(tree: _Growing, root: np.ndarray) -> Tree:
+    pdf = 0
+    for node, side in enumerate(tree.side):
+        if side < 0:
+            tree.yes[node] = tree.no[node] = pdf
+            pdf += 1
+    return Tree(
+        root,
+        np.array(tree.side, np.int8),
+        np.stack(tree.member),
+        np.array(tree.yes, np.int32),
+        np.array(tree.no, np.int32),
+    )

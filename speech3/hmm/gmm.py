@@ -1,0 +1,228 @@
+"""Diagonal-covariance Gaussian mixtures, one a pdf: likelihoods, sufficient statistics, re-estimation, splitting.
+
+All pdfs live in one set of arrays; the Gaussians of pdf j are rows ``offset[j]:offset[j + 1]``. Behaviour and
+constants follow Kaldi's gmm/mle-diag-gmm.cc. Axes: T frames, D dimensions, G Gaussians, J pdfs.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numba
+import numpy as np
+
+from speech3.io.checkpoint import load_tensors, save_tensors
+
+MIN_VARIANCE = 0.001
+MIN_OCCUPANCY = 10.0  # a Gaussian seen less is removed
+MIN_WEIGHT = 1e-5
+PERTURBATION = 0.01  # of a split, in standard deviations
+
+
+@dataclass(frozen=True, eq=False)
+class Gmm:
+    """Mixtures of J pdfs with G Gaussians in all.
+
+    Attributes
+    ----------
+    offset
+        (J + 1,) int64.
+    weight
+        (G,) float64, summing to one within each pdf.
+    mean, var
+        (G, D) float64.
+    """
+
+    offset: np.ndarray
+    weight: np.ndarray
+    mean: np.ndarray
+    var: np.ndarray
+
+    @property
+    def num_pdfs(self) -> int:
+        """J."""
+        return len(self.offset) - 1
+
+    @cached_property
+    def _affine(self) -> tuple[np.ndarray, np.ndarray]:
+        """Log likelihood of Gaussian g is ``bias[g] + rows[g] @ [x, x * x]``."""
+        precision = 1.0 / self.var
+        bias = np.log(self.weight) - 0.5 * (
+            np.log(2 * np.pi * self.var).sum(1) + (self.mean * self.mean * precision).sum(1)
+        )
+        rows = np.concatenate([self.mean * precision, -0.5 * precision], axis=1)
+        return rows.astype(np.float32), bias.astype(np.float32)
+
+    def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
+        """Log likelihoods of all pdfs, or of those asked for.
+
+        Parameters
+        ----------
+        feats_TD
+            float32.
+        pdfs
+            (U,) int; none: all J.
+
+        Returns
+        -------
+        (T, U) float32.
+        """
+        pdfs = np.arange(self.num_pdfs) if pdfs is None else pdfs
+        sizes = np.diff(self.offset)[pdfs]
+        gaussians = np.concatenate([np.arange(self.offset[j], self.offset[j + 1]) for j in pdfs])
+        rows, bias = self._affine
+        scores_GT = rows[gaussians] @ np.concatenate([feats_TD, feats_TD * feats_TD], axis=1).T
+        scores_GT += bias[gaussians, None]
+        ends = np.cumsum(sizes)
+        out_UT = np.empty((len(pdfs), len(feats_TD)), np.float32)
+        for u, (end, size) in enumerate(zip(ends, sizes, strict=True)):
+            block = scores_GT[end - size : end]
+            if size == 1:
+                out_UT[u] = block[0]
+                continue
+            peak = block.max(0)
+            out_UT[u] = np.log(np.exp(block - peak).sum(0)) + peak
+        return out_UT.T
+
+    def save(self, path: Path | str, about: dict[str, object] | None = None) -> None:
+        """Write a safetensors file of kind ``gmm``."""
+        arrays = {"offset": self.offset, "weight": self.weight, "mean": self.mean, "var": self.var}
+        save_tensors(path, arrays, {**(about or {}), "kind": "gmm"})
+
+
+def load_gmm(path: Path | str) -> Gmm:
+    """Read what `Gmm.save` wrote."""
+    arrays, _ = load_tensors(path, "gmm")
+    return Gmm(arrays["offset"], arrays["weight"], arrays["mean"], arrays["var"])
+
+
+@dataclass(eq=False)
+class GmmStats:
+    """Sufficient statistics: counts (G,), sums and sums of squares (G, D), log likelihood and frames."""
+
+    count: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+    loglike: float = 0.0
+    frames: int = 0
+
+    def __iadd__(self, other: "GmmStats") -> "GmmStats":
+        self.count += other.count
+        self.first += other.first
+        self.second += other.second
+        self.loglike += other.loglike
+        self.frames += other.frames
+        return self
+
+
+def zero_stats(gmm: Gmm) -> GmmStats:
+    """Statistics of no data."""
+    return GmmStats(np.zeros(len(gmm.weight)), np.zeros_like(gmm.mean), np.zeros_like(gmm.mean))
+
+
+def accumulate(gmm: Gmm, stats: GmmStats, feats_TD: np.ndarray, pdf_T: np.ndarray) -> None:
+    """Add the frames of one utterance, each to the Gaussians of its pdf by their posteriors."""
+    rows, bias = gmm._affine
+    stats.loglike += _accumulate(
+        rows, bias, gmm.offset, feats_TD, pdf_T.astype(np.int64), stats.count, stats.first, stats.second
+    )
+    stats.frames += len(feats_TD)
+
+
+@numba.njit(cache=True, nogil=True, fastmath=True)
+def _accumulate(rows, bias, offset, feats, pdf, count, first, second):  # type: ignore[no-untyped-def] # pragma: no cover
+    dim, total = feats.shape[1], 0.0
+    largest = 0
+    for j in range(len(offset) - 1):
+        largest = max(largest, offset[j + 1] - offset[j])
+    post = np.empty(largest)
+    for t in range(len(feats)):
+        begin, end = offset[pdf[t]], offset[pdf[t] + 1]
+        peak = -np.inf
+        for g in range(begin, end):
+            value = np.float64(bias[g])
+            for d in range(dim):
+                x = feats[t, d]
+                value += rows[g, d] * x + rows[g, dim + d] * x * x
+            post[g - begin] = value
+            peak = max(peak, value)
+        norm = 0.0
+        for g in range(end - begin):
+            post[g] = np.exp(post[g] - peak)
+            norm += post[g]
+        total += peak + np.log(norm)
+        for g in range(begin, end):
+            gamma = post[g - begin] / norm
+            if gamma < 1e-8:
+                continue
+            count[g] += gamma
+            for d in range(dim):
+                x = np.float64(feats[t, d])
+                first[g, d] += gamma * x
+                second[g, d] += gamma * x * x
+    return total
+
+
+def update(gmm: Gmm, stats: GmmStats) -> Gmm:
+    """Maximum-likelihood re-estimation; rare Gaussians are removed, but never a pdf's last one."""
+    mean, var = gmm.mean.copy(), gmm.var.copy()
+    seen = stats.count > MIN_OCCUPANCY
+    count = stats.count[seen, None]
+    mean[seen] = stats.first[seen] / count
+    var[seen] = np.maximum(stats.second[seen] / count - mean[seen] ** 2, MIN_VARIANCE)
+    keep, weight = seen.copy(), stats.count.copy()
+    for begin, end in zip(gmm.offset[:-1], gmm.offset[1:], strict=True):
+        if not seen[begin:end].any():  # a pdf without data stays as it is, with its largest Gaussian
+            best = begin + int(np.argmax(gmm.weight[begin:end]))
+            keep[best], weight[best] = True, 1.0
+        kept = np.where(keep[begin:end], weight[begin:end], 0.0)
+        weight[begin:end] = np.maximum(kept / kept.sum(), MIN_WEIGHT)
+    sizes = np.add.reduceat(keep.astype(np.int64), gmm.offset[:-1])
+    offset = np.concatenate([[0], np.cumsum(sizes)])
+    return Gmm(offset, _normalized(weight[keep], offset), mean[keep], var[keep])
+
+
+def _normalized(weight: np.ndarray, offset: np.ndarray) -> np.ndarray:
+    return weight / np.repeat(np.add.reduceat(weight, offset[:-1]), np.diff(offset))
+
+
+def split_targets(counts: np.ndarray, total: int, power: float, min_count: float = 20.0) -> np.ndarray:
+    """How many Gaussians each pdf should have: in proportion to its count to the `power`, at least one.
+
+    Kaldi's ``GetSplitTargets`` (hmm/hmm-utils.cc): Gaussians are given out one at a time to the pdf with the largest
+    ``count ** power / gaussians``, while each Gaussian keeps `min_count` frames.
+    """
+    import heapq
+
+    targets = np.ones(len(counts), np.int64)
+    heap = [(-(count**power), j) for j, count in enumerate(counts)]
+    heapq.heapify(heap)
+    for _ in range(total - len(counts)):
+        if not heap:
+            break
+        _, j = heapq.heappop(heap)
+        targets[j] += 1
+        if counts[j] >= (targets[j] + 1) * min_count:
+            heapq.heappush(heap, (-(counts[j] ** power) / targets[j], j))
+    return targets
+
+
+def split(gmm: Gmm, targets: np.ndarray, generator: np.random.Generator) -> Gmm:
+    """Split each pdf's heaviest Gaussians in two until it has its target (``DiagGmm::Split``)."""
+    weights, means, variances, sizes = [], [], [], []
+    for j in range(gmm.num_pdfs):
+        rows = slice(gmm.offset[j], gmm.offset[j + 1])
+        weight, mean, var = list(gmm.weight[rows]), list(gmm.mean[rows]), list(gmm.var[rows])
+        while len(weight) < targets[j]:
+            heaviest = int(np.argmax(weight))
+            weight[heaviest] /= 2
+            shift = PERTURBATION * np.sqrt(var[heaviest]) * generator.standard_normal(len(var[heaviest]))
+            weight.append(weight[heaviest])
+            mean.append(mean[heaviest] + shift)
+            var.append(var[heaviest])
+            mean[heaviest] = mean[heaviest] - shift
+        weights += weight
+        means += mean
+        variances += var
+        sizes.append(len(weight))
+    return Gmm(np.concatenate([[0], np.cumsum(sizes)]), np.array(weights), np.array(means), np.array(variances))

@@ -1,0 +1,119 @@
+"""The passes over the data that GMM training and alignment are made of; each runs in every process of `Workers`."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from speech3.hmm import gmm as mixtures
+from speech3.hmm.alignment import Alignment, equal_alignment, from_path
+from speech3.hmm.clustering import ContextStats, merge_stats
+from speech3.hmm.gmm import Gmm, GmmStats
+from speech3.hmm.model import Hmm
+from speech3.hmm.tree import STATES
+from speech3.hmm.viterbi import best_path
+from speech3.hmm.workers import Share
+
+
+class Scorer(Protocol):
+    """Anything that gives log likelihoods: a GMM, or a network's log posteriors minus log priors."""
+
+    def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
+        """(T, U) float32 for the pdfs asked for (none: all)."""
+
+
+@dataclass(eq=False)
+class Pass:
+    """What one pass over a share adds up."""
+
+    stats: GmmStats
+    frames: np.ndarray  # (J,) visits to each pdf, in frames
+    visits: np.ndarray  # (J,) and in stays
+
+
+def flat_start(share: Share, hmm: Hmm) -> dict[str, str]:
+    """Align equally; returns the utterances that are too short, with the reason."""
+    failed = {}
+    for utterance, words in share.words.items():
+        alignment = equal_alignment(hmm, words, len(share.feats[utterance]))
+        if alignment is None:
+            failed[utterance] = f"{len(share.feats[utterance])} frames are fewer than its phones need"
+        else:
+            share.alignments[utterance] = alignment
+    return failed
+
+
+def realign(
+    share: Share, hmm: Hmm, scorer: Scorer, beam: float, retry_beam: float, acoustic_scale: float = 0.1
+) -> dict[str, str]:
+    """Align by Viterbi; an utterance that fails even at `retry_beam` loses its alignment and is returned with why."""
+    failed = {}
+    for utterance in share.words:
+        share.alignments.pop(utterance, None)
+        found = align_one(share, utterance, hmm, scorer, (beam, retry_beam), acoustic_scale)
+        if isinstance(found, Alignment):
+            share.alignments[utterance] = found
+        else:
+            failed[utterance] = found
+    return failed
+
+
+def align_one(
+    share: Share, utterance: str, hmm: Hmm, scorer: Scorer, beams: tuple[float, ...], acoustic_scale: float
+) -> Alignment | str:
+    """Align one utterance at the first beam that does; or say why none did."""
+    graph, feats_TD = share.graph(utterance, hmm), share.feats[utterance]
+    if len(feats_TD) < graph.min_frames:
+        return f"{len(feats_TD)} frames are shorter than its phones ({graph.min_frames} at least)"
+    used, column = np.unique(graph.pdf, return_inverse=True)
+    loglikes_TU = scorer.loglikes(feats_TD, used)
+    for beam in beams:
+        if best := best_path(graph, hmm, loglikes_TU, column.astype(np.int32), beam, acoustic_scale):
+            return from_path(graph, *best)
+    return f"no path within a beam of {beams[-1]:g}: transcript and recording do not match?"
+
+
+def collect(share: Share, hmm: Hmm, gmm: Gmm) -> Pass:
+    """Gather the statistics of GMMs and transitions along the current alignments."""
+    stats = mixtures.zero_stats(gmm)
+    frames, visits = np.zeros(gmm.num_pdfs), np.zeros(gmm.num_pdfs)
+    for utterance, alignment in share.alignments.items():
+        pdf_T = alignment.pdfs(hmm)
+        mixtures.accumulate(gmm, stats, share.feats[utterance], pdf_T)
+        position = alignment.segment * STATES + alignment.states
+        entered = np.concatenate([[True], position[1:] != position[:-1]])
+        frames += np.bincount(pdf_T, minlength=gmm.num_pdfs)
+        visits += np.bincount(pdf_T[entered], minlength=gmm.num_pdfs)
+    return Pass(stats, frames, visits)
+
+
+def context_stats(share: Share) -> ContextStats:
+    """Gather a Gaussian's statistics for each (left, phone, right, state) along the current alignments."""
+    parts = []
+    for utterance, alignment in share.alignments.items():
+        feats_TD = share.feats[utterance].astype(np.float64)
+        context = np.column_stack([alignment.windows()[alignment.segment], alignment.states]).astype(np.int32)
+        ones = np.ones((len(feats_TD), 1))
+        parts.append(_summed(context, np.concatenate([ones, feats_TD, feats_TD * feats_TD], axis=1)))
+        if len(parts) == 200:  # merged now and then, so memory does not grow with the data
+            parts = [merge_stats(parts)]
+    return merge_stats(parts)
+
+
+def _summed(context: np.ndarray, rows: np.ndarray) -> ContextStats:
+    change = np.flatnonzero(np.concatenate([[True], (context[1:] != context[:-1]).any(1)]))
+    return ContextStats(context[change], np.add.reduceat(rows, change))
+
+
+def alignments(share: Share) -> dict[str, Alignment]:
+    """Hand the current alignments over."""
+    return share.alignments
+
+
+def total_variance(share: Share) -> tuple[int, np.ndarray, np.ndarray]:
+    """Count, sum and sum of squares over all frames."""
+    count, first, second = 0, np.zeros(1), np.zeros(1)
+    for utterance in share.words:
+        feats_TD = share.feats[utterance].astype(np.float64)
+        count, first, second = count + len(feats_TD), first + feats_TD.sum(0), second + (feats_TD**2).sum(0)
+    return count, first, second

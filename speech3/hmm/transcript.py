@@ -1,0 +1,179 @@
+"""The HMM of one transcript: every pronunciation of its words, silence where it may be, contexts spelled out.
+
+Silence is optional before the first word and after each word, as in Kaldi's L (utils/make_lexicon_fst.pl). States
+stand in an order in which every arc leads forward, so that one sweep over them is a step of the Viterbi search.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from speech3.errors import Speech3Error
+from speech3.hmm.lexicon import Lexicon
+from speech3.hmm.model import Hmm
+from speech3.hmm.tree import STATES
+
+NO_WORD = -1
+START = -1  # in place of the phone before the first
+ANY = -1  # in place of a neighbour, for phones that do not ask about theirs
+
+
+@dataclass(frozen=True, eq=False)
+class TranscriptGraph:
+    """Emitting states of one transcript (S of them) in arrays.
+
+    Attributes
+    ----------
+    pdf, phone, word, state, copy
+        (S,) int32: what each state is. `word` counts the transcript's words, `NO_WORD` for silence; `state` is 0 to
+        STATES - 1; `copy` tells one occurrence of a phone (in one context) from another.
+    pred_ptr, pred_src, pred_logp
+        (S + 1,), (A,), (A,): arcs into each state, self loops apart; without transition probabilities.
+    entry_logp, final_logp
+        (S,) float32: of starting and of ending here; minus infinity where one cannot.
+    """
+
+    pdf: np.ndarray
+    phone: np.ndarray
+    word: np.ndarray
+    state: np.ndarray
+    copy: np.ndarray
+    pred_ptr: np.ndarray
+    pred_src: np.ndarray
+    pred_logp: np.ndarray
+    entry_logp: np.ndarray
+    final_logp: np.ndarray
+
+    @property
+    def min_frames(self) -> int:
+        """Frames of the shortest path."""
+        shortest = np.full(len(self.pdf), np.iinfo(np.int32).max // 2)
+        for s in range(len(self.pdf)):
+            sources = self.pred_src[self.pred_ptr[s] : self.pred_ptr[s + 1]]
+            before = [shortest[src] for src in sources] + ([0] if np.isfinite(self.entry_logp[s]) else [])
+            shortest[s] = 1 + min(before)
+        return int(shortest[np.isfinite(self.final_logp)].min())
+
+
+Arc = tuple[int, float]  # where from, log probability
+
+
+@dataclass
+class _Phones:
+    """Phone occurrences and the arcs into them, before contexts are spelled out."""
+
+    phone: list[int] = field(default_factory=list)
+    word: list[int] = field(default_factory=list)
+    arcs_in: list[list[Arc]] = field(default_factory=list)
+
+    def add(self, phone: int, word: int, arcs_in: list[Arc]) -> int:
+        self.phone.append(phone)
+        self.word.append(word)
+        self.arcs_in.append(arcs_in)
+        return len(self.phone) - 1
+
+    def phone_at(self, node: int) -> int:
+        return 0 if node == START else self.phone[node]
+
+    def lefts(self, node: int) -> list[int]:
+        return sorted({self.phone_at(source) for source, _ in self.arcs_in[node]})
+
+
+def _phone_graph(lexicon: Lexicon, words: Sequence[str]) -> tuple[_Phones, list[Arc]]:
+    log_sil, log_no_sil = math.log(lexicon.silence_prob), math.log(1.0 - lexicon.silence_prob)
+    graph = _Phones()
+    ends: list[Arc] = [(START, 0.0)]  # after which phones a word may begin, at which cost
+
+    def with_silence(ends: list[Arc]) -> list[Arc]:
+        silence = graph.add(lexicon.silence, NO_WORD, [(source, logp + log_sil) for source, logp in ends])
+        return [(source, logp + log_no_sil) for source, logp in ends] + [(silence, 0.0)]
+
+    ends = with_silence(ends)
+    for index, word in enumerate(words):
+        after: list[Arc] = []
+        for pron in lexicon.by_word[word]:
+            arcs = [(source, logp + math.log(pron.prob)) for source, logp in ends]
+            for phone in pron.phones:
+                arcs = [(graph.add(lexicon.phone_ids[phone], index, arcs), 0.0)]
+            after += arcs
+        ends = with_silence(after)
+    return graph, ends
+
+
+def transcript_graph(hmm: Hmm, words: Sequence[str]) -> TranscriptGraph:
+    """Spell out the HMM of `words` (all in the lexicon, see `Lexicon.known`).
+
+    Raises
+    ------
+    Speech3Error
+        There are no words.
+    """
+    if not words:
+        raise Speech3Error("the transcript has no words to align")
+    phones, ends = _phone_graph(hmm.lexicon, words)
+    copies = _copies(phones, ends, hmm.lexicon.context_free)
+    ptr, src, logp, entry = [0], [], [], []
+    for node, left, _ in copies:
+        start = -math.inf
+        for source, value in phones.arcs_in[node]:
+            if left not in (ANY, phones.phone_at(source)):
+                continue
+            if source == START:
+                start = max(start, value)
+            for before in _copies_leading_to(copies, phones, source, phones.phone[node]):
+                src.append(before * STATES + STATES - 1)
+                logp.append(value)
+        ptr.append(len(src))
+        entry += [start] + [-math.inf] * (STATES - 1)
+        for _ in range(1, STATES):
+            src.append(len(ptr) - 2)
+            logp.append(0.0)
+            ptr.append(len(src))
+    final = np.full(len(entry), -np.inf, np.float32)
+    at_end = dict(ends)
+    for (node, _, right), copy in copies.items():
+        if node in at_end and right in (0, ANY):
+            final[copy * STATES + STATES - 1] = at_end[node]
+    windows = [(max(left, 0), phones.phone[node], max(right, 0)) for node, left, right in copies]
+    return TranscriptGraph(
+        pdf=np.array([hmm.pdfs(*window) for window in windows], np.int32).reshape(-1),
+        phone=np.repeat(np.array([phone for _, phone, _ in windows], np.int32), STATES),
+        word=np.repeat(np.array([phones.word[node] for node, _, _ in copies], np.int32), STATES),
+        state=np.tile(np.arange(STATES, dtype=np.int32), len(copies)),
+        copy=np.repeat(np.arange(len(copies), dtype=np.int32), STATES),
+        pred_ptr=np.array(ptr, np.int32),
+        pred_src=np.array(src, np.int32),
+        pred_logp=np.array(logp, np.float32),
+        entry_logp=np.array(entry, np.float32),
+        final_logp=final,
+    )
+
+
+def _copies(phones: _Phones, ends: list[Arc], context_free: frozenset[int]) -> dict[tuple[int, int, int], int]:
+    """Number each (phone occurrence, left phone, right phone) that can be; silence has one copy for all contexts."""
+    rights: list[set[int]] = [set() for _ in phones.phone]
+    for node, arcs in enumerate(phones.arcs_in):
+        for source, _ in arcs:
+            if source != START:
+                rights[source].add(phones.phone[node])
+    for source, _ in ends:
+        rights[source].add(0)
+    copies: dict[tuple[int, int, int], int] = {}
+    for node, phone in enumerate(phones.phone):
+        free = phone in context_free
+        for left in [ANY] if free else phones.lefts(node):
+            for right in [ANY] if free else sorted(rights[node]):
+                copies[node, left, right] = len(copies)
+    return copies
+
+
+def _copies_leading_to(
+    copies: dict[tuple[int, int, int], int], phones: _Phones, source: int, phone: int
+) -> list[int]:
+    if source == START:
+        return []
+    if (source, ANY, ANY) in copies:
+        return [copies[source, ANY, ANY]]
+    return [copies[source, left, phone] for left in phones.lefts(source)]

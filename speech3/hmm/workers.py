@@ -1,0 +1,113 @@
+"""Processes that each keep a share of the utterances, so that a pass over the data sends models, not features.
+
+Every pass of GMM training is one function called as ``function(share, *arguments)`` in each process; what it returns
+is gathered in a list. A share remembers its transcripts' HMMs and its alignments from pass to pass.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+
+from speech3.errors import Speech3Error
+from speech3.hmm.alignment import Alignment
+from speech3.hmm.model import Hmm
+from speech3.hmm.transcript import TranscriptGraph, transcript_graph
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass
+class Share:
+    """The utterances of one process.
+
+    Attributes
+    ----------
+    words
+        Transcripts, all words in the lexicon.
+    feats
+        Matrices (T, D) float32, read when asked for.
+    """
+
+    words: dict[str, list[str]]
+    feats: Mapping[str, np.ndarray]
+    alignments: dict[str, Alignment] = field(default_factory=dict)
+    _graphs: dict[str, TranscriptGraph] = field(default_factory=dict)
+    _tree: object = None
+
+    def graph(self, utterance: str, hmm: Hmm) -> TranscriptGraph:
+        """The HMM of a transcript; kept until another tree is used."""
+        if self._tree is not hmm.tree:
+            self._graphs, self._tree = {}, hmm.tree
+        if utterance not in self._graphs:
+            self._graphs[utterance] = transcript_graph(hmm, self.words[utterance])
+        return self._graphs[utterance]
+
+
+_share: Share | None = None
+
+
+def _start(share: Share) -> None:
+    global _share
+    _share = share
+
+
+def _call(function: Callable[..., R], arguments: tuple[Any, ...]) -> R:
+    assert _share is not None
+    return function(_share, *arguments)
+
+
+class Workers:
+    """`jobs` processes with equal shares; a context manager. With one job everything happens in this process."""
+
+    def __init__(self, words: dict[str, list[str]], feats: Mapping[str, np.ndarray], jobs: int) -> None:
+        names = list(words)
+        self.jobs = max(1, min(jobs, len(names)))
+        # Every jobs-th utterance: neighbours are alike in length and speaker, so the shares cost about the same.
+        shares = [Share({n: words[n] for n in names[job :: self.jobs]}, feats) for job in range(self.jobs)]
+        self._local = shares[0] if self.jobs == 1 else None
+        self._pools: list[ProcessPoolExecutor] = []
+        if self._local is None:
+            context = multiprocessing.get_context("spawn")
+            single = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+            saved = dict(os.environ)
+            os.environ.update(single)
+            try:
+                for share in shares:
+                    self._pools.append(ProcessPoolExecutor(1, context, initializer=_start, initargs=(share,)))
+                    self._pools[-1].submit(os.getpid)  # starts the process while the environment is set
+            finally:
+                os.environ.clear()
+                os.environ.update(saved)
+
+    def run(self, function: Callable[Concatenate[Share, P], R], *arguments: P.args, **_: P.kwargs) -> list[R]:
+        """Call ``function(share, *arguments)`` in every process.
+
+        Raises
+        ------
+        Speech3Error
+            From `function`, or because a process died.
+        """
+        if self._local is not None:
+            return [function(self._local, *arguments)]
+        try:
+            futures = [pool.submit(_call, function, arguments) for pool in self._pools]
+            return [future.result() for future in futures]
+        except BrokenProcessPool as error:
+            raise Speech3Error(
+                "a worker process of the HMM stage died, most likely because memory ran out; run again with jobs=1"
+            ) from error
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for pool in self._pools:
+            pool.shutdown(wait=True, cancel_futures=True)
