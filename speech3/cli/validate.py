@@ -1,0 +1,29 @@
+"""`speech3 validate`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="a Kaldi data directory")],
+    jobs: Annotated[int, typer.Option(help="processes that read the audio; 0: one per core", min=0)] = 0,
+    no_text: Annotated[bool, typer.Option("--no-text", help="transcripts are not needed: for decoding only")] = False,
+) -> None:
+    """List every fault of a data directory, each with the utterance or file and what to do.
+
+    `speech3 validate data/train`
+
+    The exit status is 1 if there is a fault. The text files may be in any order. The audio is read from end to end, so
+    truncated files are found.
+    Warnings (digital silence) do not count as faults. `speech3 fix` writes a copy without the faults.
+    """
+    from speech3.corpus.validate import validate
+
+    report = validate(directory, jobs=jobs, need_text=not no_text)
+    for fault in (*report.warnings, *report.faults):
+        typer.echo(str(fault))
+    typer.echo(report.summary())
+    if report.faults:
+        raise typer.Exit(1)

@@ -1,0 +1,309 @@
+"""Sound out of files and pipes, in any format of libsndfile (wav, flac, ogg, mp3, NIST sphere, ...).
+
+Waveforms are float32 in [-1, 1). Whatever is wrong with a file is an `AudioError` that says which file, what and what
+to do. libsndfile reads a wav or sphere file that was cut short as if it were whole, so `_missing_bytes` compares what
+the header promises with what is there.
+"""
+
+import functools
+import io
+import struct
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import soundfile
+
+from speech3.corpus.datadir import DataDir
+from speech3.corpus.paths import pipe_directory, resolve
+from speech3.errors import Speech3Error
+from speech3.io.torchaudio_ import resample as change_rate
+
+# Segment times are written with two decimals more often than not: what rounding can do is no fault, and is clipped.
+SEGMENT_TOLERANCE_S = 0.01
+_UNKNOWN_LENGTH = 1 << 40  # libsndfile's answer, or more, where the header does not say
+_STREAMED_BYTES = 0x7FFFF000  # what sox, ffmpeg and others put in a header that they cannot go back to, or more
+_MP3_SLACK = 2 * 1152  # samples; decoders differ by a frame or two at either end
+
+
+@dataclass(frozen=True)
+class AudioInfo:
+    """What the header of a recording says."""
+
+    sample_rate_hz: int
+    channels: int
+    samples: int  # per channel
+
+    @property
+    def duration_s(self) -> float:
+        """Length in seconds."""
+        return self.samples / self.sample_rate_hz
+
+
+class AudioError(Speech3Error):
+    """A recording that cannot be used as it is: the kind of fault, the file, the problem and the remedy."""
+
+    def __init__(self, kind: str, file: str, problem: str, remedy: str) -> None:
+        super().__init__(kind, file, problem, remedy)
+        self.kind, self.file, self.problem, self.remedy = kind, file, problem, remedy
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.problem}; {self.remedy}"
+
+
+def load(
+    data: DataDir,
+    utterance_id: str,
+    *,
+    sample_rate_hz: int | None = None,
+    resample: bool = False,
+    mix_channels: bool = False,
+) -> tuple[np.ndarray, int]:
+    """Read the waveform of one utterance.
+
+    Parameters
+    ----------
+    sample_rate_hz
+        The rate wanted; None takes the recording's own.
+    resample, mix_channels
+        Convert what has another rate, or average the channels, where it would be refused.
+
+    Returns
+    -------
+    samples
+        float32 (samples,) in [-1, 1).
+    sample_rate_hz
+        Their rate.
+
+    Raises
+    ------
+    Speech3Error
+        The utterance is unknown; its audio is missing, unreadable, cut short or empty, of another rate or of several
+        channels; its segment lies outside the recording. Names the utterance, the file and the remedy.
+    """
+    if utterance_id not in data.utterances:
+        raise Speech3Error(f"{data.path}: no utterance {utterance_id}")
+    utterance = data.utterances[utterance_id]
+    try:
+        return read_file(
+            data.recordings[utterance.recording],
+            directory=data.path,
+            start_s=utterance.start_s,
+            end_s=utterance.end_s,
+            sample_rate_hz=sample_rate_hz,
+            resample=resample,
+            mix_channels=mix_channels,
+        )
+    except AudioError as error:
+        raise AudioError(error.kind, f"{utterance_id}: {error.file}", error.problem, error.remedy) from error
+
+
+def read_file(
+    path_or_pipe: Path | str,
+    *,
+    directory: Path | None = None,
+    start_s: float = 0.0,
+    end_s: float | None = None,
+    sample_rate_hz: int | None = None,
+    resample: bool = False,
+    mix_channels: bool = False,
+) -> tuple[np.ndarray, int]:
+    """Read a file, or what a command that ends in ``|`` writes; arguments, result and errors as for `load`.
+
+    Parameters
+    ----------
+    directory
+        Where relative paths are looked for first; the working directory comes next.
+    start_s, end_s
+        The part to read, in seconds; sample numbers are rounded to the nearest.
+    """
+    name, source = _source(path_or_pipe, directory, cached=start_s > 0 or end_s is not None)
+    with _opened(name, source) as sound:
+        if sound.channels > 1 and not mix_channels:
+            raise AudioError(
+                "several channels",
+                name,
+                f"has {sound.channels} channels",
+                "set mix_channels: true in the feature configuration to average them, or convert it to one channel",
+            )
+        rate_hz = int(sound.samplerate)
+        wanted_hz = sample_rate_hz or rate_hz
+        if rate_hz != wanted_hz and not resample:
+            raise AudioError(
+                "other sample rate",
+                name,
+                f"has {rate_hz} Hz where {wanted_hz} Hz are expected",
+                "set resample: true in the feature configuration, or convert it",
+            )
+        samples = _decode(name, sound, *_bounds(name, sound, start_s, end_s))
+    mono = samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1, dtype=np.float32)
+    return change_rate(np.ascontiguousarray(mono), rate_hz, wanted_hz), wanted_hz
+
+
+def info(path_or_pipe: Path | str, *, directory: Path | None = None) -> AudioInfo:
+    """Sample rate, channels and length, from the header alone (a pipe has to run for it); errors as for `load`."""
+    name, source = _source(path_or_pipe, directory, cached=False)
+    with _opened(name, source) as sound:
+        return AudioInfo(int(sound.samplerate), int(sound.channels), int(sound.frames))
+
+
+def _source(path_or_pipe: Path | str, directory: Path | None, cached: bool) -> tuple[str, Path | bytes]:
+    text = str(path_or_pipe).strip()
+    if text.endswith("|"):
+        run = _run_cached if cached else _run
+        return text, run(text, pipe_directory(text, directory or Path.cwd()))
+    path = resolve(text, directory or Path.cwd())
+    remedy = "correct its path in wav.scp, or remove the utterance" if directory else "give the path of a recording"
+    if not path.exists():
+        relative = directory is not None and not Path(text).is_absolute()
+        places = f" in {directory} or {Path.cwd()}" if relative else ""
+        raise AudioError("missing audio", text if places else str(path), f"no such file{places}", remedy)
+    if not path.is_file():
+        raise AudioError("missing audio", str(path), "is not a file", remedy)
+    return str(path), path
+
+
+def _run(command: str, directory: Path) -> bytes:
+    done = subprocess.run(command.rstrip("| \t"), shell=True, cwd=directory, capture_output=True)
+    if done.returncode or not done.stdout:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        problem = f"the command ended with status {done.returncode}" if done.returncode else "the command wrote nothing"
+        raise AudioError(
+            "unreadable audio",
+            command,
+            f"{problem}{f' ({said[-1]})' if said else ''}",
+            "run it in a shell and correct it in wav.scp",
+        )
+    return done.stdout
+
+
+# The segments of one recording are mostly asked for one after the other: its command need not run for each.
+_run_cached = functools.lru_cache(maxsize=1)(_run)
+
+
+def _opened(name: str, source: Path | bytes) -> soundfile.SoundFile:
+    remedy = "convert it to wav or flac, for instance: ffmpeg -i IN OUT.wav"
+    try:
+        with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as stream:
+            head, missing = stream.read(1024), _missing_bytes(stream)
+    except OSError as error:
+        raise AudioError(
+            "unreadable audio", name, f"cannot be read ({error.strerror})", "make it readable for you"
+        ) from error
+    if not head:
+        raise AudioError("empty audio", name, "is empty (0 bytes)", "get the file again, or remove the utterance")
+    if missing:
+        raise AudioError("truncated audio", name, missing, "get the file again, or remove the utterance")
+    if b"shorten" in head and head.startswith(b"NIST_1A"):
+        remedy = "use sph2pipe in wav.scp: `utterance sph2pipe -f wav FILE |`"
+    try:
+        sound = soundfile.SoundFile(str(source) if isinstance(source, Path) else io.BytesIO(source))
+    except (soundfile.SoundFileError, RuntimeError) as error:
+        reason = str(error).rpartition(": ")[2].rstrip(".")
+        raise AudioError("unreadable audio", name, f"is not audio that libsndfile reads ({reason})", remedy) from error
+    if 0 < sound.frames < _UNKNOWN_LENGTH:
+        return sound
+    sound.close()
+    if sound.frames == 0:
+        raise AudioError("empty audio", name, "holds no samples", "get the file again, or remove the utterance")
+    raise AudioError("unreadable audio", name, "does not say how long it is", remedy)
+
+
+def _bounds(name: str, sound: soundfile.SoundFile, start_s: float, end_s: float | None) -> tuple[int, int]:
+    problem = segment_fault(start_s, end_s, sound.frames / sound.samplerate)
+    if problem:
+        raise AudioError("segment", name, problem, "correct segments, or run `speech3 fix`")
+    stop = sound.frames if end_s is None else min(round(end_s * sound.samplerate), sound.frames)
+    start = round(start_s * sound.samplerate)
+    if stop <= start:
+        raise AudioError("segment", name, f"the segment at {start_s:g} s holds no sample", "correct segments")
+    return start, stop
+
+
+def segment_fault(start_s: float, end_s: float | None, duration_s: float) -> str:
+    """Say how a segment lies outside a recording of `duration_s`; the empty string if it does not."""
+    if start_s >= duration_s:
+        return f"the segment starts at {start_s:g} s, the recording ends at {duration_s:.3f} s"
+    if end_s is not None and end_s > duration_s + SEGMENT_TOLERANCE_S:
+        return f"the segment ends at {end_s:g} s, the recording at {duration_s:.3f} s"
+    return ""
+
+
+def _decode(name: str, sound: soundfile.SoundFile, start: int, stop: int) -> np.ndarray:
+    try:
+        if start:
+            sound.seek(start)
+        samples = np.asarray(sound.read(stop - start, dtype="float32", always_2d=True))
+    except (soundfile.SoundFileError, RuntimeError) as error:
+        raise _cut_short(
+            name, f"cannot be decoded to its end ({str(error).rpartition(': ')[2].rstrip('.')})"
+        ) from error
+    slack = _MP3_SLACK if sound.format == "MP3" else 0
+    if len(samples) < stop - start - slack or not len(samples):
+        raise _cut_short(name, f"ends after {start + len(samples)} samples where its header says {sound.frames}")
+    if not np.isfinite(samples).all():
+        raise AudioError("unreadable audio", name, "holds values that are not finite numbers", "make the file again")
+    return samples
+
+
+def _cut_short(name: str, problem: str) -> AudioError:
+    return AudioError("truncated audio", name, problem, "get the file again, or remove the utterance")
+
+
+def _missing_bytes(stream: IO[bytes]) -> str:
+    """Say how much less a RIFF, NIST or Ogg file holds than its header promises; the empty string if it is whole."""
+    size = stream.seek(0, io.SEEK_END)
+    stream.seek(0)
+    magic = stream.read(4)
+    if magic == b"OggS":
+        return _missing_ogg_end(stream, size)
+    promised, there = {b"RIFF": _riff_bytes, b"NIST": _nist_bytes}.get(magic, _no_bytes)(stream, size)
+    if promised <= there + 1 or promised >= _STREAMED_BYTES:  # + 1: the padding byte of an odd chunk
+        return ""
+    return f"is cut short: its header promises {promised} bytes of sound, {there} are there"
+
+
+def _no_bytes(stream: IO[bytes], size: int) -> tuple[int, int]:
+    return 0, 0
+
+
+def _riff_bytes(stream: IO[bytes], size: int) -> tuple[int, int]:
+    position = 12
+    while position + 8 <= size:
+        stream.seek(position)
+        identifier, length = struct.unpack("<4sI", stream.read(8))
+        position += 8
+        if identifier == b"data":
+            return length, size - position
+        position += length + length % 2
+    return 0, 0
+
+
+def _nist_bytes(stream: IO[bytes], size: int) -> tuple[int, int]:
+    stream.seek(0)
+    lines = stream.read(1024).decode("latin-1").split("\n")
+    fields = {parts[0]: parts[2] for line in lines if len(parts := line.split(None, 2)) == 3}
+    if "," in fields.get("sample_coding", ""):  # compressed: the number of bytes says nothing
+        return 0, 0
+    try:
+        header = int(lines[1])
+        product = [int(fields.get(key, "1")) for key in ("sample_count", "sample_n_bytes", "channel_count")]
+    except (ValueError, IndexError):
+        return 0, 0
+    return product[0] * product[1] * product[2] if "sample_count" in fields else 0, size - header
+
+
+def _missing_ogg_end(stream: IO[bytes], size: int) -> str:
+    stream.seek(max(0, size - (1 << 17)))  # a page has at most 65,307 bytes
+    tail = stream.read()
+    page = tail.rfind(b"OggS")
+    last = page >= 0 and len(tail) > page + 5 and bool(tail[page + 5] & 4)  # RFC 3533: flag 4 marks the last page
+    return "" if last and _ogg_page_whole(tail[page:]) else "is cut short: its last page is missing"
+
+
+def _ogg_page_whole(page: bytes) -> bool:
+    if len(page) < 27 or len(page) < 27 + page[26]:
+        return False
+    return len(page) >= 27 + page[26] + sum(page[27 : 27 + page[26]])

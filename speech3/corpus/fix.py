@@ -1,0 +1,61 @@
+"""A mended copy of a data directory: what can be repaired is, utterances that cannot be used are left out."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from speech3.corpus.datadir import DataDir, write_datadir
+from speech3.corpus.tables import Fault
+from speech3.corpus.validate import Report, validate
+from speech3.errors import Speech3Error
+
+
+@dataclass(frozen=True)
+class Mended:
+    """What `fix` wrote, and what it did to get there."""
+
+    data: DataDir
+    removed: tuple[str, ...]  # utterances
+    changes: tuple[str, ...]  # a line for each fault
+    warnings: tuple[Fault, ...]
+
+
+def fix(path: Path | str, out: Path | str, *, jobs: int = 0) -> Mended:
+    """Write a copy of the data directory `path` that `validate` has nothing to say against; audio is not copied.
+
+    Parameters
+    ----------
+    jobs
+        As for `validate`.
+
+    Raises
+    ------
+    Speech3Error
+        No usable utterance is left, or `out` is `path` itself.
+    """
+    path, out = Path(path), Path(out)
+    if out.resolve() == path.resolve():
+        raise Speech3Error(f"{out}: the mended copy cannot replace its source; name another directory")
+    report = validate(path, jobs=jobs, need_text=False)
+    drop = {key for fault in report.faults for key in fault.drop}
+    kept = _kept(report, drop)
+    if not kept.utterances:
+        listing = "\n".join(f"  {fault}" for fault in report.faults)
+        raise Speech3Error(f"{path}: no usable utterance is left, nothing was written\n{listing}")
+    write_datadir(kept, out)
+    return Mended(kept, tuple(sorted(drop)), tuple(map(_change, report.faults)), report.warnings)
+
+
+def _kept(report: Report, drop: set[str]) -> DataDir:
+    data = report.data.subset(set(report.data.utterances) - drop)
+    ends = {fault.culprit: fault.end_s for fault in report.faults if fault.end_s is not None}
+    utterances = {
+        key: dataclasses.replace(utt, end_s=ends[key]) if key in ends else utt for key, utt in data.utterances.items()
+    }
+    return DataDir(data.path, data.recordings, utterances)
+
+
+def _change(fault: Fault) -> str:
+    done = fault.mend or f"removed {len(fault.drop)} utterance{'s' if len(fault.drop) > 1 else ''}"
+    culprit = f"{fault.culprit}: " if fault.culprit else ""
+    return f"{fault.where}: {culprit}{fault.problem}: {done}"

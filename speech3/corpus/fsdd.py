@@ -1,0 +1,84 @@
+"""Free Spoken Digit Dataset: 3,000 isolated digits of six speakers, 8 kHz (CC BY-SA 4.0).
+
+https://github.com/Jakobovski/free-spoken-digit-dataset. The split is by speaker, so that a test is of unseen voices:
+test on george and lucas, one of the other four for tuning, the remaining three for training.
+"""
+
+import re
+from pathlib import Path
+
+from speech3.corpus.datadir import DataDir, Utterance, write_datadir
+from speech3.errors import Speech3Error
+from speech3.io.atomic import write_text
+
+TEST_SPEAKERS = ("george", "lucas")
+# Pronunciations of General American, in the phones of the CMU dictionary without stress.
+DIGITS = {
+    "ZERO": ("Z IH R OW", "Z IY R OW"),
+    "ONE": ("W AH N", "HH W AH N"),
+    "TWO": ("T UW",),
+    "THREE": ("TH R IY",),
+    "FOUR": ("F AO R",),
+    "FIVE": ("F AY V",),
+    "SIX": ("S IH K S",),
+    "SEVEN": ("S EH V AH N",),
+    "EIGHT": ("EY T",),
+    "NINE": ("N AY N",),
+}
+_NAME = re.compile(r"(\d)_([a-z]+)_(\d+)\.wav")
+
+
+def prepare(source: Path, out: Path, seed: int, *, dev_speaker: str = "theo") -> None:
+    """Write the data directories ``out/train``, ``out/dev``, ``out/test`` and ``out/lexicon.txt``.
+
+    Parameters
+    ----------
+    source
+        A copy of the corpus: recordings ``DIGIT_SPEAKER_NUMBER.wav`` in it, or in its ``recordings`` or ``audio``.
+    seed
+        Not used: nothing is drawn, the split is fixed.
+    dev_speaker
+        The speaker for tuning, none of the test speakers.
+
+    Raises
+    ------
+    Speech3Error
+        `source` is not this corpus, or a part of the split would be empty.
+    """
+    wavs = _recordings(Path(source))
+    speakers = {speaker for _, speaker in wavs.values()}
+    if missing := sorted({*TEST_SPEAKERS, dev_speaker} - speakers):
+        raise Speech3Error(
+            f"{source}: no recordings of {', '.join(missing)}; speakers here: {', '.join(sorted(speakers))}"
+        )
+    train = speakers - {*TEST_SPEAKERS, dev_speaker}
+    if not train or dev_speaker in TEST_SPEAKERS:
+        raise Speech3Error(
+            f"{source}: nobody is left to train on, or dev_speaker {dev_speaker} is a test speaker;"
+            f" speakers here: {', '.join(sorted(speakers))}; test speakers: {', '.join(TEST_SPEAKERS)}"
+        )
+    for name, members in (("train", train), ("dev", {dev_speaker}), ("test", set(TEST_SPEAKERS))):
+        part = {key: (path, digit, speaker) for (key, path), (digit, speaker) in wavs.items() if speaker in members}
+        write_datadir(_datadir(Path(source), part), Path(out) / name)
+    write_text(Path(out) / "lexicon.txt", "".join(f"{word} {p}\n" for word, prons in DIGITS.items() for p in prons))
+
+
+def _recordings(source: Path) -> dict[tuple[str, Path], tuple[str, str]]:
+    words, found = list(DIGITS), {}
+    for directory in (source / "recordings", source / "audio", source):
+        for path in sorted(directory.glob("*.wav")):
+            if match := _NAME.fullmatch(path.name):
+                digit, speaker, number = match.groups()
+                found[f"{speaker}-{digit}-{int(number):02d}", path.absolute()] = (words[int(digit)], speaker)
+        if found:
+            return found
+    raise Speech3Error(
+        f"{source}: not the Free Spoken Digit Dataset: no recordings such as 0_george_0.wav here, in recordings/ or"
+        " in audio/; get it with: git clone https://github.com/Jakobovski/free-spoken-digit-dataset"
+    )
+
+
+def _datadir(source: Path, part: dict[str, tuple[Path, str, str]]) -> DataDir:
+    recordings = {key: str(path) for key, (path, _, _) in sorted(part.items())}
+    utterances = {key: Utterance(key, key, speaker, word) for key, (_, word, speaker) in sorted(part.items())}
+    return DataDir(source, recordings, utterances)

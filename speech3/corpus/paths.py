@@ -1,0 +1,33 @@
+"""Where the audio of a `wav.scp` lies: relative to the data directory first, then to where the user stands."""
+
+import os
+import shlex
+from pathlib import Path
+
+
+def pipe_directory(command: str, directory: Path) -> Path:
+    """Where the command of a pipe runs: the data directory if it names a file there, else where the user stands."""
+    try:
+        words = shlex.split(command.rstrip("| \t"))
+    except ValueError:
+        words = command.split()
+    relative = (Path(word) for word in words if not word.startswith("/"))
+    return directory if any((directory / word).is_file() for word in relative) else Path.cwd()
+
+
+def resolve(value: str, directory: Path) -> Path:
+    """Path of an audio file: relative ones from the data directory first, then from where the user stands."""
+    inside = directory / value
+    return inside if Path(value).is_absolute() or inside.exists() or not Path(value).exists() else Path(value)
+
+
+def moved(value: str, old: Path, new: Path) -> str:
+    """Return what stands for the wav.scp value of the directory `old` in the directory `new`."""
+    if value.endswith("|"):
+        here = pipe_directory(value, old)
+        return value if here == Path.cwd() or old == new else f"cd {shlex.quote(os.path.abspath(old))} && {value}"  # noqa: PTH100
+    path = resolve(value, old)
+    again = resolve(value, new)
+    same = again.exists() and path.exists() and again.samefile(path) and (new / value).exists()
+    # abspath, not resolve: the name the user gave is kept where it is a link.
+    return value if same else os.path.abspath(path)  # noqa: PTH100

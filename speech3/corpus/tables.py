@@ -1,0 +1,118 @@
+"""The text files of a data directory, read line by line without ever giving up: what is wrong becomes a `Fault`."""
+
+import codecs
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+Utterances = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing wrong with a data directory, in words for its owner, and what `speech3 fix` does about it."""
+
+    kind: str  # a few words, the same for all faults of a sort: they are counted by it
+    where: str  # file, or file:line
+    culprit: str  # utterance, recording or speaker
+    problem: str
+    remedy: str
+    drop: Utterances = ()  # utterances that `fix` leaves out
+    mend: str = ""  # what `fix` does where it need not leave out an utterance
+    end_s: float | None = None  # the end that `fix` gives the segment `culprit`
+    warning: bool = False  # worth a look, but nothing will fail
+
+    def __str__(self) -> str:
+        culprit = f"{self.culprit}: " if self.culprit else ""
+        return f"{'warning: ' if self.warning else ''}{self.where}: {culprit}{self.problem}; {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line ``key value``; the value may be empty."""
+
+    line: int
+    value: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """The lines of one file by their key, the first of those that share one."""
+
+    path: Path
+    entries: dict[str, Entry]
+
+    def where(self, key: str) -> str:
+        """``file:line`` of a key."""
+        return f"{self.path}:{self.entries[key].line}"
+
+
+def read_table(path: Path, faults: list[Fault]) -> Table | None:
+    """Read ``key value`` lines; None if there is no such file.
+
+    Any of LF, CRLF and CR ends a line, blanks and tabs separate, a byte order mark is passed over.
+    Faults (bytes that are not UTF-8, keys that come twice) are appended to `faults`.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        faults.append(
+            Fault(
+                "unreadable file",
+                str(path),
+                "",
+                f"cannot be read ({error.strerror})",
+                "make it a file that you may read",
+                mend="taken as missing",
+            )
+        )
+        return None
+    entries: dict[str, Entry] = {}
+    for number, raw in enumerate(re.split(rb"\r\n|\n|\r", _without_mark(path, data, faults)), 1):
+        key, value = _split(_decode(raw, path, number, faults))
+        if not key:
+            continue
+        if key in entries:
+            faults.append(_duplicate(path, number, key, value, entries[key]))
+        else:
+            entries[key] = Entry(number, value)
+    return Table(path, entries)
+
+
+def _split(line: str) -> tuple[str, str]:
+    fields = line.split(None, 1)
+    return (fields[0] if fields else "", fields[1].rstrip() if len(fields) > 1 else "")
+
+
+def _without_mark(path: Path, data: bytes, faults: list[Fault]) -> bytes:
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        faults.append(
+            Fault("not UTF-8", str(path), "", "is UTF-16 text", "save it as UTF-8", mend="converted to UTF-8")
+        )
+        return data.decode("utf-16", errors="replace").encode()
+    return data.removeprefix(codecs.BOM_UTF8)
+
+
+def _decode(raw: bytes, path: Path, number: int, faults: list[Fault]) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        text = raw.decode("latin-1")  # never fails: every byte is a Latin-1 character
+        key, byte = _split(text)[0], raw[error.start]
+        problem = f"byte 0x{byte:02x} (number {error.start + 1} of the line) is not UTF-8"
+        remedy = f"convert the file, for instance: iconv -f latin1 -t utf-8 {path}"
+        faults.append(Fault("not UTF-8", f"{path}:{number}", key, problem, remedy, mend="line read as Latin-1"))
+        return text
+
+
+def _duplicate(path: Path, number: int, key: str, value: str, first: Entry) -> Fault:
+    where = f"{path}:{number}"
+    if value.split() == first.value.split():
+        problem = f"stands here a second time, as in line {first.line}"
+        return Fault("duplicate id", where, key, problem, "remove one of the lines", mend="second line dropped")
+    problem = f"stands here a second time, with another value than in line {first.line}"
+    return Fault(
+        "duplicate id", where, key, problem, "remove the wrong one", mend=f"line {first.line} kept, this dropped"
+    )

@@ -1,0 +1,240 @@
+"""Everything that is wrong with a data directory, at once: a registry of small validators over one scan of the audio.
+
+A validator looks at the parsed directory and at what the scan heard, and yields faults. The faults of the text files
+themselves come from `datadir.parse`.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from speech3.corpus.audio import AudioError, AudioInfo, read_file, segment_fault
+from speech3.corpus.audio import info as audio_info
+from speech3.corpus.datadir import DataDir, Utterance, parse
+from speech3.corpus.tables import Fault
+from speech3.io.parallel import available_jobs, parallel_map
+
+FRAME_S = 0.025  # one analysis window: less gives no frame at all
+_MANY = 1000  # recordings from which on starting processes pays
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What was heard in one recording."""
+
+    info: AudioInfo | None
+    error: AudioError | None
+    silent: frozenset[str]  # utterances whose samples are all the same
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A data directory with the scan of each of its recordings that is used."""
+
+    data: DataDir
+    scans: dict[str, Scan]
+
+    def __iter__(self) -> Iterator[tuple[Utterance, AudioInfo]]:
+        for utterance in self.data.utterances.values():
+            found = self.scans[utterance.recording].info
+            if found:
+                yield utterance, found
+
+    def where(self, recording: str) -> str:
+        """The file of a recording as the user wrote it."""
+        return self.data.recordings[recording]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `validate` found."""
+
+    data: DataDir
+    heard: Heard
+    faults: tuple[Fault, ...]
+    warnings: tuple[Fault, ...]
+
+    def summary(self) -> str:
+        """One line: how many faults of each kind, or what the directory holds."""
+        path, data = self.data.path, self.data
+        if self.faults:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(f.kind for f in self.faults).most_common())
+            return f"{path}: {len(self.faults)} faults ({kinds}); `speech3 fix {path} OUT` writes a copy without them"
+        hours = sum(duration_s(utterance, found) for utterance, found in self.heard) / 3600
+        rates = "/".join(str(rate) for rate in sorted({found.sample_rate_hz for _, found in self.heard}))
+        return (
+            f"{path}: fine: {len(data.utterances)} utterances, {len(data.speakers())} speakers,"
+            f" {hours:.2f} hours, {rates} Hz"
+        )
+
+
+def duration_s(utterance: Utterance, found: AudioInfo) -> float:
+    """Seconds of the utterance that lie within its recording."""
+    end_s = found.duration_s if utterance.end_s is None else min(utterance.end_s, found.duration_s)
+    return max(end_s - utterance.start_s, 0.0)
+
+
+Validator = Callable[[Heard], Iterator[Fault]]
+VALIDATORS: list[Validator] = []
+
+
+def validator(function: Validator) -> Validator:
+    """Register a check."""
+    VALIDATORS.append(function)
+    return function
+
+
+def validate(path: Path | str, *, jobs: int = 0, need_text: bool = True) -> Report:
+    """Find every fault of a data directory.
+
+    Parameters
+    ----------
+    jobs
+        Processes that decode the audio; 0: one per core if there is much of it.
+    need_text
+        Whether a missing file `text` is a fault.
+
+    Raises
+    ------
+    Speech3Error
+        `path` is not a directory.
+    """
+    data, structural = parse(path, need_text=need_text)
+    heard = Heard(data, _scan_all(data, jobs))
+    found = [*structural, *(fault for check in VALIDATORS for fault in check(heard))]
+    faults = tuple(fault for fault in found if not fault.warning)
+    return Report(data, heard, faults, tuple(fault for fault in found if fault.warning))
+
+
+def _scan_all(data: DataDir, jobs: int) -> dict[str, Scan]:
+    parts: dict[str, list[Utterance]] = {}
+    for utterance in data.utterances.values():
+        parts.setdefault(utterance.recording, []).append(utterance)
+    items = [(data.recordings[recording], utterances) for recording, utterances in parts.items()]
+    jobs = jobs or (available_jobs() if len(items) >= _MANY else 1)
+    scans = parallel_map(functools.partial(_scan, data.path), items, jobs, f"reading the audio of {data.path}")
+    return dict(zip(parts, scans, strict=True))
+
+
+def _scan(directory: Path, item: tuple[str, list[Utterance]]) -> Scan:
+    value, utterances = item
+    try:
+        found = audio_info(value, directory=directory)
+        samples, rate_hz = read_file(value, directory=directory, mix_channels=True)
+    except AudioError as error:
+        return Scan(None, error, frozenset())
+    silent = set()
+    for utterance in utterances:
+        end = None if utterance.end_s is None else round(utterance.end_s * rate_hz)
+        part = samples[round(utterance.start_s * rate_hz) : end]
+        if len(part) and np.ptp(part) == 0:
+            silent.add(utterance.id)
+    return Scan(found, None, frozenset(silent))
+
+
+@validator
+def unusable_audio(heard: Heard) -> Iterator[Fault]:
+    """Missing, unreadable, empty and truncated files."""
+    for recording, scan in heard.scans.items():
+        if scan.error:
+            ids = _of_recording(heard, recording)
+            yield Fault(scan.error.kind, scan.error.file, _named(ids), scan.error.problem, scan.error.remedy, drop=ids)
+
+
+def _of_recording(heard: Heard, recording: str) -> tuple[str, ...]:
+    return tuple(utt.id for utt in heard.data.utterances.values() if utt.recording == recording)
+
+
+def _named(ids: tuple[str, ...]) -> str:
+    return ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} other utterances"
+
+
+@validator
+def several_channels(heard: Heard) -> Iterator[Fault]:
+    """Recordings that are not mono."""
+    for recording, scan in heard.scans.items():
+        if scan.info and scan.info.channels > 1:
+            ids = _of_recording(heard, recording)
+            yield Fault(
+                "several channels",
+                heard.where(recording),
+                _named(ids),
+                f"has {scan.info.channels} channels",
+                "convert it to one channel, or set mix_channels: true in the feature configuration",
+                drop=ids,
+            )
+
+
+@validator
+def sample_rates(heard: Heard) -> Iterator[Fault]:
+    """Recordings whose rate is not that of most utterances."""
+    rates = Counter(found.sample_rate_hz for _, found in heard)
+    if len(rates) < 2:
+        return
+    usual_hz = max(rates, key=lambda rate_hz: (rates[rate_hz], rate_hz))
+    for recording, scan in heard.scans.items():
+        if scan.info and scan.info.sample_rate_hz != usual_hz:
+            ids = _of_recording(heard, recording)
+            problem = f"has {scan.info.sample_rate_hz} Hz, {rates[usual_hz]} of the utterances have {usual_hz} Hz"
+            yield Fault(
+                "other sample rate",
+                heard.where(recording),
+                _named(ids),
+                problem,
+                "convert it, or set resample: true in the feature configuration",
+                drop=ids,
+            )
+
+
+@validator
+def segments_outside(heard: Heard) -> Iterator[Fault]:
+    """Segments that reach beyond their recording: clipped where a part lies inside."""
+    for utterance, found in heard:
+        problem = segment_fault(utterance.start_s, utterance.end_s, found.duration_s)
+        inside = utterance.start_s < found.duration_s
+        if problem:
+            yield Fault(
+                "segment",
+                str(heard.data.path / "segments"),
+                utterance.id,
+                problem,
+                "correct the times",
+                drop=() if inside else (utterance.id,),
+                end_s=found.duration_s if inside else None,
+                mend=f"end clipped to {found.duration_s:.3f} s" if inside else "",
+            )
+
+
+@validator
+def too_short(heard: Heard) -> Iterator[Fault]:
+    """Utterances of less than one frame."""
+    for utterance, found in heard:
+        length_s = duration_s(utterance, found)
+        if 0 < length_s < FRAME_S:
+            yield Fault(
+                "too short",
+                heard.where(utterance.recording),
+                utterance.id,
+                f"lasts {1000 * length_s:.1f} ms, less than one frame of {1000 * FRAME_S:.0f} ms",
+                "remove the utterance",
+                drop=(utterance.id,),
+            )
+
+
+@validator
+def digital_silence(heard: Heard) -> Iterator[Fault]:
+    """Utterances without any sound; a warning, since features survive it."""
+    for utterance, _ in heard:
+        if utterance.id in heard.scans[utterance.recording].silent:
+            yield Fault(
+                "digital silence",
+                heard.where(utterance.recording),
+                utterance.id,
+                "all its samples are the same",
+                "check the recording, or remove the utterance",
+                warning=True,
+            )
