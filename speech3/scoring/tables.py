@@ -1,0 +1,148 @@
+"""A score as plain text: the summary, per-speaker and per-utterance tables, confusions and the aligned listing."""
+
+import math
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+
+from speech3.io.atomic import write_text
+from speech3.scoring.wer import Comparison, Counts, Score, Utterance
+
+_MARKS = {"equal": "C", "substitute": "S", "delete": "D", "insert": "I"}
+_SHOWN = 10  # rows of each table that `full` prints
+_NAMED = 50  # utterances that a warning names
+_HEADER = ("words", "correct", "sub", "del", "ins", "wer")
+
+
+def per_cent(fraction: float) -> str:
+    """``12.34``, or ``-`` where there is no rate."""
+    return "-" if math.isnan(fraction) else f"{100 * fraction:.2f}"
+
+
+def _columns(counts: Counts) -> tuple[str, ...]:
+    numbers = (counts.length, counts.correct, counts.substitutions, counts.deletions, counts.insertions)
+    return (*map(str, numbers), per_cent(counts.rate))
+
+
+def _width(text: str) -> int:
+    return sum(
+        0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF") for letter in text
+    )
+
+
+def _grid(rows: Sequence[Sequence[str]], texts: int) -> str:
+    # The first `texts` columns hold text and stand left, the others numbers and stand right.
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = []
+        for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            padding = " " * (width - _width(cell))
+            cells.append(cell + padding if index < texts else padding + cell)
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def summary(score: Score) -> str:
+    """WER, CER and sentence error rate with their counts."""
+    lines = []
+    for name, unit, counts, (low, high) in (
+        ("WER", "words", score.words, score.wer_ci95),
+        ("CER", "characters", score.characters, score.cer_ci95),
+    ):
+        lines.append(
+            f"{name} {per_cent(counts.rate)} [{per_cent(low)}, {per_cent(high)}]  {counts.errors} errors in "
+            f"{counts.length} {unit}: {counts.substitutions} substitutions, {counts.deletions} deletions, "
+            f"{counts.insertions} insertions"
+        )
+    lines.append(f"SER {per_cent(score.ser)}  {score.wrong_utterances} of {len(score.utterances)} utterances")
+    lines.append(f"[95 % interval, bootstrap over {score.ci_units}]")
+    return "\n".join(lines)
+
+
+def speaker_table(score: Score, most: int | None = None) -> str:
+    """Word counts per speaker; with `most`, only those with the highest WER."""
+    speakers = list(score.speakers.items())
+    if most is not None:
+        speakers = sorted(speakers, key=lambda item: -item[1].errors / max(item[1].length, 1))[:most]
+    return _grid([("speaker", *_HEADER), *((name, *_columns(counts)) for name, counts in speakers)], 1)
+
+
+def utterance_table(utterances: Sequence[Utterance]) -> str:
+    """Word counts per utterance."""
+    rows = ((u.name, u.speaker or "-", *_columns(u.words)) for u in utterances)
+    return _grid([("utterance", "speaker", *_HEADER), *rows], 2)
+
+
+def confusion_table(score: Score, most: int | None = None) -> str:
+    """Errors and how often each was made, the most frequent first."""
+    rows = [("error", "reference", "hypothesis", "times")]
+    rows += [(_MARKS[kind], ref or "-", hyp or "-", str(times)) for kind, ref, hyp, times in score.confusions[:most]]
+    return _grid(rows, 3)
+
+
+def alignment_lines(utterance: Utterance) -> str:
+    """Reference over hypothesis, word under word, in the form of Kaldi's ``wer_per_utt_details.pl``."""
+    pairs = [(ref or "***", hyp or "***", _MARKS[kind]) for kind, ref, hyp in utterance.alignment()]
+    counts = utterance.words
+    head = [(utterance.name, label) for label in ("ref", "hyp", "op")]
+    grid = _grid([(*label, *(pair[row] for pair in pairs)) for row, label in enumerate(head)], len(pairs) + 2)
+    total = f"{counts.correct} {counts.substitutions} {counts.insertions} {counts.deletions}"
+    return f"{grid}\n{utterance.name}  #csid  {total}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def warnings(score: Score, hypothesis: str) -> list[str]:
+    """What a reader of the figures must know, one line each; `hypothesis` is the file's name."""
+    found = []
+    if score.missing:
+        found.append(
+            f"{hypothesis} lacks {len(score.missing)} of {len(score.utterances)} utterances, counted as deletions: "
+            f"{_some(score.missing)}"
+        )
+    if score.extra:
+        count = len(score.extra)
+        found.append(
+            f"{hypothesis} has utterances that the reference lacks ({count}), not scored: {_some(score.extra)}"
+        )
+    if not any(utterance.hyp for utterance in score.utterances):
+        found.append(f"{hypothesis} holds no word: every hypothesis is empty; look at the decoder's messages")
+    return found
+
+
+def full(score: Score) -> str:
+    """What ``speech3 score`` prints: the summary, then the speakers, utterances and errors that count most."""
+    parts = [summary(score)]
+    if score.speakers:
+        parts.append(f"speakers{_of(len(score.speakers), 'highest WER')}\n{speaker_table(score, _SHOWN)}")
+    if score.wrong_utterances:
+        shown = utterance_table(score.worst(_SHOWN))
+        parts.append(f"utterances{_of(score.wrong_utterances, 'most errors')}\n{shown}")
+        parts.append(f"errors{_of(len(score.confusions), 'most frequent')}\n{confusion_table(score, _SHOWN)}")
+    return "\n\n".join(parts)
+
+
+def _of(total: int, which: str) -> str:
+    return f": the {_SHOWN} with {which} of {total} (all: --details DIR)" if total > _SHOWN else f": {which} first"
+
+
+def comparison_lines(comparison: Comparison, first: str, other: str) -> str:
+    """Difference, interval, p value and verdict."""
+    low, high = (100 * value for value in comparison.difference_ci95)
+    return (
+        f"difference {100 * comparison.difference:+.2f} [{low:+.2f}, {high:+.2f}]  p = {comparison.p_value:.4f}, "
+        f"matched pairs over {comparison.units}\n{comparison.verdict(first, other)}"
+    )
+
+
+def write_details(directory: Path | str, score: Score) -> None:
+    """Write ``per_utt``, ``per_speaker`` (where known), ``confusions`` and ``alignments`` into `directory`."""
+    directory = Path(directory)
+    write_text(directory / "per_utt", utterance_table(score.utterances) + "\n")
+    if score.speakers:
+        write_text(directory / "per_speaker", speaker_table(score) + "\n")
+    write_text(directory / "confusions", confusion_table(score) + "\n")
+    write_text(directory / "alignments", "\n".join(map(alignment_lines, score.utterances)) + "\n")

@@ -1,0 +1,204 @@
+"""References and hypotheses as text, Kaldi's `utterance words ...` lines or plain sentences; their normalisation."""
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from speech3.errors import Speech3Error
+
+Reading = Literal["kaldi", "plain"]
+
+_MANY_LINES = 20  # that many sentences of plain text do not begin with as many different words
+
+
+class _Punctuation(dict[int, str]):
+    """Table for str.translate: Unicode punctuation becomes a space, apostrophes stay for `_punct` to judge."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        value = "'" if letter in "'\u2019" else letter
+        if unicodedata.category(letter).startswith("P") and value != "'":
+            value = " "
+        self[code] = value
+        return value
+
+
+_PUNCTUATION = _Punctuation()
+_LOOSE_APOSTROPHE = re.compile(r"(?<!\w)'|'(?!\w)")
+
+
+def _punct(text: str) -> str:
+    return _LOOSE_APOSTROPHE.sub(" ", text.translate(_PUNCTUATION))
+
+
+_STEPS: dict[str, Callable[[str], str]] = {
+    "nfkc": lambda text: unicodedata.normalize("NFKC", text),
+    "lower": str.lower,
+    "punct": _punct,
+}
+
+
+def parse_steps(text: str) -> tuple[str, ...]:
+    """Split ``nfkc,lower,punct`` into its steps.
+
+    Raises
+    ------
+    Speech3Error
+        A step is not known.
+    """
+    steps = tuple(step for step in re.split(r"[,\s]+", text) if step)
+    for step in steps:
+        if step not in _STEPS:
+            raise Speech3Error(f"--normalize: unknown step {step!r}; known are {', '.join(_STEPS)}")
+    return steps
+
+
+def normalize_text(text: str, steps: Sequence[str]) -> str:
+    """Apply `steps` in their order and join the words by one space.
+
+    ``nfkc`` is Unicode's compatibility composition, ``lower`` the lower case, and ``punct`` replaces each character of
+    Unicode's punctuation classes by a space, except an apostrophe between letters or digits (typographic ones become
+    ASCII). Symbols such as ``<``, ``$`` and ``+`` are not punctuation in Unicode, so ``<unk>`` survives.
+    """
+    for step in steps:
+        if step not in _STEPS:
+            raise Speech3Error(f"normalisation: unknown step {step!r}; known are {', '.join(_STEPS)}")
+        text = _STEPS[step](text)
+    return " ".join(text.split())
+
+
+def _lines(path: Path | str) -> list[str]:
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise Speech3Error(f"{path}: no such file") from error
+    except IsADirectoryError as error:
+        raise Speech3Error(f"{path}: is a directory; give the text file in it") from error
+    except UnicodeDecodeError as error:
+        raise Speech3Error(f"{path}: not UTF-8 text ({error}); convert it with iconv") from error
+    lines = text.split("\n")  # not splitlines(): a vertical tab or U+2028 in a transcript ends no line
+    if not lines[-1].strip():
+        lines.pop()
+    return lines
+
+
+def _parse_kaldi(path: Path | str, lines: list[str]) -> dict[str, str]:
+    entries: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not (fields := line.split(maxsplit=1)):
+            continue
+        if fields[0] in entries:
+            raise Speech3Error(f"{path}:{number}: utterance {fields[0]} stands here a second time; keep one of the two")
+        entries[fields[0]] = fields[1].strip() if len(fields) > 1 else ""
+    return entries
+
+
+def read_text(path: Path | str) -> dict[str, str]:
+    """Read a Kaldi text file: utterance id to its words; an id alone is an utterance without words.
+
+    Raises
+    ------
+    Speech3Error
+        The file is missing, not UTF-8, or names an utterance twice.
+    """
+    return _parse_kaldi(path, _lines(path))
+
+
+def _looks_like_ids(ids: Sequence[str], lines: list[str]) -> bool:
+    # Ids carry digits or underscores, stand in order or are many; first words of sentences return inside sentences.
+    elsewhere = {word for line in lines for word in line.split()[1:]}
+    if 2 * sum(name in elsewhere for name in ids) > len(ids):
+        return False
+    if 2 * sum(bool(re.search(r"[\d_-]", name)) for name in ids) >= len(ids) or len(ids) >= _MANY_LINES:
+        return True
+    return len(ids) > 1 and list(ids) == sorted(ids) and len({len(name) for name in ids}) == 1
+
+
+def _guess(paths: Sequence[Path | str], files: list[list[str]]) -> Reading:
+    firsts = [[line.split(maxsplit=1)[0] for line in lines if line.strip()] for lines in files]
+    repeated = any(len(set(ids)) < len(ids) for ids in firsts)
+    if repeated or any(not line.strip() for lines in files for line in lines):
+        return "plain"  # a sentence may be empty, a line of Kaldi text never is
+    shared = [len(set(firsts[0]) & set(ids)) for ids in firsts[1:]]
+    overlap = all(2 * count >= min(len(ids), len(firsts[0])) for count, ids in zip(shared, firsts[1:], strict=True))
+    alike = [_looks_like_ids(ids, lines) for ids, lines in zip(firsts, files, strict=True)]
+    if overlap and (all(alike) or any(len(lines) != len(files[0]) for lines in files)):
+        return "kaldi"
+    if all(alike) and not overlap:
+        raise Speech3Error(
+            f"{paths[0]} and {paths[1]}: both look like Kaldi text, but fewer than half of their utterance ids agree "
+            f"({firsts[0][0]}, {firsts[1][0]}); score files of one set, or say --format"
+        )
+    return "plain"
+
+
+def _plain(paths: Sequence[Path | str], files: list[list[str]]) -> list[dict[str, str]]:
+    texts = []
+    for path, lines in zip(paths, files, strict=True):
+        while len(lines) > len(files[0]) and not lines[-1].strip():
+            lines.pop()
+        if len(lines) != len(files[0]):
+            raise Speech3Error(
+                f"{path} has {len(lines)} lines, {paths[0]} {len(files[0])}: plain text must have one sentence a line, "
+                "as many in each file; Kaldi text must begin each line with an utterance id known to both (--format)"
+            )
+        texts.append({f"line-{number}": line.strip() for number, line in enumerate(lines, 1)})
+    return texts
+
+
+def read_texts(
+    paths: Sequence[Path | str], reading: Reading | Literal["auto"] = "auto"
+) -> tuple[list[dict[str, str]], Reading]:
+    """Read a reference and one or more hypotheses, all Kaldi text or all plain text.
+
+    Parameters
+    ----------
+    paths
+        The reference first.
+    reading
+        ``kaldi``: each line is an utterance id and its words. ``plain``: one sentence a line, the n-th line of one
+        file against the n-th of the other. ``auto``: Kaldi if the first fields are unique in each file, look like ids
+        and agree in most lines.
+
+    Returns
+    -------
+    texts, reading
+        Per file, utterance to text; and which reading was taken.
+
+    Raises
+    ------
+    Speech3Error
+        A file is missing or empty, ids are repeated or do not agree, or plain files differ in their number of lines.
+    """
+    files = [_lines(path) for path in paths]
+    for path, lines in zip(paths, files, strict=True):
+        if not any(line.strip() for line in lines):
+            raise Speech3Error(
+                f"{path}: empty, nothing to score; if it is a hypothesis, nothing was decoded: decode again"
+            )
+    taken: Reading = _guess(paths, files) if reading == "auto" else reading
+    if taken == "plain":
+        return _plain(paths, files), taken
+    return [_parse_kaldi(path, lines) for path, lines in zip(paths, files, strict=True)], taken
+
+
+def find_speakers(
+    ref: Path, texts: dict[str, str], reading: Reading, utt2spk: Path | None
+) -> tuple[dict[str, str] | None, str]:
+    """Speakers of the utterances of `texts`, and one line that says where they come from.
+
+    Without an explicit `utt2spk` the one beside `ref` serves, if it names every utterance.
+    """
+    beside = ref.parent / "utt2spk"
+    if utt2spk is None and (reading == "plain" or not beside.is_file()):
+        return None, "not known (--utt2spk FILE)"
+    path = utt2spk or beside
+    speakers = read_text(path)
+    lacking = next((name for name in texts if not speakers.get(name)), None)
+    if lacking is None:
+        return speakers, str(path)
+    if utt2spk is None:
+        return None, f"not known: {path} lacks {lacking}"
+    raise Speech3Error(f"{path}: utterance {lacking} has no speaker; add it")

@@ -1,0 +1,309 @@
+"""Word and character error rates: counted by jiwer, gathered per utterance and speaker, with 95 % intervals.
+
+The total of errors is the Levenshtein distance and thus unique; where several alignments are equally short, the split
+into substitutions, deletions and insertions is jiwer's choice (Kaldi and sclite may split otherwise).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import jiwer
+import numpy as np
+
+from speech3.errors import Speech3Error
+from speech3.scoring import bootstrap
+from speech3.scoring.text import normalize_text, read_text
+
+__all__ = ["Comparison", "Counts", "Score", "Utterance", "compare", "read_text", "score"]
+
+FEW_SPEAKERS = 6  # with 5 units no matched-pairs test can reach p < 0.05: 2 to the power of 1 - 5 is 0.0625
+
+Operation = Literal["equal", "substitute", "delete", "insert"]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Errors against `length` words (or characters) of the reference."""
+
+    length: int = 0
+    substitutions: int = 0
+    deletions: int = 0
+    insertions: int = 0
+
+    @property
+    def errors(self) -> int:
+        return self.substitutions + self.deletions + self.insertions
+
+    @property
+    def correct(self) -> int:
+        return self.length - self.substitutions - self.deletions
+
+    @property
+    def rate(self) -> float:
+        """Errors over length, a fraction; NaN where there is no reference word to count by."""
+        return self.errors / self.length if self.length else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """One utterance after normalisation; `chunks` is jiwer's alignment of its words."""
+
+    name: str
+    speaker: str | None
+    ref: list[str]
+    hyp: list[str]
+    words: Counts
+    characters: Counts
+    chunks: list[jiwer.AlignmentChunk]
+
+    def alignment(self) -> list[tuple[Operation, str, str]]:
+        """``(operation, reference word, hypothesis word)`` in order; the absent word of an insert or delete is ""."""
+        pairs: list[tuple[Operation, str, str]] = []
+        for chunk in self.chunks:
+            refs = self.ref[chunk.ref_start_idx : chunk.ref_end_idx]
+            hyps = self.hyp[chunk.hyp_start_idx : chunk.hyp_end_idx]
+            size = max(len(refs), len(hyps))
+            refs, hyps = refs or [""] * size, hyps or [""] * size
+            pairs += [(chunk.type, ref, hyp) for ref, hyp in zip(refs, hyps, strict=True)]  # type: ignore[misc]
+        return pairs
+
+
+@dataclass(frozen=True)
+class Score:
+    """What `score` found. Rates and intervals are fractions."""
+
+    utterances: list[Utterance]
+    words: Counts
+    characters: Counts
+    wer_ci95: tuple[float, float]
+    cer_ci95: tuple[float, float]
+    ci_units: str
+    missing: tuple[str, ...]
+    extra: tuple[str, ...]
+    normalize: tuple[str, ...]
+
+    @property
+    def wer(self) -> float:
+        return self.words.rate
+
+    @property
+    def cer(self) -> float:
+        return self.characters.rate
+
+    @cached_property
+    def wrong_utterances(self) -> int:
+        return sum(utterance.words.errors > 0 for utterance in self.utterances)
+
+    @property
+    def ser(self) -> float:
+        """Sentence error rate: utterances with at least one error."""
+        return self.wrong_utterances / len(self.utterances)
+
+    @cached_property
+    def speakers(self) -> dict[str, Counts]:
+        """Word counts of each speaker, by name; empty where speakers are not known."""
+        groups: dict[str, list[Counts]] = {}
+        for utterance in self.utterances:
+            if utterance.speaker is not None:
+                groups.setdefault(utterance.speaker, []).append(utterance.words)
+        return {speaker: _total(groups[speaker]) for speaker in sorted(groups)}
+
+    @cached_property
+    def confusions(self) -> list[tuple[Operation, str, str, int]]:
+        """``(operation, reference word, hypothesis word, times)`` of the errors, the most frequent first."""
+        counter = Counter(
+            pair for utterance in self.utterances if utterance.words.errors for pair in utterance.alignment()
+        )
+        errors = [(*pair, times) for pair, times in counter.items() if pair[0] != "equal"]
+        return sorted(errors, key=lambda item: (-item[3], item[:3]))
+
+    def worst(self, count: int) -> list[Utterance]:
+        """The utterances with most errors, ties by their share of errors."""
+        wrong = [utterance for utterance in self.utterances if utterance.words.errors]
+        return sorted(wrong, key=lambda u: (-u.words.errors, u.words.length, u.name))[:count]
+
+    def line(self, corpus: str, system: str, metric: Literal["WER", "CER"] = "WER") -> str:
+        """``CORPUS SYSTEM WER 12.34 [10.20, 14.60]``: per cent and 95 % interval, a recipe's last line."""
+        rate, (low, high) = (self.wer, self.wer_ci95) if metric == "WER" else (self.cer, self.cer_ci95)
+        return f"{corpus} {system} {metric} {100 * rate:.2f} [{100 * low:.2f}, {100 * high:.2f}]"
+
+    def as_json(self) -> dict[str, Any]:
+        """The keys of ``speech3 score --json``."""
+        return {
+            "wer": self.wer,
+            "cer": self.cer,
+            "substitutions": self.words.substitutions,
+            "deletions": self.words.deletions,
+            "insertions": self.words.insertions,
+            "words": self.words.length,
+            "ser": self.ser,
+            "wer_ci95": list(self.wer_ci95),
+            "missing": list(self.missing),
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """System `other` against a first one on the same utterances; rates are fractions."""
+
+    difference: float
+    difference_ci95: tuple[float, float]
+    p_value: float
+    units: str
+
+    @property
+    def significant(self) -> bool:
+        return self.p_value < 0.05
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``against`` holds in ``speech3 score --json`` besides the other system's own keys."""
+        return {
+            "difference": self.difference,
+            "difference_ci95": list(self.difference_ci95),
+            "p_value": self.p_value,
+            "significant": self.significant,
+        }
+
+    def verdict(self, first: str, other: str) -> str:
+        """One sentence for people."""
+        if not self.significant:
+            return f"no significant difference between {first} and {other} at the 5 % level"
+        better, worse = (other, first) if self.difference < 0 else (first, other)
+        return f"{better} is significantly better than {worse} at the 5 % level"
+
+
+def score(
+    ref: Mapping[str, str],
+    hyp: Mapping[str, str],
+    speakers: Mapping[str, str] | None = None,
+    normalize: Sequence[str] = (),
+    seed: int = 0,
+) -> Score:
+    """Score hypotheses against references.
+
+    Parameters
+    ----------
+    ref, hyp
+        Utterance to text; words are what white space separates. An utterance that `hyp` lacks counts as deleted and is
+        listed in ``missing``; one that `ref` lacks is not scored and listed in ``extra``.
+    speakers
+        Utterance to speaker. If given, it must name every utterance of `ref`, and the intervals are bootstrapped over
+        speakers; with fewer than six speakers they also cover the interval over utterances.
+    normalize
+        Steps of `speech3.scoring.text.normalize_text` for both sides.
+    seed
+        Of the bootstrap.
+
+    Returns
+    -------
+    Score
+        WER counts words; CER counts the characters of the words joined by one space. An empty reference is legal: all
+        words of its hypothesis are insertions.
+
+    Raises
+    ------
+    Speech3Error
+        No utterance of `ref` was decoded, `ref` holds no word at all, or an utterance has no speaker.
+    """
+    _check(ref, hyp, speakers)
+    names = list(ref)
+    refs = [normalize_text(ref[name], normalize) for name in names]
+    hyps = [normalize_text(hyp.get(name, ""), normalize) for name in names]
+    if not any(refs):
+        raise Speech3Error("the reference holds no word" + (" after normalisation" if normalize else ""))
+    by_word, by_character = jiwer.process_words(refs, hyps), jiwer.process_characters(refs, hyps)
+    utterances = [
+        Utterance(
+            name, speakers[name] if speakers else None, ref_words, hyp_words, _count(chunks), _count(letters), chunks
+        )
+        for name, ref_words, hyp_words, chunks, letters in zip(
+            names, by_word.references, by_word.hypotheses, by_word.alignments, by_character.alignments, strict=True
+        )
+    ]
+    word_ci95, ci_units = _rate_interval(utterances, [u.words for u in utterances], seed)
+    return Score(
+        utterances=utterances,
+        words=_total(u.words for u in utterances),
+        characters=_total(u.characters for u in utterances),
+        wer_ci95=word_ci95,
+        cer_ci95=_rate_interval(utterances, [u.characters for u in utterances], seed)[0],
+        ci_units=ci_units,
+        missing=tuple(name for name in names if name not in hyp),
+        extra=tuple(name for name in hyp if name not in ref),
+        normalize=tuple(normalize),
+    )
+
+
+def compare(first: Score, other: Score, seed: int = 0) -> Comparison:
+    """Difference in WER of two systems on the same references: paired bootstrap and matched-pairs test.
+
+    The units are speakers where at least six are known, else utterances (the finding then holds for these speakers).
+    """
+    if [u.name for u in first.utterances] != [u.name for u in other.utterances]:
+        raise Speech3Error("two systems can be compared only on the same reference utterances")
+    known = len(first.speakers) >= FEW_SPEAKERS
+    groups = _groups(first.utterances) if known else np.arange(len(first.utterances))
+    lengths_U = _sums([u.words.length for u in first.utterances], groups)
+    first_U = _sums([u.words.errors for u in first.utterances], groups)
+    other_U = _sums([u.words.errors for u in other.utterances], groups)
+    return Comparison(
+        difference=other.wer - first.wer,
+        difference_ci95=bootstrap.difference_interval(first_U, other_U, lengths_U, seed),
+        p_value=bootstrap.matched_pairs_p(first_U, other_U, seed),
+        units=f"{len(lengths_U)} {'speakers' if known else 'utterances'}",
+    )
+
+
+def _check(ref: Mapping[str, str], hyp: Mapping[str, str], speakers: Mapping[str, str] | None) -> None:
+    if not ref:
+        raise Speech3Error("the reference holds no utterance")
+    if not hyp:
+        raise Speech3Error("the hypothesis holds no utterance: nothing was decoded; look at the decoder's messages")
+    if not any(name in hyp for name in ref):
+        raise Speech3Error(
+            f"no utterance of the reference is in the hypothesis ({next(iter(ref))}, {next(iter(hyp))}): "
+            "they belong to different sets"
+        )
+    for name in ref if speakers is not None else ():
+        if name not in speakers:  # type: ignore[operator]
+            raise Speech3Error(f"utterance {name} has no speaker; add it to utt2spk")
+
+
+def _count(chunks: list[jiwer.AlignmentChunk]) -> Counts:
+    sizes = {"equal": 0, "substitute": 0, "delete": 0, "insert": 0}
+    for chunk in chunks:
+        sizes[chunk.type] += max(chunk.ref_end_idx - chunk.ref_start_idx, chunk.hyp_end_idx - chunk.hyp_start_idx)
+    length = sizes["equal"] + sizes["substitute"] + sizes["delete"]
+    return Counts(length, sizes["substitute"], sizes["delete"], sizes["insert"])
+
+
+def _total(counts: Iterable[Counts]) -> Counts:
+    columns = zip(*((c.length, c.substitutions, c.deletions, c.insertions) for c in counts), strict=True)
+    return Counts(*(sum(column) for column in columns))
+
+
+def _groups(utterances: list[Utterance]) -> np.ndarray:
+    return np.unique([u.speaker or "" for u in utterances], return_inverse=True)[1]
+
+
+def _sums(values: list[int], groups: np.ndarray) -> np.ndarray:
+    return np.bincount(groups, weights=values).astype(np.int64)
+
+
+def _rate_interval(utterances: list[Utterance], counts: list[Counts], seed: int) -> tuple[tuple[float, float], str]:
+    errors, lengths = [c.errors for c in counts], [c.length for c in counts]
+    alone = np.arange(len(utterances))
+    groups = _groups(utterances) if utterances[0].speaker is not None else alone
+    speakers = int(groups.max()) + 1
+    over_utterances = f"{len(utterances)} utterances"
+    if groups is alone or speakers < 2:
+        return bootstrap.rate_interval(np.array(errors), np.array(lengths), seed), over_utterances
+    low, high = bootstrap.rate_interval(_sums(errors, groups), _sums(lengths, groups), seed)
+    if speakers >= FEW_SPEAKERS:
+        return (low, high), f"{speakers} speakers"
+    # Draws of so few speakers say little, and nothing at all where these speakers happen to agree.
+    low_alone, high_alone = bootstrap.rate_interval(np.array(errors), np.array(lengths), seed)
+    return (min(low, low_alone), max(high, high_alone)), f"{speakers} speakers and {over_utterances}, the wider"
