@@ -169,9 +169,7 @@ def _copies(phones: _Phones, ends: list[Arc], context_free: frozenset[int]) -> d
     return copies
 
 
-def _copies_leading_to(
-    copies: dict[tuple[int, int, int], int], phones: _Phones, source: int, phone: int
-) -> list[int]:
+def _copies_leading_to(copies: dict[tuple[int, int, int], int], phones: _Phones, source: int, phone: int) -> list[int]:
     if source == START:
         return []
     if (source, ANY, ANY) in copies:

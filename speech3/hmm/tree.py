@@ -32,7 +32,9 @@ class Tree:
     member: np.ndarray
     yes: np.ndarray
     no: np.ndarray
-    _known: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
+    _known: dict[tuple[int, int, int], tuple[int, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def num_pdfs(self) -> int:

@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from speech3.hmm.alignment import Alignment
 from speech3.hmm.model import Hmm
 from speech3.hmm.transcript import TranscriptGraph, transcript_graph
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -87,7 +86,7 @@ class Workers:
                 os.environ.clear()
                 os.environ.update(saved)
 
-    def run(self, function: Callable[Concatenate[Share, P], R], *arguments: P.args, **_: P.kwargs) -> list[R]:
+    def run(self, function: Callable[..., R], *arguments: Any) -> list[R]:
         """Call ``function(share, *arguments)`` in every process.
 
         Raises
@@ -108,6 +107,8 @@ class Workers:
     def __enter__(self) -> "Workers":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for pool in self._pools:
             pool.shutdown(wait=True, cancel_futures=True)

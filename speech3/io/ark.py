@@ -40,15 +40,14 @@ def write_ark(ark: Path | str, items: Iterable[tuple[str, np.ndarray]], scp: Pat
     Both files appear only once everything was written.
     """
     index: list[str] = []
-    with atomic_path(ark) as temporary:
-        with temporary.open("wb") as stream:
-            for utterance, array in items:
-                stream.write(utterance.encode("utf-8") + b" ")
-                index.append(f"{utterance} {Path(ark).resolve()}:{stream.tell()}\n")
-                if array.ndim == 2:
-                    _kaldi_io.write_mat(stream, np.ascontiguousarray(array))
-                else:
-                    _kaldi_io.write_vec_int(stream, np.ascontiguousarray(array, dtype=np.int32))
+    with atomic_path(ark) as temporary, temporary.open("wb") as stream:
+        for utterance, array in items:
+            stream.write(utterance.encode("utf-8") + b" ")
+            index.append(f"{utterance} {Path(ark).resolve()}:{stream.tell()}\n")
+            if array.ndim == 2:
+                _kaldi_io.write_mat(stream, np.ascontiguousarray(array))
+            else:
+                _kaldi_io.write_vec_int(stream, np.ascontiguousarray(array, dtype=np.int32))
     if scp is not None:
         write_text(scp, "".join(index))
     return len(index)

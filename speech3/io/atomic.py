@@ -23,17 +23,29 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        os.replace(temporary, path)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise Speech3Error(f"{path}: no space left on the disk; free some and run the same command again") from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise Speech3Error(f"{path}: cannot be written ({error.strerror}); choose another output directory") from error
-        raise
+        with explained_disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def explained_disk_errors(path: Path | str) -> Iterator[None]:
+    """Turn a full disk or a missing right to write, while `path` is being made, into a `Speech3Error`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Speech3Error(
+                f"{path}: no space left on the disk; free some and run the same command again"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise Speech3Error(
+                f"{path}: cannot be written ({error.strerror}); choose another output directory"
+            ) from error
+        raise
 
 
 def write_text(path: Path | str, text: str) -> None:

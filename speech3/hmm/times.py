@@ -1,0 +1,118 @@
+"""From frames to seconds: labelled stretches of time, read off alignments, written for other programs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from speech3.config import FeatureConfig
+from speech3.hmm.alignment import Alignment
+from speech3.hmm.lexicon import Lexicon
+from speech3.hmm.transcript import NO_WORD
+from speech3.io.atomic import write_text
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A phone or a word, from `start_s` to `end_s` seconds after the utterance's beginning."""
+
+    start_s: float
+    end_s: float
+    label: str
+
+
+@dataclass(frozen=True)
+class FrameClock:
+    """Where frames lie in time.
+
+    A frame stands for the `shift_s` around the middle of its window. With Kaldi's ``snip_edges`` the first window
+    starts at sample 0, so the first frame begins half of (window - shift) later. Kaldi's own CTM leaves that out.
+    """
+
+    shift_s: float
+    offset_s: float
+
+    def edges(self, starts: np.ndarray, duration_s: float | None) -> np.ndarray:
+        """Seconds of segment borders given in frames; the ends are those of the recording."""
+        seconds = np.asarray(starts) * self.shift_s + self.offset_s
+        seconds[0] = 0.0
+        seconds[-1] = seconds[-1] + self.offset_s if duration_s is None else duration_s
+        return seconds
+
+
+def frame_clock(config: FeatureConfig) -> FrameClock:
+    """The clock of features extracted with `config`."""
+    offset_ms = (config.frame_length - config.frame_shift) / 2 if config.snip_edges else 0.0
+    return FrameClock(config.frame_shift / 1000, offset_ms / 1000)
+
+
+def phone_stretches(
+    alignment: Alignment, lexicon: Lexicon, clock: FrameClock, duration_s: float | None = None
+) -> list[Stretch]:
+    """Every phone and silence of an alignment, without gaps."""
+    edges = clock.edges(alignment.starts, duration_s)
+    labels = [lexicon.phones[phone - 1] for phone in alignment.phones]
+    return [Stretch(float(a), float(b), label) for a, b, label in zip(edges[:-1], edges[1:], labels, strict=True)]
+
+
+def word_stretches(
+    alignment: Alignment, words: Sequence[str], clock: FrameClock, duration_s: float | None = None
+) -> list[Stretch]:
+    """Every word of an alignment; silence is left out."""
+    edges, stretches = clock.edges(alignment.starts, duration_s), []
+    change = np.flatnonzero(np.diff(alignment.words)) + 1
+    first = np.concatenate([[0], change])
+    last = np.concatenate([change, [len(alignment.words)]])
+    for begin, end in zip(first, last, strict=True):
+        index = int(alignment.words[begin])
+        if index != NO_WORD:
+            stretches.append(Stretch(float(edges[begin]), float(edges[end]), words[index]))
+    return stretches
+
+
+def write_ctm(path: Path | str, tracks: Mapping[str, Sequence[Stretch]]) -> None:
+    """Write NIST CTM: ``utterance channel start duration label``."""
+    lines = [
+        f"{utterance} 1 {s.start_s:.3f} {s.end_s - s.start_s:.3f} {s.label}\n"
+        for utterance, stretches in tracks.items()
+        for s in stretches
+    ]
+    write_text(path, "".join(lines))
+
+
+def read_ctm(path: Path | str) -> dict[str, list[Stretch]]:
+    """Read what `write_ctm` wrote."""
+    tracks: dict[str, list[Stretch]] = {}
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        utterance, _, start, duration, label = line.split(maxsplit=4)
+        tracks.setdefault(utterance, []).append(Stretch(float(start), float(start) + float(duration), label))
+    return tracks
+
+
+def write_textgrid(path: Path | str, tiers: Mapping[str, Sequence[Stretch]], duration_s: float) -> None:
+    """Write Praat's long text format; stretches not covered become empty intervals, as Praat wants them."""
+    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {duration_s:.4f}",
+             "tiers? <exists>", f"size = {len(tiers)}", "item []:"]  # fmt: skip
+    for number, (name, stretches) in enumerate(tiers.items(), 1):
+        filled = _filled(stretches, duration_s)
+        lines += [f"    item [{number}]:", '        class = "IntervalTier"', f'        name = "{name}"',
+                  "        xmin = 0", f"        xmax = {duration_s:.4f}",
+                  f"        intervals: size = {len(filled)}"]  # fmt: skip
+        for index, s in enumerate(filled, 1):
+            text = s.label.replace('"', '""')
+            lines += [f"        intervals [{index}]:", f"            xmin = {s.start_s:.4f}",
+                      f"            xmax = {s.end_s:.4f}", f'            text = "{text}"']  # fmt: skip
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def _filled(stretches: Sequence[Stretch], duration_s: float) -> list[Stretch]:
+    filled, now = [], 0.0
+    for s in stretches:
+        if s.start_s > now + 1e-4:
+            filled.append(Stretch(now, s.start_s, ""))
+        filled.append(s)
+        now = s.end_s
+    if now < duration_s - 1e-4:
+        filled.append(Stretch(now, duration_s, ""))
+    return filled
