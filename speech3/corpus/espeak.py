@@ -1,0 +1,244 @@
+"""espeak-ng through ctypes: speech with the times of its phones, and grapheme-to-phoneme conversion.
+
+espeak-ng (GPL-3) is no part of speech3. The wheel ``espeakng-loader``, which the user installs, brings the library and
+its data; both are loaded at run time.
+
+Every call loads the library anew and unloads it (4 ms). espeak keeps state between utterances that no call resets (the
+index into its table of pitch flutter, positions of its oscillators, the C library's ``rand``), so the second utterance
+of a process differs from the same utterance as the first; `espeak_ng_SetRandSeed`, `srand` and
+`espeak_Terminate` with `espeak_Initialize` do not help. With a fresh library an utterance is a pure function of its
+arguments. It holds as long as nothing else in the process keeps the same library file loaded.
+"""
+
+import _ctypes
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from speech3.errors import Speech3Error
+
+# Numbers of espeak-ng's public interface (speak_lib.h), which is stable over its releases.
+_SYNCHRONOUS = 2
+_PHONEME_EVENTS, _PHONEME_IPA, _DONT_EXIT = 0x0001, 0x0002, 0x8000
+_UTF8, _SSML = 0x01, 0x10
+_RATE, _PITCH, _RANGE = 1, 3, 4
+_EVENT_LIST_TERMINATED, _EVENT_WORD, _EVENT_END, _EVENT_PHONEME = 0, 1, 5, 7
+_IPA_SEPARATED_BY = 0x02
+_STRESS = "ˈˌ"
+_SEPARATOR = "_"
+
+
+class PhoneEvent(NamedTuple):
+    """A phone (or pause) that lasts until the next event or the end of the samples."""
+
+    start_s: float
+    ipa: str
+    """espeak's IPA symbol without stress marks, cut at 8 bytes with them; empty for a pause."""
+    word: int
+    """Index of the word it belongs to, -1 for a pause."""
+
+
+class Synthesis(NamedTuple):
+    """What `synthesize` returns: samples (N,) float32 in [-1, 1), their rate, the phones in order of time."""
+
+    samples: np.ndarray
+    sample_rate_hz: int
+    events: list[PhoneEvent]
+
+
+class Voice(NamedTuple):
+    """A voice of the installed espeak-ng: the name to ask for, and its language tags, the best first."""
+
+    name: str
+    languages: tuple[str, ...]
+
+
+class _Id(ctypes.Union):
+    _fields_ = (("number", ctypes.c_int), ("name", ctypes.c_char_p), ("string", ctypes.c_char * 8))
+
+
+class _Event(ctypes.Structure):
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("unique_identifier", ctypes.c_uint),
+        ("text_position", ctypes.c_int),
+        ("length", ctypes.c_int),
+        ("audio_position", ctypes.c_int),
+        ("sample", ctypes.c_int),
+        ("user_data", ctypes.c_void_p),
+        ("id", _Id),
+    )
+
+
+class _Voice(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("languages", ctypes.c_void_p),
+        ("identifier", ctypes.c_char_p),
+        ("gender", ctypes.c_ubyte),
+        ("age", ctypes.c_ubyte),
+        ("variant", ctypes.c_ubyte),
+        ("xx1", ctypes.c_ubyte),
+        ("score", ctypes.c_int),
+        ("spare", ctypes.c_void_p),
+    )
+
+
+_Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(_Event))
+
+
+@contextmanager
+def _fresh_library() -> Iterator[tuple[Any, int]]:
+    try:
+        import espeakng_loader
+    except ImportError as error:
+        raise Speech3Error('the synthesiser espeak-ng is missing: pip install "speech3[espeak]"') from error
+    try:
+        library = ctypes.CDLL(espeakng_loader.get_library_path())
+    except OSError as error:
+        raise Speech3Error(
+            f'espeak-ng cannot be loaded ({error}): pip install --force-reinstall "speech3[espeak]"'
+        ) from error
+    try:
+        data = espeakng_loader.get_data_path()
+        options = _PHONEME_EVENTS | _PHONEME_IPA | _DONT_EXIT
+        rate = library.espeak_Initialize(_SYNCHRONOUS, 0, str(data).encode(), options)
+        if rate <= 0:
+            raise Speech3Error(
+                f'{data}: espeak-ng finds no data there: pip install --force-reinstall "speech3[espeak]"'
+            )
+        ctypes.CDLL(None).srand(1)  # espeak takes its aspiration noise from the C library's generator
+        yield library, rate
+        library.espeak_Terminate()
+    finally:
+        _ctypes.dlclose(library._handle)
+
+
+def _set_voice(library: Any, voice: str) -> None:
+    if library.espeak_SetVoiceByName(voice.encode()) != 0:
+        raise Speech3Error(f"espeak-ng has no voice {voice!r}; speech3.corpus.espeak.voices() lists what it has")
+
+
+def synthesize(
+    text: str, voice: str, rate_wpm: int = 175, pitch: int = 50, pitch_range: int = 50, *, ssml: bool = False
+) -> Synthesis:
+    """Speak `text`; the same arguments give the same samples, in any process and in any order.
+
+    Parameters
+    ----------
+    voice
+        A name of `voices` (``en-us``, ``cmn``), with a variant after a plus sign if wanted (``en-us+f3``).
+    rate_wpm
+        Words a minute, 80 to 450.
+    pitch, pitch_range
+        0 to 99; 50 is the voice's own.
+    ssml
+        `text` is SSML: ``<break time="200ms"/>`` is a pause, ``&amp;`` an ampersand.
+
+    Returns
+    -------
+    Synthesis
+        The event of a phone stands where its sound begins, to the sample (checked on the waveform, no offset). Two
+        habits of espeak matter to whoever compares alignments: a stop's event stands at its release, the closure before
+        it (samples that are exactly zero) counts as the end of the previous phone; a voiceless fricative is preceded
+        by 12 ms of such zeros. Glides that espeak inserts between vowels and gives no name prolong the phone before.
+
+    Raises
+    ------
+    Speech3Error
+        espeakng-loader is not installed, the voice is unknown, or nothing was spoken.
+    """
+    chunks: list[np.ndarray] = []
+    raw: list[tuple[int, int, str]] = []
+
+    def receive(samples: Any, count: int, events: Any) -> int:
+        if count > 0:
+            chunks.append(np.ctypeslib.as_array(samples, (count,)).copy())
+        index = 0
+        while (kind := events[index].type) != _EVENT_LIST_TERMINATED:
+            name = events[index].id.string.decode("utf-8", "ignore") if kind == _EVENT_PHONEME else ""
+            raw.append((kind, events[index].sample, name))
+            index += 1
+        return 0
+
+    callback = _Callback(receive)  # the name keeps it alive while espeak calls it
+    encoded = text.encode()
+    with _fresh_library() as (library, sample_rate_hz):
+        library.espeak_SetSynthCallback(callback)
+        _set_voice(library, voice)
+        for parameter, value in ((_RATE, rate_wpm), (_PITCH, pitch), (_RANGE, pitch_range)):
+            library.espeak_SetParameter(parameter, value, 0)
+        flags = _UTF8 | (_SSML if ssml else 0)
+        status = library.espeak_Synth(encoded, ctypes.c_size_t(len(encoded) + 1), 0, 0, 0, flags, None, None)
+    events = _phone_events(raw, sample_rate_hz)
+    if status != 0 or not any(event.ipa for event in events):
+        raise Speech3Error(f"espeak-ng spoke nothing for {text!r} with voice {voice}; is there a word in it?")
+    return Synthesis(np.concatenate(chunks).astype(np.float32) / 32768, sample_rate_hz, events)
+
+
+def _phone_events(raw: list[tuple[int, int, str]], sample_rate_hz: int) -> list[PhoneEvent]:
+    """Turn espeak's events into phones; nameless ones are pauses at the end of a clause, else part of a phone."""
+    events: list[PhoneEvent] = []
+    word, pause_start = -1, None
+    for kind, sample, name in raw:
+        if kind == _EVENT_WORD:
+            word, pause_start = word + 1, None
+        elif kind == _EVENT_END and pause_start is not None:
+            events.append(PhoneEvent(pause_start / sample_rate_hz, "", -1))
+            pause_start = None
+        elif kind == _EVENT_PHONEME and (ipa := name.strip(_STRESS)):
+            events.append(PhoneEvent(sample / sample_rate_hz, ipa, word))
+            pause_start = None
+        elif kind == _EVENT_PHONEME and pause_start is None:
+            pause_start = sample
+    return events
+
+
+def voices() -> list[Voice]:
+    """The voices of the installed espeak-ng, without variants, sorted by name."""
+    found = []
+    with _fresh_library() as (library, _):
+        library.espeak_ListVoices.restype = ctypes.POINTER(ctypes.POINTER(_Voice))
+        table = library.espeak_ListVoices(None)
+        index = 0
+        while table[index]:
+            found.append(Voice(table[index][0].identifier.decode(), tuple(_tags(table[index][0].languages))))
+            index += 1
+    return sorted(found)
+
+
+def _tags(address: int) -> Iterator[str]:
+    """Read espeak's list of language tags: a priority byte, the tag, a zero byte; ended by a zero priority."""
+    while ctypes.string_at(address, 1) != b"\0":
+        tag = ctypes.string_at(address + 1)
+        yield tag.decode()
+        address += len(tag) + 2
+
+
+def phonemes(text: str, voice: str) -> list[list[str]]:
+    """Pronounce `text`: IPA phones without stress marks, one list for each word as espeak groups them.
+
+    Raises
+    ------
+    Speech3Error
+        As `synthesize`.
+    """
+    mode = _IPA_SEPARATED_BY | ord(_SEPARATOR) << 8
+    words: list[list[str]] = []
+    with _fresh_library() as (library, _):
+        _set_voice(library, voice)
+        library.espeak_TextToPhonemes.restype = ctypes.c_char_p
+        buffer = ctypes.create_string_buffer(text.encode())
+        rest = ctypes.c_void_p(ctypes.addressof(buffer))
+        while rest.value:  # one clause a call
+            clause = library.espeak_TextToPhonemes(ctypes.byref(rest), _UTF8, mode) or b""
+            words += [_phones(word) for word in clause.decode().split()]
+    return [word for word in words if word]
+
+
+def _phones(word: str) -> list[str]:
+    stripped = (phone.translate({ord(mark): None for mark in _STRESS}) for phone in word.split(_SEPARATOR))
+    return [phone for phone in stripped if phone]
