@@ -4,10 +4,10 @@ espeak-ng (GPL-3) is no part of speech3. The wheel ``espeakng-loader``, which th
 its data; both are loaded at run time.
 
 Every call loads the library anew and unloads it (4 ms). espeak keeps state between utterances that no call resets (the
-index into its table of pitch flutter, positions of its oscillators, the C library's ``rand``), so the second utterance
-of a process differs from the same utterance as the first; `espeak_ng_SetRandSeed`, `srand` and
-`espeak_Terminate` with `espeak_Initialize` do not help. With a fresh library an utterance is a pure function of its
-arguments. It holds as long as nothing else in the process keeps the same library file loaded.
+index into its table of pitch flutter, positions of its oscillators), so the second utterance of a process differs from
+the same utterance as the first; `espeak_Terminate` with `espeak_Initialize` does not help. With a fresh library and
+seeded noise an utterance is a pure function of its arguments, as long as nothing else in the process keeps the same
+library file loaded.
 """
 
 import _ctypes
@@ -110,7 +110,9 @@ def _fresh_library() -> Iterator[tuple[Any, int]]:
             raise Speech3Error(
                 f'{data}: espeak-ng finds no data there: pip install --force-reinstall "speech3[espeak]"'
             )
-        ctypes.CDLL(None).srand(1)  # espeak takes its aspiration noise from the C library's generator
+        # Breath and aspiration noise: espeak seeds one generator with the time of day and takes the C library's as it is.
+        library.espeak_ng_SetRandSeed(ctypes.c_long(1))
+        ctypes.CDLL(None).srand(1)
         yield library, rate
         library.espeak_Terminate()
     finally:
