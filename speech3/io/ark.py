@@ -35,7 +35,7 @@ def write_ark(ark: Path | str, items: Iterable[tuple[str, np.ndarray]], scp: Pat
     items
         float32 or float64 matrices (T, F), or int32 vectors (T,).
     scp
-        Gets ``utterance /absolute/path.ark:offset`` lines.
+        Gets ``utterance /absolute/path.ark:offset`` lines, sorted, whatever the order of `items`.
 
     Both files appear only once everything was written.
     """
@@ -49,7 +49,7 @@ def write_ark(ark: Path | str, items: Iterable[tuple[str, np.ndarray]], scp: Pat
             else:
                 _kaldi_io.write_vec_int(stream, np.ascontiguousarray(array, dtype=np.int32))
     if scp is not None:
-        write_text(scp, "".join(index))
+        write_text(scp, "".join(sorted(index)))
     return len(index)
 
 

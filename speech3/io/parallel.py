@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -48,11 +49,11 @@ def _pool_map(function: Callable[[A], R], items: Sequence[A], jobs: int, label: 
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
     pool = ProcessPoolExecutor(min(jobs, len(items)), mp_context=multiprocessing.get_context("spawn"))
     try:
-        futures = [pool.submit(function, item) for item in items]
+        futures = deque(pool.submit(function, item) for item in items)
         for name, value in saved.items():
             os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
-        for future in futures:
-            yield future.result()
+        while futures:  # a result that was taken is not kept: together they may be larger than memory
+            yield futures.popleft().result()
     except BrokenProcessPool as error:
         raise Speech3Error(
             f"{label}: a worker process died, most likely because memory ran out; run again with fewer jobs"

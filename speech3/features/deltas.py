@@ -1,0 +1,43 @@
+"""Derivatives over time (Kaldi feat/feature-functions.cc, DeltaFeatures).
+
+Axes: T frames, F features.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@lru_cache(maxsize=16)
+def delta_filters(order: int, window: int) -> tuple[np.ndarray, ...]:
+    """Taps of derivatives 0 to `order`; that of order k has 2 k `window` + 1.
+
+    The regression filter j / (2 * sum of squares), convolved with itself.
+    """
+    ramp = np.arange(-window, window + 1, dtype=np.float64)
+    filters = [np.ones(1)]
+    for _ in range(order):
+        filters.append(np.convolve(filters[-1], ramp / np.square(ramp).sum()))
+    return tuple(filters)
+
+
+def add_deltas(feats_TF: Tensor, order: int = 2, window: int = 2) -> Tensor:
+    """Append derivatives: (T, F) to (T, F * (order + 1)), Kaldi's add-deltas.
+
+    The statics are continued by their first and last frame; a derivative of order 2 is one filter on those, not the
+    derivative of the derivative (which differs at the edges).
+    """
+    if order == 0 or len(feats_TF) == 0:
+        return feats_TF.repeat(1, order + 1)
+    reach = order * window
+    edges = (feats_TF[:1].expand(reach, -1), feats_TF, feats_TF[-1:].expand(reach, -1))
+    padded_TF = torch.cat(edges)
+    frames, bins = feats_TF.shape
+    out_TF = feats_TF.new_zeros(frames, bins * (order + 1))
+    for k, taps in enumerate(delta_filters(order, window)):
+        place_TF = out_TF[:, k * bins : (k + 1) * bins]
+        for j, tap in enumerate(taps.tolist(), reach - k * window):
+            place_TF.add_(padded_TF[j : j + frames], alpha=tap)
+    return out_TF

@@ -1,0 +1,39 @@
+"""Mel-frequency cepstral coefficients (Kaldi feat/feature-mfcc.cc).
+
+Axes: R frames, B bins of the spectrum, M mel bins, C cepstral coefficients.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from speech3.config import FeatureConfig
+from speech3.features.mel import mel_energies
+from speech3.features.spectrum import EPSILON
+
+
+def lifter(count: int, coefficient: float) -> np.ndarray:
+    """Weights (C,) that lift the higher coefficients: 1 + Q/2 sin(pi i / Q) (HTK's, Q the coefficient; 0: ones)."""
+    if coefficient == 0:
+        return np.ones(count)
+    return 1.0 + 0.5 * coefficient * np.sin(np.pi * np.arange(count) / coefficient)
+
+
+@lru_cache(maxsize=16)
+def _liftered_dct(mels: int, count: int, coefficient: float, device: torch.device) -> Tensor:
+    orders_C, centres_M1 = np.arange(count), (np.arange(mels) + 0.5)[:, None]
+    dct_MC = np.sqrt(2.0 / mels) * np.cos(np.pi / mels * centres_M1 * orders_C)
+    dct_MC[:, 0] = np.sqrt(1.0 / mels)
+    return torch.tensor(dct_MC * lifter(count, coefficient), dtype=torch.float32, device=device)
+
+
+def mfcc(power_RB: Tensor, log_energy_R: Tensor | None, config: FeatureConfig, sample_rate_hz: int) -> Tensor:
+    """MFCCs of power spectra, (R, C); a log energy takes the place of the first coefficient."""
+    log_mel_RM = mel_energies(power_RB, config, sample_rate_hz).clamp_(min=EPSILON).log_()
+    dct_MC = _liftered_dct(config.num_mel_bins, config.num_ceps, config.cepstral_lifter, power_RB.device)
+    cepstra_RC = log_mel_RM @ dct_MC
+    if log_energy_R is not None:
+        cepstra_RC[:, 0] = log_energy_R
+    return cepstra_RC
