@@ -140,6 +140,7 @@ class TrainingConfig(Config):
     halve_below: float = Field(0.005, description="gain in held-out frame accuracy under which the rate is halved")
     stop_below: float = Field(0.001, description="gain under which training stops once the rate is being halved")
     keep_checkpoints: int = Field(3, ge=1)
+    checkpoint_s: float = Field(60.0, ge=0, description="seconds of training between checkpoints inside an epoch")
     dtype: Literal["float16", "float32"] = Field("float32", description="of the packed frames")
 
 

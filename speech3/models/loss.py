@@ -1,0 +1,43 @@
+"""Frame cross-entropy over senones, its gradient and the number of frames classified right, in few passes.
+
+Axes: B minibatch, S senones.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def cross_entropy(logits_BS: Tensor, senones_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy, and how many frames have no better senone than their own.
+
+    Returns
+    -------
+    loss, correct
+        Scalars (float, int64); the loss is `torch.nn.functional.cross_entropy`'s to rounding.
+    """
+    loss, correct = _CrossEntropy.apply(logits_BS, senones_B)
+    return loss, correct
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits_BS: Tensor, senones_B: Tensor) -> tuple[Tensor, Tensor]:
+        own_B1 = logits_BS.gather(1, senones_B[:, None])
+        max_B = logits_BS.amax(1)
+        posterior_BS = torch.softmax(logits_BS, 1)
+        # log of the sum of exponentials = max - log of the largest posterior, which cannot underflow as the own
+        # senone's can.
+        loss_B = max_B - posterior_BS.amax(1).log() - own_B1.squeeze(1)
+        correct = (own_B1.squeeze(1) >= max_B).sum()
+        ctx.mark_non_differentiable(correct)
+        if ctx.needs_input_grad[0]:
+            ctx.save_for_backward(posterior_BS.scatter_add_(1, senones_B[:, None], torch.full_like(own_B1, -1)))
+        return loss_B.mean(), correct
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None]:
+        (difference_BS,) = ctx.saved_tensors
+        return difference_BS * (grad / len(difference_BS)), None
