@@ -25,7 +25,7 @@ from speech3.io.torchaudio_ import resample as change_rate
 SEGMENT_TOLERANCE_S = 0.01
 _UNKNOWN_LENGTH = 1 << 40  # libsndfile's answer, or more, where the header does not say
 _STREAMED_BYTES = 0x7FFFF000  # what sox, ffmpeg and others put in a header that they cannot go back to, or more
-_MP3_SLACK = 2 * 1152  # samples; decoders differ by a frame or two at either end
+_MP3_SLACK = 528  # samples: encoders disagree on the decoder's delay; the loss of a frame shows as 529 or more
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _opened(name: str, source: Path | bytes) -> soundfile.SoundFile:
         remedy = "use sph2pipe in wav.scp: `utterance sph2pipe -f wav FILE |`"
     try:
         sound = soundfile.SoundFile(str(source) if isinstance(source, Path) else io.BytesIO(source))
-    except (soundfile.SoundFileError, RuntimeError) as error:
+    except (soundfile.SoundFileError, RuntimeError, TypeError) as error:  # TypeError: a name that ends in .raw
         reason = str(error).rpartition(": ")[2].rstrip(".")
         raise AudioError("unreadable audio", name, f"is not audio that libsndfile reads ({reason})", remedy) from error
     if 0 < sound.frames < _UNKNOWN_LENGTH:

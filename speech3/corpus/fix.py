@@ -21,7 +21,9 @@ class Mended:
 
 
 def fix(path: Path | str, out: Path | str, *, jobs: int = 0) -> Mended:
-    """Write a copy of the data directory `path` that `validate` has nothing to say against; audio is not copied.
+    """Write a copy of the data directory `path` that `validate` finds no fault in; audio is not copied.
+
+    A missing file `text` cannot be mended: the copy is for decoding, as its source.
 
     Parameters
     ----------
@@ -36,7 +38,7 @@ def fix(path: Path | str, out: Path | str, *, jobs: int = 0) -> Mended:
     path, out = Path(path), Path(out)
     if out.resolve() == path.resolve():
         raise Speech3Error(f"{out}: the mended copy cannot replace its source; name another directory")
-    report = validate(path, jobs=jobs, need_text=False)
+    report = validate(path, jobs=jobs)
     drop = {key for fault in report.faults for key in fault.drop}
     kept = _kept(report, drop)
     if not kept.utterances:

@@ -62,8 +62,9 @@ class Report:
         """One line: how many faults of each kind, or what the directory holds."""
         path, data = self.data.path, self.data
         if self.faults:
-            kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(f.kind for f in self.faults).most_common())
-            return f"{path}: {len(self.faults)} faults ({kinds}); `speech3 fix {path} OUT` writes a copy without them"
+            kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(f.kind for f in self.faults).most_common())
+            count = f"{len(self.faults)} fault{'s' if len(self.faults) > 1 else ''}"
+            return f"{path}: {count} ({kinds}); `speech3 fix {path} OUT` writes a copy without them"
         hours = sum(duration_s(utterance, found) for utterance, found in self.heard) / 3600
         rates = "/".join(str(rate) for rate in sorted({found.sample_rate_hz for _, found in self.heard}))
         return (

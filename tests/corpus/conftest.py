@@ -1,0 +1,31 @@
+"""A small sound data directory that a test may spoil."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import soundfile
+from sounds import RATE_HZ, tone
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Path]:
+    """Build ``data/`` with utterances u1, u2, u3 of speakers a and b; keyword arguments replace files."""
+
+    def build(**files: str | bytes | None) -> Path:
+        directory = tmp_path / "data"
+        (directory / "wav").mkdir(parents=True, exist_ok=True)
+        for key in ("u1", "u2", "u3"):
+            soundfile.write(directory / "wav" / f"{key}.wav", tone(), RATE_HZ)
+        contents: dict[str, str | bytes | None] = {
+            "wav.scp": "u1 wav/u1.wav\nu2 wav/u2.wav\nu3 wav/u3.wav\n",
+            "text": "u1 ONE TWO\nu2 THREE\nu3 FOUR FIVE SIX\n",
+            "utt2spk": "u1 a\nu2 a\nu3 b\n",
+        }
+        contents.update({name.replace("wav_scp", "wav.scp"): value for name, value in files.items()})
+        for name, value in contents.items():
+            if value is not None:
+                (directory / name).write_bytes(value.encode() if isinstance(value, str) else value)
+        return directory
+
+    return build

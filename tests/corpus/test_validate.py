@@ -1,0 +1,171 @@
+import shutil
+
+import numpy as np
+import pytest
+import soundfile
+from sounds import RATE_HZ, tone
+from typer.testing import CliRunner
+
+from speech3.cli import _register, app
+from speech3.corpus.audio import load
+from speech3.corpus.datadir import read_datadir
+from speech3.corpus.fix import fix
+from speech3.corpus.validate import validate
+from speech3.errors import Speech3Error
+
+
+@pytest.fixture(scope="module")
+def program():
+    if not app.registered_commands:
+        _register()
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+def _put(directory, key, samples, rate_hz=RATE_HZ):
+    soundfile.write(directory / "wav" / f"{key}.wav", samples, rate_hz)
+
+
+def _cut(directory, key):
+    path = directory / "wav" / f"{key}.wav"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+AUDIO_FAULTS = {
+    "missing audio": lambda d: (d / "wav" / "u2.wav").unlink(),
+    "unreadable audio": lambda d: (d / "wav" / "u2.wav").write_bytes(b"no sound at all" * 50),
+    "empty audio": lambda d: (d / "wav" / "u2.wav").write_bytes(b""),
+    "truncated audio": lambda d: _cut(d, "u2"),
+    "several channels": lambda d: _put(d, "u2", np.stack([tone()] * 8, axis=1)),
+    "other sample rate": lambda d: _put(d, "u2", tone(rate_hz=16000), 16000),
+    "too short": lambda d: _put(d, "u2", tone(0.02)),
+    "segment": lambda d: (d / "segments").write_text("u1 u1 0 0.5\nu2 u2 0.7 0.9\nu3 u3 0.1 0.5\n"),
+}
+
+
+def test_fine(make, program):
+    report = validate(make())
+    assert report.faults == report.warnings == ()
+    assert report.summary().endswith("fine: 3 utterances, 2 speakers, 0.00 hours, 8000 Hz")
+    done = program("validate", make())
+    assert done.exit_code == 0 and len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", AUDIO_FAULTS)
+def test_each_fault_of_the_audio_is_found_and_mended(make, tmp_path, program, kind):
+    directory = make()
+    AUDIO_FAULTS[kind](directory)
+    (fault,) = validate(directory).faults
+    assert fault.kind == kind and fault.culprit == "u2" and fault.drop == ("u2",)
+    assert fault.problem and fault.remedy
+    done = program("validate", directory)
+    assert done.exit_code == 1
+    assert "u2: " in done.stdout and f"1 fault (1 {kind})" in done.stdout.splitlines()[-1]
+    mended = fix(directory, tmp_path / "out")
+    assert mended.removed == ("u2",) and list(mended.data.utterances) == ["u1", "u3"]
+    assert validate(tmp_path / "out").faults == ()
+
+
+def test_every_fault_at_once(make, tmp_path, program):
+    directory = make(
+        wav_scp="".join(f"u{k} wav/u{k}.wav\n" for k in (9, 8, 7, 6, 5, 4, 3, 2, 1)) + "u1 wav/u1.wav\n",
+        text=b"u1 A\nu2 B\nu3 caf\xe9\nu4 D\nu5 E\nu6 F\nu7 \nu9  I  I \nu4 OTHER\nu0 Z\n",
+        utt2spk="".join(f"u{k} s{k}\n" for k in (1, 2, 3, 4, 5, 6, 7, 8)),
+    )
+    for key in ("u7", "u8", "u9"):
+        _put(directory, key, tone())
+    (directory / "wav" / "u1.wav").unlink()
+    _cut(directory, "u2")
+    _put(directory, "u4", np.zeros(4000))
+    _put(directory, "u5", tone(rate_hz=16000), 16000)
+    _put(directory, "u6", np.stack([tone()] * 2, axis=1))
+    report = validate(directory)
+    expected = {
+        ("duplicate id", "u1"), ("duplicate id", "u4"), ("not UTF-8", "u3"), ("empty text", "u7"), ("no text", "u8"),
+        ("no speaker", "u9"), ("no audio", "u0"), ("missing audio", "u1"), ("truncated audio", "u2"),
+        ("other sample rate", "u5"), ("several channels", "u6"),
+    }  # fmt: skip
+    assert {(fault.kind, fault.culprit) for fault in report.faults} == expected
+    assert [(fault.kind, fault.culprit) for fault in report.warnings] == [("digital silence", "u4")]
+    done = program("validate", directory)
+    assert done.exit_code == 1 and len(done.stdout.splitlines()) == len(expected) + 1 + 1
+
+    done = program("fix", directory, tmp_path / "out")
+    assert done.exit_code == 0
+    assert "removed 6 utterances: u1 u2 u5 u6 u7 u8" in done.stdout
+    assert all(any(key in line and kind for line in done.stdout.splitlines()) for kind, key in expected)
+    assert validate(tmp_path / "out").faults == ()
+    data = read_datadir(tmp_path / "out")
+    assert {key: (utt.text, utt.speaker) for key, utt in data.utterances.items()} == {
+        "u3": ("café", "s3"), "u4": ("D", "s4"), "u9": ("I I", "u9"),
+    }  # fmt: skip
+
+
+def test_segments_are_clipped(make, tmp_path):
+    directory = make(
+        wav_scp="r wav/u1.wav\ns wav/u2.wav\n",
+        segments="u1 r 0.1 0.9\nu2 r -1 0.3\nu3 s 0.49 2\nu4 r 0.6 0.7\nu5 s 0.3 0.2\n",
+        text="u1 A\nu2 B\nu3 C\nu4 D\nu5 E\n",
+        utt2spk="".join(f"u{k} s\n" for k in range(1, 6)),
+    )
+    assert {fault.culprit for fault in validate(directory).faults} == {"u1", "u2", "u3", "u4", "u5"}
+    mended = fix(directory, tmp_path / "out")
+    assert "u1" in mended.changes[2] and "end clipped to 0.500 s" in mended.changes[2]
+    assert mended.removed == ("u3", "u4")  # of u3 only 10 ms would be left
+    assert validate(tmp_path / "out").faults == ()
+    data = read_datadir(tmp_path / "out")
+    assert [(utt.id, utt.start_s, utt.end_s) for utt in data.utterances.values()] == [("u1", 0.1, 0.5), ("u2", 0, 0.3)]
+    assert len(load(data, "u1")[0]) == 3200
+
+
+def test_one_bad_recording_of_many_segments_is_one_fault(make, tmp_path):
+    directory = make(wav_scp="r wav/u1.wav\ns wav/u2.wav\n", segments="u1 r 0 0.2\nu2 r 0.2 0.4\nu3 s 0 0.5\n")
+    _cut(directory, "u1")
+    (fault,) = validate(directory).faults
+    assert fault.culprit == "u1 and 1 other utterances" and fault.drop == ("u1", "u2")
+    assert list(fix(directory, tmp_path / "out").data.recordings) == ["s"]
+
+
+def test_text_is_not_needed_for_decoding(make, tmp_path, program):
+    directory = make(text=None)
+    assert program("validate", directory).exit_code == 1
+    assert program("validate", directory, "--no-text").exit_code == 0
+    assert "left without text" in fix(directory, tmp_path / "out").changes[0]
+    assert not (tmp_path / "out" / "text").exists()
+
+
+def test_pipes_and_processes(make):
+    directory = make(wav_scp="u1 cat wav/u1.wav |\nu2 cat nothing.wav |\nu3 wav/u3.wav\n")
+    alone, together = validate(directory, jobs=1), validate(directory, jobs=2)
+    assert [str(fault) for fault in alone.faults] == [str(fault) for fault in together.faults]
+    assert [fault.kind for fault in alone.faults] == ["unreadable audio"]
+
+
+def test_constant_samples_are_silence_and_quiet_ones_are_not(make):
+    directory = make()
+    _put(directory, "u1", np.full(4000, 0.25))
+    _put(directory, "u2", np.eye(1, 4000)[0] / 32768)
+    report = validate(directory)
+    assert [fault.culprit for fault in report.warnings] == ["u1"] and not report.faults
+
+
+def test_fix_refuses(make, tmp_path):
+    directory = make()
+    with pytest.raises(Speech3Error, match="cannot replace its source"):
+        fix(directory, directory / ".." / "data")
+    shutil.rmtree(directory / "wav")
+    with pytest.raises(Speech3Error, match=r"no usable utterance is left(.|\n)*u1\.wav: no such file|u1: no such file"):
+        fix(directory, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_fix_leaves_its_source_alone(make, tmp_path):
+    directory = make(text="u1 A\nu2\n")
+    before = {path: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+    fix(directory, tmp_path / "out")
+    assert before == {path: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+
+
+def test_empty_directory(tmp_path, program):
+    (tmp_path / "empty").mkdir()
+    done = program("validate", tmp_path / "empty")
+    assert done.exit_code == 1 and "the data directory is empty" in done.stdout
