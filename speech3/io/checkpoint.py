@@ -15,7 +15,7 @@ from speech3.io.atomic import atomic_path
 def save_tensors(path: Path | str, tensors: dict[str, np.ndarray], about: dict[str, Any]) -> None:
     """Write arrays and a JSON-able description atomically."""
     with atomic_path(path) as temporary:
-        contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+        contiguous = {name: np.asarray(array, order="C") for name, array in tensors.items()}
         save_file(contiguous, temporary, {"speech3": json.dumps(about)})
 
 
