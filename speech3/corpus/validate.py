@@ -19,7 +19,8 @@ from speech3.corpus.tables import Fault
 from speech3.io.parallel import available_jobs, parallel_map
 
 FRAME_S = 0.025  # one analysis window: less gives no frame at all
-_MANY = 1000  # recordings from which on starting processes pays
+# Below that many recordings, starting processes costs more than it saves (3,000 of FSDD: 0.7 s in one, 1.6 s in two).
+_MANY = 5000
 
 
 @dataclass(frozen=True)
