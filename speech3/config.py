@@ -165,8 +165,8 @@ class DecodeConfig(Config):
     beam: float = Field(15.0, gt=0)
     max_active: int = Field(7000, ge=1)
     lattice_beam: float = Field(8.0, gt=0, description="of the lattices from which scale and penalty are tuned")
-    acoustic_scales: tuple[float, ...] = (0.05, 0.0667, 0.0833, 0.1, 0.125, 0.1667)
-    word_penalties: tuple[float, ...] = (0.0, 0.5, 1.0)
+    acoustic_scales: tuple[float, ...] = (0.05, 0.0667, 0.0833, 0.1, 0.125, 0.1667, 0.25)
+    word_penalties: tuple[float, ...] = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
 
 class TrainConfig(Config):
@@ -192,7 +192,6 @@ class RecipeConfig(Config):
     training: TrainingConfig = TrainingConfig()
     lm: LmConfig
     decode: DecodeConfig = DecodeConfig()
-    systems: tuple[str, ...] = ("mono", "tri", "dnn")
 
 
 def shipped(kind: Literal["conf", "recipes", "data"]) -> Path:

@@ -1,7 +1,7 @@
 """Finite-state transducers as numpy arrays, and OpenFst's binary `const` format, the bridge to kaldifst.
 
-kaldifst visits arcs one at a time from Python, which is hopeless for millions. A `const` file is two flat arrays (states,
-then arcs), so whatever changes every arc (labels, penalties, self-loops) is done here, on columns.
+kaldifst visits arcs one at a time from Python, which is hopeless for millions. A `const` file is two flat arrays
+(states, then arcs), so whatever changes every arc (labels, penalties, self-loops) is done here, on columns.
 
 Axes: S states, A arcs.
 """

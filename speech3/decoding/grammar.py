@@ -86,7 +86,7 @@ def from_arpa(lm: ArpaLm, lexicon: Lexicon) -> Grammar:
 
 
 def _states(lm: ArpaLm, labels: dict[str, int], builder: FstBuilder) -> dict[tuple[str, ...], int]:
-    start = (BOS,) if lm.order > 1 else ()
+    start: tuple[str, ...] = (BOS,) if lm.order > 1 else ()
     states = {start: builder.state()}
     if start:
         states[()] = builder.state()
@@ -113,9 +113,7 @@ def _longest(ngram: tuple[str, ...], states: dict[tuple[str, ...], int]) -> tupl
     return ngram
 
 
-def _add_backoff(
-    lm: ArpaLm, states: dict[tuple[str, ...], int], builder: FstBuilder, backoff_label: int
-) -> None:
+def _add_backoff(lm: ArpaLm, states: dict[tuple[str, ...], int], builder: FstBuilder, backoff_label: int) -> None:
     for history, state in states.items():
         if history:
             weight = lm.ngrams[len(history) - 1].get(history, (0.0, 0.0))[1]

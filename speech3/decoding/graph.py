@@ -1,4 +1,4 @@
-"""The decoding graph H o C o L o G as one transducer from pdfs to words (Mohri, Pereira and Riley 2002; Kaldi's mkgraph.sh).
+"""The decoding graph H o C o L o G as one transducer from pdfs to words (Mohri et al. 2002; Kaldi's mkgraph.sh).
 
 Input labels are pdf + 1. All probabilities of the HMMs, the lexicon and the language model are arc costs: an arc that
 reads pdf p costs -log(1 - self_loop[p]) beside the rest, for p is left once, and its self-loop -log(self_loop[p]).
@@ -105,7 +105,9 @@ def check_graph(fst: Fst, num_pdfs: int, num_words: int, path: Path) -> None:
     for side, size in (("ilabel", num_pdfs + 1), ("olabel", num_words)):
         low, high = int(fst.arcs_A[side].min()), int(fst.arcs_A[side].max())
         if low < 0 or high >= size:
-            raise Speech3Error(f"{path}: {side}s reach from {low} to {high}, but there are {size}; build the graph again")
+            raise Speech3Error(
+                f"{path}: {side}s reach from {low} to {high}, but there are {size}; build the graph again"
+            )
 
 
 def _clg(hmm: Hmm, grammar: Grammar) -> tuple[list[list[int]], Any]:

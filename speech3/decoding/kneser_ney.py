@@ -64,7 +64,8 @@ def _tokens(
 ) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Return the words, the text as word numbers with <s> and </s>, and each token's place in its sentence."""
     numbers = {word: number for number, word in enumerate((BOS, EOS, *sorted(set(vocabulary or ()) - {BOS, EOS})))}
-    tokens, places = [], []
+    tokens: list[int] = []
+    places: list[int] = []
     for sentence in sentences:
         if BOS in sentence or EOS in sentence:
             raise Speech3Error(f"{source}: {BOS} or {EOS} inside a sentence; give the words alone")

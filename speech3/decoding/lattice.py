@@ -62,9 +62,7 @@ def _scan(words: np.ndarray, floats: np.ndarray, states: int) -> tuple[np.ndarra
     return final_N, offset_N, word_N
 
 
-def best_words(
-    lattice: Lattice, acoustic_factors_K: np.ndarray, penalties_K: np.ndarray
-) -> list[tuple[int, ...]]:
+def best_words(lattice: Lattice, acoustic_factors_K: np.ndarray, penalties_K: np.ndarray) -> list[tuple[int, ...]]:
     """Word labels of the best path at each point of a grid.
 
     Parameters
@@ -75,9 +73,8 @@ def best_words(
         float64, added for each word.
     """
     links = lattice.links_L
-    columns = links["olabel"], links["graph"], links["acoustic"], links["target"]
-    order_N = _topological(lattice.start, lattice.offset_N, np.ascontiguousarray(links["target"]))
-    columns = tuple(np.ascontiguousarray(column) for column in columns)
+    columns = [np.ascontiguousarray(links[name]) for name in ("olabel", "graph", "acoustic", "target")]
+    order_N = _topological(lattice.start, lattice.offset_N, columns[-1])
     back_NK, end_K = _viterbi(
         order_N, lattice.start, lattice.final_N, lattice.offset_N, *columns, acoustic_factors_K, penalties_K
     )

@@ -19,8 +19,8 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str]) -> tuple[Fst, list[int]]
     Returns
     -------
     L
-        Input labels are phones, then disambiguation symbols from ``len(lexicon.phones) + 1``, the first of which goes with
-        the back-off arcs of G; output labels are indices in `words`. Silence costs -log(silence_prob) at the start and
+        Input labels are phones, then disambiguation symbols from ``len(lexicon.phones) + 1``, the first of which goes
+        with the back-off arcs of G; output labels are indices in `words`. Silence costs -log(silence_prob) at the start and
         after every word, its absence -log(1 - silence_prob).
     """
     wanted = set(words[1:-1])

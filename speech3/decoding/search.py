@@ -102,21 +102,22 @@ def decode(
 
 
 def grid_words(
-    graph: Graph, scores: Scores, config: DecodeConfig, points: list[tuple[float, float]], jobs: int = 1
+    graph: Graph, scores: Scores, config: DecodeConfig, grid: list[tuple[float, float]], centre: float, jobs: int = 1
 ) -> dict[str, list[tuple[str, ...]]]:
-    """Words of each utterance at each point (acoustic scale, word penalty), from one lattice an utterance.
+    """Words of each utterance at each point (acoustic scale, word penalty) of a grid, from one lattice an utterance.
 
-    The lattice is made at the middle of the scales and penalties; the other points find in it what lies within
-    ``config.lattice_beam`` there (Kaldi's lattice-scale and lattice-add-penalty). An utterance whose search dies has no
-    words at any point.
+    The lattice is made at acoustic scale `centre` without word penalty; the points find in it what lies within
+    ``config.lattice_beam`` of the best path there (Kaldi's lattice-scale and lattice-add-penalty). An utterance that
+    reaches no final state has the same words, or none, at all points.
+
+    Raises
+    ------
+    Speech3Error
+        Scores that are NaN or have other columns than the graph has pdfs.
     """
-    middle, penalty = (float(np.median([point[axis] for point in points])) for axis in (0, 1))
-    with _penalised(graph, penalty) as path:
-        searcher = _Searcher(path, graph.words, config, middle)
-        factors = np.array([scale / middle for scale, _ in points])
-        penalties = np.array([extra - penalty for _, extra in points])
-        function = _Grid(factors, penalties)
-        return dict(_search(searcher, function, _checked(graph, scores), jobs))
+    searcher = _Searcher(graph.path / "HCLG.fst", graph.words, config, centre)
+    function = _Grid(np.array([scale / centre for scale, _ in grid]), np.array([penalty for _, penalty in grid]))
+    return dict(_search(searcher, function, _checked(graph, scores), jobs))
 
 
 @contextmanager
@@ -191,17 +192,15 @@ class _Grid:
     def __call__(self, searcher: _Searcher, utterance: str, scores_TP: np.ndarray) -> list[tuple[str, ...]]:
         import kaldi_decoder
 
-        nothing: list[tuple[str, ...]] = [()] * len(self.factors_K)
-        if not len(scores_TP) or not isinstance(searcher.best(utterance, scores_TP), Hypothesis):
-            return nothing  # the lattice decoder cannot take a search that dies
+        if not len(scores_TP):
+            return [()] * len(self.factors_K)
         config = searcher.config
         options = kaldi_decoder.LatticeSimpleDecoderConfig(beam=config.beam, lattice_beam=config.lattice_beam)
         decoder, decodable = kaldi_decoder.LatticeSimpleDecoder(searcher.fst, options), searcher.decodable(scores_TP)
         if not decoder.decode(decodable):
-            return nothing
-        found, raw = decoder.get_raw_lattice()
-        if not found:
-            return nothing
+            found = searcher.best(utterance, scores_TP)
+            return [found.words if isinstance(found, Hypothesis) else ()] * len(self.factors_K)
+        _, raw = decoder.get_raw_lattice()
         with tempfile.NamedTemporaryFile(prefix="speech3-") as stream:
             raw.write(stream.name)
             lattice = parse_lattice(Path(stream.name).read_bytes())
