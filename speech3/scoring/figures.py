@@ -1,0 +1,179 @@
+"""Figures of the report as inline SVG whose ink follows the page's colours, light or dark.
+
+Axes: T frames, F feature bins, N samples.
+"""
+
+import io
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+Segment = tuple[float, float, str]
+
+# Colours that stand for a variable of the style sheet; matplotlib writes them as they are.
+_INK, _QUIET, _RULE = "#0a0b01", "#0a0b02", "#0a0b03"
+_SERIES = tuple(f"#0a0c0{number}" for number in range(6))
+_VARIABLES = {_INK: "--ink", _QUIET: "--quiet", _RULE: "--rule"} | {c: f"--c{n}" for n, c in enumerate(_SERIES)}
+
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 10,
+    "axes.edgecolor": _RULE,
+    "axes.labelcolor": _QUIET,
+    "axes.titlecolor": _INK,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": _RULE,
+    "grid.linewidth": 0.6,
+    "xtick.color": _QUIET,
+    "ytick.color": _QUIET,
+    "text.color": _INK,
+    "legend.frameon": False,
+}
+_INCHES_PER_SECOND = 3.6  # a phone of 60 ms is as wide as its name
+_MAX_INCHES = 60.0
+
+
+@dataclass(frozen=True)
+class AlignedUtterance:
+    """One utterance to look at: its samples, features and what was aligned to them.
+
+    Attributes
+    ----------
+    wave_N
+        Samples in [-1, 1).
+    feats_TF
+        Log-mel or log-magnitude spectrogram, lowest frequency first.
+    phones, words
+        ``(start_s, end_s, label)``; silence may be among the phones.
+    """
+
+    name: str
+    wave_N: np.ndarray
+    sample_rate_hz: int
+    feats_TF: np.ndarray
+    shift_ms: float
+    phones: Sequence[Segment]
+    words: Sequence[Segment]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a plot; lines of one system share its `colour`, a number."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: int = 0
+    dashed: bool = False
+
+
+def _svg(figure: Figure, label: str) -> str:
+    stream = io.StringIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # only the browser must have the letter
+        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'<g id="[^"]*"', "<g", text)  # two figures of one page would repeat them
+    text = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", text)
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(colour, f"var({variable})")
+    return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+def curves(title: str, lines: Sequence[Curve], x_label: str, *, per_cent: bool = False) -> str:
+    """Lines with a dot for each measurement, as SVG."""
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": title}):
+        figure = Figure(figsize=(4.8, 3.3), layout="constrained")
+        axes = figure.add_subplot()
+        for line in lines:
+            colour, look = _SERIES[line.colour % len(_SERIES)], "--" if line.dashed else "-"
+            axes.plot(line.x, line.y, look, color=colour, marker="o", markersize=3.5, label=line.name)
+        axes.set_title(title)
+        axes.set_xlabel(x_label)
+        axes.set_xlim(left=0)
+        if per_cent:
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+        if len(lines) > 1:
+            axes.legend(labelcolor=_INK)
+        return _svg(figure, title)
+
+
+def alignment(utterance: AlignedUtterance) -> str:
+    """Waveform and spectrogram with phone boundaries drawn over, phones and words beneath, as SVG."""
+    duration_s = max(
+        len(utterance.wave_N) / utterance.sample_rate_hz, len(utterance.feats_TF) * utterance.shift_ms / 1000
+    )
+    width = min(max(7.0, _INCHES_PER_SECOND * duration_s), _MAX_INCHES)
+    with matplotlib.rc_context({**_STYLE, "axes.grid": False, "svg.hashsalt": "alignment"}):
+        figure = Figure(figsize=(width, 4.1), layout="constrained")
+        grid = figure.add_gridspec(4, 1, height_ratios=(1.0, 3.2, 0.38, 0.38), hspace=0)
+        wave, spectrum, phones, words = (figure.add_subplot(grid[row]) for row in range(4))
+        _draw_wave(wave, utterance)
+        _draw_spectrogram(spectrum, utterance)
+        _draw_lane(phones, utterance.phones, "phones", width / duration_s)
+        _draw_lane(words, utterance.words, "words", width / duration_s)
+        for axes in (wave, spectrum, phones, words):
+            axes.set_xlim(0, duration_s)
+            if axes is not words:
+                axes.set_xticks([])
+        words.set_xlabel("seconds")
+        return _svg(figure, "waveform, spectrogram and alignment")
+
+
+def _draw_wave(axes: Axes, utterance: AlignedUtterance) -> None:
+    # The extremes of each pixel's samples: drawing every sample would make megabytes of SVG.
+    wave = np.asarray(utterance.wave_N, dtype=np.float64)
+    step = max(1, utterance.sample_rate_hz // 400)
+    blocks = np.pad(wave, (0, -len(wave) % step), mode="edge").reshape(-1, step)
+    times = (np.arange(len(blocks)) + 0.5) * step / utterance.sample_rate_hz
+    axes.fill_between(times, blocks.min(axis=1), blocks.max(axis=1), color=_SERIES[0], linewidth=0.4)
+    axes.set_yticks([])
+    axes.set_ylabel("wave", rotation=0, ha="right", va="center")
+    axes.spines[["left", "bottom"]].set_visible(False)
+
+
+def _draw_spectrogram(axes: Axes, utterance: AlignedUtterance) -> None:
+    feats_TF = np.asarray(utterance.feats_TF, dtype=np.float64)
+    finite_TF = np.isfinite(feats_TF)
+    # The logarithm of digital silence is no number; it is drawn as the darkest there is.
+    feats_TF = np.where(finite_TF, feats_TF, feats_TF[finite_TF].min() if finite_TF.any() else 0.0)
+    frames, bins = feats_TF.shape
+    low, high = np.percentile(feats_TF, (2, 99.8))
+    extent = (0.0, frames * utterance.shift_ms / 1000, 0.0, float(bins))
+    axes.imshow(
+        feats_TF.T, origin="lower", aspect="auto", extent=extent, cmap="magma", vmin=low, vmax=high,
+        interpolation="nearest",
+    )  # fmt: skip
+    for start, end, _ in utterance.phones:
+        for edge in (start, end):
+            axes.axvline(edge, color="white", linewidth=0.7, alpha=0.75)
+    axes.set_yticks([])
+    axes.set_ylabel(f"{bins} bins", rotation=0, ha="right", va="center")
+
+
+def _draw_lane(axes: Axes, segments: Sequence[Segment], label: str, inches_per_s: float) -> None:
+    axes.set_ylim(0, 1)
+    for start, end, text in segments:
+        axes.plot([start, start], [0, 1], color=_QUIET, linewidth=0.7)
+        axes.plot([end, end], [0, 1], color=_QUIET, linewidth=0.7)
+        room = (end - start) * inches_per_s * 72 / (0.7 * max(len(text), 1))  # points for a letter 0.7 as wide as high
+        size = min(10.0, max(5.0, room))
+        axes.text((start + end) / 2, 0.5, text, ha="center", va="center", fontsize=size, clip_on=True)
+    axes.set_yticks([])
+    axes.set_ylabel(label, rotation=0, ha="right", va="center")
+    axes.spines[["left"]].set_visible(False)

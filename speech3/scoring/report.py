@@ -1,0 +1,306 @@
+"""`report.html`: one self-contained page about an experiment, to be read on a desk or a phone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from speech3.errors import Speech3Error
+from speech3.io.atomic import write_text
+from speech3.scoring import figures, html
+from speech3.scoring.figures import AlignedUtterance, Curve
+from speech3.scoring.html import escape
+from speech3.scoring.tables import per_cent
+from speech3.scoring.wer import Counts, Score, compare
+
+_WORST = 20
+_CONFUSIONS = 30
+_SPEAKERS = 25  # more are folded away
+_NONE = "–"
+_TIME_UNITS = (("seconds", 1.0, 600.0), ("minutes", 60.0, 7200.0), ("hours", 3600.0, float("inf")))
+
+
+@dataclass(frozen=True)
+class System:
+    """One trained system and what it reached on the test set.
+
+    Attributes
+    ----------
+    tuned
+        Decoding parameters picked on dev, such as ``{"acoustic scale": 0.1}``.
+    metrics
+        Records of its ``metrics.jsonl``; of those with ``event`` "epoch", ``seconds`` (of training until then),
+        ``heldout_accuracy``, ``heldout_loss`` and ``train_loss`` are drawn.
+    """
+
+    name: str
+    score: Score
+    parameters: int | None = None
+    training_s: float | None = None
+    decoding_rtf: float | None = None
+    tuned: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True)
+class Volume:
+    """How much data a split holds."""
+
+    split: str
+    utterances: int
+    speakers: int
+    hours: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `write_report` draws. An empty field leaves its section out."""
+
+    title: str
+    command: str
+    systems: Sequence[System]
+    metric: Literal["WER", "CER"] = "WER"
+    volumes: Sequence[Volume] = ()
+    picture: AlignedUtterance | None = None
+    config_yaml: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def best(self) -> System:
+        return min(self.systems, key=lambda system: _rate(system, self.metric))
+
+
+def write_report(path: Path | str, report: Report) -> None:
+    """Write the page, which needs no other file and no network.
+
+    Raises
+    ------
+    Speech3Error
+        The report has no system, or `path` cannot be written.
+    """
+    if not report.systems:
+        raise Speech3Error(f"{path}: no system was scored, nothing to report; run the stages decode and score")
+    sections = [
+        ("Systems", _systems(report)),
+        ("Training", _training(report)),
+        ("Alignment", _picture(report)),
+        ("Worst utterances", _worst(report)),
+        ("Confusions", _confusions(report)),
+        ("Speakers", _speakers(report)),
+        ("Data", _volumes(report)),
+        ("Configuration", _configuration(report)),
+        ("Environment", html.pairs(dict(report.environment)) if report.environment else ""),
+    ]
+    shown = [(name, name.lower().replace(" ", "-"), content) for name, content in sections if content]
+    links = "\n".join(f'<a href="#{anchor}">{name}</a>' for name, anchor, _ in shown)
+    body = "\n".join(
+        f'<section id="{anchor}"><h2>{name}</h2>\n{content}\n</section>' for name, anchor, content in shown
+    )
+    write_text(
+        path,
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
+        f"<title>{escape(report.title)}</title>\n<style>{html.STYLE}</style>\n</head>\n<body>\n"
+        f"{_headline(report)}\n<nav>{links}</nav>\n{body}\n</body>\n</html>\n",
+    )
+
+
+def _counts(system: System, metric: str) -> Counts:
+    return system.score.words if metric == "WER" else system.score.characters
+
+
+def _rate(system: System, metric: str) -> float:
+    return _counts(system, metric).rate
+
+
+def _interval(system: System, metric: str) -> tuple[float, float]:
+    return system.score.wer_ci95 if metric == "WER" else system.score.cer_ci95
+
+
+def _headline(report: Report) -> str:
+    low, high = _interval(report.best, report.metric)
+    return (
+        f"<h1>{escape(report.title)}</h1>\n<pre class=command>{escape(report.command)}</pre>\n"
+        f'<p class="big"><b>{per_cent(_rate(report.best, report.metric))} %</b> {report.metric}, '
+        f"{escape(report.best.name)} <span class=quiet>95 % interval {per_cent(low)} to {per_cent(high)}</span></p>"
+    )
+
+
+def _systems(report: Report) -> str:
+    metric, best = report.metric, report.best
+    other = "CER" if metric == "WER" else "WER"
+    full = max(_interval(system, metric)[1] for system in report.systems) or 1.0
+    header = ["system", f"{metric} %", "95 % interval", "", "sub", "del", "ins", f"{other} %", "sentences wrong %"]
+    rows = []
+    for system in report.systems:
+        counts, (low, high) = _counts(system, metric), _interval(system, metric)
+        rows.append(
+            [
+                escape(system.name),
+                per_cent(counts.rate),
+                f"{per_cent(low)} – {per_cent(high)}",
+                html.interval_bar(counts.rate, low, high, full),
+                *(f"{number:,}" for number in (counts.substitutions, counts.deletions, counts.insertions)),
+                per_cent(_rate(system, other)),
+                per_cent(system.score.ser),
+                _p_value(system, best),
+            ]
+        )
+    table = html.table([*header, "p against best"], rows, best=list(report.systems).index(best))
+    missing = [
+        f"<p>{escape(system.name)}: not decoded and counted as deletions: {escape(', '.join(system.score.missing))}</p>"
+        for system in report.systems
+        if system.score.missing
+    ]
+    return f'{table}\n<p class="quiet">{_note(best, metric)}</p>\n{"".join(missing)}{_cost(report)}'
+
+
+def _note(system: System, metric: str) -> str:
+    score, unit = system.score, "words" if metric == "WER" else "characters"
+    normalised = f"normalised by {', '.join(score.normalize)}" if score.normalize else "as it stands, not normalised"
+    return escape(
+        f"{_counts(system, metric).length:,} {unit} in {len(score.utterances):,} utterances; text {normalised}. "
+        f"Interval: bootstrap over {score.ci_units}. p: matched pairs on word errors."
+    )
+
+
+def _cost(report: Report) -> str:
+    rows = []
+    for system in report.systems:
+        tuned = ", ".join(f"{key} {value}" for key, value in system.tuned.items())
+        values = (
+            None if system.parameters is None else f"{system.parameters:,}",
+            None if system.training_s is None else _duration(system.training_s),
+            None if system.decoding_rtf is None else f"{system.decoding_rtf:.3f}",
+            escape(tuned) or None,
+        )
+        if any(values):
+            rows.append([escape(system.name), *(value or _NONE for value in values)])
+    header = ["system", "parameters", "training", "decoding, × real time", "decoding parameters, tuned on dev"]
+    return html.table(header, rows) if rows else ""
+
+
+def _p_value(system: System, best: System) -> str:
+    same = [u.name for u in system.score.utterances] == [u.name for u in best.score.utterances]
+    if system is best or not same:
+        return _NONE
+    p = compare(best.score, system.score).p_value
+    return f"{p:.3f}" if p >= 0.001 else "&lt; 0.001"
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s"
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {whole % 60:02} s"
+
+
+def _epochs(system: System) -> tuple[list[float], list[Mapping[str, Any]]]:
+    """Seconds of training until the end of each epoch, and the epochs' records."""
+    # A run killed between writing a record and its checkpoint does that epoch, and writes its record, again.
+    last = {record["epoch"]: record for record in system.metrics if record.get("event") == "epoch"}
+    records = [last[epoch] for epoch in sorted(last)]
+    return [float(record["seconds"]) for record in records], records
+
+
+def _training(report: Report) -> str:
+    trained = [(system.name, *_epochs(system)) for system in report.systems if _epochs(system)[1]]
+    longest_s = max((times[-1] for _, times, _ in trained), default=0.0)
+    unit, divisor = next((u, d) for u, d, most in _TIME_UNITS if longest_s < most)
+
+    def lines(key: str, suffix: str = "", dashed: bool = False) -> list[Curve]:
+        found = []
+        for colour, (name, times, records) in enumerate(trained):
+            points = [(t / divisor, r[key]) for t, r in zip(times, records, strict=True) if r.get(key) is not None]
+            if points:
+                x, y = zip(*points, strict=True)
+                found.append(Curve(name + suffix, x, y, colour, dashed))
+        return found
+
+    accuracy, loss = (
+        lines("heldout_accuracy"),
+        lines("heldout_loss", ", held-out") + lines("train_loss", ", train", True),
+    )
+    plots = []
+    if accuracy:
+        plots.append(figures.curves("Held-out frame accuracy", accuracy, f"{unit} of training", per_cent=True))
+    if loss:
+        plots.append(figures.curves("Cross-entropy per frame", loss, f"{unit} of training"))
+    return f'<div class="grid">{"".join(f"<figure>{plot}</figure>" for plot in plots)}</div>' if plots else ""
+
+
+def _picture(report: Report) -> str:
+    if report.picture is None:
+        return ""
+    caption = (
+        f"<figcaption>{escape(report.picture.name)}: boundaries of the aligned phones over the features.</figcaption>"
+    )
+    return f'<figure class="scroll">{figures.alignment(report.picture)}</figure>{caption}'
+
+
+def _worst(report: Report) -> str:
+    blocks = []
+    for utterance in report.best.score.worst(_WORST):
+        counts = utterance.words
+        speaker = f", {utterance.speaker}" if utterance.speaker and utterance.speaker not in utterance.name else ""
+        head = escape(f"{utterance.name}{speaker}: {counts.errors} errors in {counts.length} words")
+        blocks.append(f'<div class="utt"><header>{head}</header>{html.aligned(utterance)}</div>')
+    if not blocks:
+        return "<p>No utterance has an error.</p>"
+    key = (
+        '<p class="quiet">Reference above, hypothesis below:<br>'
+        '<span class="w s"><span>said</span><span>substituted</span></span>'
+        '<span class="w d"><span>deleted</span><span></span></span>'
+        '<span class="w i"><span></span><span>inserted</span></span></p>'
+    )
+    rest = html.folded(f"{len(blocks) - 5} more", "".join(blocks[5:])) if len(blocks) > 5 else ""
+    wrong = f"<p>{escape(report.best.name)}: {report.best.score.wrong_utterances:,} utterances have errors.</p>"
+    return wrong + key + "\n".join(blocks[:5]) + rest
+
+
+def _confusions(report: Report) -> str:
+    parts = []
+    for title, kind in (("Substituted", "substitute"), ("Deleted", "delete"), ("Inserted", "insert")):
+        found = [item for item in report.best.score.confusions if item[0] == kind][: _CONFUSIONS // 2]
+        if not found:
+            continue
+        rows = [
+            [" → ".join(escape(word) for word in (ref, hyp) if word), f"{times:,}", html.plain_bar(times, found[0][3])]
+            for _, ref, hyp, times in found
+        ]
+        parts.append(f"<div>{html.table([title, 'times', ''], rows)}</div>")
+    return f'<div class="grid">{"".join(parts)}</div>' if parts else ""
+
+
+def _speakers(report: Report) -> str:
+    known = report.best.score.speakers
+    if not known:
+        return ""
+    ordered = sorted(known, key=lambda name: -known[name].errors / max(known[name].length, 1))
+    full = max(counts.errors / max(counts.length, 1) for counts in known.values()) or 1.0
+    others = [system for system in report.systems if system is not report.best]
+    header = ["speaker", "words", f"{escape(report.best.name)}, WER %", "", *(escape(s.name) for s in others)]
+    rows = []
+    for name in ordered:
+        counts = known[name]
+        cells = [escape(name), f"{counts.length:,}", per_cent(counts.rate)]
+        cells.append(html.plain_bar(counts.errors / max(counts.length, 1), full))
+        rows.append(cells + [per_cent(s.score.speakers.get(name, Counts()).rate) for s in others])
+    table = html.table(header, rows[:_SPEAKERS])
+    if len(rows) > _SPEAKERS:
+        table += html.folded(
+            f"{len(rows) - _SPEAKERS} speakers with fewer errors", html.table(header, rows[_SPEAKERS:])
+        )
+    return table
+
+
+def _volumes(report: Report) -> str:
+    rows = [[escape(v.split), f"{v.utterances:,}", f"{v.speakers:,}", f"{v.hours:.2f}"] for v in report.volumes]
+    return html.table(["split", "utterances", "speakers", "hours"], rows) if rows else ""
+
+
+def _configuration(report: Report) -> str:
+    if not report.config_yaml.strip():
+        return ""
+    return html.folded("every key, as used", f"<pre>{escape(report.config_yaml)}</pre>")

@@ -1,0 +1,166 @@
+"""The report is one file, well formed, escaped, and shows the figures it was given."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from speech3.errors import Speech3Error
+from speech3.scoring.environment import environment
+from speech3.scoring.figures import AlignedUtterance, Curve, curves
+from speech3.scoring.html import aligned, escape
+from speech3.scoring.report import Report, System, Volume, write_report
+from speech3.scoring.wer import score
+
+NASTY = "<script>alert(1)</script> \"&' $x_1$ \x00"
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Checker(HTMLParser):
+    """Collects text and addresses; fails where a tag is closed that is not the open one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.addresses: list[str] = []
+        self.ids: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("href", "src", "xlink:href", "srcset")]
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def check(path: Path) -> Checker:
+    checker = Checker()
+    checker.feed(path.read_text(encoding="utf-8"))
+    checker.close()
+    assert checker.open == []
+    return checker
+
+
+def a_report() -> Report:
+    ref = {f"{NASTY[:8]}-{n}": f"one two {NASTY[:6]} 四" for n in range(40)}
+    speakers = {name: f"speaker{n % 30}" for n, name in enumerate(ref)}
+    hyps = [
+        {name: text if n % k else f"{NASTY} five" for n, (name, text) in enumerate(ref.items())} for k in (2, 4, 100)
+    ]
+    hyps[0].pop(next(iter(ref)))
+    metrics: list[dict[str, object]] = [{"event": "start"}]
+    for n in (0, 1, 1, 2):
+        losses = {"train_loss": 2 - n / 4, "heldout_loss": 2 - n / 5}
+        accuracy = {"heldout_accuracy": 0.3 + n / 20}
+        metrics.append({"event": "epoch", "epoch": n + 1, "seconds": 400.0 * (n + 1), **losses, **accuracy})
+    systems = [
+        System("mono", score(ref, hyps[0], speakers), training_s=3.21, tuned={"acoustic scale": 0.1}),
+        System("tri", score(ref, hyps[1], speakers), parameters=632000, training_s=4000, decoding_rtf=0.1234),
+        System("dnn", score(ref, hyps[2], speakers), parameters=2550808, metrics=metrics),
+    ]
+    wave_N = np.sin(np.arange(16000) / 7).astype(np.float32)
+    segments = [(0.0, 0.02, "HH"), (0.02, 0.9, "<ə>"), (0.9, 1.0, "$四$")]
+    picture = AlignedUtterance(
+        NASTY, wave_N, 16000, np.random.default_rng(0).normal(size=(98, 40)), 10.0, segments, segments
+    )
+    return Report(
+        f"digits {NASTY}", "recipes/run.sh digits a=1 && true", systems, volumes=[Volume("train", 1234, 5, 1.234)],
+        picture=picture, config_yaml=f"corpus: digits\nname: '{NASTY}'\n", environment=environment(),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Checker]:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_report(path, a_report())
+    return path.read_text(encoding="utf-8"), check(path)
+
+
+def test_nothing_from_outside(page: tuple[str, Checker]) -> None:
+    text, checker = page
+    assert all(address.startswith(("#", "data:")) for address in checker.addresses)
+    assert not re.search(r"url\((?!#)|@import", text)
+    assert "script" not in checker.tags
+    anchors = {address[1:] for address in checker.addresses if re.fullmatch(r"#[a-z-]+", address)}
+    assert anchors <= set(checker.ids)
+    assert len(checker.ids) == len(set(checker.ids))
+
+
+def test_text_is_escaped(page: tuple[str, Checker]) -> None:
+    text, checker = page
+    assert "<script>alert" not in text
+    assert "\x00" not in text
+    assert checker.text.count("<script>alert(1)</script>") >= 4
+    assert escape("a\x00<\"'\ud800") == "a\ufffd&lt;&quot;&#x27;\ufffd"
+
+
+def test_figures_are_shown(page: tuple[str, Checker]) -> None:
+    text, checker = page
+    report = a_report()
+    best = report.best.score
+    assert report.best.name == "dnn"
+    low, high = best.wer_ci95
+    for piece in (
+        f"{100 * best.wer:.2f} % WER, dnn", f"{100 * low:.2f} – {100 * high:.2f}", "2,550,808", "632,000",
+        "1 h 06 min", "3.2 s", "0.123", "acoustic scale 0.1", "1,234", "1.23", "minutes of training",
+        "not decoded and counted as deletions", "5 speakers with fewer errors", "name: '", "jiwer", "<ə>", "四",
+    ):  # fmt: skip
+        assert piece in checker.text, piece
+    assert text.count("<svg") == 3
+    assert "#0a0" not in text  # every stand-in colour became a variable of the page
+
+
+def test_an_epoch_done_twice_is_drawn_once(page: tuple[str, Checker]) -> None:
+    curve = Curve("dnn", [400 / 60, 800 / 60, 20], [0.3, 0.35, 0.4])
+    assert curves("Held-out frame accuracy", [curve], "minutes of training", per_cent=True) in page[0]
+
+
+def test_bare_report(tmp_path: Path) -> None:
+    perfect = score({"u": "a"}, {"u": "a"})
+    write_report(tmp_path / "r.html", Report("t", "c", [System("x", perfect)], metric="CER"))
+    text = check(tmp_path / "r.html").text
+    assert "0.00 % CER, x" in text
+    assert "No utterance has an error." in text
+    for absent in ("Training", "Alignment", "Speakers", "Configuration", "Environment"):
+        assert absent not in text
+
+
+def test_no_system_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(Speech3Error, match="no system was scored"):
+        write_report(tmp_path / "r.html", Report("t", "c", []))
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_aligned_words_are_marked() -> None:
+    text = aligned(score({"u": "a b c"}, {"u": "a x c d"}).utterances[0])
+    assert '<span class="w"><span>a</span><span>a</span></span>' in text
+    assert '<span class="w s" title="substitution"><span>b</span><span>x</span></span>' in text
+    assert '<span class="w i" title="insertion"><span></span><span>d</span></span>' in text
+
+
+def test_silent_and_short_utterance_can_be_drawn(tmp_path: Path) -> None:
+    picture = AlignedUtterance("u", np.zeros(80, dtype=np.float32), 8000, np.full((1, 23), -np.inf), 10.0, [], [])
+    write_report(tmp_path / "r.html", Report("t", "c", [System("x", score({"u": "a"}, {"u": ""}))], picture=picture))
+    assert check(tmp_path / "r.html").tags >= {"svg", "image"}
+
+
+def test_same_report_same_bytes(tmp_path: Path) -> None:
+    report = a_report()  # once: its environment names the commit, which others may move
+    for name in ("a", "b"):
+        write_report(tmp_path / name, report)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
