@@ -41,7 +41,7 @@ def explained_disk_errors(path: Path | str) -> Iterator[None]:
             raise Speech3Error(
                 f"{path}: no space left on the disk; free some and run the same command again"
             ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
             raise Speech3Error(
                 f"{path}: cannot be written ({error.strerror}); choose another output directory"
             ) from error

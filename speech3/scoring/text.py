@@ -76,6 +76,8 @@ def _lines(path: Path | str) -> list[str]:
         raise Speech3Error(f"{path}: no such file") from error
     except IsADirectoryError as error:
         raise Speech3Error(f"{path}: is a directory; give the text file in it") from error
+    except OSError as error:
+        raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise Speech3Error(f"{path}: not UTF-8 text ({error}); convert it with iconv") from error
     lines = text.split("\n")  # not splitlines(): a vertical tab or U+2028 in a transcript ends no line
