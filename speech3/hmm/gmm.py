@@ -4,6 +4,7 @@ All pdfs live in one set of arrays; the Gaussians of pdf j are rows ``offset[j]:
 constants follow Kaldi's gmm/mle-diag-gmm.cc. Axes: T frames, D dimensions, G Gaussians, J pdfs.
 """
 
+import heapq
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -192,17 +193,15 @@ def split_targets(counts: np.ndarray, total: int, power: float, min_count: float
     Kaldi's ``GetSplitTargets`` (hmm/hmm-utils.cc): Gaussians are given out one at a time to the pdf with the largest
     ``count ** power / gaussians``, while each Gaussian keeps `min_count` frames.
     """
-    import heapq
-
     targets = np.ones(len(counts), np.int64)
-    heap = [(-(count**power), j) for j, count in enumerate(counts)]
+    heap = [(-(count**power), j) for j, count in enumerate(counts) if count > 2 * min_count]
     heapq.heapify(heap)
     for _ in range(total - len(counts)):
         if not heap:
             break
         _, j = heapq.heappop(heap)
         targets[j] += 1
-        if counts[j] >= (targets[j] + 1) * min_count:
+        if counts[j] > (targets[j] + 1) * min_count:
             heapq.heappush(heap, (-(counts[j] ** power) / targets[j], j))
     return targets
 

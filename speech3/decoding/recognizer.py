@@ -1,0 +1,153 @@
+"""A model directory as one object: what it takes, what it gives, how it decodes.
+
+A model directory stands on its own, whatever trained it:
+
+    model.safetensors   GMMs (kind ``gmm``) or a network with its class priors (kind ``nn``)
+    hmm.json, tree.safetensors, lexiconp.txt    what the outputs mean (`speech3.hmm.model`)
+    features.yaml       what the inputs are
+    graph/              HCLG.fst, words.txt, graph.json (`speech3.decoding.graph`)
+    decode.json         beam, acoustic scale and word penalty, as tuned on the dev set
+
+Axes: T frames, F feature bins, P pdfs.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
+from speech3.decoding.graph import Graph, load_graph
+from speech3.decoding.search import Decoding, decode
+from speech3.errors import Speech3Error
+from speech3.hmm import align as aligning
+from speech3.hmm.alignment import Alignment
+from speech3.hmm.gmm import load_gmm
+from speech3.hmm.model import Hmm, load_hmm
+from speech3.hmm.passes import Scorer
+from speech3.io.atomic import read_json, write_json
+from speech3.io.checkpoint import load_tensors
+from speech3.models.registry import load_network, logits
+
+NETWORK_SCALE = 0.1  # of the acoustic scores in forced alignment, as in Kaldi's nnet align scripts
+BEAM, RETRY_BEAM = 15.0, 60.0  # of forced alignment; generous, since one utterance costs milliseconds
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkScorer:
+    """Scaled likelihoods of a network: log posterior minus log prior (Bourlard and Morgan 1994)."""
+
+    network: torch.nn.Module
+    log_prior_P: np.ndarray
+
+    def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
+        """(T, P) float32, or the columns asked for."""
+        scores_TP = logits(self.network, torch.from_numpy(feats_TD)).log_softmax(1).numpy() - self.log_prior_P
+        return scores_TP if pdfs is None else scores_TP[:, pdfs]
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """How this model is decoded, found on the dev set and never on test."""
+
+    acoustic_scale: float
+    word_penalty: float
+    config: DecodeConfig
+
+    def save(self, directory: Path | str) -> None:
+        """Write decode.json."""
+        about = {"acoustic_scale": self.acoustic_scale, "word_penalty": self.word_penalty}
+        write_json(Path(directory) / "decode.json", {**about, "config": self.config.model_dump()})
+
+
+def load_settings(directory: Path | str) -> DecodeSettings:
+    """Read decode.json."""
+    path = Path(directory) / "decode.json"
+    if not path.exists():
+        raise Speech3Error(f"{path}: no such file; the model was not tuned yet: run its recipe up to `decode`")
+    about = read_json(path)
+    config = parse(DecodeConfig, about["config"], path)
+    return DecodeSettings(about["acoustic_scale"], about["word_penalty"], config)
+
+
+@dataclass(frozen=True, eq=False)
+class Recognizer:
+    """An acoustic model with all that is needed to align and to decode."""
+
+    directory: Path
+    hmm: Hmm
+    features: FeatureConfig
+    scorer: Scorer
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The decoding graph, read when first asked for; it must have this model's pdfs."""
+        graph = load_graph(self.directory / "graph")
+        if graph.num_pdfs != self.hmm.num_pdfs:
+            raise Speech3Error(
+                f"{graph.path}: built for {graph.num_pdfs} pdfs, but the model has {self.hmm.num_pdfs}; build it again"
+            )
+        return graph
+
+    @cached_property
+    def settings(self) -> DecodeSettings:
+        """The tuned settings."""
+        return load_settings(self.directory)
+
+    def scores(self, feats: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+        """Log likelihoods (T, P) of each utterance, made as they are drawn."""
+        for utterance, feats_TF in feats.items():
+            yield utterance, self.scorer.loglikes(feats_TF)
+
+    def decode(self, feats: Mapping[str, np.ndarray], jobs: int = 1) -> Decoding:
+        """Decode with the tuned settings."""
+        tuned = self.settings
+        return decode(self.graph, self.scores(feats), tuned.config, tuned.acoustic_scale, tuned.word_penalty, jobs)
+
+    def align(
+        self, feats: Mapping[str, np.ndarray], texts: Mapping[str, str | None], jobs: int = 1
+    ) -> tuple[dict[str, Alignment], dict[str, str]]:
+        """Align each utterance with its words; returns the alignments, and why others have none.
+
+        Raises
+        ------
+        Speech3Error
+            More than 5 % of the utterances are bad.
+        """
+        transcripts = aligning.usable_transcripts(texts, self.hmm.lexicon, feats)
+        return aligning.align(
+            self.hmm, self.scorer, transcripts, feats,
+            beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=NETWORK_SCALE,
+        )  # fmt: skip
+
+
+def load_recognizer(directory: Path | str) -> Recognizer:
+    """Read a model directory.
+
+    Raises
+    ------
+    Speech3Error
+        A file is missing, or the parts do not belong together.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise Speech3Error(f"{directory}: no such model directory")
+    hmm = load_hmm(directory)
+    features = parse(FeatureConfig, read_yaml(directory / "features.yaml"), directory / "features.yaml")
+    _, about = load_tensors(directory / "model.safetensors")
+    scorer: Scorer
+    if about.get("kind") == "gmm":
+        scorer = load_gmm(directory / "model.safetensors")
+        outputs = scorer.num_pdfs
+    else:
+        network, log_prior_P, _ = load_network(directory)
+        scorer, outputs = NetworkScorer(network, log_prior_P), len(log_prior_P)
+    if outputs != hmm.num_pdfs:
+        raise Speech3Error(
+            f"{directory / 'model.safetensors'}: {outputs} outputs, but the tree beside it has {hmm.num_pdfs} pdfs;"
+            " it is a checkpoint of another model"
+        )
+    return Recognizer(directory, hmm, features, scorer)

@@ -1,0 +1,188 @@
+"""One experiment: its recipe, where its files lie, and its steps in order.
+
+    OUT/data/{train,dev,test}, lexicon.txt      Kaldi data directories
+    OUT/features/PRESET/{train,dev,test}        feats.ark, feats.scp
+    OUT/lm/lm.arpa.gz                           if the recipe estimates one
+    OUT/mono, OUT/tri, OUT/dnn                  model directories (`speech3.decoding.recognizer`)
+    OUT/tri/align/{train,dev}                   alignments
+    OUT/frames/{train,heldout}.frames           packed frames
+    OUT/decode/SYSTEM/{dev,test}                hyp.txt, hyp.ctm
+    OUT/score/SYSTEM                            tables; score.json
+    OUT/report.html
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from speech3.config import FeatureConfig, RecipeConfig, load_config, load_preset, shipped
+from speech3.corpus import digits, fsdd
+from speech3.errors import Speech3Error
+from speech3.io.parallel import available_jobs
+from speech3.recipe.steps import Step
+
+Prepare = Callable[..., None]
+CORPORA: dict[str, Prepare] = {"digits": digits.prepare, "fsdd": fsdd.prepare}
+NEEDS_SOURCE = frozenset({"fsdd"})
+SPLITS = ("train", "dev", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """A recipe at work in a directory.
+
+    Attributes
+    ----------
+    source
+        Where the corpus lies, for those that are not built in.
+    command
+        As the user gave it, for the report.
+    """
+
+    recipe: RecipeConfig
+    out: Path
+    source: Path | None
+    command: str
+
+    @property
+    def jobs(self) -> int:
+        """Processes."""
+        return self.recipe.jobs or available_jobs()
+
+    @property
+    def network(self) -> str:
+        """Name of the neural system."""
+        return self.recipe.model.family
+
+    @property
+    def systems(self) -> tuple[str, ...]:
+        """All systems, in the order of the table."""
+        return ("mono", "tri", self.network)
+
+    @property
+    def lexicon(self) -> Path:
+        """The pronunciation dictionary."""
+        return self.out / "data" / "lexicon.txt"
+
+    def data(self, split: str) -> Path:
+        """A data directory."""
+        return self.out / "data" / split
+
+    def features(self, preset: str, split: str) -> Path:
+        """A directory of features."""
+        return self.out / "features" / Path(preset).stem / split
+
+    def model(self, system: str) -> Path:
+        """A model directory."""
+        return self.out / system
+
+    def alignment(self, split: str) -> Path:
+        """A directory of alignments made by the triphone system."""
+        return self.out / "tri" / "align" / split
+
+    def feature_preset(self, system: str) -> str:
+        """The features that a system reads."""
+        return self.recipe.features if system == self.network else self.recipe.hmm.features
+
+    @cached_property
+    def presets(self) -> dict[str, FeatureConfig]:
+        """The feature configs of this experiment."""
+        names = dict.fromkeys((self.recipe.hmm.features, self.recipe.features))
+        return {name: load_preset(FeatureConfig, "features", name) for name in names}
+
+
+def recipes() -> list[str]:
+    """Names of the recipes that come with speech3."""
+    return sorted(path.parent.name for path in shipped("recipes").glob("*/recipe.yaml"))
+
+
+def open_experiment(
+    name: str, out: Path | None, source: Path | None, overrides: list[str], command: str
+) -> Experiment:
+    """Read a recipe.
+
+    Raises
+    ------
+    Speech3Error
+        Nobody knows the recipe, a key is wrong, or the source is missing.
+    """
+    path = shipped("recipes") / name / "recipe.yaml"
+    if not path.exists():
+        raise Speech3Error(f"{name}: no such recipe; there are: {', '.join(recipes())}")
+    recipe = load_config(RecipeConfig, path, overrides)
+    if recipe.corpus not in CORPORA:
+        raise Speech3Error(f"{path}: corpus: {recipe.corpus!r} is unknown; known: {', '.join(CORPORA)}")
+    if recipe.corpus in NEEDS_SOURCE and source is None:
+        raise Speech3Error(f"{name}: say where the corpus lies: recipes/run.sh {name} --source DIR")
+    if source is not None and recipe.corpus not in NEEDS_SOURCE:
+        raise Speech3Error(f"{name}: makes its own corpus and takes no --source")
+    return Experiment(recipe, (out or Path("exp") / name).resolve(), source and source.resolve(), command)
+
+
+def steps(experiment: Experiment) -> list[Step]:
+    """All steps of an experiment, in order."""
+    from speech3.recipe import evaluation, stages
+
+    e, recipe = experiment, experiment.recipe
+    data = Step(
+        "data", partial(stages.make_data, e), [recipe.corpus, recipe.corpus_options, recipe.seed],
+        [e.data(split) for split in SPLITS] + [e.lexicon], inputs=[e.source] if e.source else [],
+    )  # fmt: skip
+    extracted = [
+        Step(f"features/{Path(name).stem}", partial(stages.extract_features, e, name), config.model_dump(),
+             [e.features(name, split) / "feats.scp" for split in SPLITS], ["data"])
+        for name, config in e.presets.items()
+    ]  # fmt: skip
+    hmm_features, nn_features = (f"features/{Path(n).stem}" for n in (recipe.hmm.features, recipe.features))
+    hmm = recipe.hmm.model_dump()
+    shared = {key: value for key, value in hmm.items() if key not in ("mono", "tri")} | {"seed": recipe.seed}
+    hmms = [
+        Step("hmm/mono", partial(stages.train_mono, e), [shared, hmm["mono"]],
+             [e.model("mono") / "model.safetensors"], [hmm_features]),
+        Step("hmm/tri", partial(stages.train_tri, e), hmm["tri"], [e.model("tri") / "model.safetensors"], ["hmm/mono"]),
+        Step("hmm/align", partial(stages.align_data, e), None,
+             [e.alignment(split) / "ali.ark" for split in ("train", "dev")], ["hmm/tri"]),
+    ]  # fmt: skip
+    graphs = _graph_steps(e, stages)
+    network = e.network
+    training = [
+        Step("train/frames", partial(stages.pack_frames, e), recipe.training.dtype,
+             [e.out / "frames" / "train.frames"], ["hmm/align", nn_features]),
+        Step(f"train/{network}", partial(stages.train_network, e),
+             [recipe.model.model_dump(), recipe.training.model_dump(), recipe.seed],
+             [e.model(network) / "model.safetensors"], ["train/frames", "graph/tri"]),
+    ]  # fmt: skip
+    decoding = [
+        Step(f"decode/{system}", partial(evaluation.decode_system, e, system), recipe.decode.model_dump(),
+             [e.out / "decode" / system / "test" / "hyp.txt"], _decode_needs(e, system))
+        for system in e.systems
+    ]  # fmt: skip
+    score = Step("score", partial(evaluation.score_systems, e), None,
+                 [e.out / "score" / system / "score.json" for system in e.systems], [d.name for d in decoding])  # fmt: skip
+    report = Step("report", partial(evaluation.report, e), None, [e.out / "report.html"], ["score"])
+    return [data, *extracted, *hmms, *graphs, *training, *decoding, score, report]
+
+
+def _graph_steps(e: Experiment, stages: Any) -> list[Step]:
+    lm = e.recipe.lm
+    given = [Path(path) for path in (lm.text, lm.arpa) if path]
+    arpa = [] if lm.grammar else [e.out / "lm" / "lm.arpa.gz"]
+    model = Step("graph/lm", partial(stages.make_lm, e), lm.model_dump(), arpa, ["data"], given)
+    return [model] + [
+        Step(f"graph/{name}", partial(stages.make_graph, e, name), lm.grammar,
+             [e.model(name) / "graph" / "HCLG.fst"], ["graph/lm", f"hmm/{name}"])
+        for name in ("mono", "tri")
+    ]  # fmt: skip
+
+
+def _decode_needs(e: Experiment, system: str) -> list[str]:
+    return [f"train/{system}"] if system == e.network else [f"graph/{system}"]
+
+
+def check_sources(experiment: Experiment) -> None:
+    """Fail early where a file that the recipe names is missing."""
+    for path in (experiment.recipe.lm.text, experiment.recipe.lm.arpa):
+        if path and not Path(path).is_file():
+            raise Speech3Error(f"{path}: no such file (lm.text or lm.arpa of the recipe)")

@@ -1,0 +1,161 @@
+"""What the stages `data`, `features`, `hmm`, `graph` and `train` do: each calls its room and puts the files in place."""
+
+import inspect
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from speech3.config import TrainConfig
+from speech3.corpus.datadir import read_datadir
+from speech3.decoding.arpa import read_arpa, write_arpa
+from speech3.decoding.grammar import one_word
+from speech3.decoding.graph import build_graph
+from speech3.decoding.kneser_ney import estimate
+from speech3.decoding.recognizer import Recognizer, load_recognizer
+from speech3.errors import Speech3Error
+from speech3.features.extract import extract
+from speech3.frames.packed import pack
+from speech3.hmm import passes
+from speech3.hmm.align import Transcripts, check_bad, usable_transcripts, write_alignments
+from speech3.hmm.gmm import load_gmm
+from speech3.hmm.lexicon import read_lexicon
+from speech3.hmm.model import load_hmm
+from speech3.hmm.times import frame_clock
+from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
+from speech3.hmm.workers import Workers
+from speech3.io.ark import ArkReader, read_int_ark
+from speech3.io.atomic import write_text
+from speech3.io.progress import Metrics, say
+from speech3.recipe.experiment import CORPORA, SPLITS, Experiment
+
+
+def make_data(e: Experiment) -> None:
+    """Write the data directories and the lexicon."""
+    prepare = CORPORA[e.recipe.corpus]
+    options = e.recipe.corpus_options
+    known = [p.name for p in inspect.signature(prepare).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for key in options:
+        if key not in known:
+            raise Speech3Error(f"corpus_options: unknown key {key!r}; {e.recipe.corpus} knows: {', '.join(known)}")
+    prepare(e.source, e.out / "data", e.recipe.seed, **options)
+
+
+def extract_features(e: Experiment, preset: str) -> None:
+    """Extract all splits."""
+    for split in SPLITS:
+        report = extract(read_datadir(e.data(split)), e.features(preset, split), e.presets[preset], e.jobs)
+        for utterance, reason in report.skipped.items():
+            say(f"  skipped {utterance}: {reason}")
+
+
+def _training_material(e: Experiment) -> tuple[Transcripts, ArkReader, Path]:
+    directory = e.features(e.recipe.hmm.features, "train")
+    feats = ArkReader(directory / "feats.scp")
+    lexicon = read_lexicon(e.lexicon, e.recipe.hmm.silence_prob)
+    texts = {key: utterance.text for key, utterance in read_datadir(e.data("train")).utterances.items()}
+    transcripts = usable_transcripts(texts, lexicon, feats)
+    check_bad(transcripts.bad, len(feats), f"{e.data('train')}")
+    return transcripts, feats, directory / "features.yaml"
+
+
+def _save(e: Experiment, name: str, system: GmmSystem, features: Path) -> None:
+    out = e.model(name)
+    for utterance, reason in system.failed.items():
+        say(f"  not aligned: {utterance}: {reason}")
+    system.hmm.save(out)
+    shutil.copyfile(features, out / "features.yaml")
+    system.gmm.save(out / "model.safetensors", {"features": e.recipe.hmm.features})
+
+
+def train_mono(e: Experiment) -> None:
+    """Train the monophone GMMs."""
+    transcripts, feats, features = _training_material(e)
+    lexicon = read_lexicon(e.lexicon, e.recipe.hmm.silence_prob)
+    generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model("mono") / "metrics.jsonl")
+    with Workers(transcripts.words, feats, e.jobs) as workers:
+        system = train_monophone(workers, lexicon, e.recipe.hmm, generator, metrics)
+    check_bad({**transcripts.bad, **system.failed}, len(feats), "monophone training")
+    _save(e, "mono", system, features)
+
+
+def train_tri(e: Experiment) -> None:
+    """Train the tied-triphone GMMs."""
+    transcripts, feats, features = _training_material(e)
+    mono = GmmSystem(load_hmm(e.model("mono")), load_gmm(e.model("mono") / "model.safetensors"), {})
+    generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model("tri") / "metrics.jsonl")
+    with Workers(transcripts.words, feats, e.jobs) as workers:
+        workers.run(passes.realign, mono.hmm, mono.gmm, e.recipe.hmm.beam, e.recipe.hmm.retry_beam)
+        system = train_triphone(workers, mono, e.recipe.hmm, generator, metrics)
+    check_bad({**transcripts.bad, **system.failed}, len(feats), "triphone training")
+    _save(e, "tri", system, features)
+
+
+def align_data(e: Experiment) -> None:
+    """Align train and dev with the triphones."""
+    recognizer = load_recognizer(e.model("tri"))
+    for split in ("train", "dev"):
+        feats = ArkReader(e.features(e.recipe.hmm.features, split) / "feats.scp")
+        align_split(recognizer, feats, e.data(split), e.alignment(split), e.jobs)
+
+
+def align_split(recognizer: Recognizer, feats: ArkReader, data: Path, out: Path, jobs: int) -> None:
+    """Align a data directory and write the result, without TextGrids."""
+    texts = {key: utterance.text for key, utterance in read_datadir(data).utterances.items()}
+    alignments, bad = recognizer.align(feats, texts, jobs)
+    clock = frame_clock(recognizer.features)
+    write_alignments(out, recognizer.hmm, alignments, texts, clock, bad=bad, textgrids=False)
+    for utterance, reason in bad.items():
+        say(f"  not aligned: {utterance}: {reason}")
+
+
+def make_lm(e: Experiment) -> None:
+    """Estimate the n-gram model, or check the one that was given."""
+    lm, out = e.recipe.lm, e.out / "lm" / "lm.arpa.gz"
+    if lm.grammar:
+        return
+    if lm.arpa:
+        write_arpa(read_arpa(Path(lm.arpa)), out)
+        return
+    if lm.text:
+        sentences = [line.split() for line in Path(lm.text).read_text(encoding="utf-8").splitlines() if line.strip()]
+    else:
+        utterances = read_datadir(e.data("train")).utterances.values()
+        sentences = [(utterance.text or "").split() for utterance in utterances]
+    assert lm.order is not None
+    write_arpa(estimate(sentences, lm.order), out)
+
+
+def make_graph(e: Experiment, system: str) -> None:
+    """Build H o C o L o G of a GMM system."""
+    hmm = load_hmm(e.model(system))
+    lm = one_word(hmm.lexicon) if e.recipe.lm.grammar else read_arpa(e.out / "lm" / "lm.arpa.gz")
+    about = build_graph(hmm, lm, e.model(system) / "graph")
+    say(f"  {about['states']:,} states, {about['arcs']:,} arcs")
+    if about["dropped"]:
+        write_text(e.model(system) / "graph" / "dropped.txt", "\n".join(about["dropped"]) + "\n")
+        say(f"  {len(about['dropped'])} words of the language model are not in the lexicon: graph/dropped.txt")
+
+
+def pack_frames(e: Experiment) -> None:
+    """Put features and senones of train and dev into packed files."""
+    hmm = load_hmm(e.model("tri"))
+    for split, name in (("train", "train.frames"), ("dev", "heldout.frames")):
+        directory = e.features(e.recipe.features, split)
+        feats, senones = ArkReader(directory / "feats.scp"), read_int_ark(e.alignment(split) / "ali.ark")
+        report = pack(e.out / "frames" / name, feats, senones, hmm.num_pdfs, dtype=e.recipe.training.dtype)
+        for utterance, reason in report.skipped.items():
+            say(f"  left out {utterance}: {reason}")
+    shutil.copyfile(e.features(e.recipe.features, "train") / "features.yaml", e.out / "frames" / "features.yaml")
+
+
+def train_network(e: Experiment) -> None:
+    """Train the neural network; its model directory gets the triphones' HMM and graph."""
+    from speech3.training import train
+
+    recipe = e.recipe
+    config = TrainConfig(
+        data=str(e.out / "frames"), hmm=str(e.model("tri")), model=recipe.model, training=recipe.training,
+        seed=recipe.seed,
+    )  # fmt: skip
+    train(config, e.model(e.network))

@@ -1,0 +1,180 @@
+"""Steps that remember: a finished step is not run again unless its config, its inputs or a step it needs changed.
+
+A step's fingerprint covers its own config, the names, sizes and times of its external inputs, and the fingerprints of
+the steps it needs. It is written to ``.done/`` when the step has ended, so a killed step is begun again (and itself
+goes on from where it was, if it can).
+"""
+
+import fcntl
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from speech3.errors import Speech3Error
+from speech3.io.atomic import read_json, write_json
+from speech3.io.progress import say
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do.
+
+    Attributes
+    ----------
+    name
+        ``stage`` or ``stage/part``.
+    config
+        What changes its result, as plain values.
+    needs
+        Names of steps that must have run.
+    inputs
+        Files or directories from outside the experiment.
+    outputs
+        Files or directories that exist once the step is done.
+    """
+
+    name: str
+    run: Callable[[], None]
+    config: Any
+    outputs: Sequence[Path]
+    needs: Sequence[str] = ()
+    inputs: Sequence[Path] = field(default=())
+
+    @property
+    def stage(self) -> str:
+        """The stage that the step belongs to."""
+        return self.name.partition("/")[0]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A step with what is known about it: its fingerprint, and why it would run (empty: it is done)."""
+
+    step: Step
+    fingerprint: str
+    why: str
+
+
+def _stamp(path: Path) -> Any:
+    """Names, sizes and times of a file or of everything below a directory."""
+    if path.is_dir():
+        return [[str(p.relative_to(path)), *_stamp(p)] for p in sorted(path.rglob("*")) if p.is_file()]
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
+
+
+def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage: str | None) -> list[Plan]:
+    """Decide which steps run.
+
+    Parameters
+    ----------
+    from_stage
+        Steps of this stage and of later ones run again, even if they are done; earlier ones must be done.
+    to_stage
+        Later stages are left out.
+
+    Raises
+    ------
+    Speech3Error
+        A stage nobody knows, an input that is missing, or a stage before `from_stage` that is not done.
+    """
+    stages = list(dict.fromkeys(step.stage for step in steps))
+    for stage in (from_stage, to_stage):
+        if stage is not None and stage not in stages:
+            raise Speech3Error(f"no stage {stage!r}; the stages are: {', '.join(stages)}")
+    first = stages.index(from_stage) if from_stage else 0
+    last = stages.index(to_stage) if to_stage else len(stages) - 1
+    if first > last:
+        raise Speech3Error(f"--from {from_stage} comes after --to {to_stage}; the stages are: {', '.join(stages)}")
+    plans: dict[str, Plan] = {}
+    for step in steps:
+        for path in step.inputs:
+            if not path.exists():
+                raise Speech3Error(f"{path}: no such file or directory (needed by {step.name})")
+        parents = [plans[name] for name in step.needs]
+        text = json.dumps(
+            [step.name, step.config, [_stamp(path) for path in step.inputs], [p.fingerprint for p in parents]],
+            sort_keys=True, default=str,
+        )  # fmt: skip
+        fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
+        why = _why(step, out, fingerprint, parents)
+        place = stages.index(step.stage)
+        if from_stage and place < first and why:
+            raise Speech3Error(f"--from {from_stage}: {step.name} comes before it and must run first ({why})")
+        if from_stage and first <= place:
+            why = why or "asked for by --from"
+        if place <= last:
+            plans[step.name] = Plan(step, fingerprint, why)
+        else:
+            break
+    return list(plans.values())
+
+
+def _why(step: Step, out: Path, fingerprint: str, parents: Sequence[Plan]) -> str:
+    marker = _marker(out, step)
+    if not marker.exists():
+        return "not done yet"
+    if read_json(marker)["fingerprint"] != fingerprint:
+        return "config or input changed"
+    missing = [path for path in step.outputs if not path.exists()]
+    if missing:
+        return f"{missing[0]} is gone"
+    again = [plan.step.name for plan in parents if plan.why]
+    return f"{again[0]} runs again" if again else ""
+
+
+def _marker(out: Path, step: Step) -> Path:
+    return out / ".done" / f"{step.name.replace('/', '.')}.json"
+
+
+def seconds_of(out: Path, name: str) -> float:
+    """How long a finished step took."""
+    return float(read_json(out / ".done" / f"{name.replace('/', '.')}.json")["seconds"])
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise Speech3Error(f"{out}: another run is at work here; wait for it, or choose another --out") from error
+        yield
+
+
+def run_plan(plans: Sequence[Plan], out: Path) -> None:
+    """Run what has to be run, in order."""
+    with _alone(out):
+        for number, plan in enumerate(plans, 1):
+            step, head = plan.step, f"[{number}/{len(plans)}] {plan.step.name}"
+            if not plan.why:
+                say(f"{head}: done before")
+                continue
+            say(f"{head}: {plan.why}, running")
+            _marker(out, step).unlink(missing_ok=True)
+            start = time.monotonic()
+            step.run()
+            missing = [str(path) for path in step.outputs if not path.exists()]
+            if missing:
+                raise Speech3Error(f"{step.name} ended without writing {missing[0]}; please report this")
+            seconds = time.monotonic() - start
+            write_json(_marker(out, step), {"fingerprint": plan.fingerprint, "seconds": round(seconds, 2)})
+            say(f"{head}: {seconds:.1f} s")
+
+
+def describe(plans: Sequence[Plan], out: Path) -> str:
+    """The plan for people: each step, what it needs, what it writes, whether it would run and why."""
+    lines = []
+    for plan in plans:
+        step = plan.step
+        lines.append(f"{step.name}: {f'would run ({plan.why})' if plan.why else 'done'}")
+        reads = [*step.needs, *(str(path) for path in step.inputs)]
+        lines.append(f"    reads:  {', '.join(reads) or 'nothing'}")
+        lines.append(f"    writes: {', '.join(str(path) for path in step.outputs)}")
+    return "\n".join(lines)

@@ -1,0 +1,40 @@
+"""Utterances drawn from a known HMM, with the truth about them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from speech3.hmm.model import Hmm
+from speech3.hmm.tree import STATES
+
+
+@dataclass
+class Drawn:
+    """Utterances with the truth about them."""
+
+    words: dict[str, list[str]]
+    feats: dict[str, np.ndarray]
+    states: dict[str, np.ndarray]  # pdf of each frame under the monophone tree
+    means: np.ndarray
+
+
+def draw(hmm: Hmm, count: int, seed: int, separation: float = 3.0, dim: int = 6) -> Drawn:
+    """Draw utterances: silence, words with optional silence between, silence; one Gaussian a state."""
+    rng = np.random.default_rng(seed)
+    lexicon = hmm.lexicon
+    means = rng.standard_normal((hmm.num_pdfs, dim)) * separation
+    drawn = Drawn({}, {}, {}, means)
+    for number in range(count):
+        words = [str(word) for word in rng.choice(sorted(lexicon.by_word), rng.integers(1, 5))]
+        phones = [lexicon.silence]
+        for word in words:
+            prons = lexicon.by_word[word]
+            phones += [lexicon.phone_ids[p] for p in prons[rng.integers(len(prons))].phones]
+            if rng.random() < 0.5:
+                phones.append(lexicon.silence)
+        pdfs = [(phone - 1) * STATES + state for phone in phones for state in range(STATES)]
+        pdf_T = np.repeat(pdfs, rng.integers(2, 7, len(pdfs)))
+        name = f"u{number:03d}"
+        drawn.words[name], drawn.states[name] = words, pdf_T
+        drawn.feats[name] = (means[pdf_T] + rng.standard_normal((len(pdf_T), dim))).astype(np.float32)
+    return drawn

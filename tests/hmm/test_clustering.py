@@ -1,0 +1,108 @@
+"""Decision trees recover the contexts that data were drawn from."""
+
+import numpy as np
+import pytest
+
+from speech3.errors import Speech3Error
+from speech3.hmm.clustering import ContextStats, build_tree, merge_stats, phone_groups
+from speech3.hmm.lexicon import Lexicon, Pronunciation
+from speech3.hmm.questions import log_likelihood, merge_questions
+from speech3.hmm.tree import STATES, monophone_tree
+
+PHONES = "p t k a e o"
+
+
+@pytest.fixture
+def lexicon() -> Lexicon:
+    return Lexicon((Pronunciation("all", tuple(PHONES.split())),))
+
+
+def gaussian_stats(rng: np.random.Generator, mean: np.ndarray, count: int) -> np.ndarray:
+    x = mean + rng.standard_normal((count, len(mean)))
+    return np.concatenate([[count], x.sum(0), (x * x).sum(0)])
+
+
+def drawn_contexts(lexicon: Lexicon, seed: int = 0) -> ContextStats:
+    """`a` sounds different after p, t, k than after vowels and silence; the other phones ignore their neighbours."""
+    rng = np.random.default_rng(seed)
+    ids = lexicon.phone_ids
+    plosives = {ids[p] for p in "ptk"}
+    base = {p: rng.standard_normal(4) * 2 + (6 if p in plosives else -6) for p in ids.values()}
+    context, stats = [], []
+    for phone in ids.values():
+        for left in (0, *ids.values()):
+            for right in (0, *ids.values()):
+                for state in range(STATES):
+                    mean = base[phone] + (3.0 if phone == ids["a"] and left in plosives and state == 0 else 0.0)
+                    context.append((left, phone, right, state))
+                    stats.append(gaussian_stats(rng, mean, 20))
+    return ContextStats(np.array(context, np.int32), np.array(stats))
+
+
+def test_log_likelihood_equals_the_sum_over_frames() -> None:
+    x = np.random.default_rng(0).standard_normal((200, 3)) * [1, 2, 3] + 5
+    stats = np.concatenate([[200], x.sum(0), (x * x).sum(0)])
+    mean, var = x.mean(0), x.var(0)
+    expected = (-0.5 * (np.log(2 * np.pi * var) + (x - mean) ** 2 / var)).sum()
+    assert float(log_likelihood(stats)) == pytest.approx(expected)
+    assert float(log_likelihood(np.zeros(7))) == 0.0
+
+
+def test_like_phones_are_asked_for_together(lexicon: Lexicon) -> None:
+    data = drawn_contexts(lexicon)
+    table = np.zeros((len(lexicon.phones) + 1, data.stats.shape[1]))
+    np.add.at(table, data.context[:, 1], data.stats)
+    questions = merge_questions(table, [(lexicon.phone_ids[p],) for p in PHONES.split()])
+    sets = {frozenset(np.flatnonzero(row)) for row in questions}
+    assert frozenset(lexicon.phone_ids[p] for p in "ptk") in sets
+    assert frozenset(lexicon.phone_ids[p] for p in PHONES.split()) in sets
+    assert all(sets) and 0 not in set().union(*sets)
+
+
+def test_the_first_split_is_the_context_that_matters(lexicon: Lexicon) -> None:
+    roots = len(lexicon.phones) * STATES
+    tree = build_tree(drawn_contexts(lexicon), lexicon, leaves=roots + 1, min_frames=50)
+    assert tree.num_pdfs == roots + 1
+    ids = lexicon.phone_ids
+    after_plosive = {tree.pdf(ids[p], ids["a"], ids["o"], 0) for p in "ptk"}
+    after_others = {tree.pdf(left, ids["a"], ids["o"], 0) for left in (0, ids["SIL"], ids["a"], ids["e"], ids["o"])}
+    assert len(after_plosive) == len(after_others) == 1 and after_plosive != after_others
+    assert tree.pdf(ids["p"], ids["a"], 0, 1) == tree.pdf(ids["e"], ids["a"], 0, 1)
+
+
+def test_silence_is_never_split_and_leaves_are_numbered_without_gaps(lexicon: Lexicon) -> None:
+    tree = build_tree(drawn_contexts(lexicon), lexicon, leaves=60, min_frames=20)
+    assert tree.num_pdfs <= 60
+    sil, phones = lexicon.silence, range(len(lexicon.phones) + 1)
+    assert len({tree.pdf(left, sil, right, 1) for left in phones for right in phones}) == 1
+    reached = {tree.pdf(x, p, y, s) for x in phones for p in phones[1:] for y in phones for s in range(STATES)}
+    assert reached <= set(range(tree.num_pdfs)) and len(set(tree.yes[tree.side < 0].tolist())) == tree.num_pdfs
+
+
+def test_min_frames_limits_splitting(lexicon: Lexicon) -> None:
+    roots = len(lexicon.phones) * STATES
+    assert build_tree(drawn_contexts(lexicon), lexicon, leaves=500, min_frames=1e9).num_pdfs == roots
+
+
+def test_too_few_leaves_is_an_error(lexicon: Lexicon) -> None:
+    with pytest.raises(Speech3Error, match=r"hmm\.tri\.leaves=5.*at least 21"):
+        build_tree(drawn_contexts(lexicon), lexicon, leaves=5, min_frames=10)
+
+
+def test_stress_and_tone_variants_share_a_root() -> None:
+    lexicon = Lexicon((Pronunciation("x", ("AH0", "AH1", "B", "AH2", "ma1", "1")),))
+    groups = {frozenset(lexicon.phones[p - 1] for p in group) for group in phone_groups(lexicon)}
+    assert groups == {frozenset(g) for g in (["SIL"], ["AH0", "AH1", "AH2"], ["B"], ["ma1"], ["1"])}
+
+
+def test_merging_adds_equal_contexts() -> None:
+    a = ContextStats(np.array([[1, 2, 3, 0], [0, 1, 2, 1]]), np.array([[1.0, 2, 3], [4, 5, 6]]))
+    merged = merge_stats([a, ContextStats(np.array([[1, 2, 3, 0]]), np.array([[10.0, 20, 30]]))])
+    assert merged.context.tolist() == [[0, 1, 2, 1], [1, 2, 3, 0]]
+    assert merged.stats.tolist() == [[4, 5, 6], [11, 22, 33]]
+
+
+def test_monophone_tree_ignores_context() -> None:
+    tree = monophone_tree(4)
+    assert tree.num_pdfs == 12
+    assert tree.pdf(0, 3, 1, 2) == tree.pdf(4, 3, 4, 2) == 8
