@@ -1,0 +1,163 @@
+"""Static features: batches, other rates and options against kaldi-native-fbank, input that could give NaN."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from speech3.config import FeatureConfig, load_preset
+from speech3.features import spectrum
+from speech3.features.compute import finish, static_dim, static_features
+from speech3.features.window import framing
+
+LOG_EPSILON = math.log(torch.finfo(torch.float32).eps)
+
+
+def noise(samples: int, seed: int = 0) -> torch.Tensor:
+    """Integers as of 16-bit audio, with an offset; float32 in [-1, 1)."""
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(samples, generator=generator) * 2000 + 300).round().clamp(-32768, 32767) / 32768
+
+
+def one(wave_S: torch.Tensor, config: FeatureConfig, rate_hz: int = 16000) -> torch.Tensor:
+    return static_features(wave_S[None], torch.tensor([len(wave_S)]), config, rate_hz)[0][0]
+
+
+@pytest.mark.parametrize("kind", ["fbank", "mfcc"])
+@pytest.mark.parametrize("options", [{}, {"snip_edges": False}, {"use_energy": True, "window_type": "hamming"}])
+@pytest.mark.parametrize("chunk", [512, 512 * 30, 1 << 18])
+def test_a_batch_equals_its_utterances(
+    kind: str, options: dict[str, object], chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = FeatureConfig(kind=kind, **options)
+    lengths = [16000, 0, 399, 400, 401, 5000, 80, 12345]
+    waves_NS = torch.full((len(lengths), 17000), torch.nan)
+    alone = []
+    for row, length in enumerate(lengths):
+        waves_NS[row, :length] = noise(length, row)
+        alone.append(one(waves_NS[row, :length], config))
+    monkeypatch.setattr(spectrum, "_CHUNK_CPU", chunk)
+    feats_NTF, frames_N = static_features(waves_NS, torch.tensor(lengths), config, 16000)
+    assert frames_N.tolist() == [framing(config, 16000).frames(length) for length in lengths]
+    assert feats_NTF.shape == (len(lengths), max(frames_N.tolist()), static_dim(config))
+    for row, alone_TF in enumerate(alone):
+        frames = int(frames_N[row])
+        torch.testing.assert_close(feats_NTF[row, :frames], alone_TF, atol=2e-4, rtol=0)
+        assert (feats_NTF[row, frames:] == 0).all()
+
+
+NATIVE = [
+    {},
+    {"window_type": "hamming", "snip_edges": False},
+    {"window_type": "hanning", "preemphasis_coefficient": 0.0},
+    {"window_type": "rectangular", "remove_dc_offset": False},
+    {"window_type": "blackman", "use_energy": True, "raw_energy": False},
+    {"low_freq": 60.0, "high_freq": -300.0, "use_power": False},
+    {"use_log_fbank": False, "frame_length": 32.0, "frame_shift": 8.0},
+    {"use_energy": True, "energy_floor": 1e12},
+    {"round_to_power_of_two": False},
+]
+
+
+@pytest.mark.parametrize("rate_hz", [8000, 11025, 16000, 22050, 44100, 48000])
+@pytest.mark.parametrize("options", NATIVE, ids=lambda options: "-".join(options) or "default")
+def test_options_and_rates_equal_kaldi_native_fbank(rate_hz: int, options: dict[str, object]) -> None:
+    knf = pytest.importorskip("kaldi_native_fbank")
+    config = FeatureConfig(num_mel_bins=24, **options)
+    theirs = knf.FbankOptions()
+    frame = theirs.frame_opts
+    frame.samp_freq, frame.dither = rate_hz, 0.0
+    frame.frame_length_ms, frame.frame_shift_ms = config.frame_length, config.frame_shift
+    frame.preemph_coeff, frame.remove_dc_offset = config.preemphasis_coefficient, config.remove_dc_offset
+    frame.window_type, frame.snip_edges = config.window_type, config.snip_edges
+    frame.round_to_power_of_two = config.round_to_power_of_two
+    theirs.mel_opts.num_bins, theirs.mel_opts.low_freq = config.num_mel_bins, config.low_freq
+    theirs.mel_opts.high_freq = config.high_freq
+    theirs.use_energy, theirs.raw_energy, theirs.energy_floor = (
+        config.use_energy,
+        config.raw_energy,
+        config.energy_floor,
+    )
+    theirs.use_log_fbank, theirs.use_power = config.use_log_fbank, config.use_power
+    if not config.round_to_power_of_two and framing(config, rate_hz).fft % 2:
+        pytest.skip("kaldi-native-fbank has no FFT of odd size")
+    wave_S = noise(rate_hz // 2)
+    online = knf.OnlineFbank(theirs)
+    online.accept_waveform(rate_hz, (wave_S.numpy() * 32768).tolist())
+    online.input_finished()
+    expected = np.stack([online.get_frame(t) for t in range(online.num_frames_ready)])
+    tolerance = {"rtol": 0, "atol": 1e-3} if config.use_log_fbank else {"rtol": 1e-4, "atol": 0}
+    np.testing.assert_allclose(one(wave_S, config, rate_hz).numpy(), expected, **tolerance)
+
+
+@pytest.mark.parametrize("hz", [300, 1000, 3000])
+def test_a_sine_is_loudest_in_the_bin_around_it(hz: int) -> None:
+    wave_S = 0.5 * torch.sin(2 * math.pi * hz / 16000 * torch.arange(8000))
+    centres = np.linspace(1127 * np.log1p(20 / 700), 1127 * np.log1p(8000 / 700), 42)[1:-1]
+    nearest = int(np.abs(centres - 1127 * np.log1p(hz / 700)).argmin())
+    assert set(one(wave_S, FeatureConfig(num_mel_bins=40)).argmax(1).tolist()) == {nearest}
+
+
+@pytest.mark.parametrize("value", [0.0, 0.25, -1.0, 32767 / 32768])
+def test_constant_samples_are_at_the_floor_as_kaldis_are(value: float) -> None:
+    wave_S = noise(16000)
+    wave_S[4000:12000] = value
+    for config in (FeatureConfig(num_mel_bins=40, use_energy=True), FeatureConfig(num_mel_bins=40, snip_edges=False)):
+        inside_TF = one(wave_S, config)[30:70]
+        torch.testing.assert_close(inside_TF, torch.full_like(inside_TF, LOG_EPSILON), atol=1e-5, rtol=0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 3000),
+    st.sampled_from(["zeros", "constant", "clipped", "impulse", "tiny", "noise"]),
+    st.sampled_from([8000, 16000]),
+    st.sampled_from(["fbank", "mfcc"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_never_nan(samples: int, what: str, rate_hz: int, kind: str, energy: bool, snip_edges: bool) -> None:
+    wave_S = {
+        "zeros": torch.zeros(samples),
+        "constant": torch.full((samples,), -0.7),
+        "clipped": torch.where(torch.arange(samples) // 37 % 2 == 0, 1.0, -1.0),
+        "impulse": torch.nn.functional.one_hot(torch.tensor(samples // 2), samples + 1)[:samples].float(),
+        "tiny": noise(samples) * 1e-30,
+        "noise": noise(samples),
+    }[what]
+    config = FeatureConfig(kind=kind, use_energy=energy, snip_edges=snip_edges)
+    feats_TF = one(wave_S, config, rate_hz)
+    assert len(feats_TF) == framing(config, rate_hz).frames(samples)
+    assert feats_TF.isfinite().all()
+
+
+def test_no_utterances() -> None:
+    feats_NTF, frames_N = static_features(torch.zeros(0, 100), torch.zeros(0, dtype=torch.int64), FeatureConfig(), 8000)
+    assert feats_NTF.shape == (0, 0, 23)
+    assert frames_N.shape == (0,)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("kind", ["fbank", "mfcc"])
+def test_cuda_equals_cpu(kind: str) -> None:
+    config, lengths_N = FeatureConfig(kind=kind, use_energy=True), torch.tensor([16000, 7000])
+    waves_NS = torch.stack([noise(16000, 1), noise(16000, 2)])
+    cpu_NTF, _ = static_features(waves_NS, lengths_N, config, 16000)
+    cuda_NTF, _ = static_features(waves_NS.cuda(), lengths_N, config, 16000)
+    assert cuda_NTF.is_cuda
+    torch.testing.assert_close(cuda_NTF.cpu(), cpu_NTF, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(("name", "values"), [("fbank40", 40), ("fbank40_d2", 120), ("mfcc13_d2", 39)])
+def test_presets_have_the_size_in_their_name(name: str, values: int) -> None:
+    config = load_preset(FeatureConfig, "features", name)
+    assert finish([one(noise(4000), config)], config)[0].shape[1] == values
+
+
+def test_mfcc_has_the_energy_unless_told_otherwise_as_in_kaldi() -> None:
+    assert FeatureConfig(kind="mfcc").use_energy
+    assert not FeatureConfig(kind="mfcc", use_energy=False).use_energy
+    assert not FeatureConfig().use_energy
