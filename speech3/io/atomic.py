@@ -22,13 +22,13 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with explained_disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+    with explained_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
             yield temporary
             temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
