@@ -110,7 +110,7 @@ def _fresh_library() -> Iterator[tuple[Any, int]]:
             raise Speech3Error(
                 f'{data}: espeak-ng finds no data there: pip install --force-reinstall "speech3[espeak]"'
             )
-        # Breath and aspiration noise: espeak seeds one generator with the time of day and takes the C library's as it is.
+        # Breath, aspiration: espeak seeds one generator with the time of day and uses the C library's as it is.
         library.espeak_ng_SetRandSeed(ctypes.c_long(1))
         ctypes.CDLL(None).srand(1)
         yield library, rate

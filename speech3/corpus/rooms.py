@@ -13,10 +13,11 @@ def colored_noise(count: int, slope_db_per_octave: float, rng: np.random.Generat
 
     Flat below 1/512 of the sampling rate, so that the lowest bins do not take all the power.
     """
-    spectrum_F = np.fft.rfft(rng.standard_normal(count))
-    frequency_F = np.maximum(np.fft.rfftfreq(count), 1 / 512)
+    size = 1 << (count - 1).bit_length()
+    spectrum_F = np.fft.rfft(rng.standard_normal(size))
+    frequency_F = np.maximum(np.fft.rfftfreq(size), 1 / 512)
     spectrum_F *= frequency_F ** (-slope_db_per_octave / (20 * np.log10(2)))
-    noise_N = np.fft.irfft(spectrum_F, count)
+    noise_N = np.fft.irfft(spectrum_F, size)[:count]
     return noise_N / max(noise_N.std(), 1e-12)
 
 
@@ -94,6 +95,7 @@ def resample(samples_N: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
     """
     divisor = np.gcd(from_hz, to_hz)
     up, down = to_hz // divisor, from_hz // divisor
-    blocks = -(-len(samples_N) // down)
+    blocks = -(-len(samples_N) // (16 * down)) * 16  # small prime factors make a fast transform
     padded_N = np.pad(samples_N, (0, blocks * down - len(samples_N)))
-    return np.fft.irfft(np.fft.rfft(padded_N), blocks * up) * (up / down)
+    resampled_M = np.fft.irfft(np.fft.rfft(padded_N), blocks * up) * (up / down)
+    return resampled_M[: -(-len(samples_N) * up // down)]
