@@ -159,7 +159,7 @@ def _with_rate(data: DataDir, config: FeatureConfig) -> FeatureConfig:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    # The tensors of an utterance are too small to share out: two threads were eight times slower than one.
+    # The tensors of an utterance are too small to share out: on two busy cores, two threads took ten times as long.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
