@@ -26,10 +26,10 @@ def product() -> Product:
     return _chosen
 
 
-def use(name: Product) -> None:
+def use(name: str) -> None:
     """Fix the library for this process: a resumed run must round as the run before it did."""
     global _chosen
-    _chosen = name if name == "stock" or _onednn_available() else "stock"
+    _chosen = "onednn" if name == "onednn" and _onednn_available() else "stock"
 
 
 def linear(x_BI: Tensor, weight_OI: Tensor, bias_O: Tensor, *, relu: bool = False) -> Tensor:

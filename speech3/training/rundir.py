@@ -1,0 +1,137 @@
+"""What a training run leaves in its directory, and how it is found again.
+
+``run.json`` (what the run is), ``metrics.jsonl`` (one record an epoch), ``checkpoints/`` (the last few, each enough
+to go on from), ``model.safetensors`` (the result; there only when the run is finished).
+"""
+
+import json
+import shutil
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from speech3.errors import Speech3Error
+from speech3.io.atomic import read_json, write_json, write_text
+from speech3.io.checkpoint import load_tensors, save_tensors
+from speech3.io.progress import read_metrics, say
+from speech3.training.schedule import Schedule
+
+_KIND = "nn-checkpoint"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a run is: the next minibatch, and the sums over the epoch's minibatches before it."""
+
+    schedule: Schedule
+    epoch: int = 1
+    minibatch: int = 0
+    loss_sum: float = 0.0
+    correct: int = 0
+    epoch_frames: int = 0
+    frames: int = 0
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    def next_epoch(self, schedule: Schedule, record: dict[str, Any]) -> "Standing":
+        """Standing at the beginning of the epoch after this one."""
+        return replace(
+            self, schedule=schedule, epoch=self.epoch + 1, minibatch=0, loss_sum=0.0, correct=0, epoch_frames=0,
+            history=[*self.history, record],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """A directory that belongs to the run which `identity` describes."""
+
+    path: Path
+    identity: dict[str, Any]
+    keep: int
+
+    @property
+    def model(self) -> Path:
+        """The finished model."""
+        return self.path / "model.safetensors"
+
+    @property
+    def metrics(self) -> Path:
+        """One record an epoch."""
+        return self.path / "metrics.jsonl"
+
+    def claim(self, *, restart: bool) -> None:
+        """Make the directory this run's; refuse one of another run, or empty it with `restart`.
+
+        Raises
+        ------
+        Speech3Error
+            The directory holds a run of another config, model or corpus: the keys that differ are named.
+        """
+        run = self.path / "run.json"
+        if restart:
+            shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
+            for file in (self.model, self.metrics, run):
+                file.unlink(missing_ok=True)
+        for torn in (self.path / "checkpoints").glob(".*.tmp"):  # left by a kill while a checkpoint was written
+            torn.unlink(missing_ok=True)
+        identity = self._plain_identity()
+        if run.exists():
+            there, now = _flat(read_json(run)), _flat(identity)
+            differ = sorted(key for key in there.keys() | now.keys() if there.get(key) != now.get(key))
+            if differ:
+                changes = ", ".join(f"{key} {there.get(key)} there, {now.get(key)} now" for key in differ)
+                raise Speech3Error(
+                    f"{self.path}: holds a run of another config ({changes}); give another --out, or --restart to "
+                    f"remove it and begin again"
+                )
+        elif self.model.exists():
+            raise Speech3Error(f"{self.model}: a model that no run of this directory made; give another --out")
+        else:
+            write_json(run, identity)
+
+    def save(self, standing: Standing, tensors: dict[str, np.ndarray], product: str) -> None:
+        """Write a checkpoint and remove all but the last few."""
+        name = f"e{standing.epoch:04d}-m{standing.minibatch:08d}.safetensors"
+        about = {"kind": _KIND, "identity": self.identity, "product": product, "standing": asdict(standing)}
+        save_tensors(self.path / "checkpoints" / name, tensors, about)
+        for old in self._checkpoints()[: -self.keep]:
+            old.unlink(missing_ok=True)
+
+    def newest(self) -> tuple[Standing, dict[str, np.ndarray], str] | None:
+        """The newest checkpoint that can be read (standing, tensors, product), and the metrics taken back to it."""
+        for path in reversed(self._checkpoints()):
+            try:
+                tensors, about = load_tensors(path, _KIND)
+            except Speech3Error as error:
+                say(f"{error}; going on from the checkpoint before it")
+                continue
+            if about["identity"] != self._plain_identity():
+                raise Speech3Error(f"{path}: a checkpoint of another run; take it away, or begin again with --restart")
+            values = about["standing"]
+            standing = Standing(**{**values, "schedule": Schedule(**values["schedule"])})
+            self._take_back_metrics(standing.epoch)
+            return standing, tensors, about["product"]
+        self._take_back_metrics(1)
+        return None
+
+    def _plain_identity(self) -> Any:
+        return json.loads(json.dumps(self.identity))  # tuples are lists in JSON
+
+    def _checkpoints(self) -> list[Path]:
+        return sorted((self.path / "checkpoints").glob("e*.safetensors"))
+
+    def _take_back_metrics(self, epoch: int) -> None:
+        # A kill between an epoch's record and its checkpoint: the epoch will be recorded again.
+        records = read_metrics(self.metrics)
+        kept = [record for record in records if record.get("event") != "epoch" or record["epoch"] < epoch]
+        if len(kept) != len(records):
+            write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat

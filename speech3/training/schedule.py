@@ -1,0 +1,41 @@
+"""The learning rate from epoch to epoch.
+
+``halving`` is "newbob" (QuickNet; Kaldi's nnet1 steps/nnet/train_scheduler.sh): a constant rate until held-out
+accuracy gains less than ``halve_below`` in an epoch, then half of the rate before in every epoch, until the gain is
+below ``stop_below``. An epoch that makes the model worse is taken back.
+"""
+
+from dataclasses import dataclass
+
+from speech3.config import TrainingConfig
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Where a run stands.
+
+    Attributes
+    ----------
+    best_accuracy, best_epoch
+        Held-out frame accuracy of the best epoch so far; -1 and 0 before the first.
+    """
+
+    learning_rate: float
+    halving: bool = False
+    done: bool = False
+    best_accuracy: float = -1.0
+    best_epoch: int = 0
+
+
+def advance(schedule: Schedule, epoch: int, accuracy: float, config: TrainingConfig) -> Schedule:
+    """The schedule after `epoch` (from 1) reached held-out `accuracy`."""
+    gain = accuracy - max(schedule.best_accuracy, 0.0)
+    better = accuracy > schedule.best_accuracy
+    halving = config.schedule == "halving" and (schedule.halving or gain < config.halve_below)
+    return Schedule(
+        learning_rate=schedule.learning_rate / 2 if halving else schedule.learning_rate,
+        halving=halving,
+        done=epoch >= config.max_epochs or (schedule.halving and gain < config.stop_below),
+        best_accuracy=accuracy if better else schedule.best_accuracy,
+        best_epoch=epoch if better else schedule.best_epoch,
+    )
