@@ -82,6 +82,14 @@ def test_a_run_learns_and_leaves_a_model(corpus):
     assert len(list((corpus / "out" / "checkpoints").iterdir())) == 3
 
 
+def test_train_and_heldout_figures_of_the_same_frames_agree(corpus):
+    frames = corpus / "frames"
+    (frames / "heldout.frames").write_bytes((frames / "train.frames").read_bytes())
+    (record,) = train(_config(corpus, learning_rate=1e-12, max_epochs=1), corpus / "out")["history"]
+    assert record["train_loss"] == pytest.approx(record["heldout_loss"], rel=1e-6)
+    assert record["train_accuracy"] == record["heldout_accuracy"]
+
+
 def test_log_priors():
     np.testing.assert_allclose(np.exp(log_priors(np.array([9, 0, 4]))), [10 / 16, 1 / 16, 5 / 16], rtol=1e-6)
 
