@@ -43,7 +43,7 @@ SHORTEST_R_S = 0.03
 
 # Shares of the conditions, and their ranges: hard enough that a good recogniser errs, not so hard that people do.
 CONDITIONS = {"clean": 0.5, "noise": 0.3, "reverb": 0.1, "noise+reverb": 0.1}
-SNR_DB = (0.0, 15.0)
+SNR_DB = (5.0, 20.0)
 RT60_S = (0.25, 0.7)
 DIRECT_TO_REVERBERANT_DB = (-3.0, 9.0)
 BABBLERS = 3
