@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -47,7 +48,8 @@ def _pool_map(function: Callable[[A], R], items: Sequence[A], jobs: int, label: 
     # Single-threaded libraries must see these before they are imported, hence the environment and not a call.
     saved = {name: os.environ.get(name) for name in _ONE_THREAD}
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
-    pool = ProcessPoolExecutor(min(jobs, len(items)), mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(jobs, len(items)), mp_context=context, initializer=_end_with_parent)
     try:
         futures = deque(pool.submit(function, item) for item in items)
         for name, value in saved.items():
@@ -60,3 +62,15 @@ def _pool_map(function: Callable[[A], R], items: Sequence[A], jobs: int, label: 
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """In a worker: do not wait for work for ever when the parent was killed and cannot say that there is no more."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
