@@ -14,6 +14,7 @@ counts as the end of the vowel. All pauses, and the silence at both ends, are ``
 
 import functools
 import io
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -157,9 +158,12 @@ def _lines(name: str) -> list[str]:
 @contextmanager
 def _staging(out: Path) -> Iterator[Path]:
     """Yield an empty directory beside `out`; move what is in it into `out` if the block succeeds."""
-    staging = out.absolute().with_name(f".{out.absolute().name}.tmp")
+    out = out.absolute()
+    staging = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     with explained_disk_errors(out):
-        shutil.rmtree(staging, ignore_errors=True)  # of a run that was killed
+        for left in out.parent.glob(f".{out.name}.*.tmp"):  # by runs that were killed
+            if not _is_running(left.name.split(".")[-2]):
+                shutil.rmtree(left, ignore_errors=True)
         staging.mkdir(parents=True)
         try:
             yield staging
@@ -172,6 +176,16 @@ def _staging(out: Path) -> Iterator[Path]:
             (staging / "lexicon.txt").rename(out / "lexicon.txt")
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+
+
+def _is_running(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _speak_all(speaker: Speaker, directory: Path, seed: int, sizes: dict[str, int]) -> list[Spoken]:

@@ -1,6 +1,9 @@
 """The built-in corpus: the same bytes every time, and a reference alignment that lines up with the sound."""
 
 import hashlib
+import os
+import subprocess
+import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -172,6 +175,17 @@ def test_a_failed_run_keeps_what_was_there(corpus: Path, tmp_path: Path, monkeyp
     after = _digests(out)
     assert after.pop("notes.txt") and after == before
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+
+
+def test_what_killed_runs_left_is_removed_but_not_what_others_do(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left, others = tmp_path / f".out.{dead.pid}.tmp", tmp_path / f".out.{os.getppid()}.tmp"
+    for directory in (left, others):
+        directory.mkdir()
+        (directory / "some.wav").write_bytes(b"")
+    digits.prepare(None, tmp_path / "out", 5, jobs=1, train=33, dev=6, test=11)
+    assert not left.exists() and others.exists()
 
 
 def test_too_few_utterances(tmp_path: Path) -> None:
