@@ -30,6 +30,7 @@ from speech3.hmm.model import Hmm, load_hmm
 from speech3.hmm.passes import Scorer
 from speech3.io.atomic import read_json, write_json
 from speech3.io.checkpoint import load_tensors
+from speech3.models.dnn import Dnn
 from speech3.models.registry import load_network, logits
 
 NETWORK_SCALE = 0.1  # of the acoustic scores in forced alignment, as in Kaldi's nnet align scripts
@@ -40,7 +41,7 @@ BEAM, RETRY_BEAM = 15.0, 60.0  # of forced alignment; generous, since one uttera
 class NetworkScorer:
     """Scaled likelihoods of a network: log posterior minus log prior (Bourlard and Morgan 1994)."""
 
-    network: torch.nn.Module
+    network: Dnn
     log_prior_P: np.ndarray
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:

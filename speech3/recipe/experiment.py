@@ -1,14 +1,14 @@
 """One experiment: its recipe, where its files lie, and its steps in order.
 
-    OUT/data/{train,dev,test}, lexicon.txt      Kaldi data directories
-    OUT/features/PRESET/{train,dev,test}        feats.ark, feats.scp
-    OUT/lm/lm.arpa.gz                           if the recipe estimates one
-    OUT/mono, OUT/tri, OUT/dnn                  model directories (`speech3.decoding.recognizer`)
-    OUT/tri/align/{train,dev}                   alignments
-    OUT/frames/{train,heldout}.frames           packed frames
-    OUT/decode/SYSTEM/{dev,test}                hyp.txt, hyp.ctm
-    OUT/score/SYSTEM                            tables; score.json
-    OUT/report.html
+OUT/data/{train,dev,test}, lexicon.txt      Kaldi data directories
+OUT/features/PRESET/{train,dev,test}        feats.ark, feats.scp
+OUT/lm/lm.arpa.gz                           if the recipe estimates one
+OUT/mono, OUT/tri, OUT/dnn                  model directories (`speech3.decoding.recognizer`)
+OUT/tri/align/{train,dev}                   alignments
+OUT/frames/{train,heldout}.frames           packed frames
+OUT/decode/SYSTEM/{dev,test}                hyp.txt, hyp.ctm
+OUT/score/SYSTEM                            tables; score.json
+OUT/report.html
 """
 
 from collections.abc import Callable
@@ -98,9 +98,7 @@ def recipes() -> list[str]:
     return sorted(path.parent.name for path in shipped("recipes").glob("*/recipe.yaml"))
 
 
-def open_experiment(
-    name: str, out: Path | None, source: Path | None, overrides: list[str], command: str
-) -> Experiment:
+def open_experiment(name: str, out: Path | None, source: Path | None, overrides: list[str], command: str) -> Experiment:
     """Read a recipe.
 
     Raises
@@ -128,11 +126,13 @@ def steps(experiment: Experiment) -> list[Step]:
     e, recipe = experiment, experiment.recipe
     data = Step(
         "data", partial(stages.make_data, e), [recipe.corpus, recipe.corpus_options, recipe.seed],
-        [e.data(split) for split in SPLITS] + [e.lexicon], inputs=[e.source] if e.source else [],
+        [e.data(split) / "wav.scp" for split in SPLITS] + [e.lexicon],
+        inputs=[e.source] if e.source else [], owns=e.out / "data",
     )  # fmt: skip
     extracted = [
         Step(f"features/{Path(name).stem}", partial(stages.extract_features, e, name), config.model_dump(),
-             [e.features(name, split) / "feats.scp" for split in SPLITS], ["data"])
+             [e.features(name, split) / "feats.scp" for split in SPLITS], ["data"],
+             owns=e.features(name, "train").parent)
         for name, config in e.presets.items()
     ]  # fmt: skip
     hmm_features, nn_features = (f"features/{Path(n).stem}" for n in (recipe.hmm.features, recipe.features))
@@ -140,29 +140,32 @@ def steps(experiment: Experiment) -> list[Step]:
     shared = {key: value for key, value in hmm.items() if key not in ("mono", "tri")} | {"seed": recipe.seed}
     hmms = [
         Step("hmm/mono", partial(stages.train_mono, e), [shared, hmm["mono"]],
-             [e.model("mono") / "model.safetensors"], [hmm_features]),
-        Step("hmm/tri", partial(stages.train_tri, e), hmm["tri"], [e.model("tri") / "model.safetensors"], ["hmm/mono"]),
+             [e.model("mono") / "model.safetensors"], [hmm_features], owns=e.model("mono")),
+        Step("hmm/tri", partial(stages.train_tri, e), hmm["tri"],
+             [e.model("tri") / "model.safetensors"], ["hmm/mono"], owns=e.model("tri")),
         Step("hmm/align", partial(stages.align_data, e), None,
              [e.alignment(split) / "ali.ark" for split in ("train", "dev")], ["hmm/tri"]),
     ]  # fmt: skip
-    graphs = _graph_steps(e, stages)
     network = e.network
     training = [
         Step("train/frames", partial(stages.pack_frames, e), recipe.training.dtype,
-             [e.out / "frames" / "train.frames"], ["hmm/align", nn_features]),
+             [e.out / "frames" / f"{name}.frames" for name in ("train", "heldout")], ["hmm/align", nn_features]),
         Step(f"train/{network}", partial(stages.train_network, e),
              [recipe.model.model_dump(), recipe.training.model_dump(), recipe.seed],
-             [e.model(network) / "model.safetensors"], ["train/frames", "graph/tri"]),
+             [e.model(network) / "model.safetensors"], ["train/frames", "graph/tri"], owns=e.model(network)),
     ]  # fmt: skip
     decoding = [
         Step(f"decode/{system}", partial(evaluation.decode_system, e, system), recipe.decode.model_dump(),
-             [e.out / "decode" / system / "test" / "hyp.txt"], _decode_needs(e, system))
+             [e.out / "decode" / system / "test" / "hyp.txt"],
+             [f"train/{system}" if system == network else f"graph/{system}"], owns=e.out / "decode" / system)
         for system in e.systems
     ]  # fmt: skip
-    score = Step("score", partial(evaluation.score_systems, e), None,
-                 [e.out / "score" / system / "score.json" for system in e.systems], [d.name for d in decoding])  # fmt: skip
+    score = Step(
+        "score", partial(evaluation.score_systems, e), None,
+        [e.out / "score" / system / "score.json" for system in e.systems], [step.name for step in decoding],
+    )  # fmt: skip
     report = Step("report", partial(evaluation.report, e), None, [e.out / "report.html"], ["score"])
-    return [data, *extracted, *hmms, *graphs, *training, *decoding, score, report]
+    return [data, *extracted, *hmms, *_graph_steps(e, stages), *training, *decoding, score, report]
 
 
 def _graph_steps(e: Experiment, stages: Any) -> list[Step]:
@@ -175,14 +178,3 @@ def _graph_steps(e: Experiment, stages: Any) -> list[Step]:
              [e.model(name) / "graph" / "HCLG.fst"], ["graph/lm", f"hmm/{name}"])
         for name in ("mono", "tri")
     ]  # fmt: skip
-
-
-def _decode_needs(e: Experiment, system: str) -> list[str]:
-    return [f"train/{system}"] if system == e.network else [f"graph/{system}"]
-
-
-def check_sources(experiment: Experiment) -> None:
-    """Fail early where a file that the recipe names is missing."""
-    for path in (experiment.recipe.lm.text, experiment.recipe.lm.arpa):
-        if path and not Path(path).is_file():
-            raise Speech3Error(f"{path}: no such file (lm.text or lm.arpa of the recipe)")

@@ -1,4 +1,4 @@
-"""What the stages `data`, `features`, `hmm`, `graph` and `train` do: each calls its room and puts the files in place."""
+"""What the stages `data`, `features`, `hmm`, `graph` and `train` do: each calls its room and puts files in place."""
 
 import inspect
 import shutil
@@ -143,7 +143,9 @@ def pack_frames(e: Experiment) -> None:
     for split, name in (("train", "train.frames"), ("dev", "heldout.frames")):
         directory = e.features(e.recipe.features, split)
         feats, senones = ArkReader(directory / "feats.scp"), read_int_ark(e.alignment(split) / "ali.ark")
-        report = pack(e.out / "frames" / name, feats, senones, hmm.num_pdfs, dtype=e.recipe.training.dtype)
+        report = pack(
+            e.out / "frames" / name, feats, senones, hmm.num_pdfs, utterances=list(feats), dtype=e.recipe.training.dtype
+        )
         for utterance, reason in report.skipped.items():
             say(f"  left out {utterance}: {reason}")
     shutil.copyfile(e.features(e.recipe.features, "train") / "features.yaml", e.out / "frames" / "features.yaml")

@@ -8,10 +8,11 @@ goes on from where it was, if it can).
 import fcntl
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ class Step:
         Files or directories from outside the experiment.
     outputs
         Files or directories that exist once the step is done.
+    owns
+        Directory that is emptied before the step is begun afresh; a step that was killed finds there what it left.
     """
 
     name: str
@@ -43,7 +46,8 @@ class Step:
     config: Any
     outputs: Sequence[Path]
     needs: Sequence[str] = ()
-    inputs: Sequence[Path] = field(default=())
+    inputs: Sequence[Path] = ()
+    owns: Path | None = None
 
     @property
     def stage(self) -> str:
@@ -132,6 +136,10 @@ def _marker(out: Path, step: Step) -> Path:
     return out / ".done" / f"{step.name.replace('/', '.')}.json"
 
 
+def _begun(out: Path, step: Step) -> Path:
+    return _marker(out, step).with_suffix(".begun")
+
+
 def seconds_of(out: Path, name: str) -> float:
     """How long a finished step took."""
     return float(read_json(out / ".done" / f"{name.replace('/', '.')}.json")["seconds"])
@@ -157,7 +165,7 @@ def run_plan(plans: Sequence[Plan], out: Path) -> None:
                 say(f"{head}: done before")
                 continue
             say(f"{head}: {plan.why}, running")
-            _marker(out, step).unlink(missing_ok=True)
+            _begin(plan, out)
             start = time.monotonic()
             step.run()
             missing = [str(path) for path in step.outputs if not path.exists()]
@@ -165,10 +173,20 @@ def run_plan(plans: Sequence[Plan], out: Path) -> None:
                 raise Speech3Error(f"{step.name} ended without writing {missing[0]}; please report this")
             seconds = time.monotonic() - start
             write_json(_marker(out, step), {"fingerprint": plan.fingerprint, "seconds": round(seconds, 2)})
+            _begun(out, step).unlink()
             say(f"{head}: {seconds:.1f} s")
 
 
-def describe(plans: Sequence[Plan], out: Path) -> str:
+def _begin(plan: Plan, out: Path) -> None:
+    begun = _begun(out, plan.step)
+    killed = begun.exists() and read_json(begun)["fingerprint"] == plan.fingerprint
+    _marker(out, plan.step).unlink(missing_ok=True)
+    if plan.step.owns and not killed:
+        shutil.rmtree(plan.step.owns, ignore_errors=True)
+    write_json(begun, {"fingerprint": plan.fingerprint})
+
+
+def describe(plans: Sequence[Plan]) -> str:
     """The plan for people: each step, what it needs, what it writes, whether it would run and why."""
     lines = []
     for plan in plans:

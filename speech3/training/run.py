@@ -25,6 +25,7 @@ from speech3.models import build, network_tensors
 from speech3.models.linear import product, use
 from speech3.models.loss import cross_entropy
 from speech3.training.interrupt import Interrupt, deferred_interrupt
+from speech3.training.package import complete
 from speech3.training.rundir import RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance
 
@@ -176,6 +177,7 @@ class _Run:
             "versions": {"speech3": speech3.__version__, "torch": torch.__version__,
                          "numpy": np.__version__, "python": platform.python_version()},
         }  # fmt: skip
+        complete(self.directory.path, Path(self.config.hmm), Path(self.config.data))
         save_tensors(self.directory.model, {**self.best, "log_prior": log_priors(frames.counts_S)}, about)
         return about
 

@@ -1,0 +1,47 @@
+"""`speech3 recipe`: from a corpus to a word error rate."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    corpus: Annotated[str | None, typer.Argument(help="A recipe's name; none: list them.")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="Changes to the recipe: key=value.")] = None,
+    source: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the corpus lies, if not built in.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to work; default: exp/CORPUS.")] = None,
+    from_stage: Annotated[str | None, typer.Option("--from", metavar="STAGE", help="Run again from here on.")] = None,
+    to_stage: Annotated[str | None, typer.Option("--to", metavar="STAGE", help="Stop after this stage.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and why; do nothing.")] = False,
+) -> None:
+    """Run a recipe: data, features, hmm, graph, train, decode, score, report.
+
+    `speech3 recipe digits` or, the same from a checkout, `recipes/run.sh digits`
+
+    `speech3 recipe fsdd --source /data/fsdd model.width=512 training.learning_rate=0.05`
+
+    A finished stage is not run again unless its config, its input or a stage before it changed; a killed run goes on.
+    The last lines on standard output are `CORPUS SYSTEM WER 12.34 [10.20, 14.60]`: per cent and 95 % interval.
+    """
+    from speech3.recipe import evaluation
+    from speech3.recipe.experiment import open_experiment, recipes, steps
+    from speech3.recipe.steps import describe, make_plan, run_plan
+
+    if corpus is None:
+        print("recipes (run one with `recipes/run.sh NAME`):")
+        print("\n".join(f"  {name}" for name in recipes()))
+        return
+    experiment = open_experiment(corpus, out, source, overrides or [], shlex.join(["speech3", *sys.argv[1:]]))
+    plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
+    if dry_run:
+        print(describe(plan))
+        return
+    run_plan(plan, experiment.out)
+    if plan[-1].step.stage == "report":
+        print(evaluation.summary(experiment))
+        print("\n".join(evaluation.result_lines(experiment)))
+    else:
+        print(f"stopped after stage {plan[-1].step.stage}; everything is in {experiment.out}")

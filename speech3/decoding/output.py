@@ -1,0 +1,48 @@
+"""What decoding leaves behind: `hyp.txt` for scoring, `hyp.ctm` with the time of every word."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from speech3.decoding.recognizer import Recognizer
+from speech3.decoding.search import Decoding
+from speech3.errors import Speech3Error
+from speech3.hmm.times import Stretch, frame_clock, word_stretches, write_ctm
+from speech3.io.atomic import write_text
+
+
+def word_times(
+    recognizer: Recognizer, feats: Mapping[str, np.ndarray], decoding: Decoding, jobs: int = 1
+) -> dict[str, list[Stretch]]:
+    """When each decoded word was said, by aligning the words with the same acoustic model.
+
+    The graph's own path tells words apart only up to the point where determinisation and weight pushing have moved
+    their labels; Kaldi realigns lattices for the same reason (lattice-align-words).
+    """
+    words = {h.utterance: h.words for h in decoding.hypotheses if h.words and h.reached_final}
+    texts: dict[str, str | None] = {utterance: " ".join(said) for utterance, said in words.items()}
+    if not texts:
+        return {}
+    alignments, _ = recognizer.align({u: feats[u] for u in texts}, texts, jobs)
+    clock = frame_clock(recognizer.features)
+    return {utterance: word_stretches(found, words[utterance], clock) for utterance, found in alignments.items()}
+
+
+def write_decoding(
+    out: Path, recognizer: Recognizer, feats: Mapping[str, np.ndarray], decoding: Decoding, jobs: int = 1
+) -> None:
+    """Write ``hyp.txt`` (Kaldi text), ``hyp.ctm`` and, if an utterance has no hypothesis, ``failed.txt``.
+
+    Raises
+    ------
+    Speech3Error
+        Nothing was decoded.
+    """
+    if not decoding.hypotheses:
+        raise Speech3Error(f"{out}: no utterance could be decoded")
+    lines = (f"{h.utterance} {' '.join(h.words)}".rstrip() + "\n" for h in decoding.hypotheses)
+    write_ctm(out / "hyp.ctm", word_times(recognizer, feats, decoding, jobs))
+    if decoding.failed:
+        write_text(out / "failed.txt", "".join(f"{u} {why}\n" for u, why in decoding.failed.items()))
+    write_text(out / "hyp.txt", "".join(lines))

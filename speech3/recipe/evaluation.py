@@ -1,0 +1,154 @@
+"""What the stages `decode`, `score` and `report` do."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+
+from speech3.config import FeatureConfig, load_preset
+from speech3.corpus import audio
+from speech3.corpus.datadir import DataDir, read_datadir
+from speech3.decoding.output import write_decoding
+from speech3.decoding.recognizer import DecodeSettings, load_recognizer
+from speech3.decoding.tune import Tuning, tune
+from speech3.features.compute import static_features
+from speech3.hmm.times import Stretch, read_ctm
+from speech3.io.ark import ArkReader
+from speech3.io.atomic import read_json, write_json, write_text
+from speech3.io.checkpoint import load_tensors
+from speech3.io.progress import read_metrics, say
+from speech3.recipe.experiment import SPLITS, Experiment
+from speech3.recipe.steps import seconds_of
+from speech3.scoring import tables
+from speech3.scoring.environment import environment
+from speech3.scoring.figures import AlignedUtterance
+from speech3.scoring.report import Report, System, Volume, write_report
+from speech3.scoring.text import read_text
+from speech3.scoring.wer import Score, score
+
+
+def decode_system(e: Experiment, system: str) -> None:
+    """Tune the acoustic scale and the word penalty on dev; decode test with the best."""
+    recognizer = load_recognizer(e.model(system))
+    dev, test = (ArkReader(e.features(e.feature_preset(system), split) / "feats.scp") for split in ("dev", "test"))
+    references = {key: (u.text or "").split() for key, u in read_datadir(e.data("dev")).utterances.items()}
+    found = tune(recognizer.graph, lambda: recognizer.scores(dev), references, e.recipe.decode, e.jobs)
+    best = found.best
+    say(f"  dev WER {100 * best.wer:.2f} % at acoustic scale {best.acoustic_scale:g}, penalty {best.word_penalty:g}")
+    DecodeSettings(best.acoustic_scale, best.word_penalty, e.recipe.decode).save(e.model(system))
+    out = e.out / "decode" / system
+    write_text(out / "dev" / "tuning.txt", _table(found))
+    frames = sum(len(feats_TF) for feats_TF in test.values())
+    start = time.monotonic()
+    decoding = recognizer.decode(test, e.jobs)
+    seconds = time.monotonic() - start
+    for utterance, why in decoding.failed.items():
+        say(f"  not decoded: {utterance}: {why}")
+    shift_s = recognizer.features.frame_shift / 1000
+    write_json(out / "test" / "speed.json", {"seconds": seconds, "jobs": e.jobs, "speech_s": frames * shift_s})
+    write_decoding(out / "test", recognizer, test, decoding, e.jobs)
+
+
+def _table(found: Tuning) -> str:
+    rows = [f"{p.acoustic_scale:g} {p.word_penalty:g} {100 * p.wer:.2f}\n" for p in found.table]
+    return "acoustic_scale word_penalty dev_WER\n" + "".join(rows)
+
+
+def score_of(e: Experiment, system: str) -> Score:
+    """The score of a system on the test set, intervals over speakers."""
+    utterances = read_datadir(e.data("test")).utterances
+    references = {key: utterance.text or "" for key, utterance in utterances.items()}
+    speakers = {key: utterance.speaker for key, utterance in utterances.items()}
+    return score(references, read_text(e.out / "decode" / system / "test" / "hyp.txt"), speakers)
+
+
+def score_systems(e: Experiment) -> None:
+    """Write each system's tables and ``score.json``."""
+    for system in e.systems:
+        result = score_of(e, system)
+        tables.write_details(e.out / "score" / system, result)
+        write_json(e.out / "score" / system / "score.json", {**result.as_json(), "line": result_line(e, system)})
+
+
+def result_line(e: Experiment, system: str) -> str:
+    """``CORPUS SYSTEM WER 12.34 [10.20, 14.60]``."""
+    return score_of(e, system).line(e.recipe.corpus, system)
+
+
+def result_lines(e: Experiment) -> list[str]:
+    """The last lines of a recipe's output."""
+    return [str(read_json(e.out / "score" / system / "score.json")["line"]) for system in e.systems]
+
+
+def report(e: Experiment) -> None:
+    """Write ``report.html``."""
+    write_report(e.out / "report.html", Report(
+        title=f"{e.recipe.corpus}: {len(e.systems)} systems",
+        command=e.command,
+        systems=[_system(e, system) for system in e.systems],
+        volumes=[_volume(e, split) for split in SPLITS],
+        picture=_picture(e),
+        config_yaml=yaml.safe_dump(e.recipe.model_dump(mode="json"), sort_keys=False),
+        environment=environment(),
+    ))  # fmt: skip
+
+
+def _system(e: Experiment, system: str) -> System:
+    directory = e.model(system)
+    tensors, about = load_tensors(directory / "model.safetensors")
+    speed = read_json(e.out / "decode" / system / "test" / "speed.json")
+    settings = read_json(directory / "decode.json")
+    step = f"train/{system}" if system == e.network else f"hmm/{system}"
+    return System(
+        name=system,
+        score=score_of(e, system),
+        parameters=sum(array.size for name, array in tensors.items() if name not in ("offset", "log_prior")),
+        training_s=about.get("seconds", seconds_of(e.out, step)),
+        decoding_rtf=speed["seconds"] * speed["jobs"] / max(speed["speech_s"], 1e-9),
+        tuned={"acoustic scale": settings["acoustic_scale"], "word penalty": settings["word_penalty"]},
+        metrics=read_metrics(directory / "metrics.jsonl"),
+    )
+
+
+def _volume(e: Experiment, split: str) -> Volume:
+    data = read_datadir(e.data(split))
+    seconds = sum(_duration_s(data, key) for key in data.utterances)
+    return Volume(split, len(data.utterances), len(data.speakers()), seconds / 3600)
+
+
+def _duration_s(data: DataDir, key: str) -> float:
+    utterance = data.utterances[key]
+    if utterance.end_s is not None:
+        return utterance.end_s - utterance.start_s
+    return audio.info(data.recordings[utterance.recording], directory=data.path).duration_s - utterance.start_s
+
+
+def _picture(e: Experiment) -> AlignedUtterance:
+    """A dev utterance of middling length with its spectrogram and alignment."""
+    phones, words = (read_ctm(e.alignment("dev") / f"{name}.ctm") for name in ("phones", "words"))
+    by_length = sorted(phones, key=lambda key: (phones[key][-1].end_s, key))
+    utterance = by_length[len(by_length) // 2]
+    config = load_preset(FeatureConfig, "features", "fbank40")
+    wave_N, rate_hz = audio.load(read_datadir(e.data("dev")), utterance, mix_channels=True)
+    feats_1TF, _ = static_features(torch.from_numpy(wave_N)[None], torch.tensor([len(wave_N)]), config, rate_hz)
+    return AlignedUtterance(
+        utterance, wave_N, rate_hz, np.asarray(feats_1TF[0]), config.frame_shift,
+        _segments(phones[utterance]), _segments(words.get(utterance, [])),
+    )  # fmt: skip
+
+
+def _segments(stretches: list[Stretch]) -> list[tuple[float, float, str]]:
+    return [(s.start_s, s.end_s, s.label) for s in stretches]
+
+
+def summary(e: Experiment) -> str:
+    """Where everything is, for the end of a run."""
+    rows = [("report", e.out / "report.html"), *((s, e.model(s)) for s in e.systems),
+            ("hypotheses", e.out / "decode"), ("tables", e.out / "score")]  # fmt: skip
+    return "\n".join(f"  {name:<10} {_short(path)}" for name, path in rows)
+
+
+def _short(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
