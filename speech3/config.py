@@ -131,6 +131,7 @@ class TrainingConfig(Config):
     world: Literal["sgd"] = "sgd"
     workers: int = Field(1, ge=1)
     device: str = "cpu"
+    threads: int = Field(1, ge=1, description="of a worker; on a busy machine two wait for each other and lose")
     minibatch: int = Field(256, ge=1, description="frames")
     learning_rate: float = Field(0.1, gt=0, description="per minibatch mean gradient")
     momentum: float = Field(0.0, ge=0, lt=1)

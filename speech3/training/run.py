@@ -5,6 +5,8 @@ Axes: B minibatch, S senones, F feature bins.
 
 import math
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,7 +68,7 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
     if directory.model.exists():
         say(f"{directory.model}: finished before, not trained again")
         return load_tensors(directory.model, "nn")[1]
-    with deferred_interrupt() as interrupt:
+    with deferred_interrupt() as interrupt, _threads(config.training.threads):
         run = _Run(config, directory, packed, device)
         while not run.standing.schedule.done:
             run.epoch(interrupt)
@@ -77,6 +79,16 @@ def log_priors(counts_S: np.ndarray) -> np.ndarray:
     """Natural logarithms of the senones' shares of the frames, float32 (S,); one frame is added to each count."""
     smoothed_S = counts_S.astype(np.float64) + 1
     return np.log(smoothed_S / smoothed_S.sum()).astype(np.float32)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _device(name: str) -> torch.device:
