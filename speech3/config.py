@@ -165,8 +165,8 @@ class DecodeConfig(Config):
 
     beam: float = Field(15.0, gt=0)
     max_active: int = Field(7000, ge=1)
-    lattice_beam: float = Field(8.0, gt=0, description="of the lattices from which scale and penalty are tuned")
-    acoustic_scales: tuple[float, ...] = (0.05, 0.0667, 0.0833, 0.1, 0.125, 0.1667, 0.25)
+    tuning_max_active: int = Field(2000, ge=1, description="in place of max_active while scale and penalty are tuned")
+    acoustic_scales: tuple[float, ...] = (0.05, 0.07, 0.1, 0.14, 0.2, 0.28)
     word_penalties: tuple[float, ...] = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
 

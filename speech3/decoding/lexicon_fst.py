@@ -20,8 +20,8 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str]) -> tuple[Fst, list[int]]
     -------
     L
         Input labels are phones, then disambiguation symbols from ``len(lexicon.phones) + 1``, the first of which goes
-        with the back-off arcs of G; output labels are indices in `words`. Silence costs -log(silence_prob) at the start and
-        after every word, its absence -log(1 - silence_prob).
+        with the back-off arcs of G; output labels are indices in `words`. Silence costs -log(silence_prob) at the
+        start and after every word, its absence -log(1 - silence_prob).
     """
     wanted = set(words[1:-1])
     spoken = [pron for pron in lexicon.pronunciations if pron.word in wanted]

@@ -8,26 +8,25 @@ Axes: T frames, P pdfs.
 """
 
 import multiprocessing
-import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from speech3.config import DecodeConfig
-from speech3.decoding.fst import Fst, temporary_fst
+from speech3.decoding.fst import temporary_fst
 from speech3.decoding.graph import Graph
-from speech3.decoding.lattice import best_words, parse_lattice
 from speech3.errors import Speech3Error
 
-R = TypeVar("R")
 Scores = Iterable[tuple[str, np.ndarray]]
+Setting = tuple[float, float]  # acoustic scale, word penalty
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,46 +89,53 @@ def decode(
     Speech3Error
         Scores that are NaN or have other columns than the graph has pdfs; more than `max_failed` failed; none decoded.
     """
-    with _penalised(graph, word_penalty) as path:
-        searcher = _Searcher(path, graph.words, config, acoustic_scale)
-        results = list(_search(searcher, _Searcher.best, _checked(graph, scores), jobs))
-    hypotheses = tuple(result for _, result in results if isinstance(result, Hypothesis))
-    failed = {utterance: result for utterance, result in results if isinstance(result, str)}
+    setting = (acoustic_scale, word_penalty)
+    results = {utterance: found for utterance, (found,) in _search(graph, scores, config, [setting], jobs)}
+    hypotheses = tuple(found for found in results.values() if isinstance(found, Hypothesis))
+    failed = {utterance: found for utterance, found in results.items() if isinstance(found, str)}
     if not hypotheses or len(failed) > max_failed * len(results):
-        some = "; ".join(f"{utterance}: {why}" for utterance, why in list(failed.items())[:5])
-        raise Speech3Error(f"{graph.path}: {len(failed)} of {len(results)} utterances could not be decoded. {some}")
+        some = "; ".join(f"{utterance}: {why}" for utterance, why in list(failed.items())[:5]) or "there were none"
+        raise Speech3Error(f"{graph.path}: {len(failed)} of {len(results)} utterances could not be decoded: {some}")
     return Decoding(hypotheses, failed)
 
 
-def grid_words(
-    graph: Graph, scores: Scores, config: DecodeConfig, grid: list[tuple[float, float]], centre: float, jobs: int = 1
+def decode_settings(
+    graph: Graph, scores: Scores, config: DecodeConfig, settings: Sequence[Setting], jobs: int = 1
 ) -> dict[str, list[tuple[str, ...]]]:
-    """Words of each utterance at each point (acoustic scale, word penalty) of a grid, from one lattice an utterance.
+    """Find the words of each utterance under each of several settings (acoustic scale, word penalty).
 
-    The lattice is made at acoustic scale `centre` without word penalty; the points find in it what lies within
-    ``config.lattice_beam`` of the best path there (Kaldi's lattice-scale and lattice-add-penalty). An utterance that
-    reaches no final state has the same words, or none, at all points.
+    Scores are drawn once. An utterance whose search dies has no words there.
 
     Raises
     ------
     Speech3Error
         Scores that are NaN or have other columns than the graph has pdfs.
     """
-    searcher = _Searcher(graph.path / "HCLG.fst", graph.words, config, centre)
-    function = _Grid(np.array([scale / centre for scale, _ in grid]), np.array([penalty for _, penalty in grid]))
-    return dict(_search(searcher, function, _checked(graph, scores), jobs))
+    return {
+        utterance: [one.words if isinstance(one, Hypothesis) else () for one in found]
+        for utterance, found in _search(graph, scores, config, settings, jobs)
+    }
+
+
+def _search(
+    graph: Graph, scores: Scores, config: DecodeConfig, settings: Sequence[Setting], jobs: int
+) -> Iterator[tuple[str, list[Hypothesis | str]]]:
+    """Yield (utterance, hypothesis or failure under each setting), in order, from `jobs` processes."""
+    with ExitStack() as stack:
+        paths = {penalty: stack.enter_context(_charging(graph, penalty)) for _, penalty in settings}
+        searcher = _Searcher(paths, graph.words, config, tuple(settings))
+        yield from (_in_process if jobs == 1 else partial(_pooled, jobs=jobs))(searcher, _checked(graph, scores))
 
 
 @contextmanager
-def _penalised(graph: Graph, word_penalty: float) -> Iterator[Path]:
+def _charging(graph: Graph, word_penalty: float) -> Iterator[Path]:
     """Path of the graph's file, or of a temporary copy that charges for words."""
     if not word_penalty:
         yield graph.path / "HCLG.fst"
         return
     arcs_A = graph.fst.arcs_A.copy()
     arcs_A["weight"][arcs_A["olabel"] > 0] += word_penalty
-    fst = graph.fst
-    with temporary_fst(Fst(fst.start, fst.final_S, fst.source_A, arcs_A)) as path:
+    with temporary_fst(replace(graph.fst, arcs_A=arcs_A)) as path:
         yield path
 
 
@@ -147,65 +153,50 @@ def _checked(graph: Graph, scores: Scores) -> Iterator[tuple[str, np.ndarray]]:
 
 @dataclass(eq=False)
 class _Searcher:
-    path: Path
+    """What a process needs: sent to it without graphs, which it then loads once."""
+
+    paths: dict[float, Path]  # for each word penalty
     words: tuple[str, ...]
     config: DecodeConfig
-    acoustic_scale: float
-    fst: Any = None
+    settings: tuple[Setting, ...]
+    fsts: dict[float, Any] = field(default_factory=dict)
 
     def load(self) -> None:
         import kaldifst
 
-        self.fst = kaldifst.StdConstFst.read(str(self.path))
+        self.fsts = {penalty: kaldifst.StdConstFst.read(str(path)) for penalty, path in self.paths.items()}
 
-    def decodable(self, scores_TP: np.ndarray) -> Any:
-        import kaldi_decoder
+    def search(self, utterance: str, scores_TP: np.ndarray) -> list[Hypothesis | str]:
+        return [self._best(utterance, scores_TP, scale, penalty) for scale, penalty in self.settings]
 
-        return kaldi_decoder.DecodableCtc(np.ascontiguousarray(scores_TP * self.acoustic_scale, dtype=np.float32))
-
-    def best(self, utterance: str, scores_TP: np.ndarray) -> Hypothesis | str:
+    def _best(self, utterance: str, scores_TP: np.ndarray, scale: float, word_penalty: float) -> Hypothesis | str:
         import kaldi_decoder
         import kaldifst
 
-        if not len(scores_TP):
+        frames = len(scores_TP)
+        if not frames:
             return "it has no frames"
+        scaled_TP = np.ascontiguousarray(scores_TP * scale, dtype=np.float32)
+        fst, decodable = self.fsts[word_penalty], kaldi_decoder.DecodableCtc(scaled_TP)
         options = kaldi_decoder.FasterDecoderOptions(beam=self.config.beam, max_active=self.config.max_active)
-        decoder, decodable = kaldi_decoder.FasterDecoder(self.fst, options), self.decodable(scores_TP)
+        decoder = kaldi_decoder.FasterDecoder(fst, options)
         decoder.decode(decodable)
         found, path = decoder.get_best_path()
         if not found:
-            return f"no path survived its {len(scores_TP)} frames; widen decode.beam or look at the recording"
+            return f"no path survived its {frames} frames; widen decode.beam or look at the recording"
         _, labels, words, weight = kaldifst.get_linear_symbol_sequence(path)
         final = decoder.reached_final()
         if not final and not words:
-            return f"no word ends within its {len(scores_TP)} frames; it is too short, or decode.beam too narrow"
+            return f"no word ends within its {frames} frames: it is too short, or decode.beam too narrow"
         spelled = tuple(self.words[word] for word in words)
         pdfs_T = np.array(labels, np.int32) - 1
         return Hypothesis(utterance, spelled, weight.value1 + weight.value2, weight.value2, pdfs_T, final)
 
 
-@dataclass(frozen=True, eq=False)
-class _Grid:
-    factors_K: np.ndarray
-    penalties_K: np.ndarray
-
-    def __call__(self, searcher: _Searcher, utterance: str, scores_TP: np.ndarray) -> list[tuple[str, ...]]:
-        import kaldi_decoder
-
-        if not len(scores_TP):
-            return [()] * len(self.factors_K)
-        config = searcher.config
-        options = kaldi_decoder.LatticeSimpleDecoderConfig(beam=config.beam, lattice_beam=config.lattice_beam)
-        decoder, decodable = kaldi_decoder.LatticeSimpleDecoder(searcher.fst, options), searcher.decodable(scores_TP)
-        if not decoder.decode(decodable):
-            found = searcher.best(utterance, scores_TP)
-            return [found.words if isinstance(found, Hypothesis) else ()] * len(self.factors_K)
-        _, raw = decoder.get_raw_lattice()
-        with tempfile.NamedTemporaryFile(prefix="speech3-") as stream:
-            raw.write(stream.name)
-            lattice = parse_lattice(Path(stream.name).read_bytes())
-        labels = best_words(lattice, self.factors_K, self.penalties_K)
-        return [tuple(searcher.words[label] for label in path) for path in labels]
+def _in_process(searcher: _Searcher, scores: Scores) -> Iterator[tuple[str, list[Hypothesis | str]]]:
+    searcher.load()
+    for utterance, scores_TP in scores:
+        yield utterance, searcher.search(utterance, scores_TP)
 
 
 _searcher: _Searcher | None = None  # of a worker process
@@ -217,28 +208,18 @@ def _start_worker(searcher: _Searcher) -> None:
     searcher.load()
 
 
-def _work(function: Callable[[_Searcher, str, np.ndarray], R], utterance: str, scores_TP: np.ndarray) -> R:
+def _work(utterance: str, scores_TP: np.ndarray) -> list[Hypothesis | str]:
     assert _searcher is not None
-    return function(_searcher, utterance, scores_TP)
+    return _searcher.search(utterance, scores_TP)
 
 
-def _search(
-    searcher: _Searcher, function: Callable[[_Searcher, str, np.ndarray], R], scores: Scores, jobs: int
-) -> Iterator[tuple[str, R]]:
-    """Yield (utterance, function(searcher, utterance, scores)) in order, from `jobs` processes."""
-    if jobs == 1:
-        searcher = replace(searcher)
-        searcher.load()
-        for utterance, scores_TP in scores:
-            yield utterance, function(searcher, utterance, scores_TP)
-        return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, context, _start_worker, (searcher,))
-    waiting: deque[tuple[str, Future[R]]] = deque()
-    utterance = ""
+def _pooled(searcher: _Searcher, scores: Scores, jobs: int) -> Iterator[tuple[str, list[Hypothesis | str]]]:
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _start_worker, (searcher,))
+    waiting: deque[tuple[str, Future[list[Hypothesis | str]]]] = deque()
+    utterance = "(start of the decoding processes)"
     try:
-        for utterance, scores_TP in scores:
-            waiting.append((utterance, pool.submit(_work, function, utterance, scores_TP)))
+        for name, scores_TP in scores:
+            waiting.append((name, pool.submit(_work, name, scores_TP)))
             if len(waiting) > 2 * jobs:
                 utterance, future = waiting.popleft()
                 yield utterance, future.result()

@@ -1,6 +1,5 @@
 """Acoustic scale and word penalty by word error rate on the dev set, never on test."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -8,7 +7,7 @@ import jiwer
 
 from speech3.config import DecodeConfig
 from speech3.decoding.graph import Graph
-from speech3.decoding.search import Scores, grid_words
+from speech3.decoding.search import Scores, Setting, decode_settings
 from speech3.errors import Speech3Error
 from speech3.io.progress import say
 
@@ -24,7 +23,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The best point, and all of them."""
+    """The best point, and all that were tried."""
 
     best: Point
     table: tuple[Point, ...]
@@ -37,58 +36,49 @@ def tune(
     config: DecodeConfig,
     jobs: int = 1,
 ) -> Tuning:
-    """Find the scale and penalty of the grid in `config` with the lowest word error rate; of equals the most central.
+    """Find the acoustic scale and the word penalty of the grid in `config` with the lowest word error rate.
 
-    Lattices made at the middle of the scales judge the whole grid. If another scale wins, new lattices are made there,
-    for a lattice is most exact around its own scale; each point keeps the figure of the nearest lattices. This ends
-    when the best scale has lattices of its own: after one or two rounds, in practice.
+    All scales are tried at the penalty nearest zero, then all penalties at the best scale, and so on while that helps.
+    Of equally good values the most central counts as best. The search is the final one with
+    ``config.tuning_max_active`` states: lattices (LatticeSimpleDecoder knows no such limit) took ten times as long and
+    were less exact.
 
     Parameters
     ----------
     scores
         Called for each round: pairs of utterance and float32 (T, P) unscaled log likelihoods.
     references
-        Words of each utterance; those without reference are an error.
+        Words of each utterance.
 
     Raises
     ------
     Speech3Error
-        No utterances, or one without a reference; what `grid_words` raises.
+        No utterances, one without a reference, or what `decode_settings` raises.
     """
+    quick = config.model_copy(update={"max_active": config.tuning_max_active})
     scales, penalties = sorted(config.acoustic_scales), sorted(config.word_penalties)
-    grid = [(scale, penalty) for scale in scales for penalty in penalties]
-    wers = dict.fromkeys(grid, float("inf"))
-    made: list[float] = []
-    centre = scales[len(scales) // 2]
-    while centre not in made:
-        made.append(centre)
-        found = grid_words(graph, scores(), config, grid, centre, jobs)
-        for index, point in enumerate(grid):
-            if _nearest(made, point[0]) == centre:
-                wers[point] = _wer(references, {utterance: words[index] for utterance, words in found.items()})
-        best = min(grid, key=lambda point: (wers[point], _eccentricity(point, scales, penalties)))
-        centre = best[0]
+    wers: dict[Setting, float] = {}
+
+    def best_of(settings: list[Setting]) -> Setting:
+        new = [setting for setting in settings if setting not in wers]
+        found = decode_settings(graph, scores(), quick, new, jobs) if new else {}
+        wers.update((setting, _wer(references, found, index)) for index, setting in enumerate(new))
+        lowest = min(wers[setting] for setting in settings)
+        ties = [place for place, setting in enumerate(settings) if wers[setting] == lowest]
+        return settings[min(ties, key=lambda place: abs(place - (len(settings) - 1) / 2))]
+
+    start = best_of([(scale, min(penalties, key=abs)) for scale in scales])
+    best = best_of([(start[0], penalty) for penalty in penalties])
+    while wers[again := best_of([(scale, best[1]) for scale in scales])] < wers[best]:
+        best = best_of([(again[0], penalty) for penalty in penalties])
     if len(scales) > 2 and best[0] in (scales[0], scales[-1]):
-        say(f"the best acoustic scale, {best[0]}, is the last of decode.acoustic_scales: give it more that way")
-    return Tuning(Point(*best, wers[best]), tuple(Point(*point, wers[point]) for point in grid))
+        say(f"the best acoustic scale, {best[0]}, is the last of decode.acoustic_scales; try more beyond it")
+    return Tuning(Point(*best, wers[best]), tuple(Point(*setting, wer) for setting, wer in sorted(wers.items())))
 
 
-def _nearest(scales: list[float], scale: float) -> float:
-    return min(scales, key=lambda other: abs(math.log(other / scale)))
-
-
-def _eccentricity(point: tuple[float, float], scales: list[float], penalties: list[float]) -> float:
-    axes = zip(point, (scales, penalties), strict=True)
-    return sum(abs(values.index(value) - (len(values) - 1) / 2) / len(values) for value, values in axes)
-
-
-def _wer(references: Mapping[str, Sequence[str]], hypotheses: Mapping[str, Sequence[str]]) -> float:
-    missing = [utterance for utterance in hypotheses if not references.get(utterance)]
-    if missing or not hypotheses:
-        raise Speech3Error(
-            f"dev: {', '.join(missing[:5])}: no reference words to tune on"
-            if missing
-            else "dev: no utterances to tune on"
-        )
-    pairs = [(" ".join(references[utterance]), " ".join(words)) for utterance, words in hypotheses.items()]
-    return float(jiwer.wer([reference for reference, _ in pairs], [hypothesis for _, hypothesis in pairs]))
+def _wer(references: Mapping[str, Sequence[str]], found: Mapping[str, Sequence[Sequence[str]]], index: int) -> float:
+    missing = [utterance for utterance in found if not references.get(utterance)]
+    if not found or missing:
+        raise Speech3Error(f"dev: no words to tune on for {', '.join(missing[:5]) or 'there are no utterances'}")
+    truth = [" ".join(references[utterance]) for utterance in found]
+    return float(jiwer.wer(truth, [" ".join(words[index]) for words in found.values()]))

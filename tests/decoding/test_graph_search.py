@@ -1,0 +1,134 @@
+"""The graph and the search together against an exhaustive enumeration of all that could have been said."""
+
+import numpy as np
+import pytest
+import toys
+
+from speech3.config import DecodeConfig
+from speech3.decoding.grammar import one_word
+from speech3.decoding.graph import build_graph, load_graph
+from speech3.decoding.kneser_ney import estimate
+from speech3.decoding.search import decode, decode_settings
+from speech3.errors import Speech3Error
+from speech3.hmm.lexicon import Lexicon, Pronunciation
+
+WIDE = DecodeConfig(beam=500.0, max_active=100000)
+FRAMES = 13  # room for four one-phone words
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    """Build each toy recogniser once: (context, order of the LM or the grammar) to (hmm, graph, costs of sentences)."""
+    made = {}
+
+    def make(context, lm):
+        if (context, lm) not in made:
+            hmm = toys.toy_hmm(context=context)
+            out = tmp_path_factory.mktemp("graph")
+            if lm == "one-word":
+                grammar = one_word(hmm.lexicon)
+                language = {(word,): np.log(4) for word in ("A", "AB", "BA", "BA2")}
+            else:
+                grammar = toys.bigram(lm)
+                language = toys.sentences(grammar, FRAMES // 3)
+            build_graph(hmm, grammar, out)
+            made[context, lm] = hmm, load_graph(out), language
+        return made[context, lm]
+
+    return make
+
+
+@pytest.mark.parametrize("lm", [1, 2, 3, "one-word"])
+@pytest.mark.parametrize("context", [False, True], ids=["monophones", "triphones"])
+def test_best_path_is_that_of_an_exhaustive_search(toy, context, lm):
+    hmm, graph, language = toy(context, lm)
+    winners = set()
+    for seed in range(5):
+        scores_TP = toys.random_scores(hmm, FRAMES, seed)
+        (found,) = decode(graph, [("u", scores_TP)], WIDE, 0.4).hypotheses
+        costs = toys.exhaustive(hmm, language, np.float32(0.4) * scores_TP)
+        best = min(costs, key=costs.__getitem__)
+        winners.add(best)
+        assert found.reached_final
+        assert found.cost == pytest.approx(costs[best], abs=2e-3)
+        assert costs[found.words] == pytest.approx(costs[best], abs=2e-3)
+    assert len(winners) > 1, "the seeds should make different sentences win"
+
+
+def test_word_penalty_is_a_cost_of_each_word(toy):
+    hmm, graph, _ = toy(True, 2)
+    lengths = []
+    for penalty in (-4.0, 0.0, 4.0):
+        language = toys.sentences(toys.bigram(), FRAMES // 3, penalty)
+        scores_TP = toys.random_scores(hmm, FRAMES, 1)
+        (found,) = decode(graph, [("u", scores_TP)], WIDE, 0.3, penalty).hypotheses
+        costs = toys.exhaustive(hmm, language, np.float32(0.3) * scores_TP)
+        assert found.cost == pytest.approx(min(costs.values()), abs=2e-3)
+        lengths.append(len(found.words))
+    assert lengths[0] > lengths[2]
+
+
+def test_silence_spelled_in_the_lexicon_is_told_from_optional_silence(tmp_path):
+    lexicon = Lexicon((Pronunciation("A", ("a",)), Pronunciation("B", ("b",)), Pronunciation("C", ("SIL", "a"))), 0.4)
+    hmm, lm = toys.toy_hmm(lexicon, context=True), estimate([["A", "C", "B"], ["C"], ["B", "A"], ["A"]], 2)
+    build_graph(hmm, lm, tmp_path)
+    scores_TP = toys.random_scores(hmm, FRAMES, 3)
+    (found,) = decode(load_graph(tmp_path), [("u", scores_TP)], WIDE, 1.0).hypotheses
+    costs = toys.exhaustive(hmm, toys.sentences(lm, 4), scores_TP)
+    assert found.cost == pytest.approx(min(costs.values()), abs=2e-3)
+
+
+def test_pdfs_of_the_path_explain_its_acoustic_cost(toy):
+    hmm, graph, _ = toy(True, 2)
+    scores_TP = toys.random_scores(hmm, 30, 9)
+    (found,) = decode(graph, [("u", scores_TP)], WIDE, 0.5).hypotheses
+    assert len(found.pdfs_T) == 30
+    assert found.acoustic_cost == pytest.approx(-0.5 * scores_TP[np.arange(30), found.pdfs_T].sum(), abs=1e-3)
+
+
+def test_processes_give_what_one_process_gives_in_order(toy):
+    hmm, graph, _ = toy(True, 2)
+    scores = [(f"u{seed}", toys.random_scores(hmm, 20 + seed, seed)) for seed in range(9)]
+    alone, together = (decode(graph, iter(scores), WIDE, 0.3, 0.5, jobs) for jobs in (1, 2))
+    assert [h.utterance for h in together.hypotheses] == [name for name, _ in scores]
+    assert [(h.words, h.cost) for h in together.hypotheses] == [(h.words, h.cost) for h in alone.hypotheses]
+
+
+def test_several_settings_give_what_single_decodings_give(toy):
+    hmm, graph, _ = toy(False, 2)
+    scores = [(f"u{seed}", toys.random_scores(hmm, 20, seed)) for seed in range(4)]
+    settings = [(0.1, 0.0), (1.0, -2.0), (0.1, 3.0)]
+    found = decode_settings(graph, scores, WIDE, settings)
+    for index, (scale, penalty) in enumerate(settings):
+        singly = decode(graph, scores, WIDE, scale, penalty).hypotheses
+        assert [words[index] for words in found.values()] == [h.words for h in singly]
+
+
+def test_utterances_whose_search_dies_are_reported(toy):
+    hmm, graph, _ = toy(False, "one-word")
+    good = toys.random_scores(hmm, 20, 0)
+    dead = good.copy()
+    dead[10] = -np.inf
+    scores = [("good", good), ("short", good[:2]), ("none", good[:0]), ("dead", dead)]
+    decoding = decode(graph, scores, WIDE, 1.0, max_failed=1.0)
+    assert [h.utterance for h in decoding.hypotheses] == ["good"]
+    assert set(decoding.failed) == {"short", "none", "dead"}
+    assert "no frames" in decoding.failed["none"]
+    with pytest.raises(Speech3Error, match=r"3 of 4 utterances.*short"):
+        decode(graph, scores, WIDE, 1.0)
+    with pytest.raises(Speech3Error, match="1 of 1"):
+        decode(graph, scores[3:], WIDE, 1.0, max_failed=1.0)
+    with pytest.raises(Speech3Error, match="there were none"):
+        decode(graph, [], WIDE, 1.0, max_failed=1.0)
+
+
+def test_scores_that_would_crash_the_decoder_are_refused(toy):
+    hmm, graph, _ = toy(False, 2)
+    scores_TP = toys.random_scores(hmm, 20, 0)
+    with pytest.raises(Speech3Error, match=r"utt7.*8\).*9 pdfs"):
+        decode(graph, [("utt7", scores_TP[:, :-1])], WIDE, 1.0)
+    for bad in (np.nan, np.inf):
+        broken = scores_TP.copy()
+        broken[3, 4] = bad
+        with pytest.raises(Speech3Error, match=r"utt8: .*NaN or infinite"):
+            decode(graph, [("utt8", broken)], WIDE, 1.0)

@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+import toys
+
+from speech3.config import DecodeConfig
+from speech3.decoding.graph import build_graph, load_graph
+from speech3.decoding.search import decode
+from speech3.decoding.tune import tune
+from speech3.errors import Speech3Error
+
+GRID = DecodeConfig(beam=500.0, acoustic_scales=(0.02, 0.1, 0.5, 2.5), word_penalties=(-6.0, 0.0, 6.0))
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    out = tmp_path_factory.mktemp("graph")
+    build_graph(toys.toy_hmm(), toys.bigram(), out)
+    return load_graph(out)
+
+
+@pytest.fixture(scope="module")
+def scores():
+    return [(f"u{seed}", toys.random_scores(toys.toy_hmm(), 40, seed)) for seed in range(12)]
+
+
+def test_the_setting_that_made_the_references_is_found(graph, scores):
+    for scale, penalty in ((0.5, -6.0), (0.1, 0.0), (2.5, 0.0)):
+        truth = {h.utterance: h.words for h in decode(graph, scores, GRID, scale, penalty).hypotheses}
+        truth = {utterance: words or ("nothing",) for utterance, words in truth.items()}
+        found = tune(graph, lambda: scores, truth, GRID)
+        assert (found.best.acoustic_scale, found.best.word_penalty) == (scale, penalty)
+        assert found.best.wer == min(point.wer for point in found.table)
+        assert len({(p.acoustic_scale, p.word_penalty) for p in found.table}) == len(found.table) <= 12
+
+
+def test_of_equals_the_most_central_wins(graph, scores):
+    hopeless = {utterance: ("nothing", "of", "the", "kind") * 9 for utterance, _ in scores}
+    config = GRID.model_copy(update={"acoustic_scales": (0.1, 0.11, 0.12), "word_penalties": (0.0, 1.0, 2.0)})
+    found = tune(graph, lambda: scores, hopeless, config)
+    assert {point.wer for point in found.table} == {1.0}
+    assert (found.best.acoustic_scale, found.best.word_penalty) == (0.11, 1.0)
+
+
+def test_utterances_without_reference_are_named(graph, scores):
+    with pytest.raises(Speech3Error, match="u3"):
+        tune(graph, lambda: scores, {u: ("A",) for u, _ in scores if u != "u3"}, GRID)
+    with pytest.raises(Speech3Error, match="no utterances"):
+        tune(graph, lambda: [], {}, GRID)
+
+
+def test_scores_are_drawn_once_for_each_axis(graph, scores):
+    draws = []
+    tune(graph, lambda: draws.append(1) or scores, {u: ("A",) for u, _ in scores}, GRID)
+    assert 2 <= len(draws) <= 4
+    assert np.isfinite(len(draws))

@@ -1,0 +1,121 @@
+"""Toy recognisers small enough to enumerate, and the enumeration."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+
+from speech3.decoding.arpa import ArpaLm
+from speech3.decoding.kneser_ney import estimate
+from speech3.hmm.lexicon import SILENCE, Lexicon, Pronunciation
+from speech3.hmm.model import Hmm
+from speech3.hmm.tree import LEFT, RIGHT, STATES, Tree, monophone_tree
+
+SHARED = Path(__file__).parents[2].parent / "shared"
+
+# a homophone pair (AB, BA2), a word that begins another (A, AB), variants with probabilities
+LEXICON = Lexicon(
+    (
+        Pronunciation("A", ("a",)),
+        Pronunciation("AB", ("a", "b")),
+        Pronunciation("AB", ("b", "b"), 0.4),
+        Pronunciation("BA", ("b", "a")),
+        Pronunciation("BA2", ("a", "b"), 0.7),
+    ),
+    silence_prob=0.3,
+)
+TEXT = [line.split() for line in ("A AB BA", "AB AB", "BA2", "A A", "BA A AB", "BA2 BA", "AB BA A", "A")]
+
+
+def bigram(order: int = 2) -> ArpaLm:
+    return estimate(TEXT, order)
+
+
+def context_tree(phones: int, silence: int = 1) -> Tree:
+    """Spoken phones: the first state asks who stands left, the last who stands right, the middle one both."""
+    side, member, yes, no = [], [], [], []
+    root = np.zeros((phones + 1, STATES), np.int32)
+    pdfs = itertools.count()
+
+    def leaf() -> int:
+        pdf = next(pdfs)
+        return node(-1, (), pdf, pdf)
+
+    def node(asks: int, phones_in: tuple[int, ...], then: int, otherwise: int) -> int:
+        side.append(asks)
+        member.append([phone in phones_in for phone in range(phones + 1)])
+        yes.append(then)
+        no.append(otherwise)
+        return len(side) - 1
+
+    for phone in range(1, phones + 1):
+        for state in range(STATES):
+            if phone == silence:
+                root[phone, state] = leaf()
+            elif state == 0:
+                root[phone, state] = node(LEFT, (0, silence), leaf(), leaf())
+            elif state == 1:
+                inner = node(RIGHT, (2,), leaf(), leaf())
+                root[phone, state] = node(LEFT, (phone,), inner, leaf())
+            else:
+                root[phone, state] = node(RIGHT, (0, 3), leaf(), leaf())
+    arrays = np.array(side, np.int8), np.array(member), np.array(yes, np.int32), np.array(no, np.int32)
+    return Tree(root, *arrays)
+
+
+def toy_hmm(lexicon: Lexicon = LEXICON, context: bool = False, seed: int = 0) -> Hmm:
+    tree = context_tree(len(lexicon.phones)) if context else monophone_tree(len(lexicon.phones))
+    return Hmm(lexicon, tree, np.random.default_rng(seed).uniform(0.2, 0.8, tree.num_pdfs))
+
+
+def random_scores(hmm: Hmm, frames: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 3, (frames, hmm.num_pdfs)).astype(np.float32)
+
+
+def pronunciations(hmm: Hmm, words: tuple[str, ...]) -> list[tuple[float, tuple[int, ...]]]:
+    """All (cost, phones) of a word sequence: variants, and silence or none at the start and after each word."""
+    lexicon = hmm.lexicon
+    silence = [(-np.log(1 - lexicon.silence_prob), ()), (-np.log(lexicon.silence_prob), (SILENCE,))]
+    parts = [silence]
+    for word in words:
+        parts += [[(-np.log(pron.prob), pron.phones) for pron in lexicon.by_word[word]], silence]
+    return [
+        (sum(cost for cost, _ in way), tuple(lexicon.phone_ids[p] for _, phones in way for p in phones))
+        for way in itertools.product(*parts)
+    ]
+
+
+def linear_viterbi(hmm: Hmm, phones: tuple[int, ...], scores_TP: np.ndarray) -> float:
+    """Cost of the best alignment with a fixed phone sequence, in float64."""
+    padded = (0, *phones, 0)
+    pdfs = [pdf for i in range(1, len(padded) - 1) for pdf in hmm.pdfs(*padded[i - 1 : i + 2])]
+    if not pdfs or len(pdfs) > len(scores_TP):
+        return np.inf
+    stay, move = -np.log(hmm.self_loop[pdfs]), -np.log1p(-hmm.self_loop[pdfs])
+    cost = np.full(len(pdfs), np.inf)
+    cost[0] = -scores_TP[0, pdfs[0]]
+    for frame in scores_TP[1:]:
+        entered = np.concatenate([[np.inf], (cost + move)[:-1]])
+        cost = np.minimum(cost + stay, entered) - frame[pdfs]
+    return float(cost[-1] + move[-1])
+
+
+def exhaustive(hmm: Hmm, language: dict[tuple[str, ...], float], scores_TP: np.ndarray) -> dict[tuple[str, ...], float]:
+    """Cost of the best path of every word sequence of `language` (sequences and their costs)."""
+    return {
+        words: cost + min(way + linear_viterbi(hmm, phones, scores_TP) for way, phones in pronunciations(hmm, words))
+        for words, cost in language.items()
+    }
+
+
+def sentences(lm: ArpaLm, longest: int, penalty: float = 0.0) -> dict[tuple[str, ...], float]:
+    """All sentences of up to `longest` words, with their costs."""
+    costs = {}
+    for length in range(longest + 1):
+        for words in itertools.product(lm.words, repeat=length):
+            history, log10 = ["<s>"], 0.0
+            for word in (*words, "</s>"):
+                log10 += lm.log10_prob(history, word)
+                history.append(word)
+            costs[words] = -log10 * np.log(10) + penalty * length
+    return costs
