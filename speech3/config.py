@@ -185,6 +185,7 @@ class RecipeConfig(Config):
 
     corpus: str
     corpus_options: dict[str, Any] = Field({}, description="arguments of the corpus module")
+    speed_perturb: tuple[float, ...] = Field((), description="also train on copies at these speeds, such as 0.9, 1.1")
     seed: int = 1
     jobs: int = Field(0, ge=0, description="processes; 0: one per core")
     features: str = Field("fbank40_d2", description="preset in conf/features for the neural network")
@@ -272,7 +273,7 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
 
 def _expand(key: str, name: str) -> dict[str, Any]:
     kind = {"model": "models", "training": "training"}[key]
-    cls = {"model": ModelConfig, "training": TrainingConfig}[key]
+    cls: type[Config] = {"model": ModelConfig, "training": TrainingConfig}[key]
     return load_preset(cls, kind, name).model_dump()
 
 

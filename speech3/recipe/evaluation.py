@@ -19,7 +19,7 @@ from speech3.io.ark import ArkReader
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics, say
-from speech3.recipe.experiment import SPLITS, Experiment
+from speech3.recipe.experiment import Experiment
 from speech3.recipe.steps import seconds_of
 from speech3.scoring import tables
 from speech3.scoring.environment import environment
@@ -88,7 +88,7 @@ def report(e: Experiment) -> None:
         title=f"{e.recipe.corpus}: {len(e.systems)} systems",
         command=e.command,
         systems=[_system(e, system) for system in e.systems],
-        volumes=[_volume(e, split) for split in SPLITS],
+        volumes=[_volume(e, split) for split in dict.fromkeys(("train", *e.splits))],
         picture=_picture(e),
         config_yaml=yaml.safe_dump(e.recipe.model_dump(mode="json"), sort_keys=False),
         environment=environment(),

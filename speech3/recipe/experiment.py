@@ -1,6 +1,6 @@
 """One experiment: its recipe, where its files lie, and its steps in order.
 
-OUT/data/{train,dev,test}, lexicon.txt      Kaldi data directories
+OUT/data/{train,dev,test}, lexicon.txt      Kaldi data directories; train_sp if the recipe perturbs the speed
 OUT/features/PRESET/{train,dev,test}        feats.ark, feats.scp
 OUT/lm/lm.arpa.gz                           if the recipe estimates one
 OUT/mono, OUT/tri, OUT/dnn                  model directories (`speech3.decoding.recognizer`)
@@ -26,7 +26,6 @@ from speech3.recipe.steps import Step
 Prepare = Callable[..., None]
 CORPORA: dict[str, Prepare] = {"digits": digits.prepare, "fsdd": fsdd.prepare}
 NEEDS_SOURCE = frozenset({"fsdd"})
-SPLITS = ("train", "dev", "test")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +64,16 @@ class Experiment:
     def lexicon(self) -> Path:
         """The pronunciation dictionary."""
         return self.out / "data" / "lexicon.txt"
+
+    @property
+    def train(self) -> str:
+        """The split that is trained on: with its copies at other speeds, if the recipe wants some."""
+        return "train_sp" if self.recipe.speed_perturb else "train"
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that get features."""
+        return (self.train, "dev", "test")
 
     def data(self, split: str) -> Path:
         """A data directory."""
@@ -124,14 +133,17 @@ def steps(experiment: Experiment) -> list[Step]:
     from speech3.recipe import evaluation, stages
 
     e, recipe = experiment, experiment.recipe
-    data = Step(
-        "data", partial(stages.make_data, e), [recipe.corpus, recipe.corpus_options, recipe.seed],
-        [e.data(split) / "wav.scp" for split in SPLITS] + [e.lexicon],
+    data = [Step(
+        "data/corpus", partial(stages.make_data, e), [recipe.corpus, recipe.corpus_options, recipe.seed],
+        [e.data(split) / "wav.scp" for split in ("train", "dev", "test")] + [e.lexicon],
         inputs=[e.source] if e.source else [], owns=e.out / "data",
-    )  # fmt: skip
+    )]  # fmt: skip
+    if recipe.speed_perturb:
+        data.append(Step("data/speed", partial(stages.perturb_train, e), recipe.speed_perturb,
+                         [e.data(e.train) / "wav.scp"], ["data/corpus"], owns=e.data(e.train)))  # fmt: skip
     extracted = [
         Step(f"features/{Path(name).stem}", partial(stages.extract_features, e, name), config.model_dump(),
-             [e.features(name, split) / "feats.scp" for split in SPLITS], ["data"],
+             [e.features(name, split) / "feats.scp" for split in e.splits], [data[-1].name],
              owns=e.features(name, "train").parent)
         for name, config in e.presets.items()
     ]  # fmt: skip
@@ -144,7 +156,7 @@ def steps(experiment: Experiment) -> list[Step]:
         Step("hmm/tri", partial(stages.train_tri, e), hmm["tri"],
              [e.model("tri") / "model.safetensors"], ["hmm/mono"], owns=e.model("tri")),
         Step("hmm/align", partial(stages.align_data, e), None,
-             [e.alignment(split) / "ali.ark" for split in ("train", "dev")], ["hmm/tri"]),
+             [e.alignment(split) / "ali.ark" for split in (e.train, "dev")], ["hmm/tri"]),
     ]  # fmt: skip
     network = e.network
     training = [
@@ -165,14 +177,14 @@ def steps(experiment: Experiment) -> list[Step]:
         [e.out / "score" / system / "score.json" for system in e.systems], [step.name for step in decoding],
     )  # fmt: skip
     report = Step("report", partial(evaluation.report, e), None, [e.out / "report.html"], ["score"])
-    return [data, *extracted, *hmms, *_graph_steps(e, stages), *training, *decoding, score, report]
+    return [*data, *extracted, *hmms, *_graph_steps(e, stages), *training, *decoding, score, report]
 
 
 def _graph_steps(e: Experiment, stages: Any) -> list[Step]:
     lm = e.recipe.lm
     given = [Path(path) for path in (lm.text, lm.arpa) if path]
     arpa = [] if lm.grammar else [e.out / "lm" / "lm.arpa.gz"]
-    model = Step("graph/lm", partial(stages.make_lm, e), lm.model_dump(), arpa, ["data"], given)
+    model = Step("graph/lm", partial(stages.make_lm, e), lm.model_dump(), arpa, ["data/corpus"], given)
     return [model] + [
         Step(f"graph/{name}", partial(stages.make_graph, e, name), lm.grammar,
              [e.model(name) / "graph" / "HCLG.fst"], ["graph/lm", f"hmm/{name}"])

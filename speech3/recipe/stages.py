@@ -8,6 +8,7 @@ import numpy as np
 
 from speech3.config import TrainConfig
 from speech3.corpus.datadir import read_datadir
+from speech3.corpus.perturb import perturb_speed
 from speech3.decoding.arpa import read_arpa, write_arpa
 from speech3.decoding.grammar import one_word
 from speech3.decoding.graph import build_graph
@@ -27,7 +28,7 @@ from speech3.hmm.workers import Workers
 from speech3.io.ark import ArkReader, read_int_ark
 from speech3.io.atomic import write_text
 from speech3.io.progress import Metrics, say
-from speech3.recipe.experiment import CORPORA, SPLITS, Experiment
+from speech3.recipe.experiment import CORPORA, Experiment
 
 
 def make_data(e: Experiment) -> None:
@@ -41,21 +42,26 @@ def make_data(e: Experiment) -> None:
     prepare(e.source, e.out / "data", e.recipe.seed, **options)
 
 
+def perturb_train(e: Experiment) -> None:
+    """Add copies of the training data at other speeds."""
+    perturb_speed(read_datadir(e.data("train")), e.data(e.train), e.recipe.speed_perturb, jobs=e.jobs)
+
+
 def extract_features(e: Experiment, preset: str) -> None:
     """Extract all splits."""
-    for split in SPLITS:
+    for split in e.splits:
         report = extract(read_datadir(e.data(split)), e.features(preset, split), e.presets[preset], e.jobs)
         for utterance, reason in report.skipped.items():
             say(f"  skipped {utterance}: {reason}")
 
 
 def _training_material(e: Experiment) -> tuple[Transcripts, ArkReader, Path]:
-    directory = e.features(e.recipe.hmm.features, "train")
+    directory = e.features(e.recipe.hmm.features, e.train)
     feats = ArkReader(directory / "feats.scp")
     lexicon = read_lexicon(e.lexicon, e.recipe.hmm.silence_prob)
-    texts = {key: utterance.text for key, utterance in read_datadir(e.data("train")).utterances.items()}
+    texts = {key: utterance.text for key, utterance in read_datadir(e.data(e.train)).utterances.items()}
     transcripts = usable_transcripts(texts, lexicon, feats)
-    check_bad(transcripts.bad, len(feats), f"{e.data('train')}")
+    check_bad(transcripts.bad, len(feats), str(e.data(e.train)))
     return transcripts, feats, directory / "features.yaml"
 
 
@@ -94,7 +100,7 @@ def train_tri(e: Experiment) -> None:
 def align_data(e: Experiment) -> None:
     """Align train and dev with the triphones."""
     recognizer = load_recognizer(e.model("tri"))
-    for split in ("train", "dev"):
+    for split in (e.train, "dev"):
         feats = ArkReader(e.features(e.recipe.hmm.features, split) / "feats.scp")
         align_split(recognizer, feats, e.data(split), e.alignment(split), e.jobs)
 
@@ -140,7 +146,7 @@ def make_graph(e: Experiment, system: str) -> None:
 def pack_frames(e: Experiment) -> None:
     """Put features and senones of train and dev into packed files."""
     hmm = load_hmm(e.model("tri"))
-    for split, name in (("train", "train.frames"), ("dev", "heldout.frames")):
+    for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
         directory = e.features(e.recipe.features, split)
         feats, senones = ArkReader(directory / "feats.scp"), read_int_ark(e.alignment(split) / "ali.ark")
         report = pack(
@@ -148,7 +154,7 @@ def pack_frames(e: Experiment) -> None:
         )
         for utterance, reason in report.skipped.items():
             say(f"  left out {utterance}: {reason}")
-    shutil.copyfile(e.features(e.recipe.features, "train") / "features.yaml", e.out / "frames" / "features.yaml")
+    shutil.copyfile(e.features(e.recipe.features, e.train) / "features.yaml", e.out / "frames" / "features.yaml")
 
 
 def train_network(e: Experiment) -> None:

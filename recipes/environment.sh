@@ -1,0 +1,57 @@
+# Sourced by recipes/run.sh and tests/run.sh: puts an environment with speech3 on PATH.
+#   speech3_environment ROOT EXTRAS
+# An active environment that already has this checkout's speech3 is used as it is. Else ROOT/.venv is made, once for
+# each pyproject.toml and set of extras. A torch that the Python already has is used; else `pip install torch==2.13.0`
+# is asked for first, which takes a local CPU build where there is one.
+
+_speech3_python() {
+    local python
+    for python in python3 python3.13 python3.12 python3.11; do
+        if command -v "$python" >/dev/null &&
+            "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then
+            command -v "$python"
+            return
+        fi
+    done
+    echo "error: Python 3.11, 3.12 or 3.13 is needed and none was found on PATH" >&2
+    return 1
+}
+
+_speech3_has_torch() {
+    "$1" -c '
+import re, sys
+from importlib.metadata import version
+sys.exit(not (2, 11) <= tuple(int(n) for n in re.findall(r"\d+", version("torch"))[:2]) < (2, 14))' 2>/dev/null
+}
+
+speech3_environment() {
+    local root=$1 extras=$2 venv=$1/.venv python stamp
+    if [ -n "${VIRTUAL_ENV:-}" ] && [ "$VIRTUAL_ENV" != "$venv" ] &&
+        (cd / && python -c "import speech3, sys; sys.exit(not speech3.__file__.startswith('$root/'))") 2>/dev/null; then
+        return
+    fi
+    stamp=$venv/.speech3-$extras-$(cksum <"$root/pyproject.toml" | tr ' ' -)
+    if [ ! -e "$stamp" ]; then
+        echo "setting up $venv (once; some minutes)" >&2
+        if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -c '' 2>/dev/null; then
+            python=$(_speech3_python) || return 1
+            local options=(--clear)
+            if _speech3_has_torch "$python"; then options+=(--system-site-packages); fi
+            "$python" -m venv "${options[@]}" "$venv" || {
+                echo "error: $python cannot make a virtual environment (on Debian: apt install python3-venv)" >&2
+                return 1
+            }
+        fi
+        if ! _speech3_has_torch "$venv/bin/python"; then
+            "$venv/bin/python" -m pip install --quiet "torch==2.13.0" ||
+                echo "torch 2.13.0 could not be installed; pip now chooses" >&2
+        fi
+        "$venv/bin/python" -m pip install --quiet --editable "$root[$extras]" >&2 || {
+            echo "error: installing speech3 into $venv failed (see above); remove $venv to begin again" >&2
+            return 1
+        }
+        touch "$stamp"
+    fi
+    # shellcheck disable=SC1091
+    . "$venv/bin/activate"
+}

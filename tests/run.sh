@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Everything that CI checks: formatting, lint, types, tests. Sets up an environment in .venv if there is none.
+#   tests/run.sh [pytest arguments]
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+. "$root/recipes/environment.sh"
+speech3_environment "$root" espeak,dev
+cd "$root"
+ruff format --check .
+ruff check .
+mypy
+exec python -m pytest "$@"
