@@ -272,9 +272,9 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
 
 
 def _expand(key: str, name: str) -> dict[str, Any]:
-    kind = {"model": "models", "training": "training"}[key]
-    cls: type[Config] = {"model": ModelConfig, "training": TrainingConfig}[key]
-    return load_preset(cls, kind, name).model_dump()
+    if key == "model":
+        return load_preset(ModelConfig, "models", name).model_dump()
+    return load_preset(TrainingConfig, "training", name).model_dump()
 
 
 def _set(values: dict[str, Any], keys: list[str], value: Any, override: str) -> None:

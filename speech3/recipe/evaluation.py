@@ -9,7 +9,7 @@ import yaml
 
 from speech3.config import FeatureConfig, load_preset
 from speech3.corpus import audio
-from speech3.corpus.datadir import DataDir, read_datadir
+from speech3.corpus.datadir import read_datadir
 from speech3.decoding.output import write_decoding
 from speech3.decoding.recognizer import DecodeSettings, load_recognizer
 from speech3.decoding.tune import Tuning, tune
@@ -114,15 +114,8 @@ def _system(e: Experiment, system: str) -> System:
 
 def _volume(e: Experiment, split: str) -> Volume:
     data = read_datadir(e.data(split))
-    seconds = sum(_duration_s(data, key) for key in data.utterances)
+    seconds = sum(audio.durations_s(data).values())
     return Volume(split, len(data.utterances), len(data.speakers()), seconds / 3600)
-
-
-def _duration_s(data: DataDir, key: str) -> float:
-    utterance = data.utterances[key]
-    if utterance.end_s is not None:
-        return utterance.end_s - utterance.start_s
-    return audio.info(data.recordings[utterance.recording], directory=data.path).duration_s - utterance.start_s
 
 
 def _picture(e: Experiment) -> AlignedUtterance:

@@ -1,0 +1,31 @@
+"""`speech3 transcribe`: recordings in, text out."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="Model directory, such as exp/digits/dnn.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="wav, flac, ogg, mp3 or NIST sphere.")],
+    ctm: Annotated[bool, typer.Option("--ctm", help="Print CTM: file, channel, start, duration, word.")] = False,
+) -> None:
+    """Print the text of recordings, one line a file.
+
+    `speech3 transcribe exp/digits/dnn hello.wav more.flac`
+
+    Recordings of another sample rate than the model's are resampled, channels are mixed. With `--ctm` every word comes
+    on a line of its own with its time in seconds.
+    """
+    from speech3.decoding.apply import transcribe
+    from speech3.decoding.recognizer import load_recognizer
+
+    for result in transcribe(load_recognizer(model), files, times=ctm):
+        if ctm:
+            for word in result.words:
+                print(f"{result.name} 1 {word.start_s:.3f} {word.end_s - word.start_s:.3f} {word.label}")
+        elif len(files) > 1:
+            print(f"{result.name} {result.text}".rstrip())
+        else:
+            print(result.text)

@@ -1,0 +1,76 @@
+"""A recogniser applied to what users have: data directories and sound files."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from speech3.corpus import audio
+from speech3.corpus.datadir import DataDir
+from speech3.decoding.output import word_times
+from speech3.decoding.recognizer import Recognizer
+from speech3.errors import Speech3Error
+from speech3.features.compute import finish, static_features
+from speech3.features.extract import extract
+from speech3.hmm.times import Stretch
+from speech3.io.ark import ArkReader
+from speech3.io.progress import say
+
+_SHOWN = 10
+
+
+def features_for(recognizer: Recognizer, data: DataDir, jobs: int, out: Path) -> tuple[ArkReader, dict[str, str]]:
+    """Extract the features that the model wants into ``out/feats``; returns them, and why utterances have none.
+
+    Raises
+    ------
+    Speech3Error
+        More than 5 % of the utterances are bad.
+    """
+    report = extract(data, out / "feats", recognizer.features, jobs)
+    return ArkReader(out / "feats" / "feats.scp"), report.skipped
+
+
+def tell(bad: Mapping[str, str], what: str) -> None:
+    """Say which utterances were left out, and why; the first few of many."""
+    for utterance, reason in list(bad.items())[:_SHOWN]:
+        say(f"{what}: {utterance}: {reason}")
+    if len(bad) > _SHOWN:
+        say(f"{what}: {len(bad) - _SHOWN} more")
+
+
+@dataclass(frozen=True)
+class Transcription:
+    """What was said in a file, and when, if that was asked for."""
+
+    name: str
+    text: str
+    words: Sequence[Stretch]
+
+
+def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = False) -> Iterator[Transcription]:
+    """Recognise sound files, each as one utterance of a speaker of its own.
+
+    Raises
+    ------
+    Speech3Error
+        A file is missing, unreadable, shorter than a frame, or could not be decoded; it is named.
+    """
+    for path in files:
+        feats = {path.name: features_of_file(recognizer, path)}
+        decoding = recognizer.decode(feats)
+        found = decoding.hypotheses[0]
+        stretches = word_times(recognizer, feats, decoding).get(path.name, []) if times else []
+        yield Transcription(path.name, " ".join(found.words), stretches)
+
+
+def features_of_file(recognizer: Recognizer, path: Path) -> np.ndarray:
+    """Features (T, F) of one sound file, resampled and mixed as the model wants it."""
+    config = recognizer.features
+    wave_S, rate_hz = audio.read_file(path, sample_rate_hz=config.sample_frequency, resample=True, mix_channels=True)
+    feats_1TF, frames_1 = static_features(torch.from_numpy(wave_S)[None], torch.tensor([len(wave_S)]), config, rate_hz)
+    if not frames_1[0]:
+        raise Speech3Error(f"{path}: shorter than one frame ({config.frame_length:g} ms); nothing to recognise")
+    return finish([feats_1TF[0]], config)[0].numpy()
