@@ -12,7 +12,7 @@ Axes: T frames, F feature bins, P pdfs.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -56,12 +56,12 @@ class DecodeSettings:
 
     acoustic_scale: float
     word_penalty: float
-    config: DecodeConfig
+    beam: float
+    max_active: int
 
     def save(self, directory: Path | str) -> None:
         """Write decode.json."""
-        about = {"acoustic_scale": self.acoustic_scale, "word_penalty": self.word_penalty}
-        write_json(Path(directory) / "decode.json", {**about, "config": self.config.model_dump()})
+        write_json(Path(directory) / "decode.json", asdict(self))
 
 
 def load_settings(directory: Path | str) -> DecodeSettings:
@@ -69,9 +69,12 @@ def load_settings(directory: Path | str) -> DecodeSettings:
     path = Path(directory) / "decode.json"
     if not path.exists():
         raise Speech3Error(f"{path}: no such file; the model was not tuned yet: run its recipe up to `decode`")
-    about = read_json(path)
-    config = parse(DecodeConfig, about["config"], path)
-    return DecodeSettings(about["acoustic_scale"], about["word_penalty"], config)
+    try:
+        return DecodeSettings(**read_json(path))
+    except TypeError as error:
+        raise Speech3Error(
+            f"{path}: keys of another version of speech3; run the recipe's stage `decode` again"
+        ) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +109,8 @@ class Recognizer:
     def decode(self, feats: Mapping[str, np.ndarray], jobs: int = 1) -> Decoding:
         """Decode with the tuned settings."""
         tuned = self.settings
-        return decode(self.graph, self.scores(feats), tuned.config, tuned.acoustic_scale, tuned.word_penalty, jobs)
+        config = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active)
+        return decode(self.graph, self.scores(feats), config, tuned.acoustic_scale, tuned.word_penalty, jobs)
 
     def align(
         self, feats: Mapping[str, np.ndarray], texts: Mapping[str, str | None], jobs: int = 1

@@ -37,7 +37,8 @@ def decode_system(e: Experiment, system: str) -> None:
     found = tune(recognizer.graph, lambda: recognizer.scores(dev), references, e.recipe.decode, e.jobs)
     best = found.best
     say(f"  dev WER {100 * best.wer:.2f} % at acoustic scale {best.acoustic_scale:g}, penalty {best.word_penalty:g}")
-    DecodeSettings(best.acoustic_scale, best.word_penalty, e.recipe.decode).save(e.model(system))
+    settings = DecodeSettings(best.acoustic_scale, best.word_penalty, e.recipe.decode.beam, e.recipe.decode.max_active)
+    settings.save(e.model(system))
     out = e.out / "decode" / system
     write_text(out / "dev" / "tuning.txt", _table(found))
     frames = sum(len(feats_TF) for feats_TF in test.values())
