@@ -73,9 +73,10 @@ def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str) -> dict[str, An
         "lm": grammar.source, "dropped": list(grammar.dropped), "seconds": round(time.monotonic() - started, 1),
     }  # fmt: skip
     out = Path(out)
+    (out / "graph.json").unlink(missing_ok=True)  # written last: its presence says that the rest belongs together
     write_text(out / "words.txt", "".join(f"{word} {label}\n" for label, word in enumerate(grammar.words)))
     write_fst(fst, out / "HCLG.fst")
-    write_json(out / "graph.json", about)  # last: its presence says that the graph is whole
+    write_json(out / "graph.json", about)
     return about
 
 

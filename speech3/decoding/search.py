@@ -8,6 +8,7 @@ Axes: T frames, P pdfs.
 """
 
 import multiprocessing
+import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -205,6 +206,7 @@ _searcher: _Searcher | None = None  # of a worker process
 def _start_worker(searcher: _Searcher) -> None:
     global _searcher
     _searcher = searcher
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent alone answers it
     searcher.load()
 
 
