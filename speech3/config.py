@@ -83,6 +83,7 @@ class FeatureConfig(Config):
 class MonophoneConfig(Config):
     """Flat-started context-independent GMMs (Kaldi's train_mono.sh)."""
 
+    phone_iterations: int = Field(20, ge=0, description="first, with one Gaussian for all states of a phone")
     iterations: int = Field(40, ge=1)
     gaussians: int = Field(1000, ge=1, description="total of all pdfs at the end")
     max_iteration_increase: int = Field(30, description="the last iteration that splits Gaussians")
@@ -106,6 +107,8 @@ class HmmConfig(Config):
     features: str = Field("mfcc13_d2", description="preset in conf/features")
     mono: MonophoneConfig = MonophoneConfig()
     tri: TriphoneConfig = TriphoneConfig()
+    aligner_features: str = Field("mfcc13_cmvn", description="of the monophones that place the borders of phones")
+    aligner: MonophoneConfig = MonophoneConfig(gaussians=200)
     silence_prob: float = Field(0.5, gt=0, lt=1, description="of the optional silence between words")
     power: float = Field(0.25, description="Gaussians are shared out by a pdf's count to this power")
     beam: float = Field(10.0, gt=0)

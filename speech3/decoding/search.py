@@ -9,13 +9,14 @@ Axes: T frames, P pdfs.
 
 import multiprocessing
 import signal
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from speech3.decoding.fst import temporary_fst
 from speech3.decoding.graph import Graph
 from speech3.errors import Speech3Error
 
+_ALONE_S = 2.0
 Scores = Iterable[tuple[str, np.ndarray]]
 Setting = tuple[float, float]  # acoustic scale, word penalty
 
@@ -125,7 +127,11 @@ def _search(
     with ExitStack() as stack:
         paths = {penalty: stack.enter_context(_charging(graph, penalty)) for _, penalty in settings}
         searcher = _Searcher(paths, graph.words, config, tuple(settings))
-        yield from (_in_process if jobs == 1 else partial(_pooled, jobs=jobs))(searcher, _checked(graph, scores))
+        rest = iter(_checked(graph, scores))
+        # Starting processes takes a second or two; what is done by then needs none.
+        yield from _in_process(searcher, rest, seconds=None if jobs == 1 else _ALONE_S)
+        if (first := next(rest, None)) is not None:
+            yield from _pooled(searcher, chain([first], rest), jobs)
 
 
 @contextmanager
@@ -154,7 +160,10 @@ def _checked(graph: Graph, scores: Scores) -> Iterator[tuple[str, np.ndarray]]:
 
 @dataclass(eq=False)
 class _Searcher:
-    """What a process needs: sent to it without graphs, which it then loads once."""
+    """What a process needs: sent to it without graphs, which it then loads once.
+
+    A search that ends outside a final state is done again with twice and four times the beam.
+    """
 
     paths: dict[float, Path]  # for each word penalty
     words: tuple[str, ...]
@@ -179,14 +188,16 @@ class _Searcher:
             return "it has no frames"
         scaled_TP = np.ascontiguousarray(scores_TP * scale, dtype=np.float32)
         fst, decodable = self.fsts[word_penalty], kaldi_decoder.DecodableCtc(scaled_TP)
-        options = kaldi_decoder.FasterDecoderOptions(beam=self.config.beam, max_active=self.config.max_active)
-        decoder = kaldi_decoder.FasterDecoder(fst, options)
-        decoder.decode(decodable)
-        found, path = decoder.get_best_path()
+        for beam in (self.config.beam, 2 * self.config.beam, 4 * self.config.beam):
+            options = kaldi_decoder.FasterDecoderOptions(beam=beam, max_active=self.config.max_active)
+            decoder = kaldi_decoder.FasterDecoder(fst, options)
+            decoder.decode(decodable)
+            found, path = decoder.get_best_path()
+            if final := found and decoder.reached_final():
+                break
         if not found:
             return f"no path survived its {frames} frames; widen decode.beam or look at the recording"
         _, labels, words, weight = kaldifst.get_linear_symbol_sequence(path)
-        final = decoder.reached_final()
         if not final and not words:
             return f"no word ends within its {frames} frames: it is too short, or decode.beam too narrow"
         spelled = tuple(self.words[word] for word in words)
@@ -194,10 +205,16 @@ class _Searcher:
         return Hypothesis(utterance, spelled, weight.value1 + weight.value2, weight.value2, pdfs_T, final)
 
 
-def _in_process(searcher: _Searcher, scores: Scores) -> Iterator[tuple[str, list[Hypothesis | str]]]:
-    searcher.load()
+def _in_process(
+    searcher: _Searcher, scores: Scores, seconds: float | None
+) -> Iterator[tuple[str, list[Hypothesis | str]]]:
+    """Search here until `seconds` have passed (None: to the end); what is left stays in `scores`."""
+    here, start = replace(searcher), time.monotonic()
+    here.load()
     for utterance, scores_TP in scores:
-        yield utterance, searcher.search(utterance, scores_TP)
+        yield utterance, here.search(utterance, scores_TP)
+        if seconds is not None and time.monotonic() - start > seconds:
+            return
 
 
 _searcher: _Searcher | None = None  # of a worker process

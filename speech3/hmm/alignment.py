@@ -1,11 +1,12 @@
 """Alignments: which phone, in which state, in each frame. They know nothing of the model that made them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm
 from speech3.hmm.transcript import NO_WORD, TranscriptGraph
 from speech3.hmm.tree import STATES
@@ -65,12 +66,18 @@ def from_path(graph: TranscriptGraph, path: np.ndarray, score: float) -> Alignme
     return Alignment(graph.phone[at], graph.word[at], starts, graph.state[path].astype(np.int8), score)
 
 
-def equal_alignment(hmm: Hmm, words: Sequence[str], num_frames: int) -> Alignment | None:
+def evened_out(alignment: Alignment) -> Alignment:
+    """Share the frames of each phone out equally among its states."""
+    lengths = np.diff(alignment.starts)
+    place = np.arange(alignment.num_frames) - np.repeat(alignment.starts[:-1], lengths)
+    return replace(alignment, states=(place * STATES // np.repeat(lengths, lengths)).astype(np.int8))
+
+
+def equal_alignment(lexicon: Lexicon, words: Sequence[str], num_frames: int) -> Alignment | None:
     """Share the frames out equally: silence, the first pronunciation of each word, silence (a flat start).
 
     Returns None if there are fewer frames than states.
     """
-    lexicon = hmm.lexicon
     phones, index = [lexicon.silence], [NO_WORD]
     for number, word in enumerate(words):
         spoken = lexicon.by_word[word][0].phones

@@ -6,9 +6,10 @@ from typing import Protocol
 import numpy as np
 
 from speech3.hmm import gmm as mixtures
-from speech3.hmm.alignment import Alignment, equal_alignment, from_path
+from speech3.hmm.alignment import Alignment, equal_alignment, evened_out, from_path
 from speech3.hmm.clustering import ContextStats, merge_stats
 from speech3.hmm.gmm import Gmm, GmmStats
+from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm
 from speech3.hmm.tree import STATES
 from speech3.hmm.viterbi import best_path
@@ -31,16 +32,22 @@ class Pass:
     visits: np.ndarray  # (J,) and in stays
 
 
-def flat_start(share: Share, hmm: Hmm) -> dict[str, str]:
+def flat_start(share: Share, lexicon: Lexicon) -> dict[str, str]:
     """Align equally; returns the utterances that are too short, with the reason."""
     failed = {}
     for utterance, words in share.words.items():
-        alignment = equal_alignment(hmm, words, len(share.feats[utterance]))
+        alignment = equal_alignment(lexicon, words, len(share.feats[utterance]))
         if alignment is None:
             failed[utterance] = f"{len(share.feats[utterance])} frames are fewer than its phones need"
         else:
             share.alignments[utterance] = alignment
     return failed
+
+
+def even_out(share: Share) -> None:
+    """Share the frames of each phone out equally among its states."""
+    for utterance, alignment in share.alignments.items():
+        share.alignments[utterance] = evened_out(alignment)
 
 
 def realign(
@@ -108,12 +115,3 @@ def _summed(context: np.ndarray, rows: np.ndarray) -> ContextStats:
 def alignments(share: Share) -> dict[str, Alignment]:
     """Hand the current alignments over."""
     return share.alignments
-
-
-def total_variance(share: Share) -> tuple[int, np.ndarray, np.ndarray]:
-    """Count, sum and sum of squares over all frames."""
-    count, first, second = 0, np.zeros(1), np.zeros(1)
-    for utterance in share.words:
-        feats_TD = share.feats[utterance].astype(np.float64)
-        count, first, second = count + len(feats_TD), first + feats_TD.sum(0), second + (feats_TD**2).sum(0)
-    return count, first, second

@@ -13,7 +13,7 @@ from speech3.hmm.gmm import MIN_VARIANCE, Gmm, split, split_targets, update
 from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import Pass
-from speech3.hmm.tree import monophone_tree
+from speech3.hmm.tree import STATES, Tree, context_free_tree, monophone_tree
 from speech3.hmm.workers import Workers
 from speech3.io.progress import Metrics, progress
 
@@ -34,21 +34,39 @@ def train_monophone(
 ) -> GmmSystem:
     """Train context-independent GMMs from a flat start.
 
+    Kaldi's flat start shares each utterance's frames out among the states of its phones and goes on from there. With
+    few words that ends in a poor optimum, for nothing tells the states of neighbouring phones apart. So the phones are
+    found first, with one Gaussian for each, then their states.
+
     Raises
     ------
     Speech3Error
         No utterance is long enough for its phones.
     """
-    tree = monophone_tree(len(lexicon.phones))
+    phones = len(lexicon.phones)
+    workers.run(passes.flat_start, lexicon)
+    one_pdf_each = context_free_tree(np.repeat(np.arange(phones)[:, None], STATES, axis=1))
+    hmm, gmm = _single_gaussians(workers, lexicon, one_pdf_each)
+    for _ in range(config.mono.phone_iterations):
+        workers.run(passes.realign, hmm, gmm, config.beam, config.retry_beam)
+        hmm, gmm, _ = _reestimate(workers, hmm, gmm)
+    workers.run(passes.even_out)
+    hmm, gmm = _single_gaussians(workers, lexicon, monophone_tree(phones))
+    return _train(workers, *_reestimate(workers, hmm, gmm), config, config.mono, generator, metrics, "mono")
+
+
+def _single_gaussians(workers: Workers, lexicon: Lexicon, tree: Tree) -> tuple[Hmm, Gmm]:
+    """One Gaussian for each leaf of the tree, from the current alignments."""
+    data = merge_stats(workers.run(passes.context_stats))
     hmm = Hmm(lexicon, tree, np.full(tree.num_pdfs, FIRST_SELF_LOOP))
-    sums = workers.run(passes.total_variance)
-    count, first, second = (sum(part[i] for part in sums) for i in range(3))
-    mean = first / count
-    var = np.maximum(second / count - mean**2, MIN_VARIANCE)
-    gmm = _one_gaussian_each(np.tile(mean, (hmm.num_pdfs, 1)), np.tile(var, (hmm.num_pdfs, 1)))
-    workers.run(passes.flat_start, hmm)
-    system = _reestimate(workers, hmm, gmm)
-    return _train(workers, *system, config, config.mono, generator, metrics, "mono")
+    leaf = np.array([tree.pdf(*context) for context in data.context.tolist()])
+    total = np.zeros((tree.num_pdfs, data.stats.shape[1]))
+    np.add.at(total, leaf, data.stats)
+    total[total[:, 0] < 1] = total.sum(0)  # a phone that the training data lack gets the average frame's Gaussian
+    dim = (data.stats.shape[1] - 1) // 2
+    mean = total[:, 1 : 1 + dim] / total[:, :1]
+    var = np.maximum(total[:, 1 + dim :] / total[:, :1] - mean**2, MIN_VARIANCE)
+    return hmm, Gmm(np.arange(len(mean) + 1), np.ones(len(mean)), mean, var)
 
 
 def train_triphone(
@@ -59,21 +77,8 @@ def train_triphone(
         workers.run(passes.realign, mono.hmm, mono.gmm, config.beam, config.retry_beam)
     data = merge_stats(workers.run(passes.context_stats))
     tree = build_tree(data, mono.hmm.lexicon, config.tri.leaves, config.tri.min_leaf_frames)
-    hmm = Hmm(mono.hmm.lexicon, tree, np.full(tree.num_pdfs, FIRST_SELF_LOOP))
-    dim = (data.stats.shape[1] - 1) // 2
-    leaf = np.array([tree.pdf(*context) for context in data.context.tolist()])
-    total = np.zeros((tree.num_pdfs, data.stats.shape[1]))
-    np.add.at(total, leaf, data.stats)
-    everything = total.sum(0)
-    total[total[:, 0] < 1] = everything  # a phone that the training data lack gets the average frame's Gaussian
-    mean = total[:, 1 : 1 + dim] / total[:, :1]
-    var = np.maximum(total[:, 1 + dim :] / total[:, :1] - mean**2, MIN_VARIANCE)
-    system = _reestimate(workers, hmm, _one_gaussian_each(mean, var))
-    return _train(workers, *system, config, config.tri, generator, metrics, "tri")
-
-
-def _one_gaussian_each(mean: np.ndarray, var: np.ndarray) -> Gmm:
-    return Gmm(np.arange(len(mean) + 1), np.ones(len(mean)), mean, var)
+    hmm, gmm = _single_gaussians(workers, mono.hmm.lexicon, tree)
+    return _train(workers, *_reestimate(workers, hmm, gmm), config, config.tri, generator, metrics, "tri")
 
 
 def _reestimate(workers: Workers, hmm: Hmm, gmm: Gmm) -> tuple[Hmm, Gmm, Pass]:

@@ -56,10 +56,14 @@ class Tree:
         return self._known[window]
 
 
+def context_free_tree(pdfs_PS: np.ndarray) -> Tree:
+    """Ignore the neighbours: `pdfs_PS` (P, STATES) holds the pdf of each state of each phone, from phone 1 on."""
+    root = np.zeros((len(pdfs_PS) + 1, STATES), np.int32)
+    root[1:] = pdfs_PS  # node j is the leaf of pdf j
+    pdfs = np.arange(pdfs_PS.max() + 1, dtype=np.int32)
+    return Tree(root, np.full(len(pdfs), -1, np.int8), np.zeros((len(pdfs), len(root)), bool), pdfs, pdfs.copy())
+
+
 def monophone_tree(num_phones: int) -> Tree:
-    """A leaf for each state of each phone: pdf = (phone - 1) * STATES + state."""
-    leaves = num_phones * STATES
-    root = np.zeros((num_phones + 1, STATES), np.int32)
-    root[1:] = np.arange(leaves, dtype=np.int32).reshape(num_phones, STATES)
-    pdfs = np.arange(leaves, dtype=np.int32)
-    return Tree(root, np.full(leaves, -1, np.int8), np.zeros((leaves, num_phones + 1), bool), pdfs, pdfs.copy())
+    """A pdf for each state of each phone: (phone - 1) * STATES + state."""
+    return context_free_tree(np.arange(num_phones * STATES).reshape(num_phones, STATES))

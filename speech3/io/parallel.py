@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -15,6 +16,7 @@ from speech3.io.progress import progress
 A = TypeVar("A")
 R = TypeVar("R")
 
+_ALONE_S = 2.0
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -33,15 +35,25 @@ def parallel_map(
     function
         A module-level function (or a ``functools.partial`` of one): it is pickled.
     jobs
-        1 runs in this process.
+        1 runs in this process, as does everything that takes no more than two seconds.
 
     Raises
     ------
     Speech3Error
         From `function`, or because a worker process died (the message says how).
     """
-    results = map(function, items) if jobs == 1 or len(items) <= 1 else _pool_map(function, items, jobs, label)
+    results = map(function, items) if jobs == 1 else _from_alone_to_pool(function, items, jobs, label)
     yield from progress(results, len(items), label) if show else results
+
+
+def _from_alone_to_pool(function: Callable[[A], R], items: Sequence[A], jobs: int, label: str) -> Iterator[R]:
+    # Starting processes takes a second or two, so small work is done before they would be there.
+    start = time.monotonic()
+    for done, item in enumerate(items, 1):
+        yield function(item)
+        if time.monotonic() - start > _ALONE_S and done < len(items) - 1:
+            yield from _pool_map(function, items[done:], jobs, label)
+            return
 
 
 def _pool_map(function: Callable[[A], R], items: Sequence[A], jobs: int, label: str) -> Iterator[R]:

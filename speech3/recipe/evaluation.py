@@ -121,7 +121,7 @@ def _volume(e: Experiment, split: str) -> Volume:
 
 def _picture(e: Experiment) -> AlignedUtterance:
     """A dev utterance of middling length with its spectrogram and alignment."""
-    phones, words = (read_ctm(e.alignment("dev") / f"{name}.ctm") for name in ("phones", "words"))
+    phones, words = (read_ctm(e.alignment("aligner", "dev") / f"{name}.ctm") for name in ("phones", "words"))
     by_length = sorted(phones, key=lambda key: (phones[key][-1].end_s, key))
     utterance = by_length[len(by_length) // 2]
     config = load_preset(FeatureConfig, "features", "fbank40")
@@ -139,7 +139,7 @@ def _segments(stretches: list[Stretch]) -> list[tuple[float, float, str]]:
 
 def summary(e: Experiment) -> str:
     """Where everything is, for the end of a run."""
-    rows = [("report", e.out / "report.html"), *((s, e.model(s)) for s in e.systems),
+    rows = [("report", e.out / "report.html"), *((s, e.model(s)) for s in (*e.systems, "aligner")),
             ("hypotheses", e.out / "decode"), ("tables", e.out / "score")]  # fmt: skip
     return "\n".join(f"  {name:<10} {_short(path)}" for name, path in rows)
 

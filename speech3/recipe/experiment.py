@@ -87,9 +87,9 @@ class Experiment:
         """A model directory."""
         return self.out / system
 
-    def alignment(self, split: str) -> Path:
-        """A directory of alignments made by the triphone system."""
-        return self.out / "tri" / "align" / split
+    def alignment(self, system: str, split: str) -> Path:
+        """A directory of alignments made by a GMM system: `tri` (for training) or `aligner` (for looking at)."""
+        return self.out / system / "align" / split
 
     def feature_preset(self, system: str) -> str:
         """The features that a system reads."""
@@ -98,7 +98,8 @@ class Experiment:
     @cached_property
     def presets(self) -> dict[str, FeatureConfig]:
         """The feature configs of this experiment."""
-        names = dict.fromkeys((self.recipe.hmm.features, self.recipe.features))
+        hmm = self.recipe.hmm
+        names = dict.fromkeys((hmm.features, hmm.aligner_features, self.recipe.features))
         return {name: load_preset(FeatureConfig, "features", name) for name in names}
 
 
@@ -147,16 +148,21 @@ def steps(experiment: Experiment) -> list[Step]:
              owns=e.features(name, "train").parent)
         for name, config in e.presets.items()
     ]  # fmt: skip
-    hmm_features, nn_features = (f"features/{Path(n).stem}" for n in (recipe.hmm.features, recipe.features))
-    hmm = recipe.hmm.model_dump()
-    shared = {key: value for key, value in hmm.items() if key not in ("mono", "tri")} | {"seed": recipe.seed}
+    wanted = (recipe.hmm.features, recipe.hmm.aligner_features, recipe.features)
+    hmm_features, aligner_features, nn_features = (f"features/{Path(name).stem}" for name in wanted)
+    hmm = recipe.hmm.model_dump(exclude={"features", "aligner_features"})
+    shared = {key: value for key, value in hmm.items() if key not in ("mono", "tri", "aligner")} | {"seed": recipe.seed}
     hmms = [
-        Step("hmm/mono", partial(stages.train_mono, e), [shared, hmm["mono"]],
+        Step("hmm/mono", partial(stages.train_mono, e, "mono"), [shared, hmm["mono"]],
              [e.model("mono") / "model.safetensors"], [hmm_features], owns=e.model("mono")),
         Step("hmm/tri", partial(stages.train_tri, e), hmm["tri"],
              [e.model("tri") / "model.safetensors"], ["hmm/mono"], owns=e.model("tri")),
-        Step("hmm/align", partial(stages.align_data, e), None,
-             [e.alignment(split) / "ali.ark" for split in (e.train, "dev")], ["hmm/tri"]),
+        Step("hmm/align", partial(stages.align_data, e, "tri", recipe.hmm.features, (e.train, "dev")), None,
+             [e.alignment("tri", split) / "ali.ark" for split in (e.train, "dev")], ["hmm/tri"]),
+        Step("hmm/aligner", partial(stages.train_mono, e, "aligner"), [shared, hmm["aligner"]],
+             [e.model("aligner") / "model.safetensors"], [aligner_features], owns=e.model("aligner")),
+        Step("hmm/borders", partial(stages.align_data, e, "aligner", recipe.hmm.aligner_features, ("dev",)), None,
+             [e.alignment("aligner", "dev") / "ali.ark"], ["hmm/aligner"]),
     ]  # fmt: skip
     network = e.network
     training = [
@@ -176,7 +182,7 @@ def steps(experiment: Experiment) -> list[Step]:
         "score", partial(evaluation.score_systems, e), None,
         [e.out / "score" / system / "score.json" for system in e.systems], [step.name for step in decoding],
     )  # fmt: skip
-    report = Step("report", partial(evaluation.report, e), None, [e.out / "report.html"], ["score"])
+    report = Step("report", partial(evaluation.report, e), None, [e.out / "report.html"], ["score", "hmm/borders"])
     return [*data, *extracted, *hmms, *_graph_steps(e, stages), *training, *decoding, score, report]
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -55,8 +56,8 @@ def extract_features(e: Experiment, preset: str) -> None:
             say(f"  skipped {utterance}: {reason}")
 
 
-def _training_material(e: Experiment) -> tuple[Transcripts, ArkReader, Path]:
-    directory = e.features(e.recipe.hmm.features, e.train)
+def _training_material(e: Experiment, preset: str) -> tuple[Transcripts, ArkReader, Path]:
+    directory = e.features(preset, e.train)
     feats = ArkReader(directory / "feats.scp")
     lexicon = read_lexicon(e.lexicon, e.recipe.hmm.silence_prob)
     texts = {key: utterance.text for key, utterance in read_datadir(e.data(e.train)).utterances.items()}
@@ -65,44 +66,51 @@ def _training_material(e: Experiment) -> tuple[Transcripts, ArkReader, Path]:
     return transcripts, feats, directory / "features.yaml"
 
 
-def _save(e: Experiment, name: str, system: GmmSystem, features: Path) -> None:
+def _save(e: Experiment, name: str, system: GmmSystem, features: Path, preset: str) -> None:
     out = e.model(name)
     for utterance, reason in system.failed.items():
         say(f"  not aligned: {utterance}: {reason}")
     system.hmm.save(out)
     shutil.copyfile(features, out / "features.yaml")
-    system.gmm.save(out / "model.safetensors", {"features": e.recipe.hmm.features})
+    system.gmm.save(out / "model.safetensors", {"features": preset})
 
 
-def train_mono(e: Experiment) -> None:
-    """Train the monophone GMMs."""
-    transcripts, feats, features = _training_material(e)
-    lexicon = read_lexicon(e.lexicon, e.recipe.hmm.silence_prob)
-    generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model("mono") / "metrics.jsonl")
+def train_mono(e: Experiment, name: str) -> None:
+    """Train monophone GMMs: the system `mono`, or the `aligner`, whose features have no derivatives.
+
+    Derivatives help to tell words apart, but they see four frames to either side, so with them a phone's border lies
+    wherever the first trace of its louder neighbour is.
+    """
+    hmm = e.recipe.hmm
+    preset, stage = (hmm.aligner_features, hmm.aligner) if name == "aligner" else (hmm.features, hmm.mono)
+    transcripts, feats, features = _training_material(e, preset)
+    lexicon = read_lexicon(e.lexicon, hmm.silence_prob)
+    generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model(name) / "metrics.jsonl")
     with Workers(transcripts.words, feats, e.jobs) as workers:
-        system = train_monophone(workers, lexicon, e.recipe.hmm, generator, metrics)
+        system = train_monophone(workers, lexicon, hmm.model_copy(update={"mono": stage}), generator, metrics)
     check_bad({**transcripts.bad, **system.failed}, len(feats), "monophone training")
-    _save(e, "mono", system, features)
+    _save(e, name, system, features, preset)
 
 
 def train_tri(e: Experiment) -> None:
     """Train the tied-triphone GMMs."""
-    transcripts, feats, features = _training_material(e)
+    preset = e.recipe.hmm.features
+    transcripts, feats, features = _training_material(e, preset)
     mono = GmmSystem(load_hmm(e.model("mono")), load_gmm(e.model("mono") / "model.safetensors"), {})
     generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model("tri") / "metrics.jsonl")
     with Workers(transcripts.words, feats, e.jobs) as workers:
         workers.run(passes.realign, mono.hmm, mono.gmm, e.recipe.hmm.beam, e.recipe.hmm.retry_beam)
         system = train_triphone(workers, mono, e.recipe.hmm, generator, metrics)
     check_bad({**transcripts.bad, **system.failed}, len(feats), "triphone training")
-    _save(e, "tri", system, features)
+    _save(e, "tri", system, features, preset)
 
 
-def align_data(e: Experiment) -> None:
-    """Align train and dev with the triphones."""
-    recognizer = load_recognizer(e.model("tri"))
-    for split in (e.train, "dev"):
-        feats = ArkReader(e.features(e.recipe.hmm.features, split) / "feats.scp")
-        align_split(recognizer, feats, e.data(split), e.alignment(split), e.jobs)
+def align_data(e: Experiment, name: str, preset: str, splits: Sequence[str]) -> None:
+    """Align some splits with a GMM system."""
+    recognizer = load_recognizer(e.model(name))
+    for split in splits:
+        align_split(recognizer, ArkReader(e.features(preset, split) / "feats.scp"), e.data(split),
+                    e.alignment(name, split), e.jobs)  # fmt: skip
 
 
 def align_split(recognizer: Recognizer, feats: ArkReader, data: Path, out: Path, jobs: int) -> None:
@@ -148,7 +156,7 @@ def pack_frames(e: Experiment) -> None:
     hmm = load_hmm(e.model("tri"))
     for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
         directory = e.features(e.recipe.features, split)
-        feats, senones = ArkReader(directory / "feats.scp"), read_int_ark(e.alignment(split) / "ali.ark")
+        feats, senones = ArkReader(directory / "feats.scp"), read_int_ark(e.alignment("tri", split) / "ali.ark")
         report = pack(
             e.out / "frames" / name, feats, senones, hmm.num_pdfs, utterances=list(feats), dtype=e.recipe.training.dtype
         )
