@@ -10,6 +10,9 @@ espeak marks a stop at its release; here its closure (the samples before that ar
 hand labels and where an HMM puts it. After a pause the closure cannot be told from the pause and stays with it. And
 espeak lists a Scottish "four" with an R of 0 to 25 ms; under 30 ms, the least time that three HMM states take, it
 counts as the end of the vowel. All pauses, and the silence at both ends, are ``SIL``.
+
+One kind of border espeak does not mark: after a nasal or a liquid it reports a vowel only when the vowel's beginning,
+with the transition of the formants, has been spoken (``Generate`` in its synthesize.c says so); `unmarked_border`.
 """
 
 import functools
@@ -41,6 +44,8 @@ OH_PROBABILITY = 0.4  # of saying OH for the digit 0
 MOST_DIGITS = 7
 STOPS = ("t", "t̪", "k")  # in espeak's names
 SHORTEST_R_S = 0.03
+NASALS_AND_LIQUIDS = frozenset({"N", "R", "W"})
+VOWELS = frozenset({"AH", "AO", "AY", "EH", "EY", "IH", "IY", "OW", "UW"})
 
 # Shares of the conditions, and their ranges: hard enough that a good recogniser errs, not so hard that people do.
 CONDITIONS = {"clean": 0.5, "noise": 0.3, "reverb": 0.1, "noise+reverb": 0.1}
@@ -122,6 +127,16 @@ def prepare(
             utterances = [utt for speaker, utts in spoken.items() if speaker.split == split for utt in utts]
             _write_split(utterances, staging / split)
         shutil.copyfile(_data("lexicon.txt"), staging / "lexicon.txt")
+
+
+def unmarked_border(before: str, phone: str) -> bool:
+    """Is the border between two phones of the reference one that lies inside the vowel?"""
+    return before in NASALS_AND_LIQUIDS and phone in VOWELS
+
+
+def one_vowel(before: str, phone: str) -> bool:
+    """Are two phones one vowel to espeak? FOUR is `F AO` or `F AO R` to the lexicon, but its R often part of the AO."""
+    return (before, phone) == ("AO", "R")
 
 
 def read_speakers() -> list[Speaker]:

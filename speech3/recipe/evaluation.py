@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from speech3.config import FeatureConfig, load_preset
-from speech3.corpus import audio
+from speech3.corpus import audio, digits
 from speech3.corpus.datadir import read_datadir
 from speech3.decoding.output import write_decoding
 from speech3.decoding.recognizer import DecodeSettings, load_recognizer
@@ -22,6 +22,7 @@ from speech3.io.progress import read_metrics, say
 from speech3.recipe.experiment import Experiment
 from speech3.recipe.steps import seconds_of
 from speech3.scoring import tables
+from speech3.scoring.borders import compare_borders
 from speech3.scoring.environment import environment
 from speech3.scoring.figures import AlignedUtterance
 from speech3.scoring.report import Report, System, Volume, write_report
@@ -71,6 +72,24 @@ def score_systems(e: Experiment) -> None:
         result = score_of(e, system)
         tables.write_details(e.out / "score" / system, result)
         write_json(e.out / "score" / system / "score.json", {**result.as_json(), "line": result_line(e, system)})
+
+
+def score_borders(e: Experiment) -> None:
+    """Compare the aligner with the alignment that a synthesised corpus brings along, on its clean test utterances."""
+    data, out = e.data("test"), e.out / "score" / "aligner" / "borders.json"
+    conditions = dict(line.split() for line in (data / "conditions").read_text(encoding="utf-8").splitlines())
+    reference = read_ctm(data / "reference.ctm")
+    clean = {key: track for key, track in reference.items() if conditions[key] == "clean"}
+    aligned = read_ctm(e.alignment("aligner", "test") / "phones.ctm")
+    found = compare_borders(clean, aligned, digits.one_vowel, digits.unmarked_border)
+    write_json(out, {
+        "utterances": len(clean), "mismatched": list(found.mismatched), "borders": len(found.differences_s),
+        "within_20_ms": found.within(0.020), "within_10_ms": found.within(0.010),
+        "borders_unmarked_by_the_synthesiser": len(found.apart_s),
+        "within_20_ms_unmarked_included": found.within(0.020, everything=True),
+        "median_difference_ms": 1000 * float(np.median(found.differences_s)),
+    })  # fmt: skip
+    say(f"  {found.within(0.020):.1%} of the phone borders of clean test utterances within 20 ms")
 
 
 def result_line(e: Experiment, system: str) -> str:

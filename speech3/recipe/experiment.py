@@ -26,6 +26,7 @@ from speech3.recipe.steps import Step
 Prepare = Callable[..., None]
 CORPORA: dict[str, Prepare] = {"digits": digits.prepare, "fsdd": fsdd.prepare}
 NEEDS_SOURCE = frozenset({"fsdd"})
+HAS_REFERENCE = frozenset({"digits"})  # an alignment known from the synthesiser
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,8 +162,8 @@ def steps(experiment: Experiment) -> list[Step]:
              [e.alignment("tri", split) / "ali.ark" for split in (e.train, "dev")], ["hmm/tri"]),
         Step("hmm/aligner", partial(stages.train_mono, e, "aligner"), [shared, hmm["aligner"]],
              [e.model("aligner") / "model.safetensors"], [aligner_features], owns=e.model("aligner")),
-        Step("hmm/borders", partial(stages.align_data, e, "aligner", recipe.hmm.aligner_features, ("dev",)), None,
-             [e.alignment("aligner", "dev") / "ali.ark"], ["hmm/aligner"]),
+        Step("hmm/borders", partial(stages.align_data, e, "aligner", recipe.hmm.aligner_features, ("dev", "test")),
+             None, [e.alignment("aligner", split) / "ali.ark" for split in ("dev", "test")], ["hmm/aligner"]),
     ]  # fmt: skip
     network = e.network
     training = [
@@ -182,8 +183,12 @@ def steps(experiment: Experiment) -> list[Step]:
         "score", partial(evaluation.score_systems, e), None,
         [e.out / "score" / system / "score.json" for system in e.systems], [step.name for step in decoding],
     )  # fmt: skip
+    scores = [score]
+    if recipe.corpus in HAS_REFERENCE:
+        scores.append(Step("score/borders", partial(evaluation.score_borders, e), None,
+                           [e.out / "score" / "aligner" / "borders.json"], ["hmm/borders"]))  # fmt: skip
     report = Step("report", partial(evaluation.report, e), None, [e.out / "report.html"], ["score", "hmm/borders"])
-    return [*data, *extracted, *hmms, *_graph_steps(e, stages), *training, *decoding, score, report]
+    return [*data, *extracted, *hmms, *_graph_steps(e, stages), *training, *decoding, *scores, report]
 
 
 def _graph_steps(e: Experiment, stages: Any) -> list[Step]:

@@ -1,0 +1,84 @@
+"""How well an aligner places the borders of phones, against a reference alignment.
+
+Silence is left out on both sides; the phones that are left must be the same, and are matched one to one. Borders are
+the beginning of each phone, and the end of each phone that silence follows in the reference.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from speech3.errors import Speech3Error
+from speech3.hmm.lexicon import SILENCE
+from speech3.hmm.times import Stretch
+
+
+@dataclass(frozen=True)
+class Borders:
+    """Differences (aligned minus reference, in seconds) of the borders that count, and of those set apart.
+
+    Attributes
+    ----------
+    mismatched
+        Utterances whose phones are others than the reference's; none of their borders is in the figures.
+    """
+
+    differences_s: np.ndarray
+    apart_s: np.ndarray
+    mismatched: tuple[str, ...]
+
+    def within(self, tolerance_s: float, *, everything: bool = False) -> float:
+        """Fraction of the borders no further off than that; with `everything`, those set apart too."""
+        values = np.concatenate([self.differences_s, self.apart_s]) if everything else self.differences_s
+        return float((np.abs(values) <= tolerance_s + 1e-9).mean())
+
+
+def compare_borders(
+    reference: Mapping[str, Sequence[Stretch]],
+    aligned: Mapping[str, Sequence[Stretch]],
+    merge: Callable[[str, str], bool] = lambda before, phone: False,
+    apart: Callable[[str, str], bool] = lambda before, phone: False,
+) -> Borders:
+    """Compare the utterances that both alignments have.
+
+    Parameters
+    ----------
+    merge
+        Of two phones in a row: is the second part of the first? On both sides.
+    apart
+        Of two phones in a row in the reference: is the border between them not one that the reference marks?
+
+    Raises
+    ------
+    Speech3Error
+        No utterance is in both with the same phones.
+    """
+    counted: list[float] = []
+    set_apart: list[float] = []
+    mismatched = []
+    for utterance in sorted(reference.keys() & aligned.keys()):
+        truth, found = (_merged(tracks[utterance], merge) for tracks in (reference, aligned))
+        spoken = [(index, s) for index, s in enumerate(truth) if s.label != SILENCE]
+        hypothesis = [s for s in found if s.label != SILENCE]
+        if [s.label for _, s in spoken] != [s.label for s in hypothesis]:
+            mismatched.append(utterance)
+            continue
+        for (index, true), ours in zip(spoken, hypothesis, strict=True):
+            before = truth[index - 1].label if index else SILENCE
+            (set_apart if apart(before, true.label) else counted).append(ours.start_s - true.start_s)
+            if index + 1 < len(truth) and truth[index + 1].label == SILENCE:
+                counted.append(ours.end_s - true.end_s)
+    if not counted:
+        raise Speech3Error("the two alignments share no utterance with the same phones; nothing to compare")
+    return Borders(np.array(counted), np.array(set_apart), tuple(mismatched))
+
+
+def _merged(stretches: Sequence[Stretch], merge: Callable[[str, str], bool]) -> list[Stretch]:
+    result: list[Stretch] = []
+    for stretch in stretches:
+        if result and merge(result[-1].label, stretch.label):
+            result[-1] = Stretch(result[-1].start_s, stretch.end_s, result[-1].label)
+        else:
+            result.append(stretch)
+    return result
