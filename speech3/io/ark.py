@@ -63,14 +63,14 @@ def read_scp(path: Path | str) -> dict[str, str]:
     except UnicodeDecodeError as error:
         raise Speech3Error(f"{path}: not UTF-8 text ({error})") from error
     for number, line in enumerate(lines, 1):
-        key, _, value = line.strip().partition(" ")
-        if not key:
+        if not line.strip():
             continue
-        if not value.strip():
+        key, *rest = line.split(maxsplit=1)
+        if not rest:
             raise Speech3Error(f"{path}:{number}: {key} has no value")
         if key in entries:
             raise Speech3Error(f"{path}:{number}: {key} stands here a second time")
-        entries[key] = value.strip()
+        entries[key] = rest[0].strip()
     return entries
 
 
@@ -124,9 +124,12 @@ def read_int_ark(ark: Path | str) -> dict[str, np.ndarray]:
     try:
         with contextlib.closing(_kaldi_io.open_or_fd(str(ark))) as stream:
             while key := _key(stream):
+                start = stream.tell()
                 vectors[key] = np.array(_kaldi_io.read_vec_int(stream), dtype=np.int32)
+                if stream.tell() == start:  # kaldi_io takes the end of the file for an empty vector
+                    raise EOFError(key)
     except OSError as error:
-        raise Speech3Error(f"{ark}: {error.strerror or error}") from error
+        raise Speech3Error(f"{ark}: {error.strerror or f'{error}; make it again'}") from error
     except Exception as error:
         raise Speech3Error(f"{ark}: cut short or no archive of integer vectors; make it again") from error
     return vectors

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path
@@ -16,7 +16,8 @@ def save_tensors(path: Path | str, tensors: dict[str, np.ndarray], about: dict[s
     """Write arrays and a JSON-able description atomically."""
     with atomic_path(path) as temporary:
         contiguous = {name: np.asarray(array, order="C") for name, array in tensors.items()}
-        save_file(contiguous, temporary, {"speech3": json.dumps(about)})
+        # Not safetensors' own save_file: its files are for their owner only, and its errors are no OSError.
+        temporary.write_bytes(save(contiguous, {"speech3": json.dumps(about)}))
 
 
 def load_tensors(path: Path | str, kind: str | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

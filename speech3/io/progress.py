@@ -1,6 +1,7 @@
 """Progress for people (a bar on a terminal, plain lines elsewhere) and for programs (`metrics.jsonl`)."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -9,6 +10,8 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from speech3.io.atomic import explained_disk_errors
 
 T = TypeVar("T")
 
@@ -47,13 +50,24 @@ class Metrics:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with explained_disk_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._end_cut_line()
 
     def write(self, **values: Any) -> None:
         """Append one record; a record is one write, so a killed run leaves whole lines."""
         line = json.dumps({"time": round(time.time(), 3), **values}) + "\n"
-        with self.path.open("a", encoding="utf-8") as stream:
+        with explained_disk_errors(self.path), self.path.open("a", encoding="utf-8") as stream:
             stream.write(line)
+
+    def _end_cut_line(self) -> None:
+        # A full disk may leave half a line, to which the next record must not be joined.
+        if not self.path.exists() or not self.path.stat().st_size:
+            return
+        with self.path.open("r+b") as stream:
+            stream.seek(-1, os.SEEK_END)
+            if stream.read(1) != b"\n":
+                stream.write(b"\n")
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
