@@ -1,11 +1,14 @@
 """The `speech3` program: one verb a file, thin. `main` turns a user's mistake into one line and exit status 1."""
 
+import errno
 import os
 import sys
 
 import typer
 
 from speech3.errors import Speech3Error
+
+INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
 
 app = typer.Typer(
     name="speech3",
@@ -36,8 +39,19 @@ def main() -> None:
     except Speech3Error as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        print(f"error: {error}; free some space and run the same command again", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
-        print("interrupted; what was finished is kept, the same command goes on from there", file=sys.stderr)
-        sys.exit(130)
+        _interrupted()
+        sys.exit(INTERRUPTED)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # inside a verb, typer has made that of KeyboardInterrupt
+            _interrupted()
+        raise
+
+
+def _interrupted() -> None:
+    print("interrupted; what was finished is kept, the same command goes on from there", file=sys.stderr)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from speech3.errors import Speech3Error
+from speech3.io.interrupt import deferred_interrupt
 
 # Numbers of espeak-ng's public interface (speak_lib.h), which is stable over its releases.
 _SYNCHRONOUS = 2
@@ -174,7 +175,10 @@ def synthesize(
         for parameter, value in ((_RATE, rate_wpm), (_PITCH, pitch), (_RANGE, pitch_range)):
             library.espeak_SetParameter(parameter, value, 0)
         flags = _UTF8 | (_SSML if ssml else 0)
-        status = library.espeak_Synth(encoded, ctypes.c_size_t(len(encoded) + 1), 0, 0, 0, flags, None, None)
+        with deferred_interrupt() as interrupt:  # ctypes drops an exception in a callback, and the sound with it
+            status = library.espeak_Synth(encoded, ctypes.c_size_t(len(encoded) + 1), 0, 0, 0, flags, None, None)
+        if interrupt:
+            raise KeyboardInterrupt
     events = _phone_events(raw, sample_rate_hz)
     if status != 0 or not any(event.ipa for event in events):
         raise Speech3Error(f"espeak-ng spoke nothing for {text!r} with voice {voice}; is there a word in it?")

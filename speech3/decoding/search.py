@@ -8,7 +8,6 @@ Axes: T frames, P pdfs.
 """
 
 import multiprocessing
-import signal
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +25,7 @@ from speech3.config import DecodeConfig
 from speech3.decoding.fst import temporary_fst
 from speech3.decoding.graph import Graph
 from speech3.errors import Speech3Error
+from speech3.io.parallel import end_with_parent, starting_workers
 
 _ALONE_S = 2.0
 Scores = Iterable[tuple[str, np.ndarray]]
@@ -223,7 +223,7 @@ _searcher: _Searcher | None = None  # of a worker process
 def _start_worker(searcher: _Searcher) -> None:
     global _searcher
     _searcher = searcher
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent alone answers it
+    end_with_parent()
     searcher.load()
 
 
@@ -238,7 +238,8 @@ def _pooled(searcher: _Searcher, scores: Scores, jobs: int) -> Iterator[tuple[st
     utterance = "(start of the decoding processes)"
     try:
         for name, scores_TP in scores:
-            waiting.append((name, pool.submit(_work, name, scores_TP)))
+            with starting_workers():
+                waiting.append((name, pool.submit(_work, name, scores_TP)))
             if len(waiting) > 2 * jobs:
                 utterance, future = waiting.popleft()
                 yield utterance, future.result()

@@ -19,6 +19,7 @@ from speech3.errors import Speech3Error
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.model import Hmm
 from speech3.hmm.transcript import TranscriptGraph, transcript_graph
+from speech3.io.parallel import end_with_parent, starting_workers
 
 R = TypeVar("R")
 
@@ -56,6 +57,7 @@ _share: Share | None = None
 def _start(share: Share) -> None:
     global _share
     _share = share
+    end_with_parent()
 
 
 def _call(function: Callable[..., R], arguments: tuple[Any, ...]) -> R:
@@ -75,16 +77,10 @@ class Workers:
         self._pools: list[ProcessPoolExecutor] = []
         if self._local is None:
             context = multiprocessing.get_context("spawn")
-            single = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-            saved = dict(os.environ)
-            os.environ.update(single)
-            try:
+            with starting_workers():
                 for share in shares:
                     self._pools.append(ProcessPoolExecutor(1, context, initializer=_start, initargs=(share,)))
-                    self._pools[-1].submit(os.getpid)  # starts the process while the environment is set
-            finally:
-                os.environ.clear()
-                os.environ.update(saved)
+                    self._pools[-1].submit(os.getpid)  # starts the process
 
     def run(self, function: Callable[..., R], *arguments: Any) -> list[R]:
         """Call ``function(share, *arguments)`` in every process.
@@ -110,5 +106,8 @@ class Workers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and self._pools:  # such as Ctrl-C: nobody waits for the end of a pass over much data
+            for process in multiprocessing.active_children():
+                process.terminate()
         for pool in self._pools:
             pool.shutdown(wait=True, cancel_futures=True)

@@ -37,7 +37,7 @@ def explained_disk_errors(path: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise Speech3Error(
                 f"{path}: no space left on the disk; free some and run the same command again"
             ) from error

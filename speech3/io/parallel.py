@@ -2,12 +2,15 @@
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import TypeVar
 
 from speech3.errors import Speech3Error
@@ -57,15 +60,11 @@ def _from_alone_to_pool(function: Callable[[A], R], items: Sequence[A], jobs: in
 
 
 def _pool_map(function: Callable[[A], R], items: Sequence[A], jobs: int, label: str) -> Iterator[R]:
-    # Single-threaded libraries must see these before they are imported, hence the environment and not a call.
-    saved = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(jobs, len(items)), mp_context=context, initializer=_end_with_parent)
+    pool = ProcessPoolExecutor(min(jobs, len(items)), mp_context=context, initializer=end_with_parent)
     try:
-        futures = deque(pool.submit(function, item) for item in items)
-        for name, value in saved.items():
-            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+        with starting_workers():
+            futures = deque(pool.submit(function, item) for item in items)
         while futures:  # a result that was taken is not kept: together they may be larger than memory
             yield futures.popleft().result()
     except BrokenProcessPool as error:
@@ -76,7 +75,27 @@ def _pool_map(function: Callable[[A], R], items: Sequence[A], jobs: int, label: 
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _end_with_parent() -> None:
+@contextmanager
+def starting_workers() -> Iterator[None]:
+    """Processes started in this block have one thread, and do not see Ctrl-C.
+
+    Ctrl-C reaches all processes of a terminal, but the parent alone answers it: after the block, if pressed in it.
+    """
+    # Libraries must see these before they are imported, hence the environment and not a call; likewise the mask,
+    # which a process inherits: a handler of its own would come after its imports, seconds too late.
+    saved = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    resource_tracker.ensure_running()  # its start takes SIGINT out of the mask
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        for name, value in saved.items():
+            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def end_with_parent() -> None:
     """In a worker: do not wait for work for ever when the parent was killed and cannot say that there is no more."""
     parent = multiprocessing.parent_process()
 

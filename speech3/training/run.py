@@ -22,11 +22,11 @@ from speech3.frames.minibatches import Minibatches
 from speech3.frames.packed import PackedFrames, open_packed
 from speech3.io.atomic import read_json
 from speech3.io.checkpoint import load_tensors, save_tensors
+from speech3.io.interrupt import Interrupt, deferred_interrupt
 from speech3.io.progress import Metrics, progress, say
 from speech3.models import build, network_tensors
 from speech3.models.linear import product, use
 from speech3.models.loss import cross_entropy
-from speech3.training.interrupt import Interrupt, deferred_interrupt
 from speech3.training.package import complete
 from speech3.training.rundir import RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance

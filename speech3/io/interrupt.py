@@ -1,4 +1,4 @@
-"""Ctrl-C waits until the minibatch at hand is finished, so that the checkpoint it leaves behind is whole."""
+"""Ctrl-C waits until what must not be torn is finished: a minibatch, so that its checkpoint is whole; a call from C."""
 
 import signal
 import threading
