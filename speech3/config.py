@@ -216,7 +216,9 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
         value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise Speech3Error(f"{path}: no such file") from error
-    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
+    except OSError as error:
+        raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise Speech3Error(f"{path}: not valid YAML: {error}") from error
     if not isinstance(value, dict):
         raise Speech3Error(f"{path}: expected `key: value` lines, found {type(value).__name__}")
@@ -265,9 +267,13 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
     values = read_yaml(path)
     for override in overrides or []:
         key, separator, text = override.partition("=")
-        if not separator:
+        if not separator or not key:
             raise Speech3Error(f"{override}: an override has the form key=value, as in training.max_epochs=5")
-        _set(values, key.split("."), yaml.safe_load(text), override)
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise Speech3Error(f"{override}: not valid YAML: {error}") from error
+        _set(values, key.split("."), value, override)
     for key in ("model", "training"):
         if isinstance(values.get(key), str):
             values[key] = _expand(key, values[key])

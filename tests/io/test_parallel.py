@@ -81,7 +81,7 @@ def test_workers_have_one_thread_and_the_environment_is_as_before(
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_errors_of_the_work_pass_through(jobs: int, pooled: None) -> None:
-    with pytest.raises(Speech3Error, match="^u2: unreadable$"):
+    with pytest.raises(Speech3Error, match=r"^u2: unreadable$"):
         list(parallel_map(_mistaken, range(4), jobs, "test"))
     with pytest.raises(ZeroDivisionError, match="a bug of ours"):
         list(parallel_map(_mistaken, [0, 3, 0, 0], jobs, "test"))
@@ -89,7 +89,7 @@ def test_errors_of_the_work_pass_through(jobs: int, pooled: None) -> None:
 
 def test_a_killed_worker_is_an_error_that_says_so(pooled: None) -> None:
     found = []
-    with pytest.raises(Speech3Error, match="features: a worker process died.*memory.*fewer jobs"):
+    with pytest.raises(Speech3Error, match=r"features: a worker process died.*memory.*fewer jobs"):
         for number in parallel_map(partial(_killed, parent=os.getpid()), range(6), 2, "features"):
             found.append(number)
     assert found == list(range(len(found))) and len(found) <= 2

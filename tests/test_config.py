@@ -1,0 +1,209 @@
+"""Configs: every fault names the file and the key, every preset and recipe that is shipped can be read."""
+
+from pathlib import Path
+
+import pytest
+
+from speech3 import config as module
+from speech3.config import (
+    Config,
+    DecodeConfig,
+    FeatureConfig,
+    HmmConfig,
+    LmConfig,
+    ModelConfig,
+    RecipeConfig,
+    TrainConfig,
+    TrainingConfig,
+    load_config,
+    load_preset,
+    parse,
+    presets,
+    read_yaml,
+    shipped,
+)
+from speech3.errors import Speech3Error
+
+ROOT = Path(__file__).parents[1]
+KINDS: dict[str, type[Config]] = {"features": FeatureConfig, "models": ModelConfig, "training": TrainingConfig}
+PRESETS = [(kind, path.stem) for kind in KINDS for path in sorted((ROOT / "conf" / kind).glob("*.yaml"))]
+RECIPES = sorted((ROOT / "recipes").glob("*/recipe.yaml"))
+RECIPE = "corpus: digits\nmodel: dnn_small\ntraining: sgd\nlm: {order: 2}\n"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+def test_what_is_shipped_lies_in_the_checkout() -> None:
+    assert shipped("conf") == ROOT / "conf" and shipped("recipes") == ROOT / "recipes"
+    assert shipped("data") == ROOT / "data"
+    assert {path.name for path in (ROOT / "conf").iterdir()} == set(KINDS)
+    assert all(presets(kind) for kind in KINDS) and presets("nothing") == []
+
+
+def test_what_is_shipped_lies_in_the_package_where_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ROOT", tmp_path / "speech3")
+    assert shipped("conf") == tmp_path / "conf"
+    (tmp_path / "speech3" / "_conf" / "models").mkdir(parents=True)
+    (tmp_path / "speech3" / "_conf" / "models" / "mine.yaml").write_text("family: dnn\nwidth: 7\n")
+    assert shipped("conf") == tmp_path / "speech3" / "_conf" and presets("models") == ["mine"]
+    assert load_preset(ModelConfig, "models", "mine").width == 7
+
+
+@pytest.mark.parametrize(("kind", "name"), PRESETS)
+def test_every_preset_is_read(kind: str, name: str) -> None:
+    assert name in presets(kind)
+    config = load_preset(KINDS[kind], kind, name)
+    assert load_preset(KINDS[kind], kind, str(ROOT / "conf" / kind / f"{name}.yaml")) == config
+    assert parse(KINDS[kind], config.model_dump(), name) == config
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.parent.name)
+def test_every_recipe_is_read_and_names_presets_that_exist(path: Path) -> None:
+    config = load_config(RecipeConfig, path)
+    assert config.corpus == path.parent.name
+    for name in (config.features, config.hmm.features, config.hmm.aligner_features):
+        assert load_preset(FeatureConfig, "features", name)
+    written = read_yaml(path)
+    assert config.model == load_preset(ModelConfig, "models", written["model"])
+    assert config.training == load_preset(TrainingConfig, "training", written["training"])
+
+
+def test_default_presets_exist() -> None:
+    names = {
+        HmmConfig().features,
+        HmmConfig().aligner_features,
+        RecipeConfig(corpus="x", lm=LmConfig(order=1)).features,
+    }
+    assert names <= set(presets("features"))
+
+
+def test_unknown_keys_are_named_with_their_file_and_neighbours(recipe: Path) -> None:
+    recipe.write_text(RECIPE + "sed: 2\nhmm: {mono: {gausians: 5}}\ntraining_rate: 1\n")
+    with pytest.raises(Speech3Error) as caught:
+        load_config(RecipeConfig, recipe)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3 and all(line.startswith(f"{recipe}: unknown key ") for line in lines)
+    by_key = {line.split("'")[1]: line.partition("known here: ")[2].split(", ") for line in lines}
+    assert by_key.keys() == {"sed", "training_rate", "hmm.mono.gausians"}
+    assert "seed" in by_key["sed"] and "training" in by_key["sed"] and "width" not in by_key["sed"]
+    assert "gaussians" in by_key["hmm.mono.gausians"] and "seed" not in by_key["hmm.mono.gausians"]
+
+
+def test_unknown_keys_of_presets_name_the_preset(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "wide.yaml").write_text("family: dnn\nwdth: 3\n")
+    recipe.write_text(RECIPE.replace("dnn_small", str(tmp_path / "wide.yaml")))
+    with pytest.raises(Speech3Error, match=r"wide\.yaml: unknown key 'wdth'; known here: .*width"):
+        load_config(RecipeConfig, recipe)
+    recipe.write_text(RECIPE.replace("dnn_small", "dnn_smal"))
+    with pytest.raises(Speech3Error, match=r"dnn_smal: neither a YAML file nor a preset of conf/models \(.*dnn_small"):
+        load_config(RecipeConfig, recipe)
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "message"),
+    [
+        ({"width": 0}, "width", "greater than or equal to 1"),
+        ({"family": "rnn"}, "family", "'dnn'"),
+        ({"dropout": "much"}, "dropout", "number"),
+        ({"layers": 2.5}, "layers", "integer"),
+    ],
+)
+def test_wrong_values_name_file_key_and_value(values: dict[str, object], key: str, message: str) -> None:
+    with pytest.raises(
+        Speech3Error, match=rf"^here\.yaml: {key}: .*{message}.*\(got {next(iter(values.values()))!r}\)$"
+    ):
+        parse(ModelConfig, values, "here.yaml")
+
+
+def test_what_is_required_is_named(recipe: Path) -> None:
+    recipe.write_text("corpus: digits\n")
+    with pytest.raises(Speech3Error, match=r"recipe\.yaml: lm: Field required"):
+        load_config(RecipeConfig, recipe)
+    with pytest.raises(Speech3Error, match=r"(?s)x: data: Field required.*x: hmm: .*x: model: .*x: training: "):
+        parse(TrainConfig, {}, "x")
+
+
+def test_files_that_are_no_mappings(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    for content, message in (
+        (b"- a\n", "expected `key: value` lines, found list"),
+        (b"", "expected .* found NoneType"),
+        (b"a: [1\n", "not valid YAML"),
+        (b"a: \xff\n", "not valid YAML"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(Speech3Error, match=rf"a\.yaml: {message}"):
+            read_yaml(path)
+    with pytest.raises(Speech3Error, match=r"b\.yaml: no such file"):
+        read_yaml(tmp_path / "b.yaml")
+    with pytest.raises(Speech3Error, match="cannot be read .*directory"):
+        read_yaml(tmp_path)
+
+
+def test_overrides_reach_into_presets_and_defaults(recipe: Path) -> None:
+    overrides = ["model.width=64", "training.learning_rate=1e-3", "hmm.mono.gaussians=9", "seed=4", "lm.order=3",
+                 "decode.acoustic_scales=[0.1, 0.2]"]  # fmt: skip
+    config = load_config(RecipeConfig, recipe, overrides)
+    small = load_preset(ModelConfig, "models", "dnn_small")
+    assert config.model == small.model_copy(update={"width": 64}) and small.width != 64
+    assert config.training == load_preset(TrainingConfig, "training", "sgd").model_copy(update={"learning_rate": 1e-3})
+    assert config.hmm.mono.gaussians == 9 and config.hmm.tri == HmmConfig().tri
+    assert (config.seed, config.lm.order, config.decode.acoustic_scales) == (4, 3, (0.1, 0.2))
+    assert recipe.read_text() == RECIPE
+
+
+def test_an_override_may_name_another_preset(recipe: Path) -> None:
+    config = load_config(RecipeConfig, recipe, ["model=dnn", "model.layers=1"])
+    assert config.model == load_preset(ModelConfig, "models", "dnn").model_copy(update={"layers": 1})
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed", "^seed: an override has the form key=value"),
+        ("seed.x=1", r"^seed\.x=1: seed is a value, not a group of keys"),
+        ("features.kind=mfcc", r"^features\.kind=mfcc: features is a value"),
+        ("model.wdth=3", r"unknown key 'model\.wdth'; known here: .*width"),
+        ("sed=3", "unknown key 'sed'"),
+        ("seed=many", r"seed: .*integer.*\(got 'many'\)"),
+        ("lm.arpa=x.arpa", "lm: .*exactly one of order, arpa, grammar"),
+        ("model=dnn_smal", "neither a YAML file nor a preset"),
+        ("seed=[1", r"^seed=\[1: not valid YAML"),
+        ("=3", "^=3: an override has the form key=value"),
+    ],
+)
+def test_bad_overrides(recipe: Path, override: str, message: str) -> None:
+    recipe.write_text(RECIPE + "seed: 1\nfeatures: fbank40\n")
+    with pytest.raises(Speech3Error, match=message):
+        load_config(RecipeConfig, recipe, [override])
+
+
+def test_exactly_one_language_model() -> None:
+    assert LmConfig(order=2, text="x").text == "x" and LmConfig(arpa="x").order is None
+    for values in ({}, {"text": "x"}, {"order": 2, "arpa": "x"}, {"order": 2, "grammar": "one-word"},
+                   {"order": 1, "arpa": "x", "grammar": "one-word"}):  # fmt: skip
+        with pytest.raises(Speech3Error, match=r"x\.yaml: \(whole file\): .*exactly one of order, arpa, grammar"):
+            parse(LmConfig, values, "x.yaml")
+
+
+def test_features_that_contradict_themselves() -> None:
+    assert parse(FeatureConfig, {"kind": "mfcc"}, "x").use_energy  # Kaldi's default for MFCC, and not for fbank
+    assert not parse(FeatureConfig, {"kind": "fbank"}, "x").use_energy
+    assert not parse(FeatureConfig, {"kind": "mfcc", "use_energy": False}, "x").use_energy
+    for values, message in (
+        ({"kind": "mfcc", "num_ceps": 24}, "num_ceps 24 must not exceed num_mel_bins 23"),
+        ({"norm_means": False, "norm_vars": True}, "norm_vars needs norm_means"),
+        ({"frame_shift": 30.0}, "frame_shift must not exceed frame_length"),
+    ):
+        with pytest.raises(Speech3Error, match=message):
+            parse(FeatureConfig, values, "x")
+
+
+def test_configs_do_not_change() -> None:
+    with pytest.raises(Exception, match="frozen"):
+        DecodeConfig().beam = 3.0
