@@ -30,16 +30,23 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
     Raises
     ------
     Speech3Error
-        A factor is not between a half and two, or is one; a recording cannot be read.
+        A factor is not between a half and two, or is one; a copy is there already; a recording cannot be read.
     """
     for factor in factors:
         if not 0.5 <= factor <= 2.0 or factor == 1.0:
             raise Speech3Error(f"speed factor {factor:g}: give factors from 0.5 to 2, other than 1")
     recordings = {key: moved(value, data.path, out) for key, value in data.recordings.items()}
     utterances = dict(data.utterances)
-    work = functools.partial(_copy, data=data, out=out)
-    items = [(utterance.id, factor) for factor in factors for utterance in data.utterances.values()]
-    for copy in parallel_map(work, items, jobs or available_jobs(), "speed perturbation"):
+    items = [
+        (_alone(data, utterance), factor, f"sp{factor:g}-") for factor in factors for utterance in utterances.values()
+    ]
+    names = set(utterances)
+    for alone, _, prefix in items:
+        for name in (prefix + key for key in alone.utterances):
+            if name in names:
+                raise Speech3Error(f"{name}: {data.path} already has this copy, or the factor is given twice")
+            names.add(name)
+    for copy in parallel_map(functools.partial(_copy, out=out), items, jobs or available_jobs(), "speed perturbation"):
         utterances[copy.id] = copy
         recordings[copy.id] = str((out / "wav" / f"{copy.id}.wav").resolve())
     result = DataDir(out, recordings, dict(sorted(utterances.items())))
@@ -47,15 +54,19 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
     return result
 
 
-def _copy(item: tuple[str, float], data: DataDir, out: Path) -> Utterance:
+def _alone(data: DataDir, utterance: Utterance) -> DataDir:
+    # What is sent to a process for one utterance, so that the whole directory is not sent with each.
+    return DataDir(data.path, {utterance.recording: data.recordings[utterance.recording]}, {utterance.id: utterance})
+
+
+def _copy(item: tuple[DataDir, float, str], out: Path) -> Utterance:
     from speech3.io.torchaudio_ import resample
 
-    utterance, factor = data.utterances[item[0]], item[1]
+    data, factor, prefix = item
+    (utterance,) = data.utterances.values()
     wave_S, rate_hz = audio.load(data, utterance.id, mix_channels=True)
-    name = f"sp{factor:g}-{utterance.id}"
+    name = prefix + utterance.id
     # What was recorded at factor times the rate and is played at the rate is that much slower: so resample from it.
     with atomic_path(out / "wav" / f"{name}.wav") as temporary:
         soundfile.write(temporary, resample(wave_S, round(rate_hz * factor), rate_hz), rate_hz, "PCM_16", format="WAV")
-    return replace(
-        utterance, id=name, recording=name, speaker=f"sp{factor:g}-{utterance.speaker}", start_s=0.0, end_s=None
-    )
+    return replace(utterance, id=name, recording=name, speaker=prefix + utterance.speaker, start_s=0.0, end_s=None)
