@@ -94,9 +94,9 @@ def collect(share: Share, hmm: Hmm, gmm: Gmm) -> Pass:
     return Pass(stats, frames, visits)
 
 
-def context_stats(share: Share) -> ContextStats:
-    """Gather a Gaussian's statistics for each (left, phone, right, state) along the current alignments."""
-    parts = []
+def context_stats(share: Share) -> list[ContextStats]:
+    """Gather a Gaussian's statistics for each (left, phone, right, state) along the current alignments, if any."""
+    parts: list[ContextStats] = []
     for utterance, alignment in share.alignments.items():
         feats_TD = share.feats[utterance].astype(np.float64)
         context = np.column_stack([alignment.windows()[alignment.segment], alignment.states]).astype(np.int32)
@@ -104,7 +104,7 @@ def context_stats(share: Share) -> ContextStats:
         parts.append(_summed(context, np.concatenate([ones, feats_TD, feats_TD * feats_TD], axis=1)))
         if len(parts) == 200:  # merged now and then, so memory does not grow with the data
             parts = [merge_stats(parts)]
-    return merge_stats(parts)
+    return [merge_stats(parts)] if parts else []
 
 
 def _summed(context: np.ndarray, rows: np.ndarray) -> ContextStats:

@@ -8,7 +8,7 @@ import numpy as np
 from speech3.config import HmmConfig, MonophoneConfig, TriphoneConfig
 from speech3.errors import Speech3Error
 from speech3.hmm import passes
-from speech3.hmm.clustering import build_tree, merge_stats
+from speech3.hmm.clustering import ContextStats, build_tree, merge_stats
 from speech3.hmm.gmm import MIN_VARIANCE, Gmm, split, split_targets, update
 from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm
@@ -18,6 +18,7 @@ from speech3.hmm.workers import Workers
 from speech3.io.progress import Metrics, progress
 
 FIRST_SELF_LOOP = 0.75
+NOTHING_ALIGNED = "no utterance could be aligned: are transcripts and recordings of the same data directory?"
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +56,16 @@ def train_monophone(
     return _train(workers, *_reestimate(workers, hmm, gmm), config, config.mono, generator, metrics, "mono")
 
 
+def _context_stats(workers: Workers) -> ContextStats:
+    parts = [part for parts in workers.run(passes.context_stats) for part in parts]
+    if not parts:
+        raise Speech3Error(NOTHING_ALIGNED)
+    return merge_stats(parts)
+
+
 def _single_gaussians(workers: Workers, lexicon: Lexicon, tree: Tree) -> tuple[Hmm, Gmm]:
     """One Gaussian for each leaf of the tree, from the current alignments."""
-    data = merge_stats(workers.run(passes.context_stats))
+    data = _context_stats(workers)
     hmm = Hmm(lexicon, tree, np.full(tree.num_pdfs, FIRST_SELF_LOOP))
     leaf = np.array([tree.pdf(*context) for context in data.context.tolist()])
     total = np.zeros((tree.num_pdfs, data.stats.shape[1]))
@@ -75,7 +83,7 @@ def train_triphone(
     """Grow a tree on the monophone's alignments and train a GMM for each of its leaves."""
     if not any(workers.run(passes.alignments)):
         workers.run(passes.realign, mono.hmm, mono.gmm, config.beam, config.retry_beam)
-    data = merge_stats(workers.run(passes.context_stats))
+    data = _context_stats(workers)
     tree = build_tree(data, mono.hmm.lexicon, config.tri.leaves, config.tri.min_leaf_frames)
     hmm, gmm = _single_gaussians(workers, mono.hmm.lexicon, tree)
     return _train(workers, *_reestimate(workers, hmm, gmm), config, config.tri, generator, metrics, "tri")
@@ -89,7 +97,7 @@ def _reestimate(workers: Workers, hmm: Hmm, gmm: Gmm) -> tuple[Hmm, Gmm, Pass]:
         total.frames += part.frames
         total.visits += part.visits
     if not total.stats.frames:
-        raise Speech3Error("no utterance could be aligned: are transcripts and recordings of the same data directory?")
+        raise Speech3Error(NOTHING_ALIGNED)
     self_loop = np.where(total.frames > 0, 1.0 - total.visits / np.maximum(total.frames, 1), FIRST_SELF_LOOP)
     return replace(hmm, self_loop=np.clip(self_loop, 0.01, 0.99)), update(gmm, total.stats), total
 

@@ -2,7 +2,8 @@
 
 A step's fingerprint covers its own config, the names, sizes and times of its external inputs, and the fingerprints of
 the steps it needs. It is written to ``.done/`` when the step has ended, so a killed step is begun again (and itself
-goes on from where it was, if it can).
+goes on from where it was, if it can). Beside it stands which run of the steps it needs was used, for a step may run
+again with an equal fingerprint (``--from``, or its output was lost) and the run end before those that need it.
 """
 
 import fcntl
@@ -57,14 +58,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """A step with what is known about it: its fingerprint, and why it would run (empty: it is done)."""
+    """A step with what is known about it: its fingerprint, and why it would run (empty: it is done).
+
+    `afresh`: what a killed run left is not used.
+    """
 
     step: Step
     fingerprint: str
     why: str
+    afresh: bool = False
 
 
-def _stamp(path: Path) -> Any:
+def _stamp(path: Path) -> list[Any]:
     """Names, sizes and times of a file or of everything below a directory."""
     if path.is_dir():
         return [[str(p.relative_to(path)), *_stamp(p)] for p in sorted(path.rglob("*")) if p.is_file()]
@@ -101,10 +106,9 @@ def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage
             if not path.exists():
                 raise Speech3Error(f"{path}: no such file or directory (needed by {step.name})")
         parents = [plans[name] for name in step.needs]
-        text = json.dumps(
-            [step.name, step.config, [_stamp(path) for path in step.inputs], [p.fingerprint for p in parents]],
-            sort_keys=True, default=str,
-        )  # fmt: skip
+        inputs = [[str(path), _stamp(path)] for path in step.inputs]
+        fingerprints = [parent.fingerprint for parent in parents]
+        text = json.dumps([step.name, step.config, inputs, fingerprints], sort_keys=True, default=str)
         fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
         why = _why(step, out, fingerprint, parents)
         place = stages.index(step.stage)
@@ -113,27 +117,39 @@ def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage
         if from_stage and first <= place:
             why = why or "asked for by --from"
         if place <= last:
-            plans[step.name] = Plan(step, fingerprint, why)
+            plans[step.name] = Plan(step, fingerprint, why, afresh=from_stage is not None and first <= place)
         else:
             break
     return list(plans.values())
 
 
 def _why(step: Step, out: Path, fingerprint: str, parents: Sequence[Plan]) -> str:
-    marker = _marker(out, step)
-    if not marker.exists():
+    if not _marker(out, step).exists():
         return "not done yet"
-    if read_json(marker)["fingerprint"] != fingerprint:
+    done = read_json(_marker(out, step))
+    if done["fingerprint"] != fingerprint:
         return "config or input changed"
     missing = [path for path in step.outputs if not path.exists()]
     if missing:
         return f"{missing[0]} is gone"
     again = [plan.step.name for plan in parents if plan.why]
-    return f"{again[0]} runs again" if again else ""
+    if again:
+        return f"{again[0]} runs again"
+    since = [name for name, run in _runs_of(out, step.needs).items() if done.get("used", {}).get(name, run) != run]
+    return f"{since[0]} has run again" if since else ""
+
+
+def _runs_of(out: Path, names: Sequence[str]) -> dict[str, Any]:
+    """When each of these finished steps ended, which tells its runs apart."""
+    return {name: read_json(_path(out, name)).get("ended_ns") for name in names}
+
+
+def _path(out: Path, name: str) -> Path:
+    return out / ".done" / f"{name.replace('/', '.')}.json"
 
 
 def _marker(out: Path, step: Step) -> Path:
-    return out / ".done" / f"{step.name.replace('/', '.')}.json"
+    return _path(out, step.name)
 
 
 def _begun(out: Path, step: Step) -> Path:
@@ -142,7 +158,7 @@ def _begun(out: Path, step: Step) -> Path:
 
 def seconds_of(out: Path, name: str) -> float:
     """How long a finished step took."""
-    return float(read_json(out / ".done" / f"{name.replace('/', '.')}.json")["seconds"])
+    return float(read_json(_path(out, name))["seconds"])
 
 
 @contextmanager
@@ -172,18 +188,20 @@ def run_plan(plans: Sequence[Plan], out: Path) -> None:
             if missing:
                 raise Speech3Error(f"{step.name} ended without writing {missing[0]}; please report this")
             seconds = time.monotonic() - start
-            write_json(_marker(out, step), {"fingerprint": plan.fingerprint, "seconds": round(seconds, 2)})
+            write_json(_marker(out, step), {
+                **read_json(_begun(out, step)), "seconds": round(seconds, 2), "ended_ns": time.time_ns()
+            })  # fmt: skip
             _begun(out, step).unlink()
             say(f"{head}: {seconds:.1f} s")
 
 
 def _begin(plan: Plan, out: Path) -> None:
-    begun = _begun(out, plan.step)
-    killed = begun.exists() and read_json(begun)["fingerprint"] == plan.fingerprint
+    begun, record = _begun(out, plan.step), {"fingerprint": plan.fingerprint, "used": _runs_of(out, plan.step.needs)}
+    killed = not plan.afresh and begun.exists() and read_json(begun) == record
     _marker(out, plan.step).unlink(missing_ok=True)
     if plan.step.owns and not killed:
         shutil.rmtree(plan.step.owns, ignore_errors=True)
-    write_json(begun, {"fingerprint": plan.fingerprint})
+    write_json(begun, record)
 
 
 def describe(plans: Sequence[Plan]) -> str:
