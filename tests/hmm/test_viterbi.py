@@ -93,9 +93,9 @@ def test_drawn_utterances_are_aligned_as_drawn(hmm: Hmm) -> None:
 
 
 def test_equal_alignment_shares_frames_out(hmm: Hmm) -> None:
-    alignment = equal_alignment(hmm, ["ab"], 25)
+    alignment = equal_alignment(hmm.lexicon, ["ab"], 25)
     assert isinstance(alignment, Alignment)
     counts = np.bincount(alignment.segment * STATES + alignment.states)
     assert counts.sum() == 25 and set(counts.tolist()) <= {2, 3}
-    assert equal_alignment(hmm, ["ab"], 4 * STATES) is not None
-    assert equal_alignment(hmm, ["ab"], 4 * STATES - 1) is None
+    assert equal_alignment(hmm.lexicon, ["ab"], 4 * STATES) is not None
+    assert equal_alignment(hmm.lexicon, ["ab"], 4 * STATES - 1) is None

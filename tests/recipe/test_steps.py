@@ -1,0 +1,260 @@
+"""Steps: each runs once, and again when its config, its input, its output or what it used changed; never by half."""
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from speech3.errors import Speech3Error
+from speech3.recipe.steps import Step, describe, make_plan, run_plan
+
+
+class Kitchen:
+    """Three stages: `chop` reads the market, `cook` has two parts, `eat` needs both."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.out, self.market = root, root / "out", root / "market"
+        self.market.mkdir(parents=True)
+        (self.market / "leek").write_text("green")
+        self.config = {"chop": 1, "cook/soup": 1, "cook/bread": 1, "eat": 1}
+        self.ran: list[str] = []
+        self.killed_in = ""
+
+    def steps(self) -> list[Step]:
+        needs = {"chop": [], "cook/soup": ["chop"], "cook/bread": [], "eat": ["cook/soup", "cook/bread"]}
+        return [
+            Step(name, self._work(name), config, [self._dish(name)], needs[name],
+                 [self.market] if name == "chop" else [], owns=self._dish(name).parent)
+            for name, config in self.config.items()
+        ]  # fmt: skip
+
+    def _dish(self, name: str) -> Path:
+        return self.out / name.replace("/", "_") / "dish"
+
+    def _work(self, name: str) -> Callable[[], None]:
+        def work() -> None:
+            self.ran.append(name)
+            self._dish(name).parent.mkdir(exist_ok=True)
+            left = self._dish(name).with_name("half")
+            if name == self.killed_in:
+                left.write_text("half")
+                raise KeyboardInterrupt
+            self._dish(name).write_text("continued" if left.exists() else "from scratch")
+
+        return work
+
+    def run(self, from_stage: str | None = None, to_stage: str | None = None) -> list[str]:
+        """What ran."""
+        self.ran = []
+        run_plan(make_plan(self.steps(), self.out, from_stage, to_stage), self.out)
+        return self.ran
+
+    def kill(self, name: str, **stages: str) -> None:
+        self.killed_in = name
+        with pytest.raises(KeyboardInterrupt):
+            self.run(**stages)
+        self.killed_in = ""
+
+    def dish(self, name: str) -> str:
+        return self._dish(name).read_text()
+
+    def why(self, from_stage: str | None = None) -> dict[str, str]:
+        return {plan.step.name: plan.why for plan in make_plan(self.steps(), self.out, from_stage, None)}
+
+
+ALL = ["chop", "cook/soup", "cook/bread", "eat"]
+
+
+@pytest.fixture
+def kitchen(tmp_path: Path) -> Kitchen:
+    return Kitchen(tmp_path)
+
+
+@pytest.fixture
+def done(kitchen: Kitchen) -> Kitchen:
+    assert kitchen.run() == ALL
+    return kitchen
+
+
+def test_a_finished_step_is_not_run_again(done: Kitchen) -> None:
+    assert done.run() == []
+    assert set(done.why().values()) == {""}
+
+
+def test_a_changed_config_reruns_what_depends_on_it(done: Kitchen) -> None:
+    done.config["cook/bread"] = 2
+    assert done.why() == {
+        "chop": "", "cook/soup": "", "cook/bread": "config or input changed", "eat": "config or input changed"
+    }  # fmt: skip
+    assert done.run() == ["cook/bread", "eat"]
+    assert done.run() == []
+    done.config["cook/bread"] = 1
+    assert done.run() == ["cook/bread", "eat"]
+
+
+def _longer(market: Path) -> None:
+    (market / "leek").write_text("greener")
+
+
+def _touched(market: Path) -> None:
+    status = (market / "leek").stat()
+    os.utime(market / "leek", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+
+
+def _added(market: Path) -> None:
+    (market / "deep").mkdir()
+    (market / "deep" / "egg").touch()
+
+
+def _renamed(market: Path) -> None:
+    (market / "leek").rename(market / "onion")
+
+
+@pytest.mark.parametrize("change", [_longer, _touched, _added, _renamed])
+def test_a_changed_input_reruns_what_depends_on_it(done: Kitchen, change: Callable[[Path], None]) -> None:
+    change(done.market)
+    assert done.run() == ["chop", "cook/soup", "eat"]
+    assert done.run() == []
+
+
+def test_the_same_input_elsewhere_is_another_input(done: Kitchen) -> None:
+    """Outputs may hold paths into it, as a wav.scp does."""
+    done.market = done.market.rename(done.root / "supermarket")
+    assert done.run() == ["chop", "cook/soup", "eat"]
+
+
+def test_a_missing_output_reruns_what_depends_on_it(done: Kitchen) -> None:
+    gone = done.out / "cook_soup" / "dish"
+    gone.unlink()
+    assert done.why()["cook/soup"] == f"{gone} is gone"
+    assert done.why()["eat"] == "cook/soup runs again"
+    assert done.run() == ["cook/soup", "eat"]
+
+
+@pytest.mark.parametrize(
+    ("stages", "ran"),
+    [(("cook", None), ["cook/soup", "cook/bread", "eat"]), (("eat", None), ["eat"]),
+     (("cook", "cook"), ["cook/soup", "cook/bread"]), ((None, "cook"), [])],
+)  # fmt: skip
+def test_from_and_to(done: Kitchen, stages: tuple[str | None, str | None], ran: Sequence[str]) -> None:
+    assert done.run(*stages) == ran
+
+
+def test_to_stops_early_and_the_rest_follows(kitchen: Kitchen) -> None:
+    assert kitchen.run(to_stage="chop") == ["chop"]
+    assert kitchen.run() == ALL[1:]
+
+
+@pytest.mark.parametrize(
+    ("from_stage", "to_stage", "message"),
+    [("cok", None, "no stage 'cok'; the stages are: chop, cook, eat"), (None, "ea", "no stage 'ea'"),
+     ("eat", "chop", "--from eat comes after --to chop"), ("eat", None, r"--from eat: chop .* \(not done yet\)"),
+     ("cook/soup", None, "no stage 'cook/soup'")],
+)  # fmt: skip
+def test_stages_that_cannot_be_asked_for(
+    kitchen: Kitchen, from_stage: str | None, to_stage: str | None, message: str
+) -> None:
+    with pytest.raises(Speech3Error, match=message):
+        kitchen.run(from_stage, to_stage)
+    assert kitchen.ran == []
+    assert not kitchen.out.exists()
+
+
+def test_from_needs_the_stages_before_it_as_they_would_be_now(done: Kitchen) -> None:
+    done.config["chop"] = 2
+    with pytest.raises(Speech3Error, match=r"--from cook: chop .* \(config or input changed\)"):
+        done.run("cook")
+
+
+def test_a_missing_input_names_its_step(done: Kitchen) -> None:
+    done.market.rename(done.root / "closed")
+    with pytest.raises(Speech3Error, match=f"{done.market}: no such file or directory .needed by chop"):
+        done.run()
+
+
+def test_a_killed_step_finds_what_it_left(kitchen: Kitchen) -> None:
+    kitchen.kill("cook/soup")
+    assert kitchen.why() == dict.fromkeys(["cook/soup", "cook/bread", "eat"], "not done yet") | {"chop": ""}
+    assert kitchen.run() == ALL[1:]
+    assert kitchen.dish("cook/soup") == "continued"
+    assert kitchen.dish("eat") == "from scratch"
+
+
+def test_a_killed_step_that_changed_begins_in_an_empty_directory(kitchen: Kitchen) -> None:
+    kitchen.kill("cook/soup")
+    kitchen.config["cook/soup"] = 2
+    kitchen.run()
+    assert kitchen.dish("cook/soup") == "from scratch"
+    assert not (kitchen.out / "cook_soup" / "half").exists()
+
+
+def test_from_forgets_what_a_killed_step_left(kitchen: Kitchen) -> None:
+    kitchen.kill("cook/soup")
+    kitchen.run("cook")
+    assert kitchen.dish("cook/soup") == "from scratch"
+
+
+def test_a_killed_step_begins_again_if_what_it_used_was_made_again(kitchen: Kitchen) -> None:
+    kitchen.kill("cook/soup")
+    (kitchen.out / "chop" / "dish").unlink()
+    assert kitchen.run() == ALL
+    assert kitchen.dish("cook/soup") == "from scratch"
+
+
+def test_what_ran_again_by_itself_reruns_its_users_next_time(done: Kitchen) -> None:
+    """Its fingerprint is the same as before, but an output may hold the time of day, or the program may be another."""
+    assert done.run("cook", "cook") == ["cook/soup", "cook/bread"]
+    assert done.why()["eat"] == "cook/soup has run again"
+    assert done.run() == ["eat"]
+    assert done.run() == []
+
+
+def test_killed_between_a_step_and_its_user(done: Kitchen) -> None:
+    (done.out / "chop" / "dish").unlink()
+    done.kill("cook/soup")
+    assert done.run() == ["cook/soup", "eat"]
+
+
+def test_a_step_that_fails_is_not_done(kitchen: Kitchen) -> None:
+    broken = Step("chop", lambda: None, 1, [kitchen.out / "never"])
+    with pytest.raises(Speech3Error, match=f"chop ended without writing {kitchen.out}/never"):
+        run_plan(make_plan([broken], kitchen.out, None, None), kitchen.out)
+    assert make_plan([broken], kitchen.out, None, None)[0].why == "not done yet"
+
+
+def test_two_runs_in_one_directory(done: Kitchen) -> None:
+    done.config["eat"] = 2
+    with (done.out / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(Speech3Error, match=f"{done.out}: another run is at work here"):
+            done.run()
+    assert done.ran == []
+    assert done.run() == ["eat"]
+
+
+def test_a_damaged_record_names_its_file(done: Kitchen) -> None:
+    (done.out / ".done" / "cook.soup.json").write_text("{")
+    with pytest.raises(Speech3Error, match=r"cook\.soup\.json: not valid JSON"):
+        done.run()
+
+
+def test_records_of_an_earlier_release_count(done: Kitchen) -> None:
+    for record in (done.out / ".done").glob("*.json"):
+        known = json.loads(record.read_text())
+        record.write_text(json.dumps({"fingerprint": known["fingerprint"], "seconds": 1.0}))
+    assert done.run() == []
+
+
+def test_describe(done: Kitchen) -> None:
+    done.config["eat"] = 2
+    assert describe(make_plan(done.steps(), done.out, None, None)).splitlines() == [
+        "chop: done", f"    reads:  {done.market}", f"    writes: {done.out}/chop/dish",
+        "cook/soup: done", "    reads:  chop", f"    writes: {done.out}/cook_soup/dish",
+        "cook/bread: done", "    reads:  nothing", f"    writes: {done.out}/cook_bread/dish",
+        "eat: would run (config or input changed)", "    reads:  cook/soup, cook/bread",
+        f"    writes: {done.out}/eat/dish",
+    ]  # fmt: skip
+    assert done.ran == ALL
