@@ -24,7 +24,7 @@ pytest.importorskip("espeakng_loader", reason="the built-in corpus needs espeakn
 def test_nine_of_ten_phone_borders_lie_within_20_ms(tmp_path: Path) -> None:
     hmm = load_config(RecipeConfig, shipped("recipes") / "digits" / "recipe.yaml").hmm
     features = load_preset(FeatureConfig, "features", hmm.aligner_features)
-    digits.prepare(None, tmp_path, seed=1, jobs=2, train=600, dev=6, test=120)
+    digits.prepare(None, tmp_path, seed=1, jobs=2, dev=6)
     lexicon = read_lexicon(tmp_path / "lexicon.txt")
     feats, texts = {}, {}
     for split in ("train", "test"):
