@@ -16,6 +16,7 @@ from speech3.corpus import digits
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.validate import validate
 from speech3.errors import Speech3Error
+from speech3.io import parallel
 
 pytest.importorskip("espeakng_loader", reason="the espeak extra is not installed")
 
@@ -44,7 +45,8 @@ def _digests(out: Path) -> dict[str, str]:
     return {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_same_bytes_with_more_processes(corpus: Path, tmp_path: Path) -> None:
+def test_same_bytes_with_more_processes(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_ALONE_S", -1.0)  # so little work would start no process
     digits.prepare(None, tmp_path / "again", 5, jobs=2, **SIZES)
     assert _digests(tmp_path / "again") == _digests(corpus)
     assert [path.name for path in tmp_path.iterdir()] == ["again"]

@@ -12,6 +12,7 @@ from speech3.corpus.datadir import read_datadir
 from speech3.corpus.fix import fix
 from speech3.corpus.validate import validate
 from speech3.errors import Speech3Error
+from speech3.io import parallel
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +134,8 @@ def test_text_is_not_needed_for_decoding(make, tmp_path, program):
     assert not (tmp_path / "out" / "text").exists()
 
 
-def test_pipes_and_processes(make):
+def test_pipes_and_processes(make, monkeypatch):
+    monkeypatch.setattr(parallel, "_ALONE_S", -1.0)  # so little work would start no process
     directory = make(wav_scp="u1 cat wav/u1.wav |\nu2 cat nothing.wav |\nu3 wav/u3.wav\n")
     alone, together = validate(directory, jobs=1), validate(directory, jobs=2)
     assert [str(fault) for fault in alone.faults] == [str(fault) for fault in together.faults]
