@@ -90,13 +90,15 @@ def load_graph(path: Path | str) -> Graph:
     """
     path = Path(path)
     about = read_json(path / "graph.json")
+    if not isinstance(about, dict) or not isinstance(about.get("num_pdfs"), int):
+        raise Speech3Error(f"{path / 'graph.json'}: keys of another version of speech3; build the graph again")
     fst = read_fst(path / "HCLG.fst")
     try:
         words = tuple(line.split()[0] for line in (path / "words.txt").read_text(encoding="utf-8").splitlines())
     except (OSError, IndexError, UnicodeDecodeError) as error:
         raise Speech3Error(f"{path}/words.txt: {error}; build the graph again") from error
-    check_graph(fst, int(about["num_pdfs"]), len(words), path)
-    return Graph(fst, words, int(about["num_pdfs"]), about, path)
+    check_graph(fst, about["num_pdfs"], len(words), path)
+    return Graph(fst, words, about["num_pdfs"], about, path)
 
 
 def check_graph(fst: Fst, num_pdfs: int, num_words: int, path: Path) -> None:

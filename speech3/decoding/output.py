@@ -45,4 +45,6 @@ def write_decoding(
     write_ctm(out / "hyp.ctm", word_times(recognizer, feats, decoding, jobs))
     if decoding.failed:
         write_text(out / "failed.txt", "".join(f"{u} {why}\n" for u, why in decoding.failed.items()))
+    else:
+        (out / "failed.txt").unlink(missing_ok=True)
     write_text(out / "hyp.txt", "".join(lines))

@@ -104,7 +104,11 @@ class Recognizer:
     def scores(self, feats: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
         """Log likelihoods (T, P) of each utterance, made as they are drawn."""
         for utterance, feats_TF in feats.items():
-            yield utterance, self.scorer.loglikes(feats_TF)
+            try:
+                loglikes_TP = self.scorer.loglikes(feats_TF)
+            except Speech3Error as error:
+                raise Speech3Error(f"{utterance}: {error}") from error
+            yield utterance, loglikes_TP
 
     def decode(self, feats: Mapping[str, np.ndarray], jobs: int = 1) -> Decoding:
         """Decode with the tuned settings."""

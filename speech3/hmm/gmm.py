@@ -12,6 +12,7 @@ from pathlib import Path
 import numba
 import numpy as np
 
+from speech3.errors import Speech3Error
 from speech3.io.checkpoint import load_tensors, save_tensors
 
 MIN_VARIANCE = 0.001
@@ -67,7 +68,18 @@ class Gmm:
         Returns
         -------
         (T, U) float32.
+
+        Raises
+        ------
+        Speech3Error
+            The features have another number of values a frame than the GMMs.
         """
+        dim = self.mean.shape[1]
+        if feats_TD.ndim != 2 or feats_TD.shape[1] != dim:
+            raise Speech3Error(
+                f"features of shape {feats_TD.shape}, but the model was trained on {dim} values a frame; "
+                f"extract them with the model's own feature preset"
+            )
         pdfs = np.arange(self.num_pdfs) if pdfs is None else pdfs
         sizes = np.diff(self.offset)[pdfs]
         gaussians = np.concatenate([np.arange(self.offset[j], self.offset[j + 1]) for j in pdfs])

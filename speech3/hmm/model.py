@@ -54,10 +54,14 @@ def load_hmm(directory: Path | str) -> Hmm:
     """Read what `Hmm.save` wrote; a lexicon and a tree that do not belong together are an error."""
     directory = Path(directory)
     about = read_json(directory / "hmm.json")
-    lexicon = read_lexicon(directory / "lexiconp.txt", about["silence_prob"])
-    lexicon = Lexicon(lexicon.pronunciations, lexicon.silence_prob, tuple(about["silence_phones"]))
+    try:
+        silence_prob, silence_phones, phones = (about[key] for key in ("silence_prob", "silence_phones", "phones"))
+    except (KeyError, TypeError) as error:
+        raise Speech3Error(f"{directory / 'hmm.json'}: keys of another version of speech3; train again") from error
+    lexicon = read_lexicon(directory / "lexiconp.txt", silence_prob)
+    lexicon = Lexicon(lexicon.pronunciations, lexicon.silence_prob, tuple(silence_phones))
     arrays, _ = load_tensors(directory / "tree.safetensors", "tree")
-    if list(lexicon.phones) != about["phones"] or arrays["root"].shape[0] != len(lexicon.phones) + 1:
+    if list(lexicon.phones) != phones or arrays["root"].shape[0] != len(lexicon.phones) + 1:
         raise Speech3Error(f"{directory}: lexiconp.txt has other phones than the tree was built for; restore it")
     tree = Tree(*(arrays[name] for name in ("root", "side", "member", "yes", "no")))
     return Hmm(lexicon, tree, arrays["self_loop"])

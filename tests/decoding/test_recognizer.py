@@ -1,0 +1,316 @@
+"""A model directory as users have it: read, refused where its parts do not belong together, applied to sound."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+import toys
+import yaml
+
+from speech3.config import FeatureConfig, ModelConfig
+from speech3.decoding.apply import features_of_file, tell, transcribe
+from speech3.decoding.graph import build_graph
+from speech3.decoding.output import word_times, write_decoding
+from speech3.decoding.recognizer import DecodeSettings, NetworkScorer, Recognizer, load_recognizer, load_settings
+from speech3.decoding.search import Decoding, Hypothesis
+from speech3.errors import Speech3Error
+from speech3.features.extract import features_of
+from speech3.hmm.gmm import Gmm
+from speech3.hmm.lexicon import Lexicon, Pronunciation
+from speech3.hmm.times import read_ctm
+from speech3.io.atomic import write_text
+from speech3.io.checkpoint import load_tensors, save_tensors
+from speech3.models.registry import build, network_tensors
+from speech3.training.package import complete
+
+RATE_HZ = 8000
+FEATURES = FeatureConfig(kind="fbank", num_mel_bins=8, sample_frequency=RATE_HZ, cmvn="utterance")
+PHONE_HZ = {"a": 500.0, "b": 1800.0}  # a language of two whistles
+PRONUNCIATIONS = {"A": ("a",), "AB": ("a", "b"), "BB": ("b", "b")}
+HMM = toys.toy_hmm(Lexicon(tuple(Pronunciation(*entry) for entry in PRONUNCIATIONS.items())))
+SETTINGS = DecodeSettings(acoustic_scale=0.1, word_penalty=0.0, beam=30.0, max_active=1000)
+
+
+def whistled(*segments: tuple[str, float]) -> np.ndarray:
+    """Sound of (phone or "SIL", seconds), float32 (samples,)."""
+    rng = np.random.default_rng(0)
+    parts = []
+    for phone, seconds in segments:
+        time_s = np.arange(round(seconds * RATE_HZ)) / RATE_HZ
+        tone = 0.3 * np.sin(2 * np.pi * PHONE_HZ[phone] * time_s) if phone in PHONE_HZ else 0.0 * time_s
+        parts.append(tone + 0.003 * rng.standard_normal(len(time_s)))
+    return np.concatenate(parts).astype(np.float32)
+
+
+SAID = {
+    "ab": (("AB",), (("SIL", 0.3), ("a", 0.2), ("b", 0.2), ("SIL", 0.3))),
+    "a-bb": (("A", "BB"), (("SIL", 0.25), ("a", 0.3), ("SIL", 0.2), ("b", 0.3), ("SIL", 0.3))),
+}
+
+
+def features(wave_S: np.ndarray, directory: Path) -> np.ndarray:
+    soundfile.write(directory / "x.wav", wave_S, RATE_HZ)
+    recognizer = Recognizer(directory, HMM, FEATURES, Gmm(*(np.zeros(1) for _ in range(4))))
+    return features_of_file(recognizer, directory / "x.wav")
+
+
+@pytest.fixture(scope="module")
+def gmm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One Gaussian a phone (its three states alike), placed on the sounds above."""
+    directory = tmp_path_factory.mktemp("gmm")
+    lexicon = HMM.lexicon
+    _, segments = SAID["a-bb"]
+    feats_TF = features(whistled(*segments), directory)
+    edges = np.cumsum([0, *(seconds for _, seconds in segments)])
+    seconds_T = (np.arange(len(feats_TF)) + 1.25) * 0.01
+    phone_T = np.array([lexicon.phone_ids[segments[np.searchsorted(edges, s) - 1][0]] for s in seconds_T])
+    mean_PF = np.stack([feats_TF[phone_T == p].mean(0) for p in range(1, 4)]).repeat(3, axis=0)
+    gaussians = Gmm(np.arange(HMM.num_pdfs + 1), np.ones(HMM.num_pdfs), mean_PF, np.full_like(mean_PF, 2.0))
+    model = directory / "model"
+    HMM.save(model)
+    gaussians.save(model / "model.safetensors")
+    write_text(model / "features.yaml", yaml.safe_dump(FEATURES.model_dump()))
+    build_graph(HMM, toys.estimate([["A"], ["AB"], ["BB"], ["A", "BB"]], 2), model / "graph")
+    SETTINGS.save(model)
+    return model
+
+
+@pytest.fixture
+def model(gmm: Path, tmp_path: Path) -> Path:
+    """A copy that a test may spoil."""
+    return Path(shutil.copytree(gmm, tmp_path / "model"))
+
+
+def save_network(directory: Path, num_senones: int, feat_dim: int = 8) -> tuple[torch.nn.Module, np.ndarray]:
+    """A network with random parameters and priors as training writes it."""
+    config = ModelConfig(layers=1, width=5, left_context=1, right_context=2)
+    network = build(config, feat_dim, num_senones, seed=3).eval()
+    log_prior = np.log(np.random.default_rng(1).dirichlet(np.ones(num_senones))).astype(np.float32)
+    about = {"kind": "nn", "model": config.model_dump(), "feat_dim": feat_dim, "num_senones": num_senones}
+    save_tensors(directory / "model.safetensors", {**network_tensors(network), "log_prior": log_prior}, about)
+    return network, log_prior
+
+
+@pytest.fixture
+def sounds(tmp_path: Path) -> dict[str, Path]:
+    files = {}
+    for name, (_, segments) in SAID.items():
+        files[name] = tmp_path / f"{name}.wav"
+        soundfile.write(files[name], whistled(*segments), RATE_HZ)
+    return files
+
+
+def test_recordings_become_words_with_times(model: Path, sounds: dict[str, Path]) -> None:
+    recognizer = load_recognizer(model)
+    assert recognizer.features == FEATURES and recognizer.settings == SETTINGS
+    results = list(transcribe(recognizer, list(sounds.values()), times=True))
+    assert [result.name for result in results] == ["ab.wav", "a-bb.wav"]
+    assert [tuple(result.text.split()) for result in results] == [words for words, _ in SAID.values()]
+    (ab,), (a, bb) = (result.words for result in results)
+    for stretch, label, start_s, end_s in ((ab, "AB", 0.3, 0.7), (a, "A", 0.25, 0.55), (bb, "BB", 0.75, 1.05)):
+        assert stretch.label == label
+        assert (stretch.start_s, stretch.end_s) == pytest.approx((start_s, end_s), abs=0.03)
+    assert [result.words for result in transcribe(recognizer, list(sounds.values()))] == [[], []]
+
+
+def test_recordings_of_other_rates_and_channels(model: Path, tmp_path: Path) -> None:
+    from speech3.io.torchaudio_ import resample
+
+    wave_S = whistled(*SAID["a-bb"][1])
+    path = tmp_path / "stereo.flac"
+    soundfile.write(path, np.stack([resample(wave_S, RATE_HZ, 16000)] * 2, axis=1), 16000)
+    (found,) = transcribe(load_recognizer(model), [path])
+    assert (found.name, found.text) == ("stereo.flac", "A BB")
+
+
+def test_features_of_a_file_are_those_of_the_extraction(model: Path, sounds: dict[str, Path], tmp_path: Path) -> None:
+    from speech3.corpus.datadir import DataDir, Utterance
+
+    alone = features_of_file(load_recognizer(model), sounds["ab"])
+    data = DataDir(tmp_path, {"r": str(sounds["ab"])}, {"u": Utterance("u", "r", "s", None)})
+    ((_, expected),) = features_of(data, FEATURES)
+    np.testing.assert_allclose(alone, expected, atol=1e-5)
+
+
+def test_files_that_cannot_be_recognised_are_named(model: Path, tmp_path: Path) -> None:
+    recognizer = load_recognizer(model)
+    soundfile.write(tmp_path / "short.wav", np.zeros(150, np.float32), RATE_HZ)
+    with pytest.raises(Speech3Error, match=r"short\.wav: shorter than one frame \(25 ms\)"):
+        list(transcribe(recognizer, [tmp_path / "short.wav"]))
+    soundfile.write(tmp_path / "few.wav", whistled(("a", 0.035)), RATE_HZ)  # two frames, and a word has three at least
+    with pytest.raises(Speech3Error, match=r"few\.wav: no word ends within its 2 frames: it is too short"):
+        list(transcribe(recognizer, [tmp_path / "few.wav"]))
+    with pytest.raises(Speech3Error, match=r"gone\.wav"):
+        list(transcribe(recognizer, [tmp_path / "gone.wav"]))
+    (tmp_path / "text.wav").write_text("no sound")
+    with pytest.raises(Speech3Error, match=r"text\.wav"):
+        list(transcribe(recognizer, [tmp_path / "text.wav"]))
+
+
+def test_a_network_scores_by_posteriors_over_priors(model: Path) -> None:
+    network, log_prior = save_network(model, HMM.num_pdfs)
+    recognizer = load_recognizer(model)
+    assert isinstance(recognizer.scorer, NetworkScorer)
+    feats_TF = np.random.default_rng(2).standard_normal((7, 8)).astype(np.float32)
+    padded = np.concatenate([feats_TF[:1], feats_TF, feats_TF[-1:], feats_TF[-1:]])
+    windows = torch.from_numpy(np.stack([padded[t : t + 4] for t in range(7)]))
+    with torch.no_grad():
+        logits_TP = network(windows).double().numpy()
+    expected = logits_TP - np.log(np.exp(logits_TP).sum(1, keepdims=True)) - log_prior
+    np.testing.assert_allclose(recognizer.scorer.loglikes(feats_TF), expected, atol=1e-5)
+    pdfs = np.array([4, 0])
+    np.testing.assert_allclose(recognizer.scorer.loglikes(feats_TF, pdfs), expected[:, pdfs], atol=1e-5)
+    ((name, scores_TP),) = recognizer.scores({"u": feats_TF})
+    assert name == "u" and scores_TP.dtype == np.float32 and scores_TP.shape == (7, HMM.num_pdfs)
+
+
+@pytest.mark.parametrize("kind", ["gmm", "nn"])
+def test_features_of_another_width_are_refused_with_the_utterance(model: Path, kind: str) -> None:
+    if kind == "nn":
+        save_network(model, HMM.num_pdfs)
+    recognizer = load_recognizer(model)
+    feats = {"utt7": np.zeros((5, 9), np.float32)}
+    with pytest.raises(Speech3Error, match=r"utt7: features of shape \(5, 9\), but the model was trained on 8"):
+        recognizer.decode(feats)
+    with pytest.raises(Speech3Error, match=r"features of shape \(5, 9\), but the model was trained on 8"):
+        recognizer.align(feats, {"utt7": "A"})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("hmm.json", r"hmm\.json: no such file"),
+        ("lexiconp.txt", r"lexiconp\.txt: no such lexicon"),
+        ("tree.safetensors", r"tree\.safetensors: no such file"),
+        ("features.yaml", r"features\.yaml: no such file"),
+        ("model.safetensors", r"model\.safetensors: no such file"),
+    ],
+)
+def test_missing_files_are_named(model: Path, name: str, message: str) -> None:
+    (model / name).unlink()
+    with pytest.raises(Speech3Error, match=message):
+        load_recognizer(model)
+
+
+def test_what_is_needed_only_for_decoding_is_missed_only_then(model: Path, sounds: dict[str, Path]) -> None:
+    shutil.rmtree(model / "graph")
+    (model / "decode.json").unlink()
+    recognizer = load_recognizer(model)
+    feats = {"u": features_of_file(recognizer, sounds["ab"])}
+    alignments, bad = recognizer.align(feats, {"u": "AB"})
+    assert list(alignments) == ["u"] and not bad
+    with pytest.raises(Speech3Error, match=r"decode\.json: no such file; the model was not tuned yet"):
+        recognizer.decode(feats)
+    SETTINGS.save(model)
+    with pytest.raises(Speech3Error, match=r"graph\.json: no such file"):
+        recognizer.decode(feats)
+
+
+def test_parts_of_different_models_are_refused(model: Path, tmp_path: Path) -> None:
+    save_network(model, HMM.num_pdfs + 3)
+    with pytest.raises(
+        Speech3Error, match=r"model\.safetensors: 12 outputs, but the tree beside it has 9 pdfs.*another"
+    ):
+        load_recognizer(model)
+    save_network(model, HMM.num_pdfs)
+    other = toys.toy_hmm(context=True)
+    build_graph(other, toys.bigram(), model / "graph")
+    with pytest.raises(
+        Speech3Error, match=rf"graph: built for {other.num_pdfs} pdfs, but the model has 9; build it again"
+    ):
+        _ = load_recognizer(model).graph
+    toys.toy_hmm(Lexicon((Pronunciation("A", ("a", "c")),))).save(tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "lexiconp.txt", model)
+    with pytest.raises(Speech3Error, match="other phones than the tree was built for"):
+        load_recognizer(model)
+    shutil.copy(model / "tree.safetensors", model / "model.safetensors")
+    with pytest.raises(Speech3Error):
+        load_recognizer(model)
+    with pytest.raises(Speech3Error, match="no such model directory"):
+        load_recognizer(model / "nowhere")
+
+
+def test_files_of_another_version_are_no_tracebacks(model: Path) -> None:
+    for name in ("hmm.json", "graph/graph.json"):
+        path = model / name
+        whole = path.read_text()
+        for content in ("{}", "[]", '"text"'):
+            path.write_text(content)
+            with pytest.raises(Speech3Error, match=rf"{path.name}: .*another version"):
+                _ = load_recognizer(model).graph
+        path.write_text(whole)
+    assert load_recognizer(model).graph.num_pdfs == HMM.num_pdfs
+
+
+def test_settings_round_trip_and_of_another_version(tmp_path: Path) -> None:
+    SETTINGS.save(tmp_path)
+    assert load_settings(tmp_path) == SETTINGS
+    keys = dataclasses.asdict(SETTINGS)
+    for content in ({**keys, "lattice_beam": 8}, {k: v for k, v in keys.items() if k != "beam"}, [1, 2]):
+        (tmp_path / "decode.json").write_text(json.dumps(content))
+        with pytest.raises(Speech3Error, match=r"decode\.json: keys of another version.*stage `decode` again"):
+            load_settings(tmp_path)
+
+
+def test_what_decoding_leaves_behind(model: Path, sounds: dict[str, Path], tmp_path: Path) -> None:
+    recognizer, out = load_recognizer(model), tmp_path / "out"
+    feats = {name: features_of_file(recognizer, path) for name, path in sounds.items()}
+    decoding = recognizer.decode(feats)
+    write_decoding(out, recognizer, feats, Decoding(decoding.hypotheses, {"lost": "it has no frames"}))
+    assert (out / "hyp.txt").read_text() == "ab AB\na-bb A BB\n"
+    assert (out / "failed.txt").read_text() == "lost it has no frames\n"
+    times = read_ctm(out / "hyp.ctm")
+    assert {name: tuple(s.label for s in stretches) for name, stretches in times.items()} == {
+        name: words for name, (words, _) in SAID.items()
+    }
+    for name, stretches in word_times(recognizer, feats, decoding).items():
+        assert [s.start_s for s in times[name]] == pytest.approx([s.start_s for s in stretches], abs=6e-4)
+    write_decoding(out, recognizer, feats, decoding)
+    assert sorted(path.name for path in out.iterdir()) == ["hyp.ctm", "hyp.txt"]  # nothing failed this time
+
+
+def test_empty_and_unfinished_hypotheses(model: Path, sounds: dict[str, Path], tmp_path: Path) -> None:
+    recognizer = load_recognizer(model)
+    feats = {name: features_of_file(recognizer, path) for name, path in sounds.items()}
+    pdfs_T = np.zeros(1, np.int32)
+    silent = Hypothesis("ab", (), 0.0, 0.0, pdfs_T, True)
+    unfinished = Hypothesis("a-bb", ("A",), 0.0, 0.0, pdfs_T, False)
+    write_decoding(tmp_path / "out", recognizer, feats, Decoding((silent, unfinished), {}))
+    assert (tmp_path / "out" / "hyp.txt").read_text() == "ab\na-bb A\n"
+    assert (tmp_path / "out" / "hyp.ctm").read_text() == ""
+    with pytest.raises(Speech3Error, match="no utterance could be decoded"):
+        write_decoding(tmp_path / "none", recognizer, feats, Decoding((), {"ab": "why"}))
+    assert not (tmp_path / "none").exists()
+
+
+def test_complete_makes_a_network_stand_on_its_own(gmm: Path, sounds: dict[str, Path], tmp_path: Path) -> None:
+    out, data = tmp_path / "nn", tmp_path / "frames"
+    data.mkdir()
+    shutil.copy(gmm / "features.yaml", data)
+    out.mkdir()
+    save_network(out, HMM.num_pdfs)
+    complete(out, gmm, data)
+    recognizer = load_recognizer(out)
+    assert recognizer.features == FEATURES and recognizer.graph.num_pdfs == HMM.num_pdfs
+    np.testing.assert_array_equal(recognizer.hmm.self_loop, HMM.self_loop)
+    for name in ("HCLG.fst", "words.txt", "graph.json"):
+        assert (out / "graph" / name).read_bytes() == (gmm / "graph" / name).read_bytes()
+    with pytest.raises(Speech3Error, match="not tuned yet"):  # the scale of a GMM would not do
+        _ = recognizer.settings
+    SETTINGS.save(out)
+    (found,) = transcribe(recognizer, [sounds["ab"]])
+    assert set(found.text.split()) <= {"A", "AB", "BB"}
+    assert load_tensors(out / "model.safetensors", "nn")[1]["num_senones"] == HMM.num_pdfs
+
+
+def test_only_the_first_of_many_bad_utterances_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    tell({f"u{n}": "is [bad]" for n in range(12)}, "not decoded")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "not decoded: u0: is [bad]" and len(lines) == 11 and lines[-1] == "not decoded: 2 more"
+    tell({}, "not decoded")
+    assert capsys.readouterr().err == ""
