@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from speech3.config import TrainConfig
 from speech3.corpus.datadir import read_datadir
@@ -19,7 +20,7 @@ from speech3.errors import Speech3Error
 from speech3.features.extract import extract
 from speech3.frames.packed import pack
 from speech3.hmm import passes
-from speech3.hmm.align import Transcripts, check_bad, usable_transcripts, write_alignments
+from speech3.hmm.align import Transcripts, usable_transcripts, write_alignments
 from speech3.hmm.gmm import load_gmm
 from speech3.hmm.lexicon import read_lexicon
 from speech3.hmm.model import load_hmm
@@ -35,12 +36,16 @@ from speech3.recipe.experiment import CORPORA, Experiment
 def make_data(e: Experiment) -> None:
     """Write the data directories and the lexicon."""
     prepare = CORPORA[e.recipe.corpus]
-    options = e.recipe.corpus_options
-    known = [p.name for p in inspect.signature(prepare).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    for key in options:
+    known = {p.name: p.annotation for p in inspect.signature(prepare).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    jobs = {"jobs": e.jobs} if known.pop("jobs", None) else {}  # of the recipe; no corpus depends on it
+    for key, value in e.recipe.corpus_options.items():
         if key not in known:
             raise Speech3Error(f"corpus_options: unknown key {key!r}; {e.recipe.corpus} knows: {', '.join(known)}")
-    prepare(e.source, e.out / "data", e.recipe.seed, **options)
+        try:
+            TypeAdapter(known[key]).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise Speech3Error(f"corpus_options.{key}: {error.errors()[0]['msg']} (got {value!r})") from error
+    prepare(e.source, e.out / "data", e.recipe.seed, **jobs, **e.recipe.corpus_options)
 
 
 def perturb_train(e: Experiment) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from speech3.errors import Speech3Error
-from speech3.io.atomic import read_json, write_json
+from speech3.io.atomic import explained_disk_errors, read_json, write_json
 from speech3.io.progress import say
 
 
@@ -163,8 +163,10 @@ def seconds_of(out: Path, name: str) -> float:
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as lock:
+    with explained_disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        lock_file = (out / ".lock").open("w")
+    with lock_file as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
