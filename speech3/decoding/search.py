@@ -24,7 +24,7 @@ import numpy as np
 from speech3.config import DecodeConfig
 from speech3.decoding.fst import temporary_fst
 from speech3.decoding.graph import Graph
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, check_bad
 from speech3.io.parallel import end_with_parent, starting_workers
 
 _ALONE_S = 2.0
@@ -71,7 +71,6 @@ def decode(
     acoustic_scale: float,
     word_penalty: float = 0.0,
     jobs: int = 1,
-    max_failed: float = 0.05,
 ) -> Decoding:
     """Find the best path of each utterance.
 
@@ -84,21 +83,17 @@ def decode(
         Multiplied with the log likelihoods.
     word_penalty
         Cost of each word, added to the graph's.
-    max_failed
-        The fraction of utterances that may fail before that is an error.
 
     Raises
     ------
     Speech3Error
-        Scores that are NaN or have other columns than the graph has pdfs; more than `max_failed` failed; none decoded.
+        Scores that are NaN or have other columns than the graph has pdfs; more than 5 % failed, or there were none.
     """
     setting = (acoustic_scale, word_penalty)
     results = {utterance: found for utterance, (found,) in _search(graph, scores, config, [setting], jobs)}
     hypotheses = tuple(found for found in results.values() if isinstance(found, Hypothesis))
     failed = {utterance: found for utterance, found in results.items() if isinstance(found, str)}
-    if not hypotheses or len(failed) > max_failed * len(results):
-        some = "; ".join(f"{utterance}: {why}" for utterance, why in list(failed.items())[:5]) or "there were none"
-        raise Speech3Error(f"{graph.path}: {len(failed)} of {len(results)} utterances could not be decoded: {some}")
+    check_bad(failed, len(results), str(graph.path), "could not be decoded")
     return Decoding(hypotheses, failed)
 
 

@@ -19,14 +19,13 @@ import yaml
 from speech3.config import FeatureConfig
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, check_bad
 from speech3.features.compute import finish, static_features
 from speech3.features.spectrum import SAMPLE_SCALE
 from speech3.io.ark import write_ark
 from speech3.io.atomic import write_text
 from speech3.io.parallel import available_jobs, parallel_map
 
-MOST_BAD = 0.05  # of all utterances; more stops the extraction
 _HANDFUL = 16  # utterances sent to a process at once where they are normalised one by one
 
 
@@ -214,16 +213,9 @@ def _dithered(wave_S: np.ndarray, utterance: str, dither: float) -> np.ndarray:
 
 
 def _check(data: DataDir, skipped: dict[str, str], complete: bool) -> None:
-    total = len(data.utterances)
-    if len(skipped) <= MOST_BAD * total or not skipped:
-        return
-    shown = "".join(f"\n  {reason}" for reason in list(skipped.values())[:10])
-    so_far = "" if complete else " so far"
-    more = f"\n  and {len(skipped) - 10} more" if len(skipped) > 10 else ""
-    raise Speech3Error(
-        f"{data.path}: {len(skipped)} of {total} utterances{so_far} cannot be used, more than {MOST_BAD:.0%}; "
-        f"`speech3 fix {data.path} OUT` writes a copy without those whose audio is at fault{shown}{more}"
-    )
+    problem = "cannot be used" if complete else "so far cannot be used"
+    remedy = f"`speech3 fix {data.path} OUT` writes a copy without those whose audio is at fault"
+    check_bad(skipped, len(data.utterances), str(data.path), problem, remedy)
 
 
 def _listing(skipped: dict[str, str]) -> str:

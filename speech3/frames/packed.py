@@ -21,7 +21,7 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, check_bad
 from speech3.io.atomic import atomic_path
 from speech3.io.progress import progress, say
 
@@ -33,7 +33,6 @@ _ALIGN = 64
 _BLOCK_BYTES = 1 << 20
 _VERIFIED_AT_OPENING_BYTES = 16 << 20  # reading that much takes milliseconds
 _MAX_LENGTH_DIFFERENCE = 2  # frames: front ends differ in how they treat the edges of a recording
-_MAX_BAD = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,17 +252,12 @@ def _usable(
 
 
 def _refuse_too_many(path: Path, skipped: dict[str, str], total: int) -> None:
-    if not skipped:
-        return
-    listed = "; ".join(f"{utterance}: {reason}" for utterance, reason in list(skipped.items())[:5])
-    if len(skipped) == total or len(skipped) > _MAX_BAD * total:
-        raise Speech3Error(
-            f"{path}: {len(skipped)} of {total} utterances cannot be packed, more than {_MAX_BAD:.0%} ({listed}); "
-            f"align or extract them again, or take them out of the data directory"
-        )
+    remedy = "align or extract them again, or take them out of the data directory"
+    check_bad(skipped, total, str(path), "cannot be packed", remedy)
     for utterance, reason in skipped.items():
         say(f"skipped {utterance}: {reason}")
-    say(f"{path.name}: {len(skipped)} of {total} utterances skipped")
+    if skipped:
+        say(f"{path.name}: {len(skipped)} of {total} utterances skipped")
 
 
 class _Writer:

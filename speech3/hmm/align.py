@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, check_bad
 from speech3.hmm import passes
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.lexicon import UNKNOWN, Lexicon
@@ -16,8 +16,6 @@ from speech3.hmm.times import FrameClock, phone_stretches, word_stretches, write
 from speech3.hmm.workers import Workers
 from speech3.io.ark import write_ark
 from speech3.io.atomic import write_text
-
-MAX_BAD = 0.05
 
 
 @dataclass(frozen=True)
@@ -50,18 +48,6 @@ def usable_transcripts(texts: Mapping[str, str | None], lexicon: Lexicon, uttera
         except Speech3Error as error:
             bad[utterance] = str(error)
     return Transcripts(words, bad)
-
-
-def check_bad(bad: Mapping[str, str], total: int, what: str) -> None:
-    """Stop if more than 5 % of the utterances are bad, naming the first few.
-
-    Raises
-    ------
-    Speech3Error
-    """
-    if total == 0 or len(bad) > MAX_BAD * total:
-        shown = "\n".join(f"  {utterance}: {reason}" for utterance, reason in list(bad.items())[:10])
-        raise Speech3Error(f"{what}: {len(bad)} of {total} utterances are bad, more than 5 %:\n{shown}")
 
 
 def align(

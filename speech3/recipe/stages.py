@@ -16,7 +16,7 @@ from speech3.decoding.grammar import one_word
 from speech3.decoding.graph import build_graph
 from speech3.decoding.kneser_ney import estimate
 from speech3.decoding.recognizer import Recognizer, load_recognizer
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, check_bad
 from speech3.features.extract import extract
 from speech3.frames.packed import pack
 from speech3.hmm import passes

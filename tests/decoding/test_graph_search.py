@@ -111,17 +111,18 @@ def test_utterances_whose_search_dies_are_reported(toy):
     good = toys.random_scores(hmm, 20, 0)
     dead = good.copy()
     dead[10] = -np.inf
-    scores = [("good", good), ("short", good[:2]), ("none", good[:0]), ("dead", dead)]
-    decoding = decode(graph, scores, WIDE, 1.0, max_failed=1.0)
-    assert [h.utterance for h in decoding.hypotheses] == ["good"]
-    assert set(decoding.failed) == {"short", "none", "dead"}
+    bad = [("short", good[:2]), ("none", good[:0]), ("dead", dead)]
+    fine = [(f"good{number}", good) for number in range(57)]
+    decoding = decode(graph, [*bad, *fine], WIDE, 1.0)
+    assert [h.utterance for h in decoding.hypotheses] == [name for name, _ in fine]
+    assert list(decoding.failed) == ["short", "none", "dead"]
     assert "no frames" in decoding.failed["none"]
-    with pytest.raises(Speech3Error, match=r"3 of 4 utterances.*short"):
-        decode(graph, scores, WIDE, 1.0)
+    with pytest.raises(Speech3Error, match=r"3 of 59 utterances could not be decoded, more than 5 %:\n  short: no"):
+        decode(graph, [*bad, *fine[1:]], WIDE, 1.0)
     with pytest.raises(Speech3Error, match="1 of 1"):
-        decode(graph, scores[3:], WIDE, 1.0, max_failed=1.0)
-    with pytest.raises(Speech3Error, match="there were none"):
-        decode(graph, [], WIDE, 1.0, max_failed=1.0)
+        decode(graph, [("dead", dead)], WIDE, 1.0)
+    with pytest.raises(Speech3Error, match="there was no utterance"):
+        decode(graph, [], WIDE, 1.0)
 
 
 def test_scores_that_would_crash_the_decoder_are_refused(toy):

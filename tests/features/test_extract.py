@@ -113,7 +113,7 @@ def test_more_than_five_per_cent_stops_and_leaves_what_was_there(tmp_path: Path)
     before = (tmp_path / "out" / "feats.ark").read_bytes()
     bad = data_of(tmp_path / "bad", twenty(x1="a", x2="b"), x1=None, x2=sound("x2", 10))
     with pytest.raises(
-        Speech3Error, match=r"2 of 22 utterances.*more than 5%(.|\n)*x1.*no such file(.|\n)*x2: shorter"
+        Speech3Error, match=r"2 of 22 utterances.*more than 5 %(.|\n)*x1.*no such file(.|\n)*x2: shorter"
     ):
         extract(bad, tmp_path / "out", FeatureConfig(cmvn="speaker"), 1)
     assert (tmp_path / "out" / "feats.ark").read_bytes() == before

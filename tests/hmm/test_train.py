@@ -7,9 +7,9 @@ import pytest
 from drawn import Drawn, draw
 
 from speech3.config import HmmConfig
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, check_bad
 from speech3.hmm import passes
-from speech3.hmm.align import align, check_bad, usable_transcripts
+from speech3.hmm.align import align, usable_transcripts
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.gmm import Gmm, load_gmm
 from speech3.hmm.lexicon import Lexicon, Pronunciation, read_lexicon

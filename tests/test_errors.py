@@ -1,0 +1,23 @@
+"""How many bad utterances are too many, and what the user is told."""
+
+import pytest
+
+from speech3.errors import Speech3Error, check_bad
+
+
+def test_five_per_cent_may_be_bad() -> None:
+    check_bad({}, 1, "x")
+    check_bad({"a": "short"}, 20, "x")
+    with pytest.raises(Speech3Error, match=r"^x: 1 of 19 utterances are bad, more than 5 %:\n  a: short$"):
+        check_bad({"a": "short"}, 19, "x")
+    with pytest.raises(Speech3Error, match=r"^x: there was no utterance$"):
+        check_bad({}, 0, "x")
+
+
+def test_the_first_are_shown_once_each_with_the_remedy() -> None:
+    bad = {f"u{number}": f"u{number}: short" for number in range(12)}
+    with pytest.raises(Speech3Error) as caught:
+        check_bad(bad, 100, "data/a", "cannot be used", "mend them")
+    first, *lines = str(caught.value).splitlines()
+    assert first == "data/a: 12 of 100 utterances cannot be used, more than 5 %; mend them:"
+    assert lines == [*(f"  u{number}: short" for number in range(10)), "  and 2 more"]
