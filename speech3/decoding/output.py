@@ -20,7 +20,7 @@ def word_times(
     The graph's own path tells words apart only up to the point where determinisation and weight pushing have moved
     their labels; Kaldi realigns lattices for the same reason (lattice-align-words).
     """
-    words = {h.utterance: h.words for h in decoding.hypotheses if h.words and h.reached_final}
+    words = {h.utterance: h.words for h in decoding.hypotheses if h.words}
     texts: dict[str, str | None] = {utterance: " ".join(said) for utterance, said in words.items()}
     if not texts:
         return {}
@@ -42,9 +42,9 @@ def write_decoding(
     if not decoding.hypotheses:
         raise Speech3Error(f"{out}: no utterance could be decoded")
     lines = (f"{h.utterance} {' '.join(h.words)}".rstrip() + "\n" for h in decoding.hypotheses)
-    write_ctm(out / "hyp.ctm", word_times(recognizer, feats, decoding, jobs))
+    write_text(out / "hyp.txt", "".join(lines))  # first: what follows may fail, and decoding is what took the time
     if decoding.failed:
         write_text(out / "failed.txt", "".join(f"{u} {why}\n" for u, why in decoding.failed.items()))
     else:
         (out / "failed.txt").unlink(missing_ok=True)
-    write_text(out / "hyp.txt", "".join(lines))
+    write_ctm(out / "hyp.ctm", word_times(recognizer, feats, decoding, jobs))

@@ -54,6 +54,10 @@ def load_network(directory: Path | str) -> tuple[Dnn, np.ndarray, dict[str, Any]
     """
     path = Path(directory) / "model.safetensors"
     tensors, about = load_tensors(path, "nn")
+    if missing := {"model", "feat_dim", "num_senones"} - about.keys():
+        raise Speech3Error(
+            f"{path}: does not say its {', '.join(sorted(missing))}; written by another version of speech3"
+        )
     model = build(parse(ModelConfig, about["model"], path), about["feat_dim"], about["num_senones"], seed=0)
     log_prior_S = tensors.pop("log_prior", np.empty(0))
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
