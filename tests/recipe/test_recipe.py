@@ -1,0 +1,229 @@
+"""`speech3 recipe digits` from nothing to report.html, again, changed, killed, interrupted; then its models."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from speech3.io.ark import ArkReader, read_int_ark
+from speech3.io.atomic import read_json
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., subprocess.Popen[str]]
+Finished = tuple[Path, subprocess.CompletedProcess[str]]
+STAGES = ["data", "features", "hmm", "graph", "train", "decode", "score", "report"]
+
+
+def results(process: subprocess.CompletedProcess[str]) -> list[str]:
+    return process.stdout.splitlines()[-3:]
+
+
+def ran(stderr: str) -> list[str]:
+    """Names of the steps that ran, not those that were done before."""
+    return re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", stderr, re.M)
+
+
+def plan(speech3: Run, out: Path, *arguments: str) -> dict[str, str]:
+    """Each step of a dry run with what is said of it."""
+    process = speech3("recipe", "digits", "--out", out, "--dry-run", *arguments)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    return dict(re.findall(r"^(\S+): (.*)$", process.stdout, re.M))
+
+
+def test_the_last_lines_are_the_results(finished: Finished) -> None:
+    systems = []
+    for line in results(finished[1]):
+        match = re.fullmatch(r"digits (\w+) WER (\d+\.\d\d) \[(\d+\.\d\d), (\d+\.\d\d)\]", line)
+        assert match, line
+        systems.append(match[1])
+        wer, low, high = map(float, match.groups()[1:])
+        assert low <= wer <= high
+        assert wer < 60  # chance is above 100
+        assert f"{100 * read_json(finished[0] / 'score' / match[1] / 'score.json')['wer']:.2f}" == match[2]
+    assert systems == ["mono", "tri", "dnn"]
+
+
+def test_it_says_where_everything_is(finished: Finished) -> None:
+    out, process = finished
+    for name in ("report.html", "mono", "tri", "dnn", "aligner", "decode", "score"):
+        assert str(out / name) in process.stdout
+        assert (out / name).exists()
+    page = (out / "report.html").read_text()
+    assert "<html" in page and "max_epochs: 2" in page and "model.width=64" in page
+
+
+def test_the_stages_in_their_order(finished: Finished) -> None:
+    assert list(dict.fromkeys(name.partition("/")[0] for name in ran(finished[1].stderr))) == STAGES
+
+
+def test_a_second_run_runs_nothing(finished: Finished, speech3: Run, tiny: Sequence[str]) -> None:
+    out, first = finished
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
+    again = speech3("recipe", "digits", "--out", out, *tiny)
+    assert again.returncode == 0
+    assert again.stdout == first.stdout
+    assert ran(again.stderr) == []
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_dry_run(experiment: Path, speech3: Run, tiny: Sequence[str]) -> None:
+    assert set(plan(speech3, experiment, *tiny).values()) == {"done"}
+    changed = plan(speech3, experiment, *tiny, "model.width=32")
+    would = {name for name, what in changed.items() if what != "done"}
+    assert {name.partition("/")[0] for name in would} <= {"train", "decode", "score", "report"}
+    assert {name for name in would if "/" in name} == {"train/dnn", "decode/dnn"}
+    assert changed["train/dnn"] == "would run (config or input changed)"
+
+
+def test_dry_run_of_nothing_writes_nothing(tmp_path: Path, speech3: Run, tiny: Sequence[str]) -> None:
+    assert set(plan(speech3, tmp_path / "new", *tiny).values()) == {"would run (not done yet)"}
+    assert not (tmp_path / "new").exists()
+
+
+def test_to_and_from(mine: Path, speech3: Run, tiny: Sequence[str]) -> None:
+    out = speech3("recipe", "digits", "--out", mine, "--from", "score", "--to", "score", *tiny)
+    assert ran(out.stderr)[0] == "score"
+    assert {name.partition("/")[0] for name in ran(out.stderr)} == {"score"}
+    assert out.stdout.splitlines()[-1] == f"stopped after stage score; everything is in {mine}"
+    bad = speech3("recipe", "digits", "--out", mine, "--from", "scoring", *tiny)
+    assert (bad.returncode, bad.stderr) == (1, f"error: no stage 'scoring'; the stages are: {', '.join(STAGES)}\n")
+
+
+def test_recipes_are_listed(speech3: Run) -> None:
+    process = speech3("recipe")
+    assert process.returncode == 0
+    assert {"digits", "fsdd"} <= {line.strip() for line in process.stdout.splitlines()}
+
+
+def stop(process: subprocess.Popen[str], line: str, kind: int, after_s: float = 0.0) -> str:
+    """Read what the process says up to `line`; then send the signal to all its processes, or to itself (SIGKILL)."""
+    assert process.stderr
+    said = ""
+    for said_now in process.stderr:
+        said += said_now
+        if line in said_now:
+            break
+    else:
+        pytest.fail(f"it ended without saying {line!r}: {said}")
+    for _ in range(200):  # the step's name is said just before it begins
+        if list((Path(str(process.args[4])) / ".done").glob("*.begun")):
+            break
+        time.sleep(0.01)
+    time.sleep(after_s)
+    (os.kill if kind == signal.SIGKILL else os.killpg)(process.pid, kind)
+    return said + process.communicate(timeout=60)[1]
+
+
+def gone(group: int) -> bool:
+    """No process of the group is left, soon."""
+    for _ in range(100):
+        left = subprocess.run(["ps", "-o", "stat=", "-g", str(group)], capture_output=True, text=True).stdout.split()
+        if all(state.startswith("Z") for state in left):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("step", "line"), [("hmm/mono", "hmm/mono: asked for by --from, running"), ("train/dnn", "epoch 1:")]
+)
+def test_a_killed_run_goes_on(
+    finished: Finished, mine: Path, started: Start, speech3: Run, tiny: Sequence[str], step: str, line: str
+) -> None:
+    options = ("recipe", "digits", "--out", mine, *tiny, "training.max_epochs=60", "training.schedule=constant")
+    stage = step.partition("/")[0]
+    process = started(*options, "--from", stage, "--to", stage)
+    stop(process, line, signal.SIGKILL, after_s=0.3)
+    assert process.returncode == -signal.SIGKILL
+    assert gone(process.pid)
+    planned = plan(speech3, mine, *tiny, *options[-2:])
+    assert planned["data/corpus"] == "done"
+    assert planned[step] == "would run (not done yet)"
+    again = speech3(*options, "--to", stage)
+    assert again.returncode == 0, again.stderr
+    assert ran(again.stderr)[0] == step
+    if stage == "train":
+        assert "going on from epoch" in again.stderr
+        epochs = [int(epoch) for epoch in re.findall(r"^epoch (\d+):", again.stderr, re.M)]
+        assert epochs[0] > 1 and epochs[-1] == 60
+    else:
+        for name in ("mono", "tri", "aligner"):
+            model = Path(name) / "model.safetensors"
+            assert (mine / model).read_bytes() == (finished[0] / model).read_bytes()
+
+
+@pytest.mark.parametrize("stage", ["data", "features", "hmm", "train", "decode"])
+def test_ctrl_c(mine: Path, started: Start, speech3: Run, tiny: Sequence[str], stage: str) -> None:
+    """All processes get it, as from a terminal; only one answers."""
+    changes = {"data": ["corpus_options.train=200"],
+               "train": ["training.max_epochs=500", "training.schedule=constant"]}  # fmt: skip
+    options = ("recipe", "digits", "--out", mine, *tiny, *changes.get(stage, []))
+    begun = {"train": "epoch 1:"}.get(stage, "running")
+    process = started(*options, *(() if stage in ("data", "train") else ("--from", stage, "--to", stage)))
+    said = stop(process, begun, signal.SIGINT)
+    assert process.returncode == 130, said
+    assert said.splitlines()[-1] == "interrupted; what was finished is kept, the same command goes on from there"
+    assert "Traceback" not in said and "KeyboardInterrupt" not in said
+    assert gone(process.pid)
+    planned = plan(speech3, mine, *options[4:])
+    order = [name.partition("/")[0] for name in planned]
+    before = [what for name, what in planned.items() if STAGES.index(name.partition("/")[0]) < STAGES.index(stage)]
+    assert set(before) <= {"done"} and len(before) == order.index(stage)
+    assert "would run" in next(what for name, what in planned.items() if name.startswith(stage) and what != "done")
+
+
+def test_verbs_at_work(experiment: Path, tmp_path: Path, speech3: Run) -> None:
+    test, model = experiment / "data" / "test", experiment / "dnn"
+    assert speech3("validate", test).returncode == 0
+    process = speech3("extract", test, tmp_path / "feats", "--features", "fbank40")
+    assert process.returncode == 0, process.stderr
+    feats = ArkReader(tmp_path / "feats" / "feats.scp")
+    assert len(feats) == 22
+    process = speech3("decode", model, test, tmp_path / "decoded")
+    assert process.returncode == 0, process.stderr
+    decoded = (tmp_path / "decoded" / "hyp.txt").read_text()
+    assert decoded == (experiment / "decode" / "dnn" / "test" / "hyp.txt").read_text()
+    process = speech3("score", test / "text", tmp_path / "decoded" / "hyp.txt", "--json")
+    assert process.returncode == 0, process.stderr
+    assert f'"wer": {read_json(experiment / "score" / "dnn" / "score.json")["wer"]}' in process.stdout
+
+
+@pytest.mark.parametrize("system", ["mono", "dnn"])
+def test_alignments(experiment: Path, tmp_path: Path, speech3: Run, system: str) -> None:
+    test, out = experiment / "data" / "test", tmp_path / "aligned"
+    process = speech3("align", experiment / system, test, out)
+    assert process.returncode == 0, process.stderr
+    texts = dict(line.rstrip("\n").split(" ", 1) for line in (test / "text").read_text().splitlines())
+    words: dict[str, list[str]] = {}
+    for line in (out / "words.ctm").read_text().splitlines():
+        words.setdefault(line.split()[0], []).append(line.split()[4])
+    assert {key: " ".join(said) for key, said in words.items()} == texts
+    lengths = {key: len(pdfs_T) for key, pdfs_T in read_int_ark(out / "ali.ark").items()}
+    speech3("extract", test, tmp_path / "feats", "--features", "fbank40")
+    assert lengths == {key: len(feats_TF) for key, feats_TF in ArkReader(tmp_path / "feats" / "feats.scp").items()}
+    assert {path.stem for path in (out / "textgrid").glob("*.TextGrid")} == set(texts)
+    assert (out / "bad.txt").read_text() == ""
+
+
+@pytest.mark.parametrize("system", ["mono", "tri", "dnn"])
+def test_a_model_directory_stands_on_its_own(mine: Path, tmp_path: Path, speech3: Run, system: str) -> None:
+    hypotheses = dict(
+        line.split(" ", 1) for line in (mine / "decode" / system / "test" / "hyp.txt").read_text().splitlines()
+    )
+    name = next(iter(hypotheses))
+    shutil.move(mine / "data" / "test" / "wav" / f"{name}.wav", tmp_path / "said.wav")
+    shutil.move(mine / system, tmp_path / "model")
+    shutil.rmtree(mine)
+    process = speech3("transcribe", tmp_path / "model", tmp_path / "said.wav", cwd=tmp_path)
+    assert (process.returncode, process.stdout.strip()) == (0, hypotheses[name].strip()), process.stderr
+    process = speech3("transcribe", "model", "said.wav", "--ctm", cwd=tmp_path)
+    lines = [line.split() for line in process.stdout.splitlines()]
+    assert [line[4] for line in lines] == hypotheses[name].split()
+    assert all(line[:2] == ["said.wav", "1"] and float(line[3]) > 0 for line in lines)
