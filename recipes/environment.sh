@@ -1,6 +1,6 @@
 # Sourced by recipes/run.sh and tests/run.sh: puts an environment with speech3 on PATH.
 #   speech3_environment ROOT EXTRAS
-# An active environment that already has this checkout's speech3 is used as it is. Else ROOT/.venv is made, once for
+# An active environment that already has speech3 is used as it is. Else ROOT/.venv is made, once for
 # each pyproject.toml and set of extras. A torch that the Python already has is used; else `pip install torch==2.13.0`
 # is asked for first, which takes a local CPU build where there is one.
 
@@ -26,8 +26,8 @@ sys.exit(not (2, 11) <= tuple(int(n) for n in re.findall(r"\d+", version("torch"
 
 speech3_environment() {
     local root=$1 extras=$2 venv=$1/.venv python stamp
-    if [ -n "${VIRTUAL_ENV:-}" ] && [ "$VIRTUAL_ENV" != "$venv" ] &&
-        (cd / && python -c "import speech3, sys; sys.exit(not speech3.__file__.startswith('$root/'))") 2>/dev/null; then
+    local active=${VIRTUAL_ENV:-${CONDA_PREFIX:-}}
+    if [ -n "$active" ] && [ "$active" != "$venv" ] && (cd / && python -c "import speech3") 2>/dev/null; then
         return
     fi
     stamp=$venv/.speech3-$extras-$(cksum <"$root/pyproject.toml" | tr ' ' -)
