@@ -47,6 +47,11 @@ def main() -> None:
     except KeyboardInterrupt:
         _interrupted()
         sys.exit(INTERRUPTED)
+    except ImportError as error:
+        if not isinstance(error.__cause__, KeyboardInterrupt):  # what Ctrl-C becomes while a C++ module is imported
+            raise
+        _interrupted()
+        sys.exit(INTERRUPTED)
     except SystemExit as end:
         if end.code == INTERRUPTED:  # inside a verb, typer has made that of KeyboardInterrupt
             _interrupted()
