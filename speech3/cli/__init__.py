@@ -39,6 +39,8 @@ def main() -> None:
     except Speech3Error as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
+    except BrokenPipeError:
+        sys.exit(1)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
