@@ -7,6 +7,7 @@ import sys
 import typer
 
 from speech3.errors import Speech3Error
+from speech3.io.parallel import ONE_THREAD
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
 
@@ -31,7 +32,10 @@ def _register() -> None:
 
 def main() -> None:
     """Run one verb; the entry point of the `speech3` program."""
-    # Threads that wait for work by spinning make a busy machine ten times slower than one thread would be.
+    # Results do not depend on the number of cores; training.threads says otherwise where that pays. Threads that wait
+    # for work by spinning make a busy machine ten times slower than one thread would be.
+    for name in ONE_THREAD:
+        os.environ.setdefault(name, "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _register()
     try:

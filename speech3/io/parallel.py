@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -20,7 +21,8 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 _ALONE_S = 2.0
-_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+# A sum over threads is rounded by their number, so work is done by one thread a process, wherever it is done.
+ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 def available_jobs() -> int:
@@ -45,7 +47,8 @@ def parallel_map(
     Speech3Error
         From `function`, or because a worker process died (the message says how).
     """
-    results = map(function, items) if jobs == 1 else _from_alone_to_pool(function, items, jobs, label)
+    alone = (_alone(function, item) for item in items)
+    results = alone if jobs == 1 else _from_alone_to_pool(function, items, jobs, label)
     yield from progress(results, len(items), label) if show else results
 
 
@@ -53,10 +56,22 @@ def _from_alone_to_pool(function: Callable[[A], R], items: Sequence[A], jobs: in
     # Starting processes takes a second or two, so small work is done before they would be there.
     start = time.monotonic()
     for done, item in enumerate(items, 1):
-        yield function(item)
+        yield _alone(function, item)
         if time.monotonic() - start > _ALONE_S and done < len(items) - 1:
             yield from _pool_map(function, items[done:], jobs, label)
             return
+
+
+def _alone(function: Callable[[A], R], item: A) -> R:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return function(item)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return function(item)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _pool_map(function: Callable[[A], R], items: Sequence[A], jobs: int, label: str) -> Iterator[R]:
@@ -83,8 +98,8 @@ def starting_workers() -> Iterator[None]:
     """
     # Libraries must see these before they are imported, hence the environment and not a call; likewise the mask,
     # which a process inherits: a handler of its own would come after its imports, seconds too late.
-    saved = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    saved = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
     resource_tracker.ensure_running()  # its start takes SIGINT out of the mask
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -26,7 +26,7 @@ def _late_when_early(number: int) -> tuple[int, int]:
 
 
 def _threads(_: int) -> tuple[str | None, ...]:
-    return tuple(os.environ.get(name) for name in parallel._ONE_THREAD)
+    return tuple(os.environ.get(name) for name in parallel.ONE_THREAD)
 
 
 def _mistaken(number: int) -> int:
@@ -75,7 +75,7 @@ def test_workers_have_one_thread_and_the_environment_is_as_before(
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
     before = dict(os.environ)
     here, *others = parallel_map(_threads, range(3), 2, "test")
-    assert here[0] == "7" and set(others) == {("1",) * len(parallel._ONE_THREAD)}
+    assert here[0] == "7" and set(others) == {("1",) * len(parallel.ONE_THREAD)}
     assert dict(os.environ) == before
 
 
