@@ -277,7 +277,7 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
     for key in ("model", "training"):
         if isinstance(values.get(key), str):
             values[key] = _expand(key, values[key])
-    return parse(cls, values, path)
+    return parse(cls, values, f"{path} with {' '.join(overrides)}" if overrides else path)
 
 
 def _expand(key: str, name: str) -> dict[str, Any]:

@@ -3,13 +3,22 @@
 import errno
 import os
 import sys
+from typing import Annotated
 
 import typer
 
+from speech3 import __version__
 from speech3.errors import Speech3Error
 from speech3.io.parallel import ONE_THREAD
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"speech3 {__version__}")
+        raise typer.Exit
+
 
 app = typer.Typer(
     name="speech3",
@@ -18,6 +27,15 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="From recordings and transcripts to a hybrid NN-HMM recogniser and its word error rate.",
 )
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 def _register() -> None:

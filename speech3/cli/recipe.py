@@ -31,8 +31,8 @@ def command(
     from speech3.recipe.steps import describe, make_plan, run_plan
 
     if corpus is None:
-        print("recipes (run one with `recipes/run.sh NAME`):")
-        print("\n".join(f"  {name}" for name in recipes()))
+        print("recipes (recipes/run.sh NAME in a checkout, speech3 recipe NAME anywhere):")
+        print("\n".join(f"  {name:<10} {about}" for name, about in recipes().items()))
         return
     experiment = open_experiment(corpus, out, source, overrides or [], shlex.join(["speech3", *sys.argv[1:]]))
     plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)

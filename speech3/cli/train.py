@@ -9,7 +9,7 @@ import typer
 def command(
     conf: Annotated[Path, typer.Argument(help="YAML file with the keys data, hmm, model, training, seed.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="Changes to it: key=value.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Run directory; default: exp/<name of CONF>.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory; default: exp/NAME for NAME.yaml.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; short for training.device=...")] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Forget an earlier run in the same directory.")] = False,
 ) -> None:

@@ -11,7 +11,7 @@ def command(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="wav, flac, ogg, mp3 or NIST sphere.")],
     ctm: Annotated[bool, typer.Option("--ctm", help="Print CTM: file, channel, start, duration, word.")] = False,
 ) -> None:
-    """Print the text of recordings, one line a file.
+    """Print the text of recordings: of one file the text alone, of several a line `FILE text` for each.
 
     `speech3 transcribe exp/digits/dnn hello.wav more.flac`
 

@@ -137,8 +137,8 @@ def _no_recordings(path: Path, tables: Mapping[str, Table | None]) -> Fault:
         "no recordings",
         str(path),
         "",
-        "the data directory is empty",
-        "write wav.scp, text and utt2spk (https://kaldi-asr.org/doc/data_prep.html)",
+        "the data directory is empty of wav.scp, text and utt2spk",
+        "write them (https://kaldi-asr.org/doc/data_prep.html)",
     )
 
 

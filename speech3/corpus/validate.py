@@ -65,7 +65,8 @@ class Report:
         if self.faults:
             kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(f.kind for f in self.faults).most_common())
             count = f"{len(self.faults)} fault{'s' if len(self.faults) > 1 else ''}"
-            return f"{path}: {count} ({kinds}); `speech3 fix {path} OUT` writes a copy without them"
+            remedy = f"; `speech3 fix {path} OUT` writes a copy without them" if data.recordings else ""
+            return f"{path}: {count} ({kinds}){remedy}"
         hours = sum(duration_s(utterance, found) for utterance, found in self.heard) / 3600
         rates = "/".join(str(rate) for rate in sorted({found.sample_rate_hz for _, found in self.heard}))
         return (

@@ -24,13 +24,31 @@ _SHOWN = 10
 def features_for(recognizer: Recognizer, data: DataDir, jobs: int, out: Path) -> tuple[ArkReader, dict[str, str]]:
     """Extract the features that the model wants into ``out/feats``; returns them, and why utterances have none.
 
+    Recordings of another rate are resampled, channels are mixed, as `transcribe` does.
+
     Raises
     ------
     Speech3Error
         More than 5 % of the utterances are bad.
     """
-    report = extract(data, out / "feats", recognizer.features, jobs)
+    config = recognizer.features.model_copy(update={"resample": True, "mix_channels": True})
+    if data.recordings:
+        _warn_of_rate(recognizer, next(iter(data.recordings.values())), data.path)
+    report = extract(data, out / "feats", config, jobs)
     return ArkReader(out / "feats" / "feats.scp"), report.skipped
+
+
+def _warn_of_rate(recognizer: Recognizer, recording: str | Path, directory: Path | None) -> None:
+    wanted_hz = recognizer.features.sample_frequency or 0
+    try:
+        rate_hz = audio.info(recording, directory=directory).sample_rate_hz
+    except Speech3Error:
+        return  # whoever reads it says what is wrong with it
+    if rate_hz < wanted_hz:
+        say(
+            f"{recording}: {rate_hz} Hz, resampled to the model's {wanted_hz} Hz: the upper part of the spectrum is"
+            " missing, expect more errors"
+        )
 
 
 def tell(bad: Mapping[str, str], what: str) -> None:
@@ -59,11 +77,13 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
         A file is missing, unreadable, shorter than a frame, or could not be decoded; it is named.
     """
     for path in files:
-        feats = {path.name: features_of_file(recognizer, path)}
+        name = str(path)
+        _warn_of_rate(recognizer, path, None)
+        feats = {name: features_of_file(recognizer, path)}
         decoding = recognizer.decode(feats)
         found = decoding.hypotheses[0]
-        stretches = word_times(recognizer, feats, decoding).get(path.name, []) if times else []
-        yield Transcription(path.name, " ".join(found.words), stretches)
+        stretches = word_times(recognizer, feats, decoding).get(name, []) if times else []
+        yield Transcription(name, " ".join(found.words), stretches)
 
 
 def features_of_file(recognizer: Recognizer, path: Path) -> np.ndarray:

@@ -11,7 +11,7 @@ A model directory stands on its own, whatever trained it:
 Axes: T frames, F feature bins, P pdfs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ import torch
 from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
 from speech3.decoding.graph import Graph, load_graph
 from speech3.decoding.search import Decoding, decode
+from speech3.decoding.tune import Tuning, tune
 from speech3.errors import Speech3Error
 from speech3.hmm import align as aligning
 from speech3.hmm.alignment import Alignment
@@ -68,12 +69,15 @@ def load_settings(directory: Path | str) -> DecodeSettings:
     """Read decode.json."""
     path = Path(directory) / "decode.json"
     if not path.exists():
-        raise Speech3Error(f"{path}: no such file; the model was not tuned yet: run its recipe up to `decode`")
+        raise Speech3Error(
+            f"{path}: no such file; the model was not tuned yet: speech3 tune {directory} DIR, with a data directory"
+            " that was not trained on"
+        )
     try:
         return DecodeSettings(**read_json(path))
     except TypeError as error:
         raise Speech3Error(
-            f"{path}: keys of another version of speech3; run the recipe's stage `decode` again"
+            f"{path}: keys of another version of speech3; write it again with speech3 tune {directory} DIR"
         ) from error
 
 
@@ -89,6 +93,11 @@ class Recognizer:
     @cached_property
     def graph(self) -> Graph:
         """The decoding graph, read when first asked for; it must have this model's pdfs."""
+        if not (self.directory / "graph" / "graph.json").exists():
+            raise Speech3Error(
+                f"{self.directory}: has no decoding graph, so it can align but not decode; use another model directory"
+                " of its recipe, such as tri or dnn"
+            )
         graph = load_graph(self.directory / "graph")
         if graph.num_pdfs != self.hmm.num_pdfs:
             raise Speech3Error(
@@ -112,9 +121,9 @@ class Recognizer:
 
     def decode(self, feats: Mapping[str, np.ndarray], jobs: int = 1) -> Decoding:
         """Decode with the tuned settings."""
-        tuned = self.settings
+        graph, tuned = self.graph, self.settings
         config = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active)
-        return decode(self.graph, self.scores(feats), config, tuned.acoustic_scale, tuned.word_penalty, jobs)
+        return decode(graph, self.scores(feats), config, tuned.acoustic_scale, tuned.word_penalty, jobs)
 
     def align(
         self, feats: Mapping[str, np.ndarray], texts: Mapping[str, str | None], jobs: int = 1
@@ -133,6 +142,21 @@ class Recognizer:
         )  # fmt: skip
 
 
+def tune_recognizer(
+    recognizer: Recognizer,
+    feats: Mapping[str, np.ndarray],
+    references: Mapping[str, Sequence[str]],
+    config: DecodeConfig,
+    jobs: int = 1,
+) -> Tuning:
+    """Pick the acoustic scale and word penalty on a dev set and write them to the model's decode.json."""
+    found = tune(recognizer.graph, lambda: recognizer.scores(feats), references, config, jobs)
+    best = found.best
+    settings = DecodeSettings(best.acoustic_scale, best.word_penalty, config.beam, config.max_active)
+    settings.save(recognizer.directory)
+    return found
+
+
 def load_recognizer(directory: Path | str) -> Recognizer:
     """Read a model directory.
 
@@ -144,6 +168,12 @@ def load_recognizer(directory: Path | str) -> Recognizer:
     directory = Path(directory)
     if not directory.is_dir():
         raise Speech3Error(f"{directory}: no such model directory")
+    if not (directory / "model.safetensors").exists():
+        below = ", ".join(str(path.parent) for path in sorted(directory.glob("*/model.safetensors")))
+        raise Speech3Error(
+            f"{directory}: no model directory, for it has no model.safetensors"
+            + (f"; there are: {below}" if below else "; speech3 recipe or speech3 train makes one")
+        )
     hmm = load_hmm(directory)
     features = parse(FeatureConfig, read_yaml(directory / "features.yaml"), directory / "features.yaml")
     _, about = load_tensors(directory / "model.safetensors")

@@ -11,8 +11,8 @@ from speech3.config import FeatureConfig, load_preset
 from speech3.corpus import audio, digits
 from speech3.corpus.datadir import read_datadir
 from speech3.decoding.output import write_decoding
-from speech3.decoding.recognizer import DecodeSettings, load_recognizer
-from speech3.decoding.tune import Tuning, tune
+from speech3.decoding.recognizer import load_recognizer, tune_recognizer
+from speech3.decoding.tune import Tuning
 from speech3.features.compute import static_features
 from speech3.hmm.times import Stretch, read_ctm
 from speech3.io.ark import ArkReader
@@ -35,11 +35,8 @@ def decode_system(e: Experiment, system: str) -> None:
     recognizer = load_recognizer(e.model(system))
     dev, test = (ArkReader(e.features(e.feature_preset(system), split) / "feats.scp") for split in ("dev", "test"))
     references = {key: (u.text or "").split() for key, u in read_datadir(e.data("dev")).utterances.items()}
-    found = tune(recognizer.graph, lambda: recognizer.scores(dev), references, e.recipe.decode, e.jobs)
-    best = found.best
+    best = (found := tune_recognizer(recognizer, dev, references, e.recipe.decode, e.jobs)).best
     say(f"  dev WER {100 * best.wer:.2f} % at acoustic scale {best.acoustic_scale:g}, penalty {best.word_penalty:g}")
-    settings = DecodeSettings(best.acoustic_scale, best.word_penalty, e.recipe.decode.beam, e.recipe.decode.max_active)
-    settings.save(e.model(system))
     out = e.out / "decode" / system
     write_text(out / "dev" / "tuning.txt", _table(found))
     frames = sum(len(feats_TF) for feats_TF in test.values())

@@ -104,9 +104,10 @@ class Experiment:
         return {name: load_preset(FeatureConfig, "features", name) for name in names}
 
 
-def recipes() -> list[str]:
-    """Names of the recipes that come with speech3."""
-    return sorted(path.parent.name for path in shipped("recipes").glob("*/recipe.yaml"))
+def recipes() -> dict[str, str]:
+    """The recipes that come with speech3: name, and the first line of its file, which says what it is."""
+    paths = sorted(shipped("recipes").glob("*/recipe.yaml"))
+    return {path.parent.name: path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for path in paths}
 
 
 def open_experiment(name: str, out: Path | None, source: Path | None, overrides: list[str], command: str) -> Experiment:

@@ -1,0 +1,36 @@
+"""`speech3 tune`: how a model is best decoded."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="Model directory with a decoding graph, such as exp/dnn.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory, neither train nor test.")],
+    jobs: Annotated[int, typer.Option(help="Processes; 0: one per core.", min=0)] = 0,
+) -> None:
+    """Find the acoustic scale and the word penalty of the lowest word error rate, and keep them with the model.
+
+    `speech3 tune exp/dnn exp/digits/data/dev`
+
+    Recipes do that themselves; a model of `speech3 train` needs it once before `decode` and `transcribe`. Writes
+    `decode.json` into the model directory.
+    """
+    from tempfile import TemporaryDirectory
+
+    from speech3.config import DecodeConfig
+    from speech3.corpus.datadir import read_datadir
+    from speech3.decoding.apply import features_for, tell
+    from speech3.decoding.recognizer import load_recognizer, tune_recognizer
+    from speech3.io.parallel import available_jobs
+
+    recognizer, data, jobs = load_recognizer(model), read_datadir(directory), jobs or available_jobs()
+    texts = {key: (utterance.text or "").split() for key, utterance in data.utterances.items()}
+    with TemporaryDirectory(prefix="speech3-") as scratch:
+        feats, skipped = features_for(recognizer, data, jobs, Path(scratch))
+        tell(skipped, "left out")
+        best = tune_recognizer(recognizer, feats, texts, DecodeConfig(), jobs).best
+    print(f"{model}/decode.json: acoustic scale {best.acoustic_scale:g}, word penalty {best.word_penalty:g},", end=" ")
+    print(f"WER {100 * best.wer:.2f} % on {directory}")
