@@ -24,14 +24,15 @@ _SHOWN = 10
 def features_for(recognizer: Recognizer, data: DataDir, jobs: int, out: Path) -> tuple[ArkReader, dict[str, str]]:
     """Extract the features that the model wants into ``out/feats``; returns them, and why utterances have none.
 
-    Recordings of another rate are resampled, channels are mixed, as `transcribe` does.
+    Recordings of another rate are resampled. Several channels may be several speakers: such an utterance is refused
+    unless the model's own features.yaml mixes them.
 
     Raises
     ------
     Speech3Error
         More than 5 % of the utterances are bad.
     """
-    config = recognizer.features.model_copy(update={"resample": True, "mix_channels": True})
+    config = recognizer.features.model_copy(update={"resample": True})
     if data.recordings:
         _warn_of_rate(recognizer, next(iter(data.recordings.values())), data.path)
     report = extract(data, out / "feats", config, jobs)
