@@ -30,11 +30,11 @@ from speech3.hmm.gmm import load_gmm
 from speech3.hmm.model import Hmm, load_hmm
 from speech3.hmm.passes import Scorer
 from speech3.io.atomic import read_json, write_json
-from speech3.io.checkpoint import load_tensors
+from speech3.io.checkpoint import read_about
 from speech3.models.dnn import Dnn
 from speech3.models.registry import load_network, logits
 
-NETWORK_SCALE = 0.1  # of the acoustic scores in forced alignment, as in Kaldi's nnet align scripts
+ALIGNMENT_SCALE = 0.1  # of the acoustic scores, as in Kaldi's align scripts
 BEAM, RETRY_BEAM = 15.0, 60.0  # of forced alignment; generous, since one utterance costs milliseconds
 
 
@@ -138,7 +138,7 @@ class Recognizer:
         transcripts = aligning.usable_transcripts(texts, self.hmm.lexicon, feats)
         return aligning.align(
             self.hmm, self.scorer, transcripts, feats,
-            beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=NETWORK_SCALE,
+            beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=ALIGNMENT_SCALE,
         )  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def load_recognizer(directory: Path | str) -> Recognizer:
         )
     hmm = load_hmm(directory)
     features = parse(FeatureConfig, read_yaml(directory / "features.yaml"), directory / "features.yaml")
-    _, about = load_tensors(directory / "model.safetensors")
+    about = read_about(directory / "model.safetensors")
     scorer: Scorer
     if about.get("kind") == "gmm":
         scorer = load_gmm(directory / "model.safetensors")

@@ -1,6 +1,5 @@
 """The bootstrap: flat start, monophone GMMs, tied-triphone GMMs (Kaldi's train_mono.sh and train_deltas.sh)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,12 +46,12 @@ def train_monophone(
     phones = len(lexicon.phones)
     workers.run(passes.flat_start, lexicon)
     one_pdf_each = context_free_tree(np.repeat(np.arange(phones)[:, None], STATES, axis=1))
-    hmm, gmm = _single_gaussians(workers, lexicon, one_pdf_each)
+    hmm, gmm = _single_gaussians(_context_stats(workers), lexicon, one_pdf_each)
     for _ in range(config.mono.phone_iterations):
         workers.run(passes.realign, hmm, gmm, config.beam, config.retry_beam)
         hmm, gmm, _ = _reestimate(workers, hmm, gmm)
     workers.run(passes.even_out)
-    hmm, gmm = _single_gaussians(workers, lexicon, monophone_tree(phones))
+    hmm, gmm = _single_gaussians(_context_stats(workers), lexicon, monophone_tree(phones))
     return _train(workers, *_reestimate(workers, hmm, gmm), config, config.mono, generator, metrics, "mono")
 
 
@@ -63,9 +62,8 @@ def _context_stats(workers: Workers) -> ContextStats:
     return merge_stats(parts)
 
 
-def _single_gaussians(workers: Workers, lexicon: Lexicon, tree: Tree) -> tuple[Hmm, Gmm]:
-    """One Gaussian for each leaf of the tree, from the current alignments."""
-    data = _context_stats(workers)
+def _single_gaussians(data: ContextStats, lexicon: Lexicon, tree: Tree) -> tuple[Hmm, Gmm]:
+    """One Gaussian for each leaf of the tree."""
     hmm = Hmm(lexicon, tree, np.full(tree.num_pdfs, FIRST_SELF_LOOP))
     leaf = np.array([tree.pdf(*context) for context in data.context.tolist()])
     total = np.zeros((tree.num_pdfs, data.stats.shape[1]))
@@ -80,12 +78,10 @@ def _single_gaussians(workers: Workers, lexicon: Lexicon, tree: Tree) -> tuple[H
 def train_triphone(
     workers: Workers, mono: GmmSystem, config: HmmConfig, generator: np.random.Generator, metrics: Metrics
 ) -> GmmSystem:
-    """Grow a tree on the monophone's alignments and train a GMM for each of its leaves."""
-    if not any(workers.run(passes.alignments)):
-        workers.run(passes.realign, mono.hmm, mono.gmm, config.beam, config.retry_beam)
+    """Grow a tree on the monophone's alignments, which the workers hold, and train a GMM for each of its leaves."""
     data = _context_stats(workers)
     tree = build_tree(data, mono.hmm.lexicon, config.tri.leaves, config.tri.min_leaf_frames)
-    hmm, gmm = _single_gaussians(workers, mono.hmm.lexicon, tree)
+    hmm, gmm = _single_gaussians(data, mono.hmm.lexicon, tree)
     return _train(workers, *_reestimate(workers, hmm, gmm), config, config.tri, generator, metrics, "tri")
 
 
@@ -115,7 +111,7 @@ def _train(
 ) -> GmmSystem:
     first = len(gmm.weight)
     failed: dict[str, str] = {}
-    for iteration in progress(_upto(stage.iterations), stage.iterations, f"{name} GMM"):
+    for iteration in progress(range(1, stage.iterations + 1), stage.iterations, f"{name} GMM"):
         if iteration in stage.realign:
             failed = _merged(workers.run(passes.realign, hmm, gmm, config.beam, config.retry_beam))
         hmm, gmm, total = _reestimate(workers, hmm, gmm)
@@ -129,10 +125,6 @@ def _train(
         )  # fmt: skip
     failed = _merged(workers.run(passes.realign, hmm, gmm, config.beam, config.retry_beam))
     return GmmSystem(hmm, gmm, failed)
-
-
-def _upto(last: int) -> Sequence[int]:
-    return range(1, last + 1)
 
 
 def _merged(parts: list[dict[str, str]]) -> dict[str, str]:

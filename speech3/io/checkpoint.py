@@ -1,6 +1,8 @@
 """Tensors with their description: a safetensors file whose metadata holds JSON."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +35,30 @@ def load_tensors(path: Path | str, kind: str | None = None) -> tuple[dict[str, n
     Speech3Error
         The file is missing, cut short, not ours or of another kind.
     """
+    with _opened(path) as stream:
+        about = _about(stream)
+        tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+    if kind is not None and about.get("kind") != kind:
+        raise Speech3Error(f"{path}: holds {about.get('kind', 'something unknown')!r}, expected {kind!r}")
+    return tensors, about
+
+
+def read_about(path: Path | str) -> dict[str, Any]:
+    """Read the description alone; errors as for `load_tensors`."""
+    with _opened(path) as stream:
+        return _about(stream)
+
+
+@contextmanager
+def _opened(path: Path | str) -> Iterator[Any]:
     if not Path(path).is_file():
         raise Speech3Error(f"{path}: no such file")
     try:
         with safe_open(path, framework="numpy") as stream:
-            about = json.loads((stream.metadata() or {}).get("speech3", "{}"))
-            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+            yield stream
     except (SafetensorError, json.JSONDecodeError, OSError) as error:
         raise Speech3Error(f"{path}: not a safetensors file, or cut short ({error}); make it again") from error
-    if kind is not None and about.get("kind") != kind:
-        raise Speech3Error(f"{path}: holds {about.get('kind', 'something unknown')!r}, expected {kind!r}")
-    return tensors, about
+
+
+def _about(stream: Any) -> dict[str, Any]:
+    return dict(json.loads((stream.metadata() or {}).get("speech3", "{}")))

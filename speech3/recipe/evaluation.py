@@ -68,7 +68,9 @@ def score_systems(e: Experiment) -> None:
     for system in e.systems:
         result = score_of(e, system)
         tables.write_details(e.out / "score" / system, result)
-        write_json(e.out / "score" / system / "score.json", {**result.as_json(), "line": result_line(e, system)})
+        write_json(
+            e.out / "score" / system / "score.json", {**result.as_json(), "line": result.line(e.recipe.corpus, system)}
+        )
 
 
 def score_borders(e: Experiment) -> None:
@@ -87,11 +89,6 @@ def score_borders(e: Experiment) -> None:
         "median_difference_ms": 1000 * float(np.median(found.differences_s)),
     })  # fmt: skip
     say(f"  {found.within(0.020):.1%} of the phone borders of clean test utterances within 20 ms")
-
-
-def result_line(e: Experiment, system: str) -> str:
-    """``CORPUS SYSTEM WER 12.34 [10.20, 14.60]``."""
-    return score_of(e, system).line(e.recipe.corpus, system)
 
 
 def result_lines(e: Experiment) -> list[str]:

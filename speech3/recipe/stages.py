@@ -22,7 +22,7 @@ from speech3.frames.packed import pack
 from speech3.hmm import passes
 from speech3.hmm.align import Transcripts, usable_transcripts, write_alignments
 from speech3.hmm.gmm import load_gmm
-from speech3.hmm.lexicon import read_lexicon
+from speech3.hmm.lexicon import Lexicon, read_lexicon
 from speech3.hmm.model import load_hmm
 from speech3.hmm.times import frame_clock
 from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
@@ -61,14 +61,14 @@ def extract_features(e: Experiment, preset: str) -> None:
             say(f"  skipped {utterance}: {reason}")
 
 
-def _training_material(e: Experiment, preset: str) -> tuple[Transcripts, ArkReader, Path]:
+def _training_material(e: Experiment, preset: str) -> tuple[Lexicon, Transcripts, ArkReader, Path]:
     directory = e.features(preset, e.train)
     feats = ArkReader(directory / "feats.scp")
     lexicon = read_lexicon(e.lexicon, e.recipe.hmm.silence_prob)
     texts = {key: utterance.text for key, utterance in read_datadir(e.data(e.train)).utterances.items()}
     transcripts = usable_transcripts(texts, lexicon, feats)
     check_bad(transcripts.bad, len(feats), str(e.data(e.train)))
-    return transcripts, feats, directory / "features.yaml"
+    return lexicon, transcripts, feats, directory / "features.yaml"
 
 
 def _save(e: Experiment, name: str, system: GmmSystem, features: Path, preset: str) -> None:
@@ -88,8 +88,7 @@ def train_mono(e: Experiment, name: str) -> None:
     """
     hmm = e.recipe.hmm
     preset, stage = (hmm.aligner_features, hmm.aligner) if name == "aligner" else (hmm.features, hmm.mono)
-    transcripts, feats, features = _training_material(e, preset)
-    lexicon = read_lexicon(e.lexicon, hmm.silence_prob)
+    lexicon, transcripts, feats, features = _training_material(e, preset)
     generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model(name) / "metrics.jsonl")
     with Workers(transcripts.words, feats, e.jobs) as workers:
         system = train_monophone(workers, lexicon, hmm.model_copy(update={"mono": stage}), generator, metrics)
@@ -100,7 +99,7 @@ def train_mono(e: Experiment, name: str) -> None:
 def train_tri(e: Experiment) -> None:
     """Train the tied-triphone GMMs."""
     preset = e.recipe.hmm.features
-    transcripts, feats, features = _training_material(e, preset)
+    _, transcripts, feats, features = _training_material(e, preset)
     mono = GmmSystem(load_hmm(e.model("mono")), load_gmm(e.model("mono") / "model.safetensors"), {})
     generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model("tri") / "metrics.jsonl")
     with Workers(transcripts.words, feats, e.jobs) as workers:
