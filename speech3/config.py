@@ -31,7 +31,7 @@ class FeatureConfig(Config):
     their own in Kaldi, are keys here (without them, as without those programs, nothing is appended or normalised).
     """
 
-    kind: Literal["fbank", "mfcc"] = "fbank"
+    kind: Literal["fbank", "mfcc", "given"] = Field("fbank", description="given: the data directory's own feats.scp")
     sample_frequency: int | None = Field(None, gt=0, description="Hz; none: the rate of the data, which must be one")
     resample: bool = Field(False, description="resample recordings of another rate instead of refusing them")
     mix_channels: bool = Field(False, description="average the channels instead of refusing more than one")
@@ -110,6 +110,11 @@ class HmmConfig(Config):
     aligner_features: str = Field("mfcc13_cmvn", description="of the monophones that place the borders of phones")
     aligner: MonophoneConfig = MonophoneConfig(gaussians=200)
     silence_prob: float = Field(0.5, gt=0, lt=1, description="of the optional silence between words")
+    position_dependent: bool = Field(
+        False, description="a phone at a word's beginning, end, inside or alone is another"
+    )
+    extra_questions: str | None = Field(None, description="file with sets of phones the tree may ask for, one a line")
+    lexicon_probs: bool = Field(False, description="pronunciations' and silences' probabilities from the alignment")
     power: float = Field(0.25, description="Gaussians are shared out by a pdf's count to this power")
     beam: float = Field(10.0, gt=0)
     retry_beam: float = Field(40.0, gt=0)
@@ -192,9 +197,17 @@ class RecipeConfig(Config):
     seed: int = 1
     jobs: int = Field(0, ge=0, description="processes; 0: one per core")
     features: str = Field("fbank40_d2", description="preset in conf/features for the neural network")
+    lang: str | None = Field(None, description="espeak-ng's code of the language, for words without a pronunciation")
+    lexicon: Literal["espeak", "graphemes"] = Field(
+        "espeak", description="graphemes: words are spelled by their letters"
+    )
+    units: Literal["words", "sentencepiece"] = Field("words", description="what language model and graph are made of")
+    pieces: int = Field(500, ge=30, description="SentencePiece vocabulary, if units is sentencepiece")
+    metric: Literal["WER", "CER"] = "WER"
     hmm: HmmConfig = HmmConfig()
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
+    realign: int = Field(0, ge=0, le=3, description="times that the network aligns anew and a new one is trained on it")
     lm: LmConfig
     decode: DecodeConfig = DecodeConfig()
 

@@ -69,7 +69,8 @@ def score_systems(e: Experiment) -> None:
         result = score_of(e, system)
         tables.write_details(e.out / "score" / system, result)
         write_json(
-            e.out / "score" / system / "score.json", {**result.as_json(), "line": result.line(e.recipe.corpus, system)}
+            e.out / "score" / system / "score.json",
+            {**result.as_json(), "line": result.line(e.name, system, e.recipe.metric)},
         )
 
 
@@ -99,7 +100,7 @@ def result_lines(e: Experiment) -> list[str]:
 def report(e: Experiment) -> None:
     """Write ``report.html``."""
     write_report(e.out / "report.html", Report(
-        title=f"{e.recipe.corpus}: {len(e.systems)} systems",
+        title=f"{e.name}: {len(e.systems)} systems",
         command=e.command,
         systems=[_system(e, system) for system in e.systems],
         volumes=[_volume(e, split) for split in dict.fromkeys(("train", *e.splits))],

@@ -1,6 +1,7 @@
 """One experiment: its recipe, where its files lie, and its steps in order.
 
 OUT/data/{train,dev,test}, lexicon.txt      Kaldi data directories; train_sp if the recipe perturbs the speed
+OUT/data/lm.arpa.gz                         if the corpus brings a language model along
 OUT/features/PRESET/{train,dev,test}        feats.ark, feats.scp
 OUT/lm/lm.arpa.gz                           if the recipe estimates one
 OUT/mono, OUT/tri, OUT/dnn                  model directories (`speech3.decoding.recognizer`)
@@ -18,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from speech3.config import FeatureConfig, RecipeConfig, load_config, load_preset, shipped
-from speech3.corpus import digits, fsdd
+from speech3.corpus import anyspeech, digits, fsdd
 from speech3.errors import Speech3Error
 from speech3.io.parallel import available_jobs
 from speech3.recipe.steps import Step
 
 Prepare = Callable[..., None]
-CORPORA: dict[str, Prepare] = {"digits": digits.prepare, "fsdd": fsdd.prepare}
-NEEDS_SOURCE = frozenset({"fsdd"})
+CORPORA: dict[str, Prepare] = {"any": anyspeech.prepare, "digits": digits.prepare, "fsdd": fsdd.prepare}
+NEEDS_SOURCE = frozenset({"any", "fsdd"})
 HAS_REFERENCE = frozenset({"digits"})  # an alignment known from the synthesiser
 
 
@@ -35,12 +36,15 @@ class Experiment:
 
     Attributes
     ----------
+    name
+        The recipe's.
     source
         Where the corpus lies, for those that are not built in.
     command
         As the user gave it, for the report.
     """
 
+    name: str
     recipe: RecipeConfig
     out: Path
     source: Path | None
@@ -128,7 +132,7 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
         raise Speech3Error(f"{name}: say where the corpus lies: recipes/run.sh {name} --source DIR")
     if source is not None and recipe.corpus not in NEEDS_SOURCE:
         raise Speech3Error(f"{name}: makes its own corpus and takes no --source")
-    return Experiment(recipe, (out or Path("exp") / name).resolve(), source and source.resolve(), command)
+    return Experiment(name, recipe, (out or Path("exp") / name).resolve(), source and source.resolve(), command)
 
 
 def steps(experiment: Experiment) -> list[Step]:
@@ -137,7 +141,8 @@ def steps(experiment: Experiment) -> list[Step]:
 
     e, recipe = experiment, experiment.recipe
     data = [Step(
-        "data/corpus", partial(stages.make_data, e), [recipe.corpus, recipe.corpus_options, recipe.seed],
+        "data/corpus", partial(stages.make_data, e), 
+        [recipe.corpus, recipe.corpus_options, recipe.seed, recipe.lang, recipe.lexicon, recipe.units, recipe.pieces],
         [e.data(split) / "wav.scp" for split in ("train", "dev", "test")] + [e.lexicon],
         inputs=[e.source] if e.source else [], owns=e.out / "data",
     )]  # fmt: skip

@@ -37,7 +37,12 @@ def make_data(e: Experiment) -> None:
     """Write the data directories and the lexicon."""
     prepare = CORPORA[e.recipe.corpus]
     known = {p.name: p.annotation for p in inspect.signature(prepare).parameters.values() if p.kind is p.KEYWORD_ONLY}
-    jobs = {"jobs": e.jobs} if known.pop("jobs", None) else {}  # of the recipe; no corpus depends on it
+    of_recipe = {"jobs": e.jobs, **{key: getattr(e.recipe, key) for key in ("lang", "lexicon", "units", "pieces")}}
+    passed = {key: value for key, value in of_recipe.items() if known.pop(key, None)}
+    default = type(e.recipe).model_fields
+    for key in set(of_recipe) - set(passed) - {"jobs"}:
+        if of_recipe[key] != default[key].default:
+            raise Speech3Error(f"{key}={of_recipe[key]}: the corpus {e.recipe.corpus} has no use for it")
     for key, value in e.recipe.corpus_options.items():
         if key not in known:
             raise Speech3Error(f"corpus_options: unknown key {key!r}; {e.recipe.corpus} knows: {', '.join(known)}")
@@ -45,7 +50,7 @@ def make_data(e: Experiment) -> None:
             TypeAdapter(known[key]).validate_python(value, strict=True)
         except ValidationError as error:
             raise Speech3Error(f"corpus_options.{key}: {error.errors()[0]['msg']} (got {value!r})") from error
-    prepare(e.source, e.out / "data", e.recipe.seed, **jobs, **e.recipe.corpus_options)
+    prepare(e.source, e.out / "data", e.recipe.seed, **passed, **e.recipe.corpus_options)
 
 
 def perturb_train(e: Experiment) -> None:
@@ -132,8 +137,9 @@ def make_lm(e: Experiment) -> None:
     lm, out = e.recipe.lm, e.out / "lm" / "lm.arpa.gz"
     if lm.grammar:
         return
-    if lm.arpa:
-        write_arpa(read_arpa(Path(lm.arpa)), out)
+    brought = e.out / "data" / "lm.arpa.gz"
+    if lm.arpa or (brought.exists() and not lm.text):
+        write_arpa(read_arpa(Path(lm.arpa) if lm.arpa else brought), out)
         return
     if lm.text:
         sentences = [line.split() for line in Path(lm.text).read_text(encoding="utf-8").splitlines() if line.strip()]
