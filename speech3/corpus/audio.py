@@ -88,7 +88,7 @@ def load(
     utterance = data.utterances[utterance_id]
     try:
         return read_file(
-            data.recordings[utterance.recording],
+            data.recording(utterance),
             directory=data.path,
             start_s=utterance.start_s,
             end_s=utterance.end_s,
@@ -155,7 +155,7 @@ def durations_s(data: DataDir) -> dict[str, float]:
     for key, utterance in data.utterances.items():
         end_s = utterance.end_s
         if end_s is None:
-            end_s = info(data.recordings[utterance.recording], directory=data.path).duration_s
+            end_s = info(data.recording(utterance), directory=data.path).duration_s
         durations[key] = end_s - utterance.start_s
     return durations
 

@@ -54,7 +54,7 @@ def _kept(report: Report, drop: set[str]) -> DataDir:
     utterances = {
         key: dataclasses.replace(utt, end_s=ends[key]) if key in ends else utt for key, utt in data.utterances.items()
     }
-    return DataDir(data.path, data.recordings, utterances)
+    return dataclasses.replace(data, utterances=utterances)
 
 
 def _change(fault: Fault) -> str:

@@ -1,6 +1,7 @@
-"""Where the audio of a `wav.scp` lies: relative to the data directory first, then to where the user stands."""
+"""Where audio (`wav.scp`) and archives (`feats.scp`) lie: seen from the data directory first, else from the user."""
 
 import os
+import re
 import shlex
 from pathlib import Path
 
@@ -31,3 +32,10 @@ def moved(value: str, old: Path, new: Path) -> str:
     same = again.exists() and path.exists() and again.samefile(path) and (new / value).exists()
     # abspath, not resolve: the name the user gave is kept where it is a link.
     return value if same else os.path.abspath(path)  # noqa: PTH100
+
+
+def moved_rspecifier(value: str, old: Path, new: Path) -> str:
+    """`moved` for a line of feats.scp or cmvn.scp: a pipe or an archive, with offset and range (``:123[0:9]``)."""
+    parts = re.fullmatch(r"(.*?)((?::\d+)?(?:\[[^\]]*\])?)", value)
+    assert parts  # both parts may be empty
+    return moved(parts[1].rstrip(), old, new) + parts[2]

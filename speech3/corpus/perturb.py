@@ -56,7 +56,7 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
 
 def _alone(data: DataDir, utterance: Utterance) -> DataDir:
     # What is sent to a process for one utterance, so that the whole directory is not sent with each.
-    return DataDir(data.path, {utterance.recording: data.recordings[utterance.recording]}, {utterance.id: utterance})
+    return DataDir(data.path, {utterance.recording: data.recording(utterance)}, {utterance.id: utterance})
 
 
 def _copy(item: tuple[DataDir, float, str], out: Path) -> Utterance:

@@ -41,9 +41,9 @@ class Heard:
 
     def __iter__(self) -> Iterator[tuple[Utterance, AudioInfo]]:
         for utterance in self.data.utterances.values():
-            found = self.scans[utterance.recording].info
-            if found:
-                yield utterance, found
+            scan = self.scans.get(utterance.recording)
+            if scan and scan.info:
+                yield utterance, scan.info
 
     def where(self, recording: str) -> str:
         """The file of a recording as the user wrote it."""
@@ -65,14 +65,14 @@ class Report:
         if self.faults:
             kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(f.kind for f in self.faults).most_common())
             count = f"{len(self.faults)} fault{'s' if len(self.faults) > 1 else ''}"
-            remedy = f"; `speech3 fix {path} OUT` writes a copy without them" if data.recordings else ""
+            remedy = f"; `speech3 fix {path} OUT` writes a copy without them" if data.utterances else ""
             return f"{path}: {count} ({kinds}){remedy}"
+        counts = f"{path}: fine: {len(data.utterances)} utterances, {len(data.speakers())} speakers"
+        if not data.recordings:
+            return f"{counts}, features without audio"
         hours = sum(duration_s(utterance, found) for utterance, found in self.heard) / 3600
         rates = "/".join(str(rate) for rate in sorted({found.sample_rate_hz for _, found in self.heard}))
-        return (
-            f"{path}: fine: {len(data.utterances)} utterances, {len(data.speakers())} speakers,"
-            f" {hours:.2f} hours, {rates} Hz"
-        )
+        return f"{counts}, {hours:.2f} hours, {rates} Hz"
 
 
 def duration_s(utterance: Utterance, found: AudioInfo) -> float:
@@ -115,7 +115,7 @@ def validate(path: Path | str, *, jobs: int = 0, need_text: bool = True) -> Repo
 
 def _scan_all(data: DataDir, jobs: int) -> dict[str, Scan]:
     parts: dict[str, list[Utterance]] = {}
-    for utterance in data.utterances.values():
+    for utterance in data.utterances.values() if data.recordings else ():
         parts.setdefault(utterance.recording, []).append(utterance)
     items = [(data.recordings[recording], utterances) for recording, utterances in parts.items()]
     jobs = jobs or (available_jobs() if len(items) >= _MANY else 1)

@@ -137,7 +137,7 @@ def _units(data: DataDir, config: FeatureConfig) -> list[list[str]]:
 def _part(data: DataDir, ids: list[str]) -> DataDir:
     # Not data.subset, which goes through the whole directory: here it would do so once for every speaker.
     utterances = {key: data.utterances[key] for key in ids}
-    used = {utterance.recording: data.recordings[utterance.recording] for utterance in utterances.values()}
+    used = {utterance.recording: data.recording(utterance) for utterance in utterances.values()}
     return DataDir(data.path, used, utterances)
 
 
@@ -145,6 +145,8 @@ def _with_rate(data: DataDir, config: FeatureConfig) -> FeatureConfig:
     """The config with the rate of the first recording that can be read, unless it says a rate itself."""
     if config.sample_frequency is not None:
         return config
+    if not data.recordings:
+        raise Speech3Error(f"{data.path}: no audio to extract from: the directory has feats.scp and no wav.scp")
     first = ""
     for location in data.recordings.values():
         try:

@@ -169,3 +169,68 @@ def test_an_empty_set_is_not_written(tmp_path):
     with pytest.raises(Speech3Error, match="no utterance"):
         write_datadir(DataDir(tmp_path, {}, {}), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+FEATS = "u1 ark/f.ark:14\nu2 ark/f.ark:99[0:9,0:12]\nu3 cat ark/f.ark |\n"
+
+
+def _with_feats(make, **files):
+    directory = make(**{"feats.scp": FEATS, "cmvn.scp": "a ark/c.ark:3\nb ark/c.ark:44\n", **files})
+    (directory / "ark").mkdir(exist_ok=True)
+    (directory / "ark" / "f.ark").write_bytes(b"nobody looks")
+    (directory / "ark" / "c.ark").write_bytes(b"nobody looks")
+    return directory
+
+
+def test_features_go_along(make, tmp_path):
+    data = read_datadir(_with_feats(make))
+    assert data.feats["u2"] == "ark/f.ark:99[0:9,0:12]" and data.cmvn == {"a": "ark/c.ark:3", "b": "ark/c.ark:44"}
+    part = data.subset(["u2"])
+    assert list(part.feats) == ["u2"] and list(part.cmvn) == ["a"]
+    write_datadir(data, tmp_path / "copy")
+    again = read_datadir(tmp_path / "copy")
+    archive = tmp_path / "data" / "ark" / "f.ark"
+    assert again.feats == {
+        "u1": f"{archive}:14",
+        "u2": f"{archive}:99[0:9,0:12]",
+        "u3": f"cd {tmp_path / 'data'} && cat ark/f.ark |",
+    }
+    assert again.cmvn["b"] == f"{archive.with_name('c.ark')}:44"
+
+    (tmp_path / "data" / "feats.scp").unlink()
+    (tmp_path / "data" / "cmvn.scp").unlink()
+    write_datadir(read_datadir(make()), tmp_path / "copy")
+    assert not (tmp_path / "copy" / "feats.scp").exists() and not (tmp_path / "copy" / "cmvn.scp").exists()
+
+
+@pytest.mark.parametrize("segments", [None, "u1 r 0 1\nu2 r 1 2\nu3 r 2 3.5\n"])
+def test_features_without_audio(make, tmp_path, segments):
+    directory = _with_feats(make, wav_scp=None, segments=segments)
+    (directory / "wav.scp").unlink(missing_ok=True)
+    data = read_datadir(directory)
+    assert (
+        not data.recordings and data.utterances["u3"].text == "FOUR FIVE SIX" and list(data.feats) == ["u1", "u2", "u3"]
+    )
+    with pytest.raises(Speech3Error, match=r"u1: no audio: the directory has features \(feats\.scp\) and no wav\.scp"):
+        load(data, "u1")
+    write_datadir(data, tmp_path / "copy")
+    again = read_datadir(tmp_path / "copy")
+    assert again.utterances == data.utterances and not (tmp_path / "copy" / "wav.scp").exists()
+
+
+def test_faults_of_features(make):
+    feats = "u1 f.ark:14\nu2\nu9 f.ark:7\n"
+    with pytest.raises(Speech3Error) as caught:
+        read_datadir(make(**{"feats.scp": feats, "cmvn.scp": "a\nb c.ark\n"}))
+    message = str(caught.value)
+    assert "3 faults" in message  # that u3 has none is not: its audio is there
+    assert "feats.scp:3: u9: is neither in segments nor in wav.scp" in message
+    assert "feats.scp:2: u2: names no file; add the path of the features" in message
+    assert "cmvn.scp:1: a: names no file; add the path of the statistics" in message
+    directory = make(wav_scp=None, segments="u1 r 0 1\nu2 r 1 2\nu3 r 2 3\n", **{"feats.scp": feats, "cmvn.scp": ""})
+    (directory / "wav.scp").unlink()
+    with pytest.raises(Speech3Error) as caught:
+        read_datadir(directory)
+    message = str(caught.value)
+    assert "3 faults" in message and "feats.scp: u3: has no features; extract them" in message
+    assert "feats.scp:3: u9: is neither in segments nor in feats.scp" in message

@@ -171,3 +171,12 @@ def test_empty_directory(tmp_path, program):
     (tmp_path / "empty").mkdir()
     done = program("validate", tmp_path / "empty")
     assert done.exit_code == 1 and "the data directory is empty" in done.stdout
+
+
+def test_features_without_audio(make, tmp_path):
+    directory = make(**{"feats.scp": "u1 f.ark:14\nu2 f.ark:40\nu3 f.ark:80\n"})
+    (directory / "wav.scp").unlink()
+    assert validate(directory).summary().endswith("fine: 3 utterances, 2 speakers, features without audio")
+    (directory / "text").write_text("u1 A\nu2 B\n")
+    assert fix(directory, tmp_path / "out").removed == ("u3",)
+    assert list(read_datadir(tmp_path / "out").feats) == ["u1", "u2"]
