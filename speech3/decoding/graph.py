@@ -117,7 +117,7 @@ def _clg(hmm: Hmm, grammar: Grammar) -> tuple[list[list[int]], Any]:
     """C o L o G as a kaldifst transducer whose input labels are indices in the returned list of context windows."""
     import kaldifst
 
-    lexicon, disambiguation = lexicon_fst(hmm.lexicon, grammar.words)
+    lexicon, disambiguation = lexicon_fst(hmm.lexicon, grammar.words, hmm.tree.alike)
     left, right = to_kaldifst(lexicon), to_kaldifst(grammar.fst)
     kaldifst.arcsort(left, sort_type="olabel")
     kaldifst.arcsort(right, sort_type="ilabel")

@@ -4,62 +4,78 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from speech3.decoding.fst import Fst, FstBuilder
-from speech3.hmm.lexicon import Lexicon, Pronunciation
+from speech3.hmm.lexicon import Lexicon
 
 
-def lexicon_fst(lexicon: Lexicon, words: Sequence[str]) -> tuple[Fst, list[int]]:
+def lexicon_fst(lexicon: Lexicon, words: Sequence[str], alike_P: np.ndarray) -> tuple[Fst, list[int]]:
     """Return L and its disambiguation symbols.
 
     Parameters
     ----------
     words
         Symbol table: `<eps>`, words of the lexicon, `#0`.
+    alike_P
+        Class of each phone (`Tree.alike`): pronunciations that differ only within classes may end up as the same pdfs,
+        so they are homophones here.
 
     Returns
     -------
     L
         Input labels are phones, then disambiguation symbols from ``len(lexicon.phones) + 1``, the first of which goes
         with the back-off arcs of G; output labels are indices in `words`. Silence costs -log(silence_prob) at the
-        start and after every word, its absence -log(1 - silence_prob).
+        start and -log(silences.after) after a word, its absence -log(1 - that).
     """
     wanted = set(words[1:-1])
     spoken = [pron for pron in lexicon.pronunciations if pron.word in wanted]
-    marks = _disambiguate(spoken)
+    ids, labels = lexicon.phone_ids, {word: label for label, word in enumerate(words)}
+    marks = _disambiguate([tuple(int(alike_P[ids[phone]]) for phone in pron.phones) for pron in spoken])
     backoff = len(lexicon.phones) + 1
     silence_mark = backoff + 1 + max(marks, default=0)
     silence_spoken = any(lexicon.silence_phones[0] in pron.phones for pron in spoken)
-    silence, ids, labels = lexicon.silence, lexicon.phone_ids, {word: label for label, word in enumerate(words)}
-    p = lexicon.silence_prob
-    cost_without, cost_with = (-math.log(q) if q > 0 else math.inf for q in (1 - p, p))
 
     builder = FstBuilder()
-    start, hub, before_silence = builder.state(), builder.state(final=0.0), builder.state()
+    start, before_silence = builder.state(), builder.state()
+    after_word = after_silence = builder.state(final=0.0)
+    begins = [(after_word, "given_word")]
+    if lexicon.end:  # the next word asks whether there was silence before it
+        after_silence = builder.state(final=-math.log(lexicon.end.given_silence))
+        builder.finals[after_word] = -math.log(lexicon.end.given_word)
+        begins.append((after_silence, "given_silence"))
     # only a lexicon that spells silence out can confuse its own with the optional one
-    builder.chain(before_silence, hub, [silence, silence_mark] if silence_spoken else [silence], 0, 0.0)
-    exits = [(hub, cost_without), (before_silence, cost_with)]
-    for target, cost in exits:
-        if cost < math.inf:
-            builder.arc(start, target, 0, 0, cost)
+    silence = [lexicon.silence, silence_mark] if silence_spoken else [lexicon.silence]
+    builder.chain(before_silence, after_silence, silence, 0, 0.0)
+
+    def exits(prob: float) -> list[tuple[int, float]]:
+        both = [(after_word, 1.0 - prob), (before_silence, prob)]
+        return [(target, -math.log(share)) for target, share in both if share > 0]
+
+    for target, cost in exits(lexicon.silence_prob):
+        builder.arc(start, target, 0, 0, cost)
     for pron, mark in zip(spoken, marks, strict=True):
         phones = [ids[phone] for phone in pron.phones] + ([backoff + mark] if mark else [])
-        for target, cost in exits:
-            if cost < math.inf:
-                builder.chain(hub, target, phones, labels[pron.word], cost - math.log(pron.prob))
-    builder.arc(hub, hub, backoff, labels[words[-1]])
+        silences = lexicon.silences(pron)
+        for source, condition in begins:
+            begin = -math.log(pron.prob * getattr(silences, condition))
+            for target, cost in exits(silences.after):
+                builder.chain(source, target, phones, labels[pron.word], cost + begin)
+    for source, _ in begins:
+        builder.arc(source, source, backoff, labels[words[-1]])
     return builder.fst(), list(range(backoff, silence_mark + 1))
 
 
-def _disambiguate(spoken: Sequence[Pronunciation]) -> list[int]:
+def _disambiguate(spoken: Sequence[tuple[int, ...]]) -> list[int]:
     """Number of the symbol that must end each pronunciation; 0: none, for it is unique and begins no other."""
-    times = Counter(pron.phones for pron in spoken)
-    beginnings = {pron.phones[:length] for pron in spoken for length in range(1, len(pron.phones))}
-    used: Counter[tuple[str, ...]] = Counter()
+    times = Counter(spoken)
+    beginnings = {phones[:length] for phones in spoken for length in range(1, len(phones))}
+    used: Counter[tuple[int, ...]] = Counter()
     marks = []
-    for pron in spoken:
-        if times[pron.phones] > 1 or pron.phones in beginnings:
-            used[pron.phones] += 1
-            marks.append(used[pron.phones])
+    for phones in spoken:
+        if times[phones] > 1 or phones in beginnings:
+            used[phones] += 1
+            marks.append(used[phones])
         else:
             marks.append(0)
     return marks

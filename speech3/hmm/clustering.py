@@ -6,7 +6,9 @@ phones at once is one matrix product.
 
 import heapq
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +16,8 @@ from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.questions import log_likelihood, merge_questions
 from speech3.hmm.tree import CENTRE, LEFT, RIGHT, STATES, Tree
+
+_DIGIT = r"(?<=[^\d])\d$"
 
 
 @dataclass(eq=False)
@@ -43,11 +47,56 @@ def merge_stats(parts: list[ContextStats]) -> ContextStats:
 
 
 def phone_groups(lexicon: Lexicon) -> list[tuple[int, ...]]:
-    """Phones that share a root: those which differ only in a final digit (stress in CMUdict, tone in pinyin)."""
+    """Phones that share a root: those that differ only in their place in the word or in a final digit.
+
+    The digit is stress in CMUdict, tone in pinyin.
+    """
     groups: dict[str, list[int]] = {}
     for phone, number in lexicon.phone_ids.items():
-        groups.setdefault(re.sub(r"(?<=[^\d])\d$", "", phone), []).append(number)
+        groups.setdefault(re.sub(_DIGIT, "", lexicon.base_phone(phone)), []).append(number)
     return [tuple(group) for group in groups.values()]
+
+
+def group_numbers(lexicon: Lexicon) -> np.ndarray:
+    """(P,) int: the number of each phone's group."""
+    number_P = np.zeros(len(lexicon.phones), int)
+    for number, group in enumerate(phone_groups(lexicon)):
+        number_P[np.array(group) - 1] = number
+    return number_P
+
+
+def phone_sets(lexicon: Lexicon) -> list[frozenset[int]]:
+    """Sets worth asking for that no clustering of groups finds: one place in the word, one stress or tone."""
+    sets: dict[str, set[int]] = {}
+    for phone, number in lexicon.phone_ids.items():
+        base = lexicon.base_phone(phone)
+        if digit := re.search(_DIGIT, base):
+            sets.setdefault(digit.group(), set()).add(number)
+        if base != phone:
+            sets.setdefault(phone[-1], set()).add(number)
+    return [frozenset(members) for members in sets.values()]
+
+
+def read_phone_sets(path: Path | str, lexicon: Lexicon) -> list[frozenset[int]]:
+    """Read Kaldi's extra_questions.txt: a set of phones a line; a phone stands for all its places in the word.
+
+    Raises
+    ------
+    Speech3Error
+        The file is missing, or names a phone that the lexicon does not use.
+    """
+    by_name: dict[str, set[int]] = {}
+    for phone, number in lexicon.phone_ids.items():
+        for name in {phone, lexicon.base_phone(phone)}:
+            by_name.setdefault(name, set()).add(number)
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Speech3Error(f"{path}: cannot be read ({error}); hmm.extra_questions names a text file") from error
+    for place, line in enumerate(lines, 1):
+        if unknown := [name for name in line.split() if name not in by_name]:
+            raise Speech3Error(f"{path}:{place}: no such phone in the lexicon: {', '.join(unknown)}")
+    return [frozenset().union(*(by_name[name] for name in line.split())) for line in lines if line.split()]
 
 
 @dataclass
@@ -68,13 +117,17 @@ class _Growing:
         return len(self.side) - 1
 
 
-def build_tree(data: ContextStats, lexicon: Lexicon, leaves: int, min_frames: float) -> Tree:
+def build_tree(
+    data: ContextStats, lexicon: Lexicon, leaves: int, min_frames: float, extra: Sequence[frozenset[int]] = ()
+) -> Tree:
     """Grow a tree with (about) `leaves` leaves.
 
     Parameters
     ----------
     min_frames
         A question is asked only if both answers keep that many frames.
+    extra
+        Sets of phones to ask for, beside those found by clustering and `phone_sets`.
 
     Raises
     ------
@@ -86,7 +139,8 @@ def build_tree(data: ContextStats, lexicon: Lexicon, leaves: int, min_frames: fl
         raise Speech3Error(
             f"hmm.tri.leaves={leaves}: the lexicon's {len(groups)} phones need at least {len(groups) * STATES} leaves"
         )
-    questions = merge_questions(_by_phone(data, phones), [g for g in groups if g[0] not in lexicon.context_free])
+    clustered = [group for group in groups if group[0] not in lexicon.context_free]
+    questions = merge_questions(_by_phone(data, phones), clustered, [*phone_sets(lexicon), *extra])
     tree = _Growing(phones)
     root = np.zeros((phones + 1, STATES), np.int32)
     heap: list[tuple[float, int, tuple[int, int], np.ndarray]] = []

@@ -1,8 +1,9 @@
 """The pronunciation dictionary: words with variants, the phone inventory, silence."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,24 +16,51 @@ UNKNOWN = "<unk>"
 
 
 @dataclass(frozen=True)
+class Silences:
+    """How a pronunciation goes with silence (Chen et al. 2015; the columns of Kaldi's lexiconp_silprob.txt).
+
+    Attributes
+    ----------
+    after
+        Probability of silence after it.
+    given_silence, given_word
+        How many times as often as expected from the words before it, it comes after silence or straight after a word.
+    """
+
+    after: float
+    given_silence: float = 1.0
+    given_word: float = 1.0
+
+
+@dataclass(frozen=True)
 class Pronunciation:
     """One way to say a word; `prob` is relative to the word's most probable way (Kaldi's lexiconp.txt)."""
 
     word: str
     phones: tuple[str, ...]
     prob: float = 1.0
+    silences: Silences | None = None
 
 
 @dataclass(frozen=True)
 class Lexicon:
     """Pronunciations in a fixed order, and the phones they use.
 
-    `silence_prob` is that of an optional silence before the first word and after each word.
+    Attributes
+    ----------
+    silence_prob
+        Of an optional silence before the first word and after each pronunciation that has no `Silences` of its own.
+    position_dependent
+        Phones carry their place in the word, see `mark_positions`.
+    end
+        How the end of the sentence goes with silence; `after` is not used.
     """
 
     pronunciations: tuple[Pronunciation, ...]
     silence_prob: float = 0.5
     silence_phones: tuple[str, ...] = field(default=(SILENCE,))
+    position_dependent: bool = False
+    end: Silences | None = None
 
     @cached_property
     def phones(self) -> tuple[str, ...]:
@@ -63,6 +91,14 @@ class Lexicon:
         """Phones whose states do not depend on their neighbours: silence and spoken noise."""
         return frozenset(n for p, n in self.phone_ids.items() if p in (*self.silence_phones, SPOKEN_NOISE))
 
+    def base_phone(self, phone: str) -> str:
+        """The phone without its place in the word."""
+        return re.sub(r"_[BIES]$", "", phone) if self.position_dependent else phone
+
+    def silences(self, pron: Pronunciation) -> Silences:
+        """Those of a pronunciation; without any, silence is as probable after it as after any other."""
+        return pron.silences or Silences(self.silence_prob)
+
     def known(self, words: Iterable[str]) -> list[str]:
         """Replace words outside the lexicon by `<unk>`; without `<unk>` in the lexicon they are an error.
 
@@ -81,8 +117,26 @@ class Lexicon:
         return [word if word in self.by_word else UNKNOWN for word in words]
 
 
+def mark_positions(lexicon: Lexicon) -> Lexicon:
+    """Make phones at a word's beginning, end, inside and alone different phones: ``_B``, ``_E``, ``_I``, ``_S``.
+
+    Silence and spoken noise stay as they are. (Kaldi marks those too, for lattices' sake.)
+    """
+    unmarked = {*lexicon.silence_phones, SPOKEN_NOISE}
+
+    def marked(phones: tuple[str, ...]) -> tuple[str, ...]:
+        places = "S" if len(phones) == 1 else "B" + "I" * (len(phones) - 2) + "E"
+        return tuple(p if p in unmarked else f"{p}_{place}" for p, place in zip(phones, places, strict=True))
+
+    prons = tuple(replace(pron, phones=marked(pron.phones)) for pron in lexicon.pronunciations)
+    return replace(lexicon, pronunciations=prons, position_dependent=True)
+
+
 def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
     """Read ``word phone phone ...`` lines (Kaldi's lexicon.txt), or ``word prob phone ...`` lines (lexiconp.txt).
+
+    A file whose name ends in ``_silprob.txt`` has four numbers after the word: the probability, and the three of
+    `Silences`.
 
     Raises
     ------
@@ -102,20 +156,32 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
         fields = line.split()
         if not fields:
             continue
-        word, rest = fields[0], fields[1:]
-        prob = _probability(rest)
-        if prob is not None:
-            rest = rest[1:]
-        if not rest:
-            raise Speech3Error(f"{path}:{number}: {word} has no phones; add its pronunciation or remove the line")
-        if rest == [SILENCE]:  # Kaldi's `!SIL SIL` or `<sil> SIL`: optional silence is ours to insert
-            silences.add(word)
+        pron = _pronunciation(fields, path, number)
+        if pron.phones == (SILENCE,):  # Kaldi's `!SIL SIL` or `<sil> SIL`: optional silence is ours to insert
+            silences.add(pron.word)
             continue
-        pron = Pronunciation(word, tuple(rest), 1.0 if prob is None else prob)
         seen.setdefault((pron.word, pron.phones), pron)
     if not seen:
         raise Speech3Error(f"{path}: the lexicon is empty")
     return Lexicon(tuple(seen.values()), silence_prob)
+
+
+def _pronunciation(fields: Sequence[str], path: Path, number: int) -> Pronunciation:
+    word, rest, prob, silences = fields[0], fields[1:], 1.0, None
+    if path.name.endswith("_silprob.txt"):
+        try:
+            prob, after, given_silence, given_word = (float(field) for field in rest[:4])
+        except ValueError as error:
+            raise Speech3Error(
+                f"{path}:{number}: {word} needs four numbers before its phones: probability, silence after it, and how"
+                " it follows silence and words"
+            ) from error
+        silences, rest = Silences(after, given_silence, given_word), rest[4:]
+    elif (value := _probability(rest)) is not None:
+        prob, rest = value, rest[1:]
+    if not rest:
+        raise Speech3Error(f"{path}:{number}: {word} has no phones; add its pronunciation or remove the line")
+    return Pronunciation(word, tuple(rest), prob, silences)
 
 
 def _probability(fields: Sequence[str]) -> float | None:
@@ -129,6 +195,12 @@ def _probability(fields: Sequence[str]) -> float | None:
 
 
 def write_lexicon(lexicon: Lexicon, path: Path | str) -> None:
-    """Write lexiconp.txt: ``word prob phone phone ...``."""
-    lines = (f"{pron.word} {pron.prob:.6g} {' '.join(pron.phones)}\n" for pron in lexicon.pronunciations)
+    """Write ``word prob phone phone ...``, with three more numbers if the name ends in ``_silprob.txt``."""
+    lines = []
+    for pron in lexicon.pronunciations:
+        numbers = [pron.prob]
+        if str(path).endswith("_silprob.txt"):
+            silences = lexicon.silences(pron)
+            numbers += [silences.after, silences.given_silence, silences.given_word]
+        lines.append(f"{pron.word} {' '.join(f'{number:.6g}' for number in numbers)} {' '.join(pron.phones)}\n")
     write_text(path, "".join(lines))

@@ -1,12 +1,12 @@
 """What an acoustic model's outputs mean: lexicon, tied states and transition probabilities, as one object on disk."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.hmm.lexicon import Lexicon, read_lexicon, write_lexicon
+from speech3.hmm.lexicon import Lexicon, Silences, read_lexicon, write_lexicon
 from speech3.hmm.tree import STATES, Tree
 from speech3.io.atomic import read_json, write_json
 from speech3.io.checkpoint import load_tensors, save_tensors
@@ -37,12 +37,13 @@ class Hmm:
         return self.tree.pdfs(left, phone, right)
 
     def save(self, directory: Path | str) -> None:
-        """Write lexiconp.txt, hmm.json and tree.safetensors into `directory`."""
-        directory = Path(directory)
-        write_lexicon(self.lexicon, directory / "lexiconp.txt")
+        """Write lexiconp.txt or lexiconp_silprob.txt, hmm.json and tree.safetensors into `directory`."""
+        directory, end = Path(directory), self.lexicon.end
+        write_lexicon(self.lexicon, directory / _lexicon_name(end is not None))
         write_json(directory / "hmm.json", {
             "phones": list(self.lexicon.phones), "silence_phones": list(self.lexicon.silence_phones),
-            "silence_prob": self.lexicon.silence_prob, "states": STATES, "pdfs": self.num_pdfs,
+            "silence_prob": self.lexicon.silence_prob, "end": end and asdict(end),
+            "position_dependent": self.lexicon.position_dependent, "states": STATES, "pdfs": self.num_pdfs,
         })  # fmt: skip
         tree = self.tree
         arrays = {"root": tree.root, "side": tree.side, "member": tree.member, "yes": tree.yes, "no": tree.no,
@@ -55,13 +56,21 @@ def load_hmm(directory: Path | str) -> Hmm:
     directory = Path(directory)
     about = read_json(directory / "hmm.json")
     try:
-        silence_prob, silence_phones, phones = (about[key] for key in ("silence_prob", "silence_phones", "phones"))
+        phones, silence_phones = about["phones"], tuple(about["silence_phones"])
+        silence_prob, positions = about["silence_prob"], about["position_dependent"]
+        end = about["end"] and Silences(**about["end"])
     except (KeyError, TypeError) as error:
         raise Speech3Error(f"{directory / 'hmm.json'}: keys of another version of speech3; train again") from error
-    lexicon = read_lexicon(directory / "lexiconp.txt", silence_prob)
-    lexicon = Lexicon(lexicon.pronunciations, lexicon.silence_prob, tuple(silence_phones))
+    lexicon = replace(
+        read_lexicon(directory / _lexicon_name(end is not None), silence_prob),
+        silence_phones=silence_phones, position_dependent=positions, end=end,
+    )  # fmt: skip
     arrays, _ = load_tensors(directory / "tree.safetensors", "tree")
     if list(lexicon.phones) != phones or arrays["root"].shape[0] != len(lexicon.phones) + 1:
-        raise Speech3Error(f"{directory}: lexiconp.txt has other phones than the tree was built for; restore it")
+        raise Speech3Error(f"{directory}: the lexicon has other phones than the tree was built for; restore it")
     tree = Tree(*(arrays[name] for name in ("root", "side", "member", "yes", "no")))
     return Hmm(lexicon, tree, arrays["self_loop"])
+
+
+def _lexicon_name(silences: bool) -> str:
+    return "lexiconp_silprob.txt" if silences else "lexiconp.txt"

@@ -4,6 +4,8 @@ Kaldi asks the sets of a top-down clustering (cluster-phones); merging bottom up
 closed-form cost, the loss of likelihood when two single-Gaussian clusters become one.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 
 VARIANCE_FLOOR = 0.01
@@ -29,7 +31,9 @@ def log_likelihood(stats: np.ndarray) -> np.ndarray:
     return np.where(count > 0, -0.5 * count * (np.log(2 * np.pi * var).sum(-1) + dim), 0.0)
 
 
-def merge_questions(stats: np.ndarray, groups: list[tuple[int, ...]]) -> np.ndarray:
+def merge_questions(
+    stats: np.ndarray, groups: list[tuple[int, ...]], extra: Iterable[frozenset[int]] = ()
+) -> np.ndarray:
     """Cluster groups of phones and return every set of phones that arose.
 
     Parameters
@@ -38,6 +42,8 @@ def merge_questions(stats: np.ndarray, groups: list[tuple[int, ...]]) -> np.ndar
         (P + 1, 1 + 2 D): statistics of each phone's middle state.
     groups
         Phones that stand together from the start (the stress or tone variants of a vowel).
+    extra
+        Further sets.
 
     Returns
     -------
@@ -45,7 +51,7 @@ def merge_questions(stats: np.ndarray, groups: list[tuple[int, ...]]) -> np.ndar
     """
     clusters = [frozenset(group) for group in groups if stats[list(group), 0].sum() > 0]
     sums = [stats[sorted(cluster)].sum(0) for cluster in clusters]
-    found = set(clusters) | {frozenset([phone]) for cluster in clusters for phone in cluster}
+    found = set(clusters) | set(extra) | {frozenset([phone]) for cluster in clusters for phone in cluster}
     while len(clusters) > 1:
         table = np.stack(sums)
         loss = log_likelihood(table)[:, None] + log_likelihood(table)[None] - log_likelihood(table[:, None] + table)

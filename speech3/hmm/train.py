@@ -7,7 +7,7 @@ import numpy as np
 from speech3.config import HmmConfig, MonophoneConfig, TriphoneConfig
 from speech3.errors import Speech3Error
 from speech3.hmm import passes
-from speech3.hmm.clustering import ContextStats, build_tree, merge_stats
+from speech3.hmm.clustering import ContextStats, build_tree, group_numbers, merge_stats, read_phone_sets
 from speech3.hmm.gmm import MIN_VARIANCE, Gmm, split, split_targets, update
 from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm
@@ -43,15 +43,15 @@ def train_monophone(
     Speech3Error
         No utterance is long enough for its phones.
     """
-    phones = len(lexicon.phones)
+    number_P = group_numbers(lexicon)
     workers.run(passes.flat_start, lexicon)
-    one_pdf_each = context_free_tree(np.repeat(np.arange(phones)[:, None], STATES, axis=1))
+    one_pdf_each = context_free_tree(np.repeat(number_P[:, None], STATES, axis=1))
     hmm, gmm = _single_gaussians(_context_stats(workers), lexicon, one_pdf_each)
     for _ in range(config.mono.phone_iterations):
         workers.run(passes.realign, hmm, gmm, config.beam, config.retry_beam)
         hmm, gmm, _ = _reestimate(workers, hmm, gmm)
     workers.run(passes.even_out)
-    hmm, gmm = _single_gaussians(_context_stats(workers), lexicon, monophone_tree(phones))
+    hmm, gmm = _single_gaussians(_context_stats(workers), lexicon, monophone_tree(number_P))
     return _train(workers, *_reestimate(workers, hmm, gmm), config, config.mono, generator, metrics, "mono")
 
 
@@ -80,8 +80,10 @@ def train_triphone(
 ) -> GmmSystem:
     """Grow a tree on the monophone's alignments, which the workers hold, and train a GMM for each of its leaves."""
     data = _context_stats(workers)
-    tree = build_tree(data, mono.hmm.lexicon, config.tri.leaves, config.tri.min_leaf_frames)
-    hmm, gmm = _single_gaussians(data, mono.hmm.lexicon, tree)
+    lexicon = mono.hmm.lexicon
+    extra = read_phone_sets(config.extra_questions, lexicon) if config.extra_questions else []
+    tree = build_tree(data, lexicon, config.tri.leaves, config.tri.min_leaf_frames, extra)
+    hmm, gmm = _single_gaussians(data, lexicon, tree)
     return _train(workers, *_reestimate(workers, hmm, gmm), config, config.tri, generator, metrics, "tri")
 
 

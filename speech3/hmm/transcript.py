@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.hmm.lexicon import Lexicon
+from speech3.hmm.lexicon import Lexicon, Silences
 from speech3.hmm.model import Hmm
 from speech3.hmm.tree import STATES
 
@@ -77,29 +77,37 @@ class _Phones:
     def phone_at(self, node: int) -> int:
         return 0 if node == START else self.phone[node]
 
+    def is_silence(self, node: int) -> bool:
+        return node != START and self.word[node] == NO_WORD
+
     def lefts(self, node: int) -> list[int]:
         return sorted({self.phone_at(source) for source, _ in self.arcs_in[node]})
 
 
 def _phone_graph(lexicon: Lexicon, words: Sequence[str]) -> tuple[_Phones, list[Arc]]:
-    log_sil, log_no_sil = math.log(lexicon.silence_prob), math.log(1.0 - lexicon.silence_prob)
     graph = _Phones()
-    ends: list[Arc] = [(START, 0.0)]  # after which phones a word may begin, at which cost
 
-    def with_silence(ends: list[Arc]) -> list[Arc]:
-        silence = graph.add(lexicon.silence, NO_WORD, [(source, logp + log_sil) for source, logp in ends])
-        return [(source, logp + log_no_sil) for source, logp in ends] + [(silence, 0.0)]
+    def with_silence(ends: list[tuple[Arc, float]]) -> list[Arc]:
+        """Where the next word may begin, given where one ended and the probability of silence there."""
+        arcs = [(source, logp + math.log(prob)) for (source, logp), prob in ends]
+        silence = graph.add(lexicon.silence, NO_WORD, arcs)
+        return [(source, logp + math.log1p(-prob)) for (source, logp), prob in ends] + [(silence, 0.0)]
 
-    ends = with_silence(ends)
+    def begin(ends: list[Arc], silences: Silences, prob: float = 1.0) -> list[Arc]:
+        after_silence, after_word = math.log(prob * silences.given_silence), math.log(prob * silences.given_word)
+        return [(s, logp + (after_silence if graph.is_silence(s) else after_word)) for s, logp in ends]
+
+    ends = with_silence([((START, 0.0), lexicon.silence_prob)])
     for index, word in enumerate(words):
-        after: list[Arc] = []
+        after: list[tuple[Arc, float]] = []
         for pron in lexicon.by_word[word]:
-            arcs = [(source, logp + math.log(pron.prob)) for source, logp in ends]
+            silences = lexicon.silences(pron)
+            arcs = begin(ends, silences, pron.prob)
             for phone in pron.phones:
                 arcs = [(graph.add(lexicon.phone_ids[phone], index, arcs), 0.0)]
-            after += arcs
+            after += [(arc, silences.after) for arc in arcs]
         ends = with_silence(after)
-    return graph, ends
+    return graph, begin(ends, lexicon.end or Silences(lexicon.silence_prob))
 
 
 def transcript_graph(hmm: Hmm, words: Sequence[str]) -> TranscriptGraph:

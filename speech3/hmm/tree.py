@@ -4,6 +4,7 @@ How it is grown stands in `hmm.questions` and `hmm.clustering`. Here it is only 
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -36,6 +37,24 @@ class Tree:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
+    @cached_property
+    def alike(self) -> np.ndarray:
+        """(P + 1,) int: phones that have a pdf in common have the same number, that of the first of them."""
+        first: dict[int, int] = {}  # pdf -> first phone that has it
+        number = np.arange(len(self.root))
+        for phone in range(1, len(self.root)):
+            nodes, pdfs = list(self.root[phone]), set()
+            while nodes:
+                node = nodes.pop()
+                if self.side[node] < 0:
+                    pdfs.add(int(self.yes[node]))
+                else:
+                    nodes += [self.yes[node], self.no[node]]
+            for other in {int(number[first.setdefault(pdf, phone)]) for pdf in pdfs}:
+                number[number == number[phone]] = min(other, number[phone])
+                number[number == other] = number[phone]
+        return number
+
     @property
     def num_pdfs(self) -> int:
         """Number of leaves."""
@@ -64,6 +83,6 @@ def context_free_tree(pdfs_PS: np.ndarray) -> Tree:
     return Tree(root, np.full(len(pdfs), -1, np.int8), np.zeros((len(pdfs), len(root)), bool), pdfs, pdfs.copy())
 
 
-def monophone_tree(num_phones: int) -> Tree:
-    """A pdf for each state of each phone: (phone - 1) * STATES + state."""
-    return context_free_tree(np.arange(num_phones * STATES).reshape(num_phones, STATES))
+def monophone_tree(number_P: np.ndarray) -> Tree:
+    """A pdf for each state of each phone; phones with the same number in `number_P` (from 0, no gaps) share theirs."""
+    return context_free_tree(np.asarray(number_P)[:, None] * STATES + np.arange(STATES))

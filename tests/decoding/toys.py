@@ -64,7 +64,7 @@ def context_tree(phones: int, silence: int = 1) -> Tree:
 
 
 def toy_hmm(lexicon: Lexicon = LEXICON, context: bool = False, seed: int = 0) -> Hmm:
-    tree = context_tree(len(lexicon.phones)) if context else monophone_tree(len(lexicon.phones))
+    tree = context_tree(len(lexicon.phones)) if context else monophone_tree(np.arange(len(lexicon.phones)))
     return Hmm(lexicon, tree, np.random.default_rng(seed).uniform(0.2, 0.8, tree.num_pdfs))
 
 

@@ -17,5 +17,5 @@ def lexicon() -> Lexicon:
 
 @pytest.fixture
 def hmm(lexicon: Lexicon) -> Hmm:
-    tree = monophone_tree(len(lexicon.phones))
+    tree = monophone_tree(np.arange(len(lexicon.phones)))
     return Hmm(lexicon, tree, np.linspace(0.5, 0.8, tree.num_pdfs))

@@ -103,6 +103,6 @@ def test_merging_adds_equal_contexts() -> None:
 
 
 def test_monophone_tree_ignores_context() -> None:
-    tree = monophone_tree(4)
+    tree = monophone_tree(np.arange(4))
     assert tree.num_pdfs == 12
     assert tree.pdf(0, 3, 1, 2) == tree.pdf(4, 3, 4, 2) == 8

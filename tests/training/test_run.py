@@ -46,7 +46,7 @@ def corpus(tmp_path):
 def _hmm(*phones):
     """Three senones for each of the phones, and three for silence."""
     lexicon = Lexicon((Pronunciation("WORD", phones),))
-    return Hmm(lexicon, monophone_tree(1 + len(phones)), np.full(3 + 3 * len(phones), 0.5))
+    return Hmm(lexicon, monophone_tree(np.arange(1 + len(phones))), np.full(3 + 3 * len(phones), 0.5))
 
 
 def _config(corpus, model=(), seed=1, **training):
