@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from speech3.corpus import digits
+from speech3.corpus import digits, synthetic
 from speech3.corpus.datadir import read_datadir
+from speech3.corpus.espeak import synthesize
 from speech3.corpus.validate import validate
 from speech3.errors import Speech3Error
 from speech3.io import parallel
@@ -75,7 +76,7 @@ def test_data_directories_are_whole(corpus: Path) -> None:
 
 def test_no_variant_is_in_two_splits() -> None:
     split = {}
-    for speaker in digits.read_speakers():
+    for speaker in synthetic.read_speakers("digits"):
         variant = speaker.voice.partition("+")[2] or speaker.voice
         assert split.setdefault(variant, speaker.split) == speaker.split
 
@@ -83,14 +84,14 @@ def test_no_variant_is_in_two_splits() -> None:
 def test_all_conditions_and_words_occur(corpus: Path) -> None:
     lines = [line.split() for split in SIZES for line in (corpus / split / "conditions").read_text().splitlines()]
     counts = Counter(condition for _, condition in lines)
-    assert set(counts) == set(digits.CONDITIONS)
+    assert set(counts) == set(synthetic.CONDITIONS)
     assert 0.35 < counts["clean"] / len(lines) < 0.65
     words = {word for split in SIZES for line in (corpus / split / "text").open() for word in line.split()[1:]}
-    assert words == set(digits.read_lexicon()) == {*digits.DIGITS, "OH"}
+    assert words == set(synthetic.read_lexicon("digits")) == {*digits.DIGITS, "OH"}
 
 
 def test_reference_is_gapless_and_agrees_with_text_and_lexicon(corpus: Path) -> None:
-    lexicon = digits.read_lexicon()
+    lexicon = synthetic.read_lexicon("digits")
     for split in SIZES:
         data = read_datadir(corpus / split)
         phones, words = _ctm(corpus / split / "reference.ctm"), _ctm(corpus / split / "reference_words.ctm")
@@ -109,10 +110,12 @@ def test_reference_is_gapless_and_agrees_with_text_and_lexicon(corpus: Path) -> 
 
 
 def test_every_accent_keeps_to_lexicon_and_mapping_in_all_pairs() -> None:
-    words = [word for a in digits.read_lexicon() for b in digits.read_lexicon() for word in (a, b)]
-    names, lexicon, used = digits.read_phone_names(), digits.read_lexicon(), set()
-    for accent in sorted({speaker.voice.partition("+")[0] for speaker in digits.read_speakers()}):
-        synthesis = digits.synthesize(" ".join(words).lower(), accent)
+    words = [
+        word for a in synthetic.read_lexicon("digits") for b in synthetic.read_lexicon("digits") for word in (a, b)
+    ]
+    names, lexicon, used = digits.read_phone_names(), synthetic.read_lexicon("digits"), set()
+    for accent in sorted({speaker.voice.partition("+")[0] for speaker in synthetic.read_speakers("digits")}):
+        synthesis = synthesize(" ".join(words).lower(), accent)
         phones, spans = digits.align(synthesis, words, accent, 0.0, len(synthesis.samples) / synthesis.sample_rate_hz)
         dropped = len(synthesis.events) + 1 - len(phones)  # one to one, and the silence before
         assert dropped == 0 or (accent == "en-gb-scotland" and dropped <= words.count("FOUR"))
@@ -142,7 +145,7 @@ def test_reference_lines_up_with_the_sound(corpus: Path) -> None:
 
 
 def test_closure_belongs_to_the_stop() -> None:
-    synthesis = digits.synthesize("six eight two", "en-us")
+    synthesis = synthesize("six eight two", "en-us")
     phones, _ = digits.align(synthesis, ["SIX", "EIGHT", "TWO"], "u", 0.0, len(synthesis.samples) / 22050)
     releases = {event.start_s for event in synthesis.events if event.ipa in ("t", "k")}
     stops = [phone for phone in phones if phone.label in ("T", "K")]
@@ -171,7 +174,7 @@ def test_a_failed_run_keeps_what_was_there(corpus: Path, tmp_path: Path, monkeyp
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(digits, "_write_split", full)
+    monkeypatch.setattr(synthetic, "_write_split", full)
     with pytest.raises(Speech3Error, match="no space left on the disk"):
         digits.prepare(None, out, 7, jobs=2, **SIZES)
     after = _digests(out)
