@@ -1,19 +1,21 @@
-"""Parts of a data directory that share no speaker."""
+"""Parts of a data directory: apart by speaker (what a recogniser has to be tested on), or by utterance."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from speech3.corpus.audio import durations_s
 from speech3.corpus.datadir import DataDir
+from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error
+from speech3.io.progress import say
 
 
 def split_by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
-    """Split off parts by speaker; what is left is the part named last.
+    """Split into parts that share no speaker.
 
     Speakers come in an order drawn from `seed`; each goes to the first part that it does not make too large, so a
-    speaker with more speech than a part wants stays in the last part.
+    speaker with more speech than a part wants ends in the largest part.
 
     Parameters
     ----------
@@ -25,23 +27,82 @@ def split_by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> d
     Speech3Error
         A part would be empty.
     """
-    durations = durations_s(data)
-    speakers = {name: sum(durations[key] for key in keys) for name, keys in data.speakers().items()}
-    *parts, rest = shares
-    room_s = {part: shares[part] * sum(speakers.values()) for part in parts}
-    members: dict[str, list[str]] = {part: [] for part in shares}
-    names = sorted(speakers)
-    for index in np.random.default_rng(seed).permutation(len(names)):
-        name = names[index]
-        part = next((part for part in parts if speakers[name] <= room_s[part]), rest)
-        members[part].append(name)
-        if part != rest:
-            room_s[part] -= speakers[name]
+    seconds, of_speaker = _seconds(data), data.speakers()
+    sizes = {name: sum(seconds[key] for key in keys) for name, keys in of_speaker.items()}
+    members = _share_out(sizes, shares, seed)
     if empty := [part for part in shares if not members[part]]:
         raise Speech3Error(
-            f"{data.path}: cannot be split by speaker, nobody is left for {', '.join(empty)}: {len(names)} speakers,"
-            f" of whom the one with least speech has {min(speakers.values()) / sum(speakers.values()):.0%} of it;"
-            " add speakers, or give directories of your own"
+            f"{data.path}: cannot be split by speaker, nobody is left for {', '.join(empty)}: {len(sizes)} speakers,"
+            f" of whom the one with least speech has {min(sizes.values()) / max(sum(sizes.values()), 1e-9):.0%} of it;"
+            " add speakers, or give directories of your own, or split by utterance"
         )
-    of_speaker = data.speakers()
     return {part: data.subset(key for name in members[part] for key in of_speaker[name]) for part in shares}
+
+
+def split_by_utterance(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
+    """Split into parts that may share speakers, drawn utterance by utterance; arguments as of `split_by_speaker`.
+
+    Raises
+    ------
+    Speech3Error
+        A part would be empty.
+    """
+    members = _share_out(_seconds(data), shares, seed)
+    if empty := [part for part in shares if not members[part]]:
+        raise Speech3Error(
+            f"{data.path}: {len(data.utterances)} utterances are too few: none is left for {', '.join(empty)}"
+        )
+    return {part: data.subset(members[part]) for part in shares}
+
+
+def _seconds(data: DataDir) -> dict[str, float]:
+    """Length of every utterance: 0 where it is unknown, 1 for all where only features are there and do not say."""
+    try:
+        lengths = lengths_s(data)
+    except Speech3Error:
+        if data.recordings:
+            raise
+        say(f"{data.path}: no lengths to be had; shares are counted in utterances")
+        return dict.fromkeys(data.utterances, 1.0)
+    return {key: lengths.get(key, 0.0) for key in data.utterances}
+
+
+def _share_out(sizes: Mapping[str, float], shares: Mapping[str, float], seed: int) -> dict[str, list[str]]:
+    rest = max(reversed(list(shares)), key=lambda part: shares[part])  # of equal ones the last
+    room = {part: share * sum(sizes.values()) for part, share in shares.items() if part != rest}
+    members: dict[str, list[str]] = {part: [] for part in shares}
+    names = sorted(sizes)
+    for index in np.random.default_rng(seed).permutation(len(names)):
+        name = names[index]
+        part = next((part for part in room if sizes[name] <= room[part]), rest)
+        members[part].append(name)
+        if part != rest:
+            room[part] -= sizes[name]
+    return members
+
+
+def parse_shares(words: Sequence[str]) -> dict[str, float]:
+    """``train=0.8 dev=0.1 test=0.1``, or ``5`` for five equal parts named 1 to 5.
+
+    Raises
+    ------
+    Speech3Error
+        A word is none of these, a part is named twice, or the shares do not add up to one.
+    """
+    if len(words) == 1 and words[0].isdecimal() and int(words[0]) > 1:
+        return {str(part): 1 / int(words[0]) for part in range(1, int(words[0]) + 1)}
+    shares: dict[str, float] = {}
+    for word in words:
+        part, _, number = word.partition("=")
+        try:
+            share = float(number)
+        except ValueError:
+            share = 0.0
+        if not part or Path(part).name != part or part in (".", "..") or not 0 < share < 1:
+            raise Speech3Error(f"{word}: a part has the form NAME=SHARE with a share between 0 and 1, as in dev=0.1")
+        if part in shares:
+            raise Speech3Error(f"{word}: the part {part} is named twice")
+        shares[part] = share
+    if abs(sum(shares.values()) - 1) > 1e-6:
+        raise Speech3Error(f"{' '.join(words)}: the shares add up to {sum(shares.values()):g}; they must make 1")
+    return shares

@@ -1,0 +1,77 @@
+"""The picture of `speech3 stats`: how long utterances are, and how much each speaker says."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from speech3.corpus.stats import Stats
+from speech3.io.atomic import atomic_path
+
+_STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "text.parse_math": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.edgecolor": "#8a8a8a",
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": "#e3e3e3",
+    "grid.linewidth": 0.6,
+}
+_FILL, _MARK = "#3b6ea8", "#c2551e"
+_NAMED = 30  # speakers that get a bar each
+
+
+def write_histograms(stats: Stats, path: Path) -> None:
+    """Write a PNG: utterances by their seconds, and the minutes of each speaker (of many: speakers by minutes)."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(9.0, 3.6), layout="constrained", dpi=150)
+        left, right = figure.subplots(1, 2)
+        name = Path(stats.path).name
+        figure.suptitle(
+            f"{name}: {stats.hours:.2f} hours, {stats.utterances:,} utterances, {stats.speakers:,} speakers",
+            fontsize=12,
+        )
+        _histogram(left, np.array(stats.lengths_s), "length of an utterance (seconds)", "utterances", "s")
+        minutes = {speaker: seconds / 60 for speaker, seconds in stats.speaker_s.items()}
+        if len(minutes) > _NAMED:
+            _histogram(right, np.array(list(minutes.values())), "speech of a speaker (minutes)", "speakers", "min")
+        else:
+            _bars(right, minutes)
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, format="png", metadata={"Software": None})
+
+
+def _histogram(axes: Axes, values: np.ndarray, x_label: str, y_label: str, unit: str) -> None:
+    bins = int(np.clip(2 * np.sqrt(len(values)), 5, 60))
+    axes.hist(
+        values, bins=bins, range=(0.0, max(float(values.max()), 1e-9)), color=_FILL, edgecolor="white", linewidth=0.4
+    )
+    median = float(np.median(values))
+    axes.axvline(median, color=_MARK, linewidth=1.2, label=f"median {median:.3g} {unit}")
+    axes.legend(frameon=False, loc="upper right")
+    axes.set_xlim(left=0)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _bars(axes: Axes, minutes: dict[str, float]) -> None:
+    names = sorted(minutes, key=lambda name: -minutes[name])
+    axes.bar(range(len(names)), [minutes[name] for name in names], color=_FILL)
+    crowded = len(names) > 8 or max(map(len, names)) > 6
+    axes.set_xticks(range(len(names)), [_short(name) for name in names], rotation=90 if crowded else 0, fontsize=8)
+    axes.set_xlabel("speaker")
+    axes.set_ylabel("minutes")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 16 else f"{name[:15]}…"
