@@ -11,6 +11,7 @@ from speech3.hmm.clustering import ContextStats, merge_stats
 from speech3.hmm.gmm import Gmm, GmmStats
 from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm
+from speech3.hmm.probabilities import Counts, count
 from speech3.hmm.tree import STATES
 from speech3.hmm.viterbi import best_path
 from speech3.hmm.workers import Share
@@ -110,6 +111,11 @@ def context_stats(share: Share) -> list[ContextStats]:
 def _summed(context: np.ndarray, rows: np.ndarray) -> ContextStats:
     change = np.flatnonzero(np.concatenate([[True], (context[1:] != context[:-1]).any(1)]))
     return ContextStats(context[change], np.add.reduceat(rows, change))
+
+
+def pronunciations(share: Share) -> Counts:
+    """Count pronunciations and silences along the current alignments."""
+    return count(share.alignments, share.words)
 
 
 def alignments(share: Share) -> dict[str, Alignment]:

@@ -12,6 +12,7 @@ from speech3.hmm.gmm import MIN_VARIANCE, Gmm, split, split_targets, update
 from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import Pass
+from speech3.hmm.probabilities import Counts, estimate
 from speech3.hmm.tree import STATES, Tree, context_free_tree, monophone_tree
 from speech3.hmm.workers import Workers
 from speech3.io.progress import Metrics, progress
@@ -84,7 +85,13 @@ def train_triphone(
     extra = read_phone_sets(config.extra_questions, lexicon) if config.extra_questions else []
     tree = build_tree(data, lexicon, config.tri.leaves, config.tri.min_leaf_frames, extra)
     hmm, gmm = _single_gaussians(data, lexicon, tree)
-    return _train(workers, *_reestimate(workers, hmm, gmm), config, config.tri, generator, metrics, "tri")
+    system = _train(workers, *_reestimate(workers, hmm, gmm), config, config.tri, generator, metrics, "tri")
+    if not config.lexicon_probs:
+        return system
+    counts = Counts()
+    for part in workers.run(passes.pronunciations):
+        counts += part
+    return replace(system, hmm=replace(system.hmm, lexicon=estimate(lexicon, counts)))
 
 
 def _reestimate(workers: Workers, hmm: Hmm, gmm: Gmm) -> tuple[Hmm, Gmm, Pass]:

@@ -22,7 +22,7 @@ from speech3.frames.packed import pack
 from speech3.hmm import passes
 from speech3.hmm.align import Transcripts, usable_transcripts, write_alignments
 from speech3.hmm.gmm import load_gmm
-from speech3.hmm.lexicon import Lexicon, read_lexicon
+from speech3.hmm.lexicon import Lexicon, mark_positions, read_lexicon
 from speech3.hmm.model import load_hmm
 from speech3.hmm.times import frame_clock
 from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
@@ -70,6 +70,8 @@ def _training_material(e: Experiment, preset: str) -> tuple[Lexicon, Transcripts
     directory = e.features(preset, e.train)
     feats = ArkReader(directory / "feats.scp")
     lexicon = read_lexicon(e.lexicon, e.recipe.hmm.silence_prob)
+    if e.recipe.hmm.position_dependent:
+        lexicon = mark_positions(lexicon)
     texts = {key: utterance.text for key, utterance in read_datadir(e.data(e.train)).utterances.items()}
     transcripts = usable_transcripts(texts, lexicon, feats)
     check_bad(transcripts.bad, len(feats), str(e.data(e.train)))

@@ -12,6 +12,8 @@ from speech3.decoding.kneser_ney import estimate
 from speech3.decoding.search import decode, decode_settings
 from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import Lexicon, Pronunciation
+from speech3.hmm.model import Hmm
+from speech3.hmm.tree import monophone_tree
 
 WIDE = DecodeConfig(beam=500.0, max_active=100000)
 FRAMES = 13  # room for four one-phone words
@@ -54,6 +56,33 @@ def test_best_path_is_that_of_an_exhaustive_search(toy, context, lm):
         assert found.cost == pytest.approx(costs[best], abs=2e-3)
         assert costs[found.words] == pytest.approx(costs[best], abs=2e-3)
     assert len(winners) > 1, "the seeds should make different sentences win"
+
+
+@pytest.mark.parametrize("context", [False, True], ids=["monophones", "triphones"])
+def test_words_may_have_silences_of_their_own(tmp_path, context):
+    hmm, lm = toys.toy_hmm(toys.SILENCES, context), toys.bigram()
+    build_graph(hmm, lm, tmp_path)
+    graph, language = load_graph(tmp_path), toys.sentences(lm, FRAMES // 3)
+    for seed in range(5):
+        scores_TP = toys.random_scores(hmm, FRAMES, seed)
+        (found,) = decode(graph, [("u", scores_TP)], WIDE, 0.4).hypotheses
+        costs = toys.exhaustive(hmm, language, np.float32(0.4) * scores_TP)
+        assert found.cost == pytest.approx(min(costs.values()), abs=2e-3)
+
+
+def test_words_that_share_all_their_pdfs_are_still_told_apart_by_the_language_model(tmp_path):
+    # As two words do that differ in stress alone, or in the places of their phones, under a tree that asks for neither.
+    lexicon = Lexicon((Pronunciation("A", ("a0", "b")), Pronunciation("B", ("a1", "b")), Pronunciation("C", ("a1",))))
+    tree = monophone_tree(np.array([0, 1, 1, 2]))  # SIL, a0 and a1, b
+    assert tree.alike.tolist() == [0, 1, 2, 2, 4]
+    hmm, lm = Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5)), estimate([["A", "C", "B"], ["C"], ["B", "A"], ["A"]], 2)
+    build_graph(hmm, lm, tmp_path)
+    language = toys.sentences(lm, 3)
+    for seed in range(5):
+        scores_TP = toys.random_scores(hmm, FRAMES, seed)
+        (found,) = decode(load_graph(tmp_path), [("u", scores_TP)], WIDE, 0.4).hypotheses
+        costs = toys.exhaustive(hmm, language, np.float32(0.4) * scores_TP)
+        assert costs[found.words] == pytest.approx(min(costs.values()), abs=2e-3)
 
 
 def test_word_penalty_is_a_cost_of_each_word(toy):

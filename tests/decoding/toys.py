@@ -7,7 +7,7 @@ import numpy as np
 
 from speech3.decoding.arpa import ArpaLm
 from speech3.decoding.kneser_ney import estimate
-from speech3.hmm.lexicon import SILENCE, Lexicon, Pronunciation
+from speech3.hmm.lexicon import SILENCE, Lexicon, Pronunciation, Silences
 from speech3.hmm.model import Hmm
 from speech3.hmm.tree import LEFT, RIGHT, STATES, Tree, monophone_tree
 
@@ -23,6 +23,21 @@ LEXICON = Lexicon(
         Pronunciation("BA2", ("a", "b"), 0.7),
     ),
     silence_prob=0.3,
+)
+# the same with silences of their own
+SILENCES = Lexicon(
+    tuple(
+        Pronunciation(pron.word, pron.phones, pron.prob, Silences(after, given_silence, given_word))
+        for pron, after, given_silence, given_word in zip(
+            LEXICON.pronunciations,
+            (0.1, 0.8, 0.3, 0.6, 0.5),
+            (1.5, 0.2, 1.0, 2.0, 0.7),
+            (0.3, 1.2, 0.9, 0.5, 1.4),
+            strict=True,
+        )
+    ),
+    silence_prob=0.3,
+    end=Silences(0.5, 1.8, 0.4),
 )
 TEXT = [line.split() for line in ("A AB BA", "AB AB", "BA2", "A A", "BA A AB", "BA2 BA", "AB BA A", "A")]
 
@@ -75,14 +90,19 @@ def random_scores(hmm: Hmm, frames: int, seed: int) -> np.ndarray:
 def pronunciations(hmm: Hmm, words: tuple[str, ...]) -> list[tuple[float, tuple[int, ...]]]:
     """All (cost, phones) of a word sequence: variants, and silence or none at the start and after each word."""
     lexicon = hmm.lexicon
-    silence = [(-np.log(1 - lexicon.silence_prob), ()), (-np.log(lexicon.silence_prob), (SILENCE,))]
-    parts = [silence]
-    for word in words:
-        parts += [[(-np.log(pron.prob), pron.phones) for pron in lexicon.by_word[word]], silence]
-    return [
-        (sum(cost for cost, _ in way), tuple(lexicon.phone_ids[p] for _, phones in way for p in phones))
-        for way in itertools.product(*parts)
-    ]
+    end = lexicon.end or Silences(0.5)
+    ways = []
+    for prons in itertools.product(*(lexicon.by_word[word] for word in words)):
+        spoken = [(pron.prob, lexicon.silences(pron), pron.phones) for pron in prons]
+        for silent in itertools.product([False, True], repeat=len(words) + 1):
+            probability, phones, after = 1.0, (), lexicon.silence_prob
+            for silence, (prob, silences, said) in zip(silent, [*spoken, (1.0, end, ())], strict=True):
+                probability *= after if silence else 1 - after
+                probability *= prob * (silences.given_silence if silence else silences.given_word)
+                phones += (SILENCE,) * silence + said
+                after = silences.after
+            ways.append((-np.log(probability), tuple(lexicon.phone_ids[phone] for phone in phones)))
+    return ways
 
 
 def linear_viterbi(hmm: Hmm, phones: tuple[int, ...], scores_TP: np.ndarray) -> float:

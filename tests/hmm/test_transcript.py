@@ -1,5 +1,6 @@
 """The HMM of a transcript against all its paths, spelled out by hand."""
 
+import dataclasses
 import itertools
 import math
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.hmm.lexicon import Lexicon
+from speech3.hmm.lexicon import Lexicon, Silences
 from speech3.hmm.model import Hmm
 from speech3.hmm.transcript import NO_WORD, TranscriptGraph, transcript_graph
 from speech3.hmm.tree import CENTRE, LEFT, RIGHT, STATES, Tree
@@ -54,6 +55,18 @@ def test_paths_and_probabilities_are_those_of_the_lexicon(hmm: Hmm) -> None:
     assert set(found) == set(expected)
     for path, probability in expected.items():
         assert found[path][0] == pytest.approx(probability, rel=1e-5)
+
+
+def test_silences_of_a_words_own_are_on_every_path(hmm: Hmm) -> None:
+    first, *others = hmm.lexicon.pronunciations
+    own = dataclasses.replace(first, silences=Silences(0.9, 2.0, 0.25))
+    lexicon = dataclasses.replace(hmm.lexicon, pronunciations=(own, *others), end=Silences(0.5, 3.0, 0.5))
+    graph = transcript_graph(dataclasses.replace(hmm, lexicon=lexicon), [first.word])
+    sil, said = (lexicon.silence, NO_WORD), [(lexicon.phone_ids[phone], 0) for phone in first.phones]
+    p, found = lexicon.silence_prob, graph_paths(graph)
+    assert found[(*said,)][0] == pytest.approx((1 - p) * first.prob * 0.25 * 0.1 * 0.5)
+    assert found[(sil, *said)][0] == pytest.approx(p * first.prob * 2.0 * 0.1 * 0.5)
+    assert found[(sil, *said, sil)][0] == pytest.approx(p * first.prob * 2.0 * 0.9 * 3.0)
 
 
 def test_every_path_has_the_pdfs_of_its_own_contexts(lexicon: Lexicon) -> None:
