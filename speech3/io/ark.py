@@ -1,7 +1,12 @@
-"""Kaldi archives: matrices of features and integer vectors of alignments, through the kaldi-io library."""
+"""Kaldi archives: matrices of features and integer vectors of alignments.
+
+Through the kaldi-io library, but for compressed matrices (`io.compressed`), which its version 0.9.8 cannot read with
+NumPy 2.4.
+"""
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
@@ -10,6 +15,7 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path, write_text
+from speech3.io.compressed import TOKENS, read_compressed, write_compressed
 
 
 def _import_kaldi_io():  # type: ignore[no-untyped-def]
@@ -25,9 +31,17 @@ def _import_kaldi_io():  # type: ignore[no-untyped-def]
 
 
 _kaldi_io = _import_kaldi_io()
+_BINARY = b"\0B"
+_RANGE = re.compile(r"\[(\d+):(\d+)(?:,(\d+):(\d+))?\]$")  # rows, then columns; the last ones belong to it
 
 
-def write_ark(ark: Path | str, items: Iterable[tuple[str, np.ndarray]], scp: Path | str | None = None) -> int:
+def write_ark(
+    ark: Path | str,
+    items: Iterable[tuple[str, np.ndarray]],
+    scp: Path | str | None = None,
+    *,
+    compress: bool = False,
+) -> int:
     """Write ``(utterance, array)`` pairs as a binary archive and, if asked, its index; return their number.
 
     Parameters
@@ -36,6 +50,8 @@ def write_ark(ark: Path | str, items: Iterable[tuple[str, np.ndarray]], scp: Pat
         float32 or float64 matrices (T, F), or int32 vectors (T,).
     scp
         Gets ``utterance /absolute/path.ark:offset`` lines, sorted, whatever the order of `items`.
+    compress
+        Matrices in a byte a value, not exactly (Kaldi's ``--compress``).
 
     Both files appear only once everything was written.
     """
@@ -44,7 +60,13 @@ def write_ark(ark: Path | str, items: Iterable[tuple[str, np.ndarray]], scp: Pat
         for utterance, array in items:
             stream.write(utterance.encode("utf-8") + b" ")
             index.append(f"{utterance} {Path(ark).resolve()}:{stream.tell()}\n")
-            if array.ndim == 2:
+            if array.ndim == 2 and compress:
+                stream.write(_BINARY)
+                try:
+                    write_compressed(stream, array)
+                except ValueError as error:
+                    raise Speech3Error(f"{ark}: {utterance}: {error}") from error
+            elif array.ndim == 2:
                 _kaldi_io.write_mat(stream, np.ascontiguousarray(array))
             else:
                 _kaldi_io.write_vec_int(stream, np.ascontiguousarray(array, dtype=np.int32))
@@ -74,19 +96,55 @@ def read_scp(path: Path | str) -> dict[str, str]:
     return entries
 
 
-def _seek(location: str) -> tuple[str, int]:
-    path, _, offset = location.rpartition(":")
-    return (path, int(offset)) if path and offset.isdigit() else (location, 0)
+def read_matrix(location: str, directory: Path) -> np.ndarray:
+    """Read one matrix (float32 or float64) from where an scp says: ``file``, ``file:offset`` or ``file:offset[0:99]``.
+
+    A path that leads nowhere from the working directory is looked for from `directory`, that of the scp.
+
+    Raises
+    ------
+    Speech3Error
+        Without the names of scp and utterance, which the caller knows.
+    """
+    if location.endswith("|"):
+        raise Speech3Error("features through a pipe are not read; write them to an ark")
+    match = _RANGE.search(location)
+    try:
+        with _open(location[: match.start()] if match else location, directory) as stream:
+            matrix = _matrix(stream)
+    except OSError as error:
+        raise Speech3Error(f"{location}: {error.strerror}") from error
+    except Exception as error:
+        raise Speech3Error(f"{location} is cut short or no Kaldi matrix; extract it again") from error
+    return _part(matrix, match, location) if match else matrix
 
 
 def _open(location: str, directory: Path) -> IO[bytes]:
-    name, offset = _seek(location)
-    path = Path(name)
-    if not path.is_absolute() and not path.exists():
-        path = directory / path
-    stream = path.open("rb")
-    stream.seek(offset)
+    path, _, offset = location.rpartition(":")
+    name, start = (path, int(offset)) if path and offset.isdigit() else (location, 0)
+    file = Path(name)
+    if not file.is_absolute() and not file.exists():
+        file = directory / file
+    stream = file.open("rb")
+    stream.seek(start)
     return stream
+
+
+def _matrix(stream: IO[bytes]) -> np.ndarray:
+    start = stream.tell()
+    if stream.read(len(_BINARY)) == _BINARY and (token := _key(stream).encode() + b" ") in TOKENS:
+        return read_compressed(token, stream)
+    stream.seek(start)
+    return np.array(_kaldi_io.read_mat(stream))
+
+
+def _part(matrix: np.ndarray, match: re.Match[str], location: str) -> np.ndarray:
+    first, last = int(match[1]), int(match[2])
+    left, right = (int(match[3]), int(match[4])) if match[3] else (0, matrix.shape[1] - 1)
+    # Kaldi allows three rows too many (features and segments are rounded differently) and takes what there is.
+    if not (first <= last < len(matrix) + 3 and first < len(matrix) and left <= right < matrix.shape[1]):
+        raise Speech3Error(f"{location}: the matrix has {len(matrix)} rows and {matrix.shape[1]} columns")
+    return matrix[first : last + 1, left : right + 1]
 
 
 class ArkReader(Mapping[str, np.ndarray]):
@@ -99,17 +157,10 @@ class ArkReader(Mapping[str, np.ndarray]):
     def __getitem__(self, utterance: str) -> np.ndarray:
         """Matrix (T, F) float32 of one utterance; KeyError if the scp lacks it."""
         location = self._entries[utterance]
-        if location.endswith("|"):
-            raise Speech3Error(f"{self.path}: {utterance}: features through a pipe are not read; write them to an ark")
         try:
-            with _open(location, self.path.parent) as stream:
-                return np.array(_kaldi_io.read_mat(stream), dtype=np.float32)
-        except OSError as error:
-            raise Speech3Error(f"{self.path}: {utterance}: {location}: {error.strerror}") from error
-        except Exception as error:
-            raise Speech3Error(
-                f"{self.path}: {utterance}: {location} is cut short or no Kaldi matrix; extract it again"
-            ) from error
+            return np.array(read_matrix(location, self.path.parent), dtype=np.float32)
+        except Speech3Error as error:
+            raise Speech3Error(f"{self.path}: {utterance}: {error}") from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

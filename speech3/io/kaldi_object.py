@@ -1,0 +1,118 @@
+"""Tokens, numbers and vectors of Kaldi's object files (`final.mdl`, `tree`), binary or text (Kaldi base/io-funcs)."""
+
+import mmap
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from speech3.errors import Speech3Error
+
+_WORD = re.compile(rb"\s*(\S+)\s?")
+_VECTORS = {b"FV": "<f4", b"DV": "<f8"}
+_NAME_LENGTH = 40
+
+
+class KaldiObject:
+    """A cursor in such a file. What is not there as expected is a ValueError; `opened_object` names the file."""
+
+    def __init__(self, data: bytes | mmap.mmap) -> None:
+        self._data = data
+        self.binary = data[:2] == b"\0B"
+        self._at = 2 if self.binary else 0
+
+    def token(self) -> str:
+        """The next word."""
+        match = _WORD.match(self._data, self._at)
+        if not match:
+            raise ValueError("it ends where a token should follow")
+        self._at = match.end()
+        return match[1][:_NAME_LENGTH].decode("utf-8", errors="replace")
+
+    def expect(self, *tokens: str) -> str:
+        """The next word, which must be one of these."""
+        found = self.token()
+        if found not in tokens:
+            raise ValueError(f"{found!r} where {' or '.join(tokens)} should stand")
+        return found
+
+    def integer(self) -> int:
+        """An int32 or uint32."""
+        if not self.binary:
+            return int(self.token())
+        if self._byte() not in (4, 252):  # the size, negative for unsigned
+            raise ValueError("no integer where one should stand")
+        return int(np.frombuffer(self._take(4), "<i4")[0])
+
+    def real(self) -> float:
+        """A float or double."""
+        if not self.binary:
+            return float(self.token())
+        size = self._byte()
+        if size not in (4, 8):
+            raise ValueError("no number where one should stand")
+        return float(np.frombuffer(self._take(size), f"<f{size}")[0])
+
+    def integers(self) -> list[int]:
+        """A vector of int32."""
+        if not self.binary:
+            return [int(word) for word in self._bracketed()]
+        if self._byte() != 4:
+            raise ValueError("no vector of integers where one should stand")
+        return np.frombuffer(self._take(4 * self._size()), "<i4").tolist()
+
+    def vector(self) -> np.ndarray:
+        """A vector of float or double, as float64."""
+        if not self.binary:
+            return np.array(self._bracketed(), dtype=np.float64)
+        kind = _VECTORS.get(self.token().encode())
+        if kind is None or self._byte() != 4:
+            raise ValueError("no vector where one should stand")
+        return np.frombuffer(self._take(np.dtype(kind).itemsize * self._size()), kind).astype(np.float64)
+
+    def _bracketed(self) -> list[str]:
+        self.expect("[")
+        words = []
+        while (word := self.token()) != "]":
+            words.append(word)
+        return words
+
+    def _size(self) -> int:
+        size = int(np.frombuffer(self._take(4), "<i4")[0])
+        if size < 0:
+            raise ValueError("a vector of negative length")
+        return size
+
+    def _byte(self) -> int:
+        return self._take(1)[0]
+
+    def _take(self, size: int) -> bytes:
+        data = self._data[self._at : self._at + size]
+        if len(data) != size:
+            raise ValueError("it is cut short")
+        self._at += size
+        return data
+
+
+@contextmanager
+def opened_object(path: Path | str, what: str, remedy: str) -> Iterator[KaldiObject]:
+    """Open a file without reading more of it than is asked for (an acoustic model follows the transitions).
+
+    Raises
+    ------
+    Speech3Error
+        It is missing, or what was read in the block is not as it should be: ``PATH: not WHAT (why); REMEDY``.
+    """
+    try:
+        with Path(path).open("rb") as stream:
+            empty = not stream.seek(0, 2)
+            if empty:
+                raise ValueError("it is empty")
+            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                yield KaldiObject(data)
+    except OSError as error:
+        raise Speech3Error(f"{path}: {error.strerror}; {remedy}") from error
+    except (ValueError, RecursionError) as error:
+        raise Speech3Error(f"{path}: not {what}, or damaged ({error}); {remedy}") from error
