@@ -19,13 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from speech3.config import FeatureConfig, RecipeConfig, load_config, load_preset, shipped
-from speech3.corpus import anyspeech, digits, fsdd
+from speech3.corpus import anyspeech, digits, fsdd, shuzi
 from speech3.errors import Speech3Error
 from speech3.io.parallel import available_jobs
 from speech3.recipe.steps import Step
 
 Prepare = Callable[..., None]
-CORPORA: dict[str, Prepare] = {"any": anyspeech.prepare, "digits": digits.prepare, "fsdd": fsdd.prepare}
+CORPORA: dict[str, Prepare] = {
+    "any": anyspeech.prepare,
+    "digits": digits.prepare,
+    "fsdd": fsdd.prepare,
+    "shuzi": shuzi.prepare,
+}
 NEEDS_SOURCE = frozenset({"any", "fsdd"})
 HAS_REFERENCE = frozenset({"digits"})  # an alignment known from the synthesiser
 
