@@ -7,6 +7,7 @@ stand in an order in which every arc leads forward, so that one sweep over them 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class TranscriptGraph:
     entry_logp: np.ndarray
     final_logp: np.ndarray
 
-    @property
+    @cached_property
     def min_frames(self) -> int:
         """Frames of the shortest path."""
         shortest = np.full(len(self.pdf), np.iinfo(np.int32).max // 2)
@@ -55,6 +56,14 @@ class TranscriptGraph:
             before = [shortest[src] for src in sources] + ([0] if np.isfinite(self.entry_logp[s]) else [])
             shortest[s] = 1 + min(before)
         return int(shortest[np.isfinite(self.final_logp)].min())
+
+    @cached_property
+    def reach(self) -> np.ndarray:
+        """(S,) int32: for each state the furthest state that it, or one before it, has an arc to."""
+        reach = np.arange(len(self.pdf), dtype=np.int32)
+        targets = np.repeat(reach, np.diff(self.pred_ptr))
+        np.maximum.at(reach, self.pred_src, targets)
+        return np.maximum.accumulate(reach)
 
 
 Arc = tuple[int, float]  # where from, log probability

@@ -45,19 +45,11 @@ def best_path(
         graph.pred_logp,
         graph.entry_logp,
         graph.final_logp,
-        _reach(graph),
+        graph.reach,
         np.float32(acoustic_scale),
         np.float32(beam),
     )
     return (states, float(score) / len(states)) if np.isfinite(score) else None
-
-
-def _reach(graph: TranscriptGraph) -> np.ndarray:
-    """For each state the furthest state that it, or one before it, has an arc to."""
-    reach = np.arange(len(graph.pdf), dtype=np.int32)
-    targets = np.repeat(reach, np.diff(graph.pred_ptr))
-    np.maximum.at(reach, graph.pred_src, targets)
-    return np.maximum.accumulate(reach)
 
 
 @numba.njit(cache=True, nogil=True)
