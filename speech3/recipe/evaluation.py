@@ -115,7 +115,7 @@ def _system(e: Experiment, system: str) -> System:
     tensors, about = load_tensors(directory / "model.safetensors")
     speed = read_json(e.out / "decode" / system / "test" / "speed.json")
     settings = read_json(directory / "decode.json")
-    step = f"train/{system}" if system == e.network else f"hmm/{system}"
+    step = f"train/{system}" if system in e.networks else f"hmm/{system}"
     return System(
         name=system,
         score=score_of(e, system),

@@ -5,8 +5,8 @@ OUT/data/lm.arpa.gz                         if the corpus brings a language mode
 OUT/features/PRESET/{train,dev,test}        feats.ark, feats.scp
 OUT/lm/lm.arpa.gz                           if the recipe estimates one
 OUT/mono, OUT/tri, OUT/dnn                  model directories (`speech3.decoding.recognizer`)
-OUT/tri/align/{train,dev}                   alignments
-OUT/frames/{train,heldout}.frames           packed frames
+OUT/tri/align/{train,dev}                   alignments; also in OUT/dnn, if another network learns from it
+OUT/frames/tri/{train,heldout}.frames       packed frames, labelled by the system's alignment
 OUT/decode/SYSTEM/{dev,test}                hyp.txt, hyp.ctm
 OUT/score/SYSTEM                            tables; score.json
 OUT/report.html
@@ -61,14 +61,19 @@ class Experiment:
         return self.recipe.jobs or available_jobs()
 
     @property
-    def network(self) -> str:
-        """Name of the neural system."""
-        return self.recipe.model.family
+    def networks(self) -> tuple[str, ...]:
+        """Names of the neural systems: the second was trained on the first one's alignment, and so on."""
+        family = self.recipe.model.family
+        return (family, *(f"{family}_realigned{number}" for number in range(1, self.recipe.realign + 1)))
 
     @property
     def systems(self) -> tuple[str, ...]:
         """All systems, in the order of the table."""
-        return ("mono", "tri", self.network)
+        return ("mono", "tri", *self.networks)
+
+    def teacher(self, network: str) -> str:
+        """The system whose alignment a network learns."""
+        return ("tri", *self.networks)[self.networks.index(network)]
 
     @property
     def lexicon(self) -> Path:
@@ -98,12 +103,16 @@ class Experiment:
         return self.out / system
 
     def alignment(self, system: str, split: str) -> Path:
-        """A directory of alignments made by a GMM system: `tri` (for training) or `aligner` (for looking at)."""
+        """A directory of alignments: by `tri` or a network (for training) or by `aligner` (for looking at)."""
         return self.out / system / "align" / split
+
+    def frames(self, network: str) -> Path:
+        """The packed frames that a network is trained on."""
+        return self.out / "frames" / self.teacher(network)
 
     def feature_preset(self, system: str) -> str:
         """The features that a system reads."""
-        return self.recipe.features if system == self.network else self.recipe.hmm.features
+        return self.recipe.features if system in self.networks else self.recipe.hmm.features
 
     @cached_property
     def presets(self) -> dict[str, FeatureConfig]:
@@ -176,18 +185,11 @@ def steps(experiment: Experiment) -> list[Step]:
         Step("hmm/borders", partial(stages.align_data, e, "aligner", recipe.hmm.aligner_features, ("dev", "test")),
              None, [e.alignment("aligner", split) / "ali.ark" for split in ("dev", "test")], ["hmm/aligner"]),
     ]  # fmt: skip
-    network = e.network
-    training = [
-        Step("train/frames", partial(stages.pack_frames, e), recipe.training.dtype,
-             [e.out / "frames" / f"{name}.frames" for name in ("train", "heldout")], ["hmm/align", nn_features]),
-        Step(f"train/{network}", partial(stages.train_network, e),
-             [recipe.model.model_dump(), recipe.training.model_dump(), recipe.seed],
-             [e.model(network) / "model.safetensors"], ["train/frames", "graph/tri"], owns=e.model(network)),
-    ]  # fmt: skip
+    training = [step for network in e.networks for step in _network_steps(e, network, nn_features)]
     decoding = [
         Step(f"decode/{system}", partial(evaluation.decode_system, e, system), recipe.decode.model_dump(),
              [e.out / "decode" / system / "test" / "hyp.txt"],
-             [f"train/{system}" if system == network else f"graph/{system}"], owns=e.out / "decode" / system)
+             [f"train/{system}" if system in e.networks else f"graph/{system}"], owns=e.out / "decode" / system)
         for system in e.systems
     ]  # fmt: skip
     score = Step(
@@ -200,6 +202,26 @@ def steps(experiment: Experiment) -> list[Step]:
                            [e.out / "score" / "aligner" / "borders.json"], ["hmm/borders"]))  # fmt: skip
     report = Step("report", partial(evaluation.report, e), None, [e.out / "report.html"], ["score", "hmm/borders"])
     return [*data, *extracted, *hmms, *_graph_steps(e, stages), *training, *decoding, *scores, report]
+
+
+def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
+    from speech3.recipe import stages
+
+    recipe, teacher = e.recipe, e.teacher(network)
+    realign = [] if teacher == "tri" else [
+        Step(f"train/{network}.align", partial(stages.align_data, e, teacher, recipe.features, (e.train, "dev")), None,
+             [e.alignment(teacher, split) / "ali.ark" for split in (e.train, "dev")], [f"train/{teacher}"])
+    ]  # fmt: skip
+    return [
+        *realign,
+        Step(f"train/{network}.frames", partial(stages.pack_frames, e, network), recipe.training.dtype,
+             [e.frames(network) / f"{name}.frames" for name in ("train", "heldout")],
+             [realign[0].name if realign else "hmm/align", nn_features], owns=e.frames(network)),
+        Step(f"train/{network}", partial(stages.train_network, e, network),
+             [recipe.model.model_dump(), recipe.training.model_dump(), recipe.seed],
+             [e.model(network) / "model.safetensors"], [f"train/{network}.frames", "graph/tri"],
+             owns=e.model(network)),
+    ]  # fmt: skip
 
 
 def _graph_steps(e: Experiment, stages: Any) -> list[Step]:

@@ -117,7 +117,7 @@ def train_tri(e: Experiment) -> None:
 
 
 def align_data(e: Experiment, name: str, preset: str, splits: Sequence[str]) -> None:
-    """Align some splits with a GMM system."""
+    """Align some splits with a system."""
     recognizer = load_recognizer(e.model(name))
     for split in splits:
         align_split(recognizer, ArkReader(e.features(preset, split) / "feats.scp"), e.data(split),
@@ -163,27 +163,35 @@ def make_graph(e: Experiment, system: str) -> None:
         say(f"  {len(about['dropped'])} words of the language model are not in the lexicon: graph/dropped.txt")
 
 
-def pack_frames(e: Experiment) -> None:
+def pack_frames(e: Experiment, network: str) -> None:
     """Put features and senones of train and dev into packed files."""
     hmm = load_hmm(e.model("tri"))
     for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
         directory = e.features(e.recipe.features, split)
-        feats, senones = ArkReader(directory / "feats.scp"), read_int_ark(e.alignment("tri", split) / "ali.ark")
+        feats, senones = (
+            ArkReader(directory / "feats.scp"),
+            read_int_ark(e.alignment(e.teacher(network), split) / "ali.ark"),
+        )
         report = pack(
-            e.out / "frames" / name, feats, senones, hmm.num_pdfs, utterances=list(feats), dtype=e.recipe.training.dtype
+            e.frames(network) / name,
+            feats,
+            senones,
+            hmm.num_pdfs,
+            utterances=list(feats),
+            dtype=e.recipe.training.dtype,
         )
         for utterance, reason in report.skipped.items():
             say(f"  left out {utterance}: {reason}")
-    shutil.copyfile(e.features(e.recipe.features, e.train) / "features.yaml", e.out / "frames" / "features.yaml")
+    shutil.copyfile(e.features(e.recipe.features, e.train) / "features.yaml", e.frames(network) / "features.yaml")
 
 
-def train_network(e: Experiment) -> None:
-    """Train the neural network; its model directory gets the triphones' HMM and graph."""
+def train_network(e: Experiment, network: str) -> None:
+    """Train a neural network; its model directory gets the triphones' HMM and graph."""
     from speech3.training import train
 
     recipe = e.recipe
     config = TrainConfig(
-        data=str(e.out / "frames"), hmm=str(e.model("tri")), model=recipe.model, training=recipe.training,
+        data=str(e.frames(network)), hmm=str(e.model("tri")), model=recipe.model, training=recipe.training,
         seed=recipe.seed,
     )  # fmt: skip
-    train(config, e.model(e.network))
+    train(config, e.model(network))
