@@ -1,5 +1,6 @@
 """The picture of `speech3 stats`: how long utterances are, and how much each speaker says."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from speech3.corpus.stats import Stats
 from speech3.io.atomic import atomic_path
@@ -28,6 +29,8 @@ _STYLE: dict[Any, Any] = {
 }
 _FILL, _MARK = "#3b6ea8", "#c2551e"
 _NAMED = 30  # speakers that get a bar each
+_LETTERS = 55  # of their names fit side by side
+_UNEVEN = 20  # times the median: from there on the axis is logarithmic
 
 
 def write_histograms(stats: Stats, path: Path) -> None:
@@ -46,19 +49,24 @@ def write_histograms(stats: Stats, path: Path) -> None:
             _histogram(right, np.array(list(minutes.values())), "speech of a speaker (minutes)", "speakers", "min")
         else:
             _bars(right, minutes)
-        with atomic_path(path) as temporary:
+        with atomic_path(path) as temporary, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box for a letter says enough
             figure.savefig(temporary, format="png", metadata={"Software": None})
 
 
 def _histogram(axes: Axes, values: np.ndarray, x_label: str, y_label: str, unit: str) -> None:
     bins = int(np.clip(2 * np.sqrt(len(values)), 5, 60))
-    axes.hist(
-        values, bins=bins, range=(0.0, max(float(values.max()), 1e-9)), color=_FILL, edgecolor="white", linewidth=0.4
-    )
-    median = float(np.median(values))
-    axes.axvline(median, color=_MARK, linewidth=1.2, label=f"median {median:.3g} {unit}")
-    axes.legend(frameon=False, loc="upper right")
-    axes.set_xlim(left=0)
+    low, median, high = (float(value) for value in np.quantile(values, (0.0, 0.5, 1.0)))
+    uneven = low > 0 and high > _UNEVEN * median
+    edges = np.geomspace(low, high, bins + 1) if uneven else np.linspace(0.0, max(high, 1e-9), bins + 1)
+    axes.hist(values, bins=edges.tolist(), color=_FILL, edgecolor="white", linewidth=0.4)
+    axes.axvline(median, color=_MARK, linewidth=1.2)
+    axes.set_title(f"median {median:.3g} {unit}", color=_MARK)
+    if uneven:  # a few values far from the rest would leave the rest one bar
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        axes.set_xlim(left=0)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -67,10 +75,11 @@ def _histogram(axes: Axes, values: np.ndarray, x_label: str, y_label: str, unit:
 def _bars(axes: Axes, minutes: dict[str, float]) -> None:
     names = sorted(minutes, key=lambda name: -minutes[name])
     axes.bar(range(len(names)), [minutes[name] for name in names], color=_FILL)
-    crowded = len(names) > 8 or max(map(len, names)) > 6
+    crowded = max(map(len, names)) * len(names) > _LETTERS
     axes.set_xticks(range(len(names)), [_short(name) for name in names], rotation=90 if crowded else 0, fontsize=8)
+    axes.set_title(f"median {np.median(list(minutes.values())):.3g} min", color=_MARK)
     axes.set_xlabel("speaker")
-    axes.set_ylabel("minutes")
+    axes.set_ylabel("speech (minutes)")
 
 
 def _short(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import re
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 from speech3.corpus.audio import AudioInfo, info
@@ -13,40 +14,46 @@ from speech3.io.progress import progress, say
 FRAMES_PER_S = 100  # where there are only features: their shift is not written down, and it is 10 ms nearly everywhere
 
 
-def headers(data: DataDir, bad: dict[str, str]) -> dict[str, AudioInfo]:
-    """What the header of each used recording says; `bad` gets the utterances of those that cannot be read."""
+@dataclass(frozen=True)
+class Headers:
+    """What the headers of the audio say."""
+
+    infos: dict[str, AudioInfo]  # by recording
+    bad: dict[str, str]  # utterances whose recording cannot be read, and why
+
+
+def read_headers(data: DataDir) -> Headers:
+    """Read the header of each recording that is used."""
     used: dict[str, list[Utterance]] = {}
     for utterance in data.utterances.values() if data.recordings else ():
         used.setdefault(utterance.recording, []).append(utterance)
-    found = {}
+    found = Headers({}, {})
     for recording in progress(used, len(used), f"headers of {data.path}"):
         try:
-            found[recording] = info(data.recordings[recording], directory=data.path)
+            found.infos[recording] = info(data.recordings[recording], directory=data.path)
         except Speech3Error as error:
-            bad.update((utterance.id, str(error)) for utterance in used[recording])
+            found.bad.update((utterance.id, str(error)) for utterance in used[recording])
     return found
 
 
-def lengths_s(data: DataDir, infos: dict[str, AudioInfo] | None = None) -> dict[str, float]:
+def lengths_s(data: DataDir, headers: Headers | None = None) -> dict[str, float]:
     """Seconds of each utterance whose length can be known; the others are listed on stderr.
 
     Parameters
     ----------
-    infos
-        What `headers` found, if that was read already. Segments that say their end need no header.
+    headers
+        If they were read already. Segments that say their end need none.
 
     Raises
     ------
     Speech3Error
         More than 5 % of the utterances have no length.
     """
-    bad: dict[str, str] = {}
     ends = {key: utt.end_s for key, utt in data.utterances.items()}
-    if infos is None:
-        infos = headers(data.subset(key for key, end_s in ends.items() if end_s is None), bad)
-    lengths = {}
+    headers = headers or read_headers(data.subset(key for key, end_s in ends.items() if end_s is None))
+    lengths, bad = {}, dict(headers.bad)
     for key, utterance in data.utterances.items():
-        heard = infos.get(utterance.recording)
+        heard = headers.infos.get(utterance.recording)
         end_s = ends[key] if ends[key] is not None else heard.duration_s if heard else None
         if end_s is not None:
             lengths[key] = max(end_s - utterance.start_s, 0.0)
@@ -72,7 +79,7 @@ def _frames(rspecifier: str, directory: Path) -> int:
         stream.seek(int(parts[2] or 0))
         head = stream.read(22)
     compressed = re.match(rb"\0BCM[23]? .{8}(.{4})", head, re.DOTALL)
-    plain = re.match(rb"\0B[FD]M \4(.{4})", head, re.DOTALL)
+    plain = re.match(rb"\0B[FD]M \x04(.{4})", head, re.DOTALL)
     match = compressed or plain
     if not match:
         raise ValueError("no binary matrix")

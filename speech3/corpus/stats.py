@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from speech3.corpus.datadir import DataDir
-from speech3.corpus.lengths import headers, lengths_s
+from speech3.corpus.lengths import lengths_s, read_headers
 from speech3.io.progress import say
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -86,9 +86,8 @@ def measure(data: DataDir, lexicon: Collection[str] | None = None) -> Stats:
     Speech3Error
         More than 5 % of the utterances have no length, since their audio cannot be read.
     """
-    bad: dict[str, str] = {}
-    infos = headers(data, bad)
-    lengths = lengths_s(data, infos)
+    headers = read_headers(data)
+    infos, lengths = headers.infos, lengths_s(data, headers)
     speakers = data.speakers()
     gender = {utt.speaker: utt.gender or "unknown" for utt in data.utterances.values()}
     texts = {key: utt.text.split() for key, utt in data.utterances.items() if utt.text}
