@@ -29,4 +29,5 @@ def command(
     decoding = recognizer.decode(feats, jobs)
     write_decoding(out, recognizer, feats, decoding, jobs)
     tell({**skipped, **decoding.failed}, "not decoded")
-    print(f"{len(decoding.hypotheses)} utterances: {out}/hyp.txt, {out}/hyp.ctm")
+    times = f", {out}/hyp.ctm" if (out / "hyp.ctm").exists() else ""
+    print(f"{len(decoding.hypotheses)} utterances: {out}/hyp.txt{times}")

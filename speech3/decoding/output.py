@@ -8,8 +8,10 @@ import numpy as np
 from speech3.decoding.recognizer import Recognizer
 from speech3.decoding.search import Decoding
 from speech3.errors import Speech3Error
+from speech3.hmm.model import PdfsOnly
 from speech3.hmm.times import Stretch, frame_clock, word_stretches, write_ctm
 from speech3.io.atomic import write_text
+from speech3.io.progress import say
 
 
 def word_times(
@@ -34,6 +36,8 @@ def write_decoding(
 ) -> None:
     """Write ``hyp.txt`` (Kaldi text), ``hyp.ctm`` and, if an utterance has no hypothesis, ``failed.txt``.
 
+    A model that cannot align (`hmm.model.PdfsOnly`) leaves no ``hyp.ctm``.
+
     Raises
     ------
     Speech3Error
@@ -47,4 +51,8 @@ def write_decoding(
         write_text(out / "failed.txt", "".join(f"{u} {why}\n" for u, why in decoding.failed.items()))
     else:
         (out / "failed.txt").unlink(missing_ok=True)
+    if isinstance(recognizer.outputs, PdfsOnly):
+        (out / "hyp.ctm").unlink(missing_ok=True)
+        say(f"no times of words (hyp.ctm): the model cannot align: {recognizer.outputs.why}")
+        return
     write_ctm(out / "hyp.ctm", word_times(recognizer, feats, decoding, jobs))

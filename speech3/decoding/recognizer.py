@@ -27,7 +27,7 @@ from speech3.errors import Speech3Error
 from speech3.hmm import align as aligning
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.gmm import load_gmm
-from speech3.hmm.model import Hmm, load_hmm
+from speech3.hmm.model import Hmm, PdfsOnly, load_hmm, load_outputs
 from speech3.hmm.passes import Scorer
 from speech3.io.atomic import read_json, write_json
 from speech3.io.checkpoint import read_about
@@ -86,9 +86,14 @@ class Recognizer:
     """An acoustic model with all that is needed to align and to decode."""
 
     directory: Path
-    hmm: Hmm
+    outputs: Hmm | PdfsOnly
     features: FeatureConfig
     scorer: Scorer
+
+    @property
+    def hmm(self) -> Hmm:
+        """What the outputs mean; an error where only their number is known."""
+        return self.outputs if isinstance(self.outputs, Hmm) else load_hmm(self.directory)
 
     @cached_property
     def graph(self) -> Graph:
@@ -99,9 +104,10 @@ class Recognizer:
                 " of its recipe, such as tri or dnn"
             )
         graph = load_graph(self.directory / "graph")
-        if graph.num_pdfs != self.hmm.num_pdfs:
+        if graph.num_pdfs != self.outputs.num_pdfs:
             raise Speech3Error(
-                f"{graph.path}: built for {graph.num_pdfs} pdfs, but the model has {self.hmm.num_pdfs}; build it again"
+                f"{graph.path}: built for {graph.num_pdfs} pdfs, but the model has {self.outputs.num_pdfs};"
+                " build it again"
             )
         return graph
 
@@ -174,7 +180,7 @@ def load_recognizer(directory: Path | str) -> Recognizer:
             f"{directory}: no model directory, for it has no model.safetensors"
             + (f"; there are: {below}" if below else "; speech3 recipe or speech3 train makes one")
         )
-    hmm = load_hmm(directory)
+    known = load_outputs(directory)
     features = parse(FeatureConfig, read_yaml(directory / "features.yaml"), directory / "features.yaml")
     about = read_about(directory / "model.safetensors")
     scorer: Scorer
@@ -184,9 +190,9 @@ def load_recognizer(directory: Path | str) -> Recognizer:
     else:
         network, log_prior_P, _ = load_network(directory)
         scorer, outputs = NetworkScorer(network, log_prior_P), len(log_prior_P)
-    if outputs != hmm.num_pdfs:
+    if outputs != known.num_pdfs:
         raise Speech3Error(
-            f"{directory / 'model.safetensors'}: {outputs} outputs, but the tree beside it has {hmm.num_pdfs} pdfs;"
+            f"{directory / 'model.safetensors'}: {outputs} outputs, but the tree beside it has {known.num_pdfs} pdfs;"
             " it is a checkpoint of another model"
         )
-    return Recognizer(directory, hmm, features, scorer)
+    return Recognizer(directory, known, features, scorer)

@@ -51,10 +51,38 @@ class Hmm:
         save_tensors(directory / "tree.safetensors", arrays, {"kind": "tree"})
 
 
+@dataclass(frozen=True)
+class PdfsOnly:
+    """The outputs of a model whose phones our `Hmm` cannot hold: their number, and why no more is known.
+
+    Such a model can be trained and score frames, and decode with the graph that came with it.
+    """
+
+    num_pdfs: int
+    why: str
+
+    def save(self, directory: Path | str) -> None:
+        """Write hmm.json into `directory`."""
+        write_json(Path(directory) / "hmm.json", {"pdfs": self.num_pdfs, "pdfs_only": self.why})
+
+
+def load_outputs(directory: Path | str) -> Hmm | PdfsOnly:
+    """Read what `Hmm.save` or `PdfsOnly.save` wrote."""
+    about = read_json(Path(directory) / "hmm.json")
+    if isinstance(about, dict) and "pdfs_only" in about:
+        return PdfsOnly(about["pdfs"], about["pdfs_only"])
+    return load_hmm(directory)
+
+
 def load_hmm(directory: Path | str) -> Hmm:
     """Read what `Hmm.save` wrote; a lexicon and a tree that do not belong together are an error."""
     directory = Path(directory)
     about = read_json(directory / "hmm.json")
+    if isinstance(about, dict) and "pdfs_only" in about:
+        raise Speech3Error(
+            f"{directory}: its outputs are known by number only, so it cannot align, and no graph can be built of it:"
+            f" {about['pdfs_only']}; use the graph that came with it"
+        )
     try:
         phones, silence_phones = about["phones"], tuple(about["silence_phones"])
         silence_prob, positions = about["silence_prob"], about["position_dependent"]

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from speech3.hmm.model import load_hmm
+from speech3.hmm.model import load_outputs
 
 GRAPH = ("HCLG.fst", "words.txt", "graph.json")
 
@@ -13,7 +13,7 @@ def complete(model: Path, hmm: Path, data: Path) -> None:
 
     The senones are those of `hmm`, so its graph serves the network as it is.
     """
-    load_hmm(hmm).save(model)
+    load_outputs(hmm).save(model)
     if (data / "features.yaml").exists():
         shutil.copyfile(data / "features.yaml", model / "features.yaml")
     if (hmm / "graph" / GRAPH[-1]).exists():

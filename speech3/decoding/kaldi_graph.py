@@ -1,0 +1,79 @@
+"""Kaldi's decoding graph (utils/mkgraph.sh) as ours: transition-ids become pdfs, everything else stays.
+
+The probabilities of transitions stand on its arcs, with Kaldi's self-loop scale, and are kept.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from speech3.decoding.fst import Fst, from_kaldifst, read_fst, write_fst
+from speech3.decoding.graph import check_graph
+from speech3.errors import Speech3Error
+from speech3.hmm.kaldi_lang import read_symbols
+from speech3.hmm.kaldi_model import TransitionModel
+from speech3.io.atomic import write_json, write_text
+
+_REMEDY = "give the graph directory that mkgraph.sh made of this model"
+
+
+def import_graph(graph: Path, model: TransitionModel, mdl: Path, out: Path) -> dict[str, Any]:
+    """Write ``out/HCLG.fst``, ``out/words.txt`` and ``out/graph.json``; return what the last one says.
+
+    Parameters
+    ----------
+    graph
+        Holds HCLG.fst (of type const or vector), words.txt and, usually, num_pdfs.
+    model, mdl
+        The transition model that it was made of, and its file, for messages.
+
+    Raises
+    ------
+    Speech3Error
+        A file is missing or damaged, or the graph was made of another model.
+    """
+    told = graph / "num_pdfs"
+    if told.exists() and (text := told.read_text().strip()).isdigit() and int(text) != model.num_pdfs:
+        raise Speech3Error(f"{told}: {text} pdfs, but {mdl} has {model.num_pdfs}; {_REMEDY}")
+    fst = _read(graph / "HCLG.fst")
+    highest = int(fst.arcs_A["ilabel"].max()) if len(fst.arcs_A) else 0
+    if highest >= len(model.pdf_K):
+        raise Speech3Error(
+            f"{graph / 'HCLG.fst'}: transition-ids up to {highest}, but {mdl} has {len(model.pdf_K) - 1}; {_REMEDY}"
+        )
+    arcs_A = fst.arcs_A.copy()
+    arcs_A["ilabel"] = model.pdf_K[fst.arcs_A["ilabel"]] + 1
+    words = _words(graph / "words.txt")
+    check_graph(fst := Fst(fst.start, fst.final_S, fst.source_A, arcs_A), model.num_pdfs, len(words), graph)
+    about = {
+        "num_pdfs": model.num_pdfs, "states": len(fst.final_S), "arcs": len(arcs_A), "words": len(words),
+        "lm": str(graph), "dropped": [],
+    }  # fmt: skip
+    write_text(out / "words.txt", "".join(f"{word} {label}\n" for label, word in enumerate(words)))
+    write_fst(fst, out / "HCLG.fst")
+    write_json(out / "graph.json", about)
+    return about
+
+
+def _read(path: Path) -> Fst:
+    import kaldifst
+
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(64)
+    except OSError as error:
+        raise Speech3Error(f"{path}: {error.strerror}; {_REMEDY}") from error
+    if head[8:13] == b"const":
+        return read_fst(path)
+    fst = kaldifst.StdVectorFst.read(str(path)) if head[8:14] == b"vector" else None
+    if fst is None:
+        raise Speech3Error(f"{path}: not an OpenFst file of type const or vector, or cut short; {_REMEDY}")
+    return from_kaldifst(fst)
+
+
+def _words(path: Path) -> list[str]:
+    symbols = sorted(read_symbols(path).items(), key=lambda entry: entry[1])
+    if not np.array_equal([number for _, number in symbols], np.arange(len(symbols))):
+        raise Speech3Error(f"{path}: its numbers are not 0, 1, 2, ...; {_REMEDY}")
+    return [word for word, _ in symbols]
