@@ -36,7 +36,8 @@ def command(
 
     REF and HYP are Kaldi text (`utterance words ...`) or plain text with one sentence a line. Nothing is normalised
     unless you say so: `--normalize nfkc,lower,punct`. Utterances missing from HYP count as deletions. CER counts the
-    characters of the words joined by one space.
+    characters of the words joined by one space; but no space beside a letter of a script that has none (Chinese,
+    Japanese, Thai, ...).
 
     Two systems, and whether their difference is more than chance:
 

@@ -33,4 +33,4 @@ def command(
         tell(skipped, "left out")
         best = tune_recognizer(recognizer, feats, texts, DecodeConfig(), jobs).best
     print(f"{model}/decode.json: acoustic scale {best.acoustic_scale:g}, word penalty {best.word_penalty:g},", end=" ")
-    print(f"WER {100 * best.wer:.2f} % on {directory}")
+    print(f"WER {100 * best.error_rate:.2f} % on {directory}")

@@ -16,13 +16,14 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
+import jiwer
 import numpy as np
 import torch
 
 from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
 from speech3.decoding.graph import Graph, load_graph
 from speech3.decoding.search import Decoding, decode
-from speech3.decoding.tune import Tuning, tune
+from speech3.decoding.tune import ErrorRate, Tuning, tune
 from speech3.errors import Speech3Error
 from speech3.hmm import align as aligning
 from speech3.hmm.alignment import Alignment
@@ -154,9 +155,10 @@ def tune_recognizer(
     references: Mapping[str, Sequence[str]],
     config: DecodeConfig,
     jobs: int = 1,
+    error_rate: ErrorRate = jiwer.wer,
 ) -> Tuning:
     """Pick the acoustic scale and word penalty on a dev set and write them to the model's decode.json."""
-    found = tune(recognizer.graph, lambda: recognizer.scores(feats), references, config, jobs)
+    found = tune(recognizer.graph, lambda: recognizer.scores(feats), references, config, jobs, error_rate)
     best = found.best
     settings = DecodeSettings(best.acoustic_scale, best.word_penalty, config.beam, config.max_active)
     settings.save(recognizer.directory)

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import jiwer
 import numpy as np
 import torch
 import yaml
@@ -26,8 +27,8 @@ from speech3.scoring.borders import compare_borders
 from speech3.scoring.environment import environment
 from speech3.scoring.figures import AlignedUtterance
 from speech3.scoring.report import Report, System, Volume, write_report
-from speech3.scoring.text import read_text
-from speech3.scoring.wer import Score, score
+from speech3.scoring.text import character_error_rate, read_text
+from speech3.scoring.wer import Metric, Score, score
 
 
 def decode_system(e: Experiment, system: str) -> None:
@@ -35,10 +36,13 @@ def decode_system(e: Experiment, system: str) -> None:
     recognizer = load_recognizer(e.model(system))
     dev, test = (ArkReader(e.features(e.feature_preset(system), split) / "feats.scp") for split in ("dev", "test"))
     references = {key: (u.text or "").split() for key, u in read_datadir(e.data("dev")).utterances.items()}
-    best = (found := tune_recognizer(recognizer, dev, references, e.recipe.decode, e.jobs)).best
-    say(f"  dev WER {100 * best.wer:.2f} % at acoustic scale {best.acoustic_scale:g}, penalty {best.word_penalty:g}")
+    metric = e.recipe.metric
+    rate = jiwer.wer if metric == "WER" else character_error_rate
+    best = (found := tune_recognizer(recognizer, dev, references, e.recipe.decode, e.jobs, rate)).best
+    setting = f"acoustic scale {best.acoustic_scale:g}, penalty {best.word_penalty:g}"
+    say(f"  dev {metric} {100 * best.error_rate:.2f} % at {setting}")
     out = e.out / "decode" / system
-    write_text(out / "dev" / "tuning.txt", _table(found))
+    write_text(out / "dev" / "tuning.txt", _table(found, metric))
     frames = sum(len(feats_TF) for feats_TF in test.values())
     start = time.monotonic()
     decoding = recognizer.decode(test, e.jobs)
@@ -50,9 +54,9 @@ def decode_system(e: Experiment, system: str) -> None:
     write_decoding(out / "test", recognizer, test, decoding, e.jobs)
 
 
-def _table(found: Tuning) -> str:
-    rows = [f"{p.acoustic_scale:g} {p.word_penalty:g} {100 * p.wer:.2f}\n" for p in found.table]
-    return "acoustic_scale word_penalty dev_WER\n" + "".join(rows)
+def _table(found: Tuning, metric: Metric) -> str:
+    rows = [f"{p.acoustic_scale:g} {p.word_penalty:g} {100 * p.error_rate:.2f}\n" for p in found.table]
+    return f"acoustic_scale word_penalty dev_{metric}\n" + "".join(rows)
 
 
 def score_of(e: Experiment, system: str) -> Score:
@@ -66,12 +70,10 @@ def score_of(e: Experiment, system: str) -> Score:
 def score_systems(e: Experiment) -> None:
     """Write each system's tables and ``score.json``."""
     for system in e.systems:
-        result = score_of(e, system)
-        tables.write_details(e.out / "score" / system, result)
-        write_json(
-            e.out / "score" / system / "score.json",
-            {**result.as_json(), "line": result.line(e.name, system, e.recipe.metric)},
-        )
+        result, metric = score_of(e, system), e.recipe.metric
+        tables.write_details(e.out / "score" / system, result, metric)
+        more = {"cer_ci95": list(result.cer_ci95), "line": result.line(e.name, system, metric)}
+        write_json(e.out / "score" / system / "score.json", {**result.as_json(), **more})
 
 
 def score_borders(e: Experiment) -> None:
@@ -103,6 +105,7 @@ def report(e: Experiment) -> None:
         title=f"{e.name}: {len(e.systems)} systems",
         command=e.command,
         systems=[_system(e, system) for system in e.systems],
+        metric=e.recipe.metric,
         volumes=[_volume(e, split) for split in dict.fromkeys(("train", *e.splits))],
         picture=_picture(e),
         config_yaml=yaml.safe_dump(e.recipe.model_dump(mode="json"), sort_keys=False),

@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
 from speech3.scoring import figures, html
 from speech3.scoring.figures import AlignedUtterance, Curve
 from speech3.scoring.html import escape
-from speech3.scoring.tables import per_cent
-from speech3.scoring.wer import Counts, Score, compare
+from speech3.scoring.tables import UNITS, per_cent
+from speech3.scoring.wer import Counts, Metric, Score, compare
 
 _WORST = 20
 _CONFUSIONS = 30
@@ -59,7 +59,7 @@ class Report:
     title: str
     command: str
     systems: Sequence[System]
-    metric: Literal["WER", "CER"] = "WER"
+    metric: Metric = "WER"
     volumes: Sequence[Volume] = ()
     picture: AlignedUtterance | None = None
     config_yaml: str = ""
@@ -67,7 +67,7 @@ class Report:
 
     @property
     def best(self) -> System:
-        return min(self.systems, key=lambda system: _rate(system, self.metric))
+        return min(self.systems, key=lambda system: system.score.counts(self.metric).rate)
 
 
 def write_report(path: Path | str, report: Report) -> None:
@@ -105,35 +105,24 @@ def write_report(path: Path | str, report: Report) -> None:
     )
 
 
-def _counts(system: System, metric: str) -> Counts:
-    return system.score.words if metric == "WER" else system.score.characters
-
-
-def _rate(system: System, metric: str) -> float:
-    return _counts(system, metric).rate
-
-
-def _interval(system: System, metric: str) -> tuple[float, float]:
-    return system.score.wer_ci95 if metric == "WER" else system.score.cer_ci95
-
-
 def _headline(report: Report) -> str:
-    low, high = _interval(report.best, report.metric)
+    score = report.best.score
+    low, high = score.ci95(report.metric)
     return (
         f"<h1>{escape(report.title)}</h1>\n<pre class=command>{escape(report.command)}</pre>\n"
-        f'<p class="big"><b>{per_cent(_rate(report.best, report.metric))} %</b> {report.metric}, '
+        f'<p class="big"><b>{per_cent(score.counts(report.metric).rate)} %</b> {report.metric}, '
         f"{escape(report.best.name)} <span class=quiet>95 % interval {per_cent(low)} to {per_cent(high)}</span></p>"
     )
 
 
 def _systems(report: Report) -> str:
     metric, best = report.metric, report.best
-    other = "CER" if metric == "WER" else "WER"
-    full = max(_interval(system, metric)[1] for system in report.systems) or 1.0
+    other: Metric = "CER" if metric == "WER" else "WER"
+    full = max(system.score.ci95(metric)[1] for system in report.systems) or 1.0
     header = ["system", f"{metric} %", "95 % interval", "", "sub", "del", "ins", f"{other} %", "sentences wrong %"]
     rows = []
     for system in report.systems:
-        counts, (low, high) = _counts(system, metric), _interval(system, metric)
+        counts, (low, high) = system.score.counts(metric), system.score.ci95(metric)
         rows.append(
             [
                 escape(system.name),
@@ -141,9 +130,9 @@ def _systems(report: Report) -> str:
                 f"{per_cent(low)} – {per_cent(high)}",
                 html.interval_bar(counts.rate, low, high, full),
                 *(f"{number:,}" for number in (counts.substitutions, counts.deletions, counts.insertions)),
-                per_cent(_rate(system, other)),
+                per_cent(system.score.counts(other).rate),
                 per_cent(system.score.ser),
-                _p_value(system, best),
+                _p_value(system, best, metric),
             ]
         )
     table = html.table([*header, "p against best"], rows, best=list(report.systems).index(best))
@@ -155,12 +144,12 @@ def _systems(report: Report) -> str:
     return f'{table}\n<p class="quiet">{_note(best, metric)}</p>\n{"".join(missing)}{_cost(report)}'
 
 
-def _note(system: System, metric: str) -> str:
-    score, unit = system.score, "words" if metric == "WER" else "characters"
+def _note(system: System, metric: Metric) -> str:
+    score, unit = system.score, UNITS[metric]
     normalised = f"normalised by {', '.join(score.normalize)}" if score.normalize else "as it stands, not normalised"
     return escape(
-        f"{_counts(system, metric).length:,} {unit} in {len(score.utterances):,} utterances; text {normalised}. "
-        f"Interval: bootstrap over {score.ci_units}. p: matched pairs on word errors."
+        f"{score.counts(metric).length:,} {unit} in {len(score.utterances):,} utterances; text {normalised}. "
+        f"Interval: bootstrap over {score.ci_units}. p: matched pairs on errors in {unit}."
     )
 
 
@@ -180,11 +169,11 @@ def _cost(report: Report) -> str:
     return html.table(header, rows) if rows else ""
 
 
-def _p_value(system: System, best: System) -> str:
+def _p_value(system: System, best: System, metric: Metric) -> str:
     same = [u.name for u in system.score.utterances] == [u.name for u in best.score.utterances]
     if system is best or not same:
         return _NONE
-    p = compare(best.score, system.score).p_value
+    p = compare(best.score, system.score, metric=metric).p_value
     return f"{p:.3f}" if p >= 0.001 else "&lt; 0.001"
 
 
@@ -241,10 +230,10 @@ def _picture(report: Report) -> str:
 
 def _worst(report: Report) -> str:
     blocks = []
-    for utterance in report.best.score.worst(_WORST):
-        counts = utterance.words
+    for utterance in report.best.score.worst(_WORST, report.metric):
+        counts = utterance.counts(report.metric)
         speaker = f", {utterance.speaker}" if utterance.speaker and utterance.speaker not in utterance.name else ""
-        head = escape(f"{utterance.name}{speaker}: {counts.errors} errors in {counts.length} words")
+        head = escape(f"{utterance.name}{speaker}: {counts.errors} errors in {counts.length} {UNITS[report.metric]}")
         blocks.append(f'<div class="utt"><header>{head}</header>{html.aligned(utterance)}</div>')
     if not blocks:
         return "<p>No utterance has an error.</p>"
@@ -274,19 +263,20 @@ def _confusions(report: Report) -> str:
 
 
 def _speakers(report: Report) -> str:
-    known = report.best.score.speakers
+    metric = report.metric
+    known = report.best.score.by_speaker(metric)
     if not known:
         return ""
     ordered = sorted(known, key=lambda name: -known[name].errors / max(known[name].length, 1))
     full = max(counts.errors / max(counts.length, 1) for counts in known.values()) or 1.0
-    others = [system for system in report.systems if system is not report.best]
-    header = ["speaker", "words", f"{escape(report.best.name)}, WER %", "", *(escape(s.name) for s in others)]
+    others = {s.name: s.score.by_speaker(metric) for s in report.systems if s is not report.best}
+    header = ["speaker", UNITS[metric], f"{escape(report.best.name)}, {metric} %", "", *map(escape, others)]
     rows = []
     for name in ordered:
         counts = known[name]
         cells = [escape(name), f"{counts.length:,}", per_cent(counts.rate)]
         cells.append(html.plain_bar(counts.errors / max(counts.length, 1), full))
-        rows.append(cells + [per_cent(s.score.speakers.get(name, Counts()).rate) for s in others])
+        rows.append(cells + [per_cent(speakers.get(name, Counts()).rate) for speakers in others.values()])
     table = html.table(header, rows[:_SPEAKERS])
     if len(rows) > _SPEAKERS:
         table += html.folded(

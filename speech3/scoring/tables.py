@@ -6,17 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from speech3.io.atomic import write_text
-from speech3.scoring.wer import Comparison, Counts, Score, Utterance
+from speech3.scoring.wer import Comparison, Counts, Metric, Score, Utterance
 
 _MARKS = {"equal": "C", "substitute": "S", "delete": "D", "insert": "I"}
 _SHOWN = 10  # rows of each table that `full` prints
 _NAMED = 50  # utterances that a warning names
-_HEADER = ("words", "correct", "sub", "del", "ins", "wer")
+UNITS: dict[Metric, str] = {"WER": "words", "CER": "characters"}
 
 
 def per_cent(fraction: float) -> str:
     """``12.34``, or ``-`` where there is no rate."""
     return "-" if math.isnan(fraction) else f"{100 * fraction:.2f}"
+
+
+def _header(metric: Metric) -> tuple[str, ...]:
+    return (UNITS[metric], "correct", "sub", "del", "ins", metric.lower())
 
 
 def _columns(counts: Counts) -> tuple[str, ...]:
@@ -46,12 +50,10 @@ def _grid(rows: Sequence[Sequence[str]], texts: int) -> str:
 def summary(score: Score) -> str:
     """WER, CER and sentence error rate with their counts."""
     lines = []
-    for name, unit, counts, (low, high) in (
-        ("WER", "words", score.words, score.wer_ci95),
-        ("CER", "characters", score.characters, score.cer_ci95),
-    ):
+    for metric, unit in UNITS.items():
+        counts, (low, high) = score.counts(metric), score.ci95(metric)
         lines.append(
-            f"{name} {per_cent(counts.rate)} [{per_cent(low)}, {per_cent(high)}]  {counts.errors} errors in "
+            f"{metric} {per_cent(counts.rate)} [{per_cent(low)}, {per_cent(high)}]  {counts.errors} errors in "
             f"{counts.length} {unit}: {counts.substitutions} substitutions, {counts.deletions} deletions, "
             f"{counts.insertions} insertions"
         )
@@ -60,18 +62,18 @@ def summary(score: Score) -> str:
     return "\n".join(lines)
 
 
-def speaker_table(score: Score, most: int | None = None) -> str:
-    """Word counts per speaker; with `most`, only those with the highest WER."""
-    speakers = list(score.speakers.items())
+def speaker_table(score: Score, most: int | None = None, metric: Metric = "WER") -> str:
+    """Counts per speaker; with `most`, only those with the highest rate."""
+    speakers = list(score.by_speaker(metric).items())
     if most is not None:
         speakers = sorted(speakers, key=lambda item: -item[1].errors / max(item[1].length, 1))[:most]
-    return _grid([("speaker", *_HEADER), *((name, *_columns(counts)) for name, counts in speakers)], 1)
+    return _grid([("speaker", *_header(metric)), *((name, *_columns(counts)) for name, counts in speakers)], 1)
 
 
-def utterance_table(utterances: Sequence[Utterance]) -> str:
-    """Word counts per utterance."""
-    rows = ((u.name, u.speaker or "-", *_columns(u.words)) for u in utterances)
-    return _grid([("utterance", "speaker", *_HEADER), *rows], 2)
+def utterance_table(utterances: Sequence[Utterance], metric: Metric = "WER") -> str:
+    """Counts per utterance."""
+    rows = ((u.name, u.speaker or "-", *_columns(u.counts(metric))) for u in utterances)
+    return _grid([("utterance", "speaker", *_header(metric)), *rows], 2)
 
 
 def confusion_table(score: Score, most: int | None = None) -> str:
@@ -138,11 +140,14 @@ def comparison_lines(comparison: Comparison, first: str, other: str) -> str:
     )
 
 
-def write_details(directory: Path | str, score: Score) -> None:
-    """Write ``per_utt``, ``per_speaker`` (where known), ``confusions`` and ``alignments`` into `directory`."""
+def write_details(directory: Path | str, score: Score, metric: Metric = "WER") -> None:
+    """Write ``per_utt``, ``per_speaker`` (where known), ``confusions`` and ``alignments`` into `directory`.
+
+    The first two count words or characters, as `metric` says; the others are of words.
+    """
     directory = Path(directory)
-    write_text(directory / "per_utt", utterance_table(score.utterances) + "\n")
+    write_text(directory / "per_utt", utterance_table(score.utterances, metric) + "\n")
     if score.speakers:
-        write_text(directory / "per_speaker", speaker_table(score) + "\n")
+        write_text(directory / "per_speaker", speaker_table(score, metric=metric) + "\n")
     write_text(directory / "confusions", confusion_table(score) + "\n")
     write_text(directory / "alignments", "\n".join(map(alignment_lines, score.utterances)) + "\n")

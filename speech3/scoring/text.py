@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
+import jiwer
+
 from speech3.errors import Speech3Error
 
 Reading = Literal["kaldi", "plain"]
@@ -67,6 +69,26 @@ def normalize_text(text: str, steps: Sequence[str]) -> str:
             raise Speech3Error(f"normalisation: unknown step {step!r}; known are {', '.join(_STEPS)}")
         text = _STEPS[step](text)
     return " ".join(text.split())
+
+
+# Scripts written without spaces between words: CJK (with its punctuation and 〇), kana, Bopomofo, Thai, Lao, Burmese,
+# Khmer. A space beside one of their letters only shows how somebody cut the text into words.
+_UNSPACED = "\u3001-\u30ff\u3105-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_UNSPACED += "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+_NO_SPACE = re.compile(rf"(?<=[{_UNSPACED}]) | (?=[{_UNSPACED}])")
+
+
+def characters(text: str) -> str:
+    """What CER counts: the words joined by one space, without the spaces beside letters of scripts that have none.
+
+    So ``三 百`` and ``三百`` are the same two characters, as in Kaldi's recipes for Mandarin, and ``a cat`` is five.
+    """
+    return _NO_SPACE.sub("", " ".join(text.split()))
+
+
+def character_error_rate(references: Sequence[str], hypotheses: Sequence[str]) -> float:
+    """CER of all utterances together, a fraction."""
+    return float(jiwer.cer([characters(text) for text in references], [characters(text) for text in hypotheses]))
 
 
 def _lines(path: Path | str) -> list[str]:

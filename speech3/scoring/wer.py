@@ -15,12 +15,13 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.scoring import bootstrap
-from speech3.scoring.text import normalize_text, read_text
+from speech3.scoring.text import characters, normalize_text, read_text
 
-__all__ = ["Comparison", "Counts", "Score", "Utterance", "compare", "read_text", "score"]
+__all__ = ["Comparison", "Counts", "Metric", "Score", "Utterance", "compare", "read_text", "score"]
 
 FEW_SPEAKERS = 6  # with 5 units no matched-pairs test can reach p < 0.05: 2 to the power of 1 - 5 is 0.0625
 
+Metric = Literal["WER", "CER"]
 Operation = Literal["equal", "substitute", "delete", "insert"]
 
 
@@ -59,6 +60,10 @@ class Utterance:
     characters: Counts
     chunks: list[jiwer.AlignmentChunk]
 
+    def counts(self, metric: Metric) -> Counts:
+        """Of words or characters."""
+        return self.words if metric == "WER" else self.characters
+
     def alignment(self) -> list[tuple[Operation, str, str]]:
         """``(operation, reference word, hypothesis word)`` in order; the absent word of an insert or delete is ""."""
         pairs: list[tuple[Operation, str, str]] = []
@@ -93,6 +98,14 @@ class Score:
     def cer(self) -> float:
         return self.characters.rate
 
+    def counts(self, metric: Metric) -> Counts:
+        """Of words or characters."""
+        return self.words if metric == "WER" else self.characters
+
+    def ci95(self, metric: Metric) -> tuple[float, float]:
+        """The 95 % interval of a rate."""
+        return self.wer_ci95 if metric == "WER" else self.cer_ci95
+
     @cached_property
     def wrong_utterances(self) -> int:
         return sum(utterance.words.errors > 0 for utterance in self.utterances)
@@ -105,10 +118,14 @@ class Score:
     @cached_property
     def speakers(self) -> dict[str, Counts]:
         """Word counts of each speaker, by name; empty where speakers are not known."""
+        return self.by_speaker("WER")
+
+    def by_speaker(self, metric: Metric) -> dict[str, Counts]:
+        """Counts of each speaker, by name; empty where speakers are not known."""
         groups: dict[str, list[Counts]] = {}
         for utterance in self.utterances:
             if utterance.speaker is not None:
-                groups.setdefault(utterance.speaker, []).append(utterance.words)
+                groups.setdefault(utterance.speaker, []).append(utterance.counts(metric))
         return {speaker: _total(groups[speaker]) for speaker in sorted(groups)}
 
     @cached_property
@@ -120,14 +137,14 @@ class Score:
         errors = [(*pair, times) for pair, times in counter.items() if pair[0] != "equal"]
         return sorted(errors, key=lambda item: (-item[3], item[:3]))
 
-    def worst(self, count: int) -> list[Utterance]:
+    def worst(self, count: int, metric: Metric = "WER") -> list[Utterance]:
         """The utterances with most errors, ties by their share of errors."""
-        wrong = [utterance for utterance in self.utterances if utterance.words.errors]
-        return sorted(wrong, key=lambda u: (-u.words.errors, u.words.length, u.name))[:count]
+        wrong = [utterance for utterance in self.utterances if utterance.counts(metric).errors]
+        return sorted(wrong, key=lambda u: (-u.counts(metric).errors, u.counts(metric).length, u.name))[:count]
 
-    def line(self, corpus: str, system: str, metric: Literal["WER", "CER"] = "WER") -> str:
+    def line(self, corpus: str, system: str, metric: Metric = "WER") -> str:
         """``CORPUS SYSTEM WER 12.34 [10.20, 14.60]``: per cent and 95 % interval, a recipe's last line."""
-        rate, (low, high) = (self.wer, self.wer_ci95) if metric == "WER" else (self.cer, self.cer_ci95)
+        rate, (low, high) = self.counts(metric).rate, self.ci95(metric)
         return f"{corpus} {system} {metric} {100 * rate:.2f} [{100 * low:.2f}, {100 * high:.2f}]"
 
     def as_json(self) -> dict[str, Any]:
@@ -200,8 +217,9 @@ def score(
     Returns
     -------
     Score
-        WER counts words; CER counts the characters of the words joined by one space. An empty reference is legal: all
-        words of its hypothesis are insertions.
+        WER counts words; CER counts the characters of the words joined by one space, but no spaces beside letters of
+        scripts that have none (`speech3.scoring.text.characters`). An empty reference is legal: all words of its
+        hypothesis are insertions.
 
     Raises
     ------
@@ -214,7 +232,8 @@ def score(
     hyps = [normalize_text(hyp.get(name, ""), normalize) for name in names]
     if not any(refs):
         raise Speech3Error("the reference holds no word" + (" after normalisation" if normalize else ""))
-    by_word, by_character = jiwer.process_words(refs, hyps), jiwer.process_characters(refs, hyps)
+    by_word = jiwer.process_words(refs, hyps)
+    by_character = jiwer.process_characters(list(map(characters, refs)), list(map(characters, hyps)))
     utterances = [
         Utterance(
             name, speakers[name] if speakers else None, ref_words, hyp_words, _count(chunks), _count(letters), chunks
@@ -237,8 +256,8 @@ def score(
     )
 
 
-def compare(first: Score, other: Score, seed: int = 0) -> Comparison:
-    """Difference in WER of two systems on the same references: paired bootstrap and matched-pairs test.
+def compare(first: Score, other: Score, seed: int = 0, metric: Metric = "WER") -> Comparison:
+    """Difference in WER or CER of two systems on the same references: paired bootstrap and matched-pairs test.
 
     The units are speakers where at least six are known, else utterances (the finding then holds for these speakers).
     """
@@ -246,11 +265,11 @@ def compare(first: Score, other: Score, seed: int = 0) -> Comparison:
         raise Speech3Error("two systems can be compared only on the same reference utterances")
     known = len(first.speakers) >= FEW_SPEAKERS
     groups = _groups(first.utterances) if known else np.arange(len(first.utterances))
-    lengths_U = _sums([u.words.length for u in first.utterances], groups)
-    first_U = _sums([u.words.errors for u in first.utterances], groups)
-    other_U = _sums([u.words.errors for u in other.utterances], groups)
+    lengths_U = _sums([u.counts(metric).length for u in first.utterances], groups)
+    first_U = _sums([u.counts(metric).errors for u in first.utterances], groups)
+    other_U = _sums([u.counts(metric).errors for u in other.utterances], groups)
     return Comparison(
-        difference=other.wer - first.wer,
+        difference=other.counts(metric).rate - first.counts(metric).rate,
         difference_ci95=bootstrap.difference_interval(first_U, other_U, lengths_U, seed),
         p_value=bootstrap.matched_pairs_p(first_U, other_U, seed),
         units=f"{len(lengths_U)} {'speakers' if known else 'utterances'}",

@@ -29,15 +29,29 @@ def test_the_setting_that_made_the_references_is_found(graph, scores):
         truth = {utterance: words or ("nothing",) for utterance, words in truth.items()}
         found = tune(graph, lambda: scores, truth, GRID)
         assert (found.best.acoustic_scale, found.best.word_penalty) == (scale, penalty)
-        assert found.best.wer == min(point.wer for point in found.table)
+        assert found.best.error_rate == min(point.error_rate for point in found.table)
         assert len({(p.acoustic_scale, p.word_penalty) for p in found.table}) == len(found.table) <= 12
+
+
+def test_the_error_rate_is_the_one_asked_for(graph, scores):
+    truth = {utterance: ("A", "B") for utterance, _ in scores}
+    seen = []
+
+    def shortest(references, hypotheses):
+        assert references == ["A B"] * len(scores) == ["A B"] * len(hypotheses)
+        seen.append(hypotheses)
+        return float(sum(len(text) for text in hypotheses))
+
+    found = tune(graph, lambda: scores, truth, GRID, error_rate=shortest)
+    assert found.best.error_rate == min(sum(map(len, texts)) for texts in seen)
+    assert found.best.error_rate < max(point.error_rate for point in found.table)
 
 
 def test_of_equals_the_most_central_wins(graph, scores):
     hopeless = {utterance: ("nothing", "of", "the", "kind") * 9 for utterance, _ in scores}
     config = GRID.model_copy(update={"acoustic_scales": (0.1, 0.11, 0.12), "word_penalties": (0.0, 1.0, 2.0)})
     found = tune(graph, lambda: scores, hopeless, config)
-    assert {point.wer for point in found.table} == {1.0}
+    assert {point.error_rate for point in found.table} == {1.0}
     assert (found.best.acoustic_scale, found.best.word_penalty) == (0.11, 1.0)
 
 

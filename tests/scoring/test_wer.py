@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speech3.errors import Speech3Error
+from speech3.scoring.text import character_error_rate
 from speech3.scoring.wer import Counts, compare, score
 
 
@@ -20,6 +21,14 @@ def distance(ref: list[str] | str, hyp: list[str] | str) -> int:
     return row[-1]
 
 
+def joined(text: str) -> str:
+    """The words joined by one space, by none beside a Chinese letter."""
+    whole = ""
+    for word in text.split():
+        whole += ("" if not whole or whole[-1] in "日本" or word[0] in "日本" else " ") + word
+    return whole
+
+
 sentence = st.lists(st.sampled_from(["a", "b", "bc", "den", "ü", "日本"]), max_size=8).map(" ".join)
 
 
@@ -29,9 +38,9 @@ def test_counts_are_the_levenshtein_distance(pairs: list[tuple[str, str]]) -> No
     hyp = {f"u{n}": pair[1] for n, pair in enumerate(pairs)}
     result = score(ref, hyp)
     assert result.words.errors == sum(distance(r.split(), h.split()) for r, h in pairs)
-    assert result.characters.errors == sum(distance(r, h) for r, h in pairs)
+    assert result.characters.errors == sum(distance(joined(r), joined(h)) for r, h in pairs)
     assert result.words.length == sum(len(r.split()) for r, _ in pairs)
-    assert result.characters.length == sum(len(r) for r, _ in pairs)
+    assert result.characters.length == sum(len(joined(r)) for r, _ in pairs)
     assert result.words.insertions - result.words.deletions == sum(len(h.split()) - len(r.split()) for r, h in pairs)
     assert result.wer == result.words.errors / result.words.length
     assert result.ser == sum(r != h for r, h in pairs) / len(pairs)
@@ -71,6 +80,37 @@ def test_counted_by_hand() -> None:
 def test_cer_counts_single_spaces_between_words() -> None:
     result = score({"a": "  ab   cd "}, {"a": "abcd"})
     assert result.characters == Counts(length=5, deletions=1)
+
+
+@pytest.mark.parametrize(
+    ("ref", "hyp", "counts"),
+    [
+        ("三 千 零 五", "三千零五", Counts(4)),
+        ("三 千 零 五", "三 千 五", Counts(4, deletions=1)),
+        ("二〇二六 年", "二 〇 二 五 年", Counts(5, substitutions=1)),
+        ("我 爱 new york", "我爱 new yor", Counts(10, deletions=1)),
+        ("カ タ ひ ら", "カタひら", Counts(4)),
+        ("가 나 다", "가나 다", Counts(5, deletions=1)),  # Korean has spaces
+        ("один два", "одиндва", Counts(8, deletions=1)),
+    ],
+)
+def test_cer_counts_no_spaces_where_the_script_has_none(ref: str, hyp: str, counts: Counts) -> None:
+    assert score({"a": ref}, {"a": hyp}).characters == counts
+    rate = character_error_rate([ref, "ab c"], [hyp, "ab d"])
+    assert rate == pytest.approx((counts.errors + 1) / (counts.length + 4))
+
+
+def test_characters_rank_and_group_by_the_metric() -> None:
+    ref = {"a": "三百 五十", "b": "一 二 三 四"}
+    hyp = {"a": "三百 九九九", "b": "一 四"}
+    result = score(ref, hyp, {"a": "x", "b": "y"})
+    assert [u.name for u in result.worst(2)] == ["b", "a"]  # one word against two, but three characters against two
+    assert [u.name for u in result.worst(2, "CER")] == ["a", "b"]
+    assert result.by_speaker("CER") == {"x": Counts(4, substitutions=2, insertions=1), "y": Counts(4, deletions=2)}
+    assert result.speakers == result.by_speaker("WER")
+    other = score(ref, {"a": "三百 五九九", "b": "一 四"}, {"a": "x", "b": "y"})
+    assert compare(result, other).difference == 0
+    assert compare(result, other, metric="CER").difference == pytest.approx(-1 / 8)
 
 
 def test_empty_reference_counts_insertions() -> None:
