@@ -85,7 +85,7 @@ class MonophoneConfig(Config):
 
     phone_iterations: int = Field(20, ge=0, description="first, with one Gaussian for all states of a phone")
     iterations: int = Field(40, ge=1)
-    gaussians: int = Field(1000, ge=1, description="total of all pdfs at the end")
+    gaussians: int = Field(1000, ge=0, description="total of all pdfs at the end; 0: by the amount of speech")
     max_iteration_increase: int = Field(30, description="the last iteration that splits Gaussians")
     realign: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 23, 26, 29, 32, 35, 38)
 
@@ -94,8 +94,8 @@ class TriphoneConfig(Config):
     """Decision-tree-tied triphone GMMs (Kaldi's train_deltas.sh)."""
 
     iterations: int = Field(35, ge=1)
-    leaves: int = Field(2000, ge=1)
-    gaussians: int = Field(10000, ge=1)
+    leaves: int = Field(2000, ge=0, description="0: by the amount of speech")
+    gaussians: int = Field(10000, ge=0, description="0: by the amount of speech")
     max_iteration_increase: int = 25
     realign: tuple[int, ...] = (10, 20, 30)
     min_leaf_frames: float = Field(100.0, ge=1, description="a split must leave that many frames on either side")
@@ -185,6 +185,7 @@ class TrainConfig(Config):
     hmm: str = Field(description="model directory whose senones label the frames")
     model: ModelConfig
     training: TrainingConfig
+    init: str | None = Field(None, description="model directory, or model.safetensors, to begin with")
     seed: int = 1
 
 

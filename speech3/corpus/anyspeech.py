@@ -1,41 +1,207 @@
 """Anybody's speech: one Kaldi data directory, or ``train/`` with, if there are any, ``dev/``, ``test/`` and ``lang/``.
 
-``lang/`` may hold ``lexicon.txt``, one ``*.arpa`` or ``*.arpa.gz``, and ``text`` (sentences for the language model).
+``lang/`` may hold ``lexicon.txt`` (or ``lexiconp.txt``), one ``*.arpa`` or ``*.arpa.gz``, and ``text`` (sentences for
+the language model, beside the transcripts of train). What is missing is made: splits are drawn, pronunciations guessed.
 """
 
-import shutil
+import gzip
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
-from speech3.corpus.datadir import DataDir, read_datadir, write_datadir
-from speech3.corpus.split import split_by_speaker
+from speech3.corpus import langdir
+from speech3.corpus.datadir import FILES, DataDir, read_datadir, write_datadir
+from speech3.corpus.guess import Words, guess
+from speech3.corpus.split import split_by_speaker, split_by_utterance
+from speech3.corpus.subwords import Cutter, single_letters, train_pieces
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path, write_text
+from speech3.io.progress import say
 
 DEV_SHARE = 0.1
 TEST_SHARE = 0.1
+_LARGEST_SHARE = 0.25  # of dev and of test, where few speakers leave no smaller part
+SPLITS = ("train", "dev", "test")
+_WHY = {
+    "train": "write one line `utterance word word ...` for each",
+    "dev": "scale and word penalty are tuned on it; write its text, or remove dev/: a tenth of train takes its place",
+    "test": "it can be decoded but not scored; write its text, or remove test/ (a tenth of train takes its place) and"
+    " decode it afterwards: speech3 decode MODEL DIR OUT",
+}
 
 
-def prepare(source: Path, out: Path, seed: int) -> None:
-    """Write ``out/train``, ``out/dev``, ``out/test``, ``out/lexicon.txt`` and, where given, ``out/lm.arpa.gz``."""
-    for name, data in _splits(source, seed).items():
-        write_datadir(data, out / name)
-    write_text(out / "lexicon.txt", (source / "lang" / "lexicon.txt").read_text(encoding="utf-8"))
-    for arpa in sorted((source / "lang").glob("*.arpa.gz")):
-        with atomic_path(out / "lm.arpa.gz") as path:
-            shutil.copyfile(arpa, path)
+def prepare(
+    source: Path,
+    out: Path,
+    seed: int,
+    *,
+    lang: str | None = None,
+    lexicon: str = "espeak",
+    units: str = "words",
+    pieces: int = 500,
+) -> None:
+    """Write ``out/train``, ``out/dev``, ``out/test``, ``out/lexicon.txt`` and what language model and reader want.
 
+    ``out/splits.txt``: which speakers went where, if that was drawn. ``out/guessed.txt``: words whose pronunciation was
+    guessed, with their number in train. ``out/unpronounced.txt``: words that have none. ``out/lm.arpa.gz``, or
+    ``out/lm_text``: sentences to estimate a model from. ``out/pieces.model``, ``out/pieces.txt``: SentencePiece's.
 
-def _splits(source: Path, seed: int) -> dict[str, DataDir]:
-    """The user's own splits; those that are missing are taken from train by speaker."""
-    if (source / "wav.scp").exists():
-        return split_by_speaker(
-            read_datadir(source), {"dev": DEV_SHARE, "test": TEST_SHARE, "train": 1 - DEV_SHARE - TEST_SHARE}, seed
+    Parameters
+    ----------
+    source
+        A data directory, or one that holds ``train/``.
+    lang
+        espeak-ng's code of the language; words without a pronunciation are pronounced by it.
+    lexicon
+        ``espeak``, or ``graphemes``: words are spelled by their letters, whatever lexicon there is.
+    units
+        ``words``, or ``sentencepiece``: the language model is of pieces of words, which are spelled by their letters.
+    pieces
+        How many, if `units` is ``sentencepiece``.
+
+    Raises
+    ------
+    Speech3Error
+        A directory is faulty, a part has no text, there is no way to pronounce words, most words cannot be pronounced.
+    """
+    given = langdir.find(source / "lang")
+    spelled = lexicon == "graphemes" or units == "sentencepiece"
+    if units == "sentencepiece" and given.arpa:
+        raise Speech3Error(
+            f"{given.arpa}: a language model of words, but units=sentencepiece makes one of pieces; remove it from"
+            " lang/ (its text may stand in lang/text), or leave units=words"
         )
+    parts, drawn = _splits(source, seed)
+    train = [(u.text or "").split() for u in parts["train"].utterances.values()]
+    sentences = train + ([] if given.arpa or not given.text else _sentences(given.text))
+    counts = Counter(word for sentence in train for word in sentence)
+    further = langdir.arpa_words(given.arpa) if given.arpa else [word for sentence in sentences for word in sentence]
+    wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(set(further))) if word not in langdir.NOT_WORDS)
+    words = guess(tuple(wanted), counts, given.lexicon, lang, spelled=spelled)
+    _say_what_is_unknown(parts, words, open_vocabulary=units == "sentencepiece")
+
+    lines = list(words.lines)
+    if units == "sentencepiece":
+        lines += _write_pieces(out, sentences, words, pieces)
+    elif not given.arpa:
+        write_text(out / "lm_text", "".join(f"{' '.join(sentence)}\n" for sentence in sentences))
+    if given.arpa:
+        _copy_arpa(given.arpa, out / "lm.arpa.gz")
+    write_text(out / "lexicon.txt", "".join(f"{line}\n" for line in lines))
+    _write_lists(out, words, counts)
+    if drawn:
+        write_text(out / "splits.txt", _members(parts))
+    for name, data in parts.items():
+        write_datadir(data, out / name)
+
+
+def _splits(source: Path, seed: int) -> tuple[dict[str, DataDir], bool]:
+    """The user's own splits, those that are missing taken from train; and whether something had to be drawn."""
+    shares = {"dev": DEV_SHARE, "test": TEST_SHARE}
+    if any((source / name).exists() for name in (*FILES, "feats.scp")):
+        data = _with_text(source, "train")
+        return _apart(data, shares, seed), True
     if not (source / "train").is_dir():
         raise Speech3Error(f"{source}: neither a Kaldi data directory (no wav.scp) nor one that holds train/")
-    given = {name: read_datadir(source / name) for name in ("train", "dev", "test") if (source / name).is_dir()}
-    missing = {name: share for name, share in (("dev", DEV_SHARE), ("test", TEST_SHARE)) if name not in given}
+    given = {name: _with_text(source / name, name) for name in SPLITS if (source / name).is_dir()}
+    missing = {name: share for name, share in shares.items() if name not in given}
     if missing:
-        parts = split_by_speaker(given["train"], {**missing, "train": 1 - sum(missing.values())}, seed)
-        given |= parts
-    return given
+        given |= _apart(given["train"], missing, seed)
+    for name in ("dev", "test"):
+        both = sorted(set(given["train"].speakers()) & set(given[name].speakers()))
+        if both and name not in missing:
+            say(
+                f"  {len(both)} speakers of {name}/ are in train/ too ({', '.join(both[:5])}): expect better figures"
+                " than strangers will get"
+            )
+    return {name: given[name] for name in SPLITS}, bool(missing)
+
+
+def _with_text(path: Path, part: str) -> DataDir:
+    data = read_datadir(path)
+    if not any(utterance.text for utterance in data.utterances.values()):
+        raise Speech3Error(f"{path}: has no text; {_WHY[part]}")
+    return data
+
+
+def _apart(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
+    """Parts by speaker; larger ones where few speakers leave no tenth; by utterance where there are too few even so."""
+    for share in (None, 0.15, 0.2, _LARGEST_SHARE):
+        wanted = {name: share or usual for name, usual in shares.items()}
+        try:
+            parts = split_by_speaker(data, {**wanted, "train": 1 - sum(wanted.values())}, seed)
+        except Speech3Error:
+            continue
+        if share:
+            say(f"  {len(data.speakers())} speakers: {share:.0%} of the speech or less for each of {', '.join(shares)}")
+        return parts
+    parts = split_by_utterance(data, {**shares, "train": 1 - sum(shares.values())}, seed)
+    say(
+        f"  {data.path}: {len(data.speakers())} speaker(s) are too few to hold some out: split by utterance, so"
+        f" {' and '.join(shares)} are of voices that were trained on, and say nothing about strangers"
+    )
+    return parts
+
+
+def _sentences(path: Path) -> list[list[str]]:
+    found = [line.split() for line in langdir.read_utf8(path).splitlines() if line.strip()]
+    if not found:
+        raise Speech3Error(f"{path}: is empty; write one sentence a line, or remove it")
+    return found
+
+
+def _say_what_is_unknown(parts: Mapping[str, DataDir], words: Words, *, open_vocabulary: bool) -> None:
+    for name in () if open_vocabulary else ("dev", "test"):
+        spoken = [word for u in parts[name].utterances.values() for word in (u.text or "").split()]
+        unknown = sum(word not in words.known for word in spoken)
+        if unknown:
+            say(
+                f"  {name}: {unknown} of {len(spoken):,} words ({unknown / len(spoken):.1%}) are outside the vocabulary"
+            )
+
+
+def _write_pieces(out: Path, sentences: list[list[str]], words: Words, vocabulary: int) -> list[str]:
+    """Write the model, the pieces and the text in pieces; returns their lines of the lexicon."""
+    usable = [[word for word in sentence if word in words.known] for sentence in sentences]
+    usable = [sentence for sentence in usable if sentence]
+    model = train_pieces(Counter(word for sentence in usable for word in sentence), vocabulary)
+    cut = Cutter(model)
+    text = [[piece for word in sentence for piece in cut(word)] for sentence in usable]
+    used = {piece for sentence in text for piece in sentence}
+    every = sorted(used | single_letters(words.known))
+    spelled = {piece: phones for piece in every if (phones := words.spell(piece))}
+    with atomic_path(out / "pieces.model") as path:
+        path.write_bytes(model)
+    write_text(out / "pieces.txt", "".join(f"{piece}\n" for piece in spelled))
+    write_text(out / "lm_text", "".join(f"{' '.join(sentence)}\n" for sentence in text))
+    say(f"  {len(spelled)} pieces of words, {sum(map(len, text)) / max(sum(map(len, usable)), 1):.2f} for a word")
+    return [f"{piece} {' '.join(phones)}" for piece, phones in spelled.items() if piece not in words.known]
+
+
+def _copy_arpa(arpa: Path, out: Path) -> None:
+    content = arpa.read_bytes()
+    with atomic_path(out) as path:
+        path.write_bytes(content if arpa.suffix == ".gz" else gzip.compress(content, mtime=0))
+
+
+def _write_lists(out: Path, words: Words, counts: Mapping[str, int]) -> None:
+    by_count = sorted(words.guessed, key=lambda word: (-counts.get(word, 0), word))
+    if by_count:
+        lines = (f"{word} {counts.get(word, 0)} {' '.join(p)}\n" for word in by_count for p in words.guessed[word])
+        write_text(out / "guessed.txt", "".join(lines))
+        say(f"  {words.how}: {out.name}/guessed.txt")
+    if words.unpronounced:
+        lines = (f"{word} {counts.get(word, 0)} {why}\n" for word, why in sorted(words.unpronounced.items()))
+        write_text(out / "unpronounced.txt", "".join(lines))
+        times = sum(counts.get(word, 0) for word in words.unpronounced)
+        say(
+            f"  {len(words.unpronounced)} words ({times} times in train)"
+            f" have no pronunciation and count as <unk>: {out.name}/unpronounced.txt"
+        )
+
+
+def _members(parts: Mapping[str, DataDir]) -> str:
+    rows = [
+        f"{name} {speaker} {len(ids)}\n" for name, data in parts.items() for speaker, ids in data.speakers().items()
+    ]
+    return "".join(["part speaker utterances\n", *rows])

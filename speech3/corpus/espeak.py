@@ -12,7 +12,8 @@ library file loaded.
 
 import _ctypes
 import ctypes
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -224,6 +225,32 @@ def _tags(address: int) -> Iterator[str]:
         address += len(tag) + 2
 
 
+def voice_of(language: str) -> str:
+    """Name of the voice for a language tag (``cy``, ``en-us``, ``zh``) or for a voice's own name.
+
+    Raises
+    ------
+    Speech3Error
+        espeak-ng does not know the language; near matches are named.
+    """
+    known: dict[str, str] = {}
+    for number in range(5):  # a voice's first tag counts before another's second
+        for voice in voices():
+            tags = (voice.name.rpartition("/")[2].lower(), *voice.languages)
+            if number < len(tags):
+                known.setdefault(tags[number].lower(), voice.name)
+    wanted = language.lower().replace("_", "-")
+    if wanted in known:
+        return known[wanted]
+    alike = [tag for tag in known if tag.split("-")[0] in (wanted.split("-")[0], wanted[:2])]
+    near = list(dict.fromkeys(difflib.get_close_matches(wanted, known, 5, 0.6) + sorted(alike)))
+    raise Speech3Error(
+        f"lang={language}: espeak-ng does not know this language; "
+        + (f"near matches: {', '.join(near[:8])}" if near else f"it knows: {', '.join(sorted(known))}")
+        + "; or lexicon=graphemes, which spells words by their letters"
+    )
+
+
 def phonemes(text: str, voice: str) -> list[list[str]]:
     """Pronounce `text`: IPA phones without stress marks, one list for each word as espeak groups them.
 
@@ -232,19 +259,31 @@ def phonemes(text: str, voice: str) -> list[list[str]]:
     Speech3Error
         As `synthesize`.
     """
+    (words,) = pronounce([text], voice)
+    unstressed = {ord(mark): None for mark in _STRESS}
+    bare = ([phone.translate(unstressed) for phone in word] for word in words)
+    return [word for word in ([phone for phone in phones if phone] for phones in bare) if word]
+
+
+def pronounce(texts: Iterable[str], voice: str) -> list[list[list[str]]]:
+    """Pronounce each text by itself, all with one library (60,000 words a second).
+
+    Returns
+    -------
+    For each text its words as espeak groups them, each a list of espeak's IPA symbols, stress marks before them.
+    Empty where there is nothing to pronounce. Where espeak changes the language it says so in a symbol, ``(en)``.
+    """
     mode = _IPA_SEPARATED_BY | ord(_SEPARATOR) << 8
-    words: list[list[str]] = []
+    found: list[list[list[str]]] = []
     with _fresh_library() as (library, _):
         _set_voice(library, voice)
         library.espeak_TextToPhonemes.restype = ctypes.c_char_p
-        buffer = ctypes.create_string_buffer(text.encode())
-        rest = ctypes.c_void_p(ctypes.addressof(buffer))
-        while rest.value:  # one clause a call
-            clause = library.espeak_TextToPhonemes(ctypes.byref(rest), _UTF8, mode) or b""
-            words += [_phones(word) for word in clause.decode().split()]
-    return [word for word in words if word]
-
-
-def _phones(word: str) -> list[str]:
-    stripped = (phone.translate({ord(mark): None for mark in _STRESS}) for phone in word.split(_SEPARATOR))
-    return [phone for phone in stripped if phone]
+        for text in texts:
+            buffer = ctypes.create_string_buffer(text.encode())
+            rest = ctypes.c_void_p(ctypes.addressof(buffer))
+            words: list[str] = []
+            while rest.value:  # one clause a call
+                clause = library.espeak_TextToPhonemes(ctypes.byref(rest), _UTF8, mode) or b""
+                words += clause.decode("utf-8", "replace").split()
+            found.append([[phone for phone in word.split(_SEPARATOR) if phone] for word in words])
+    return found

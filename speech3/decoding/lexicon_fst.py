@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from speech3.corpus.subwords import WORD_START
 from speech3.decoding.fst import Fst, FstBuilder
+from speech3.decoding.pieces import are_pieces
 from speech3.hmm.lexicon import Lexicon
 
 
@@ -40,9 +42,13 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str], alike_P: np.ndarray) -> 
     start, before_silence = builder.state(), builder.state()
     after_word = after_silence = builder.state(final=0.0)
     begins = [(after_word, "given_word")]
+    pieces = are_pieces(words)
     if lexicon.end:  # the next word asks whether there was silence before it
         after_silence = builder.state(final=-math.log(lexicon.end.given_silence))
         builder.finals[after_word] = -math.log(lexicon.end.given_word)
+        begins.append((after_silence, "given_silence"))
+    elif pieces:  # no silence before a piece within a word
+        after_silence = builder.state(final=0.0)
         begins.append((after_silence, "given_silence"))
     # only a lexicon that spells silence out can confuse its own with the optional one
     silence = [lexicon.silence, silence_mark] if silence_spoken else [lexicon.silence]
@@ -57,8 +63,11 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str], alike_P: np.ndarray) -> 
     for pron, mark in zip(spoken, marks, strict=True):
         phones = [ids[phone] for phone in pron.phones] + ([backoff + mark] if mark else [])
         silences = lexicon.silences(pron)
-        for source, condition in begins:
+        within = pieces and not pron.word.startswith(WORD_START)
+        for source, condition in begins[:1] if within else begins:
             begin = -math.log(pron.prob * getattr(silences, condition))
+            if within:  # the piece before paid for the choice of no silence, which it did not have
+                begin += math.log(1.0 - lexicon.silence_prob)
             for target, cost in exits(silences.after):
                 builder.chain(source, target, phones, labels[pron.word], cost + begin)
     for source, _ in begins:

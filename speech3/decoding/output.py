@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from speech3.decoding.pieces import are_pieces, join_stretches
 from speech3.decoding.recognizer import Recognizer
 from speech3.decoding.search import Decoding
 from speech3.errors import Speech3Error
@@ -22,13 +23,14 @@ def word_times(
     The graph's own path tells words apart only up to the point where determinisation and weight pushing have moved
     their labels; Kaldi realigns lattices for the same reason (lattice-align-words).
     """
-    words = {h.utterance: h.words for h in decoding.hypotheses if h.words}
-    texts: dict[str, str | None] = {utterance: " ".join(said) for utterance, said in words.items()}
+    units = {h.utterance: h.units for h in decoding.hypotheses if h.units}
+    texts: dict[str, str | None] = {utterance: " ".join(said) for utterance, said in units.items()}
     if not texts:
         return {}
     alignments, _ = recognizer.align({u: feats[u] for u in texts}, texts, jobs)
     clock = frame_clock(recognizer.features)
-    return {utterance: word_stretches(found, words[utterance], clock) for utterance, found in alignments.items()}
+    times = {utterance: word_stretches(found, units[utterance], clock) for utterance, found in alignments.items()}
+    return {key: join_stretches(found) for key, found in times.items()} if are_pieces(recognizer.graph.words) else times
 
 
 def write_decoding(

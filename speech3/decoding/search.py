@@ -24,6 +24,7 @@ import numpy as np
 from speech3.config import DecodeConfig
 from speech3.decoding.fst import temporary_fst
 from speech3.decoding.graph import Graph
+from speech3.decoding.pieces import are_pieces, join_words
 from speech3.errors import Speech3Error, check_bad
 from speech3.io.parallel import end_with_parent, starting_workers
 
@@ -38,6 +39,8 @@ class Hypothesis:
 
     Attributes
     ----------
+    units
+        What the graph wrote: the words, or pieces that make them up (`speech3.decoding.pieces`).
     cost
         Acoustic and graph cost together, word penalties included; the acoustic part after scaling.
     acoustic_cost
@@ -50,6 +53,7 @@ class Hypothesis:
 
     utterance: str
     words: tuple[str, ...]
+    units: tuple[str, ...]
     cost: float
     acoustic_cost: float
     pdfs_T: np.ndarray
@@ -195,9 +199,10 @@ class _Searcher:
         _, labels, words, weight = kaldifst.get_linear_symbol_sequence(path)
         if not final and not words:
             return f"no word ends within its {frames} frames: it is too short, or decode.beam too narrow"
-        spelled = tuple(self.words[word] for word in words)
+        units = tuple(self.words[word] for word in words)
+        spelled = join_words(units) if are_pieces(self.words) else units
         pdfs_T = np.array(labels, np.int32) - 1
-        return Hypothesis(utterance, spelled, weight.value1 + weight.value2, weight.value2, pdfs_T, final)
+        return Hypothesis(utterance, spelled, units, weight.value1 + weight.value2, weight.value2, pdfs_T, final)
 
 
 def _in_process(

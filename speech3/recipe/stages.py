@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from speech3.config import TrainConfig
+from speech3.config import HmmConfig, TrainConfig
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.perturb import perturb_speed
 from speech3.decoding.arpa import read_arpa, write_arpa
@@ -24,6 +24,7 @@ from speech3.hmm.align import Transcripts, usable_transcripts, write_alignments
 from speech3.hmm.gmm import load_gmm
 from speech3.hmm.lexicon import Lexicon, mark_positions, read_lexicon
 from speech3.hmm.model import load_hmm
+from speech3.hmm.sizes import sized
 from speech3.hmm.times import frame_clock
 from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
 from speech3.hmm.workers import Workers
@@ -35,7 +36,12 @@ from speech3.recipe.experiment import CORPORA, Experiment
 
 def make_data(e: Experiment) -> None:
     """Write the data directories and the lexicon."""
-    prepare = CORPORA[e.recipe.corpus]
+    prepare, lm = CORPORA[e.recipe.corpus], e.recipe.lm
+    if e.recipe.units == "sentencepiece" and (lm.arpa or lm.text or lm.grammar):
+        raise Speech3Error(
+            "units=sentencepiece estimates its language model of pieces: give lm.order, and text in"
+            " lang/text of the source"
+        )
     known = {p.name: p.annotation for p in inspect.signature(prepare).parameters.values() if p.kind is p.KEYWORD_ONLY}
     of_recipe = {"jobs": e.jobs, **{key: getattr(e.recipe, key) for key in ("lang", "lexicon", "units", "pieces")}}
     passed = {key: value for key, value in of_recipe.items() if known.pop(key, None)}
@@ -50,6 +56,8 @@ def make_data(e: Experiment) -> None:
             TypeAdapter(known[key]).validate_python(value, strict=True)
         except ValidationError as error:
             raise Speech3Error(f"corpus_options.{key}: {error.errors()[0]['msg']} (got {value!r})") from error
+    for arpa in sorted((e.source / "lang").glob("*.arpa*")) if e.source else []:
+        read_arpa(arpa)  # a faulty one is better found now than after the bootstrap
     prepare(e.source, e.out / "data", e.recipe.seed, **passed, **e.recipe.corpus_options)
 
 
@@ -78,6 +86,14 @@ def _training_material(e: Experiment, preset: str) -> tuple[Lexicon, Transcripts
     return lexicon, transcripts, feats, directory / "features.yaml"
 
 
+def _sized(e: Experiment, feats: ArkReader, lexicon: Lexicon) -> HmmConfig:
+    """The bootstrap's config, sizes that it leaves open filled in."""
+    hmm = e.recipe.hmm
+    if all((hmm.mono.gaussians, hmm.aligner.gaussians, hmm.tri.leaves, hmm.tri.gaussians)):
+        return hmm
+    return sized(hmm, sum(len(feats_TF) for feats_TF in feats.values()), len(lexicon.phones))
+
+
 def _save(e: Experiment, name: str, system: GmmSystem, features: Path, preset: str) -> None:
     out = e.model(name)
     for utterance, reason in system.failed.items():
@@ -93,9 +109,10 @@ def train_mono(e: Experiment, name: str) -> None:
     Derivatives help to tell words apart, but they see four frames to either side, so with them a phone's border lies
     wherever the first trace of its louder neighbour is.
     """
-    hmm = e.recipe.hmm
-    preset, stage = (hmm.aligner_features, hmm.aligner) if name == "aligner" else (hmm.features, hmm.mono)
+    preset = e.recipe.hmm.aligner_features if name == "aligner" else e.recipe.hmm.features
     lexicon, transcripts, feats, features = _training_material(e, preset)
+    hmm = _sized(e, feats, lexicon)
+    stage = hmm.aligner if name == "aligner" else hmm.mono
     generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model(name) / "metrics.jsonl")
     with Workers(transcripts.words, feats, e.jobs) as workers:
         system = train_monophone(workers, lexicon, hmm.model_copy(update={"mono": stage}), generator, metrics)
@@ -106,12 +123,13 @@ def train_mono(e: Experiment, name: str) -> None:
 def train_tri(e: Experiment) -> None:
     """Train the tied-triphone GMMs."""
     preset = e.recipe.hmm.features
-    _, transcripts, feats, features = _training_material(e, preset)
+    lexicon, transcripts, feats, features = _training_material(e, preset)
+    hmm = _sized(e, feats, lexicon)
     mono = GmmSystem(load_hmm(e.model("mono")), load_gmm(e.model("mono") / "model.safetensors"), {})
     generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model("tri") / "metrics.jsonl")
     with Workers(transcripts.words, feats, e.jobs) as workers:
         workers.run(passes.realign, mono.hmm, mono.gmm, e.recipe.hmm.beam, e.recipe.hmm.retry_beam)
-        system = train_triphone(workers, mono, e.recipe.hmm, generator, metrics)
+        system = train_triphone(workers, mono, hmm, generator, metrics)
     check_bad({**transcripts.bad, **system.failed}, len(feats), "triphone training")
     _save(e, "tri", system, features, preset)
 
@@ -143,13 +161,15 @@ def make_lm(e: Experiment) -> None:
     if lm.arpa or (brought.exists() and not lm.text):
         write_arpa(read_arpa(Path(lm.arpa) if lm.arpa else brought), out)
         return
-    if lm.text:
-        sentences = [line.split() for line in Path(lm.text).read_text(encoding="utf-8").splitlines() if line.strip()]
+    text, pieces = lm.text or e.out / "data" / "lm_text", e.out / "data" / "pieces.txt"
+    if Path(text).exists() or lm.text:
+        sentences = [line.split() for line in Path(text).read_text(encoding="utf-8").splitlines() if line.strip()]
     else:
         utterances = read_datadir(e.data("train")).utterances.values()
         sentences = [(utterance.text or "").split() for utterance in utterances]
     assert lm.order is not None
-    write_arpa(estimate(sentences, lm.order), out)
+    vocabulary = pieces.read_text(encoding="utf-8").split() if pieces.exists() else None
+    write_arpa(estimate(sentences, lm.order, vocabulary), out)
 
 
 def make_graph(e: Experiment, system: str) -> None:

@@ -1,0 +1,218 @@
+"""A pronunciation for every word: from the user's lexicon, by espeak-ng, or by its letters."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from speech3.corpus import convert, espeak
+from speech3.corpus.langdir import entries, read_utf8
+from speech3.corpus.pronounce import Phones, ipa_phones, letters, replace_rare, spelled_out
+from speech3.errors import Speech3Error
+from speech3.io.progress import say
+
+UNKNOWN_LINE = "<unk> SPN"
+_LEAST_HEARD = 5  # a phone that training hears less often goes to one that is like it
+_ENOUGH_PAIRS, _MOST_PAIRS = 50, 8000  # words in both, to learn a lexicon's phones from
+_BRACKETED = re.compile(r"[<\[({].*[>\])}]")  # <noise>, [laughter]
+_MANY_LETTERS = 200
+
+Table = dict[str, list[Phones]]
+
+
+@dataclass(frozen=True)
+class Words:
+    """The vocabulary with its pronunciations.
+
+    Attributes
+    ----------
+    lines
+        Of ``lexicon.txt``.
+    known
+        Words that have a pronunciation.
+    guessed, how
+        Those whose pronunciation was guessed; a sentence about them.
+    unpronounced
+        Words without, and why.
+    replaced
+        Letters that training hears too seldom, and what stands for them.
+    """
+
+    lines: list[str]
+    known: frozenset[str]
+    guessed: Mapping[str, Sequence[Phones]] = field(default_factory=dict)
+    how: str = ""
+    unpronounced: Mapping[str, str] = field(default_factory=dict)
+    replaced: Mapping[str, Phones] = field(default_factory=dict)
+
+    def spell(self, piece: str) -> Phones:
+        """Letters of a piece of a word."""
+        return tuple(phone for letter in letters(piece) for phone in self.replaced.get(letter, (letter,)))
+
+
+def guess(
+    wanted: Sequence[str], counts: Mapping[str, int], lexicon: Path | None, lang: str | None, *, spelled: bool
+) -> Words:
+    """Find a pronunciation for each word of `wanted`.
+
+    Parameters
+    ----------
+    wanted
+        The words of the training transcripts and of the language model.
+    counts
+        How often each stands in the transcripts.
+    lexicon
+        The user's; its words all stay.
+    spelled
+        All words by their letters, whatever lexicon there is.
+
+    Raises
+    ------
+    Speech3Error
+        There is neither lexicon nor language, espeak-ng does not know the language, the lexicon shares too few words
+        with it, or most of the training text cannot be pronounced.
+    """
+    if spelled:
+        words = _by_letters(wanted, counts)
+    elif lexicon:
+        words = _by_lexicon(wanted, lexicon, lang)
+    elif lang:
+        words = _by_espeak(wanted, counts, lang)
+    else:
+        raise Speech3Error(
+            "no pronunciations: there is no lang/lexicon.txt; give the language for espeak-ng to guess them, as in"
+            " lang=cy (`speech3 recipe any --source DIR lang=cy`), or lexicon=graphemes to spell words by their letters"
+        )
+    _check_coverage(words, counts, lexicon if not spelled else None, lang)
+    return words
+
+
+def _check_coverage(words: Words, counts: Mapping[str, int], lexicon: Path | None, lang: str | None) -> None:
+    missing = {word: count for word, count in counts.items() if word not in words.known}
+    total = sum(counts.values())
+    if not missing or sum(missing.values()) <= 0.5 * total:
+        return
+    frequent = sorted(missing, key=lambda word: (-missing[word], word))[:5]
+    message = (
+        f"{sum(missing.values()):,} of the {total:,} words of the training text have no pronunciation, for instance"
+        f" {', '.join(frequent)} ({_script(missing)} letters)"
+    )
+    if lexicon:
+        raise Speech3Error(
+            f"{message}; {lexicon} is of {_script(words.known)} letters, such as {', '.join(sorted(words.known)[-3:])}:"
+            " spell both the same way (script, upper or lower case?), or give lang=CODE for espeak-ng to guess the rest"
+        )
+    if lang:
+        raise Speech3Error(
+            f"{message}: espeak-ng's {lang} does not read them, or only names their letters; is lang={lang} the"
+            " language of the text? lexicon=graphemes spells any script by its letters"
+        )
+    raise Speech3Error(f"{message}: there is no letter in them; write numbers as words")
+
+
+def _script(words: Iterable[str]) -> str:
+    names = (unicodedata.name(c, "?").split()[0] for word in words for c in word if c.isalpha())
+    return max(Counter(names).items(), key=lambda item: (item[1], item[0]), default=("no", 0))[0].capitalize()
+
+
+def _lines(table: Mapping[str, Sequence[Phones]]) -> list[str]:
+    return [f"{word} {' '.join(phones)}" for word, variants in table.items() for phones in variants]
+
+
+def _finish(table: Table, counts: Mapping[str, int], reasons: Mapping[str, str], how: str, list_them: bool) -> Words:
+    """Give rare phones to others; what is left without a pronunciation is listed."""
+    kept, replaced = replace_rare(table, counts, _LEAST_HEARD)
+    pronounced = {word: variants for word, variants in kept.items() if variants}
+    unpronounced = {
+        word: reasons.get(word) or "has a sound that is never heard in train" for word in kept if word not in pronounced
+    }
+    if replaced:
+        shown = ", ".join(f"{phone} as {' '.join(like) or 'nothing'}" for phone, like in sorted(replaced.items()))
+        say(f"  heard less than {_LEAST_HEARD} times in train, so treated as others: {shown}")
+    return Words(
+        [UNKNOWN_LINE, *_lines(pronounced)],
+        frozenset(pronounced),
+        pronounced if list_them else {},
+        how.format(words=f"{len(pronounced):,} of {len(table):,} words"),
+        unpronounced,
+        replaced,
+    )
+
+
+def _by_letters(wanted: Sequence[str], counts: Mapping[str, int]) -> Words:
+    table: Table = {word: [] if _BRACKETED.fullmatch(word) else [letters(word)] for word in wanted}
+    table = {word: [phones for phones in variants if phones] for word, variants in table.items()}
+    used = {letter for variants in table.values() for phones in variants for letter in phones}
+    say(f"  {len(table):,} words are spelled by their letters, of which there are {len(used)}")
+    if len(used) > _MANY_LETTERS:
+        say("  so many letters are not an alphabet, and each wants to be heard often; lang=CODE guesses sounds instead")
+    return _finish(table, counts, {word: "has no letter" for word in table if not table[word]}, "", False)
+
+
+def _by_espeak(wanted: Sequence[str], counts: Mapping[str, int], lang: str) -> Words:
+    voice = espeak.voice_of(lang)
+    alone, reasons = _spoken(wanted, voice, stress=False)
+    again, _ = _spoken([f"{word} {word}" for word in wanted], voice, stress=False)
+    table: Table = {}
+    for word in wanted:
+        phones, twice = alone[word], again[f"{word} {word}"]
+        before_another = twice[: len(twice) - len(phones)] if twice[len(twice) - len(phones) :] == phones else ()
+        table[word] = [] if not phones else list(dict.fromkeys(v for v in (phones, before_another) if v))
+    return _finish(table, counts, reasons, f"{{words}} guessed by espeak-ng ({lang})", True)
+
+
+def _spoken(words: Sequence[str], voice: str, *, stress: bool) -> tuple[dict[str, Phones], dict[str, str]]:
+    """Phones of each word (none: it cannot be said), and why there are none."""
+    capitals = sum(word.isupper() for word in words) > len(words) / 2  # else they would be taken for abbreviations
+    said = espeak.pronounce([word.lower() if capitals else word for word in words], voice)
+    found: dict[str, Phones] = {}
+    reasons: dict[str, str] = {}
+    for word, groups in zip(words, said, strict=True):
+        phones = ipa_phones([symbol for group in groups for symbol in group], stress=stress)
+        if _BRACKETED.fullmatch(word):
+            phones, reasons[word] = (), "is no word"
+        elif not phones:
+            reasons[word] = "espeak-ng says nothing"
+        elif spelled_out(groups, word):
+            phones, reasons[word] = (), "espeak-ng only names its letters: another script?"
+        found[word] = phones
+    return found, reasons
+
+
+def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> Words:
+    text = read_utf8(lexicon)
+    table = entries(text, lexicon)
+    lines = text.splitlines()
+    if "<unk>" not in table:
+        lines.append(UNKNOWN_LINE)
+    missing = [word for word in wanted if word not in table]
+    if not lang or not missing:
+        return Words(lines, frozenset(table), unpronounced=dict.fromkeys(missing, "is not in the lexicon"))
+    voice = espeak.voice_of(lang)
+    said, reasons = _spoken([*missing, *(word for word in table if not _BRACKETED.fullmatch(word))], voice, stress=True)
+    convertible = _conversion(table, said, lexicon, lang)
+    converted = {word: convertible(said[word]) for word in missing}
+    guessed = {word: [phones] for word, phones in converted.items() if phones}
+    how = f"{len(guessed):,} of {len(wanted):,} words guessed by espeak-ng ({lang}), in the phones of {lexicon.name}"
+    unpronounced = {word: reasons.get(word) or "has a sound that the lexicon lacks" for word in missing}
+    unpronounced = {word: why for word, why in unpronounced.items() if word not in guessed}
+    return Words([*lines, *_lines(guessed)], frozenset(table) | frozenset(guessed), guessed, how, unpronounced)
+
+
+def _conversion(table: Table, said: Mapping[str, Phones], lexicon: Path, lang: str) -> convert.Conversion:
+    """From espeak's phones to the lexicon's, learnt from the words of the lexicon."""
+    pairs = [(said[word], variants[0]) for word, variants in sorted(table.items()) if said.get(word)]
+    if len(pairs) < _ENOUGH_PAIRS:
+        raise Speech3Error(
+            f"{lexicon}: {len(pairs)} of its words are pronounced by espeak-ng ({lang}) too; at least {_ENOUGH_PAIRS}"
+            " are needed to learn what its phones are; add pronunciations, or remove the lexicon, or leave lang away"
+        )
+    step = -(-len(pairs) // _MOST_PAIRS)
+    conversion = convert.learn(pairs[::step])
+    checked = pairs[: 50 * step : step]
+    wrong = convert.phone_errors([[truth] for _, truth in checked], [conversion(phones) for phones, _ in checked])
+    if wrong > 0.5:
+        say(f"  {lexicon} and espeak-ng ({lang}) agree badly (half of the phones differ): is {lang} its language?")
+    return conversion

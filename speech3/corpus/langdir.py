@@ -1,0 +1,110 @@
+"""What a user knows of the language: ``lang/`` with ``lexicon.txt`` or ``lexiconp.txt``, ``*.arpa[.gz]``, ``text``."""
+
+import gzip
+from dataclasses import dataclass
+from pathlib import Path
+
+from speech3.corpus.pronounce import Phones
+from speech3.errors import Speech3Error
+
+NOT_WORDS = frozenset({"<s>", "</s>", "<unk>", "<UNK>", "<eps>"})
+_KNOWN = "lexicon.txt or lexiconp.txt (word phone phone ...), one *.arpa or *.arpa.gz, text (one sentence a line)"
+
+
+@dataclass(frozen=True)
+class LangDir:
+    """Files of ``lang/``; None for those that are not there."""
+
+    lexicon: Path | None
+    arpa: Path | None
+    text: Path | None
+
+
+def find(directory: Path) -> LangDir:
+    """Look what ``lang/`` holds; nothing if there is no such directory.
+
+    Raises
+    ------
+    Speech3Error
+        It holds none of the files, or several language models.
+    """
+    if not directory.is_dir():
+        return LangDir(None, None, None)
+    lexicons = [directory / name for name in ("lexiconp.txt", "lexicon.txt") if (directory / name).is_file()]
+    arpas = sorted(path for path in directory.iterdir() if path.name.endswith((".arpa", ".arpa.gz")))
+    text = directory / "text"
+    if len(arpas) > 1:
+        raise Speech3Error(
+            f"{directory}: holds {len(arpas)} language models ({', '.join(path.name for path in arpas)}); leave one"
+        )
+    if not (lexicons or arpas or text.is_file()):
+        kaldi = "; this is a compiled lang directory of Kaldi: give the lexicon.txt that it was made from"
+        hint = kaldi if (directory / "phones.txt").exists() else "; or remove the directory"
+        raise Speech3Error(f"{directory}: holds none of {_KNOWN}{hint}")
+    return LangDir(
+        lexicons[0] if lexicons else None, arpas[0] if arpas else None, text if text.is_file() else None
+    )  # fmt: skip
+
+
+def read_utf8(path: Path) -> str:
+    """Text of a file.
+
+    Raises
+    ------
+    Speech3Error
+        It is not UTF-8 or cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Speech3Error(f"{path}: not UTF-8 text ({error}); convert it, for instance with iconv") from error
+    except OSError as error:
+        raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def entries(text: str, path: Path) -> dict[str, list[Phones]]:
+    """Pronunciations of each word of a lexicon; probabilities of lexiconp.txt are passed over.
+
+    Raises
+    ------
+    Speech3Error
+        A word without phones, or no word at all.
+    """
+    table: dict[str, list[Phones]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        word, *phones = line.split() or [""]
+        if len(phones) > 1 and _is_probability(phones[0]):
+            phones = phones[1:]
+        if word and not phones:
+            raise Speech3Error(f"{path}:{number}: {word} has no phones; add its pronunciation or remove the line")
+        if word:
+            table.setdefault(word, []).append(tuple(phones))
+    if not table:
+        raise Speech3Error(f"{path}: the lexicon is empty")
+    return table
+
+
+def _is_probability(field: str) -> bool:
+    try:
+        return field[0].isdigit() and 0 < float(field) <= 1
+    except ValueError:
+        return False
+
+
+def arpa_words(path: Path) -> list[str]:
+    """Words of a language model; whether the rest of the file is sound is seen by who reads it."""
+    words: list[str] = []
+    inside = False
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+            for line in lines:
+                fields = line.split()
+                if line.startswith("\\"):
+                    if inside:
+                        break
+                    inside = line.strip() == "\\1-grams:"
+                elif inside and len(fields) > 1:
+                    words.append(fields[1])
+    except (UnicodeDecodeError, OSError, EOFError) as error:
+        raise Speech3Error(f"{path}: cannot be read, or cut short, or not UTF-8 ({error})") from error
+    return [word for word in words if word not in NOT_WORDS]

@@ -1,0 +1,163 @@
+"""Pronunciations for words that have none: espeak-ng's phones, letters, and from espeak's phones to a lexicon's own.
+
+Pure functions. A pronunciation is a tuple of phones; an empty one says that the word cannot be pronounced.
+"""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+Phones = tuple[str, ...]
+
+PRIMARY, SECONDARY = "ˈ", "ˌ"
+_VOWELS = frozenset("aeiouyæøœɐɑɒɔəɘɛɜɞɤɨɪɯɵɶɚɝʉʊʌʏᵻᵿ")
+_SWITCH = re.compile(r"\([a-z0-9-]+\)")  # espeak takes the phones of another language
+_TONES = {"ɜ": "3", "ɵ": "8"}  # espeak prints the names 3 and 8 of tones as the vowels that ASCII-IPA means by them
+# Marks that change the letter before them; others (vowel signs of India, points of Arabic and Hebrew) are sounds.
+_ATTACHED = frozenset({1, 7, 9, 107, 122, *range(200, 241)})  # overlays, nukta, virama, tones of Thai and Lao, accents
+
+
+def ipa_phones(symbols: Sequence[str], *, stress: bool = False) -> Phones:
+    """Cut espeak's IPA symbols into phones.
+
+    A diphthong, an affricate and a long vowel are one phone; a vowel with a consonant after it (``ɔːɹ``) is two, a
+    third vowel begins another (``aɪɚ``: ``aɪ ɚ``). A tone ends its vowel as a digit (``ɑu2``). Stress is left out, or
+    with `stress` stands after its vowel (``ɑːˈ``): where it is distinctive (English) it shows in the vowel as well.
+
+    Parameters
+    ----------
+    symbols
+        As `espeak.pronounce` returns them.
+    """
+    phones: list[str] = []
+    for symbol in symbols:
+        bare = _SWITCH.sub("", symbol).replace("-", "")
+        mark = bare[:1] if bare[:1] in (PRIMARY, SECONDARY) else ""
+        found = _segments(bare.strip(PRIMARY + SECONDARY))
+        if mark and stress and found:
+            place = next((index for index, phone in enumerate(found) if phone[0] in _VOWELS), 0)
+            found[place] += mark
+        phones += found
+    return tuple(phones)
+
+
+def _segments(symbol: str) -> list[str]:
+    symbol = unicodedata.normalize("NFD", symbol)
+    tone = _tone(symbol)
+    segments: list[str] = []
+    for character in symbol[: len(symbol) - len(tone)]:
+        previous = segments[-1] if segments else ""
+        vowels = sum(c in _VOWELS for c in previous)
+        if (previous and character not in _VOWELS and not character.isalpha()) or (
+            previous and unicodedata.category(character) == "Lm"
+        ):
+            segments[-1] += character
+        elif previous and (vowels == 1 if character in _VOWELS else not vowels):
+            segments[-1] += character  # diphthong; affricate
+        elif character.isalpha():
+            segments.append(character)
+    place = next((index for index, phone in enumerate(segments) if phone[0] in _VOWELS), len(segments) - 1)
+    if segments and tone:
+        segments[place] += "".join(_TONES.get(digit, digit) for digit in tone)
+    return segments
+
+
+def _tone(symbol: str) -> str:
+    match = re.fullmatch(r".*?[^\W\d_].*?([0-9]+|(?<=[aeiouyəɛɔɨɯʊɑː])[ɜɵ])", symbol)
+    return match[1] if match else ""
+
+
+def spelled_out(symbols: Sequence[Sequence[str]], word: str) -> bool:
+    """Did espeak name the letters one by one, as it does with a script that the language is not written in?
+
+    Parameters
+    ----------
+    symbols
+        What espeak said of `word`: lists of symbols.
+    """
+    letters = sum(character.isalpha() for character in word)
+    if any(character.isdigit() for character in word) or not letters:
+        return False
+    ideographs = any(unicodedata.category(character) == "Lo" for character in word)
+    named = len(symbols) == letters >= 2 and not ideographs
+    return named or sum(map(len, symbols)) > 5 * letters + 3
+
+
+def letters(word: str) -> Phones:
+    """Spell a word: each letter, with the marks on it, is a phone; capitals as small letters.
+
+    Digits, punctuation, apostrophes and hyphens make no sound. Korean syllables are taken apart into their letters.
+    """
+    text = unicodedata.normalize("NFC", word.lower())
+    text = "".join(unicodedata.normalize("NFD", c) if "가" <= c <= "힣" else c for c in text)
+    found: list[str] = []
+    for character in text:
+        kind = unicodedata.category(character)
+        if kind[0] == "M" and unicodedata.combining(character) in _ATTACHED:
+            if found:
+                found[-1] += character
+        elif kind[0] in "LM":
+            found.append(character)
+    return tuple(found)
+
+
+def _bare(phone: str) -> str:
+    return "".join(c for c in unicodedata.normalize("NFD", phone) if unicodedata.category(c) in ("Ll", "Lo", "Lt"))
+
+
+def stand_ins(phones: Sequence[str], trained: Mapping[str, int]) -> dict[str, Phones]:
+    """What to say in place of phones that training does not hear: the like with other marks, else its parts.
+
+    ``é`` becomes ``e``, ``aː3`` becomes ``aː5``, a diphthong its two vowels.
+
+    Parameters
+    ----------
+    trained
+        How often each phone that has a model of its own is heard.
+
+    Returns
+    -------
+    For each of `phones` what it becomes; empty if nothing is like it.
+    """
+    alike: dict[str, str] = {}
+    for phone in sorted(trained, key=lambda phone: (-trained[phone], phone)):
+        alike.setdefault(_bare(phone), phone)
+    table: dict[str, Phones] = {}
+    for phone in dict.fromkeys(phones):
+        if phone in trained:
+            table[phone] = (phone,)
+        elif (bare := _bare(phone)) in alike:
+            table[phone] = (alike[bare],)
+        else:
+            parts = [alike.get(character, "") for character in bare]
+            table[phone] = tuple(parts) if parts and all(parts) else ()
+    return table
+
+
+def replace_rare(
+    pronunciations: Mapping[str, Sequence[Phones]], counts: Mapping[str, int], least: int
+) -> tuple[dict[str, list[Phones]], dict[str, Phones]]:
+    """Give phones that training hears less than `least` times to others, where another is like them.
+
+    Parameters
+    ----------
+    counts
+        How often each word stands in the training transcripts.
+
+    Returns
+    -------
+    The pronunciations, none for a word with a phone that training never hears; and what each rare phone became.
+    """
+    heard = Counter[str]()
+    for word, variants in pronunciations.items():
+        for phone in variants[0] if variants else ():
+            heard[phone] += counts.get(word, 0)
+    trained = {phone: count for phone, count in heard.items() if count >= least}
+    table = stand_ins(sorted(heard), trained)
+    table |= {phone: (phone,) for phone, like in table.items() if not like and heard[phone]}
+    result: dict[str, list[Phones]] = {}
+    for word, variants in pronunciations.items():
+        kept = [tuple(p for phone in v for p in table[phone]) for v in variants if all(table.get(ph) for ph in v)]
+        result[word] = list(dict.fromkeys(kept))
+    return result, {phone: like for phone, like in table.items() if like != (phone,)}

@@ -1,0 +1,32 @@
+"""Pieces of words, joined: a piece that begins a word begins with ``▁``, as SentencePiece writes it."""
+
+from collections.abc import Iterable, Sequence
+
+from speech3.corpus.subwords import WORD_START
+from speech3.hmm.times import Stretch
+
+
+def are_pieces(vocabulary: Iterable[str]) -> bool:
+    """Does a graph with these words write pieces?"""
+    return any(word.startswith(WORD_START) for word in vocabulary)
+
+
+def join_words(pieces: Sequence[str]) -> tuple[str, ...]:
+    """Words from pieces; what comes before the first beginning of a word is a word too.
+
+    >>> join_words(("▁hel", "lo", "▁world"))
+    ('hello', 'world')
+    """
+    return tuple("".join(pieces).replace(WORD_START, " ").split())
+
+
+def join_stretches(pieces: Sequence[Stretch]) -> list[Stretch]:
+    """The same with times: a word lasts from its first piece's beginning to its last one's end."""
+    words: list[Stretch] = []
+    for piece in pieces:
+        label = piece.label.removeprefix(WORD_START)
+        if words and label == piece.label:
+            words[-1] = Stretch(words[-1].start_s, piece.end_s, words[-1].label + label)
+        else:
+            words.append(Stretch(piece.start_s, piece.end_s, label))
+    return words
