@@ -13,6 +13,7 @@ def command(
         str, typer.Option(metavar="PRESET", help="a name in conf/features, or a YAML file with Kaldi's option names")
     ],
     jobs: Annotated[int, typer.Option(help="processes; 0: one per core", min=0)] = 0,
+    compress: Annotated[bool, typer.Option("--compress", help="a byte a value, not exactly, as in Kaldi")] = False,
 ) -> None:
     """Compute the features of all utterances of a data directory.
 
@@ -20,19 +21,21 @@ def command(
 
     The archive is Kaldi's (`copy-feats scp:feats/train/feats.scp ark,t:-` prints it) and holds what a model reads: with
     the preset's CMVN and deltas applied. Utterances that cannot be used are listed in `OUT/skipped.txt`; more than 5 %
-    of them is an error.
+    of them is an error. The preset `given` takes the directory's own features (its `feats.scp`; fMLLR features, too),
+    `given_cmvn` normalises them by its `cmvn.scp`.
     """
     from speech3.config import FeatureConfig, load_preset
     from speech3.corpus.datadir import read_datadir
     from speech3.features.extract import extract
 
     config = load_preset(FeatureConfig, "features", features)
-    report = extract(read_datadir(directory), out, config, jobs)
+    report = extract(read_datadir(directory), out, config, jobs, compress=compress)
     if report.silent:
         typer.echo(f"warning: digital silence from end to end: {' '.join(report.silent[:10])}", err=True)
     hours = report.frames * config.frame_shift / 3.6e6
+    rate = f" at {report.sample_rate_hz} Hz" if report.sample_rate_hz else ""
     typer.echo(
-        f"{report.utterances} utterances, {report.frames} frames ({hours:.2f} h at {report.sample_rate_hz} Hz), "
+        f"{report.utterances} utterances, {report.frames} frames ({hours:.2f} h{rate}), "
         f"{report.values} values a frame: {out / 'feats.scp'}"
     )
     if report.skipped:

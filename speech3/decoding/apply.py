@@ -15,8 +15,9 @@ from speech3.errors import Speech3Error
 from speech3.features.compute import finish, static_features
 from speech3.features.extract import extract
 from speech3.hmm.times import Stretch
-from speech3.io.ark import ArkReader
-from speech3.io.progress import say
+from speech3.io.ark import ArkReader, write_ark
+from speech3.io.atomic import write_text
+from speech3.io.progress import progress, say
 
 _SHOWN = 10
 
@@ -33,7 +34,7 @@ def features_for(recognizer: Recognizer, data: DataDir, jobs: int, out: Path) ->
         More than 5 % of the utterances are bad.
     """
     config = recognizer.features.model_copy(update={"resample": True})
-    if data.recordings:
+    if data.recordings and config.kind != "given":
         _warn_of_rate(recognizer, next(iter(data.recordings.values())), data.path)
     report = extract(data, out / "feats", config, jobs)
     return ArkReader(out / "feats" / "feats.scp"), report.skipped
@@ -58,6 +59,31 @@ def tell(bad: Mapping[str, str], what: str) -> None:
         say(f"{what}: {utterance}: {reason}")
     if len(bad) > _SHOWN:
         say(f"{what}: {len(bad) - _SHOWN} more")
+
+
+def write_loglikes(recognizer: Recognizer, feats: ArkReader, out: Path, bad: Mapping[str, str]) -> int:
+    """Write ``loglikes.ark``, ``loglikes.scp`` (float32 (T, P)) and, if there is anything to list, ``bad.txt``.
+
+    One utterance at a time is in memory. Returns their number.
+
+    Raises
+    ------
+    Speech3Error
+        Scores that are not finite numbers.
+    """
+
+    def scores() -> Iterator[tuple[str, np.ndarray]]:
+        for utterance, loglikes_TP in progress(recognizer.scores(feats), len(feats), "forward"):
+            if not np.isfinite(loglikes_TP).all():
+                raise Speech3Error(f"{utterance}: the model's scores are NaN or infinite; its training diverged")
+            yield utterance, np.asarray(loglikes_TP, np.float32)
+
+    written = write_ark(out / "loglikes.ark", scores(), out / "loglikes.scp")
+    if bad:
+        write_text(out / "bad.txt", "".join(f"{utterance} {reason}\n" for utterance, reason in sorted(bad.items())))
+    else:
+        (out / "bad.txt").unlink(missing_ok=True)
+    return written
 
 
 @dataclass(frozen=True)
@@ -90,6 +116,11 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
 def features_of_file(recognizer: Recognizer, path: Path) -> np.ndarray:
     """Features (T, F) of one sound file, resampled and mixed as the model wants it."""
     config = recognizer.features
+    if config.kind == "given":
+        raise Speech3Error(
+            f"{path}: this model's features are given ones (feats.scp), not computed from a sound file; put it into a"
+            " data directory with its features and use speech3 decode"
+        )
     wave_S, rate_hz = audio.read_file(path, sample_rate_hz=config.sample_frequency, resample=True, mix_channels=True)
     feats_1TF, frames_1 = static_features(torch.from_numpy(wave_S)[None], torch.tensor([len(wave_S)]), config, rate_hz)
     if not frames_1[0]:

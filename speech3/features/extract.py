@@ -1,5 +1,7 @@
 """From a data directory to features on disk (`extract`), or to features in this process (`features_of`).
 
+Of the kind `given` they are the directory's own (`features.given`), otherwise they are computed from its audio.
+
 The unit of work is the unit of CMVN: all utterances of a speaker, else a handful of utterances.
 
 Axes: S samples, T frames, F features.
@@ -21,6 +23,7 @@ from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir
 from speech3.errors import Speech3Error, check_bad
 from speech3.features.compute import finish, static_features
+from speech3.features.given import given_features
 from speech3.features.spectrum import SAMPLE_SCALE
 from speech3.io.ark import write_ark
 from speech3.io.atomic import write_text
@@ -33,7 +36,7 @@ _HANDFUL = 16  # utterances sent to a process at once where they are normalised 
 class ExtractReport:
     """What was extracted, and what was not."""
 
-    sample_rate_hz: int
+    sample_rate_hz: int | None  # None: the features were given
     values: int = 0  # per frame
     utterances: int = 0
     frames: int = 0
@@ -50,7 +53,7 @@ class _Unit:
     silent: list[str]
 
 
-def extract(data: DataDir, out: Path, config: FeatureConfig, jobs: int = 0) -> ExtractReport:
+def extract(data: DataDir, out: Path, config: FeatureConfig, jobs: int = 0, *, compress: bool = False) -> ExtractReport:
     """Write ``feats.ark``, ``feats.scp``, ``features.yaml`` and, if there is anything to list, ``skipped.txt``.
 
     Parameters
@@ -59,6 +62,8 @@ def extract(data: DataDir, out: Path, config: FeatureConfig, jobs: int = 0) -> E
         Directory, made if there is none. ``features.yaml`` gets the config with the sample rate that was found.
     jobs
         Processes; 0: one per core.
+    compress
+        Write a byte a value, not exactly (Kaldi's ``--compress``).
 
     Notes
     -----
@@ -72,7 +77,7 @@ def extract(data: DataDir, out: Path, config: FeatureConfig, jobs: int = 0) -> E
     """
     units = _units(data, config)
     config = _with_rate(data, config)
-    report = ExtractReport(config.sample_frequency or 0)
+    report = ExtractReport(config.sample_frequency)
     work = functools.partial(_unit_features, config=config)
     results = parallel_map(work, [_part(data, ids) for ids in units], jobs or available_jobs(), "features")
 
@@ -88,7 +93,7 @@ def extract(data: DataDir, out: Path, config: FeatureConfig, jobs: int = 0) -> E
                 yield utterance, feats_TF
         _check(data, report.skipped, complete=True)
 
-    write_ark(out / "feats.ark", features(), out / "feats.scp")
+    write_ark(out / "feats.ark", features(), out / "feats.scp", compress=compress)
     write_text(out / "features.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False))
     if report.skipped:
         write_text(out / "skipped.txt", _listing(report.skipped))
@@ -137,12 +142,18 @@ def _units(data: DataDir, config: FeatureConfig) -> list[list[str]]:
 def _part(data: DataDir, ids: list[str]) -> DataDir:
     # Not data.subset, which goes through the whole directory: here it would do so once for every speaker.
     utterances = {key: data.utterances[key] for key in ids}
-    used = {utterance.recording: data.recording(utterance) for utterance in utterances.values()}
-    return DataDir(data.path, used, utterances)
+    used = {utt.recording: data.recordings[utt.recording] for utt in utterances.values() if data.recordings}
+    feats = {key: data.feats[key] for key in ids if key in data.feats}
+    speakers = {utt.speaker for utt in utterances.values()}
+    return DataDir(data.path, used, utterances, feats, {key: data.cmvn[key] for key in speakers & data.cmvn.keys()})
 
 
 def _with_rate(data: DataDir, config: FeatureConfig) -> FeatureConfig:
     """The config with the rate of the first recording that can be read, unless it says a rate itself."""
+    if config.kind == "given":
+        if not data.feats:
+            raise Speech3Error(f"{data.path}: has no feats.scp, and features are to be those that it brings along")
+        return config
     if config.sample_frequency is not None:
         return config
     if not data.recordings:
@@ -171,6 +182,8 @@ def _one_thread() -> Iterator[None]:
 
 @_one_thread()
 def _unit_features(data: DataDir, config: FeatureConfig) -> _Unit:
+    if config.kind == "given":
+        return _Unit(*given_features(data, config), [])
     unit = _Unit([], {}, [])
     ids, statics = [], []
     rate_hz = config.sample_frequency or 0

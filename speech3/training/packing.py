@@ -1,0 +1,105 @@
+"""From a data directory and an alignment of it to the packed frames that `speech3 train` reads."""
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from speech3.config import FeatureConfig
+from speech3.corpus.datadir import DataDir
+from speech3.corpus.split import split_by_speaker
+from speech3.errors import Speech3Error, check_bad
+from speech3.features.extract import extract
+from speech3.frames.packed import PackReport, pack
+from speech3.io.ark import ArkReader, read_int_ark
+from speech3.io.atomic import explained_disk_errors, read_json
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What was packed for training and held out, and why other utterances were left out."""
+
+    train: PackReport
+    heldout: PackReport
+    skipped: dict[str, str]
+
+
+def pack_aligned(
+    data: DataDir,
+    alignment: Path,
+    hmm: Path,
+    out: Path,
+    config: FeatureConfig,
+    *,
+    heldout: float,
+    seed: int,
+    jobs: int,
+) -> Packed:
+    """Write ``train.frames``, ``heldout.frames`` and ``features.yaml`` into `out`.
+
+    Parameters
+    ----------
+    alignment
+        Directory with ``ali.ark``: a pdf for each frame.
+    hmm
+        Directory whose ``hmm.json`` says how many pdfs there are.
+    heldout
+        Share of the hours, drawn by speaker from `seed`.
+
+    Raises
+    ------
+    Speech3Error
+        The alignment is of other utterances (none of `data`, or it lacks more than 5 % of them) or of another model;
+        more than 5 % of the utterances cannot be used; the data cannot be split by speaker.
+    """
+    senones, num_pdfs = read_int_ark(alignment / "ali.ark"), read_json(hmm / "hmm.json")["pdfs"]
+    missing = _missing(data, senones, alignment / "ali.ark")
+    if config.kind == "given":
+        data = replace(data, recordings={})  # lengths, too, come from the features: audio may be out of reach
+    data = data.subset(key for key in data.utterances if key not in missing)
+    parts = split_by_speaker(data, {"heldout": heldout, "train": 1 - heldout}, seed)
+    with explained_disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out, prefix=".pack.") as scratch:
+            try:
+                skipped, reports = _pack_parts(parts, senones, num_pdfs, Path(scratch), config, jobs)
+            except Speech3Error as error:
+                raise Speech3Error(str(error).replace(scratch, str(out))) from error
+            for name in ("train.frames", "heldout.frames", "features.yaml"):
+                (Path(scratch) / name).replace(out / name)
+    return Packed(reports["train"], reports["heldout"], {**missing, **skipped})
+
+
+def _pack_parts(
+    parts: Mapping[str, DataDir],
+    senones: Mapping[str, np.ndarray],
+    num_pdfs: int,
+    out: Path,
+    config: FeatureConfig,
+    jobs: int,
+) -> tuple[dict[str, str], dict[str, PackReport]]:
+    skipped: dict[str, str] = {}
+    reports = {}
+    for name, part in parts.items():
+        skipped |= extract(part, out / name, config, jobs).skipped
+        feats = ArkReader(out / name / "feats.scp")
+        info = {"data": str(part.path)}
+        reports[name] = pack(out / f"{name}.frames", feats, senones, num_pdfs, utterances=list(feats), info=info)
+        skipped |= reports[name].skipped
+    shutil.copyfile(out / "train" / "features.yaml", out / "features.yaml")
+    return skipped, reports
+
+
+def _missing(data: DataDir, senones: Mapping[str, object], ark: Path) -> dict[str, str]:
+    missing = {key: "no alignment" for key in data.utterances if key not in senones}
+    if senones and len(missing) == len(data.utterances):
+        raise Speech3Error(
+            f"{ark}: an alignment of other utterances: {data.path} has {next(iter(data.utterances))} and so on, the"
+            f" alignment {next(iter(senones))}; give the alignment of this data"
+        )
+    remedy = "give the alignment of this data, or `speech3 subset` it"
+    check_bad(missing, len(data.utterances), str(ark), f"of {data.path} are not aligned", remedy)
+    return missing
