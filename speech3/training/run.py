@@ -27,6 +27,7 @@ from speech3.io.progress import Metrics, progress, say
 from speech3.models import build, network_tensors
 from speech3.models.linear import product, use
 from speech3.models.loss import cross_entropy
+from speech3.training.init import Init, read_init
 from speech3.training.package import complete
 from speech3.training.rundir import RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance
@@ -41,7 +42,8 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
     Parameters
     ----------
     config
-        ``data`` holds ``train.frames`` and ``heldout.frames``; ``hmm`` the model directory with the same senones.
+        ``data`` holds ``train.frames`` and ``heldout.frames``; ``hmm`` the model directory with the same senones;
+        ``init`` a model to begin with (`speech3.training.init`).
     out
         Run directory: ``model.safetensors`` (the best epoch's parameters, input shift and scale, ``log_prior``),
         ``metrics.jsonl``, ``checkpoints/``. A finished run is not run again.
@@ -56,20 +58,21 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
     Raises
     ------
     Speech3Error
-        Frames missing or damaged, or of other senones than `hmm`; no such device; `out` belongs to another run; a
-        loss that is not finite.
+        Frames missing or damaged, or of other senones than `hmm`; `init` of another architecture; no such device;
+        `out` belongs to another run; a loss that is not finite.
     KeyboardInterrupt
         Ctrl-C, after a checkpoint was written.
     """
     device = _device(config.training.device)
     packed = _open(config)
-    directory = RunDirectory(Path(out), _identity(config, packed), config.training.keep_checkpoints)
+    init = read_init(config, packed["train"])
+    directory = RunDirectory(Path(out), _identity(config, packed, init), config.training.keep_checkpoints)
     directory.claim(restart=restart)
     if directory.model.exists():
         say(f"{directory.model}: finished before, not trained again")
         return load_tensors(directory.model, "nn")[1]
     with deferred_interrupt() as interrupt, _threads(config.training.threads):
-        run = _Run(config, directory, packed, device)
+        run = _Run(config, directory, packed, device, init)
         while not run.standing.schedule.done:
             run.epoch(interrupt)
         return run.finish()
@@ -120,10 +123,11 @@ def _open(config: TrainConfig) -> dict[str, PackedFrames]:
     return packed
 
 
-def _identity(config: TrainConfig, packed: dict[str, PackedFrames]) -> dict[str, Any]:
+def _identity(config: TrainConfig, packed: dict[str, PackedFrames], init: Init | None) -> dict[str, Any]:
     return {
         "model": config.model.model_dump(), "training": config.training.model_dump(exclude=_NOT_COMPUTED),
         "seed": config.seed, "frames": {name: frames.digest for name, frames in packed.items()},
+        **({"init": init.digest} if init else {}),
     }  # fmt: skip
 
 
@@ -131,8 +135,9 @@ class _Run:
     """The moving parts of a run, and where it stands."""
 
     def __init__(
-        self, config: TrainConfig, directory: RunDirectory, packed: dict[str, PackedFrames], device: torch.device
-    ) -> None:
+        self, config: TrainConfig, directory: RunDirectory, packed: dict[str, PackedFrames], device: torch.device,
+        init: Init | None,
+    ) -> None:  # fmt: skip
         self.config, self.directory, self.packed = config, directory, packed
         frames = packed["train"]
         resumed = directory.newest()
@@ -140,6 +145,7 @@ class _Run:
             use(resumed[2])  # the other library rounds differently
         model = build(config.model, frames.dim, frames.num_senones, config.seed)
         model.set_input_statistics(torch.from_numpy(frames.mean_F.copy()), torch.from_numpy(frames.variance_F.copy()))
+        self.begun_with = init.put_into(model) if init and not resumed else {}
         self.model = model.to(device)
         self.sgd = Sgd(model, momentum=config.training.momentum, weight_decay=config.training.weight_decay)
         self.train, self.heldout = (
@@ -153,6 +159,8 @@ class _Run:
         if resumed:
             self._restore(*resumed[:2])
         self.metrics = Metrics(directory.metrics)
+        if init and not resumed:
+            self._look_before(init)
 
     def epoch(self, interrupt: Interrupt) -> None:
         """The rest of the epoch, its held-out accuracy, the schedule's next rate, a checkpoint."""
@@ -178,20 +186,35 @@ class _Run:
     def finish(self) -> dict[str, Any]:
         """Write the best epoch's model."""
         frames, standing = self.packed["train"], self.standing
-        best = standing.history[standing.schedule.best_epoch - 1]
+        best = standing.history[standing.schedule.best_epoch - 1] if standing.schedule.best_epoch else standing.before
+        if not standing.schedule.best_epoch:
+            say("no epoch was better than the model that training began with: that is the result")
         about = {
             "kind": "nn", "model": self.config.model.model_dump(), "feat_dim": frames.dim,
             "num_senones": frames.num_senones, "hmm": self.config.hmm, "training": self.config.training.model_dump(),
             "seed": self.config.seed, "frames": {name: each.digest for name, each in self.packed.items()},
             "info": frames.info, "best_epoch": best["epoch"], "train_accuracy": best["train_accuracy"],
             "heldout_accuracy": best["heldout_accuracy"], "heldout_loss": best["heldout_loss"],
-            "seconds": standing.seconds, "history": standing.history, "product": product(),
+            "seconds": standing.seconds, "history": standing.history, "before": standing.before,
+            "product": product(),
             "versions": {"speech3": speech3.__version__, "torch": torch.__version__,
                          "numpy": np.__version__, "python": platform.python_version()},
         }  # fmt: skip
         complete(self.directory.path, Path(self.config.hmm), Path(self.config.data))
         save_tensors(self.directory.model, {**self.best, "log_prior": log_priors(frames.counts_S)}, about)
         return about
+
+    def _look_before(self, init: Init) -> None:
+        """Held-out accuracy of the model to begin with; with the same senones, no result will be worse than that."""
+        loss, accuracy = self._heldout()
+        record = {"event": "before", "epoch": 0, "train_accuracy": None, "heldout_accuracy": accuracy,
+                  "heldout_loss": loss, **self.begun_with}  # fmt: skip
+        schedule = self.standing.schedule
+        if init.same_senones:
+            self.best, schedule = network_tensors(self.model), replace(schedule, best_accuracy=accuracy)
+        self.standing = replace(self.standing, schedule=schedule, before=record)
+        self.metrics.write(**record)
+        say(f"held-out before training: {accuracy:.2%}, loss {loss:.4f}")
 
     def _count(self, step: Step) -> None:
         standing = self.standing
@@ -220,7 +243,7 @@ class _Run:
         self.standing = standing.next_epoch(schedule, record)
         self.metrics.write(**record)
         self._save()
-        taken_back = "" if schedule.best_epoch == standing.epoch or before.best_epoch == 0 else ", no better"
+        taken_back = "" if schedule.best_epoch == standing.epoch else ", no better"
         say(
             f"epoch {standing.epoch}: train {record['train_accuracy']:.2%} loss {record['train_loss']:.4f}, held-out "
             f"{accuracy:.2%} loss {loss:.4f}{taken_back}, rate {before.learning_rate:g}, "

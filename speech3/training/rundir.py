@@ -33,6 +33,7 @@ class Standing:
     epoch_frames: int = 0
     frames: int = 0
     seconds: float = 0.0
+    before: dict[str, Any] = field(default_factory=dict)  # a record as of an epoch, of the model it began with
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def next_epoch(self, schedule: Schedule, record: dict[str, Any]) -> "Standing":
@@ -113,7 +114,7 @@ class RunDirectory:
             standing = Standing(**{**values, "schedule": Schedule(**values["schedule"])})
             self._take_back_metrics(standing.epoch)
             return standing, tensors, about["product"]
-        self._take_back_metrics(1)
+        self._take_back_metrics(0)
         return None
 
     def _plain_identity(self) -> Any:
@@ -125,7 +126,8 @@ class RunDirectory:
     def _take_back_metrics(self, epoch: int) -> None:
         # A kill between an epoch's record and its checkpoint: the epoch will be recorded again.
         records = read_metrics(self.metrics)
-        kept = [record for record in records if record.get("event") != "epoch" or record["epoch"] < epoch]
+        of_an_epoch = ("before", "epoch")
+        kept = [record for record in records if record.get("event") not in of_an_epoch or record["epoch"] < epoch]
         if len(kept) != len(records):
             write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
 

@@ -1,0 +1,136 @@
+"""Fine-tuning: a run that begins with the parameters of a trained model instead of random ones.
+
+With the same senones everything is kept. With other senones the output layer is a new one, drawn from the seed as in
+any run, and what lies below it is kept: the features that it has learnt serve another language or another tree as well.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from speech3.config import FeatureConfig, ModelConfig, TrainConfig, parse, read_yaml
+from speech3.errors import Speech3Error
+from speech3.frames.packed import PackedFrames
+from speech3.hmm.model import Hmm, PdfsOnly, load_outputs
+from speech3.io.checkpoint import load_tensors
+from speech3.io.progress import say
+
+_OUTPUT = "output."  # how the names of the output layer's tensors begin, in every family
+_FREE = {"dropout"}  # may differ between the two models: it has no parameters
+_TREE = ("root", "side", "member", "yes", "no")
+
+
+@dataclass(frozen=True, eq=False)
+class Init:
+    """A trained model to begin with.
+
+    Attributes
+    ----------
+    tensors
+        Parameters and buffers that are taken; without the output layer's if the senones are others.
+    senones
+        In words: whether they are the same, and why not.
+    digest
+        Of the file: what tells a run that began with it from others.
+    """
+
+    path: Path
+    tensors: dict[str, np.ndarray]
+    same_senones: bool
+    senones: str
+    digest: str
+
+    def put_into(self, model: nn.Module) -> dict[str, Any]:
+        """Set the parameters of `model`; say and return what was kept and what is new.
+
+        The shift and scale of the input are kept, too: the first layer was trained on inputs that they made. With
+        the statistics of the new data it would compute something else before the first step, and the new data's
+        mean differs from the old one's in just what the model has learnt to see: channel, noise, speakers.
+        """
+        state = model.state_dict()
+        kept = {name: torch.from_numpy(self.tensors[name]) for name in state if name in self.tensors}
+        new = [name for name in state if name not in kept]
+        wrong = len(kept) < len(self.tensors) or any(state[name].shape != kept[name].shape for name in kept)
+        if wrong or any(not name.startswith(_OUTPUT) for name in new):
+            raise Speech3Error(f"{self.path}: its tensors are not those of the model it describes; train it again")
+        model.load_state_dict(kept, strict=False)
+        if new:
+            say(
+                f"begins with {self.path}: {self.senones}, so the output layer is new ({', '.join(new)}); "
+                f"kept: {', '.join(kept)}"
+            )
+        else:
+            say(f"begins with {self.path}: {self.senones}, so all {len(kept)} tensors are kept")
+        return {"path": str(self.path), "digest": self.digest, "kept": list(kept), "new": new}
+
+
+def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
+    """Read the model that ``config.init`` names: a model directory, or the ``model.safetensors`` in it.
+
+    Raises
+    ------
+    Speech3Error
+        There is none, it is damaged, or its architecture or number of feature bins is not that of this run: the
+        message names what differs.
+    """
+    if config.init is None:
+        return None
+    path = Path(config.init)
+    path = path / "model.safetensors" if path.is_dir() else path
+    tensors, about = load_tensors(path, "nn")
+    if missing := {"model", "feat_dim", "num_senones"} - about.keys():
+        raise Speech3Error(f"{path}: does not say its {', '.join(sorted(missing))}; written by another speech3")
+    _check_architecture(path, about, config.model, frames)
+    _compare_features(path, Path(config.data))
+    tensors.pop("log_prior", None)  # of the frames it was trained on; this run's own come with its model
+    same, senones = _senones(path, about["num_senones"], Path(config.hmm), frames.num_senones)
+    if not same:
+        tensors = {name: array for name, array in tensors.items() if not name.startswith(_OUTPUT)}
+    return Init(path, tensors, same, senones, hashlib.sha256(path.read_bytes()).hexdigest()[:16])
+
+
+def _check_architecture(path: Path, about: dict[str, Any], model: ModelConfig, frames: PackedFrames) -> None:
+    there, here = parse(ModelConfig, about["model"], path).model_dump(), model.model_dump()
+    differ = [key for key in here if key not in _FREE and here[key] != there[key]]
+    if differ:
+        changes = ", ".join(f"{key} {there[key]} there, {here[key]} here" for key in differ)
+        remedy = " ".join(f"model.{key}={there[key]}" for key in differ)
+        raise Speech3Error(f"{path}: this run's model is another ({changes}); set {remedy}, or begin with another")
+    if about["feat_dim"] != frames.dim:
+        raise Speech3Error(
+            f"{path}: trained on {about['feat_dim']} feature bins a frame, {frames.path} has {frames.dim}; extract and "
+            f"pack the features that this model reads ({path.parent / 'features.yaml'})"
+        )
+
+
+def _compare_features(path: Path, data: Path) -> None:
+    """Say where the features differ though their number does not: allowed, since it may be meant, but seldom is."""
+    files = path.parent / "features.yaml", data / "features.yaml"
+    if all(file.exists() for file in files):
+        there, here = (parse(FeatureConfig, read_yaml(file), file).model_dump() for file in files)
+        differ = [f"{key} {there[key]} there, {here[key]} here" for key in here if there[key] != here[key]]
+        if differ:
+            say(f"warning: {path} was trained on other features than those of {data}: {', '.join(differ)}")
+
+
+def _senones(path: Path, there: int, hmm: Path, here: int) -> tuple[bool, str]:
+    """Are they the same, and the reason in words."""
+    if there != here:
+        return False, f"{there} senones there, {here} here"
+    try:
+        old = load_outputs(path.parent) if (path.parent / "hmm.json").exists() else None
+        new = load_outputs(hmm)
+    except Speech3Error as error:
+        raise Speech3Error(f"{error} (needed to compare the senones of {path} with those of {hmm})") from error
+    if not (isinstance(old, Hmm) and isinstance(new, Hmm)):
+        unknown = hmm if isinstance(new, PdfsOnly) else path.parent
+        return True, f"{here} senones in both (taken for the same, for {unknown} has no tree to compare)"
+    same = old.lexicon.phones == new.lexicon.phones and all(
+        np.array_equal(getattr(old.tree, name), getattr(new.tree, name)) for name in _TREE
+    )
+    return same, f"the same {here} senones" if same else f"{here} senones in both, but of another tree"
