@@ -130,6 +130,23 @@ def test_an_epoch_done_twice_is_drawn_once(page: tuple[str, Checker]) -> None:
     assert curves("Held-out frame accuracy", [curve], "minutes of training", per_cent=True) in page[0]
 
 
+def test_a_page_about_characters(tmp_path: Path) -> None:
+    """Words of several characters: what is ranked, counted and named is characters."""
+    ref = {f"s{n % 8}-{n}": "三百 五十" for n in range(40)}
+    speakers = {name: name.partition("-")[0] for name in ref}
+    one = {name: "三百 五" if n == 3 else text for n, (name, text) in enumerate(ref.items())}  # one character, one word
+    two = {name: "九九 五十" if n == 4 else text for n, (name, text) in enumerate(ref.items())}  # two, one word
+    systems = [System("tri", score(ref, two, speakers)), System("dnn", score(ref, one, speakers))]
+    write_report(tmp_path / "r.html", Report("t", "c", systems, metric="CER"))
+    text = check(tmp_path / "r.html").text
+    for piece in (
+        "0.62 % CER, dnn", "systemCER %", "160 characters in 40 utterances", "matched pairs on errors in characters",
+        "s3-3: 1 errors in 4 characters", "speakercharactersdnn, CER %tri", "s3205.000.00",
+    ):  # fmt: skip
+        assert piece in text, piece
+    assert "words" not in text.partition("Worst utterances")[2]
+
+
 def test_bare_report(tmp_path: Path) -> None:
     perfect = score({"u": "a"}, {"u": "a"})
     write_report(tmp_path / "r.html", Report("t", "c", [System("x", perfect)], metric="CER"))
