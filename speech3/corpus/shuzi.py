@@ -31,21 +31,12 @@ Groups = list[str]  # parts of an item, between which a speaker may pause
 def prepare(
     source: Path | None, out: Path, seed: int, *, jobs: int = 0, train: int = 1000, dev: int = 150, test: int = 300
 ) -> None:
-    """Synthesise the corpus into ``out``, where it appears only once it is whole.
-
-    Parameters
-    ----------
-    source
-        Not used (None): there is nothing to download.
-    jobs
-        Processes; 0: one per core. The result does not depend on it.
-    train, dev, test
-        Number of utterances, at least one for each speaker of the split.
+    """Synthesise the corpus into ``out``; parameters and errors as of `digits.prepare`.
 
     Raises
     ------
     Speech3Error
-        As `synthetic.prepare`, or espeak pronounced a character otherwise than ``syllables.txt`` says.
+        Also if espeak pronounced a character otherwise than ``syllables.txt`` says.
     """
     synthetic.prepare(CORPUS, _say, out, seed, {"train": train, "dev": dev, "test": test}, jobs)
 

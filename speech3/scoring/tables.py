@@ -28,7 +28,8 @@ def _columns(counts: Counts) -> tuple[str, ...]:
     return (*map(str, numbers), per_cent(counts.rate))
 
 
-def _width(text: str) -> int:
+def columns_wide(text: str) -> int:
+    """Columns of a terminal that a text takes: two for each Chinese letter."""
     return sum(
         0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF") for letter in text
     )
@@ -36,12 +37,12 @@ def _width(text: str) -> int:
 
 def _grid(rows: Sequence[Sequence[str]], texts: int) -> str:
     # The first `texts` columns hold text and stand left, the others numbers and stand right.
-    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(columns_wide, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
         cells = []
         for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
-            padding = " " * (width - _width(cell))
+            padding = " " * (width - columns_wide(cell))
             cells.append(cell + padding if index < texts else padding + cell)
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
