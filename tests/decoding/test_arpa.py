@@ -59,16 +59,24 @@ def test_probabilities_by_hand(tmp_path):
         ("\\data\\", "", r":18: .*ends where the \\data\\ header"),
         ("ngram 1=4\nngram 2=3\n", "", r":5: .*counts no n-grams"),
         ("ngram 1=4", "ngram 1=5", r":13: the header promises 5 1-grams, here are 4"),
-        ("ngram 1=4", "ngram 1=four", r":4: .*counts no n-grams"),
+        ("ngram 1=4", "ngram 1=four", r":4: no count: `ngram 1=four`; write"),
+        ("ngram 2=3", "ngram 2=-3", r":5: no count: `ngram 2=-3`"),
+        ("ngram 1=4", "ngram 1=0", r":7: .*counts no n-grams"),
+        ("ngram 2=3\n", "", r":7: not a 1-gram .* the header counts no 2-grams"),
+        ("ngram 2=3", "ngram 2=3\nngram 3=0", r":19: expected `\\3-grams:`, found `\\end\\`; the header promises"),
+        ("\\1-grams:\n-0.5\tA\t-0.2\n-99\t<s>\t-0.3\n-1.0 </s>\n-0.7\tB\n\n", "", r":7: expected `\\1-grams:`, found"),
+        ("-0.4\tA B", "-0.4\tA C", r":15: `C` of `A C` is no 1-gram; add it"),
+        ("-0.4\tA B", "-0.1\t<s> A", r":15: `<s> A` stands here a second time; remove"),
         ("ngram 2=3", "ngram 3=3", r":5: expected the count of 2-grams"),
         ("\\2-grams:", "\\3-grams:", r":13: expected `\\2-grams:`"),
-        ("-99\t<s>\t-0.3", "-99\t<S>\t-0.3", r"no <s> among the 1-grams"),
-        ("-1.0 </s>", "-1.0 </S>", r"no </s> among the 1-grams"),
+        ("-99\t<s>\t-0.3", "-99\t<S>\t-0.3", r":13: no <s> among the 1-grams.*estimate it"),
+        ("-1.0 </s>", "-1.0 </S>", r":13: no </s> among the 1-grams"),
         ("-0.4\tA B", "-0.4\tA", r":15: not a 2-gram"),
         ("-0.4\tA B", "-0.4\tA B -0.1", r":15: not a 2-gram"),
         ("-0.4\tA B", "often\tA B", r":15: not a number"),
         ("-0.4\tA B", "0.4\tA B", r":15: impossible"),
         ("-0.4\tA B", "nan\tA B", r":15: impossible"),
+        ("\\end\\", "\\3-grams:\n-1\tA B A\n\\end\\", r":18: expected `\\end\\`, found `\\3-grams:`; the header must"),
         ("\\end\\", "", r":18: the file ends where `\\end\\`"),
     ],
 )
@@ -83,10 +91,12 @@ def test_unreadable_files(tmp_path):
     with pytest.raises(Speech3Error, match="no such language model"):
         read_arpa(tmp_path / "none.arpa")
     packed = gzip.compress(GOOD.encode() * 50)
-    for content in (packed[:100], b"plain text"):
+    for content in (packed[:100], b"plain text", packed[:60] + b"\x00\xff" * 20 + packed[100:]):
         (tmp_path / "cut.arpa.gz").write_bytes(content)
-        with pytest.raises(Speech3Error, match=r"cut\.arpa\.gz: cannot be read"):
+        with pytest.raises(
+            Speech3Error, match=r"cut\.arpa\.gz: cannot be read, or cut short, after line \d+ .*copy it again"
+        ):
             read_arpa(tmp_path / "cut.arpa.gz")
     (tmp_path / "latin.arpa").write_bytes(b"\\data\\\nngram 1=1\n\xe9\xff")
-    with pytest.raises(Speech3Error, match="not UTF-8"):
+    with pytest.raises(Speech3Error, match=r"latin\.arpa:\d+: not UTF-8"):
         read_arpa(tmp_path / "latin.arpa")
