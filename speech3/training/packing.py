@@ -65,7 +65,7 @@ def pack_aligned(
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out, prefix=".pack.") as scratch:
             try:
-                skipped, reports = _pack_parts(parts, senones, num_pdfs, Path(scratch), config, jobs)
+                skipped, reports = _pack_parts(data, parts, senones, num_pdfs, Path(scratch), config, jobs)
             except Speech3Error as error:
                 raise Speech3Error(str(error).replace(scratch, str(out))) from error
             for name in ("train.frames", "heldout.frames", "features.yaml"):
@@ -74,6 +74,7 @@ def pack_aligned(
 
 
 def _pack_parts(
+    data: DataDir,
     parts: Mapping[str, DataDir],
     senones: Mapping[str, np.ndarray],
     num_pdfs: int,
@@ -81,15 +82,14 @@ def _pack_parts(
     config: FeatureConfig,
     jobs: int,
 ) -> tuple[dict[str, str], dict[str, PackReport]]:
-    skipped: dict[str, str] = {}
-    reports = {}
+    skipped = extract(data, out / "feats", config, jobs).skipped
+    feats, reports = ArkReader(out / "feats" / "feats.scp"), {}
     for name, part in parts.items():
-        skipped |= extract(part, out / name, config, jobs).skipped
-        feats = ArkReader(out / name / "feats.scp")
-        info = {"data": str(part.path)}
-        reports[name] = pack(out / f"{name}.frames", feats, senones, num_pdfs, utterances=list(feats), info=info)
+        used = [key for key in part.utterances if key in feats]
+        info = {"data": str(data.path)}
+        reports[name] = pack(out / f"{name}.frames", feats, senones, num_pdfs, utterances=used, info=info)
         skipped |= reports[name].skipped
-    shutil.copyfile(out / "train" / "features.yaml", out / "features.yaml")
+    shutil.copyfile(out / "feats" / "features.yaml", out / "features.yaml")
     return skipped, reports
 
 

@@ -1,0 +1,34 @@
+"""`speech3 export-kaldi`: our senones for Kaldi's graph and decoder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="Model directory, such as exp/dnn.")],
+    out: Annotated[Path, typer.Argument(help="Gets tree, final.mdl, topo, phones.txt and dict/.")],
+) -> None:
+    """Write tree, transition model, topology and dictionary in Kaldi's text forms.
+
+    `speech3 export-kaldi exp/dnn kaldi && speech3 forward exp/dnn data/test forward`
+
+    Then, in a Kaldi recipe directory:
+
+    `utils/prepare_lang.sh --position-dependent-phones false --num-sil-states 3 --phone-symbol-table kaldi/phones.txt
+    kaldi/dict "<unk>" kaldi/tmp kaldi/lang`
+
+    `utils/format_lm.sh kaldi/lang lm.arpa.gz kaldi/dict/lexiconp.txt kaldi/lang_test`
+
+    `utils/mkgraph.sh kaldi/lang_test kaldi kaldi/graph`
+
+    `latgen-faster-mapped --acoustic-scale=0.1 --word-symbol-table=kaldi/graph/words.txt kaldi/final.mdl
+    kaldi/graph/HCLG.fst ark:forward/loglikes.ark ark:lat.ark`
+    """
+    from speech3.hmm.kaldi_export import export_kaldi
+    from speech3.hmm.model import load_hmm
+
+    hmm = load_hmm(model)
+    export_kaldi(hmm, out)
+    print(f"{out}: tree, final.mdl, topo, phones.txt, dict/: {hmm.num_pdfs} pdfs, {len(hmm.lexicon.phones)} phones")

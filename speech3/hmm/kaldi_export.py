@@ -1,0 +1,123 @@
+"""Our senones for Kaldi: `tree`, `final.mdl` (transitions, text form), `topo`, `phones.txt` and the dictionary.
+
+With these, Kaldi's prepare_lang.sh and mkgraph.sh build a graph, and latgen-faster-mapped decodes with it the log
+likelihoods of `speech3 forward`. There are no Gaussians in the final.mdl: programs that want the acoustic model, too,
+cannot use it.
+"""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from speech3.hmm.kaldi_model import (
+    NO_PDF,
+    Topology,
+    TopologyState,
+    TransitionModel,
+    topology_text,
+    transition_model_text,
+)
+from speech3.hmm.kaldi_tree import Leaf, Node, Question, Table, tree_text
+from speech3.hmm.lexicon import UNKNOWN, Lexicon, Pronunciation, write_lexicon
+from speech3.hmm.model import Hmm
+from speech3.hmm.tree import CENTRE, LEFT, STATES, Tree
+from speech3.io.atomic import write_text
+
+_INITIAL = 0.75  # probability of staying in Kaldi's topologies; only training begins with it
+_LOOPS = (1e-3, 1 - 1e-3)
+_PLACES = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
+
+
+def export_kaldi(hmm: Hmm, out: Path) -> None:
+    """Write ``tree``, ``final.mdl``, ``topo``, ``phones.txt`` and ``dict/`` into `out`.
+
+    The numbers of phones and pdfs are ours, which must be kept: prepare_lang.sh takes them with
+    ``--phone-symbol-table``, for phones without positions. So a phone's place in the word is written ``-B``, not
+    ``_B``, and told to Kaldi in ``dict/word_boundary.txt``. The tree asks about neighbours only if ours does.
+    """
+    width = 3 if np.isin(hmm.tree.side, (-1, CENTRE), invert=True).any() else 1
+    write_text(out / "tree", tree_text(_root(hmm, width), width, width // 2))
+    topology = _topology(len(hmm.lexicon.phones))
+    write_text(out / "topo", topology_text(topology))
+    write_text(out / "final.mdl", transition_model_text(transition_model(hmm, topology)))
+    phones = ["<eps>", *map(_exported, hmm.lexicon.phones), "#0"]
+    write_text(out / "phones.txt", "".join(f"{phone} {number}\n" for number, phone in enumerate(phones)))
+    _write_dictionary(hmm.lexicon, out / "dict")
+
+
+def _exported(phone: str) -> str:
+    return re.sub(r"_([BIES])$", r"-\1", phone)
+
+
+def _topology(phones: int) -> Topology:
+    states = [TopologyState(s, s, ((s, _INITIAL), (s + 1, 1 - _INITIAL))) for s in range(STATES)]
+    return dict.fromkeys(range(1, phones + 1), (*states, TopologyState(NO_PDF, NO_PDF, ())))
+
+
+def transition_model(hmm: Hmm, topology: Topology) -> TransitionModel:
+    """Every (phone, state, pdf) that the tree can give, in Kaldi's order, with our probabilities of staying."""
+    tuples = np.array([
+        (phone, state, pdf, pdf)
+        for phone in topology
+        for state in range(STATES)
+        for pdf in sorted(_pdfs_below(hmm.tree, int(hmm.tree.root[phone, state])))
+    ], np.int32)  # fmt: skip
+    loop = np.clip(hmm.self_loop[tuples[:, 2]], *_LOOPS)
+    log_prob_K = np.concatenate([[0.0], np.log(np.stack([loop, 1 - loop], axis=1)).reshape(-1)])
+    return TransitionModel(topology, tuples, log_prob_K)
+
+
+def _pdfs_below(tree: Tree, node: int) -> set[int]:
+    found, stack = set(), [node]
+    while stack:
+        node = stack.pop()
+        if tree.side[node] < 0:
+            found.add(int(tree.yes[node]))
+        else:
+            stack += [int(tree.yes[node]), int(tree.no[node])]
+    return found
+
+
+def _root(hmm: Hmm, width: int) -> Table:
+    tree = hmm.tree
+
+    def node(number: int, phone: int) -> Node:
+        side, member = tree.side[number], tree.member[number]
+        if side < 0:
+            return Leaf(int(tree.yes[number]))
+        if side == CENTRE:
+            return node(int(tree.yes[number] if member[phone] else tree.no[number]), phone)
+        key = 0 if side == LEFT else 2
+        yes, no = node(int(tree.yes[number]), phone), node(int(tree.no[number]), phone)
+        return Question(key, frozenset(np.flatnonzero(member).tolist()), yes, no)
+
+    phones = range(1, len(hmm.lexicon.phones) + 1)
+    ways = [Table(-1, tuple(node(int(tree.root[phone, state]), phone) for state in range(STATES))) for phone in phones]
+    return Table(width // 2, (None, *ways))
+
+
+def _write_dictionary(lexicon: Lexicon, out: Path) -> None:
+    """What prepare_lang.sh reads: the lexicon, with silence probabilities if it has some, and the phones by kind."""
+    prons = [replace(pron, phones=tuple(map(_exported, pron.phones))) for pron in lexicon.pronunciations]
+    if UNKNOWN not in lexicon.by_word:  # Kaldi insists on a word for unknown ones
+        prons.append(Pronunciation(UNKNOWN, (_exported(lexicon.silence_phones[0]),)))
+    exported = replace(lexicon, pronunciations=tuple(prons))
+    write_lexicon(exported, out / "lexiconp.txt")
+    if lexicon.end:
+        write_lexicon(exported, out / "lexiconp_silprob.txt")
+        write_text(
+            out / "silprob.txt",
+            f"<s> {lexicon.silence_prob:.6g}\n</s>_s {lexicon.end.given_silence:.6g}\n"
+            f"</s>_n {lexicon.end.given_word:.6g}\noverall {lexicon.silence_prob:.6g}\n",
+        )
+    silences = [phone for phone in lexicon.phones if lexicon.phone_ids[phone] in lexicon.context_free]
+    others = [phone for phone in lexicon.phones if phone not in silences]
+    for name, phones in (("silence_phones", silences), ("nonsilence_phones", others),
+                         ("optional_silence", silences[:1]), ("extra_questions", [])):  # fmt: skip
+        write_text(out / f"{name}.txt", "".join(f"{_exported(phone)}\n" for phone in phones))
+    if lexicon.position_dependent:
+        kinds = [_PLACES.get(phone[-2:], "nonword") for phone in lexicon.phones]
+        lines = (f"{_exported(phone)} {kind}\n" for phone, kind in zip(lexicon.phones, kinds, strict=True))
+        write_text(out / "word_boundary.txt", "".join(lines))
