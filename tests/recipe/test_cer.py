@@ -1,0 +1,40 @@
+"""A recipe whose metric is CER says so wherever it states a figure."""
+
+from pathlib import Path
+
+import pytest
+
+from speech3.corpus.datadir import DataDir, Utterance, write_datadir
+from speech3.decoding.tune import Point, Tuning
+from speech3.io.atomic import read_json, write_text
+from speech3.recipe import evaluation
+from speech3.recipe.experiment import Experiment, open_experiment
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    """Decoded: eight speakers, each with one error in two words of two characters."""
+    e = open_experiment("shuzi", tmp_path, None, [], "speech3 recipe shuzi")
+    keys = [f"s{n}-000" for n in range(8)]
+    rows = {key: Utterance(key, key, key[:2], "三百 五十") for key in keys}
+    write_datadir(DataDir(e.data("test"), {key: f"{key}.wav" for key in keys}, rows), e.data("test"))
+    for system in e.systems:
+        write_text(e.out / "decode" / system / "test" / "hyp.txt", "".join(f"{key} 三百 五\n" for key in keys))
+    return e
+
+
+def test_scores_lines_and_tables(experiment: Experiment) -> None:
+    evaluation.score_systems(experiment)
+    lines = [f"shuzi {system} CER 25.00 [25.00, 25.00]" for system in ("mono", "tri", "dnn")]
+    assert evaluation.result_lines(experiment) == lines
+    found = read_json(experiment.out / "score" / "dnn" / "score.json")
+    assert (found["cer"], found["wer"], found["cer_ci95"]) == (0.25, 0.5, [0.25, 0.25])
+    table = (experiment.out / "score" / "dnn" / "per_speaker").read_text().splitlines()
+    assert [line.split() for line in table[:2]] == [
+        ["speaker", "characters", "correct", "sub", "del", "ins", "cer"], ["s0", "4", "3", "0", "1", "0", "25.00"],
+    ]  # fmt: skip
+
+
+def test_the_table_of_the_tuning() -> None:
+    best = Point(0.1, 0.0, 0.25)
+    assert evaluation._table(Tuning(best, (best,)), "CER") == "acoustic_scale word_penalty dev_CER\n0.1 0 25.00\n"
