@@ -13,6 +13,7 @@ from speech3.hmm.lexicon import UNKNOWN, Lexicon
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import Scorer
 from speech3.hmm.times import FrameClock, phone_stretches, word_stretches, write_ctm, write_textgrid
+from speech3.hmm.vocabulary import check_vocabulary
 from speech3.hmm.workers import Workers
 from speech3.io.ark import write_ark
 from speech3.io.atomic import write_text
@@ -35,7 +36,14 @@ def usable_transcripts(texts: Mapping[str, str | None], lexicon: Lexicon, uttera
         Transcript of each utterance.
     utterances
         Those that have features.
+
+    Raises
+    ------
+    Speech3Error
+        Most words of all transcripts are not in the lexicon.
     """
+    utterances = list(utterances)
+    check_vocabulary({utterance: texts.get(utterance) for utterance in utterances}, lexicon)
     words: dict[str, list[str]] = {}
     bad: dict[str, str] = {}
     for utterance in utterances:
