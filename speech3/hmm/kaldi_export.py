@@ -62,19 +62,22 @@ def transition_model(hmm: Hmm, topology: Topology) -> TransitionModel:
         (phone, state, pdf, pdf)
         for phone in topology
         for state in range(STATES)
-        for pdf in sorted(_pdfs_below(hmm.tree, int(hmm.tree.root[phone, state])))
+        for pdf in sorted(_pdfs(hmm.tree, phone, state))
     ], np.int32)  # fmt: skip
     loop = np.clip(hmm.self_loop[tuples[:, 2]], *_LOOPS)
     log_prob_K = np.concatenate([[0.0], np.log(np.stack([loop, 1 - loop], axis=1)).reshape(-1)])
     return TransitionModel(topology, tuples, log_prob_K)
 
 
-def _pdfs_below(tree: Tree, node: int) -> set[int]:
-    found, stack = set(), [node]
+def _pdfs(tree: Tree, phone: int, state: int) -> set[int]:
+    """Those that a state of `phone` can have, whoever its neighbours are."""
+    found, stack = set(), [int(tree.root[phone, state])]
     while stack:
         node = stack.pop()
         if tree.side[node] < 0:
             found.add(int(tree.yes[node]))
+        elif tree.side[node] == CENTRE:
+            stack.append(int(tree.yes[node] if tree.member[node, phone] else tree.no[node]))
         else:
             stack += [int(tree.yes[node]), int(tree.no[node])]
     return found

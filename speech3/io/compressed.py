@@ -85,16 +85,19 @@ def _to_float(levels: np.ndarray, smallest: np.float32, width: np.float32) -> np
 
 def _to_levels(values: np.ndarray, smallest: np.float32, width: np.float32) -> np.ndarray:
     share = np.clip((values - smallest) / width, 0, 1)
-    return (share * np.float32(65535) + 0.499).astype("<u2")  # 0.499 is Kaldi's
+    return ((share * np.float32(65535)).astype(np.float64) + 0.499).astype("<u2")  # 0.499 is Kaldi's
 
 
 def _table(percentiles_F4: np.ndarray) -> np.ndarray:
     """(F, 256) float32: the value of each byte in each column."""
     p0, p25, p75, p100 = percentiles_F4.T[..., None]
-    byte_L = np.arange(256)
-    low, middle, high = byte_L / 64, (byte_L - 64) / 128, (byte_L - 192) / 63
-    upper = np.where(byte_L <= 192, p25 + (p75 - p25) * middle, p75 + (p100 - p75) * high)
-    return np.where(byte_L <= 64, p0 + (p25 - p0) * low, upper).astype(np.float32)
+    byte_L = np.arange(256, dtype=np.float32)
+
+    def between(low: np.ndarray, high: np.ndarray, first: int, steps: float) -> np.ndarray:
+        return low + ((high - low) * (byte_L - first)).astype(np.float64) * (1 / steps)  # rounded where Kaldi rounds
+
+    upper = np.where(byte_L <= 192, between(p25, p75, 64, 128), between(p75, p100, 192, 63))
+    return np.where(byte_L <= 64, between(p0, p25, 0, 64), upper).astype(np.float32)
 
 
 def _heads(feats_TF: np.ndarray, smallest: np.float32, width: np.float32) -> np.ndarray:
@@ -111,7 +114,10 @@ def _heads(feats_TF: np.ndarray, smallest: np.float32, width: np.float32) -> np.
 def _nearest(feats_TF: np.ndarray, percentiles_F4: np.ndarray) -> np.ndarray:
     """(T, F) uint8."""
     p0, p25, p75, p100 = percentiles_F4.T
-    low = np.clip(np.trunc((feats_TF - p0) / (p25 - p0) * 64 + 0.5), 0, 64)
-    middle = 64 + np.clip(np.trunc((feats_TF - p25) / (p75 - p25) * 128 + 0.5), 0, 128)
-    high = 192 + np.clip(np.trunc((feats_TF - p75) / (p100 - p75) * 63 + 0.5), 0, 63)
-    return np.where(feats_TF < p25, low, np.where(feats_TF < p75, middle, high)).astype(np.uint8)
+
+    def level(low: np.ndarray, high: np.ndarray, steps: int) -> np.ndarray:
+        share = ((feats_TF - low) / (high - low) * np.float32(steps)).astype(np.float64)
+        return np.clip(np.trunc(share + 0.5), 0, steps)
+
+    upper = np.where(feats_TF < p75, 64 + level(p25, p75, 128), 192 + level(p75, p100, 63))
+    return np.where(feats_TF < p25, level(p0, p25, 64), upper).astype(np.uint8)
