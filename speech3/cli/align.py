@@ -19,21 +19,23 @@ def command(
     `ali.ark` holds a pdf for each frame (Kaldi int32 vectors), `phones.ctm` and `words.ctm` the times in seconds,
     `textgrid/UTTERANCE.TextGrid` the same for Praat. Utterances that could not be aligned stand in `bad.txt`.
     """
-    from speech3.corpus.audio import durations_s
     from speech3.corpus.datadir import read_datadir
+    from speech3.corpus.lengths import lengths_s
     from speech3.decoding.apply import features_for, tell
     from speech3.decoding.recognizer import load_recognizer
     from speech3.hmm.align import write_alignments
     from speech3.hmm.times import frame_clock
+    from speech3.hmm.vocabulary import check_vocabulary
     from speech3.io.parallel import available_jobs
 
     recognizer, jobs = load_recognizer(model), jobs or available_jobs()
     data = read_datadir(directory)
-    feats, skipped = features_for(recognizer, data, jobs, out)
     texts = {key: utterance.text for key, utterance in data.utterances.items()}
+    check_vocabulary(texts, recognizer.hmm.lexicon)  # before hours of audio are read
+    feats, skipped = features_for(recognizer, data, jobs, out)
     alignments, bad = recognizer.align(feats, texts, jobs)
     clock = frame_clock(recognizer.features)
     bad = {**skipped, **bad}
-    write_alignments(out, recognizer.hmm, alignments, texts, clock, durations_s=durations_s(data), bad=bad)
+    write_alignments(out, recognizer.hmm, alignments, texts, clock, durations_s=lengths_s(data), bad=bad)
     tell(bad, "not aligned")
     print(f"{len(alignments)} utterances: {out}/words.ctm, {out}/phones.ctm, {out}/textgrid, {out}/ali.ark")

@@ -149,17 +149,6 @@ def info(path_or_pipe: Path | str, *, directory: Path | None = None) -> AudioInf
         return AudioInfo(int(sound.samplerate), int(sound.channels), int(sound.frames))
 
 
-def durations_s(data: DataDir) -> dict[str, float]:
-    """Seconds of each utterance, from the headers of the files where segments do not say."""
-    durations = {}
-    for key, utterance in data.utterances.items():
-        end_s = utterance.end_s
-        if end_s is None:
-            end_s = info(data.recording(utterance), directory=data.path).duration_s
-        durations[key] = end_s - utterance.start_s
-    return durations
-
-
 def _source(path_or_pipe: Path | str, directory: Path | None, cached: bool) -> tuple[str, Path | bytes]:
     text = str(path_or_pipe).strip()
     if text.endswith("|"):

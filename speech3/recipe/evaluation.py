@@ -11,6 +11,7 @@ import yaml
 from speech3.config import FeatureConfig, load_preset
 from speech3.corpus import audio, digits
 from speech3.corpus.datadir import read_datadir
+from speech3.corpus.lengths import lengths_s
 from speech3.decoding.output import write_decoding
 from speech3.decoding.recognizer import load_recognizer, tune_recognizer
 from speech3.decoding.tune import Tuning
@@ -132,7 +133,7 @@ def _system(e: Experiment, system: str) -> System:
 
 def _volume(e: Experiment, split: str) -> Volume:
     data = read_datadir(e.data(split))
-    seconds = sum(audio.durations_s(data).values())
+    seconds = sum(lengths_s(data).values())
     return Volume(split, len(data.utterances), len(data.speakers()), seconds / 3600)
 
 

@@ -135,6 +135,23 @@ def test_a_bad_transcript_is_listed(
     assert "Traceback" not in process.stderr
 
 
+@pytest.mark.parametrize(("word", "cause"), [("ПЯТЬ", "CYRILLIC letters, the lexicon in LATIN"), ("five", "case")])
+def test_transcripts_in_another_script_or_case(
+    experiment: Path, data: Path, tmp_path: Path, speech3: Run, word: str, cause: str
+) -> None:
+    text = [f"{line.split()[0]} {word}" for line in (data / "text").read_text().splitlines()]
+    (data / "text").write_text("\n".join(text) + "\n")
+    refused(speech3("align", experiment / "mono", data, tmp_path / "out"), cause, word, "utterance s40-000")
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_bad_recording_is_not_aligned(experiment: Path, data: Path, tmp_path: Path, speech3: Run) -> None:
+    _cut(first(data))
+    process = speech3("align", experiment / "mono", data, tmp_path / "out")
+    assert process.returncode == 0, process.stderr
+    assert len({line.split()[0] for line in (tmp_path / "out" / "words.ctm").read_text().splitlines()}) == 21
+
+
 def test_words_nobody_can_pronounce_stop_training(mine: Path, speech3: Run, tiny: Sequence[str]) -> None:
     text = mine / "data" / "train" / "text"
     text.write_text(text.read_text().replace("SEVEN", "SEVENTY"))
