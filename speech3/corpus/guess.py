@@ -9,7 +9,7 @@ from pathlib import Path
 
 from speech3.corpus import convert, espeak
 from speech3.corpus.langdir import entries, read_utf8
-from speech3.corpus.pronounce import Phones, ipa_phones, letters, replace_rare, spelled_out
+from speech3.corpus.pronounce import Phones, ipa_phones, letters, read_in, replace_rare, spelled_out
 from speech3.errors import Speech3Error
 from speech3.io.progress import say
 
@@ -18,6 +18,7 @@ _LEAST_HEARD = 5  # a phone that training hears less often goes to one that is l
 _ENOUGH_PAIRS, _MOST_PAIRS = 50, 8000  # words in both, to learn a lexicon's phones from
 _BRACKETED = re.compile(r"[<\[({].*[>\])}]")  # <noise>, [laughter]
 _MANY_LETTERS = 200
+_FOREIGN = "reads it in the language "
 
 Table = dict[str, list[Phones]]
 
@@ -155,6 +156,13 @@ def _by_espeak(wanted: Sequence[str], counts: Mapping[str, int], lang: str) -> W
     voice = espeak.voice_of(lang)
     alone, reasons = _spoken(wanted, voice, stress=False)
     again, _ = _spoken([f"{word} {word}" for word in wanted], voice, stress=False)
+    foreign = sum(counts.get(word, 0) for word, why in reasons.items() if why.startswith(_FOREIGN))
+    if foreign > 0.5 * sum(counts.values()):
+        read = max(why for why in reasons.values() if why.startswith(_FOREIGN))
+        raise Speech3Error(
+            f"{foreign:,} of the {sum(counts.values()):,} words of the training text ({_script(counts)} letters) are not"
+            f" lang={lang}: espeak-ng {read}; give the language of the text"
+        )
     table: Table = {}
     for word in wanted:
         phones, twice = alone[word], again[f"{word} {word}"]
@@ -177,6 +185,8 @@ def _spoken(words: Sequence[str], voice: str, *, stress: bool) -> tuple[dict[str
             reasons[word] = "espeak-ng says nothing"
         elif spelled_out(groups, word):
             phones, reasons[word] = (), "espeak-ng only names its letters: another script?"
+        elif foreign := read_in(groups):
+            reasons[word] = f"{_FOREIGN}{foreign}"
         found[word] = phones
     return found, reasons
 

@@ -81,7 +81,13 @@ def spelled_out(symbols: Sequence[Sequence[str]], word: str) -> bool:
         return False
     ideographs = any(unicodedata.category(character) == "Lo" for character in word)
     named = len(symbols) == letters >= 2 and not ideographs
-    return named or sum(map(len, symbols)) > 5 * letters + 3
+    return named or sum(map(len, symbols)) > 3 * letters + 6
+
+
+def read_in(symbols: Sequence[Sequence[str]]) -> str:
+    """The language, if not the voice's own, in which espeak said all of a word; else the empty string."""
+    first = symbols[0][0] if symbols and symbols[0] else ""
+    return first[1:-1] if _SWITCH.fullmatch(first) else ""
 
 
 def letters(word: str) -> Phones:

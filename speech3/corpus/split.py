@@ -74,7 +74,7 @@ def _share_out(sizes: Mapping[str, float], shares: Mapping[str, float], seed: in
     names = sorted(sizes)
     for index in np.random.default_rng(seed).permutation(len(names)):
         name = names[index]
-        part = next((part for part in room if sizes[name] <= room[part]), rest)
+        part = next((part for part in room if sizes[name] <= room[part] + 1e-6), rest)
         members[part].append(name)
         if part != rest:
             room[part] -= sizes[name]

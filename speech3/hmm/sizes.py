@@ -1,7 +1,7 @@
 """How large the bootstrap's models should be for so much speech, where the config leaves it open (0).
 
-Powers of the number of frames through what was found best on three corpora (10 minutes to 2.2 hours): README of
-``recipes/any``. Kaldi's recipes for 5 to 100 hours lie near the same lines.
+Powers of the hours: below two hours through what was best for fsdd (a quarter of an hour: 80 leaves, 250 Gaussians,
+200 of monophones) and minilibri (2.24 hours: 800, 8,000, 1,000), above that as slowly as in Kaldi's recipes.
 """
 
 from speech3.config import HmmConfig
@@ -22,10 +22,14 @@ def sized(config: HmmConfig, frames: int, phones: int) -> HmmConfig:
         Of the lexicon: each needs a Gaussian for each state, and a leaf if it shares its root with no other.
     """
     hours = frames / _HOUR
-    mono = config.mono.gaussians or max(phones * STATES, min(1000, round(650 * hours**0.5)))
+    mono = config.mono.gaussians or max(phones * STATES, min(1000, round(545 * hours**0.75)))
     aligner = config.aligner.gaussians or max(phones * STATES, min(1000, round(400 * hours**0.5)))
-    leaves = config.tri.leaves or max(round(1.2 * phones * STATES), min(_LARGEST_LEAVES, round(450 * hours**0.7)))
-    gaussians = config.tri.gaussians or max(leaves, min(_LARGEST_GAUSSIANS, round(4000 * hours**0.85)))
+    leaves = config.tri.leaves or max(
+        round(1.2 * phones * STATES), round(min(_LARGEST_LEAVES, 360 * hours, 520 * hours**0.55))
+    )
+    gaussians = config.tri.gaussians or max(
+        leaves, round(min(_LARGEST_GAUSSIANS, 2500 * hours**1.45, 5000 * hours**0.6))
+    )
     return config.model_copy(
         update={
             "mono": config.mono.model_copy(update={"gaussians": mono}),

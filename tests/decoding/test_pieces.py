@@ -1,0 +1,51 @@
+"""Pieces joined into words, and silence between words only."""
+
+import kaldifst
+import numpy as np
+
+from speech3.decoding.fst import to_kaldifst
+from speech3.decoding.lexicon_fst import lexicon_fst
+from speech3.decoding.pieces import are_pieces, join_stretches, join_words
+from speech3.hmm.lexicon import Lexicon, Pronunciation
+from speech3.hmm.times import Stretch
+from speech3.hmm.tree import monophone_tree
+
+
+def test_joined() -> None:
+    assert join_words(("▁hel", "lo", "▁world")) == ("hello", "world")
+    assert join_words(("lo", "▁world")) == ("lo", "world")
+    assert join_words(()) == ()
+    assert are_pieces(("<eps>", "lo", "▁hel", "#0"))
+    assert not are_pieces(("<eps>", "LO", "#0"))
+
+
+def test_times_are_merged() -> None:
+    pieces = [Stretch(0.1, 0.3, "▁hel"), Stretch(0.3, 0.5, "lo"), Stretch(0.7, 0.9, "▁world")]
+    assert join_stretches(pieces) == [Stretch(0.1, 0.5, "hello"), Stretch(0.7, 0.9, "world")]
+
+
+def cost(fst: "kaldifst.StdVectorFst", ids: list[int]) -> float:
+    """Cost of the best way to read these phones, disambiguation symbols read as nothing."""
+    acceptor = kaldifst.make_linear_acceptor(ids)
+    best = kaldifst.shortest_path(kaldifst.compose(acceptor, fst))
+    if best.num_states == 0:
+        return float("inf")
+    found, _, _, weight = kaldifst.get_linear_symbol_sequence(best)
+    assert found
+    return float(weight.value)
+
+
+def test_no_silence_within_a_word_and_no_charge_for_that() -> None:
+    pieces = (Pronunciation("▁a", ("a",)), Pronunciation("b", ("b",)), Pronunciation("▁ab", ("c",)))
+    lexicon = Lexicon(pieces, silence_prob=0.2)
+    words = ("<eps>", "▁a", "b", "▁ab", "#0")
+    alike = monophone_tree(np.arange(len(lexicon.phones))).alike
+    fst = to_kaldifst(lexicon_fst(lexicon, words, alike)[0])
+    kaldifst.arcsort(fst, sort_type="ilabel")
+    sil, a, b, c = (lexicon.phone_ids[phone] for phone in ("SIL", "a", "b", "c"))
+    whole = cost(fst, [c])
+    assert abs(cost(fst, [a, b]) - whole) < 1e-5  # the same silences to choose: before and after
+    assert cost(fst, [a, sil, b]) == float("inf")
+    assert cost(fst, [sil, a, b, sil]) < float("inf")
+    assert cost(fst, [a, b, sil, a]) < float("inf")
+    assert cost(fst, [sil, b]) == float("inf")

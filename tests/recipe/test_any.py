@@ -1,0 +1,77 @@
+"""`speech3 recipe any` on a minute of synthesised Swahili: guessed words, pieces, the model used afterwards."""
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from speech3.corpus import espeak
+
+pytest.importorskip("espeakng_loader", reason="the espeak extra is not installed")
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+WORDS = ("mtoto", "anasoma", "kitabu", "leo", "mama", "samaki")
+TINY = (
+    "hmm.mono.phone_iterations=4", "hmm.mono.iterations=8", "hmm.aligner.phone_iterations=2",
+    "hmm.aligner.iterations=2", "hmm.tri.iterations=4", "training.max_epochs=2", "model=dnn_small", "model.width=64",
+    "jobs=1",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six voices, eight sentences of three words each."""
+    path, rng = tmp_path_factory.mktemp("any") / "swahili", np.random.default_rng(1)
+    path.mkdir()
+    lines: dict[str, list[str]] = {"wav.scp": [], "text": [], "utt2spk": []}
+    for speaker, variant in enumerate(("", "+f1", "+f2", "+f3", "+m1", "+m3")):
+        for number in range(8):
+            key, text = f"s{speaker}-{number}", " ".join(rng.choice(WORDS, 3))
+            said = espeak.synthesize(text, f"sw{variant}")
+            noise = 0.002 * rng.standard_normal(len(said.samples))
+            soundfile.write(path / f"{key}.wav", said.samples + noise, said.sample_rate_hz)
+            for name, value in (("wav.scp", f"{key}.wav"), ("text", text), ("utt2spk", f"s{speaker}")):
+                lines[name].append(f"{key} {value}\n")
+    for name, rows in lines.items():
+        (path / name).write_text("".join(rows))
+    return path
+
+
+@pytest.mark.parametrize("options", [("lang=sw",), ("units=sentencepiece", "pieces=40")])
+def test_from_a_directory_to_word_error_rates(source: Path, tmp_path: Path, speech3: Run, options: tuple[str]) -> None:
+    out = tmp_path / "out"
+    process = speech3("recipe", "any", "--source", source, "--out", out, *options, *TINY)
+    assert process.returncode == 0, process.stderr
+    rates = re.findall(r"^any (\w+) WER (\S+) \[", process.stdout, re.M)
+    assert [system for system, _ in rates] == ["mono", "tri", "dnn"]
+    assert float(rates[0][1]) < 50  # chance: above 80
+    if options == ("lang=sw",):
+        assert "6 of 6 words guessed by espeak-ng (sw): data/guessed.txt" in process.stderr
+    else:
+        assert "▁" in (out / "mono" / "graph" / "words.txt").read_text()
+    decoded = out / "decode" / "mono" / "test"
+    hypotheses = dict(line.partition(" ")[::2] for line in (decoded / "hyp.txt").read_text().splitlines())
+    timed: dict[str, list[str]] = {}
+    for line in (decoded / "hyp.ctm").read_text().splitlines():
+        timed.setdefault(line.split()[0], []).append(line.split()[4])
+    assert {key: " ".join(words) for key, words in timed.items()} == {k: text for k, text in hypotheses.items() if text}
+    assert "▁" not in "".join(hypotheses.values())
+    name = min(hypotheses)
+    process = speech3("transcribe", out / "mono", source / f"{name}.wav")
+    assert (process.returncode, process.stdout.strip()) == (0, hypotheses[name]), process.stderr
+
+
+def test_what_is_refused_before_anything_is_done(source: Path, tmp_path: Path, speech3: Run) -> None:
+    for options, message in (
+        (["lang=xx"], "lang=xx: espeak-ng does not know this language"),
+        ([], "no pronunciations: there is no lang/lexicon.txt; give the language"),
+        (["units=sentencepiece", "pieces=40", "lm.order=null", "lm.grammar=one-word"], "units=sentencepiece estimates"),
+    ):
+        process = speech3("recipe", "any", "--source", source, "--out", tmp_path / "out", *options)
+        assert process.returncode == 1
+        assert f"error: {message}" in process.stderr
+        assert not list((tmp_path / "out" / "data").glob("*"))
