@@ -8,7 +8,7 @@ import typer
 
 def command(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="the directory to write")],
-    directories: Annotated[list[Path], typer.Argument(metavar="DIR ...", help="two Kaldi data directories or more")],
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR", help="two Kaldi data directories or more")],
 ) -> None:
     """Put several data directories together; audio and features stay where they are.
 
