@@ -78,7 +78,8 @@ def prepare(
     further = langdir.arpa_words(given.arpa) if given.arpa else [word for sentence in sentences for word in sentence]
     wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(set(further))) if word not in langdir.NOT_WORDS)
     words = guess(tuple(wanted), counts, given.lexicon, lang, spelled=spelled)
-    _say_what_is_unknown(parts, words, open_vocabulary=units == "sentencepiece")
+    if units == "words":
+        _say_what_is_unknown(parts, words.known & set(further))
 
     lines = list(words.lines)
     if units == "sentencepiece":
@@ -150,10 +151,10 @@ def _sentences(path: Path) -> list[list[str]]:
     return found
 
 
-def _say_what_is_unknown(parts: Mapping[str, DataDir], words: Words, *, open_vocabulary: bool) -> None:
-    for name in () if open_vocabulary else ("dev", "test"):
+def _say_what_is_unknown(parts: Mapping[str, DataDir], vocabulary: frozenset[str]) -> None:
+    for name in ("dev", "test"):
         spoken = [word for u in parts[name].utterances.values() for word in (u.text or "").split()]
-        unknown = sum(word not in words.known for word in spoken)
+        unknown = sum(word not in vocabulary for word in spoken)
         if unknown:
             say(
                 f"  {name}: {unknown} of {len(spoken):,} words ({unknown / len(spoken):.1%}) are outside the vocabulary"

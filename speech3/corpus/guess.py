@@ -160,8 +160,8 @@ def _by_espeak(wanted: Sequence[str], counts: Mapping[str, int], lang: str) -> W
     if foreign > 0.5 * sum(counts.values()):
         read = max(why for why in reasons.values() if why.startswith(_FOREIGN))
         raise Speech3Error(
-            f"{foreign:,} of the {sum(counts.values()):,} words of the training text ({_script(counts)} letters) are not"
-            f" lang={lang}: espeak-ng {read}; give the language of the text"
+            f"{foreign:,} of the {sum(counts.values()):,} words of the training text ({_script(counts)} letters) are"
+            f" not lang={lang}: espeak-ng {read}; give the language of the text"
         )
     table: Table = {}
     for word in wanted:
