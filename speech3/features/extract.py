@@ -85,13 +85,13 @@ def extract(data: DataDir, out: Path, config: FeatureConfig, jobs: int = 0, *, c
         for unit in results:
             report.skipped.update(unit.skipped)
             report.silent += unit.silent
-            _check(data, report.skipped, complete=False)
+            _check(data, config, report.skipped, complete=False)
             for utterance, feats_TF in unit.features:
                 report.utterances += 1
                 report.frames += len(feats_TF)
                 report.values = feats_TF.shape[1]
                 yield utterance, feats_TF
-        _check(data, report.skipped, complete=True)
+        _check(data, config, report.skipped, complete=True)
 
     write_ark(out / "feats.ark", features(), out / "feats.scp", compress=compress)
     write_text(out / "features.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False))
@@ -125,9 +125,9 @@ def features_of(
         reasons.update(unit.skipped)
         if skipped is None and reasons:
             raise Speech3Error("\n".join(f"{data.path}: {reason}" for reason in reasons.values()))
-        _check(data, reasons, complete=False)
+        _check(data, config, reasons, complete=False)
         yield from unit.features
-    _check(data, reasons, complete=True)
+    _check(data, config, reasons, complete=True)
 
 
 def _units(data: DataDir, config: FeatureConfig) -> list[list[str]]:
@@ -144,8 +144,9 @@ def _part(data: DataDir, ids: list[str]) -> DataDir:
     utterances = {key: data.utterances[key] for key in ids}
     used = {utt.recording: data.recordings[utt.recording] for utt in utterances.values() if data.recordings}
     feats = {key: data.feats[key] for key in ids if key in data.feats}
-    speakers = {utt.speaker for utt in utterances.values()}
-    return DataDir(data.path, used, utterances, feats, {key: data.cmvn[key] for key in speakers & data.cmvn.keys()})
+    # A speaker whom cmvn.scp lacks stays one: no statistics at all would mean that there is no cmvn.scp.
+    cmvn = {utt.speaker: data.cmvn.get(utt.speaker, "") for utt in utterances.values()} if data.cmvn else {}
+    return DataDir(data.path, used, utterances, feats, cmvn)
 
 
 def _with_rate(data: DataDir, config: FeatureConfig) -> FeatureConfig:
@@ -227,9 +228,11 @@ def _dithered(wave_S: np.ndarray, utterance: str, dither: float) -> np.ndarray:
     return wave_S + np.float32(dither / SAMPLE_SCALE) * noise_S
 
 
-def _check(data: DataDir, skipped: dict[str, str], complete: bool) -> None:
+def _check(data: DataDir, config: FeatureConfig, skipped: dict[str, str], complete: bool) -> None:
     problem = "cannot be used" if complete else "so far cannot be used"
     remedy = f"`speech3 fix {data.path} OUT` writes a copy without those whose audio is at fault"
+    if config.kind == "given":
+        remedy = f"make the features again, or take these out with `speech3 subset {data.path} OUT`"
     check_bad(skipped, len(data.utterances), str(data.path), problem, remedy)
 
 

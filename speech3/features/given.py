@@ -42,7 +42,7 @@ def given_features(data: DataDir, config: FeatureConfig) -> tuple[list[tuple[str
 
 
 def _read(data: DataDir, location: str | None, name: str) -> np.ndarray:
-    if location is None:
+    if not location:
         raise Speech3Error(f"is not in {data.path / name}; add it, or remove the utterance")
     try:
         matrix = read_matrix(location, data.path)
