@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from speech3.corpus import convert, espeak
-from speech3.corpus.langdir import entries, read_utf8
+from speech3.corpus.langdir import entries, read_lexicon_text
 from speech3.corpus.pronounce import Phones, ipa_phones, letters, read_in, replace_rare, spelled_out
 from speech3.errors import Speech3Error
 from speech3.io.progress import say
@@ -192,7 +192,7 @@ def _spoken(words: Sequence[str], voice: str, *, stress: bool) -> tuple[dict[str
 
 
 def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> Words:
-    text = read_utf8(lexicon)
+    text = read_lexicon_text(lexicon)
     table = entries(text, lexicon)
     lines = text.splitlines()
     if "<unk>" not in table:

@@ -1,6 +1,10 @@
-"""What a user knows of the language: ``lang/`` with ``lexicon.txt`` or ``lexiconp.txt``, ``*.arpa[.gz]``, ``text``."""
+"""What a user knows of the language: ``lang/`` with ``lexicon.txt`` or ``lexiconp.txt``, ``*.arpa[.gz]``, ``text``.
+
+It may be a directory that Kaldi's prepare_lang.sh made: then the lexicon is ``phones/align_lexicon.txt``.
+"""
 
 import gzip
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +12,7 @@ from speech3.corpus.pronounce import Phones
 from speech3.errors import Speech3Error
 
 NOT_WORDS = frozenset({"<s>", "</s>", "<unk>", "<UNK>", "<eps>"})
+_ALIGN_LEXICON = "align_lexicon.txt"
 _KNOWN = "lexicon.txt or lexiconp.txt (word phone phone ...), one *.arpa or *.arpa.gz, text (one sentence a line)"
 
 
@@ -30,7 +35,8 @@ def find(directory: Path) -> LangDir:
     """
     if not directory.is_dir():
         return LangDir(None, None, None)
-    lexicons = [directory / name for name in ("lexiconp.txt", "lexicon.txt") if (directory / name).is_file()]
+    names = ("lexiconp.txt", "lexicon.txt", f"phones/{_ALIGN_LEXICON}")
+    lexicons = [directory / name for name in names if (directory / name).is_file()]
     arpas = sorted(path for path in directory.iterdir() if path.name.endswith((".arpa", ".arpa.gz")))
     text = directory / "text"
     if len(arpas) > 1:
@@ -38,7 +44,7 @@ def find(directory: Path) -> LangDir:
             f"{directory}: holds {len(arpas)} language models ({', '.join(path.name for path in arpas)}); leave one"
         )
     if not (lexicons or arpas or text.is_file()):
-        kaldi = "; this is a compiled lang directory of Kaldi: give the lexicon.txt that it was made from"
+        kaldi = f"; this is a lang directory of Kaldi without phones/{_ALIGN_LEXICON}: give its lexicon.txt"
         hint = kaldi if (directory / "phones.txt").exists() else "; or remove the directory"
         raise Speech3Error(f"{directory}: holds none of {_KNOWN}{hint}")
     return LangDir(
@@ -60,6 +66,28 @@ def read_utf8(path: Path) -> str:
         raise Speech3Error(f"{path}: not UTF-8 text ({error}); convert it, for instance with iconv") from error
     except OSError as error:
         raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def read_lexicon_text(path: Path) -> str:
+    """Lines ``word phone ...`` of a lexicon; of Kaldi's align_lexicon.txt without places in the word and silences.
+
+    Raises
+    ------
+    Speech3Error
+        As `read_utf8`.
+    """
+    text = read_utf8(path)
+    if path.name != _ALIGN_LEXICON:
+        return text
+    positions = (path.parent / "word_boundary.txt").exists()
+    silence = path.parent / "optional_silence.txt"
+    silences = read_utf8(silence).split() if silence.exists() else []
+    lines = []
+    for word, _, *phones in (line.split() for line in text.splitlines() if len(line.split()) > 2):
+        bare = [re.sub(r"_[BIES]$", "", phone) if positions else phone for phone in phones]
+        if word != "<eps>" and bare != silences:
+            lines.append(" ".join([word, *bare]))
+    return "\n".join(lines)
 
 
 def entries(text: str, path: Path) -> dict[str, list[Phones]]:

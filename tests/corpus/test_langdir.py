@@ -1,0 +1,28 @@
+"""`lang/` as Kaldi's prepare_lang.sh leaves it."""
+
+from pathlib import Path
+
+import pytest
+
+from speech3.corpus import langdir
+from speech3.errors import Speech3Error
+
+ALIGN = "<eps> <eps> SIL\n!SIL !SIL SIL_S\n<UNK> <UNK> SPN_S\na a AH_S\na a EY_S\nabout about AH_B B_I AW_I T_E\n"
+
+
+def test_a_compiled_lang_directory_is_a_lexicon(tmp_path: Path) -> None:
+    (tmp_path / "phones").mkdir()
+    for name, text in (("align_lexicon", ALIGN), ("word_boundary", "SIL nonword\n"), ("optional_silence", "SIL\n")):
+        (tmp_path / "phones" / f"{name}.txt").write_text(text)
+    (tmp_path / "phones.txt").write_text("<eps> 0\n")
+    lexicon = langdir.find(tmp_path).lexicon
+    assert lexicon == tmp_path / "phones" / "align_lexicon.txt"
+    text = langdir.read_lexicon_text(lexicon)
+    assert langdir.entries(text, lexicon) == {
+        "<UNK>": [("SPN",)], "a": [("AH",), ("EY",)], "about": [("AH", "B", "AW", "T")]
+    }  # fmt: skip
+    (tmp_path / "phones" / "word_boundary.txt").unlink()  # phones without places may be called so
+    assert "about AH_B B_I AW_I T_E" in langdir.read_lexicon_text(lexicon)
+    lexicon.unlink()
+    with pytest.raises(Speech3Error, match=r"lang directory of Kaldi without phones/align_lexicon\.txt"):
+        langdir.find(tmp_path)
