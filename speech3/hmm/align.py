@@ -1,7 +1,7 @@
 """Forced alignment of a whole data set, and its outputs: pdfs, phones and words, for Kaldi, Praat and people."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +9,14 @@ import numpy as np
 from speech3.errors import Speech3Error, check_bad
 from speech3.hmm import passes
 from speech3.hmm.alignment import Alignment
+from speech3.hmm.confidence import Confidence, confidence
 from speech3.hmm.lexicon import UNKNOWN, Lexicon
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import Scorer
-from speech3.hmm.times import FrameClock, phone_stretches, word_stretches, write_ctm, write_textgrid
+from speech3.hmm.pieces import Piece, joined
+from speech3.hmm.times import FrameClock, file_name, phone_stretches, word_stretches, write_ctm, write_textgrid
 from speech3.hmm.vocabulary import check_vocabulary
-from speech3.hmm.workers import Workers
+from speech3.hmm.workers import Share, Workers
 from speech3.io.ark import write_ark
 from speech3.io.atomic import write_text
 
@@ -58,6 +60,16 @@ def usable_transcripts(texts: Mapping[str, str | None], lexicon: Lexicon, uttera
     return Transcripts(words, bad)
 
 
+@dataclass(frozen=True)
+class Aligned:
+    """The alignments of a data set, in order; utterances without one, and why; those that took the retry beam."""
+
+    alignments: dict[str, Alignment] = field(default_factory=dict)
+    bad: dict[str, str] = field(default_factory=dict)
+    retried: set[str] = field(default_factory=set)
+    confidences: dict[str, Confidence] = field(default_factory=dict)  # empty if they were not asked for
+
+
 def align(
     hmm: Hmm,
     scorer: Scorer,
@@ -76,16 +88,69 @@ def align(
     Speech3Error
         More than 5 % of the utterances are bad.
     """
-    found: dict[str, Alignment] = {}
-    bad = dict(transcripts.bad)
+    found = _align(hmm, scorer, transcripts, feats, (beam, retry_beam), jobs, acoustic_scale, scored=False)
+    check_bad(found.bad, len(transcripts.words) + len(transcripts.bad), "alignment")
+    return found.alignments, found.bad
+
+
+def align_scored(
+    hmm: Hmm,
+    scorer: Scorer,
+    transcripts: Transcripts,
+    feats: Mapping[str, np.ndarray],
+    *,
+    beam: float,
+    retry_beam: float,
+    jobs: int,
+    acoustic_scale: float = 0.1,
+) -> Aligned:
+    """`align` with confidences, which take the likelihoods of all pdfs; many bad utterances are no error here."""
+    return _align(hmm, scorer, transcripts, feats, (beam, retry_beam), jobs, acoustic_scale, scored=True)
+
+
+def _align(
+    hmm: Hmm,
+    scorer: Scorer,
+    transcripts: Transcripts,
+    feats: Mapping[str, np.ndarray],
+    beams: tuple[float, float],
+    jobs: int,
+    acoustic_scale: float,
+    scored: bool,
+) -> Aligned:
+    parts: list[Aligned] = []
     if transcripts.words:
         with Workers(transcripts.words, feats, jobs) as workers:
-            for part in workers.run(passes.realign, hmm, scorer, beam, retry_beam, acoustic_scale):
-                bad.update(part)
-            for share in workers.run(passes.alignments):
-                found.update(share)
-    check_bad(bad, len(transcripts.words) + len(transcripts.bad), "alignment")
-    return dict(sorted(found.items())), bad
+            parts = workers.run(_align_share, hmm, scorer, beams, acoustic_scale, scored)
+    whole = Aligned({}, dict(transcripts.bad))
+    for part in parts:
+        whole.bad.update(part.bad)
+        whole.retried.update(part.retried)
+    for utterance in sorted(name for part in parts for name in part.alignments):
+        part = next(part for part in parts if utterance in part.alignments)
+        whole.alignments[utterance] = part.alignments[utterance]
+        if scored:
+            whole.confidences[utterance] = part.confidences[utterance]
+    return whole
+
+
+def _align_share(
+    share: Share, hmm: Hmm, scorer: Scorer, beams: tuple[float, float], acoustic_scale: float, scored: bool
+) -> Aligned:
+    done = Aligned()
+    for utterance in share.words:
+        one = Share({utterance: share.words[utterance]}, share.feats)  # its HMM is not needed a second time
+        found = passes.align_one(one, utterance, hmm, scorer, beams[:1], acoustic_scale)
+        if isinstance(found, str):
+            found = passes.align_one(one, utterance, hmm, scorer, beams[1:], acoustic_scale)
+            done.retried.add(utterance)
+        if isinstance(found, str):
+            done.bad[utterance] = found
+            continue
+        done.alignments[utterance] = found
+        if scored:
+            done.confidences[utterance] = confidence(found, hmm, scorer.loglikes(share.feats[utterance]))
+    return done
 
 
 def write_alignments(
@@ -98,23 +163,37 @@ def write_alignments(
     durations_s: Mapping[str, float] | None = None,
     bad: Mapping[str, str] | None = None,
     textgrids: bool = True,
+    confidences: Mapping[str, Confidence] | None = None,
+    pieces: Mapping[str, Piece] | None = None,
 ) -> None:
     """Write ``ali.ark`` (Kaldi int32 vectors of pdfs), ``phones.ctm``, ``words.ctm``, ``textgrid/`` and ``bad.txt``.
 
-    Words outside the lexicon keep their own spelling in the CTM, though they were aligned as `<unk>`.
+    Words outside the lexicon keep their own spelling in the CTM, though they were aligned as `<unk>`. Times count from
+    the beginning of the utterance: of the segment, where the data directory has `segments`.
+
+    Parameters
+    ----------
+    confidences
+        Become the sixth column of both CTM files.
+    pieces
+        Of long recordings: their alignments, texts and durations are given by piece, and so is ``ali.ark``; CTM and
+        TextGrid are of the whole recording, and leave out what no piece covers.
     """
     out.mkdir(parents=True, exist_ok=True)
-    durations = durations_s or {}
-    phones = {u: phone_stretches(a, hmm.lexicon, clock, durations.get(u)) for u, a in alignments.items()}
+    durations, sure = durations_s or {}, confidences or {}
+    phones = {u: phone_stretches(a, hmm.lexicon, clock, durations.get(u), sure.get(u)) for u, a in alignments.items()}
     words = {
-        u: word_stretches(a, (texts.get(u) or UNKNOWN).split(), clock, durations.get(u)) for u, a in alignments.items()
+        u: word_stretches(a, (texts.get(u) or UNKNOWN).split(), clock, durations.get(u), sure.get(u))
+        for u, a in alignments.items()
     }
+    if pieces:
+        phones, words = joined(phones, pieces, clock), joined(words, pieces, clock)
     write_ark(out / "ali.ark", ((u, a.pdfs(hmm)) for u, a in alignments.items()))
     write_ctm(out / "phones.ctm", phones)
     write_ctm(out / "words.ctm", words)
     if textgrids:
-        for utterance in alignments:
-            tiers = {"words": words[utterance], "phones": phones[utterance]}
-            name = utterance.replace("/", "_")
-            write_textgrid(out / "textgrid" / f"{name}.TextGrid", tiers, phones[utterance][-1].end_s)
+        for utterance, tier in phones.items():
+            end_s = max(durations.get(utterance, 0.0), tier[-1].end_s)
+            tiers = {"words": words[utterance], "phones": tier}
+            write_textgrid(out / "textgrid" / f"{file_name(utterance)}.TextGrid", tiers, end_s)
     write_text(out / "bad.txt", "".join(f"{u} {reason}\n" for u, reason in sorted((bad or {}).items())))

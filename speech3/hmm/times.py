@@ -1,5 +1,7 @@
 """From frames to seconds: labelled stretches of time, read off alignments, written for other programs."""
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,18 +10,25 @@ import numpy as np
 
 from speech3.config import FeatureConfig
 from speech3.hmm.alignment import Alignment
+from speech3.hmm.confidence import Confidence
 from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.transcript import NO_WORD
 from speech3.io.atomic import write_text
 
+_LONGEST_NAME = 200  # bytes; most file systems take 255, and `.TextGrid` comes after it
+
 
 @dataclass(frozen=True)
 class Stretch:
-    """A phone or a word, from `start_s` to `end_s` seconds after the utterance's beginning."""
+    """A phone or a word, from `start_s` to `end_s` seconds after the utterance's beginning.
+
+    `confidence`, where it is known, is that of `hmm.confidence`.
+    """
 
     start_s: float
     end_s: float
     label: str
+    confidence: float | None = None
 
 
 @dataclass(frozen=True)
@@ -48,16 +57,25 @@ def frame_clock(config: FeatureConfig) -> FrameClock:
 
 
 def phone_stretches(
-    alignment: Alignment, lexicon: Lexicon, clock: FrameClock, duration_s: float | None = None
+    alignment: Alignment,
+    lexicon: Lexicon,
+    clock: FrameClock,
+    duration_s: float | None = None,
+    confidence: Confidence | None = None,
 ) -> list[Stretch]:
-    """Every phone and silence of an alignment, without gaps."""
-    edges = clock.edges(alignment.starts, duration_s)
-    labels = [lexicon.phones[phone - 1] for phone in alignment.phones]
-    return [Stretch(float(a), float(b), label) for a, b, label in zip(edges[:-1], edges[1:], labels, strict=True)]
+    """Every phone and silence of an alignment, without gaps; phones without their place in the word."""
+    edges = clock.edges(alignment.starts, duration_s).tolist()
+    labels = [lexicon.base_phone(lexicon.phones[phone - 1]) for phone in alignment.phones]
+    sure = [None] * len(labels) if confidence is None else confidence.phones_S.tolist()
+    return [Stretch(a, b, label, c) for a, b, label, c in zip(edges[:-1], edges[1:], labels, sure, strict=True)]
 
 
 def word_stretches(
-    alignment: Alignment, words: Sequence[str], clock: FrameClock, duration_s: float | None = None
+    alignment: Alignment,
+    words: Sequence[str],
+    clock: FrameClock,
+    duration_s: float | None = None,
+    confidence: Confidence | None = None,
 ) -> list[Stretch]:
     """Every word of an alignment; silence is left out."""
     edges, stretches = clock.edges(alignment.starts, duration_s), []
@@ -67,27 +85,42 @@ def word_stretches(
     for begin, end in zip(first, last, strict=True):
         index = int(alignment.words[begin])
         if index != NO_WORD:
-            stretches.append(Stretch(float(edges[begin]), float(edges[end]), words[index]))
+            sure = None if confidence is None else float(confidence.words_W[index])
+            stretches.append(Stretch(float(edges[begin]), float(edges[end]), words[index], sure))
     return stretches
 
 
 def write_ctm(path: Path | str, tracks: Mapping[str, Sequence[Stretch]]) -> None:
-    """Write NIST CTM: ``utterance channel start duration label``."""
+    """Write NIST CTM: ``utterance channel start duration label``, then the confidence where it is known."""
     lines = [
-        f"{utterance} 1 {s.start_s:.3f} {s.end_s - s.start_s:.3f} {s.label}\n"
+        f"{utterance} 1 {s.start_s:.3f} {s.end_s - s.start_s:.3f} {s.label}{_sixth(s)}\n"
         for utterance, stretches in tracks.items()
         for s in stretches
     ]
     write_text(path, "".join(lines))
 
 
+def _sixth(stretch: Stretch) -> str:
+    return "" if stretch.confidence is None else f" {stretch.confidence:.3f}"
+
+
 def read_ctm(path: Path | str) -> dict[str, list[Stretch]]:
-    """Read what `write_ctm` wrote."""
+    """Read what `write_ctm` wrote, or another CTM with or without confidences."""
     tracks: dict[str, list[Stretch]] = {}
     for line in Path(path).read_text(encoding="utf-8").splitlines():
-        utterance, _, start, duration, label = line.split(maxsplit=4)
-        tracks.setdefault(utterance, []).append(Stretch(float(start), float(start) + float(duration), label))
+        utterance, _, start, duration, label, *rest = line.split()
+        sure = float(rest[0]) if rest else None
+        tracks.setdefault(utterance, []).append(Stretch(float(start), float(start) + float(duration), label, sure))
     return tracks
+
+
+def file_name(utterance: str) -> str:
+    """A file name for an utterance, another for every utterance; what no file system takes is written ``%2F``."""
+    name = re.sub(r'[/\\:*?"<>|%\x00-\x1f]|^\.', lambda match: f"%{ord(match[0]):02X}", utterance)
+    if len(name.encode()) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.blake2b(utterance.encode(), digest_size=8).hexdigest()
+    return name.encode()[: _LONGEST_NAME - 20].decode(errors="ignore") + f"%{digest}"
 
 
 def write_textgrid(path: Path | str, tiers: Mapping[str, Sequence[Stretch]], duration_s: float) -> None:

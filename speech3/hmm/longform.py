@@ -1,0 +1,234 @@
+"""An hour of speech and its transcript become utterances: which words are said where, and where to cut.
+
+`hmm.longsearch` finds the words. What it found is put in order here: the chain of words that is heaviest in frames and
+keeps the transcript's order stays; lone words between stretches of garbage go; words in a gap about as long as they are
+stay, to be aligned with their neighbours. The recording is then cut at pauses into pieces that the usual aligner takes
+as utterances: it has the last word on every time (the two passes of Kaldi's segment_long_utterances.sh and of Moreno
+et al. 1998, "A recursive algorithm for the forced alignment of very long audio segments").
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from speech3.config import FeatureConfig
+from speech3.errors import Speech3Error
+from speech3.hmm.lexicon import UNKNOWN
+from speech3.hmm.longsearch import Found, find_words
+from speech3.hmm.model import Hmm
+from speech3.hmm.passes import Scorer
+from speech3.hmm.pieces import Piece, local_features
+from speech3.hmm.transcript import transcript_graph
+
+LONG_S = 60.0  # an utterance longer than this is searched and cut
+PIECE_S, LONGEST_PIECE_S = 20.0, 30.0
+_SHORTEST_PIECE_S = 5.0  # while there are pauses to choose from
+_CHUNK_S = 20.0  # scored and normalised at once in the search
+_SLOWEST, _FASTEST = 0.05, 10.0  # words a second that are still a transcript of the recording
+_LEAST_FOUND = 0.2  # of the words; with less it is a transcript of something else
+_APART_S = 2.0  # a pause between neighbouring words that is no longer one utterance
+_ROW = 4  # words in a row that are believed without neighbours
+_SLOW_WORD_S, _FAST_WORD_S = 1.2, 0.12  # a word that was not found may take so long
+_MOST_UNFOUND = 40  # words in one gap
+_MARGIN_S = 0.3  # of sound kept around a stretch of words
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What one side has and the other lacks: frames without words, or words without sound."""
+
+    start: int
+    end: int
+    words: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The pieces of a recording, in order, and what is in none of them."""
+
+    pieces: tuple[Piece, ...]
+    gaps: tuple[Gap, ...]
+    words: int
+
+    @property
+    def found(self) -> int:
+        """Words that are in a piece."""
+        return sum(len(piece.words) for piece in self.pieces)
+
+
+def check_rate(words: int, duration_s: float) -> None:
+    """Refuse a transcript that nobody can have spoken in that time.
+
+    Raises
+    ------
+    Speech3Error
+    """
+    if words < _SLOWEST * duration_s:
+        raise Speech3Error(
+            f"{words} words for {duration_s:,.0f} s of sound, one in {duration_s / max(words, 1):.0f} s: no transcript of"
+            " the whole recording; give all its words, or cut out the part that they belong to (a line in `segments`)"
+        )
+    if words > _FASTEST * duration_s:
+        raise Speech3Error(
+            f"{words:,} words for {duration_s:,.0f} s of sound, {words / duration_s:.0f} a second: nobody speaks so fast;"
+            " give the words of this recording only"
+        )
+
+
+def lay_out(
+    hmm: Hmm, scorer: Scorer, utterance: str, words: Sequence[str], feats_TF: np.ndarray, config: FeatureConfig,
+    acoustic_scale: float = 0.1,
+) -> Layout:  # fmt: skip
+    """Find the words of a long utterance, and cut it into pieces of at most `LONGEST_PIECE_S`, mostly `PIECE_S`.
+
+    Parameters
+    ----------
+    words
+        All in the lexicon, see `Lexicon.known`.
+    feats_TF
+        float32, as extracted with `config`.
+
+    Raises
+    ------
+    Speech3Error
+        The transcript cannot be that of the recording: far too short or too long, or hardly a word is found.
+    """
+    rate = 1000 / config.frame_shift
+    check_rate(len(words), len(feats_TF) / rate)
+    graph = transcript_graph(hmm, words)
+
+    def scores() -> Iterator[np.ndarray]:
+        step = round(_CHUNK_S * rate)
+        for start in range(0, len(feats_TF), step):
+            end = min(start + step, len(feats_TF))
+            yield scorer.loglikes(local_features(feats_TF, start, end, config))
+
+    found = in_order(find_words(graph, hmm, scores(), acoustic_scale), len(words))
+    found = [f for f in found if words[f.word] != UNKNOWN]  # spoken noise fits anything: its neighbours say where it is
+    stretches = _stretches(found, len(words), len(feats_TF), rate)
+    if sum(len(inside) for _, inside in stretches) < _LEAST_FOUND * len(words):
+        raise Speech3Error(
+            f"only {sum(len(inside) for _, inside in stretches):,} of the {len(words):,} words of the transcript were"
+            f" found in {len(feats_TF) / rate:,.0f} s of sound: it is the transcript of another recording, or in"
+            " another language than the model's"
+        )
+    pieces: list[Piece] = []
+    for number, (stretch, inside) in enumerate(stretches):
+        after = pieces[-1].end if pieces else 0
+        before = stretches[number + 1][0][0].start if number + 1 < len(stretches) else len(feats_TF)
+        pieces += _cut(utterance, stretch, inside, after, before, len(feats_TF), rate)
+    return Layout(tuple(pieces), tuple(_gaps(pieces, len(words), len(feats_TF), rate)), len(words))
+
+
+def in_order(found: Sequence[Found], words: int) -> list[Found]:
+    """The chain of found words, in the order of time and of the transcript, that covers the most frames."""
+    heaviest = np.zeros(words + 1)  # of chains whose last word is before this one
+    last = np.full(words + 1, -1)
+    before = np.full(len(found), -1)
+    for number, f in enumerate(found):
+        weight, before[number] = heaviest[f.word] + f.end - f.start, last[f.word]
+        better = f.word + 1 + np.flatnonzero(heaviest[f.word + 1 :] < weight)
+        heaviest[better], last[better] = weight, number
+    chain, number = [], int(last[words])
+    while number >= 0:
+        chain.append(found[number])
+        number = int(before[number])
+    return chain[::-1]
+
+
+_Stretch = tuple[list[Found], tuple[int, ...]]  # words found without a break, and all words between the first and last
+
+
+def _stretches(found: Sequence[Found], words: int, frames: int, rate: float) -> list[_Stretch]:
+    while True:
+        rows: list[list[Found]] = []
+        for f in found:
+            if rows and _together(rows[-1][-1], f, rate):
+                rows[-1].append(f)
+            else:
+                rows.append([f])
+        kept = [row for row in rows if len(row) >= min(_ROW, words)]
+        if len(kept) == len(rows):
+            return [(row, _inside(row, rate)) for row in rows]
+        found = [f for row in kept for f in row]
+
+
+def _together(a: Found, b: Found, rate: float) -> bool:
+    """Are the words between two found words (or none) said in the time between them?"""
+    unfound, gap_s = b.word - a.word - 1, (b.start - a.end) / rate
+    if not unfound:
+        return gap_s <= _APART_S
+    return unfound <= _MOST_UNFOUND and gap_s <= max(_APART_S, unfound * _SLOW_WORD_S)
+
+
+def _inside(row: Sequence[Found], rate: float) -> tuple[int, ...]:
+    """Words of a stretch: those found, and those between for which there is time."""
+    inside = [row[0].word]
+    for a, b in zip(row[:-1], row[1:], strict=True):
+        unfound = range(a.word + 1, b.word)
+        if (b.start - a.end) / rate >= len(unfound) * _FAST_WORD_S:
+            inside += unfound
+        inside.append(b.word)
+    return tuple(inside)
+
+
+def _cut(
+    utterance: str, row: Sequence[Found], inside: Sequence[int], after: int, before: int, frames: int, rate: float
+) -> list[Piece]:
+    """Cut a stretch at the longest pauses that leave pieces of the length wanted; never where words were not found."""
+    margin = round(_MARGIN_S * rate)
+    start = max(after, row[0].start - min(margin, max(0, row[0].start - after) // 2))
+    last = min(frames, row[-1].end + min(margin, max(0, before - row[-1].end) // 2))
+    place = {word: number for number, word in enumerate(inside)}
+    pauses = [(a, b) for a, b in zip(row[:-1], row[1:], strict=True) if place[b.word] == place[a.word] + 1]
+    pieces, first = [], 0
+    while last - start > PIECE_S * rate:
+        chosen = _pause(pauses, start, rate)
+        if chosen is None:
+            break
+        a, b = chosen
+        end = (a.end + b.start) // 2
+        pieces.append(Piece(utterance, start, end, tuple(inside[first : place[b.word]])))
+        start, first = end, place[b.word]
+    return [*pieces, Piece(utterance, start, last, tuple(inside[first:]))]
+
+
+def _pause(pauses: Sequence[tuple[Found, Found]], start: int, rate: float) -> tuple[Found, Found] | None:
+    """The longest pause within reach; later ones if there is none; None if there is none to the end."""
+    for shortest_s, longest_s in ((_SHORTEST_PIECE_S, PIECE_S), (_SHORTEST_PIECE_S, LONGEST_PIECE_S), (1.0, np.inf)):
+        reach = [p for p in pauses if shortest_s * rate <= (p[0].end + p[1].start) / 2 - start <= longest_s * rate]
+        if reach and longest_s == np.inf:
+            return reach[0]
+        longest = max(reach, key=lambda p: p[1].start - p[0].end, default=None)
+        if longest and (longest_s > PIECE_S or longest[1].start - longest[0].end >= 0.1 * rate):
+            return longest
+    return None
+
+
+def _gaps(pieces: Sequence[Piece], words: int, frames: int, rate: float) -> Iterator[Gap]:
+    """What lies between the pieces, before the first and after the last; sound only if it is longer than a pause.
+
+    Words for which there was no time within a piece stand in the gap before it.
+    """
+    inside = {word for piece in pieces for word in piece.words}
+    at, next_word = 0, 0
+    for start, end, last in [*((p.start, p.end, p.words[-1]) for p in pieces), (frames, frames, words)]:
+        missing = tuple(word for word in range(next_word, last) if word not in inside)
+        if missing or start - at > _APART_S * rate:
+            yield Gap(at, start, missing)
+        at, next_word = end, last + 1
+
+
+def piece_names(pieces: Sequence[Piece], rate: float) -> dict[str, Piece]:
+    """Name pieces as Kaldi names segments: the utterance, beginning and end in hundredths of a second."""
+    return {
+        f"{piece.utterance}-{round(100 * piece.start / rate):07d}-{round(100 * piece.end / rate):07d}": piece
+        for piece in pieces
+    }
+
+
+def piece_texts(pieces: Mapping[str, Piece], texts: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The transcript of each piece."""
+    spelled = {piece.utterance: (texts[piece.utterance] or "").split() for piece in pieces.values()}
+    return {name: " ".join(spelled[piece.utterance][word] for word in piece.words) for name, piece in pieces.items()}
