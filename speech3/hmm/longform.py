@@ -7,8 +7,9 @@ as utterances: it has the last word on every time (the two passes of Kaldi's seg
 et al. 1998, "A recursive algorithm for the forced alignment of very long audio segments").
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -66,13 +67,13 @@ def check_rate(words: int, duration_s: float) -> None:
     """
     if words < _SLOWEST * duration_s:
         raise Speech3Error(
-            f"{words} words for {duration_s:,.0f} s of sound, one in {duration_s / max(words, 1):.0f} s: no transcript of"
-            " the whole recording; give all its words, or cut out the part that they belong to (a line in `segments`)"
+            f"{words} words for {duration_s:,.0f} s of sound, one in {duration_s / max(words, 1):.0f} s: no transcript"
+            " of the whole recording; give all words, or cut out the part that they belong to (a line of `segments`)"
         )
     if words > _FASTEST * duration_s:
         raise Speech3Error(
-            f"{words:,} words for {duration_s:,.0f} s of sound, {words / duration_s:.0f} a second: nobody speaks so fast;"
-            " give the words of this recording only"
+            f"{words:,} words for {duration_s:,.0f} s of sound, {words / duration_s:.0f} a second: nobody speaks so"
+            " fast; give the words of this recording only"
         )
 
 
@@ -165,7 +166,7 @@ def _together(a: Found, b: Found, rate: float) -> bool:
 def _inside(row: Sequence[Found], rate: float) -> tuple[int, ...]:
     """Words of a stretch: those found, and those between for which there is time."""
     inside = [row[0].word]
-    for a, b in zip(row[:-1], row[1:], strict=True):
+    for a, b in pairwise(row):
         unfound = range(a.word + 1, b.word)
         if (b.start - a.end) / rate >= len(unfound) * _FAST_WORD_S:
             inside += unfound
@@ -181,7 +182,7 @@ def _cut(
     start = max(after, row[0].start - min(margin, max(0, row[0].start - after) // 2))
     last = min(frames, row[-1].end + min(margin, max(0, before - row[-1].end) // 2))
     place = {word: number for number, word in enumerate(inside)}
-    pauses = [(a, b) for a, b in zip(row[:-1], row[1:], strict=True) if place[b.word] == place[a.word] + 1]
+    pauses = [(a, b) for a, b in pairwise(row) if place[b.word] == place[a.word] + 1]
     pieces, first = [], 0
     while last - start > PIECE_S * rate:
         chosen = _pause(pauses, start, rate)
@@ -220,7 +221,7 @@ def _gaps(pieces: Sequence[Piece], words: int, frames: int, rate: float) -> Iter
         at, next_word = end, last + 1
 
 
-def piece_names(pieces: Sequence[Piece], rate: float) -> dict[str, Piece]:
+def piece_names(pieces: Iterable[Piece], rate: float) -> dict[str, Piece]:
     """Name pieces as Kaldi names segments: the utterance, beginning and end in hundredths of a second."""
     return {
         f"{piece.utterance}-{round(100 * piece.start / rate):07d}-{round(100 * piece.end / rate):07d}": piece

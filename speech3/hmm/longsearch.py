@@ -103,9 +103,9 @@ class _Search:
         garbage_T = self.scale * (loglikes_TP.max(1) - np.float32(GARBAGE) * spread_T)
         _advance(
             loglikes_TP, garbage_T.astype(np.float32), self.pdf, self.word, self.stay, self.leave, self.ptr,
-            self.target, self.logp, self.ends, self.entries, self.entry_ptr, self.tokens, self.scores, self.active, self.memo,
-            self.records, self.now, self.garbage, self.scale, np.float32(ENTER * way), np.float32(JUMP * way),
-            np.float32(BEAM * way),
+            self.target, self.logp, self.ends, self.entries, self.entry_ptr, self.tokens, self.scores, self.active,
+            self.memo, self.records, self.now, self.garbage, self.scale, np.float32(ENTER * way),
+            np.float32(JUMP * way), np.float32(BEAM * way),
         )  # fmt: skip
 
     def result(self) -> list[Found]:

@@ -1,0 +1,241 @@
+"""Forced alignment of a data directory as a whole: what `speech3 align` does and leaves behind."""
+
+import functools
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from speech3.config import FeatureConfig
+from speech3.corpus.datadir import DataDir, Utterance, write_datadir
+from speech3.corpus.guess import guess
+from speech3.corpus.lengths import lengths_s
+from speech3.decoding.apply import features_for, tell
+from speech3.decoding.recognizer import ALIGNMENT_SCALE, BEAM, RETRY_BEAM, Recognizer
+from speech3.errors import Speech3Error, check_bad
+from speech3.hmm.align import Aligned, Transcripts, align_scored, usable_transcripts, write_alignments
+from speech3.hmm.lexicon import Lexicon, Pronunciation, read_lexicon
+from speech3.hmm.longform import LONG_S, Layout, lay_out, piece_names, piece_texts
+from speech3.hmm.model import Hmm
+from speech3.hmm.oov import unknown_words, with_words
+from speech3.hmm.passes import Scorer
+from speech3.hmm.pieces import Piece, PieceFeats
+from speech3.hmm.suspicious import Suspicion, suspicions
+from speech3.hmm.times import FrameClock, frame_clock
+from speech3.hmm.vocabulary import check_vocabulary
+from speech3.io.atomic import write_text
+from speech3.io.parallel import parallel_map
+from speech3.io.progress import say
+
+_FIRST = 5  # utterances named for a word
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an alignment came to.
+
+    Attributes
+    ----------
+    aligned
+        Of utterances, and of the pieces of long ones.
+    layouts
+        Of the long ones.
+    unknown
+        Utterances of each word that the lexicon lacks.
+    """
+
+    aligned: Aligned
+    layouts: dict[str, Layout]
+    suspicious: list[Suspicion]
+    unknown: dict[str, list[str]]
+
+
+def align_datadir(
+    recognizer: Recognizer, data: DataDir, out: Path, jobs: int, *, lexicon: Path | None = None, lang: str | None = None
+) -> Outcome:
+    """Align every utterance with its transcript, and write everything that stands in the help of `speech3 align`.
+
+    Parameters
+    ----------
+    lexicon
+        Pronunciations of words that the model lacks, in its phones.
+    lang
+        espeak-ng's code of the language: it pronounces the words that are still lacking.
+
+    Raises
+    ------
+    Speech3Error
+        The transcripts are not of the lexicon's words; more than 5 % of the utterances are bad (after everything was
+        written: the lists say which).
+    """
+    texts = {key: utterance.text for key, utterance in data.utterances.items()}
+    recognizer = _more_words(recognizer, texts, lexicon, lang, out)
+    check_vocabulary(texts, recognizer.hmm.lexicon)  # before hours of audio are read
+    feats, skipped = features_for(recognizer, data, jobs, out)
+    durations = lengths_s(data.subset(feats))
+    transcripts = usable_transcripts(texts, recognizer.hmm.lexicon, feats)
+    transcripts.bad.update(skipped)
+    layouts = _lay_out(recognizer, transcripts, feats, durations, jobs)
+    config = recognizer.features
+    pieces = piece_names((piece for layout in layouts.values() for piece in layout.pieces), 1000 / config.frame_shift)
+    texts |= piece_texts(pieces, texts)
+    clock = frame_clock(config)
+    for name, piece in pieces.items():
+        transcripts.words[name] = recognizer.hmm.lexicon.known((texts[name] or "").split())
+        begin_s, end_s = piece.times_s(clock)
+        durations[name] = min(end_s, durations.get(piece.utterance, end_s)) - begin_s
+    aligned = align_scored(
+        recognizer.hmm, recognizer.scorer, transcripts, PieceFeats(feats, pieces, config),
+        beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=ALIGNMENT_SCALE,
+    )  # fmt: skip
+    unknown = unknown_words({key: texts[key] for key in data.utterances}, recognizer.hmm.lexicon)
+    outcome = Outcome(aligned, layouts, suspicions(aligned, texts), unknown)
+    write_alignments(
+        out, recognizer.hmm, aligned.alignments, texts, clock, durations_s=durations, bad=aligned.bad,
+        confidences=aligned.confidences, pieces=pieces,
+    )  # fmt: skip
+    _write_lists(out, outcome, texts, durations, clock)
+    _write_split(out, data, outcome, pieces, texts, durations, clock)
+    tell(aligned.bad, "not aligned")
+    check_bad(
+        aligned.bad, len(transcripts.words) + len(transcripts.bad), f"{data.path}", "could not be aligned",
+        f"the others were; {out}/bad.txt and {out}/suspicious.txt list what to look at",
+    )  # fmt: skip
+    return outcome
+
+
+def _more_words(
+    recognizer: Recognizer, texts: Mapping[str, str | None], lexicon: Path | None, lang: str | None, out: Path
+) -> Recognizer:
+    hmm = recognizer.hmm
+    if lexicon:
+        hmm = with_words(hmm, read_lexicon(lexicon).pronunciations, str(lexicon))
+    guessed = _guessed(hmm, texts, lang) if lang else []
+    if guessed:
+        hmm = with_words(hmm, guessed, f"espeak-ng ({lang})")
+        write_text(out / "guessed.txt", "".join(f"{pron.word} {' '.join(pron.phones)}\n" for pron in guessed))
+        say(f"{len(guessed)} words pronounced by espeak-ng ({lang}): {out}/guessed.txt")
+    else:
+        (out / "guessed.txt").unlink(missing_ok=True)
+    return replace(recognizer, outputs=hmm)
+
+
+def _guessed(hmm: Hmm, texts: Mapping[str, str | None], lang: str) -> list[Pronunciation]:
+    """Pronunciations of the unknown words in the model's phones; none for words that cannot be said in them."""
+    unknown = unknown_words(texts, hmm.lexicon)
+    if not unknown:
+        return []
+    counts = Counter({word: len(found) for word, found in unknown.items()})
+    known = Counter(word for text in texts.values() for word in (text or "").split() if word not in unknown)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / f"{lang}-lexicon.txt"
+        write_text(path, "".join(_plain_lines(hmm.lexicon)))
+        found = guess(list(unknown), counts | known, path, lang, spelled=False).guessed
+    guessed = [Pronunciation(word, phones) for word, variants in found.items() for phones in variants]
+    return [pron for pron in guessed if _sayable(hmm, pron)]
+
+
+def _plain_lines(lexicon: Lexicon) -> Iterable[str]:
+    for pron in lexicon.pronunciations:
+        yield f"{pron.word} {' '.join(lexicon.base_phone(phone) for phone in pron.phones)}\n"
+
+
+def _sayable(hmm: Hmm, pron: Pronunciation) -> bool:
+    try:
+        with_words(hmm, [pron], "")
+    except Speech3Error:
+        return False
+    return True
+
+
+def _lay_out(
+    recognizer: Recognizer, transcripts: Transcripts, feats: Mapping[str, np.ndarray], durations: Mapping[str, float],
+    jobs: int,
+) -> dict[str, Layout]:  # fmt: skip
+    """Cut the long utterances; they leave `transcripts`, for `bad` if they cannot be cut."""
+    long = [utterance for utterance in transcripts.words if durations.get(utterance, 0.0) > LONG_S]
+    items = [(utterance, tuple(transcripts.words.pop(utterance))) for utterance in long]
+    work = functools.partial(_lay_out_one, recognizer.hmm, recognizer.scorer, feats, recognizer.features)
+    layouts = {}
+    for utterance, layout in zip(long, parallel_map(work, items, jobs, "long recordings"), strict=True):
+        if isinstance(layout, str):
+            transcripts.bad[utterance] = layout
+            continue
+        layouts[utterance] = layout
+        unsaid, unwritten = layout.words - layout.found, sum(1 for gap in layout.gaps if not gap.words)
+        say(
+            f"{utterance}: {durations[utterance]:.0f} s in {len(layout.pieces)} pieces; {layout.found:,} of"
+            f" {layout.words:,} words found{', gaps.txt lists the others' if unsaid else ''}"
+            f"{f'; {unwritten} stretches of sound without words' if unwritten else ''}"
+        )
+    return layouts
+
+
+def _lay_out_one(
+    hmm: Hmm, scorer: Scorer, feats: Mapping[str, np.ndarray], config: FeatureConfig, item: tuple[str, tuple[str, ...]]
+) -> Layout | str:
+    utterance, words = item
+    try:
+        return lay_out(hmm, scorer, utterance, words, feats[utterance], config, ALIGNMENT_SCALE)
+    except Speech3Error as error:
+        return str(error)
+
+
+def _write_lists(
+    out: Path, outcome: Outcome, texts: Mapping[str, str | None], durations: Mapping[str, float],
+    clock: FrameClock,
+) -> None:  # fmt: skip
+    """Write confidence.txt, suspicious.txt, oov.txt, and gaps.txt if a recording was long; fields part by tabs."""
+    rows = []
+    for utterance, sure in outcome.aligned.confidences.items():
+        word = (texts[utterance] or "").split()[sure.worst]
+        worst = f"{sure.words_W[sure.worst]:.3f}"
+        rows.append((utterance, f"{sure.utterance:.3f}", word, worst, f"{durations[utterance]:.2f}"))
+    _write_table(out / "confidence.txt", rows)
+    _write_table(
+        out / "suspicious.txt",
+        [(s.utterance, f"{s.confidence:.3f}", s.reason, s.transcript) for s in outcome.suspicious],
+    )
+    _write_table(
+        out / "oov.txt",
+        [
+            (word, str(len(said)), " ".join(list(dict.fromkeys(said))[:_FIRST]))
+            for word, said in outcome.unknown.items()
+        ],
+    )
+    if not outcome.layouts:
+        (out / "gaps.txt").unlink(missing_ok=True)
+        return
+    absent = []
+    for utterance, layout in outcome.layouts.items():
+        spelled = (texts[utterance] or "").split()
+        for gap in layout.gaps:
+            said = " ".join(spelled[word] for word in gap.words)
+            absent.append((utterance, f"{gap.start * clock.shift_s:.2f}", f"{gap.end * clock.shift_s:.2f}", said))
+    _write_table(out / "gaps.txt", absent)
+
+
+def _write_table(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
+    write_text(path, "".join("\t".join(row) + "\n" for row in rows))
+
+
+def _write_split(
+    out: Path, data: DataDir, outcome: Outcome, pieces: Mapping[str, Piece], texts: Mapping[str, str | None],
+    durations: Mapping[str, float], clock: FrameClock,
+) -> None:  # fmt: skip
+    """Write the pieces of long recordings as a data directory, without the suspicious ones."""
+    doubtful = {suspicion.utterance for suspicion in outcome.suspicious}
+    kept: dict[str, Utterance] = {}
+    for name in sorted(outcome.aligned.alignments.keys() & pieces.keys() - doubtful):
+        whole = data.utterances[pieces[name].utterance]
+        start_s = whole.start_s + pieces[name].times_s(clock)[0]
+        kept[name] = replace(
+            whole, id=name, text=texts[name], start_s=start_s, end_s=round(start_s + durations[name], 3)
+        )
+    if kept and data.recordings:
+        used = {utterance.recording for utterance in kept.values()}
+        recordings = {key: value for key, value in data.recordings.items() if key in used}
+        write_datadir(DataDir(data.path, recordings, kept), out / "split")
