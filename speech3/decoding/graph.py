@@ -1,7 +1,8 @@
 """The decoding graph H o C o L o G as one transducer from pdfs to words (Mohri et al. 2002; Kaldi's mkgraph.sh).
 
 Input labels are pdf + 1. All probabilities of the HMMs, the lexicon and the language model are arc costs: an arc that
-reads pdf p costs -log(1 - self_loop[p]) beside the rest, for p is left once, and its self-loop -log(self_loop[p]).
+reads pdf p costs -c log(1 - self_loop[p]) beside the rest, for p is left once, and its self-loop -c log(self_loop[p]),
+where c = SELF_LOOP_SCALE.
 
 Weights are the tropical semiring's throughout, so the best path through the graph is the best path through its parts.
 
@@ -23,6 +24,10 @@ from speech3.errors import Speech3Error
 from speech3.hmm.model import Hmm
 from speech3.hmm.tree import CENTRE
 from speech3.io.atomic import read_json, write_json, write_text
+
+# There is one transition a frame, as there is one acoustic score, which is scaled down because frames are not
+# independent; unscaled, transitions drown it and words are deleted. Kaldi's mkgraph.sh has the same --self-loop-scale.
+SELF_LOOP_SCALE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +178,7 @@ def _h(hmm: Hmm, windows: list[list[int]]) -> tuple[Fst, np.ndarray]:
     builder = FstBuilder()
     hub = builder.state(final=0.0)
     for pdfs, label in phones.items():
-        forward = float(-np.log1p(-hmm.self_loop[list(pdfs)]).sum())
+        forward = float(-SELF_LOOP_SCALE * np.log1p(-hmm.self_loop[list(pdfs)]).sum())
         builder.chain(hub, hub, [pdf + 1 for pdf in pdfs], label, forward)
     for place, number in enumerate(passing):
         builder.arc(hub, hub, hmm.num_pdfs + 1 + place, int(label_W[number]))
@@ -181,7 +186,7 @@ def _h(hmm: Hmm, windows: list[list[int]]) -> tuple[Fst, np.ndarray]:
 
 
 def add_self_loops(fst: Fst, self_loop_P: np.ndarray) -> Fst:
-    """Let every state that was entered by reading a pdf read it again, at -log(self_loop).
+    """Let every state that was entered by reading a pdf read it again, at -c log(self_loop).
 
     A state entered in several ways (by different pdfs, or by epsilon) cannot have a loop of its own: each pdf gets a
     state before it, with the loop and an epsilon arc onwards (Kaldi's MakePrecedingInputSymbolsSame).
@@ -199,7 +204,8 @@ def add_self_loops(fst: Fst, self_loop_P: np.ndarray) -> Fst:
     place_K[crowded_K] = states + np.arange(int(crowded_K.sum()))
     arcs_A["nextstate"] = place_K[which_A]
     emitting_K = label_K > 0
-    loops = _arcs(label_K[emitting_K], -np.log(self_loop_P[label_K[emitting_K] - 1]), place_K[emitting_K])
+    stay_K = -SELF_LOOP_SCALE * np.log(self_loop_P[label_K[emitting_K] - 1])
+    loops = _arcs(label_K[emitting_K], stay_K, place_K[emitting_K])
     onward = _arcs(0, 0.0, state_K[crowded_K])
     return Fst(
         fst.start,

@@ -9,7 +9,7 @@ import toys
 from speech3.decoding.arpa import ArpaLm
 from speech3.decoding.fst import ARC, Fst, FstBuilder, from_kaldifst, read_fst, to_kaldifst, write_fst
 from speech3.decoding.grammar import from_arpa, one_word
-from speech3.decoding.graph import add_self_loops, build_graph, load_graph
+from speech3.decoding.graph import SELF_LOOP_SCALE, add_self_loops, build_graph, load_graph
 from speech3.decoding.kneser_ney import estimate
 from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import Lexicon, Pronunciation
@@ -117,7 +117,7 @@ def test_self_loops_only_where_a_pdf_was_just_read():
     builder.arc(start, end, 2, 0)  # the end is entered by two pdfs
     looped = add_self_loops(builder.fst(), np.array([0.5, 0.2]))
     arcs = {(int(source), *arc) for source, arc in zip(looped.source_A, looped.arcs_A.tolist(), strict=True)}
-    one, two = np.float32(-np.log([0.5, 0.2])).tolist()
+    one, two = np.float32(-SELF_LOOP_SCALE * np.log([0.5, 0.2])).tolist()
     before_start, by_one, by_two = 3, 4, 5
     assert arcs == {
         (start, 1, 5, 0.5, middle), (middle, 1, 0, one, middle),

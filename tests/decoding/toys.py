@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from speech3.decoding.arpa import ArpaLm
+from speech3.decoding.graph import SELF_LOOP_SCALE
 from speech3.decoding.kneser_ney import estimate
 from speech3.hmm.lexicon import SILENCE, Lexicon, Pronunciation, Silences
 from speech3.hmm.model import Hmm
@@ -111,7 +112,8 @@ def linear_viterbi(hmm: Hmm, phones: tuple[int, ...], scores_TP: np.ndarray) -> 
     pdfs = [pdf for i in range(1, len(padded) - 1) for pdf in hmm.pdfs(*padded[i - 1 : i + 2])]
     if not pdfs or len(pdfs) > len(scores_TP):
         return np.inf
-    stay, move = -np.log(hmm.self_loop[pdfs]), -np.log1p(-hmm.self_loop[pdfs])
+    loop = hmm.self_loop[pdfs]
+    stay, move = -SELF_LOOP_SCALE * np.log(loop), -SELF_LOOP_SCALE * np.log1p(-loop)
     cost = np.full(len(pdfs), np.inf)
     cost[0] = -scores_TP[0, pdfs[0]]
     for frame in scores_TP[1:]:
