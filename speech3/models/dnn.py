@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from speech3.config import ModelConfig
+from speech3.models.dropout import Dropout
 from speech3.models.linear import Linear
 
 
@@ -33,7 +34,7 @@ class Dnn(nn.Module):
         self.hidden = nn.ModuleList(Linear(i, o) for i, o in itertools.pairwise(widths))
         self.norms = nn.ModuleList(_norm(config.normalization, width) for width in widths[1:])
         self.activation = nn.ReLU() if config.activation == "relu" else nn.Sigmoid()
-        self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.dropout = Dropout(config.dropout)
         self.output = Linear(widths[-1], num_senones)
         self.fuse_relu = config.activation == "relu" and config.normalization == "none"
         self._initialize(gain=math.sqrt(2) if config.activation == "relu" else 1.0, generator=generator)

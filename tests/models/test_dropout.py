@@ -1,0 +1,42 @@
+"""Dropout against its definition: which values are zero, how large the others are, how the gradient passes."""
+
+import pytest
+import torch
+
+from speech3.models.dropout import Dropout
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
+def test_the_share_of_zeros_and_the_scale(p: float) -> None:
+    torch.manual_seed(1)
+    x = torch.ones(1000, 333)
+    y = Dropout(p).train()(x)
+    rounded = round(256 * p) / 256
+    assert abs((y == 0).double().mean().item() - rounded) < 4 * (p * (1 - p) / x.numel()) ** 0.5
+    torch.testing.assert_close(y[y != 0], torch.full_like(y[y != 0], 1 / (1 - rounded)))
+
+
+def test_units_and_neighbours_are_independent() -> None:
+    torch.manual_seed(1)
+    kept = (Dropout(0.5).train()(torch.ones(4096, 64)) != 0).double()
+    correlation = torch.corrcoef(kept.t()) - torch.eye(64)
+    assert correlation.abs().max() < 6 / 4096**0.5
+    assert abs(kept.mean().item() - 0.5) < 0.01
+
+
+def test_the_gradient_passes_where_the_value_did() -> None:
+    torch.manual_seed(1)
+    x = torch.ones(50, 7, requires_grad=True)
+    y = Dropout(0.3).train()(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, y.detach())
+
+
+def test_nothing_happens_outside_training_and_the_seed_decides_in_it() -> None:
+    x, dropout = torch.randn(5, 11), Dropout(0.4)
+    assert dropout.eval()(x) is x
+    torch.manual_seed(3)
+    first = dropout.train()(x)
+    torch.manual_seed(3)
+    assert torch.equal(first, dropout(x))
+    assert not torch.equal(first, dropout(x))
