@@ -24,13 +24,13 @@ from speech3.hmm.transcript import NO_WORD, TranscriptGraph
 
 GARBAGE = 0.27
 # Costs of garbage and of going on elsewhere than at the next word, in ways (see above).
-ENTER, JUMP, BEAM = 1.0, 7.0, 11.0
+ENTER, JUMP, BEAM = 1.0, 10.0, 18.0
 _JUMP_EVERY = 4  # frames: where exactly a word begins, the alignment that follows finds out
 # After so many words in a row the place is known. A jump may go so many words on from it, half as many back, and
-# further with each frame since; to the next words at half the price. (What garbage holds makes false words, one or two
-# in a row; were they believed, the search would wander off.)
-_ROW = 5
-_REACH, _REACH_A_FRAME, _NEXT = 1000, 0.2, 20
+# further with each frame since; to the next words at half the price, far away at more. (In what garbage holds a word
+# fits here and there by chance, seldom two in a row; were they believed, the search would wander off.)
+_ROW = 8
+_REACH, _REACH_A_FRAME, _NEXT, _NEAR, _FAR_PRICE = 1000, 0.1, 20, 300, 1.5
 _RECORDS = 1 << 21
 
 
@@ -169,7 +169,8 @@ def _advance(  # type: ignore[no-untyped-def] # pragma: no cover
             low, high = max(base - reach // 2, 0), min(base + reach, len(entry_ptr) - 1)
             for i in range(entry_ptr[low], entry_ptr[high]):
                 d = entries[i]
-                price = jump / 2 if base <= word[d] < base + _NEXT else jump
+                on = word[d] - base
+                price = jump * (0.5 if 0 <= on < _NEXT else 1.0 if abs(on) < _NEAR else _FAR_PRICE)
                 new = _relax(d, waiting - price, record, t, t, scores[other], tokens[other], active[other], new)
         if inside > waiting:
             s = source
