@@ -91,6 +91,9 @@ def align_datadir(
         recognizer.hmm, recognizer.scorer, transcripts, PieceFeats(feats, pieces, config),
         beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=ALIGNMENT_SCALE,
     )  # fmt: skip
+    total = len(transcripts.words) + len(transcripts.bad)
+    if not aligned.alignments:
+        check_bad(aligned.bad, total, str(data.path), "could not be aligned")
     unknown = unknown_words({key: texts[key] for key in data.utterances}, recognizer.hmm.lexicon)
     outcome = Outcome(aligned, layouts, suspicions(aligned, texts), unknown)
     write_alignments(
@@ -101,7 +104,7 @@ def align_datadir(
     _write_split(out, data, outcome, pieces, texts, durations, clock)
     tell(aligned.bad, "not aligned")
     check_bad(
-        aligned.bad, len(transcripts.words) + len(transcripts.bad), f"{data.path}", "could not be aligned",
+        aligned.bad, total, str(data.path), "could not be aligned",
         f"the others were; {out}/bad.txt and {out}/suspicious.txt list what to look at",
     )  # fmt: skip
     return outcome

@@ -16,7 +16,7 @@ from speech3.hmm.transcript import NO_WORD
 
 DOUBTFUL = 0.7  # about a word
 UTTERANCE = 0.72  # confidence below which an utterance is suspicious in any set
-OUTLIER = 4.0  # robust standard deviations below the set's median: suspicious as well
+OUTLIER, LEAST = 4.0, 0.08  # robust standard deviations, and at least so much, below the set's median: suspicious too
 _LEAST_SET = 20  # utterances from which on the set is asked what is usual
 _USUAL_WORD = 0.85  # in smaller sets, at least
 
@@ -48,7 +48,7 @@ def usual(aligned: Aligned) -> Usual:
     if len(utterances) < _LEAST_SET:
         return Usual(UTTERANCE, max(word, _USUAL_WORD))
     middle = float(np.median(utterances))
-    outlier = middle - OUTLIER * 1.4826 * float(np.median(np.abs(utterances - middle)))
+    outlier = middle - max(OUTLIER * 1.4826 * float(np.median(np.abs(utterances - middle))), LEAST)
     return Usual(max(UTTERANCE, outlier), word)
 
 

@@ -1,6 +1,7 @@
 """Times of phones and words, and the files that carry them."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,18 @@ import pytest
 from speech3.config import FeatureConfig
 from speech3.hmm.align import write_alignments
 from speech3.hmm.alignment import Alignment
-from speech3.hmm.lexicon import Lexicon
+from speech3.hmm.lexicon import Lexicon, mark_positions
 from speech3.hmm.model import Hmm
-from speech3.hmm.times import Stretch, frame_clock, phone_stretches, read_ctm, word_stretches, write_textgrid
+from speech3.hmm.times import (
+    Stretch,
+    file_name,
+    frame_clock,
+    phone_stretches,
+    read_ctm,
+    word_stretches,
+    write_ctm,
+    write_textgrid,
+)
 from speech3.io.ark import read_int_ark
 
 
@@ -55,3 +65,27 @@ def test_textgrid_covers_the_whole_time(tmp_path: Path) -> None:
     assert text.startswith('File type = "ooTextFile"\nObject class = "TextGrid"\n\nxmin = 0\nxmax = 0.5000\n')
     assert "intervals: size = 3" in text and 'text = "say ""hi"""' in text
     assert "xmin = 0.2000\n            xmax = 0.5000" in text
+
+
+def test_confidences_are_the_sixth_column(tmp_path: Path) -> None:
+    tracks = {"u": [Stretch(0.0, 0.5, "größe", 0.875), Stretch(0.5, 0.75, "二", 0.0)], "v": [Stretch(0.0, 1.0, "x")]}
+    write_ctm(tmp_path / "words.ctm", tracks)
+    text = (tmp_path / "words.ctm").read_text(encoding="utf-8")
+    assert text == "u 1 0.000 0.500 größe 0.875\nu 1 0.500 0.250 二 0.000\nv 1 0.000 1.000 x\n"
+    assert read_ctm(tmp_path / "words.ctm") == tracks
+
+
+def test_places_in_the_word_are_left_out(lexicon: Lexicon, alignment: Alignment) -> None:
+    marked = mark_positions(lexicon)
+    phones = [marked.phone_ids[p] for p in ("SIL", "a_B", "b_E", "c_B", "a_E", "SIL")]
+    placed = replace(alignment, phones=np.array(phones, np.int32))
+    stretches = phone_stretches(placed, marked, frame_clock(FeatureConfig()))
+    assert [s.label for s in stretches] == ["SIL", "a", "b", "c", "a", "SIL"]
+
+
+def test_file_names_are_safe_and_differ() -> None:
+    names = ["a-1", "a/b", "a_b", "a%2Fb", "..", "...", "größe", "é" * 150, "é" * 149 + "e"]
+    files = [file_name(name) for name in names]
+    assert files[0] == "a-1" and files[1] == "a%2Fb" and files[6] == "größe"
+    assert len(set(files)) == len(files)
+    assert all("/" not in f and not f.startswith(".") and len(f.encode()) <= 200 for f in files)
