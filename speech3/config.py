@@ -144,6 +144,7 @@ class TrainingConfig(Config):
     learning_rate: float = Field(0.1, gt=0, description="per minibatch mean gradient")
     momentum: float = Field(0.0, ge=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
+    frequency_warp: float = Field(0.0, ge=0, lt=0.5, description="largest share by which frequencies are warped")
     max_epochs: int = Field(20, ge=1)
     schedule: Literal["halving", "constant"] = "halving"
     halve_below: float = Field(0.005, description="gain in held-out frame accuracy under which the rate is halved")

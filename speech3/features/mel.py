@@ -24,6 +24,11 @@ def mel_scale(hz: np.ndarray | float) -> np.ndarray:
     return 1127.0 * np.log1p(np.asarray(hz, dtype=np.float64) / 700.0)
 
 
+def hertz(mel: np.ndarray | float) -> np.ndarray:
+    """The frequency at a place on the mel scale."""
+    return 700.0 * np.expm1(np.asarray(mel, dtype=np.float64) / 1127.0)
+
+
 def mel_filters(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
     """Weight of every bin of the spectrum in every mel bin.
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from speech3.errors import Speech3Error
+from speech3.features.augment import FrequencyWarp
 from speech3.frames.packed import PackedFrames
 from speech3.frames.shuffle import Shuffle
 
@@ -48,15 +49,19 @@ class Minibatches:
     minibatch
         B, in frames.
     seed
-        Of the permutations.
+        Of the permutations, and of `warp`.
+    warp
+        Changes what `draw` gives, but not `sequential`.
     """
 
     def __init__(
-        self, packed: PackedFrames, *, left: int, right: int, minibatch: int, seed: int, device: torch.device
-    ) -> None:
+        self, packed: PackedFrames, *, left: int, right: int, minibatch: int, seed: int, device: torch.device,
+        warp: FrequencyWarp | None = None,
+    ) -> None:  # fmt: skip
         if not len(packed):
             raise Speech3Error(f"{packed.path}: holds no frames")
         self.left, self.right, self.minibatch, self.seed = left, right, minibatch, seed
+        self.warp = warp
         self.frames_NF = _resident(packed.frames_NF, device)
         self.senones_N = _resident(packed.senones_N, device)
         self.offsets_U1 = _resident(packed.offsets_U1, device)
@@ -71,7 +76,8 @@ class Minibatches:
         """Minibatch `number` (from 0) of `epoch`: windows (B, W, F) float32 and senones (B,) int64."""
         start = number * self.minibatch
         stop = self.num_frames if number == len(self) - 1 else start + self.minibatch
-        return self.gather(self._shuffled(epoch, start, stop).to(self.frames_NF.device))
+        feats_BWF, senones_B = self.gather(self._shuffled(epoch, start, stop).to(self.frames_NF.device))
+        return self.warp(feats_BWF, (self.seed, epoch, number)) if self.warp else feats_BWF, senones_B
 
     def sequential(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All frames once, in the order of the file, `size` at a time (the last fewer)."""

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 
 import speech3
-from speech3.config import TrainConfig
+from speech3.config import FeatureConfig, TrainConfig, parse, read_yaml
 from speech3.engine.sgd import Sgd, Step, train_minibatches
 from speech3.errors import Speech3Error
+from speech3.features.augment import FrequencyWarp, frequency_warp
 from speech3.frames.minibatches import Minibatches
 from speech3.frames.packed import PackedFrames, open_packed
 from speech3.io.atomic import read_json
@@ -123,6 +124,14 @@ def _open(config: TrainConfig) -> dict[str, PackedFrames]:
     return packed
 
 
+def _warp(config: TrainConfig, frames: PackedFrames) -> FrequencyWarp | None:
+    most = config.training.frequency_warp
+    if not most:
+        return None
+    path = Path(config.data) / "features.yaml"
+    return frequency_warp(parse(FeatureConfig, read_yaml(path), path), frames.dim, most)
+
+
 def _identity(config: TrainConfig, packed: dict[str, PackedFrames], init: Init | None) -> dict[str, Any]:
     return {
         "model": config.model.model_dump(), "training": config.training.model_dump(exclude=_NOT_COMPUTED),
@@ -151,8 +160,8 @@ class _Run:
         self.train, self.heldout = (
             Minibatches(
                 packed[name], left=model.left_context, right=model.right_context,
-                minibatch=config.training.minibatch, seed=config.seed, device=device,
-            ) for name in ("train", "heldout")
+                minibatch=config.training.minibatch, seed=config.seed, device=device, warp=warp,
+            ) for name, warp in (("train", _warp(config, frames)), ("heldout", None))
         )  # fmt: skip
         self.best: dict[str, np.ndarray] = {}
         self.standing = Standing(Schedule(config.training.learning_rate))

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from speech3.features.augment import FrequencyWarp
+from speech3.features.mel import mel_scale
 from speech3.frames.minibatches import Minibatches
 from speech3.frames.packed import open_packed, pack
 from speech3.frames.shuffle import Shuffle
@@ -38,6 +40,21 @@ def test_windows_repeat_the_edges_of_each_utterance(corpus, left, right):
         np.testing.assert_array_equal(inputs.numpy(), expected_NWF[senones.numpy()])
     in_order = torch.cat([senones for _, senones in batches.sequential(50)])
     assert in_order.tolist() == list(range(len(packed)))
+
+
+def test_what_is_drawn_is_warped_and_what_is_scored_is_not(corpus):
+    _, packed = corpus
+    warp = FrequencyWarp(mel_scale(np.array([300.0, 800.0, 1500.0])), 0.2)
+    plain, warped = (
+        Minibatches(packed, left=2, right=2, minibatch=16, seed=1, device=torch.device("cpu"), warp=each)
+        for each in (None, warp)
+    )
+    (before, senones), (after, same), (again, _) = plain.draw(1, 2), warped.draw(1, 2), warped.draw(1, 2)
+    assert torch.equal(senones, same) and torch.equal(after, again)
+    assert not torch.equal(before, after)
+    assert not torch.equal(after, warped.draw(2, 2)[0])
+    for (one, _), (other, _) in zip(plain.sequential(50), warped.sequential(50), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("minibatch", [1, 16, 20, 109, 500])

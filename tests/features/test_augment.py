@@ -1,0 +1,54 @@
+"""Warped features against interpolation by numpy, and against the features of a tone of another pitch."""
+
+import numpy as np
+import pytest
+import torch
+
+from speech3.config import FeatureConfig, load_preset
+from speech3.errors import Speech3Error
+from speech3.features.augment import GROUPS, frequency_warp
+from speech3.features.compute import static_features
+from speech3.features.mel import hertz, mel_scale
+
+CONFIG = load_preset(FeatureConfig, "features", "fbank40").model_copy(update={"sample_frequency": 16000})
+
+
+def tone(hz: float) -> np.ndarray:
+    wave = 0.1 * torch.sin(2 * np.pi * hz * torch.arange(4000) / 16000) + 1e-4 * torch.sin(torch.arange(4000.0) ** 2)
+    feats_1TF, _ = static_features(wave[None], torch.tensor([4000]), CONFIG, 16000)
+    return feats_1TF[0, 5].numpy()
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.0, 1.07])
+def test_a_warped_bin_is_interpolated_at_the_warped_frequency(factor: float) -> None:
+    warp = frequency_warp(CONFIG, 40, 0.1)
+    frame_M = np.random.default_rng(1).normal(size=40)
+    place_M = mel_scale(factor * hertz(warp.centre_M))
+    expected = np.interp(place_M, warp.centre_M, frame_M)
+    np.testing.assert_allclose(warp.matrix(factor) @ frame_M, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.1])
+def test_a_warped_tone_is_the_tone_of_another_pitch(factor: float) -> None:
+    warp = frequency_warp(CONFIG, 40, 0.1)
+    for hz in (700.0, 1500.0, 3000.0):
+        warped, spoken = warp.matrix(factor) @ tone(hz), tone(hz / factor)
+        assert abs(int(warped.argmax()) - int(spoken.argmax())) <= 1
+        assert int(tone(hz).argmax()) != int(spoken.argmax())
+
+
+def test_parts_of_a_minibatch_are_warped_apart_and_a_seed_decides_how() -> None:
+    warp = frequency_warp(CONFIG.model_copy(update={"deltas": 2}), 120, 0.1)
+    feats_BWF = torch.randn(1, 3, 120).expand(4 * GROUPS, 3, 120)
+    one, again, other = warp(feats_BWF, (1, 2, 3)), warp(feats_BWF, (1, 2, 3)), warp(feats_BWF, (1, 2, 4))
+    assert torch.equal(one, again) and not torch.equal(one, other)
+    assert len({tuple(frame.flatten().tolist()) for frame in one}) == GROUPS
+    by_bins = one.view(4 * GROUPS, 3, 3, 40)
+    alone = frequency_warp(CONFIG, 40, 0.1)(feats_BWF.reshape(4 * GROUPS, 3, 3, 40)[:, :, 1], (1, 2, 3))
+    torch.testing.assert_close(by_bins[:, :, 1], alone)  # derivatives are warped as their bins are
+
+
+def test_other_features_are_refused() -> None:
+    mfcc = load_preset(FeatureConfig, "features", "mfcc13_d2")
+    with pytest.raises(Speech3Error, match=r"frequency_warp=0\.1: only for log mel features"):
+        frequency_warp(mfcc, 39, 0.1)
