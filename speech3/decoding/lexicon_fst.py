@@ -42,35 +42,33 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str], alike_P: np.ndarray) -> 
     start, before_silence = builder.state(), builder.state()
     after_word = after_silence = builder.state(final=0.0)
     begins = [(after_word, "given_word")]
-    pieces = are_pieces(words)
     if lexicon.end:  # the next word asks whether there was silence before it
         after_silence = builder.state(final=-math.log(lexicon.end.given_silence))
         builder.finals[after_word] = -math.log(lexicon.end.given_word)
         begins.append((after_silence, "given_silence"))
-    elif pieces:  # no silence before a piece within a word
-        after_silence = builder.state(final=0.0)
-        begins.append((after_silence, "given_silence"))
+    # Before a piece within a word there is no silence, so it neither pays for that nor asks about it.
+    inside = [builder.state()] if are_pieces(words) else []
     # only a lexicon that spells silence out can confuse its own with the optional one
     silence = [lexicon.silence, silence_mark] if silence_spoken else [lexicon.silence]
     builder.chain(before_silence, after_silence, silence, 0, 0.0)
 
     def exits(prob: float) -> list[tuple[int, float]]:
-        both = [(after_word, 1.0 - prob), (before_silence, prob)]
-        return [(target, -math.log(share)) for target, share in both if share > 0]
+        shares = [(after_word, 1.0 - prob), (before_silence, prob), *((state, 1.0) for state in inside)]
+        return [(target, -math.log(share)) for target, share in shares if share > 0]
 
     for target, cost in exits(lexicon.silence_prob):
         builder.arc(start, target, 0, 0, cost)
     for pron, mark in zip(spoken, marks, strict=True):
         phones = [ids[phone] for phone in pron.phones] + ([backoff + mark] if mark else [])
         silences = lexicon.silences(pron)
-        within = pieces and not pron.word.startswith(WORD_START)
-        for source, condition in begins[:1] if within else begins:
-            begin = -math.log(pron.prob * getattr(silences, condition))
-            if within:  # the piece before paid for the choice of no silence, which it did not have
-                begin += math.log(1.0 - lexicon.silence_prob)
+        if inside and not pron.word.startswith(WORD_START):
+            sources = [(inside[0], pron.prob)]
+        else:
+            sources = [(source, pron.prob * getattr(silences, condition)) for source, condition in begins]
+        for source, prob in sources:
             for target, cost in exits(silences.after):
-                builder.chain(source, target, phones, labels[pron.word], cost + begin)
-    for source, _ in begins:
+                builder.chain(source, target, phones, labels[pron.word], cost - math.log(prob))
+    for source in [*(source for source, _ in begins), *inside]:
         builder.arc(source, source, backoff, labels[words[-1]])
     return builder.fst(), list(range(backoff, silence_mark + 1))
 

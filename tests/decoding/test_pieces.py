@@ -6,7 +6,7 @@ import numpy as np
 from speech3.decoding.fst import to_kaldifst
 from speech3.decoding.lexicon_fst import lexicon_fst
 from speech3.decoding.pieces import are_pieces, join_stretches, join_words
-from speech3.hmm.lexicon import Lexicon, Pronunciation
+from speech3.hmm.lexicon import Lexicon, Pronunciation, Silences
 from speech3.hmm.times import Stretch
 from speech3.hmm.tree import monophone_tree
 
@@ -49,3 +49,22 @@ def test_no_silence_within_a_word_and_no_charge_for_that() -> None:
     assert cost(fst, [sil, a, b, sil]) < float("inf")
     assert cost(fst, [a, b, sil, a]) < float("inf")
     assert cost(fst, [sil, b]) == float("inf")
+
+
+def test_estimated_silences_are_not_charged_within_a_word_either() -> None:
+    # Sentences mostly begin with silence (0.9), words are seldom followed by it; "b" is a word of the text as well.
+    asked = Silences(0.3, 1.5, 0.4)
+    pieces = (
+        Pronunciation("▁a", ("a",), silences=Silences(0.1, 0.5, 1.2)),
+        Pronunciation("b", ("b",), silences=asked),
+        Pronunciation("▁ab", ("c",), silences=Silences(0.3, 0.5, 1.2)),
+    )
+    lexicon = Lexicon(pieces, silence_prob=0.9, end=Silences(0.9, 2.0, 0.1))
+    words = ("<eps>", "▁a", "b", "▁ab", "#0")
+    alike = monophone_tree(np.arange(len(lexicon.phones))).alike
+    fst = to_kaldifst(lexicon_fst(lexicon, words, alike)[0])
+    kaldifst.arcsort(fst, sort_type="ilabel")
+    sil, a, b, c = (lexicon.phone_ids[phone] for phone in ("SIL", "a", "b", "c"))
+    for before, after in (([], []), ([sil], []), ([], [sil]), ([sil], [sil])):
+        assert abs(cost(fst, [*before, a, b, *after]) - cost(fst, [*before, c, *after])) < 1e-5
+    assert cost(fst, [a, sil, b]) == float("inf")
