@@ -1,10 +1,11 @@
 """Words that the model's lexicon lacks, and a model whose lexicon knows more words."""
 
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from speech3.errors import Speech3Error
-from speech3.hmm.lexicon import Lexicon, Pronunciation, mark_positions
+from speech3.hmm.lexicon import Lexicon, Pronunciation, Silences, mark_positions
 from speech3.hmm.model import Hmm
 
 
@@ -20,6 +21,8 @@ def unknown_words(texts: Mapping[str, str | None], lexicon: Lexicon) -> dict[str
 
 def with_words(hmm: Hmm, pronunciations: Iterable[Pronunciation], source: str) -> Hmm:
     """The model with pronunciations, without places in the word, of words that it lacks; others are passed over.
+
+    Where silences were estimated, one is as probable after a new word as after the usual word.
 
     Raises
     ------
@@ -39,4 +42,7 @@ def with_words(hmm: Hmm, pronunciations: Iterable[Pronunciation], source: str) -
                 f"{source}: {pron.word}: {lexicon.base_phone(strange[0])} is no phone of the model"
                 f"{' at this place in a word' if lexicon.position_dependent else ''}; it has {known}"
             )
+    if lexicon.end:  # silence_prob is that of the sentence's beginning alone
+        usual = Silences(statistics.median(lexicon.silences(pron).after for pron in lexicon.pronunciations))
+        new = tuple(replace(pron, silences=pron.silences or usual) for pron in new)
     return replace(hmm, lexicon=replace(lexicon, pronunciations=lexicon.pronunciations + new))

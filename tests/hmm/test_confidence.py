@@ -1,5 +1,7 @@
 """Confidences against their formula by hand, and what they say of right and wrong words."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from drawn import Drawn, draw
@@ -8,7 +10,7 @@ from speech3.hmm.align import Transcripts, align, align_scored
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.confidence import confidence, spread
 from speech3.hmm.gmm import Gmm
-from speech3.hmm.lexicon import Pronunciation
+from speech3.hmm.lexicon import Pronunciation, Silences
 from speech3.hmm.model import Hmm
 from speech3.hmm.oov import unknown_words, with_words
 from speech3.hmm.suspicious import suspicions, usual
@@ -88,3 +90,10 @@ def test_unknown_words_and_a_lexicon_with_more(hmm: Hmm) -> None:
     assert more.lexicon.by_word["ab"] == hmm.lexicon.by_word["ab"]
     with pytest.raises(Exception, match=r"more.txt: yy: q is no phone of the model.*it has SIL, a, b, c"):
         with_words(hmm, [Pronunciation("yy", ("q",))], "more.txt")
+
+
+def test_silence_after_a_new_word_is_that_after_others_not_that_before_a_sentence(hmm: Hmm) -> None:
+    prons = tuple(replace(pron, silences=Silences(0.2)) for pron in hmm.lexicon.pronunciations)
+    lexicon = replace(hmm.lexicon, pronunciations=prons, silence_prob=0.9, end=Silences(0.9, 2.0, 0.1))
+    (new,) = with_words(replace(hmm, lexicon=lexicon), [Pronunciation("xx", ("a",))], "more.txt").lexicon.by_word["xx"]
+    assert new.silences == Silences(0.2)
