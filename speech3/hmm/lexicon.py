@@ -151,14 +151,12 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
     except UnicodeDecodeError as error:
         raise Speech3Error(f"{path}: not UTF-8 text ({error})") from error
     seen: dict[tuple[str, tuple[str, ...]], Pronunciation] = {}
-    silences = set()
     for number, line in enumerate(lines, 1):
         fields = line.split()
         if not fields:
             continue
         pron = _pronunciation(fields, path, number)
         if pron.phones == (SILENCE,):  # Kaldi's `!SIL SIL` or `<sil> SIL`: optional silence is ours to insert
-            silences.add(pron.word)
             continue
         seen.setdefault((pron.word, pron.phones), pron)
     if not seen:
@@ -176,6 +174,11 @@ def _pronunciation(fields: Sequence[str], path: Path, number: int) -> Pronunciat
                 f"{path}:{number}: {word} needs four numbers before its phones: probability, silence after it, and how"
                 " it follows silence and words"
             ) from error
+        if not (0 < prob <= 1 and 0 < after < 1 and 0 < given_silence < math.inf and 0 < given_word < math.inf):
+            raise Speech3Error(
+                f"{path}:{number}: {word}: impossible numbers {' '.join(rest[:4])}; probabilities lie between 0 and 1,"
+                " factors above 0"
+            )
         silences, rest = Silences(after, given_silence, given_word), rest[4:]
     elif (value := _probability(rest)) is not None:
         prob, rest = value, rest[1:]

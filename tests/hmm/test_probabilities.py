@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from speech3.errors import Speech3Error
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.lexicon import Lexicon, Pronunciation, mark_positions, read_lexicon, write_lexicon
 from speech3.hmm.probabilities import count, estimate
@@ -55,6 +56,13 @@ def test_it_is_the_same_after_writing_and_reading(estimated, tmp_path) -> None:
         assert new.prob == pytest.approx(old.prob, rel=1e-5)
         assert new.silences and old.silences
         assert new.silences.given_word == pytest.approx(old.silences.given_word, rel=1e-5)
+
+
+@pytest.mark.parametrize("numbers", ["1 0 1 1", "1 1 1 1", "0 0.5 1 1", "1 0.5 0 1", "1 0.5 1 nan", "2 0.5 1 1"])
+def test_numbers_that_have_no_logarithm(numbers: str, tmp_path) -> None:
+    (tmp_path / "lexiconp_silprob.txt").write_text(f"A 1 0.5 1 1 a\nB {numbers} b\n")
+    with pytest.raises(Speech3Error, match=rf"lexiconp_silprob.txt:2: B: impossible numbers {numbers}"):
+        read_lexicon(tmp_path / "lexiconp_silprob.txt")
 
 
 def test_places_in_the_word_are_marked() -> None:
