@@ -175,10 +175,14 @@ def read_int_ark(ark: Path | str) -> dict[str, np.ndarray]:
     try:
         with contextlib.closing(_kaldi_io.open_or_fd(str(ark))) as stream:
             while key := _key(stream):
+                if key in vectors:
+                    raise Speech3Error(f"{ark}: {key} stands here a second time; make it again")
                 start = stream.tell()
                 vectors[key] = np.array(_kaldi_io.read_vec_int(stream), dtype=np.int32)
                 if stream.tell() == start:  # kaldi_io takes the end of the file for an empty vector
                     raise EOFError(key)
+    except Speech3Error:
+        raise
     except OSError as error:
         raise Speech3Error(f"{ark}: {error.strerror or f'{error}; make it again'}") from error
     except Exception as error:

@@ -151,6 +151,12 @@ def test_integer_archives_cut_anywhere_are_errors_but_between_vectors(tmp_path: 
             read_int_ark(ark)
 
 
+def test_an_utterance_twice_in_an_integer_archive(tmp_path: Path) -> None:
+    write_ark(tmp_path / "ali.ark", [("a", np.arange(3)), ("b", np.arange(2)), ("a", np.arange(4))])
+    with pytest.raises(Speech3Error, match=r"ali\.ark: a stands here a second time; make it again"):
+        read_int_ark(tmp_path / "ali.ark")
+
+
 def test_integer_archives_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match=r"no\.ark: No such file"):
         read_int_ark(tmp_path / "no.ark")
