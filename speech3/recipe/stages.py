@@ -42,6 +42,11 @@ def make_data(e: Experiment) -> None:
             "units=sentencepiece estimates its language model of pieces: give lm.order, and text in"
             " lang/text of the source"
         )
+    if e.recipe.units == "sentencepiece" and e.recipe.hmm.position_dependent:
+        raise Speech3Error(
+            "units=sentencepiece: a piece does not know whether its word ends with it, so phones cannot have places in"
+            " the word; set hmm.position_dependent=false"
+        )
     known = {p.name: p.annotation for p in inspect.signature(prepare).parameters.values() if p.kind is p.KEYWORD_ONLY}
     of_recipe = {"jobs": e.jobs, **{key: getattr(e.recipe, key) for key in ("lang", "lexicon", "units", "pieces")}}
     passed = {key: value for key, value in of_recipe.items() if known.pop(key, None)}
