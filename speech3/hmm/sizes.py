@@ -11,21 +11,21 @@ _HOUR = 360_000  # frames of 10 ms
 _LARGEST_LEAVES, _LARGEST_GAUSSIANS = 6000, 60_000
 
 
-def sized(config: HmmConfig, frames: int, phones: int) -> HmmConfig:
+def sized(config: HmmConfig, frames: int, groups: int) -> HmmConfig:
     """Fill in ``mono.gaussians``, ``aligner.gaussians``, ``tri.leaves`` and ``tri.gaussians`` where they are 0.
 
     Parameters
     ----------
     frames
         Of the training data.
-    phones
-        Of the lexicon: each needs a Gaussian for each state, and a leaf if it shares its root with no other.
+    groups
+        Of phones that share a root (`clustering.phone_groups`): each needs a leaf and a Gaussian for each state.
     """
     hours = frames / _HOUR
-    mono = config.mono.gaussians or max(phones * STATES, min(1000, round(545 * hours**0.75)))
-    aligner = config.aligner.gaussians or max(phones * STATES, min(1000, round(400 * hours**0.5)))
+    mono = config.mono.gaussians or max(groups * STATES, min(1000, round(545 * hours**0.75)))
+    aligner = config.aligner.gaussians or max(groups * STATES, min(1000, round(400 * hours**0.5)))
     leaves = config.tri.leaves or max(
-        round(1.2 * phones * STATES), round(min(_LARGEST_LEAVES, 360 * hours, 520 * hours**0.55))
+        round(1.2 * groups * STATES), round(min(_LARGEST_LEAVES, 360 * hours, 520 * hours**0.55))
     )
     gaussians = config.tri.gaussians or max(
         leaves, round(min(_LARGEST_GAUSSIANS, 2500 * hours**1.45, 5000 * hours**0.6))

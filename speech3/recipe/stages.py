@@ -21,6 +21,7 @@ from speech3.features.extract import extract
 from speech3.frames.packed import pack
 from speech3.hmm import passes
 from speech3.hmm.align import Transcripts, usable_transcripts, write_alignments
+from speech3.hmm.clustering import phone_groups
 from speech3.hmm.gmm import load_gmm
 from speech3.hmm.lexicon import Lexicon, mark_positions, read_lexicon
 from speech3.hmm.model import load_hmm
@@ -96,7 +97,7 @@ def _sized(e: Experiment, feats: ArkReader, lexicon: Lexicon) -> HmmConfig:
     hmm = e.recipe.hmm
     if all((hmm.mono.gaussians, hmm.aligner.gaussians, hmm.tri.leaves, hmm.tri.gaussians)):
         return hmm
-    return sized(hmm, sum(len(feats_TF) for feats_TF in feats.values()), len(lexicon.phones))
+    return sized(hmm, sum(len(feats_TF) for feats_TF in feats.values()), len(phone_groups(lexicon)))
 
 
 def _save(e: Experiment, name: str, system: GmmSystem, features: Path, preset: str) -> None:
