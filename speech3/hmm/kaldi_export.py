@@ -115,6 +115,9 @@ def _write_dictionary(lexicon: Lexicon, out: Path) -> None:
             f"<s> {lexicon.silence_prob:.6g}\n</s>_s {lexicon.end.given_silence:.6g}\n"
             f"</s>_n {lexicon.end.given_word:.6g}\noverall {lexicon.silence_prob:.6g}\n",
         )
+    else:  # of a model exported there before: prepare_lang.sh would take them
+        for name in ("lexiconp_silprob.txt", "silprob.txt"):
+            (out / name).unlink(missing_ok=True)
     silences = [phone for phone in lexicon.phones if lexicon.phone_ids[phone] in lexicon.context_free]
     others = [phone for phone in lexicon.phones if phone not in silences]
     for name, phones in (("silence_phones", silences), ("nonsilence_phones", others),
