@@ -169,6 +169,10 @@ class _Searcher:
     config: DecodeConfig
     settings: tuple[Setting, ...]
     fsts: dict[float, Any] = field(default_factory=dict)
+    pieces: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pieces = are_pieces(self.words)  # asked once: there may be 200,000 words
 
     def load(self) -> None:
         import kaldifst
@@ -200,7 +204,7 @@ class _Searcher:
         if not final and not words:
             return f"no word ends within its {frames} frames: it is too short, or decode.beam too narrow"
         units = tuple(self.words[word] for word in words)
-        spelled = join_words(units) if are_pieces(self.words) else units
+        spelled = join_words(units) if self.pieces else units
         pdfs_T = np.array(labels, np.int32) - 1
         return Hypothesis(utterance, spelled, units, weight.value1 + weight.value2, weight.value2, pdfs_T, final)
 
