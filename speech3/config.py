@@ -165,7 +165,9 @@ class LmConfig(Config):
     @model_validator(mode="after")
     def _one(self) -> "LmConfig":
         if sum(value is not None for value in (self.order, self.arpa, self.grammar)) != 1:
-            raise ValueError("give exactly one of order, arpa, grammar")
+            raise ValueError(
+                "give exactly one of order, arpa, grammar; null takes one back: lm.order=null lm.arpa=FILE"
+            )
         return self
 
 
@@ -253,7 +255,8 @@ def _explain(cls: type[Config], fault: Any, source: Path | str) -> str:
     key = ".".join(str(part) for part in fault["loc"]) or "(whole file)"
     if fault["type"] == "extra_forbidden":
         return f"{source}: unknown key {key!r}; known here: {', '.join(_keys_at(cls, fault['loc'][:-1]))}"
-    return f"{source}: {key}: {fault['msg']} (got {fault['input']!r})"
+    message = "Input should be a list, as in [0.9,1.1]" if fault["type"] == "tuple_type" else fault["msg"]
+    return f"{source}: {key}: {message} (got {fault['input']!r})"
 
 
 def _keys_at(cls: type[Config], path: tuple[Any, ...]) -> list[str]:

@@ -34,7 +34,7 @@ def split_by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> d
         raise Speech3Error(
             f"{data.path}: cannot be split by speaker, nobody is left for {', '.join(empty)}: {len(sizes)} speakers,"
             f" of whom the one with least speech has {min(sizes.values()) / max(sum(sizes.values()), 1e-9):.0%} of it;"
-            " add speakers, or give directories of your own, or split by utterance"
+            " add speakers, give the part a larger share, or split by utterance (`speech3 split --by utterance`)"
         )
     return {part: data.subset(key for name in members[part] for key in of_speaker[name]) for part in shares}
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from speech3.config import FeatureConfig
 from speech3.corpus.datadir import DataDir, Utterance, write_datadir
+from speech3.corpus.espeak import voice_of
 from speech3.corpus.guess import guess
 from speech3.corpus.lengths import lengths_s
 from speech3.decoding.apply import features_for, tell
@@ -130,13 +131,18 @@ def _guessed(hmm: Hmm, texts: Mapping[str, str | None], lang: str) -> list[Pronu
     """Pronunciations of the unknown words in the model's phones; none for words that cannot be said in them."""
     unknown = unknown_words(texts, hmm.lexicon)
     if not unknown:
+        voice_of(lang)  # a code that nobody knows is a mistake even where it would not be used
         return []
     counts = Counter({word: len(found) for word, found in unknown.items()})
     known = Counter(word for text in texts.values() for word in (text or "").split() if word not in unknown)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / f"{lang}-lexicon.txt"
         write_text(path, "".join(_plain_lines(hmm.lexicon)))
-        found = guess(list(unknown), counts | known, path, lang, spelled=False).guessed
+        try:
+            found = guess(list(unknown), counts | known, path, lang, spelled=False).guessed
+        except Speech3Error as error:
+            said = str(error).replace(str(path), "the model's lexicon")
+            raise Speech3Error(f"{said}; --lexicon FILE gives pronunciations without --lang") from error
     guessed = [Pronunciation(word, phones) for word, variants in found.items() for phones in variants]
     return [pron for pron in guessed if _sayable(hmm, pron)]
 

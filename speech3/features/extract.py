@@ -153,7 +153,10 @@ def _with_rate(data: DataDir, config: FeatureConfig) -> FeatureConfig:
     """The config with the rate of the first recording that can be read, unless it says a rate itself."""
     if config.kind == "given":
         if not data.feats:
-            raise Speech3Error(f"{data.path}: has no feats.scp, and features are to be those that it brings along")
+            raise Speech3Error(
+                f"{data.path}: has no feats.scp, and features are to be those that it brings along;"
+                " add them, or choose a preset that computes features"
+            )
         return config
     if config.sample_frequency is not None:
         return config

@@ -158,7 +158,7 @@ def open_packed(path: Path | str) -> PackedFrames:
 
 def _read_head(path: Path) -> tuple[dict[str, Any], np.ndarray]:
     if not path.is_file():
-        raise Speech3Error(f"{path}: no such file")
+        raise Speech3Error(f"{path}: no such file; speech3 pack makes it, or a recipe's stage train")
     size = path.stat().st_size
     with path.open("rb") as stream:
         head = stream.read(_HEAD.size)

@@ -92,10 +92,14 @@ def read_phone_sets(path: Path | str, lexicon: Lexicon) -> list[frozenset[int]]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise Speech3Error(f"{path}: cannot be read ({error}); hmm.extra_questions names a text file") from error
+        why = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise Speech3Error(f"{path}: cannot be read ({why}); hmm.extra_questions names a text file") from error
+    known = dict.fromkeys(lexicon.base_phone(phone) for phone in lexicon.phones)
     for place, line in enumerate(lines, 1):
         if unknown := [name for name in line.split() if name not in by_name]:
-            raise Speech3Error(f"{path}:{place}: no such phone in the lexicon: {', '.join(unknown)}")
+            raise Speech3Error(
+                f"{path}:{place}: no such phone in the lexicon: {', '.join(unknown)}; it has {', '.join(known)}"
+            )
     return [frozenset().union(*(by_name[name] for name in line.split())) for line in lines if line.split()]
 
 

@@ -77,6 +77,8 @@ def load_outputs(directory: Path | str) -> Hmm | PdfsOnly:
 def load_hmm(directory: Path | str) -> Hmm:
     """Read what `Hmm.save` wrote; a lexicon and a tree that do not belong together are an error."""
     directory = Path(directory)
+    if not (directory / "hmm.json").exists():
+        raise Speech3Error(f"{directory / 'hmm.json'}: no such file, so {directory} is no model directory")
     about = read_json(directory / "hmm.json")
     if isinstance(about, dict) and "pdfs_only" in about:
         raise Speech3Error(

@@ -172,12 +172,13 @@ def steps(experiment: Experiment) -> list[Step]:
     wanted = (recipe.hmm.features, recipe.hmm.aligner_features, recipe.features)
     hmm_features, aligner_features, nn_features = (f"features/{Path(name).stem}" for name in wanted)
     hmm = recipe.hmm.model_dump(exclude={"features", "aligner_features"})
+    questions = [Path(recipe.hmm.extra_questions)] if recipe.hmm.extra_questions else []
     shared = {key: value for key, value in hmm.items() if key not in ("mono", "tri", "aligner")} | {"seed": recipe.seed}
     hmms = [
         Step("hmm/mono", partial(stages.train_mono, e, "mono"), [shared, hmm["mono"]],
              [e.model("mono") / "model.safetensors"], [hmm_features], owns=e.model("mono")),
         Step("hmm/tri", partial(stages.train_tri, e), hmm["tri"],
-             [e.model("tri") / "model.safetensors"], ["hmm/mono"], owns=e.model("tri")),
+             [e.model("tri") / "model.safetensors"], ["hmm/mono"], questions, owns=e.model("tri")),
         Step("hmm/align", partial(stages.align_data, e, "tri", recipe.hmm.features, (e.train, "dev")), None,
              [e.alignment("tri", split) / "ali.ark" for split in (e.train, "dev")], ["hmm/tri"]),
         Step("hmm/aligner", partial(stages.train_mono, e, "aligner"), [shared, hmm["aligner"]],

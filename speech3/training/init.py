@@ -17,7 +17,7 @@ from speech3.config import FeatureConfig, ModelConfig, TrainConfig, parse, read_
 from speech3.errors import Speech3Error
 from speech3.frames.packed import PackedFrames
 from speech3.hmm.model import Hmm, PdfsOnly, load_outputs
-from speech3.io.checkpoint import load_tensors
+from speech3.io.checkpoint import load_tensors, read_about
 from speech3.io.progress import say
 
 _OUTPUT = "output."  # how the names of the output layer's tensors begin, in every family
@@ -82,6 +82,10 @@ def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
         return None
     path = Path(config.init)
     path = path / "model.safetensors" if path.is_dir() else path
+    if not path.is_file():
+        raise Speech3Error(f"{path}: no such file; --init names the directory of a trained network")
+    if read_about(path).get("kind") == "gmm":
+        raise Speech3Error(f"{path}: holds Gaussians; --init names the directory of a trained network")
     tensors, about = load_tensors(path, "nn")
     if missing := {"model", "feat_dim", "num_senones"} - about.keys():
         raise Speech3Error(f"{path}: does not say its {', '.join(sorted(missing))}; written by another speech3")

@@ -55,6 +55,7 @@ def pack_aligned(
         The alignment is of other utterances (none of `data`, or it lacks more than 5 % of them) or of another model;
         more than 5 % of the utterances cannot be used; the data cannot be split by speaker.
     """
+    _check_given(alignment, hmm)
     senones, num_pdfs = read_int_ark(alignment / "ali.ark"), read_json(hmm / "hmm.json")["pdfs"]
     missing = _missing(data, senones, alignment / "ali.ark")
     if config.kind == "given":
@@ -91,6 +92,17 @@ def _pack_parts(
         skipped |= reports[name].skipped
     shutil.copyfile(out / "feats" / "features.yaml", out / "features.yaml")
     return skipped, reports
+
+
+def _check_given(alignment: Path, hmm: Path) -> None:
+    if not (alignment / "ali.ark").exists():
+        if list(alignment.glob("ali.*.gz")):
+            raise Speech3Error(
+                f"{alignment}: an alignment of Kaldi's; take it over with `speech3 import {alignment} OUT`"
+            )
+        raise Speech3Error(f"{alignment / 'ali.ark'}: no such file; speech3 import or speech3 align makes one")
+    if not (hmm / "hmm.json").exists():
+        raise Speech3Error(f"{hmm / 'hmm.json'}: no such file; --hmm names the model that {alignment} was aligned with")
 
 
 def _missing(data: DataDir, senones: Mapping[str, object], ark: Path) -> dict[str, str]:

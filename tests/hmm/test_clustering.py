@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.hmm.clustering import ContextStats, build_tree, merge_stats, phone_groups
+from speech3.hmm.clustering import ContextStats, build_tree, merge_stats, phone_groups, read_phone_sets
 from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.questions import log_likelihood, merge_questions
 from speech3.hmm.tree import STATES, monophone_tree
@@ -106,3 +106,16 @@ def test_monophone_tree_ignores_context() -> None:
     tree = monophone_tree(np.arange(4))
     assert tree.num_pdfs == 12
     assert tree.pdf(0, 3, 1, 2) == tree.pdf(4, 3, 4, 2) == 8
+
+
+def test_extra_questions_are_sets_of_phones(lexicon: Lexicon, tmp_path) -> None:
+    path = tmp_path / "extra_questions.txt"
+    path.write_text("p t k\n\na\n")
+    ids = lexicon.phone_ids
+    assert read_phone_sets(path, lexicon) == [frozenset(ids[p] for p in "ptk"), frozenset([ids["a"]])]
+    path.write_text("p t\nk ZH\n")
+    with pytest.raises(Speech3Error, match=r"extra_questions\.txt:2: no such phone in the lexicon: ZH; it has SIL, "):
+        read_phone_sets(path, lexicon)
+    path.unlink()
+    with pytest.raises(Speech3Error, match=r"cannot be read \(No such file or directory\); hmm\.extra_questions"):
+        read_phone_sets(path, lexicon)
