@@ -99,7 +99,7 @@ def read_scp(path: Path | str) -> dict[str, str]:
 def read_matrix(location: str, directory: Path) -> np.ndarray:
     """Read one matrix (float32 or float64) from where an scp says: ``file``, ``file:offset`` or ``file:offset[0:99]``.
 
-    A path that leads nowhere from the working directory is looked for from `directory`, that of the scp.
+    A relative path is looked for from `directory`, that of the scp, then from the working directory, as audio is.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def _open(location: str, directory: Path) -> IO[bytes]:
     path, _, offset = location.rpartition(":")
     name, start = (path, int(offset)) if path and offset.isdigit() else (location, 0)
     file = Path(name)
-    if not file.is_absolute() and not file.exists():
+    if (directory / file).exists() or not file.exists():
         file = directory / file
     stream = file.open("rb")
     stream.seek(start)

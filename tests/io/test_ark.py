@@ -111,6 +111,18 @@ def test_scp_lines(tmp_path: Path) -> None:
         read_scp(tmp_path / "b.scp")
 
 
+def test_a_relative_path_is_of_the_directory_that_names_it_whoever_stands_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("data", 1), ("here", 2)):
+        write_ark(tmp_path / name / "feats.ark", [("a", np.full((2, 2), value, np.float32))])
+    (tmp_path / "data" / "feats.scp").write_text("a feats.ark:2\n")
+    monkeypatch.chdir(tmp_path / "here")
+    assert ArkReader(tmp_path / "data" / "feats.scp")["a"][0, 0] == 1
+    (tmp_path / "data" / "feats.ark").unlink()
+    assert ArkReader(tmp_path / "data" / "feats.scp")["a"][0, 0] == 2
+
+
 def test_a_failing_source_leaves_neither_file(tmp_path: Path) -> None:
     def broken():
         yield "a", np.ones((2, 2), np.float32)
