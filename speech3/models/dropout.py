@@ -13,7 +13,7 @@ class Dropout(nn.Module):
 
     def __init__(self, p: float) -> None:
         super().__init__()
-        self.dropped = round(256 * p)  # of 256
+        self.dropped = min(round(256 * p), 255)  # of 256
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape."""

@@ -40,3 +40,9 @@ def test_nothing_happens_outside_training_and_the_seed_decides_in_it() -> None:
     torch.manual_seed(3)
     assert torch.equal(first, dropout(x))
     assert not torch.equal(first, dropout(x))
+
+
+def test_a_probability_near_one_leaves_something() -> None:
+    torch.manual_seed(1)
+    y = Dropout(0.999).train()(torch.ones(100_000))
+    assert 0 < (y != 0).double().mean().item() < 0.01 and torch.isfinite(y).all()
