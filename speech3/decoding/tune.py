@@ -41,10 +41,10 @@ def tune(
 ) -> Tuning:
     """Find the acoustic scale and the word penalty of the grid in `config` with the lowest error rate.
 
-    All scales are tried at the penalty nearest zero, then all penalties at the best scale, and so on while that helps.
-    Of equally good values the most central counts as best. The search is the final one with
-    ``config.tuning_max_active`` states: lattices (LatticeSimpleDecoder knows no such limit) took ten times as long and
-    were less exact.
+    From the middle scale and the penalty nearest zero, the scale moves to its better neighbour until neither is better,
+    then the penalty, and so on while that helps: small scales, with which the search is slow, are rarely tried. The
+    search is the final one with ``config.tuning_max_active`` states: lattices (LatticeSimpleDecoder knows no such
+    limit) took ten times as long and were less exact.
 
     Parameters
     ----------
@@ -64,22 +64,31 @@ def tune(
     scales, penalties = sorted(config.acoustic_scales), sorted(config.word_penalties)
     rates: dict[Setting, float] = {}
 
-    def best_of(settings: list[Setting]) -> Setting:
+    def measure(settings: list[Setting]) -> None:
         new = [setting for setting in settings if setting not in rates]
         found = decode_settings(graph, scores(), quick, new, jobs) if new else {}
         for index, setting in enumerate(new):
             rates[setting] = _rate(references, {key: words[index] for key, words in found.items()}, error_rate)
-        lowest = min(rates[setting] for setting in settings)
-        ties = [place for place, setting in enumerate(settings) if rates[setting] == lowest]
-        return settings[min(ties, key=lambda place: abs(place - (len(settings) - 1) / 2))]
 
-    start = best_of([(scale, min(penalties, key=abs)) for scale in scales])
-    best = best_of([(start[0], penalty) for penalty in penalties])
-    while rates[again := best_of([(scale, best[1]) for scale in scales])] < rates[best]:
-        best = best_of([(again[0], penalty) for penalty in penalties])
-    if len(scales) > 2 and best[0] in (scales[0], scales[-1]):
-        say(f"the best acoustic scale, {best[0]}, is the last of decode.acoustic_scales; try more beyond it")
-    return Tuning(Point(*best, rates[best]), tuple(Point(*setting, rate) for setting, rate in sorted(rates.items())))
+    def climb(line: list[Setting], place: int) -> int:
+        while True:
+            around = range(max(place - 1, 0), min(place + 2, len(line)))
+            measure([line[index] for index in around])
+            better = min(around, key=lambda index: (rates[line[index]], index != place))
+            if better == place:
+                return place
+            place = better
+
+    scale, penalty = (len(scales) - 1) // 2, penalties.index(min(penalties, key=abs))
+    best = None
+    while best != (scale, penalty):
+        best = scale, penalty
+        scale = climb([(each, penalties[penalty]) for each in scales], scale)
+        penalty = climb([(scales[scale], each) for each in penalties], penalty)
+    setting = scales[scale], penalties[penalty]
+    if len(scales) > 2 and setting[0] in (scales[0], scales[-1]):
+        say(f"the best acoustic scale, {setting[0]}, is the last of decode.acoustic_scales; try more beyond it")
+    return Tuning(Point(*setting, rates[setting]), tuple(Point(*each, rate) for each, rate in sorted(rates.items())))
 
 
 def _rate(references: Mapping[str, Sequence[str]], found: Mapping[str, Sequence[str]], error_rate: ErrorRate) -> float:
