@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from speech3.config import FeatureConfig
-from speech3.corpus.datadir import DataDir, Utterance, write_datadir
+from speech3.corpus.datadir import FILES, DataDir, Utterance, write_datadir
 from speech3.corpus.espeak import voice_of
 from speech3.corpus.guess import guess
 from speech3.corpus.lengths import lengths_s
@@ -235,7 +235,7 @@ def _write_split(
     out: Path, data: DataDir, outcome: Outcome, pieces: Mapping[str, Piece], texts: Mapping[str, str | None],
     durations: Mapping[str, float], clock: FrameClock,
 ) -> None:  # fmt: skip
-    """Write the pieces of long recordings as a data directory, without the suspicious ones."""
+    """Write the pieces of long recordings as a data directory, without the suspicious ones; without any, none."""
     doubtful = {suspicion.utterance for suspicion in outcome.suspicious}
     kept: dict[str, Utterance] = {}
     for name in sorted(outcome.aligned.alignments.keys() & pieces.keys() - doubtful):
@@ -248,3 +248,6 @@ def _write_split(
         used = {utterance.recording for utterance in kept.values()}
         recordings = {key: value for key, value in data.recordings.items() if key in used}
         write_datadir(DataDir(data.path, recordings, kept), out / "split")
+    else:  # those of an earlier run would be taken for this one's
+        for file in FILES:
+            (out / "split" / file).unlink(missing_ok=True)

@@ -1,0 +1,17 @@
+"""What `speech3 align` leaves in its directory (how it aligns: tests/cli/test_align.py)."""
+
+from pathlib import Path
+
+from speech3.corpus.datadir import DataDir
+from speech3.decoding.forced import Outcome, _write_split
+from speech3.hmm.align import Aligned
+from speech3.hmm.times import FrameClock
+
+
+def test_pieces_of_an_earlier_run_do_not_stay(tmp_path: Path) -> None:
+    (tmp_path / "split" / "wav").mkdir(parents=True)
+    for name in ("wav.scp", "segments", "text", "utt2spk", "spk2utt", "wav/a.wav"):
+        (tmp_path / "split" / name).write_text("a a\n")
+    data = DataDir(tmp_path, {"a": "a.wav"}, {})
+    _write_split(tmp_path, data, Outcome(Aligned(), {}, [], {}), {}, {}, {}, FrameClock(0.01, 0.0075))
+    assert [path.name for path in (tmp_path / "split").iterdir()] == ["wav"]  # what is not ours stays
