@@ -24,10 +24,16 @@ def command(
     from speech3.corpus.datadir import read_datadir
     from speech3.decoding.apply import features_for, tell
     from speech3.decoding.recognizer import load_recognizer, tune_recognizer
+    from speech3.errors import Speech3Error
     from speech3.io.parallel import available_jobs
 
     recognizer, data, jobs = load_recognizer(model), read_datadir(directory), jobs or available_jobs()
     texts = {key: (utterance.text or "").split() for key, utterance in data.utterances.items()}
+    if silent := [key for key, words in texts.items() if not words]:
+        raise Speech3Error(
+            f"{directory}: {len(silent)} of {len(texts)} utterances have no transcript to compare with:"
+            f" {', '.join(silent[:5])}; add them to {directory}/text, or leave them out (`speech3 subset`)"
+        )
     with TemporaryDirectory(prefix="speech3-") as scratch:
         feats, skipped = features_for(recognizer, data, jobs, Path(scratch))
         tell(skipped, "left out")

@@ -73,6 +73,10 @@ def align_datadir(
         written: the lists say which).
     """
     texts = {key: utterance.text for key, utterance in data.utterances.items()}
+    if not any(texts.values()):
+        raise Speech3Error(
+            f"{data.path}: has no transcripts; write them to {data.path}/text (speech3 decode needs none)"
+        )
     recognizer = _more_words(recognizer, texts, lexicon, lang, out)
     check_vocabulary(texts, recognizer.hmm.lexicon)  # before hours of audio are read
     feats, skipped = features_for(recognizer, data, jobs, out)
@@ -106,7 +110,8 @@ def align_datadir(
     tell(aligned.bad, "not aligned")
     check_bad(
         aligned.bad, total, str(data.path), "could not be aligned",
-        f"the others were; {out}/bad.txt and {out}/suspicious.txt list what to look at",
+        f"the others were; {out}/bad.txt and {out}/suspicious.txt list what to look at"
+        f"{f', {out}/oov.txt the unknown words, which --lexicon or --lang pronounces' if unknown else ''}",
     )  # fmt: skip
     return outcome
 

@@ -53,6 +53,8 @@ def files(directory: Path) -> set[Path]:
         (["pack", "DATA", "out", "--ali", "empty", "--features", "fbank40"], "no such file; speech3 import or"),
         (["pack", "DATA", "out", "--ali", "kaldi", "--features", "fbank40"], "with `speech3 import kaldi OUT`"),
         (["pack", "DATA", "out", "--ali", "ours", "--features", "fbank40"], "--hmm names the model that ours was"),
+        (["align", "MODEL", "mute", "out"], "mute: has no transcripts; write them to mute/text"),
+        (["tune", "MODEL", "mute"], "mute: 1 of 1 utterances have no transcript to compare with: u1; add them"),
         (["align", "MODEL", "DATA", "out", "--lexicon", "none"], "none: no such lexicon"),
         (["recipe", "digits", "--out", "out", "hmm.extra_questions=none"], "none: no such file or directory"),
         (["recipe", "digits", "--out", "out", "speed_perturb=0.9"], "should be a list, as in [0.9,1.1] (got 0.9)"),
@@ -65,6 +67,9 @@ def files(directory: Path) -> set[Path]:
 def test_nothing_is_written(experiment: Path, tmp_path: Path, arguments: list[str], says: str) -> None:
     for name in ("empty", "kaldi", "ours"):
         (tmp_path / name).mkdir()
+    (tmp_path / "mute").mkdir()
+    (tmp_path / "mute" / "wav.scp").write_text("u1 u1.wav\n")
+    (tmp_path / "mute" / "utt2spk").write_text("u1 u1\n")
     (tmp_path / "ids").write_text("s40-000\nu2\n")
     (tmp_path / "kaldi" / "ali.1.gz").touch()
     (tmp_path / "ours" / "ali.ark").touch()
@@ -106,5 +111,6 @@ def test_no_network_to_begin_with(experiment: Path, tmp_path: Path) -> None:
     assert "nowhere: no such file; --init names" in refused(*options, "nowhere", cwd=tmp_path)
     assert "tri/model.safetensors: holds Gaussians" in refused(*options, experiment / "tri", cwd=tmp_path)
     assert "my.yaml: not a safetensors file" in refused(*options, "my.yaml", cwd=tmp_path)
-    assert "set model.layers=3 model.width=64, or" in refused(*options, experiment / "dnn", cwd=tmp_path)
+    said = refused(*options, experiment / "dnn", cwd=tmp_path)
+    assert "this run's model is another (" in said and " model.width=64" in said
     assert not (tmp_path / "out").exists()
