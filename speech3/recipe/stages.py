@@ -43,11 +43,6 @@ def make_data(e: Experiment) -> None:
             "units=sentencepiece estimates its language model of pieces: give lm.order, and text in"
             " lang/text of the source"
         )
-    if e.recipe.units == "sentencepiece" and e.recipe.hmm.position_dependent:
-        raise Speech3Error(
-            "units=sentencepiece: a piece does not know whether its word ends with it, so phones cannot have places in"
-            " the word; set hmm.position_dependent=false"
-        )
     known = {p.name: p.annotation for p in inspect.signature(prepare).parameters.values() if p.kind is p.KEYWORD_ONLY}
     of_recipe = {"jobs": e.jobs, **{key: getattr(e.recipe, key) for key in ("lang", "lexicon", "units", "pieces")}}
     passed = {key: value for key, value in of_recipe.items() if known.pop(key, None)}
@@ -84,7 +79,7 @@ def _training_material(e: Experiment, preset: str) -> tuple[Lexicon, Transcripts
     directory = e.features(preset, e.train)
     feats = ArkReader(directory / "feats.scp")
     lexicon = read_lexicon(e.lexicon, e.recipe.hmm.silence_prob)
-    if e.recipe.hmm.position_dependent:
+    if e.recipe.hmm.position_dependent and e.recipe.units == "words":  # a piece does not know its place in the word
         lexicon = mark_positions(lexicon)
     texts = {key: utterance.text for key, utterance in read_datadir(e.data(e.train)).utterances.items()}
     transcripts = usable_transcripts(texts, lexicon, feats)

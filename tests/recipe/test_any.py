@@ -70,7 +70,6 @@ def test_what_is_refused_before_anything_is_done(source: Path, tmp_path: Path, s
         (["lang=xx"], "lang=xx: espeak-ng does not know this language"),
         ([], "no pronunciations: there is no lang/lexicon.txt; give the language"),
         (["units=sentencepiece", "pieces=40", "lm.order=null", "lm.grammar=one-word"], "units=sentencepiece estimates"),
-        (["units=sentencepiece", "hmm.position_dependent=true"], "units=sentencepiece: a piece does not know whether"),
     ):
         process = speech3("recipe", "any", "--source", source, "--out", tmp_path / "out", *options)
         assert process.returncode == 1
