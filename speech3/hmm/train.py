@@ -45,9 +45,9 @@ def train_monophone(
         No utterance is long enough for its phones.
     """
     number_P = group_numbers(lexicon)
-    workers.run(passes.flat_start, lexicon)
+    short = _merged(workers.run(passes.flat_start, lexicon))
     one_pdf_each = context_free_tree(np.repeat(number_P[:, None], STATES, axis=1))
-    hmm, gmm = _single_gaussians(_context_stats(workers), lexicon, one_pdf_each)
+    hmm, gmm = _single_gaussians(_context_stats(workers, short), lexicon, one_pdf_each)
     for _ in range(config.mono.phone_iterations):
         workers.run(passes.realign, hmm, gmm, config.beam, config.retry_beam)
         hmm, gmm, _ = _reestimate(workers, hmm, gmm)
@@ -56,10 +56,11 @@ def train_monophone(
     return _train(workers, *_reestimate(workers, hmm, gmm), config, config.mono, generator, metrics, "mono")
 
 
-def _context_stats(workers: Workers) -> ContextStats:
+def _context_stats(workers: Workers, failed: dict[str, str] | None = None) -> ContextStats:
     parts = [part for parts in workers.run(passes.context_stats) for part in parts]
     if not parts:
-        raise Speech3Error(NOTHING_ALIGNED)
+        reasons = [f"\n  {utterance}: {reason}" for utterance, reason in sorted((failed or {}).items())[:5]]
+        raise Speech3Error(NOTHING_ALIGNED + "".join(reasons))
     return merge_stats(parts)
 
 
