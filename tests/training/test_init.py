@@ -154,7 +154,7 @@ def test_another_architecture_is_refused(home, model, message):
 
 def test_dropout_may_differ(home, monkeypatch):
     run, _ = _begin(home, monkeypatch, _config(home, init="old", model={"dropout": 0.2}))
-    assert run.model.dropout.p == 0.2
+    assert run.model.dropout.dropped == 51  # of 256
 
 
 def test_what_else_is_refused(home):
