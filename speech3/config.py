@@ -111,7 +111,7 @@ class HmmConfig(Config):
     aligner: MonophoneConfig = MonophoneConfig(gaussians=200)
     silence_prob: float = Field(0.5, gt=0, lt=1, description="of the optional silence between words")
     position_dependent: bool = Field(
-        False, description="a phone at a word's beginning, end, inside or alone is another"
+        False, description="phones are marked by their place in the word (not with pieces)"
     )
     extra_questions: str | None = Field(None, description="file with sets of phones the tree may ask for, one a line")
     lexicon_probs: bool = Field(False, description="pronunciations' and silences' probabilities from the alignment")

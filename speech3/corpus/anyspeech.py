@@ -72,6 +72,11 @@ def prepare(
             " lang/ (its text may stand in lang/text), or leave units=words"
         )
     parts, drawn = _splits(source, seed)
+    if silent := [str(data.path) for data in parts.values() if not data.recordings]:
+        raise Speech3Error(
+            f"{silent[0]}: has features, but no recordings, which this recipe needs (the aligner has features of its"
+            " own): add wav.scp, or train on the features with speech3 pack and speech3 train"
+        )
     train = [(u.text or "").split() for u in parts["train"].utterances.values()]
     sentences = train + ([] if given.arpa or not given.text else _sentences(given.text))
     counts = Counter(word for sentence in train for word in sentence)

@@ -17,8 +17,6 @@ from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
 from speech3.features.mel import hertz, mel_scale
 
-GROUPS = 8  # frames of a minibatch that are warped alike; the others differ
-
 
 @dataclass(frozen=True, eq=False)
 class FrequencyWarp:
@@ -41,10 +39,9 @@ class FrequencyWarp:
         place_M1 = ((warped_M - self.centre_M[0]) / step).clip(0, bins - 1)[:, None]
         return np.maximum(0, 1 - np.abs(place_M1 - np.arange(bins))).astype(np.float32)
 
-    def __call__(self, feats_BWF: Tensor, seed: tuple[int, ...]) -> Tensor:
-        """Warp each of `GROUPS` parts of a minibatch by a factor of its own; equal seeds give equal factors."""
-        factor_G = np.random.default_rng(seed).uniform(1 - self.most, 1 + self.most, GROUPS)
-        bins, parts = len(self.centre_M), feats_BWF.chunk(GROUPS)
+    def __call__(self, feats_BWF: Tensor, factor_G: np.ndarray) -> Tensor:
+        """Warp each of G equal parts of a minibatch by a factor of its own."""
+        bins, parts = len(self.centre_M), feats_BWF.chunk(len(factor_G))
         matrices = [torch.from_numpy(self.matrix(factor)).to(feats_BWF.device) for factor in factor_G]
         warped = [(p.reshape(-1, bins) @ m.t()).view(p.shape) for p, m in zip(parts, matrices, strict=False)]
         return torch.cat(warped)

@@ -17,6 +17,8 @@ from speech3.frames.shuffle import Shuffle
 
 _ORDER_CACHED = 1 << 14  # positions of the permutation computed at a time: the arithmetic is cheap, the calls are not
 
+_WARPS = 8  # parts of a minibatch, each with a warp of its own
+
 
 def window_indices(centers_B: Tensor, first_B: Tensor, last_B: Tensor, left: int, right: int) -> Tensor:
     """Frame numbers (B, W) of the windows around `centers_B`, the edge frames repeated beyond an utterance's ends.
@@ -77,7 +79,10 @@ class Minibatches:
         start = number * self.minibatch
         stop = self.num_frames if number == len(self) - 1 else start + self.minibatch
         feats_BWF, senones_B = self.gather(self._shuffled(epoch, start, stop).to(self.frames_NF.device))
-        return self.warp(feats_BWF, (self.seed, epoch, number)) if self.warp else feats_BWF, senones_B
+        if self.warp:
+            generator, most = np.random.default_rng((self.seed, epoch, number)), self.warp.most
+            feats_BWF = self.warp(feats_BWF, generator.uniform(1 - most, 1 + most, _WARPS))
+        return feats_BWF, senones_B
 
     def sequential(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All frames once, in the order of the file, `size` at a time (the last fewer)."""

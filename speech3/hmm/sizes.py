@@ -7,21 +7,19 @@ Powers of the hours: below two hours through what was best for fsdd (a quarter o
 from speech3.config import HmmConfig
 from speech3.hmm.tree import STATES
 
-_HOUR = 360_000  # frames of 10 ms
 _LARGEST_LEAVES, _LARGEST_GAUSSIANS = 6000, 60_000
 
 
-def sized(config: HmmConfig, frames: int, groups: int) -> HmmConfig:
+def sized(config: HmmConfig, hours: float, groups: int) -> HmmConfig:
     """Fill in ``mono.gaussians``, ``aligner.gaussians``, ``tri.leaves`` and ``tri.gaussians`` where they are 0.
 
     Parameters
     ----------
-    frames
-        Of the training data.
+    hours
+        Of training speech.
     groups
         Of phones that share a root (`clustering.phone_groups`): each needs a leaf and a Gaussian for each state.
     """
-    hours = frames / _HOUR
     mono = config.mono.gaussians or max(groups * STATES, min(1000, round(545 * hours**0.75)))
     aligner = config.aligner.gaussians or max(groups * STATES, min(1000, round(400 * hours**0.5)))
     leaves = config.tri.leaves or max(

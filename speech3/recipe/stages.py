@@ -9,7 +9,9 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from speech3.config import HmmConfig, TrainConfig
+from speech3.corpus import langdir
 from speech3.corpus.datadir import read_datadir
+from speech3.corpus.lengths import lengths_s
 from speech3.corpus.perturb import perturb_speed
 from speech3.decoding.arpa import read_arpa, write_arpa
 from speech3.decoding.grammar import one_word
@@ -57,7 +59,7 @@ def make_data(e: Experiment) -> None:
             TypeAdapter(known[key]).validate_python(value, strict=True)
         except ValidationError as error:
             raise Speech3Error(f"corpus_options.{key}: {error.errors()[0]['msg']} (got {value!r})") from error
-    for arpa in sorted((e.source / "lang").glob("*.arpa*")) if e.source else []:
+    if e.source and (arpa := langdir.find(e.source / "lang").arpa):
         read_arpa(arpa)  # a faulty one is better found now than after the bootstrap
     prepare(e.source, e.out / "data", e.recipe.seed, **passed, **e.recipe.corpus_options)
 
@@ -87,12 +89,13 @@ def _training_material(e: Experiment, preset: str) -> tuple[Lexicon, Transcripts
     return lexicon, transcripts, feats, directory / "features.yaml"
 
 
-def _sized(e: Experiment, feats: ArkReader, lexicon: Lexicon) -> HmmConfig:
+def _sized(e: Experiment, lexicon: Lexicon) -> HmmConfig:
     """The bootstrap's config, sizes that it leaves open filled in."""
     hmm = e.recipe.hmm
     if all((hmm.mono.gaussians, hmm.aligner.gaussians, hmm.tri.leaves, hmm.tri.gaussians)):
         return hmm
-    return sized(hmm, sum(len(feats_TF) for feats_TF in feats.values()), len(phone_groups(lexicon)))
+    hours = sum(lengths_s(read_datadir(e.data(e.train))).values()) / 3600
+    return sized(hmm, hours, len(phone_groups(lexicon)))
 
 
 def _save(e: Experiment, name: str, system: GmmSystem, features: Path, preset: str) -> None:
@@ -112,7 +115,7 @@ def train_mono(e: Experiment, name: str) -> None:
     """
     preset = e.recipe.hmm.aligner_features if name == "aligner" else e.recipe.hmm.features
     lexicon, transcripts, feats, features = _training_material(e, preset)
-    hmm = _sized(e, feats, lexicon)
+    hmm = _sized(e, lexicon)
     stage = hmm.aligner if name == "aligner" else hmm.mono
     generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model(name) / "metrics.jsonl")
     with Workers(transcripts.words, feats, e.jobs) as workers:
@@ -125,7 +128,7 @@ def train_tri(e: Experiment) -> None:
     """Train the tied-triphone GMMs."""
     preset = e.recipe.hmm.features
     lexicon, transcripts, feats, features = _training_material(e, preset)
-    hmm = _sized(e, feats, lexicon)
+    hmm = _sized(e, lexicon)
     mono = GmmSystem(load_hmm(e.model("mono")), load_gmm(e.model("mono") / "model.safetensors"), {})
     generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model("tri") / "metrics.jsonl")
     with Workers(transcripts.words, feats, e.jobs) as workers:

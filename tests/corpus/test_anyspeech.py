@@ -10,6 +10,7 @@ import soundfile
 from speech3.corpus.anyspeech import prepare
 from speech3.corpus.datadir import read_datadir
 from speech3.errors import Speech3Error
+from speech3.io.ark import write_ark
 
 pytest.importorskip("espeakng_loader", reason="the espeak extra is not installed")
 
@@ -177,3 +178,14 @@ def test_text_in_another_script_than_the_language(tmp_path: Path) -> None:
     source = datadir(tmp_path / "hindi", words=["नमस्ते", "किताब"])
     with pytest.raises(Speech3Error, match=r"not lang=sw: espeak-ng reads it in the language hi"):
         prepare(source, tmp_path / "out", 1, lang="sw")
+
+
+def test_features_alone_are_not_enough(tmp_path: Path) -> None:
+    for name in ("train", "dev", "test"):
+        source = datadir(tmp_path / "source" / name, 2)
+        keys = [line.split()[0] for line in (source / "wav.scp").read_text().splitlines()]
+        write_ark(source / "feats.ark", ((key, np.zeros((20, 3), np.float32)) for key in keys), source / "feats.scp")
+        (source / "wav.scp").unlink()
+    with pytest.raises(Speech3Error, match=r"train: has features, but no recordings.*speech3 pack"):
+        prepare(tmp_path / "source", tmp_path / "out", 1, lexicon="graphemes")
+    assert not (tmp_path / "out").exists()

@@ -1,18 +1,13 @@
 """Sizes of the bootstrap's models where a recipe leaves them open."""
 
-from types import SimpleNamespace
-from typing import Any
-
-import numpy as np
-
 from speech3.config import HmmConfig, MonophoneConfig, TriphoneConfig
+from speech3.hmm.clustering import phone_groups
 from speech3.hmm.lexicon import Lexicon, Pronunciation, mark_positions
-from speech3.recipe.stages import _sized
+from speech3.hmm.sizes import sized
 
 OPEN = HmmConfig(
     mono=MonophoneConfig(gaussians=0), aligner=MonophoneConfig(gaussians=0), tri=TriphoneConfig(leaves=0, gaussians=0)
 )
-QUARTER_HOUR = {"u": np.zeros((90_000, 1), np.float32)}
 
 
 def test_places_in_the_word_and_stress_share_roots_and_ask_for_no_more_leaves() -> None:
@@ -20,6 +15,14 @@ def test_places_in_the_word_and_stress_share_roots_and_ask_for_no_more_leaves() 
     plain = Lexicon(tuple(Pronunciation(pron.word, (pron.phones[0], "E", "t")) for pron in prons))
     marked = mark_positions(Lexicon(tuple(prons)))
     assert len(marked.phones) > len(plain.phones)
-    experiment: Any = SimpleNamespace(recipe=SimpleNamespace(hmm=OPEN))
-    feats: Any = QUARTER_HOUR
-    assert _sized(experiment, feats, marked) == _sized(experiment, feats, plain)
+    by_marked, by_plain = (sized(OPEN, 0.25, len(phone_groups(lexicon))) for lexicon in (marked, plain))
+    assert by_marked == by_plain
+    assert 0 < by_plain.tri.leaves < by_plain.tri.gaussians
+
+
+def test_more_speech_gives_larger_models_and_what_is_given_stays() -> None:
+    given = OPEN.model_copy(update={"tri": TriphoneConfig(leaves=77, gaussians=0)})
+    small, large = sized(given, 0.25, 20), sized(given, 100.0, 20)
+    assert small.tri.leaves == large.tri.leaves == 77
+    assert small.tri.gaussians < large.tri.gaussians
+    assert small.mono.gaussians < large.mono.gaussians
