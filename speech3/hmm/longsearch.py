@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from speech3.errors import Speech3Error
 from speech3.hmm.confidence import spread
 from speech3.hmm.model import Hmm
 from speech3.hmm.transcript import NO_WORD, TranscriptGraph
@@ -101,8 +102,16 @@ class _Search:
         spread_T = spread(loglikes_TP)
         way = np.float32(self.scale * max(float(spread_T.mean()), 1e-3))
         garbage_T = self.scale * (loglikes_TP.max(1) - np.float32(GARBAGE) * spread_T)
+        try:
+            self._run(loglikes_TP, garbage_T.astype(np.float32), way)
+        except MemoryError as error:
+            raise Speech3Error(
+                f"after {int(self.now[0])} frames there are more than {_RECORDS} ways to read it; cut it in two"
+            ) from error
+
+    def _run(self, loglikes_TP: np.ndarray, garbage_T: np.ndarray, way: np.float32) -> None:
         _advance(
-            loglikes_TP, garbage_T.astype(np.float32), self.pdf, self.word, self.stay, self.leave, self.ptr,
+            loglikes_TP, garbage_T, self.pdf, self.word, self.stay, self.leave, self.ptr,
             self.target, self.logp, self.ends, self.entries, self.entry_ptr, self.tokens, self.scores, self.active,
             self.memo, self.records, self.now, self.garbage, self.scale, np.float32(ENTER * way),
             np.float32(JUMP * way), np.float32(BEAM * way),
@@ -134,6 +143,8 @@ def _advance(  # type: ignore[no-untyped-def] # pragma: no cover
         if used > len(records) - 2 * count - 1000:
             used, record = _collect(records, used, tokens[half, 0], active[half], count, record)
             memo[0, :] = -1
+            if used > len(records) - 2 * count - 1000:
+                raise MemoryError
         new = 0
         inside, source = np.float32(-np.inf), -1
         for i in range(count):

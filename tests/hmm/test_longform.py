@@ -8,6 +8,7 @@ from drawn import Drawn, draw
 
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
+from speech3.hmm import longsearch
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.longform import LONGEST_PIECE_S, PIECE_S, check_rate, in_order, lay_out, piece_names, piece_texts
 from speech3.hmm.longsearch import Found
@@ -62,6 +63,13 @@ def test_all_is_there(hmm: Hmm) -> None:
     lengths = [(p.end - p.start) / 100 for p in layout.pieces]
     assert max(lengths) <= LONGEST_PIECE_S and np.mean([s <= PIECE_S for s in lengths]) > 0.9
     assert not layout.gaps
+
+
+def test_a_search_that_needs_more_room_than_there_is_says_so(hmm: Hmm, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = draw(hmm, 60, seed=4)
+    monkeypatch.setattr(longsearch, "_RECORDS", 1010)
+    with pytest.raises(Speech3Error, match=r"after \d+ frames there are more than 1010 ways to read it; cut it in two"):
+        lay_out(hmm, gmm_of(hmm, drawn), "u", Long(drawn).words, Long(drawn).feats, CONFIG)
 
 
 def test_missing_parts_are_gaps_and_the_thread_is_found_again(hmm: Hmm) -> None:
