@@ -54,12 +54,12 @@ def test_graph_json_lists_what_was_left_out(tmp_path):
     assert (graph.num_pdfs, about["states"]) == (9, len(graph.fst.final_S))
 
 
-def test_unknown_word_is_kept_where_the_lexicon_says_it(tmp_path):
+def test_nobody_says_the_unknown_word(tmp_path):
     lexicon = Lexicon((*toys.LEXICON.pronunciations, Pronunciation("<unk>", ("SPN",))))
     lm = estimate([["A", "ZEBRA", "AB"]], 2, [*lexicon.by_word])
-    assert "<unk>" in from_arpa(lm, lexicon).words
-    assert "<unk>" not in from_arpa(lm, toys.LEXICON).words
-    assert "<unk>" not in one_word(lexicon).words
+    assert "<unk>" in lm.words
+    for grammar in (from_arpa(lm, lexicon), from_arpa(lm, toys.LEXICON), one_word(lexicon)):
+        assert "<unk>" not in (*grammar.words, *grammar.dropped)
 
 
 def test_language_models_without_use_are_refused(tmp_path):
