@@ -177,7 +177,7 @@ class DecodeConfig(Config):
     beam: float = Field(15.0, gt=0)
     max_active: int = Field(7000, ge=1)
     tuning_max_active: int = Field(2000, ge=1, description="in place of max_active while scale and penalty are tuned")
-    acoustic_scales: tuple[float, ...] = (0.06, 0.08, 0.1, 0.14, 0.2, 0.28)  # from 1/17, Kaldi's largest LM weight
+    acoustic_scales: tuple[float, ...] = (0.03, 0.045, 0.06, 0.08, 0.1, 0.14, 0.2, 0.28)
     word_penalties: tuple[float, ...] = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
 
