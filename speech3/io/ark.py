@@ -21,7 +21,7 @@ from speech3.io.compressed import TOKENS, read_compressed, write_compressed
 def _import_kaldi_io():  # type: ignore[no-untyped-def]
     # kaldi_io warns about a missing KALDI_ROOT and puts a shell's guess of Kaldi's programs on PATH as it is imported.
     saved = {name: os.environ.get(name) for name in ("KALDI_ROOT", "PATH")}
-    os.environ.setdefault("KALDI_ROOT", "/")
+    os.environ["KALDI_ROOT"] = "/"
     try:
         import kaldi_io
     finally:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import kaldi_io
 import numpy as np
 import pytest
 import typer.testing
@@ -15,6 +14,7 @@ from speech3.hmm.gmm import Gmm
 from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.model import Hmm
 from speech3.hmm.tree import context_free_tree
+from speech3.io.ark import _kaldi_io as kaldi_io
 from speech3.io.ark import write_ark
 
 RNG = np.random.default_rng(0)

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import kaldi_io
 import numpy as np
 import pytest
 import soundfile
@@ -18,6 +17,7 @@ from speech3.features.compute import finish, static_features
 from speech3.features.extract import extract, features_of
 from speech3.io import parallel
 from speech3.io.ark import ArkReader
+from speech3.io.ark import _kaldi_io as kaldi_io
 
 RATE_HZ = 8000
 
