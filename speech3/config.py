@@ -133,34 +133,77 @@ class ModelConfig(Config):
     dropout: float = Field(0.0, ge=0, lt=1)
 
 
+class AsgdConfig(Config):
+    """Asynchronous SGD: how shards and server work together (the words are those of DESIGN.md's definitions)."""
+
+    warm_start: float = Field(1.0, ge=0, description="passes of plain SGD on one worker before the first push")
+    sync_every: int = Field(3, ge=1, description="minibatches that a shard computes between two syncs, at least")
+    max_distance: int = Field(12, ge=1, description="minibatches since the last fetch at which a shard waits to sync")
+    max_relative_distance: float | None = Field(
+        None, gt=0, description="distance of a shard's own parameters from those it fetched at which it waits"
+    )
+    max_staleness: int | None = Field(None, ge=0, description="an older push is dropped; none: no push is")
+    local_updates: bool = Field(True, description="a shard steps its own copy between syncs; else it adds up gradients")
+    push_scale: float | Literal["1/accumulated", "1/workers"] = Field("1/workers", description="the server's share")
+    momentum: float = Field(0.0, ge=0, lt=1, description="of the server")
+    projection: bool = Field(False, description="a push loses what goes against the server's momentum")
+    decay: float = Field(1.0, gt=0, le=1, description="a push is multiplied by decay ** staleness")
+    staleness_rate: bool = Field(False, description="a push is divided by its staleness, if that is above 1")
+    adagrad: float = Field(0.0, ge=0, description="gamma of Adagrad on the server; 0: none")
+    delay_compensation: float = Field(0.0, ge=0, description="lambda of DC-ASGD; 0: none")
+    max_push: float = Field(1.0, gt=0, description="a push longer than that share of the parameters is refused")
+
+
+class SimulationConfig(Config):
+    """The virtual clock of the simulated world: times in seconds."""
+
+    compute_s: float | tuple[float, ...] | None = Field(
+        None, description="of a minibatch, for all workers or each; none: measured before training begins"
+    )
+    sync_s: float | None = Field(None, ge=0, description="that a sync holds the server; none: measured")
+    jitter: float = Field(0.0, ge=0, lt=1, description="deviation of compute times, as a share of them")
+    failures: tuple[tuple[int, float], ...] = Field((), description="worker (from 0) and time at which it dies")
+    restart_s: float = Field(5.0, ge=0, description="until a dead worker's successor is there")
+    synchronous: bool = Field(False, description="workers average their gradients and step together, for comparison")
+
+
 class TrainingConfig(Config):
     """How parameters move."""
 
-    world: Literal["sgd"] = "sgd"
+    world: Literal["sgd", "ddp", "simulated", "shared"] = "sgd"
     workers: int = Field(1, ge=1)
     device: str = "cpu"
     threads: int = Field(1, ge=1, description="of a worker; on a busy machine two wait for each other and lose")
     minibatch: int = Field(256, ge=1, description="frames")
     learning_rate: float = Field(0.1, gt=0, description="per minibatch mean gradient")
-    momentum: float = Field(0.0, ge=0, lt=1)
+    momentum: float = Field(0.0, ge=0, lt=1, description="of plain SGD, so also of the warm start, and of ddp")
     weight_decay: float = Field(0.0, ge=0)
     frequency_warp: float = Field(0.0, ge=0, lt=0.5, description="largest share by which frequencies are warped")
+    chunk_frames: int = Field(0, ge=0, description="shuffle within chunks of so many frames; 0: the whole corpus")
     max_epochs: int = Field(20, ge=1)
-    schedule: Literal["halving", "constant"] = "halving"
+    schedule: Literal["halving", "exponential", "constant"] = "halving"
     halve_below: float = Field(0.005, description="gain in held-out frame accuracy under which the rate is halved")
     stop_below: float = Field(0.001, description="gain under which training stops once the rate is being halved")
+    final_rate: float = Field(0.01, gt=0, le=1, description="exponential: the last rate as a share of the first")
+    warmup: float = Field(0.0, ge=0, description="epochs over which the rate rises from a tenth")
+    evaluations: int = Field(1, ge=1, description="times an epoch that held-out accuracy is taken, for the curves")
     keep_checkpoints: int = Field(3, ge=1)
     checkpoint_s: float = Field(60.0, ge=0, description="seconds of training between checkpoints inside an epoch")
     dtype: Literal["float16", "float32"] = Field("float32", description="of the packed frames")
+    asgd: AsgdConfig = AsgdConfig()
+    simulation: SimulationConfig = SimulationConfig()
 
 
 class LmConfig(Config):
-    """The language model: exactly one of an n-gram estimated from the training text, an ARPA file, a grammar."""
+    """The language model, exactly one of an n-gram from the training text, an ARPA file, a grammar; and its graph."""
 
     order: int | None = Field(None, ge=1, le=6, description="interpolated Kneser-Ney from the text")
     text: str | None = Field(None, description="file with one sentence a line; none: the transcripts of train")
     arpa: str | None = None
     grammar: Literal["one-word"] | None = Field(None, description="one-word: exactly one word of the lexicon")
+    self_loop_scale: float = Field(
+        0.1, ge=0, description="of the transitions' log probabilities in the graph, as mkgraph.sh has it"
+    )
 
     @model_validator(mode="after")
     def _one(self) -> "LmConfig":

@@ -2,7 +2,7 @@
 
 Input labels are pdf + 1. All probabilities of the HMMs, the lexicon and the language model are arc costs: an arc that
 reads pdf p costs -c log(1 - self_loop[p]) beside the rest, for p is left once, and its self-loop -c log(self_loop[p]),
-where c = SELF_LOOP_SCALE.
+where c is the self-loop scale.
 
 Weights are the tropical semiring's throughout, so the best path through the graph is the best path through its parts.
 
@@ -24,10 +24,6 @@ from speech3.errors import Speech3Error
 from speech3.hmm.model import Hmm
 from speech3.hmm.tree import CENTRE
 from speech3.io.atomic import read_json, write_json, write_text
-
-# There is one transition a frame, as there is one acoustic score, which is scaled down because frames are not
-# independent; unscaled, transitions drown it and words are deleted. Kaldi's mkgraph.sh has the same --self-loop-scale.
-SELF_LOOP_SCALE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +49,7 @@ class Graph:
     path: Path
 
 
-def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str) -> dict[str, Any]:
+def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale: float) -> dict[str, Any]:
     """Build the graph into ``out/HCLG.fst``, ``out/words.txt`` and ``out/graph.json``; return what the last one says.
 
     Parameters
@@ -61,6 +57,10 @@ def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str) -> dict[str, An
     lm
         An n-gram model, or a `Grammar`. Words of an n-gram model that the lexicon lacks are left out and listed in
         ``graph.json`` under ``dropped``.
+    self_loop_scale
+        Kaldi's --self-loop-scale. There is one transition a frame, as there is one acoustic score, which is scaled down
+        because frames are not independent; beside that, unscaled transitions drown it in connected speech, and words
+        are deleted.
 
     Raises
     ------
@@ -70,12 +70,13 @@ def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str) -> dict[str, An
     started = time.monotonic()
     grammar = lm if isinstance(lm, Grammar) else from_arpa(lm, hmm.lexicon)
     windows, cascade = _clg(hmm, grammar)
-    fst = add_self_loops(_hclg(hmm, windows, cascade), hmm.self_loop)
+    fst = add_self_loops(_hclg(hmm, windows, cascade, self_loop_scale), hmm.self_loop, self_loop_scale)
     if fst.start < 0 or not len(fst.arcs_A) or np.isinf(fst.final_S).all():
         raise Speech3Error(f"{grammar.source}: the graph came out empty: this language model accepts no sentence")
     about = {
         "num_pdfs": hmm.num_pdfs, "states": len(fst.final_S), "arcs": len(fst.arcs_A), "words": len(grammar.words) - 2,
-        "lm": grammar.source, "dropped": list(grammar.dropped), "seconds": round(time.monotonic() - started, 1),
+        "lm": grammar.source, "self_loop_scale": self_loop_scale, "dropped": list(grammar.dropped),
+        "seconds": round(time.monotonic() - started, 1),
     }  # fmt: skip
     out = Path(out)
     (out / "graph.json").unlink(missing_ok=True)  # written last: its presence says that the rest belongs together
@@ -136,11 +137,11 @@ def _clg(hmm: Hmm, grammar: Grammar) -> tuple[list[list[int]], Any]:
     return windows, clg
 
 
-def _hclg(hmm: Hmm, windows: list[list[int]], clg: Any) -> Fst:
+def _hclg(hmm: Hmm, windows: list[list[int]], clg: Any, scale: float) -> Fst:
     """H o C o L o G without self-loops: determinised, disambiguation symbols removed, minimised."""
     import kaldifst
 
-    h, label_W = _h(hmm, windows)
+    h, label_W = _h(hmm, windows, scale)
     arrays = from_kaldifst(clg)
     arcs_A = arrays.arcs_A.copy()
     arcs_A["ilabel"] = label_W[arcs_A["ilabel"]]
@@ -159,7 +160,7 @@ def _hclg(hmm: Hmm, windows: list[list[int]], clg: Any) -> Fst:
     return from_kaldifst(hclg)
 
 
-def _h(hmm: Hmm, windows: list[list[int]]) -> tuple[Fst, np.ndarray]:
+def _h(hmm: Hmm, windows: list[list[int]], scale: float) -> tuple[Fst, np.ndarray]:
     """H without self-loops, and the label it writes for each context window.
 
     Windows with the same three pdfs share a label (Kaldi's make-ilabel-transducer), which makes the graph smaller.
@@ -178,15 +179,15 @@ def _h(hmm: Hmm, windows: list[list[int]]) -> tuple[Fst, np.ndarray]:
     builder = FstBuilder()
     hub = builder.state(final=0.0)
     for pdfs, label in phones.items():
-        forward = float(-SELF_LOOP_SCALE * np.log1p(-hmm.self_loop[list(pdfs)]).sum())
+        forward = float(-scale * np.log1p(-hmm.self_loop[list(pdfs)]).sum())
         builder.chain(hub, hub, [pdf + 1 for pdf in pdfs], label, forward)
     for place, number in enumerate(passing):
         builder.arc(hub, hub, hmm.num_pdfs + 1 + place, int(label_W[number]))
     return builder.fst(), label_W
 
 
-def add_self_loops(fst: Fst, self_loop_P: np.ndarray) -> Fst:
-    """Let every state that was entered by reading a pdf read it again, at -c log(self_loop).
+def add_self_loops(fst: Fst, self_loop_P: np.ndarray, scale: float) -> Fst:
+    """Let every state that was entered by reading a pdf read it again, at -scale log(self_loop).
 
     A state entered in several ways (by different pdfs, or by epsilon) cannot have a loop of its own: each pdf gets a
     state before it, with the loop and an epsilon arc onwards (Kaldi's MakePrecedingInputSymbolsSame).
@@ -204,7 +205,7 @@ def add_self_loops(fst: Fst, self_loop_P: np.ndarray) -> Fst:
     place_K[crowded_K] = states + np.arange(int(crowded_K.sum()))
     arcs_A["nextstate"] = place_K[which_A]
     emitting_K = label_K > 0
-    stay_K = -SELF_LOOP_SCALE * np.log(self_loop_P[label_K[emitting_K] - 1])
+    stay_K = -scale * np.log(self_loop_P[label_K[emitting_K] - 1])
     loops = _arcs(label_K[emitting_K], stay_K, place_K[emitting_K])
     onward = _arcs(0, 0.0, state_K[crowded_K])
     return Fst(

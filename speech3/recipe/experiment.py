@@ -229,9 +229,11 @@ def _graph_steps(e: Experiment, stages: Any) -> list[Step]:
     lm = e.recipe.lm
     given = [Path(path) for path in (lm.text, lm.arpa) if path]
     arpa = [] if lm.grammar else [e.out / "lm" / "lm.arpa.gz"]
-    model = Step("graph/lm", partial(stages.make_lm, e), lm.model_dump(), arpa, ["data/corpus"], given)
+    model = Step(
+        "graph/lm", partial(stages.make_lm, e), lm.model_dump(exclude={"self_loop_scale"}), arpa, ["data/corpus"], given
+    )
     return [model] + [
-        Step(f"graph/{name}", partial(stages.make_graph, e, name), lm.grammar,
+        Step(f"graph/{name}", partial(stages.make_graph, e, name), [lm.grammar, lm.self_loop_scale],
              [e.model(name) / "graph" / "HCLG.fst"], ["graph/lm", f"hmm/{name}"])
         for name in ("mono", "tri")
     ]  # fmt: skip

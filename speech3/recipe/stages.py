@@ -180,7 +180,7 @@ def make_graph(e: Experiment, system: str) -> None:
     """Build H o C o L o G of a GMM system."""
     hmm = load_hmm(e.model(system))
     lm = one_word(hmm.lexicon) if e.recipe.lm.grammar else read_arpa(e.out / "lm" / "lm.arpa.gz")
-    about = build_graph(hmm, lm, e.model(system) / "graph")
+    about = build_graph(hmm, lm, e.model(system) / "graph", e.recipe.lm.self_loop_scale)
     say(f"  {about['states']:,} states, {about['arcs']:,} arcs")
     if about["dropped"]:
         write_text(e.model(system) / "graph" / "dropped.txt", "\n".join(about["dropped"]) + "\n")

@@ -86,7 +86,7 @@ def kaldi(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (data / "text").write_text("".join(f"{name} {word}\n" for name, word in words.items()))
     model = kaldi_alignment(root / "ali", HMM, pdfs)
     kaldi_lang(root / "lang", HMM, oov="C")
-    build_graph(HMM, one_word(LEXICON), root / "ours")
+    build_graph(HMM, one_word(LEXICON), root / "ours", 0.1)
     kaldi_graph(root / "graph", root / "ours", model)
     np.savez(root / "pdfs.npz", **pdfs)
     (root / "train.yaml").write_text(

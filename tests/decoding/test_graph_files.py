@@ -9,7 +9,7 @@ import toys
 from speech3.decoding.arpa import ArpaLm
 from speech3.decoding.fst import ARC, Fst, FstBuilder, from_kaldifst, read_fst, to_kaldifst, write_fst
 from speech3.decoding.grammar import from_arpa, one_word
-from speech3.decoding.graph import SELF_LOOP_SCALE, add_self_loops, build_graph, load_graph
+from speech3.decoding.graph import add_self_loops, build_graph, load_graph
 from speech3.decoding.kneser_ney import estimate
 from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import Lexicon, Pronunciation
@@ -17,7 +17,7 @@ from speech3.hmm.lexicon import Lexicon, Pronunciation
 
 @pytest.fixture
 def graph_dir(tmp_path):
-    build_graph(toys.toy_hmm(), toys.bigram(), tmp_path)
+    build_graph(toys.toy_hmm(), toys.bigram(), tmp_path, toys.SCALE)
     return tmp_path
 
 
@@ -46,7 +46,7 @@ def test_openfst_reads_what_we_write_and_the_reverse(tmp_path):
 
 def test_graph_json_lists_what_was_left_out(tmp_path):
     lm = estimate([["A", "ZEBRA", "AB"], ["QUAGGA", "A"], ["A", "AB"]], 2)
-    about = build_graph(toys.toy_hmm(), lm, tmp_path)
+    about = build_graph(toys.toy_hmm(), lm, tmp_path, toys.SCALE)
     assert about["dropped"] == ["ZEBRA", "QUAGGA"]
     assert about == json.loads((tmp_path / "graph.json").read_text())
     graph = load_graph(tmp_path)
@@ -64,17 +64,17 @@ def test_nobody_says_the_unknown_word(tmp_path):
 
 def test_language_models_without_use_are_refused(tmp_path):
     with pytest.raises(Speech3Error, match=r"Kneser-Ney: none of its 2 words \(a, ab"):
-        build_graph(toys.toy_hmm(), estimate([["a", "ab"]], 2), tmp_path)
+        build_graph(toys.toy_hmm(), estimate([["a", "ab"]], 2), tmp_path, toys.SCALE)
     endless = ArpaLm(({("<s>",): (-99.0, 0.0), ("</s>",): (-99.0, 0.0), ("A",): (0.0, 0.0)},), "endless.arpa")
     with pytest.raises(Speech3Error, match=r"endless\.arpa: no sentence can end"):
-        build_graph(toys.toy_hmm(), endless, tmp_path)
+        build_graph(toys.toy_hmm(), endless, tmp_path, toys.SCALE)
     assert not list(tmp_path.iterdir())
 
 
 def test_impossible_endings_leave_an_empty_graph_which_is_refused(tmp_path):
     ngrams = {("<s>",): (-99.0, -99.0), ("</s>",): (0.0, 0.0), ("A",): (-1.0, 0.0)}, {("B", "A"): (-1.0, 0.0)}
     with pytest.raises(Speech3Error, match=r"cut\.arpa: the graph came out empty"):
-        build_graph(toys.toy_hmm(), ArpaLm(ngrams, "cut.arpa"), tmp_path)
+        build_graph(toys.toy_hmm(), ArpaLm(ngrams, "cut.arpa"), tmp_path, toys.SCALE)
 
 
 @pytest.mark.parametrize("keep", [0, 10, 64, 1000, -1])
@@ -115,9 +115,9 @@ def test_self_loops_only_where_a_pdf_was_just_read():
     builder.arc(middle, start, 2, 0, 0.25)  # the start is entered without reading anything, too: no loop on it
     builder.arc(middle, end, 1, 0)
     builder.arc(start, end, 2, 0)  # the end is entered by two pdfs
-    looped = add_self_loops(builder.fst(), np.array([0.5, 0.2]))
+    looped = add_self_loops(builder.fst(), np.array([0.5, 0.2]), 0.3)
     arcs = {(int(source), *arc) for source, arc in zip(looped.source_A, looped.arcs_A.tolist(), strict=True)}
-    one, two = np.float32(-SELF_LOOP_SCALE * np.log([0.5, 0.2])).tolist()
+    one, two = np.float32(-0.3 * np.log([0.5, 0.2])).tolist()
     before_start, by_one, by_two = 3, 4, 5
     assert arcs == {
         (start, 1, 5, 0.5, middle), (middle, 1, 0, one, middle),

@@ -34,7 +34,7 @@ def toy(tmp_path_factory):
             else:
                 grammar = toys.bigram(lm)
                 language = toys.sentences(grammar, FRAMES // 3)
-            build_graph(hmm, grammar, out)
+            build_graph(hmm, grammar, out, toys.SCALE)
             made[context, lm] = hmm, load_graph(out), language
         return made[context, lm]
 
@@ -58,10 +58,24 @@ def test_best_path_is_that_of_an_exhaustive_search(toy, context, lm):
     assert len(winners) > 1, "the seeds should make different sentences win"
 
 
+@pytest.mark.parametrize("scale", [0.0, 0.4, 1.0])
+def test_transitions_count_as_much_as_the_scale_says(tmp_path, scale):
+    hmm, lm = toys.toy_hmm(context=True), toys.bigram()
+    assert build_graph(hmm, lm, tmp_path, scale)["self_loop_scale"] == scale
+    graph, language = load_graph(tmp_path), toys.sentences(lm, FRAMES // 3)
+    for seed in range(3):
+        scores_TP = toys.random_scores(hmm, FRAMES, seed)
+        (found,) = decode(graph, [("u", scores_TP)], WIDE, 0.4).hypotheses
+        best, usual = (min(toys.exhaustive(hmm, language, np.float32(0.4) * scores_TP, s).values())
+                       for s in (scale, toys.SCALE))  # fmt: skip
+        assert found.cost == pytest.approx(best, abs=2e-3)
+        assert abs(best - usual) > 0.1, "at another scale the best path costs something else"
+
+
 @pytest.mark.parametrize("context", [False, True], ids=["monophones", "triphones"])
 def test_words_may_have_silences_of_their_own(tmp_path, context):
     hmm, lm = toys.toy_hmm(toys.SILENCES, context), toys.bigram()
-    build_graph(hmm, lm, tmp_path)
+    build_graph(hmm, lm, tmp_path, toys.SCALE)
     graph, language = load_graph(tmp_path), toys.sentences(lm, FRAMES // 3)
     for seed in range(5):
         scores_TP = toys.random_scores(hmm, FRAMES, seed)
@@ -76,7 +90,7 @@ def test_words_that_share_all_their_pdfs_are_still_told_apart_by_the_language_mo
     tree = monophone_tree(np.array([0, 1, 1, 2]))  # SIL, a0 and a1, b
     assert tree.alike.tolist() == [0, 1, 2, 2, 4]
     hmm, lm = Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5)), estimate([["A", "C", "B"], ["C"], ["B", "A"], ["A"]], 2)
-    build_graph(hmm, lm, tmp_path)
+    build_graph(hmm, lm, tmp_path, toys.SCALE)
     language = toys.sentences(lm, 3)
     for seed in range(5):
         scores_TP = toys.random_scores(hmm, FRAMES, seed)
@@ -101,7 +115,7 @@ def test_word_penalty_is_a_cost_of_each_word(toy):
 def test_silence_spelled_in_the_lexicon_is_told_from_optional_silence(tmp_path):
     lexicon = Lexicon((Pronunciation("A", ("a",)), Pronunciation("B", ("b",)), Pronunciation("C", ("SIL", "a"))), 0.4)
     hmm, lm = toys.toy_hmm(lexicon, context=True), estimate([["A", "C", "B"], ["C"], ["B", "A"], ["A"]], 2)
-    build_graph(hmm, lm, tmp_path)
+    build_graph(hmm, lm, tmp_path, toys.SCALE)
     scores_TP = toys.random_scores(hmm, FRAMES, 3)
     (found,) = decode(load_graph(tmp_path), [("u", scores_TP)], WIDE, 1.0).hypotheses
     costs = toys.exhaustive(hmm, toys.sentences(lm, 4), scores_TP)

@@ -82,7 +82,7 @@ def gmm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     HMM.save(model)
     gaussians.save(model / "model.safetensors")
     write_text(model / "features.yaml", yaml.safe_dump(FEATURES.model_dump()))
-    build_graph(HMM, toys.estimate([["A"], ["AB"], ["BB"], ["A", "BB"]], 2), model / "graph")
+    build_graph(HMM, toys.estimate([["A"], ["AB"], ["BB"], ["A", "BB"]], 2), model / "graph", toys.SCALE)
     SETTINGS.save(model)
     return model
 
@@ -236,7 +236,7 @@ def test_parts_of_different_models_are_refused(model: Path, tmp_path: Path) -> N
         load_recognizer(model)
     save_network(model, HMM.num_pdfs)
     other = toys.toy_hmm(context=True)
-    build_graph(other, toys.bigram(), model / "graph")
+    build_graph(other, toys.bigram(), model / "graph", toys.SCALE)
     with pytest.raises(
         Speech3Error, match=rf"graph: built for {other.num_pdfs} pdfs, but the model has 9; build it again"
     ):

@@ -13,7 +13,7 @@ GRID = DecodeConfig(beam=500.0, acoustic_scales=(0.02, 0.1, 0.5, 2.5), word_pena
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
     out = tmp_path_factory.mktemp("graph")
-    build_graph(toys.toy_hmm(), toys.bigram(), out)
+    build_graph(toys.toy_hmm(), toys.bigram(), out, toys.SCALE)
     return load_graph(out)
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from speech3.decoding.arpa import ArpaLm
-from speech3.decoding.graph import SELF_LOOP_SCALE
 from speech3.decoding.kneser_ney import estimate
 from speech3.hmm.lexicon import SILENCE, Lexicon, Pronunciation, Silences
 from speech3.hmm.model import Hmm
 from speech3.hmm.tree import LEFT, RIGHT, STATES, Tree, monophone_tree
 
+SCALE = 0.1  # of self-loops, in the graphs of most tests
 SHARED = Path(__file__).parents[2].parent / "shared"
 
 # a homophone pair (AB, BA2), a word that begins another (A, AB), variants with probabilities
@@ -106,14 +106,14 @@ def pronunciations(hmm: Hmm, words: tuple[str, ...]) -> list[tuple[float, tuple[
     return ways
 
 
-def linear_viterbi(hmm: Hmm, phones: tuple[int, ...], scores_TP: np.ndarray) -> float:
+def linear_viterbi(hmm: Hmm, phones: tuple[int, ...], scores_TP: np.ndarray, scale: float) -> float:
     """Cost of the best alignment with a fixed phone sequence, in float64."""
     padded = (0, *phones, 0)
     pdfs = [pdf for i in range(1, len(padded) - 1) for pdf in hmm.pdfs(*padded[i - 1 : i + 2])]
     if not pdfs or len(pdfs) > len(scores_TP):
         return np.inf
     loop = hmm.self_loop[pdfs]
-    stay, move = -SELF_LOOP_SCALE * np.log(loop), -SELF_LOOP_SCALE * np.log1p(-loop)
+    stay, move = -scale * np.log(loop), -scale * np.log1p(-loop)
     cost = np.full(len(pdfs), np.inf)
     cost[0] = -scores_TP[0, pdfs[0]]
     for frame in scores_TP[1:]:
@@ -122,10 +122,13 @@ def linear_viterbi(hmm: Hmm, phones: tuple[int, ...], scores_TP: np.ndarray) -> 
     return float(cost[-1] + move[-1])
 
 
-def exhaustive(hmm: Hmm, language: dict[tuple[str, ...], float], scores_TP: np.ndarray) -> dict[tuple[str, ...], float]:
+def exhaustive(
+    hmm: Hmm, language: dict[tuple[str, ...], float], scores_TP: np.ndarray, scale: float = SCALE
+) -> dict[tuple[str, ...], float]:
     """Cost of the best path of every word sequence of `language` (sequences and their costs)."""
     return {
-        words: cost + min(way + linear_viterbi(hmm, phones, scores_TP) for way, phones in pronunciations(hmm, words))
+        words: cost
+        + min(way + linear_viterbi(hmm, phones, scores_TP, scale) for way, phones in pronunciations(hmm, words))
         for words, cost in language.items()
     }
 

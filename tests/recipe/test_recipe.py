@@ -80,6 +80,12 @@ def test_dry_run(experiment: Path, speech3: Run, tiny: Sequence[str]) -> None:
     assert {name.partition("/")[0] for name in would} <= {"train", "decode", "score", "report"}
     assert {name for name in would if "/" in name} == {"train/dnn", "decode/dnn"}
     assert changed["train/dnn"] == "would run (config or input changed)"
+    scaled = plan(speech3, experiment, *tiny, "lm.self_loop_scale=1.0")
+    graphs = {name for name, what in scaled.items() if what == "would run (config or input changed)"} - {"train/dnn"}
+    assert {"graph/mono", "graph/tri"} <= graphs
+    assert {name for name, what in scaled.items() if name.startswith("hmm/") or name == "graph/lm"} <= {
+        name for name, what in scaled.items() if what == "done"
+    }
 
 
 def test_dry_run_of_nothing_writes_nothing(tmp_path: Path, speech3: Run, tiny: Sequence[str]) -> None:
