@@ -1,18 +1,12 @@
-"""One file of frames, senones and utterances: written once, memory-mapped, checksummed block by block.
+"""One file of frames, senones and utterances: written once, memory-mapped, checksummed (`speech3.frames.sections`).
 
-Layout (little endian): a head of 4,096 bytes (magic, version, where the footer is, the footer's checksum), then the
-sections, each on a multiple of 64 bytes (frames, senones, utterance offsets, utterance ids, senone counts, mean,
-variance), then one CRC-32 for each block of 1 MiB of the sections, then the footer: JSON with counts and the place
-of each section. Opening reads head, footer and checksums only; `verify` reads everything.
+Sections: frames, senones, utterance offsets, utterance ids, senone counts, mean, variance. Opening looks at the
+counts and the offsets only; `PackedFrames.verify` reads everything, and `verify_once` remembers that it did.
 
 Axes: N frames of all utterances, F feature bins, T frames of one utterance, U utterances, S senones.
 """
 
-import json
-import os
-import struct
 import tempfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,15 +16,10 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from speech3.errors import Speech3Error, check_bad
-from speech3.io.atomic import atomic_path
+from speech3.frames.sections import BLOCK_BYTES, Sections, SectionWriter, open_sections
+from speech3.io.atomic import atomic_path, read_json, write_json
 from speech3.io.progress import progress, say
 
-_MAGIC = b"SP3FRAME"
-_VERSION = 1
-_HEAD = struct.Struct("<8sIQQI")
-_HEAD_BYTES = 4096
-_ALIGN = 64
-_BLOCK_BYTES = 1 << 20
 _VERIFIED_AT_OPENING_BYTES = 16 << 20  # reading that much takes milliseconds
 _MAX_LENGTH_DIFFERENCE = 2  # frames: front ends differ in how they treat the edges of a recording
 
@@ -39,6 +28,8 @@ _MAX_LENGTH_DIFFERENCE = 2  # frames: front ends differ in how they treat the ed
 class PackedFrames:
     """A packed file, open. Arrays are views into the memory map: nothing is read before it is looked at.
 
+    Pickled, it is its path: another process maps the same memory.
+
     Attributes
     ----------
     frames_NF
@@ -46,7 +37,7 @@ class PackedFrames:
     senones_N
         int16 or int32.
     offsets_U1
-        int64, (U + 1,): utterance u has the frames from ``offsets[u]`` up to ``offsets[u + 1]``.
+        int64, (U + 1,): utterance u has the frames from ``offsets[u]`` up to ``offsets[u + 1]``, at least one.
     counts_S
         int64, frames of each senone.
     mean_F, variance_F
@@ -67,13 +58,13 @@ class PackedFrames:
     variance_F: np.ndarray
     info: dict[str, Any]
     digest: str
-    _raw: np.ndarray
-    _ids: tuple[int, int]
-    _senones_at: int
-    _checksums: np.ndarray
+    _sections: Sections
 
     def __len__(self) -> int:
         return self.frames_NF.shape[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.path, self.digest)
 
     @property
     def dim(self) -> int:
@@ -83,8 +74,7 @@ class PackedFrames:
     @cached_property
     def utterances(self) -> tuple[str, ...]:
         """Utterance ids, in the order of the file."""
-        start, size = self._ids
-        return tuple(self._raw[start : start + size].tobytes().decode("utf-8").split("\n"))
+        return tuple(self._sections.array("ids", "u1").tobytes().decode("utf-8").split("\n"))
 
     def verify(self) -> None:
         """Read the whole file and compare it with its checksums; look for senones beyond the count.
@@ -94,25 +84,18 @@ class PackedFrames:
         Speech3Error
             Names the file, the first block at fault and its bytes.
         """
-        end = sum(self._ids)  # the ids are the last section that has checksums
-        for block, expected in enumerate(self._checksums):
-            start = _HEAD_BYTES + block * _BLOCK_BYTES
-            stop = min(start + _BLOCK_BYTES, end)
-            if zlib.crc32(self._raw[start:stop].data) != expected:
-                raise Speech3Error(
-                    f"{self.path}: block {block} of {len(self._checksums)} (bytes {start} to {stop - 1}) does not "
-                    f"match its checksum: the file is damaged; pack it again"
-                )
-        step = _BLOCK_BYTES // self.senones_N.itemsize
+        self._sections.verify()
+        step = BLOCK_BYTES // self.senones_N.itemsize
         for start in range(0, len(self), step):
             part = self.senones_N[start : start + step]
             if part.min() < 0 or part.max() >= self.num_senones:
                 frame = start + int(np.argmax((part < 0) | (part >= self.num_senones)))
-                block = (self._senones_at + frame * part.itemsize - _HEAD_BYTES) // _BLOCK_BYTES
+                block = self._sections.block_of("senones", frame * part.itemsize)
                 raise Speech3Error(
                     f"{self.path}: block {block}: frame {frame} has senone {self.senones_N[frame]}, but there are "
                     f"{self.num_senones}; pack it again with the alignment of this model"
                 )
+        self._sections.release()
 
 
 @dataclass(frozen=True)
@@ -125,56 +108,83 @@ class PackReport:
 
 
 def open_packed(path: Path | str) -> PackedFrames:
-    """Memory-map a packed file; small files are verified at once, large ones by `PackedFrames.verify`.
+    """Memory-map a packed file; small files are verified at once, large ones by `verify_once`.
 
     Raises
     ------
     Speech3Error
-        The file is missing, not a packed file, cut short or damaged.
+        The file is missing, not a packed file, cut short or damaged, or holds nothing.
     """
-    path = Path(path)
-    about, raw = _read_head(path)
-    sections: dict[str, list[int]] = about["sections"]
-
-    def section(name: str, dtype: str) -> np.ndarray:
-        start, size = sections[name]
-        return raw[start : start + size].view(dtype)
-
-    checksums = section("checksums", "<u4")
-    if zlib.crc32(checksums.tobytes()) != about["checksums_crc"]:
-        raise Speech3Error(f"{path}: the table of checksums is damaged; pack it again")
+    sections = open_sections(Path(path))
+    about = sections.about
+    if about["dim"] < 1 or about["frames"] < 1:
+        raise Speech3Error(
+            f"{path}: holds no frames ({about['frames']} of {about['dim']} feature bins); pack some utterances into it"
+        )
     packed = PackedFrames(
-        path=path, num_senones=about["num_senones"],
-        frames_NF=section("frames", about["dtype"]).reshape(-1, about["dim"]),
-        senones_N=section("senones", about["senone_dtype"]), offsets_U1=section("offsets", "<i8"),
-        counts_S=section("counts", "<i8"), mean_F=section("mean", "<f8"), variance_F=section("variance", "<f8"),
-        info=about["info"], digest=f"{about['checksums_crc']:08x}", _raw=raw,
-        _ids=(sections["ids"][0], sections["ids"][1]), _senones_at=sections["senones"][0], _checksums=checksums,
+        path=sections.path, num_senones=about["num_senones"],
+        frames_NF=_shaped(sections, "frames", about["dtype"], about["frames"] * about["dim"]).reshape(-1, about["dim"]),
+        senones_N=_shaped(sections, "senones", about["senone_dtype"], about["frames"]),
+        offsets_U1=_shaped(sections, "offsets", "<i8", about["utterances"] + 1),
+        counts_S=_shaped(sections, "counts", "<i8", about["num_senones"]),
+        mean_F=_shaped(sections, "mean", "<f8", about["dim"]),
+        variance_F=_shaped(sections, "variance", "<f8", about["dim"]),
+        info=about["info"], digest=f"{sections.checksum:08x}", _sections=sections,
     )  # fmt: skip
-    if raw.size <= _VERIFIED_AT_OPENING_BYTES:
+    _check_offsets(packed)
+    if sections.size <= _VERIFIED_AT_OPENING_BYTES:
         packed.verify()
     return packed
 
 
-def _read_head(path: Path) -> tuple[dict[str, Any], np.ndarray]:
-    if not path.is_file():
-        raise Speech3Error(f"{path}: no such file; speech3 pack makes it, or a recipe's stage train")
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        head = stream.read(_HEAD.size)
-    if len(head) < _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
-        raise Speech3Error(f"{path}: not a file of packed frames")
-    _, version, start, length, crc = _HEAD.unpack(head)
-    if version != _VERSION:
-        raise Speech3Error(f"{path}: format {version}, but this speech3 reads {_VERSION}; pack it again")
-    if size < start + length:
-        last = max(0, size - _HEAD_BYTES) // _BLOCK_BYTES
-        raise Speech3Error(f"{path}: cut short in block {last}: {size} bytes of {start + length}; pack it again")
-    raw = np.memmap(path, np.uint8, mode="r")
-    footer = raw[start : start + length].tobytes()
-    if zlib.crc32(footer) != crc:
-        raise Speech3Error(f"{path}: the footer does not match its checksum: the file is damaged; pack it again")
-    return json.loads(footer), raw
+def verify_once(packed: PackedFrames, record: Path | str) -> None:
+    """`PackedFrames.verify`, unless `record` says that this very file passed it before.
+
+    A flipped byte is found at the first verification, wherever it is; a run that is resumed does not read everything
+    again. A file is the same if path, checksums, size and time of last change are.
+
+    Parameters
+    ----------
+    record
+        JSON that is read and written. It belongs in the run directory: that of the data may be read-only.
+    """
+    if packed._sections.size <= _VERIFIED_AT_OPENING_BYTES:
+        return
+    try:
+        known = read_json(record)
+    except Speech3Error:
+        known = {}  # there is none, or half of one: it only saves time
+    key, stamp = str(packed.path.resolve()), [packed.digest, packed._sections.size, packed._sections.mtime_ns]
+    if known.get(key) != stamp:
+        packed.verify()
+        write_json(record, {**known, key: stamp})
+
+
+def _reopen(path: Path, digest: str) -> PackedFrames:
+    packed = open_packed(path)
+    if packed.digest != digest:
+        raise Speech3Error(f"{path}: packed anew while it was in use; run the same command again")
+    return packed
+
+
+def _shaped(sections: Sections, name: str, dtype: str, count: int) -> np.ndarray:
+    array = sections.array(name, dtype)
+    if len(array) != count:
+        raise Speech3Error(f"{sections.path}: {len(array)} values in section {name} instead of {count}; pack it again")
+    return array
+
+
+def _check_offsets(packed: PackedFrames) -> None:
+    offsets_U1 = packed.offsets_U1
+    wrong = offsets_U1[1:] <= offsets_U1[:-1]
+    if offsets_U1[0] == 0 and offsets_U1[-1] == len(packed) and not wrong.any():
+        return
+    utterance = int(np.argmax(wrong)) if wrong.any() else 0
+    raise Speech3Error(
+        f"{packed.path}: block {packed._sections.block_of('offsets', 8 * utterance)}: the table of utterances does not "
+        f"rise from 0 to {len(packed)} frames (utterance {utterance}: frames {offsets_U1[utterance]} up to "
+        f"{offsets_U1[utterance + 1]}): the file is damaged; pack it again"
+    )
 
 
 def pack(
@@ -213,17 +223,15 @@ def pack(
         raise Speech3Error(f"{path}: no utterance to pack")
     skipped: dict[str, str] = {}
     with atomic_path(path) as temporary, temporary.open("wb") as stream:
-        writer = _Writer(stream, np.dtype(dtype).newbyteorder("<"), num_senones)
-        with tempfile.TemporaryFile(dir=path.parent) as spool:
-            for utterance in progress(utterances, len(utterances), f"pack {path.name}"):
-                usable = _usable(feats, alignments, utterance, writer.dtype)
-                if isinstance(usable, str):
-                    skipped[utterance] = usable
-                else:
-                    writer.add(path, utterance, *usable, spool)
+        packer = _Packer(path, np.dtype(dtype).newbyteorder("<"), num_senones)
+        writer = SectionWriter(stream)
+        with tempfile.TemporaryFile(dir=path.parent) as spool:  # senones, until the frames are complete
+            writer.section("frames", packer.frames(feats, alignments, utterances, skipped, spool))
             _refuse_too_many(path, skipped, len(utterances))
-            writer.finish(spool, info or {})
-    return PackReport(len(writer.ids), writer.offsets[-1], skipped)
+            spool.seek(0)
+            writer.section("senones", iter(lambda: spool.read(BLOCK_BYTES), b""))
+        packer.finish(writer, info or {})
+    return PackReport(len(packer.ids), packer.offsets[-1], skipped)
 
 
 def _usable(
@@ -239,6 +247,8 @@ def _usable(
     except Speech3Error as error:
         return str(error)
     senones_T = np.asarray(alignments[utterance])
+    if feats_TF.ndim != 2 or not feats_TF.shape[1]:
+        return f"features of shape {feats_TF.shape}, not frames x bins"
     if abs(len(feats_TF) - len(senones_T)) > _MAX_LENGTH_DIFFERENCE:
         return f"{len(feats_TF)} frames of features, {len(senones_T)} of alignment"
     length = min(len(feats_TF), len(senones_T))
@@ -260,27 +270,37 @@ def _refuse_too_many(path: Path, skipped: dict[str, str], total: int) -> None:
         say(f"{path.name}: {len(skipped)} of {total} utterances skipped")
 
 
-class _Writer:
-    """Writes sections one behind the other, checksumming blocks as they fill, and gathers the statistics."""
+class _Packer:
+    """Passes utterances on to the file and gathers what is known only at the end: places and statistics."""
 
-    def __init__(self, stream: IO[bytes], dtype: np.dtype, num_senones: int) -> None:
-        self.stream, self.dtype, self.num_senones = stream, dtype, num_senones
+    def __init__(self, path: Path, dtype: np.dtype, num_senones: int) -> None:
+        self.path, self.dtype, self.num_senones = path, dtype, num_senones
         self.senone_dtype = np.dtype("<i2" if num_senones <= np.iinfo(np.int16).max else "<i4")
         self.ids: list[str] = []
         self.offsets = [0]
         self.counts_S = np.zeros(num_senones, np.int64)
         self.sum_F: np.ndarray | None = None
-        self.sections: dict[str, tuple[int, int]] = {}
-        self.position, self.crc = _HEAD_BYTES, 0
-        self.checksums: list[int] = []
-        stream.write(bytes(_HEAD_BYTES))
 
-    def add(self, path: Path, utterance: str, feats_TF: np.ndarray, senones_T: np.ndarray, spool: IO[bytes]) -> None:
-        """Append one utterance; its senones wait in `spool` until the frames are complete."""
+    def frames(
+        self, feats: Mapping[str, np.ndarray], alignments: Mapping[str, np.ndarray], utterances: Sequence[str],
+        skipped: dict[str, str], spool: IO[bytes],
+    ) -> Iterator[bytes]:  # fmt: skip
+        """The frames of the usable utterances; their senones go to `spool`, the reasons of the others to `skipped`."""
+        for utterance in progress(utterances, len(utterances), f"pack {self.path.name}"):
+            usable = _usable(feats, alignments, utterance, self.dtype)
+            if isinstance(usable, str):
+                skipped[utterance] = usable
+                continue
+            feats_TF, senones_T = usable
+            self._count(utterance, feats_TF, senones_T)
+            spool.write(senones_T.astype(self.senone_dtype).tobytes())
+            yield feats_TF.tobytes()
+
+    def _count(self, utterance: str, feats_TF: np.ndarray, senones_T: np.ndarray) -> None:
         if senones_T.min() < 0 or senones_T.max() >= self.num_senones:
             frame = int(np.argmax((senones_T < 0) | (senones_T >= self.num_senones)))
             raise Speech3Error(
-                f"{path}: utterance {utterance}, frame {frame}: senone {senones_T[frame]}, but there are "
+                f"{self.path}: utterance {utterance}, frame {frame}: senone {senones_T[frame]}, but there are "
                 f"{self.num_senones}; the alignment is another model's"
             )
         wide_TF = feats_TF.astype(np.float64)
@@ -289,7 +309,8 @@ class _Writer:
             self.shift_F = wide_TF.mean(0)  # sums of squares about a point near the mean keep their digits
         if wide_TF.shape[1] != len(self.sum_F):
             raise Speech3Error(
-                f"{path}: utterance {utterance} has {wide_TF.shape[1]} feature bins, those before it {len(self.sum_F)}"
+                f"{self.path}: utterance {utterance} has {wide_TF.shape[1]} feature bins, those before it "
+                f"{len(self.sum_F)}"
             )
         wide_TF -= self.shift_F
         self.sum_F += wide_TF.sum(0)
@@ -297,54 +318,19 @@ class _Writer:
         self.counts_S += np.bincount(senones_T, minlength=self.num_senones)
         self.ids.append(utterance)
         self.offsets.append(self.offsets[-1] + len(feats_TF))
-        self._write(feats_TF.tobytes())
-        spool.write(senones_T.astype(self.senone_dtype).tobytes())
 
-    def finish(self, spool: IO[bytes], info: dict[str, Any]) -> None:
-        """Write what follows the frames, then the head."""
+    def finish(self, writer: SectionWriter, info: dict[str, Any]) -> None:
+        """Write what follows frames and senones."""
         assert self.sum_F is not None  # _refuse_too_many has seen to it
         frames = self.offsets[-1]
-        self.sections["frames"] = (_HEAD_BYTES, self.position - _HEAD_BYTES)
-        spool.seek(0)
-        self._section("senones", iter(lambda: spool.read(_BLOCK_BYTES), b""))
-        self._section("offsets", [np.array(self.offsets, "<i8").tobytes()])
-        self._section("counts", [self.counts_S.astype("<i8").tobytes()])
         offset_F = self.sum_F / frames
-        self._section("mean", [(self.shift_F + offset_F).astype("<f8").tobytes()])
-        self._section("variance", [np.maximum(self.square_F / frames - offset_F**2, 0).astype("<f8").tobytes()])
-        self._section("ids", ["\n".join(self.ids).encode("utf-8")])
-        if (self.position - _HEAD_BYTES) % _BLOCK_BYTES:
-            self.checksums.append(self.crc)
-        table = np.array(self.checksums, "<u4").tobytes()
-        start = self.position + -self.position % _ALIGN
-        self.stream.write(bytes(start - self.position) + table)
-        self.sections["checksums"] = (start, len(table))
-        footer = json.dumps({
+        variance_F = np.maximum(self.square_F / frames - offset_F**2, 0)
+        writer.section("offsets", [np.array(self.offsets, "<i8").tobytes()])
+        writer.section("counts", [self.counts_S.astype("<i8").tobytes()])
+        writer.section("mean", [(self.shift_F + offset_F).astype("<f8").tobytes()])
+        writer.section("variance", [variance_F.astype("<f8").tobytes()])
+        writer.section("ids", ["\n".join(self.ids).encode("utf-8")])
+        writer.close({
             "frames": frames, "utterances": len(self.ids), "dim": len(self.sum_F), "dtype": self.dtype.str,
-            "senone_dtype": self.senone_dtype.str, "num_senones": self.num_senones, "sections": self.sections,
-            "checksums_crc": zlib.crc32(table), "info": info,
-        }).encode("utf-8")  # fmt: skip
-        self.stream.write(footer)
-        self.stream.seek(0)
-        self.stream.write(_HEAD.pack(_MAGIC, _VERSION, start + len(table), len(footer), zlib.crc32(footer)))
-        self.stream.flush()
-        os.fsync(self.stream.fileno())
-
-    def _section(self, name: str, parts: Sequence[bytes] | Iterator[bytes]) -> None:
-        self._write(bytes(-self.position % _ALIGN))
-        start = self.position
-        for part in parts:
-            self._write(part)
-        self.sections[name] = (start, self.position - start)
-
-    def _write(self, data: bytes) -> None:
-        self.stream.write(data)
-        view = memoryview(data)
-        while view:
-            room = _BLOCK_BYTES - (self.position - _HEAD_BYTES) % _BLOCK_BYTES
-            self.crc = zlib.crc32(view[:room], self.crc)
-            self.position += len(view[:room])
-            if (self.position - _HEAD_BYTES) % _BLOCK_BYTES == 0:
-                self.checksums.append(self.crc)
-                self.crc = 0
-            view = view[room:]
+            "senone_dtype": self.senone_dtype.str, "num_senones": self.num_senones, "info": info,
+        })  # fmt: skip

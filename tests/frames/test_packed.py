@@ -5,6 +5,7 @@ import pytest
 
 from speech3.errors import Speech3Error
 from speech3.frames import packed as packed_module
+from speech3.frames import sections as sections_module
 from speech3.frames.packed import open_packed, pack
 
 
@@ -43,14 +44,14 @@ def test_variance_keeps_its_digits_far_from_zero(tmp_path):
 
 
 def test_many_senones_and_many_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(packed_module, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(sections_module, "BLOCK_BYTES", 1000)
     feats, _ = _corpus()
     alignments = {utt: np.full(len(x), 39_999, np.int32) for utt, x in feats.items()}
     pack(tmp_path / "x", feats, alignments, 40_000, utterances=list(feats))
     packed = open_packed(tmp_path / "x")
     packed.verify()
     assert set(packed.senones_N) == {39_999}
-    assert len(packed._checksums) > 20
+    assert len(packed._sections._checksums) > 20
 
 
 def test_lengths_may_differ_by_two_frames(tmp_path):
@@ -100,7 +101,7 @@ def test_nothing_to_pack(tmp_path):
 
 
 def test_flipped_byte_is_found_anywhere(tmp_path, monkeypatch):
-    monkeypatch.setattr(packed_module, "_BLOCK_BYTES", 4096)
+    monkeypatch.setattr(sections_module, "BLOCK_BYTES", 4096)
     feats, alignments = _corpus()
     path = tmp_path / "x.frames"
     pack(path, feats, alignments, 7, utterances=list(feats))
