@@ -1,9 +1,9 @@
-"""Minibatches of spliced frames, gathered from resident frames on the training device.
+"""Minibatches of spliced frames, gathered on the training device.
 
-Axes: N frames of the corpus, B minibatch, W context window, F feature bins, U utterances.
+Axes: N frames of the corpus, B minibatch, W context window, F feature bins.
 """
 
-import warnings
+from collections import OrderedDict
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,26 +13,11 @@ from torch import Tensor
 from speech3.errors import Speech3Error
 from speech3.features.augment import FrequencyWarp
 from speech3.frames.packed import PackedFrames
-from speech3.frames.shuffle import Shuffle
-
-_ORDER_CACHED = 1 << 14  # positions of the permutation computed at a time: the arithmetic is cheap, the calls are not
+from speech3.frames.resident import Resident, check_room, no_room, on_device
+from speech3.frames.shuffle import PIECES, Order
 
 _WARPS = 8  # parts of a minibatch, each with a warp of its own
-
-
-def window_indices(centers_B: Tensor, first_B: Tensor, last_B: Tensor, left: int, right: int) -> Tensor:
-    """Frame numbers (B, W) of the windows around `centers_B`, the edge frames repeated beyond an utterance's ends.
-
-    Parameters
-    ----------
-    centers_B, first_B, last_B
-        int64: the frame in the middle, and the first and last frame of its utterance.
-    left, right
-        Frames of context; W = left + 1 + right.
-    """
-    offsets_W = torch.arange(-left, right + 1, device=centers_B.device)
-    indices_BW = centers_B[:, None] + offsets_W
-    return torch.maximum(torch.minimum(indices_BW, last_B[:, None]), first_B[:, None])
+_CHUNKS = 2  # on the device: a minibatch may need the end of one and the beginning of the next
 
 
 class Minibatches:
@@ -45,7 +30,7 @@ class Minibatches:
     ----------
     packed
         On the CPU its memory map is gathered from directly (shared by all processes that have it open); to another
-        device the frames are copied once.
+        device the frames are copied once, or chunk by chunk.
     left, right
         Context, in frames.
     minibatch
@@ -54,21 +39,35 @@ class Minibatches:
         Of the permutations, and of `warp`.
     warp
         Changes what `draw` gives, but not `sequential`.
+    chunk_frames
+        0: the whole corpus is shuffled, and has to fit the device (the CPU needs no room, but is slow where the file
+        is larger than the memory). Else frames that are shuffled together, from `PIECES` places of the corpus: of
+        these, two chunks have to fit. The order depends on it, and never on the machine.
+
+    Raises
+    ------
+    Speech3Error
+        The frames do not fit the device, or a chunk holds fewer than `PIECES` minibatches.
     """
 
     def __init__(
         self, packed: PackedFrames, *, left: int, right: int, minibatch: int, seed: int, device: torch.device,
-        warp: FrequencyWarp | None = None,
+        warp: FrequencyWarp | None = None, chunk_frames: int = 0,
     ) -> None:  # fmt: skip
-        if not len(packed):
-            raise Speech3Error(f"{packed.path}: holds no frames")
-        self.left, self.right, self.minibatch, self.seed = left, right, minibatch, seed
-        self.warp = warp
-        self.frames_NF = _resident(packed.frames_NF, device)
-        self.senones_N = _resident(packed.senones_N, device)
-        self.offsets_U1 = _resident(packed.offsets_U1, device)
-        self.num_frames = len(packed)
-        self._order: tuple[int, int, Tensor] = (-1, 0, torch.empty(0))
+        if 0 < chunk_frames < PIECES * minibatch:
+            raise Speech3Error(
+                f"training.chunk_frames={chunk_frames}: must be 0 (shuffle the whole corpus) or at least {PIECES} "
+                f"minibatches, {PIECES * minibatch} frames"
+            )
+        self.packed, self.left, self.right, self.minibatch, self.seed = packed, left, right, minibatch, seed
+        self.warp, self.device, self.num_frames = warp, device, len(packed)
+        self.chunk_frames = chunk_frames = 0 if chunk_frames >= len(packed) else chunk_frames
+        if device.type == "cuda":
+            check_room(packed, chunk_frames, device, torch.cuda.mem_get_info(device)[0])
+        self._offsets_U1 = on_device(packed.offsets_U1, device)
+        self._whole = None if chunk_frames and _copies(device) else self._resident(None)
+        self._chunks: OrderedDict[tuple[int, int], Resident] = OrderedDict()
+        self._order = Order(self.num_frames, chunk_frames, seed, 0)
 
     def __len__(self) -> int:
         """Minibatches in an epoch."""
@@ -78,7 +77,12 @@ class Minibatches:
         """Minibatch `number` (from 0) of `epoch`: windows (B, W, F) float32 and senones (B,) int64."""
         start = number * self.minibatch
         stop = self.num_frames if number == len(self) - 1 else start + self.minibatch
-        feats_BWF, senones_B = self.gather(self._shuffled(epoch, start, stop).to(self.frames_NF.device))
+        if self._order.epoch != epoch:
+            self._order = Order(self.num_frames, self.chunk_frames, self.seed, epoch)
+        parts = [
+            self._chunk(chunk).gather(frames_B.to(self.device)) for chunk, frames_B in self._order.parts(start, stop)
+        ]
+        feats_BWF, senones_B = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
         if self.warp:
             generator, most = np.random.default_rng((self.seed, epoch, number)), self.warp.most
             feats_BWF = self.warp(feats_BWF, generator.uniform(1 - most, 1 + most, _WARPS))
@@ -87,28 +91,27 @@ class Minibatches:
     def sequential(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All frames once, in the order of the file, `size` at a time (the last fewer)."""
         for start in range(0, self.num_frames, size):
-            yield self.gather(torch.arange(start, min(start + size, self.num_frames), device=self.frames_NF.device))
+            stop = min(start + size, self.num_frames)
+            yield (self._whole or self._resident([(start, stop)])).gather(torch.arange(start, stop, device=self.device))
 
-    def gather(self, centers_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Windows (B, W, F) float32 around the given frames, and the senones (B,) int64 of these frames."""
-        utterance_B = torch.searchsorted(self.offsets_U1, centers_B, right=True)
-        first_B, last_B = self.offsets_U1[utterance_B - 1], self.offsets_U1[utterance_B] - 1
-        indices_BW = window_indices(centers_B, first_B, last_B, self.left, self.right)
-        feats_BWF = self.frames_NF.index_select(0, indices_BW.view(-1)).view(*indices_BW.shape, -1)
-        return feats_BWF.float(), self.senones_N.index_select(0, centers_B).long()
+    def _chunk(self, chunk: int) -> Resident:
+        if self._whole:
+            return self._whole
+        key = (self._order.epoch, chunk)
+        if key not in self._chunks:
+            while len(self._chunks) >= _CHUNKS:  # before the new one is there, so that it finds room
+                self._chunks.popitem(last=False)
+            self._chunks[key] = self._resident(self._order.spans(chunk))
+        self._chunks.move_to_end(key)
+        return self._chunks[key]
 
-    def _shuffled(self, epoch: int, start: int, stop: int) -> Tensor:
-        cached_epoch, first, order = self._order
-        if epoch != cached_epoch or start < first or stop > first + len(order):
-            first = start
-            order = Shuffle(self.num_frames, self.seed, epoch)(
-                start, min(self.num_frames, max(stop, start + _ORDER_CACHED))
-            )
-            self._order = (epoch, first, order)
-        return order[start - first : stop - first]
+    def _resident(self, spans: list[tuple[int, int]] | None) -> Resident:
+        try:
+            return Resident(self.packed, self._offsets_U1, self.left, self.right, spans)
+        except torch.OutOfMemoryError as error:  # another process was faster
+            free_bytes = torch.cuda.mem_get_info(self.device)[0]
+            raise no_room(self.packed, self.chunk_frames, self.device, free_bytes) from error
 
 
-def _resident(array: np.ndarray, device: torch.device) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # and nobody writes to it
-        return torch.from_numpy(array).to(device)
+def _copies(device: torch.device) -> bool:
+    return device.type != "cpu"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from speech3.config import ModelConfig, parse
 from speech3.errors import Speech3Error
-from speech3.frames.minibatches import window_indices
+from speech3.frames.resident import window_indices
 from speech3.io.checkpoint import load_tensors
 from speech3.models.dnn import Dnn
 

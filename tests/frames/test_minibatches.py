@@ -70,7 +70,7 @@ def test_an_epoch_has_every_frame_once(corpus, minibatch):
 
 
 def test_a_minibatch_is_known_by_epoch_and_number(corpus, monkeypatch):
-    monkeypatch.setattr("speech3.frames.minibatches._ORDER_CACHED", 40)
+    monkeypatch.setattr("speech3.frames.shuffle._CACHED", 40)
     first, second = (
         Minibatches(corpus[1], left=1, right=1, minibatch=16, seed=1, device=torch.device("cpu")) for _ in range(2)
     )

@@ -1,0 +1,125 @@
+"""Frames on the training device, and the windows gathered from them.
+
+Axes: B minibatch, W context window, F feature bins, P spans, R copied rows, U utterances (U1: and the end of the last).
+"""
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from speech3.errors import Speech3Error
+from speech3.frames.packed import PackedFrames
+
+_SHARE_OF_FREE = 0.8  # of the device's memory: the rest is for the model and what it computes
+
+
+def window_indices(centers_B: Tensor, first_B: Tensor, last_B: Tensor, left: int, right: int) -> Tensor:
+    """Frame numbers (B, W) of the windows around `centers_B`, the edge frames repeated beyond an utterance's ends.
+
+    Parameters
+    ----------
+    centers_B, first_B, last_B
+        int64: the frame in the middle, and the first and last frame of its utterance.
+    left, right
+        Frames of context; W = left + 1 + right.
+    """
+    offsets_W = torch.arange(-left, right + 1, device=centers_B.device)
+    indices_BW = centers_B[:, None] + offsets_W
+    return torch.maximum(torch.minimum(indices_BW, last_B[:, None]), first_B[:, None])
+
+
+class Resident:
+    """Some frames of a packed file, or all of them, on a device.
+
+    Parameters
+    ----------
+    offsets_U1
+        The file's, on `device`.
+    left, right
+        Context, in frames; it is there for the first and last frame of a span, too.
+    spans
+        First frame and end of each stretch to copy, rising. None: all frames, which on the CPU are not copied but
+        gathered from the memory map.
+    """
+
+    def __init__(
+        self, packed: PackedFrames, offsets_U1: Tensor, left: int, right: int,
+        spans: Sequence[tuple[int, int]] | None = None,
+    ) -> None:  # fmt: skip
+        self.offsets_U1, self.left, self.right = offsets_U1, left, right
+        self.spans_first_P: Tensor | None = None
+        device = offsets_U1.device
+        frames_NF, senones_N = on_device(packed.frames_NF), on_device(packed.senones_N)
+        if spans is None:
+            self.frames_RF, self.senones_R = frames_NF.to(device), senones_N.to(device)
+            return
+        rows = [(max(0, first - left), min(len(packed), end + right)) for first, end in spans]
+        bases = np.cumsum([0, *(end - first for first, end in rows)])
+        self.spans_first_P = torch.tensor([first for first, _ in spans], device=device)
+        shifts = [first - int(base) for (first, _), base in zip(rows, bases[:-1], strict=True)]
+        self.shift_P = torch.tensor(shifts, device=device)
+        self.frames_RF = torch.empty((int(bases[-1]), packed.dim), dtype=frames_NF.dtype, device=device)
+        self.senones_R = torch.empty(int(bases[-1]), dtype=senones_N.dtype, device=device)
+        for (first, end), base in zip(rows, bases[:-1].tolist(), strict=True):
+            self.frames_RF[base : base + end - first].copy_(frames_NF[first:end])
+            self.senones_R[base : base + end - first].copy_(senones_N[first:end])
+
+    def gather(self, centers_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Windows (B, W, F) float32 around the given frames of the corpus, and their senones (B,) int64."""
+        utterance_B = torch.searchsorted(self.offsets_U1, centers_B, right=True)
+        first_B = self.offsets_U1.index_select(0, utterance_B - 1)
+        last_B = self.offsets_U1.index_select(0, utterance_B) - 1
+        indices_BW = window_indices(centers_B, first_B, last_B, self.left, self.right)
+        if self.spans_first_P is not None:
+            span_B = torch.searchsorted(self.spans_first_P, centers_B, right=True) - 1
+            shift_B = self.shift_P.index_select(0, span_B)
+            indices_BW, centers_B = indices_BW - shift_B[:, None], centers_B - shift_B
+        feats_BWF = self.frames_RF.index_select(0, indices_BW.view(-1)).view(*indices_BW.shape, -1)
+        return feats_BWF.float(), self.senones_R.index_select(0, centers_B).long()
+
+
+def on_device(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
+    """A tensor of an array that may be read-only; on the CPU it is not copied."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # and nobody writes to it
+        return torch.from_numpy(array).to(device)
+
+
+def check_room(packed: PackedFrames, chunk_frames: int, device: torch.device, free_bytes: int) -> None:
+    """Refuse to copy more to a device than it has room for.
+
+    Parameters
+    ----------
+    chunk_frames
+        0: all frames have to fit; else two chunks, the old one and the new.
+
+    Raises
+    ------
+    Speech3Error
+        Says which `training.chunk_frames` would fit.
+    """
+    if (2 * chunk_frames or len(packed)) > _room_frames(packed, free_bytes):
+        raise no_room(packed, chunk_frames, device, free_bytes)
+
+
+def no_room(packed: PackedFrames, chunk_frames: int, device: torch.device, free_bytes: int) -> Speech3Error:
+    """The error of a device that is too small, with the remedy."""
+    most = _room_frames(packed, free_bytes) // 2
+    rounding = 10 ** max(0, len(str(most)) - 2)
+    what = f"two chunks of {chunk_frames} frames" if chunk_frames else f"{len(packed)} frames"
+    return Speech3Error(
+        f"{packed.path}: {what} of {_frame_bytes(packed)} bytes each do not fit {device}, which has "
+        f"{free_bytes / 1e9:.2f} GB free; set training.chunk_frames={most // rounding * rounding} (or less), or train "
+        f"with fewer workers on this device"
+    )
+
+
+def _frame_bytes(packed: PackedFrames) -> int:
+    return packed.dim * packed.frames_NF.itemsize + packed.senones_N.itemsize
+
+
+def _room_frames(packed: PackedFrames, free_bytes: int) -> int:
+    return int(_SHARE_OF_FREE * free_bytes) // _frame_bytes(packed)
