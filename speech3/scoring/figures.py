@@ -1,4 +1,4 @@
-"""Figures of the report as inline SVG whose ink follows the page's colours, light or dark.
+"""Figures of the report as inline SVG whose ink follows the page's colours, light or dark; the same as PNG, light.
 
 Axes: T frames, F feature bins, N samples.
 """
@@ -6,17 +6,21 @@ Axes: T frames, F feature bins, N samples.
 import io
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.rcsetup import cycler
 
+from speech3.io.atomic import atomic_path
+from speech3.scoring.html import STYLE, escape
 from speech3.scoring.tables import columns_wide
+from speech3.training.engine_figures import Line, draw_lines
 
 Segment = tuple[float, float, str]
 
@@ -43,6 +47,8 @@ _STYLE: dict[Any, Any] = {
     "ytick.color": _QUIET,
     "text.color": _INK,
     "legend.frameon": False,
+    "axes.prop_cycle": cycler(color=_SERIES),
+    "axes.axisbelow": True,
 }
 _INCHES_PER_SECOND = 3.6  # a phone of 60 ms is as wide as its name
 _MAX_INCHES = 60.0
@@ -71,17 +77,6 @@ class AlignedUtterance:
     words: Sequence[Segment]
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One line of a plot; lines of one system share its `colour`, a number."""
-
-    name: str
-    x: Sequence[float]
-    y: Sequence[float]
-    colour: int = 0
-    dashed: bool = False
-
-
 def _svg(figure: Figure, label: str) -> str:
     stream = io.StringIO()
     with warnings.catch_warnings():
@@ -94,25 +89,45 @@ def _svg(figure: Figure, label: str) -> str:
     text = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", text)
     for colour, variable in _VARIABLES.items():
         text = text.replace(colour, f"var({variable})")
-    return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    return text.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
 
 
-def curves(title: str, lines: Sequence[Curve], x_label: str, *, per_cent: bool = False) -> str:
-    """Lines with a dot for each measurement, as SVG."""
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": title}):
+def svg(title: str, draw: Callable[[Axes], None], *, about: str = "") -> str:
+    """What `draw` puts on axes, in the page's colours; `about` tells it from others of the same title."""
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": f"{title} {about}"}):
         figure = Figure(figsize=(4.8, 3.3), layout="constrained")
         axes = figure.add_subplot()
-        for line in lines:
-            colour, look = _SERIES[line.colour % len(_SERIES)], "--" if line.dashed else "-"
-            axes.plot(line.x, line.y, look, color=colour, marker="o", markersize=3.5, label=line.name)
+        draw(axes)
         axes.set_title(title)
-        axes.set_xlabel(x_label)
-        axes.set_xlim(left=0)
-        if per_cent:
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
-        if len(lines) > 1:
-            axes.legend(labelcolor=_INK)
-        return _svg(figure, title)
+        return _svg(figure, f"{title} {about}".strip())
+
+
+def curves(title: str, lines: Sequence[Line], x_label: str) -> str:
+    """Lines with a dot for each measurement, as SVG."""
+    return svg(title, lambda axes: draw_lines(axes, lines, x_label))
+
+
+def write_png(path: Path, panels: Sequence[tuple[str, Callable[[Axes], None]]]) -> None:
+    """Write panels (title, what draws it) as a PNG in the page's light colours, three in a row."""
+    light = dict(reversed(re.findall(r"(--\w+): (#\w+)", STYLE)))  # of each name the first, for a light page
+    style = {key: _light(value, light) for key, value in _STYLE.items()}
+    style["axes.prop_cycle"] = cycler(color=[light[_VARIABLES[colour]] for colour in _SERIES])
+    columns = min(len(panels), 3)
+    rows = -(-len(panels) // columns)
+    size = (7.2, 4.6) if columns == 1 else (4.6 * columns, 3.4 * rows)
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=size, layout="constrained", dpi=150, facecolor=light["--paper"])
+        for place, (title, draw) in enumerate(panels, 1):
+            axes = figure.add_subplot(rows, columns, place, facecolor=light["--paper"])
+            draw(axes)
+            axes.set_title(title)
+        with atomic_path(path) as temporary, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box for a letter says enough
+            figure.savefig(temporary, format="png", metadata={"Software": None})
+
+
+def _light(value: Any, light: dict[str, str]) -> Any:
+    return light[_VARIABLES[value]] if isinstance(value, str) and value in _VARIABLES else value
 
 
 def alignment(utterance: AlignedUtterance) -> str:

@@ -21,6 +21,7 @@ body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 66rem; background:
   font: 1rem/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .5rem; }
 h2 { font-size: 1.2rem; margin: 2.75rem 0 .5rem; padding-top: .75rem; border-top: 1px solid var(--rule); }
+h3 { font-size: 1rem; margin: 1.5rem 0 .3rem; }
 p { max-width: 44rem; margin: .4rem 0 .8rem; } .quiet { color: var(--quiet); font-size: .9rem; }
 pre { font: .86rem/1.5 ui-monospace, "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 pre { background: var(--card); padding: .8rem 1rem; border-radius: .4rem; overflow-x: auto; margin: .5rem 0; }

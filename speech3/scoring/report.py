@@ -8,16 +8,16 @@ from typing import Any
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
 from speech3.scoring import figures, html
-from speech3.scoring.figures import AlignedUtterance, Curve
+from speech3.scoring.figures import AlignedUtterance
 from speech3.scoring.html import escape
 from speech3.scoring.tables import UNITS, per_cent
+from speech3.scoring.training_section import training_section
 from speech3.scoring.wer import Counts, Metric, Score, compare
 
 _WORST = 20
 _CONFUSIONS = 30
 _SPEAKERS = 25  # more are folded away
 _NONE = "–"
-_TIME_UNITS = (("seconds", 1.0, 600.0), ("minutes", 60.0, 7200.0), ("hours", 3600.0, float("inf")))
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,7 @@ class System:
     tuned
         Decoding parameters picked on dev, such as ``{"acoustic scale": 0.1}``.
     metrics
-        Records of its ``metrics.jsonl``; of those with ``event`` "epoch", ``seconds`` (of training until then),
-        ``heldout_accuracy``, ``heldout_loss`` and ``train_loss`` are drawn.
+        Records of its ``metrics.jsonl``: `speech3.scoring.training_section` draws them.
     """
 
     name: str
@@ -185,38 +184,8 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {whole % 60:02} s"
 
 
-def _epochs(system: System) -> tuple[list[float], list[Mapping[str, Any]]]:
-    """Seconds of training until the end of each epoch, and the epochs' records."""
-    # A run killed between writing a record and its checkpoint does that epoch, and writes its record, again.
-    last = {record["epoch"]: record for record in system.metrics if record.get("event") == "epoch"}
-    records = [last[epoch] for epoch in sorted(last)]
-    return [float(record["seconds"]) for record in records], records
-
-
 def _training(report: Report) -> str:
-    trained = [(system.name, *_epochs(system)) for system in report.systems if _epochs(system)[1]]
-    longest_s = max((times[-1] for _, times, _ in trained), default=0.0)
-    unit, divisor = next((u, d) for u, d, most in _TIME_UNITS if longest_s < most)
-
-    def lines(key: str, suffix: str = "", dashed: bool = False) -> list[Curve]:
-        found = []
-        for colour, (name, times, records) in enumerate(trained):
-            points = [(t / divisor, r[key]) for t, r in zip(times, records, strict=True) if r.get(key) is not None]
-            if points:
-                x, y = zip(*points, strict=True)
-                found.append(Curve(name + suffix, x, y, colour, dashed))
-        return found
-
-    accuracy, loss = (
-        lines("heldout_accuracy"),
-        lines("heldout_loss", ", held-out") + lines("train_loss", ", train", True),
-    )
-    plots = []
-    if accuracy:
-        plots.append(figures.curves("Held-out frame accuracy", accuracy, f"{unit} of training", per_cent=True))
-    if loss:
-        plots.append(figures.curves("Cross-entropy per frame", loss, f"{unit} of training"))
-    return f'<div class="grid">{"".join(f"<figure>{plot}</figure>" for plot in plots)}</div>' if plots else ""
+    return training_section({system.name: system.metrics for system in report.systems})
 
 
 def _picture(report: Report) -> str:

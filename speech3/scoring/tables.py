@@ -35,8 +35,8 @@ def columns_wide(text: str) -> int:
     )
 
 
-def _grid(rows: Sequence[Sequence[str]], texts: int) -> str:
-    # The first `texts` columns hold text and stand left, the others numbers and stand right.
+def grid(rows: Sequence[Sequence[str]], texts: int) -> str:
+    """Rows as aligned columns: the first `texts` hold text and stand left, the others numbers and stand right."""
     widths = [max(map(columns_wide, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -68,20 +68,20 @@ def speaker_table(score: Score, most: int | None = None, metric: Metric = "WER")
     speakers = list(score.by_speaker(metric).items())
     if most is not None:
         speakers = sorted(speakers, key=lambda item: -item[1].errors / max(item[1].length, 1))[:most]
-    return _grid([("speaker", *_header(metric)), *((name, *_columns(counts)) for name, counts in speakers)], 1)
+    return grid([("speaker", *_header(metric)), *((name, *_columns(counts)) for name, counts in speakers)], 1)
 
 
 def utterance_table(utterances: Sequence[Utterance], metric: Metric = "WER") -> str:
     """Counts per utterance."""
     rows = ((u.name, u.speaker or "-", *_columns(u.counts(metric))) for u in utterances)
-    return _grid([("utterance", "speaker", *_header(metric)), *rows], 2)
+    return grid([("utterance", "speaker", *_header(metric)), *rows], 2)
 
 
 def confusion_table(score: Score, most: int | None = None) -> str:
     """Errors and how often each was made, the most frequent first."""
     rows = [("error", "reference", "hypothesis", "times")]
     rows += [(_MARKS[kind], ref or "-", hyp or "-", str(times)) for kind, ref, hyp, times in score.confusions[:most]]
-    return _grid(rows, 3)
+    return grid(rows, 3)
 
 
 def alignment_lines(utterance: Utterance) -> str:
@@ -89,9 +89,9 @@ def alignment_lines(utterance: Utterance) -> str:
     pairs = [(ref or "***", hyp or "***", _MARKS[kind]) for kind, ref, hyp in utterance.alignment()]
     counts = utterance.words
     head = [(utterance.name, label) for label in ("ref", "hyp", "op")]
-    grid = _grid([(*label, *(pair[row] for pair in pairs)) for row, label in enumerate(head)], len(pairs) + 2)
+    listing = grid([(*label, *(pair[row] for pair in pairs)) for row, label in enumerate(head)], len(pairs) + 2)
     total = f"{counts.correct} {counts.substitutions} {counts.insertions} {counts.deletions}"
-    return f"{grid}\n{utterance.name}  #csid  {total}"
+    return f"{listing}\n{utterance.name}  #csid  {total}"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -9,10 +9,12 @@ import pytest
 
 from speech3.errors import Speech3Error
 from speech3.scoring.environment import environment
-from speech3.scoring.figures import AlignedUtterance, Curve, curves
+from speech3.scoring.figures import AlignedUtterance, curves, svg
 from speech3.scoring.html import aligned, escape
 from speech3.scoring.report import Report, System, Volume, write_report
 from speech3.scoring.wer import score
+from speech3.training.curves import Curve
+from speech3.training.engine_figures import Line, draw_accuracy
 
 NASTY = "<script>alert(1)</script> \"&' $x_1$ \x00"
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -126,8 +128,45 @@ def test_figures_are_shown(page: tuple[str, Checker]) -> None:
 
 
 def test_an_epoch_done_twice_is_drawn_once(page: tuple[str, Checker]) -> None:
-    curve = Curve("dnn", [400 / 60, 800 / 60, 20], [0.3, 0.35, 0.4])
-    assert curves("Held-out frame accuracy", [curve], "minutes of training", per_cent=True) in page[0]
+    curve = Curve("dnn", 1, (400.0, 800.0, 1200.0), (0, 0, 0), (0.3, 0.35, 0.4))
+    assert svg("Held-out frame accuracy", lambda axes: draw_accuracy(axes, [curve], "seconds")) in page[0]
+    minutes = [400 / 60, 800 / 60, 20]
+    heldout, train = Line("dnn, held-out", minutes, [2, 1.8, 1.6]), Line("dnn, train", minutes, [2, 1.75, 1.5], 0, True)
+    assert curves("Cross-entropy per frame", [heldout, train], "minutes of training") in page[0]
+
+
+def asynchronous(epochs: int) -> list[dict[str, object]]:
+    return [
+        {"event": "epoch", "epoch": n, "seconds": 100.0 * n, "frames": 1000 * n, "heldout_accuracy": 0.3 + n / 20,
+         "minibatches": {"used": 2830, "stale": 4, "refused": 1, "returned": 7}, "versions": 943, "restarts": n % 2,
+         "staleness": [100, 700, 143],
+         "shards": [{"minibatches": 1700, "compute_s": 20.1, "sync_s": 0.4, "wait_s": 0.05, "busy": 12},
+                    {"minibatches": 1135, "compute_s": 20.3, "sync_s": 0.3, "wait_s": 0.0, "busy": 9}]}
+        for n in range(1, epochs + 1)
+    ]  # fmt: skip
+
+
+def test_what_asynchrony_did_is_shown(tmp_path: Path) -> None:
+    one = score({"u": "a"}, {"u": "a"})
+    evaluated = {"event": "heldout", "epoch": 1, "seconds": 50.0, "frames": 500, "heldout_accuracy": 0.2}
+    systems = [
+        System("dnn", one, metrics=[evaluated, *asynchronous(3)]),
+        System("cnn", one, metrics=asynchronous(1)),
+        System("sgd", one, metrics=[{**asynchronous(1)[0], "shards": [], "staleness": []}]),
+    ]
+    write_report(tmp_path / "r.html", Report("t", "c", systems))
+    checker, page = check(tmp_path / "r.html"), (tmp_path / "r.html").read_text(encoding="utf-8")
+    for piece in (
+        "2 shards, 2,829 versions. Minibatches: 8,490 used, 12 too stale, 3 refused, 21 returned",
+        "Shards started again: 2.", "05,10060.0%", "60.31.200.1536", "mean 1.05, 95 % are at most 2",
+        "share of 2,829 pushes", "share of 943 pushes",
+    ):  # fmt: skip
+        assert piece in checker.text, piece
+    curve = Curve("dnn", 1, (50.0, 100.0, 200.0, 300.0), (500, 1000, 2000, 3000), (0.2, 0.35, 0.4, 0.45))
+    others = [Curve(name, 1, (100.0,), (1000,), (0.35,)) for name in ("cnn", "sgd")]
+    assert svg("Held-out frame accuracy", lambda axes: draw_accuracy(axes, [curve, *others], "seconds")) in page
+    assert page.count("<svg") == 3  # accuracy, two histograms: plain SGD has none
+    assert len(checker.ids) == len(set(checker.ids))
 
 
 def test_a_page_about_characters(tmp_path: Path) -> None:

@@ -1,0 +1,293 @@
+"""Runs of `speech3 train` side by side: time to three accuracies, scaling efficiency, error rates, drops, curves."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from speech3.config import FeatureConfig, parse, read_yaml
+from speech3.errors import Speech3Error
+from speech3.io.atomic import read_json
+from speech3.io.progress import read_metrics
+from speech3.scoring.tables import grid, per_cent
+from speech3.training.asynchrony import Asynchrony, asynchrony, staleness_mean, staleness_p95
+from speech3.training.curves import Curve, Row, Table, make_table, read_curve
+
+_SHIFT_MS = 10.0  # of frames that came without features.yaml
+_NONE = "-"
+_TIMES = "Minutes:seconds of training, warm start included, until held-out frame accuracy first reaches a per cent"
+_BRACKETS = ";\nin brackets the scaling efficiency in per cent, T_1 / (N T_N), with T_1 of one worker by plain SGD"
+_MINUTES = "min/10 h: minutes of training, all passes together, for each 10 hours of speech trained on"
+_DROPS = ";\ndrops: minibatches that were too stale or refused"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run.
+
+    Attributes
+    ----------
+    epochs
+        Finished until now.
+    minutes_per_10h
+        Minutes of training, all passes together, for each 10 hours of speech in ``train.frames``; none before the end
+        of the first epoch.
+    metric, error_rate
+        WER or CER as a recipe scored it, a fraction; none if none did.
+    asynchrony
+        None: the run was not asynchronous.
+    heldout
+        Digest of the held-out frames; empty where the run does not say it.
+    notes
+        What a reader of its row must know.
+    """
+
+    curve: Curve
+    world: str
+    finished: bool
+    epochs: int
+    minutes_per_10h: float | None
+    metric: str | None
+    error_rate: float | None
+    asynchrony: Asynchrony | None
+    heldout: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several runs; `runs` and the rows of `table` go together, the baseline first if there is one."""
+
+    table: Table
+    runs: tuple[Run, ...]
+    baseline: bool
+    notes: tuple[str, ...]
+
+
+def read_run(path: Path, name: str) -> Run:
+    """Read a run directory, finished or not.
+
+    Raises
+    ------
+    Speech3Error
+        It is not one, or it has no curve yet.
+    """
+    curve = read_curve(path)
+    curve = Curve(name, curve.workers, curve.seconds, curve.frames, curve.accuracy)
+    records = read_metrics(path / "metrics.jsonl")
+    identity = read_json(path / "run.json") if (path / "run.json").exists() else {}
+    epochs = {record["epoch"]: record for record in records if record.get("event") == "epoch"}
+    last = epochs[max(epochs)] if epochs else {}
+    world = last.get("world", identity.get("training", {}).get("world", "sgd"))
+    finished = (path / "model.safetensors").exists()
+    notes = [] if finished else [f"{name}: not finished; this is how it stands after epoch {len(epochs)}"]
+    if identity.get("init"):
+        notes.append(f"{name}: began with a trained model (--init), whose own training is in no time here")
+    metric, rate, doubt = _error_rate(path)
+    if doubt:
+        notes.append(f"{name}: {doubt}")
+    did = asynchrony(records)
+    minutes = _minutes_per_10h(path, last, did)
+    heldout = identity.get("frames", {}).get("heldout", "")
+    return Run(curve, world, finished, len(epochs), minutes, metric, rate, did, heldout, tuple(notes))
+
+
+def _minutes_per_10h(path: Path, last: dict[str, Any], did: Asynchrony | None) -> float | None:
+    if not last.get("frames"):
+        return None
+    file = path / "features.yaml"
+    shift_ms = parse(FeatureConfig, read_yaml(file), file).frame_shift if file.exists() else _SHIFT_MS
+    # An epoch is one pass over train.frames, of which `frames` counts what was not dropped.
+    kept = did.minibatches["used"] / (did.minibatches["used"] + did.dropped) if did and did.minibatches["used"] else 1.0
+    hours = last["frames"] / kept / last["epoch"] * shift_ms / 3.6e6
+    return float(last["seconds"] / 60 / hours * 10)
+
+
+def _error_rate(path: Path) -> tuple[str | None, float | None, str]:
+    path = path.resolve()
+    file = path.parent / "score" / path.name / "score.json"
+    if not file.exists():
+        return None, None, ""
+    score, model = read_json(file), path / "model.safetensors"
+    found = re.search(r" (WER|CER) \S+ \[", score.get("line", ""))
+    metric = found[1] if found else "WER"
+    outdated = not model.exists() or file.stat().st_mtime < model.stat().st_mtime
+    doubt = f"{file} is older than the model, which was trained again since" if outdated else ""
+    return metric, float(score[metric.lower()]), doubt
+
+
+def compare_runs(paths: Sequence[Path]) -> Comparison:
+    """Compare run directories; the baseline is the first that trained with one worker in the world `sgd`.
+
+    Raises
+    ------
+    Speech3Error
+        None of `paths` is a run directory with a curve: says for each why not.
+    """
+    names = [path.resolve().name for path in paths]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in paths]
+    runs: list[Run] = []
+    left_out: dict[str, list[str]] = {}
+    for path, name in zip(paths, names, strict=True):
+        try:
+            runs.append(read_run(path, name))
+        except Speech3Error as error:
+            left_out.setdefault(str(error).removeprefix(f"{path}: "), []).append(str(path))
+    reasons = [f"{', '.join(those)}: {reason}" for reason, those in left_out.items()]
+    if not runs:
+        text = "".join(f"\n  {reason}" for reason in reasons)
+        raise Speech3Error(f"no run to compare; name directories that speech3 train wrote:{text}")
+    first = next((run for run in runs if run.curve.workers == 1 and run.world == "sgd"), None)
+    runs = [*([first] if first else []), *(run for run in runs if run is not first)]
+    table = make_table(first.curve if first else None, [run.curve for run in runs if run is not first])
+    notes = [f"left out: {reason}" for reason in reasons] + [note for run in runs for note in run.notes]
+    return Comparison(table, tuple(runs), first is not None, (*notes, *_cautions(runs, table, first)))
+
+
+def _cautions(runs: Sequence[Run], table: Table, baseline: Run | None) -> Iterator[str]:
+    """Why some of the numbers say less than they seem to."""
+    if baseline is None:
+        fewest = min(runs, key=lambda run: run.curve.workers).curve.name
+        yield f"no run has one worker in the world sgd, so no efficiency; the accuracies are shares of {fewest}'s best"
+    for run in runs:
+        if run.heldout != runs[0].heldout:
+            yield f"{run.curve.name}: other held-out frames than {runs[0].curve.name}'s, so accuracies do not compare"
+        if run.curve.accuracy[0] >= table.accuracies[0]:
+            yield (
+                f"{run.curve.name}: above {100 * table.accuracies[0]:.2f} % when first evaluated, so its time there is "
+                f"too long; evaluate more often (training.evaluations)"
+            )
+    virtual = [run.curve.name for run in runs if run.world == "simulated"]
+    if virtual:
+        mixed = "; beside measured times they mean little" if len(virtual) < len(runs) else ""
+        yield f"{', '.join(virtual)}: times are those of a simulator's clock{mixed}"
+
+
+def table_text(table: Table, columns: Sequence[tuple[str, Sequence[str]]] = ()) -> str:
+    """A table for people, as the SPEECH3 talk has them: ``3:36 (81.0)`` is a time and the efficiency in per cent.
+
+    Parameters
+    ----------
+    columns
+        More of them: a heading and a cell for each row.
+    """
+    reached = [seconds for row in table.rows for seconds in row.seconds if seconds is not None]
+    tenths = max(reached, default=0.0) < 600
+    header = ["run", "workers", *(f"{100 * accuracy:.2f} %" for accuracy in table.accuracies), "best %", "last %"]
+    rows = [_cells(row, tenths) for row in table.rows]
+    for heading, cells in columns:
+        header.append(heading)
+        rows = [[*row, cell] for row, cell in zip(rows, cells, strict=True)]
+    return grid([header, *rows], 1)
+
+
+def print_table(table: Table, columns: Sequence[tuple[str, Sequence[str]]] = ()) -> None:
+    """Print `table_text` and what its times and brackets are."""
+    print(f"{table_text(table, columns)}\n\n{_legend(table)}")
+
+
+def _legend(table: Table) -> str:
+    known = any(gain is not None for row in table.rows for gain in row.efficiency)
+    return f"{_TIMES}{_BRACKETS if known else ''}."
+
+
+def _cells(row: Row, tenths: bool) -> list[str]:
+    times = [
+        _NONE if seconds is None else f"{clock(seconds, tenths)}{'' if gain is None else f' ({100 * gain:.1f})'}"
+        for seconds, gain in zip(row.seconds, row.efficiency, strict=True)
+    ]
+    return [row.name, str(row.workers), *times, per_cent(row.best_accuracy), per_cent(row.final_accuracy)]
+
+
+def clock(seconds: float, tenths: bool = False) -> str:
+    """Minutes and seconds, ``3:36`` or ``3:36.2``, above an hour ``1:03:36``."""
+    units = math.floor(seconds * 10 + 0.5) if tenths else 10 * math.floor(seconds + 0.5)
+    whole, tenth = divmod(units, 10)
+    hours, minutes, rest = whole // 3600, whole % 3600 // 60, f"{whole % 60:02}{f'.{tenth}' if tenths else ''}"
+    return f"{hours}:{minutes:02}:{rest}" if hours else f"{minutes}:{rest}"
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """The whole comparison for people."""
+    runs = comparison.runs
+    did = [run.asynchrony for run in runs]
+    columns = [
+        ("world", [run.world if run.finished else f"{run.world}, epoch {run.epochs}" for run in runs]),
+        ("min/10 h", [_NONE if run.minutes_per_10h is None else f"{run.minutes_per_10h:.1f}" for run in runs]),
+    ]
+    for metric in ("WER", "CER"):
+        if any(run.metric == metric for run in runs):
+            rates = [run.error_rate if run.metric == metric else None for run in runs]
+            columns.append((f"{metric} %", [_NONE if rate is None else per_cent(rate) for rate in rates]))
+    if any(did):
+        columns.append(("staleness, p95", [_stale(one) for one in did]))
+        columns.append(("drops", [f"{one.dropped:,}" if one else _NONE for one in did]))
+    legend = _MINUTES + (_DROPS if any(did) else "")
+    notes = "".join(f"\nnote: {note}" for note in comparison.notes)
+    return f"{table_text(comparison.table, columns)}\n\n{_legend(comparison.table)}\n{legend}.{notes}"
+
+
+def _stale(one: Asynchrony | None) -> str:
+    return f"{staleness_mean(one.staleness):.2f}, {staleness_p95(one.staleness)}" if one and one.staleness else _NONE
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as plain values; times in seconds, accuracies, efficiencies and error rates as fractions."""
+    return {
+        "accuracies": list(comparison.table.accuracies),
+        "baseline": comparison.runs[0].curve.name if comparison.baseline else None,
+        "runs": [_run_json(row, run) for row, run in zip(comparison.table.rows, comparison.runs, strict=True)],
+        "notes": list(comparison.notes),
+    }
+
+
+def _run_json(row: Row, run: Run) -> dict[str, Any]:
+    values = asdict(row) | {
+        "seconds": list(row.seconds), "efficiency": list(row.efficiency),
+        "world": run.world, "finished": run.finished, "epochs": run.epochs, "minutes_per_10h": run.minutes_per_10h,
+    }  # fmt: skip
+    if run.metric:
+        values[run.metric.lower()] = run.error_rate
+    if one := run.asynchrony:
+        values |= {
+            "minibatches": dict(one.minibatches), "drops": one.dropped, "restarts": one.restarts,
+            "staleness_mean": staleness_mean(one.staleness), "staleness_p95": staleness_p95(one.staleness),
+            "shares": list(one.shares),
+        }  # fmt: skip
+    return values
+
+
+def write_curves(out: Path, table: Table, curves: Sequence[Curve], *, virtual: bool = False) -> list[Path]:
+    """Write ``accuracy_time.png`` and ``accuracy_frames.png``; the accuracies of `table` are marked."""
+    from speech3.scoring.figures import write_png
+    from speech3.training.engine_figures import draw_accuracy
+
+    title, marks = "Held-out frame accuracy", table.accuracies
+    by_time = partial(draw_accuracy, curves=curves, against="seconds", marks=marks, virtual=virtual)
+    by_frames = partial(draw_accuracy, curves=curves, against="frames", marks=marks)
+    written = {out / "accuracy_time.png": by_time, out / "accuracy_frames.png": by_frames}
+    for path, draw in written.items():
+        write_png(path, [(title, draw)])
+    return list(written)
+
+
+def write_figures(out: Path, comparison: Comparison) -> list[Path]:
+    """`write_curves`, and for asynchronous runs ``staleness.png`` and ``shards.png``, a panel each."""
+    from speech3.scoring.figures import write_png
+    from speech3.training.engine_figures import draw_shards, draw_staleness
+
+    runs = comparison.runs
+    virtual = all(run.world == "simulated" for run in runs)
+    written = write_curves(out, comparison.table, [run.curve for run in runs], virtual=virtual)
+    named = [(run.curve.name, colour, run.asynchrony) for colour, run in enumerate(runs) if run.asynchrony]
+    staleness = [(n, partial(draw_staleness, counts=a.staleness, colour=c)) for n, c, a in named if any(a.staleness)]
+    shards = [(n, partial(draw_shards, shards=a.shards)) for n, _, a in named if len(a.shards) > 1]
+    for path, panels in ((out / "staleness.png", staleness), (out / "shards.png", shards)):
+        if panels:
+            write_png(path, panels)
+            written.append(path)
+    return written

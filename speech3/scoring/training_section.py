@@ -1,0 +1,84 @@
+"""The report's section "Training": accuracy and loss of each network over time, and what asynchrony did."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from speech3.scoring import figures, html
+from speech3.scoring.html import escape
+from speech3.training.asynchrony import Asynchrony, asynchrony
+from speech3.training.curves import curve_of
+from speech3.training.engine_figures import Line, draw_accuracy, draw_staleness, time_unit
+
+Records = Sequence[Mapping[str, Any]]
+
+
+def training_section(metrics: Mapping[str, Records]) -> str:
+    """HTML; empty if no system has a curve.
+
+    Parameters
+    ----------
+    metrics
+        The records of each system's ``metrics.jsonl``, by its name.
+    """
+    trained = {name: curve for name, records in metrics.items() if (curve := curve_of(name, records))}
+    if not trained:
+        return ""
+    accuracy = partial(draw_accuracy, curves=list(trained.values()), against="seconds")
+    plots = [figures.svg("Held-out frame accuracy", accuracy)]
+    loss = _losses({name: metrics[name] for name in trained})
+    if loss:
+        unit, divisor = time_unit(max(max(line.x) for line in loss))
+        scaled = [Line(line.name, [t / divisor for t in line.x], line.y, line.colour, line.dashed) for line in loss]
+        plots.append(figures.curves("Cross-entropy per frame", scaled, f"{unit} of training"))
+    grid = f'<div class="grid">{"".join(f"<figure>{plot}</figure>" for plot in plots)}</div>'
+    done = {name: one for name in trained if (one := asynchrony(metrics[name]))}
+    shown = [_asynchronous(name, one, list(trained).index(name)) for name, one in done.items() if _was_shared(one)]
+    return "\n".join([grid, *shown])
+
+
+def _losses(metrics: Mapping[str, Records]) -> list[Line]:
+    heldout: list[Line] = []
+    train: list[Line] = []
+    for colour, (name, records) in enumerate(metrics.items()):
+        # A run killed between writing a record and its checkpoint does that epoch, and writes its record, again.
+        epochs = {record["epoch"]: record for record in records if record.get("event") == "epoch"}
+        for lines, key, suffix in ((heldout, "heldout_loss", "held-out"), (train, "train_loss", "train")):
+            points = [(r["seconds"], r[key]) for _, r in sorted(epochs.items()) if r.get(key) is not None]
+            if points:
+                x, y = zip(*points, strict=True)
+                lines.append(Line(f"{name}, {suffix}", x, y, colour, dashed=key == "train_loss"))
+    return heldout + train
+
+
+def _was_shared(one: Asynchrony) -> bool:
+    return len(one.shards) > 1 or any(one.staleness)
+
+
+def _asynchronous(name: str, one: Asynchrony, colour: int) -> str:
+    n = one.minibatches
+    text = (
+        f"{len(one.shards)} shards, {one.versions:,} versions. Minibatches: {n['used']:,} used, {n['stale']:,} too "
+        f"stale, {n['refused']:,} refused, {n['returned']:,} returned by shards that died and done by others. "
+        f"Shards started again: {one.restarts:,}."
+    )
+    parts = []
+    if any(one.staleness):
+        histogram = partial(draw_staleness, counts=one.staleness, colour=colour)
+        parts.append(f"<figure>{figures.svg('Staleness of the pushes', histogram, about=name)}</figure>")
+    if one.shards:
+        parts.append(f"<div>{_shards(one)}</div>")
+    return f'<h3>{escape(name)}</h3>\n<p>{text}</p>\n<div class="grid">{"".join(parts)}</div>'
+
+
+def _shards(one: Asynchrony) -> str:
+    header = ["shard", "minibatches", "share", "", "compute s", "sync s", "wait s", "server busy"]
+    full = max(one.shares)
+    rows = [
+        [
+            str(number), f"{shard.minibatches:,}", f"{share:.1%}", html.plain_bar(share, full or 1.0),
+            f"{shard.compute_s:,.1f}", f"{shard.sync_s:,.2f}", f"{shard.wait_s:,.2f}", f"{shard.busy:,}",
+        ]
+        for number, (shard, share) in enumerate(zip(one.shards, one.shares, strict=True))
+    ]  # fmt: skip
+    return html.table(header, rows)

@@ -1,0 +1,123 @@
+"""What a plot of a training run shows: accuracy over time or frames, staleness, the work of shards.
+
+Everything is drawn on axes that the caller made, in the colours of its matplotlib style (`axes.prop_cycle`,
+`xtick.color` for what is quiet), so one drawing serves a page that is light or dark and a PNG.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from matplotlib import rcParams
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from speech3.training.asynchrony import ShardWork, staleness_mean, staleness_p95
+from speech3.training.curves import Curve
+
+Against = Literal["seconds", "frames"]
+
+_COLOURS = 6  # in a style's cycle; more lines are told apart by their strokes
+_STROKES = ("-", "--", ":", "-.")
+_DOTS = 25  # points of a line that get a dot each
+_TIME_UNITS = (("seconds", 1.0, 600.0), ("minutes", 60.0, 7200.0), ("hours", 3600.0, float("inf")))
+_FRAME_UNITS = (("frames", 1.0, 1e4), ("thousand frames", 1e3, 1e7), ("million frames", 1e6, float("inf")))
+_WORK = ("compute", "sync", "wait")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a plot; lines of one system share its `colour`, a number."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: int = 0
+    dashed: bool = False
+
+
+def draw_lines(axes: Axes, lines: Sequence[Line], x_label: str, *, per_cent: bool = False) -> None:
+    """Lines, with a dot for each measurement where they are few."""
+    for line in lines:
+        stroke = "--" if line.dashed else _STROKES[line.colour // _COLOURS % len(_STROKES)]
+        marker = "o" if len(line.x) <= _DOTS else ""
+        colour = f"C{line.colour % _COLOURS}"
+        axes.plot(line.x, line.y, stroke, color=colour, marker=marker, markersize=3.5, linewidth=1.4, label=line.name)
+    axes.set_xlabel(x_label)
+    axes.set_xlim(left=0)
+    if per_cent:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+    if len(lines) > 1:
+        axes.legend()
+
+
+def time_unit(longest_s: float) -> tuple[str, float]:
+    """A unit's name and its seconds, for an axis that ends at `longest_s`."""
+    return _unit(longest_s, _TIME_UNITS)
+
+
+def _unit(longest: float, units: Sequence[tuple[str, float, float]]) -> tuple[str, float]:
+    return next((name, size) for name, size, most in units if longest < most)
+
+
+def draw_accuracy(
+    axes: Axes, curves: Sequence[Curve], against: Against, *, marks: Sequence[float] = (), virtual: bool = False
+) -> None:
+    """Held-out frame accuracy against seconds of training or frames trained on.
+
+    Parameters
+    ----------
+    marks
+        Accuracies that a table names: a faint line each.
+    virtual
+        The seconds are a simulator's, and the axis says so.
+    """
+    longest = max(getattr(curve, against)[-1] for curve in curves)
+    unit, divisor = time_unit(longest) if against == "seconds" else _unit(longest, _FRAME_UNITS)
+    lines = [
+        Line(curve.name, [value / divisor for value in getattr(curve, against)], curve.accuracy, colour)
+        for colour, curve in enumerate(curves)
+    ]
+    what = f"{'virtual ' * virtual}{unit} of training" if against == "seconds" else f"{unit} trained on"
+    draw_lines(axes, lines, what, per_cent=True)
+    for mark in marks:
+        axes.axhline(mark, color=rcParams["xtick.color"], linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+
+
+def draw_staleness(axes: Axes, counts: Sequence[int], *, colour: int = 0) -> None:
+    """Share of the pushes that had each staleness; its mean and 95th percentile.
+
+    Parameters
+    ----------
+    counts
+        Pushes of staleness 0, 1, 2, ...
+    """
+    total = max(sum(counts), 1)
+    axes.bar(range(len(counts)), [count / total for count in counts], width=0.85, color=f"C{colour % _COLOURS}")
+    summary = f"mean {staleness_mean(counts):.2f}, 95 % are at most {staleness_p95(counts)}"
+    axes.set_xlabel(f"versions that a push was behind: {summary}\nshare of {sum(counts):,} pushes")
+    axes.set_xlim(-0.6, max(len(counts), 4) - 0.4)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+    axes.grid(False, axis="x")
+
+
+def draw_shards(axes: Axes, shards: Sequence[ShardWork]) -> None:
+    """Seconds of each shard by what they went into, and its share of the minibatches."""
+    total = max(sum(shard.minibatches for shard in shards), 1)
+    for number, shard in enumerate(shards):
+        left = 0.0
+        for part, seconds in enumerate((shard.compute_s, shard.sync_s, shard.wait_s)):
+            label = _WORK[part] if number == 0 else None
+            axes.barh(number, seconds, left=left, height=0.7, color=f"C{part}", label=label)
+            left += seconds
+        axes.annotate(
+            f"{shard.minibatches / total:.1%}", (left, number), (5, 0), textcoords="offset points", va="center"
+        )
+    axes.set_yticks(range(len(shards)), [f"shard {number}" for number in range(len(shards))])
+    axes.set_ylim(max(len(shards), 4) - 0.5, -0.5)
+    longest_s = max(shard.compute_s + shard.sync_s + shard.wait_s for shard in shards)
+    axes.set_xlim(0, 1.2 * longest_s or 1.0)  # room for the shares
+    axes.set_xlabel("seconds; at the end the share of the minibatches")
+    axes.grid(False, axis="y")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
