@@ -24,13 +24,15 @@ def training_section(metrics: Mapping[str, Records]) -> str:
     trained = {name: curve for name, records in metrics.items() if (curve := curve_of(name, records))}
     if not trained:
         return ""
-    accuracy = partial(draw_accuracy, curves=list(trained.values()), against="seconds")
+    virtual = all(any(record.get("world") == "simulated" for record in metrics[name]) for name in trained)
+    accuracy = partial(draw_accuracy, curves=list(trained.values()), against="seconds", virtual=virtual)
     plots = [figures.svg("Held-out frame accuracy", accuracy)]
     loss = _losses({name: metrics[name] for name in trained})
     if loss:
         unit, divisor = time_unit(max(max(line.x) for line in loss))
         scaled = [Line(line.name, [t / divisor for t in line.x], line.y, line.colour, line.dashed) for line in loss]
-        plots.append(figures.curves("Cross-entropy per frame", scaled, f"{unit} of training"))
+        label = f"{'virtual ' * virtual}{unit} of training"
+        plots.append(figures.curves("Cross-entropy per frame", scaled, label))
     grid = f'<div class="grid">{"".join(f"<figure>{plot}</figure>" for plot in plots)}</div>'
     done = {name: one for name in trained if (one := asynchrony(metrics[name]))}
     shown = [_asynchronous(name, one, list(trained).index(name)) for name, one in done.items() if _was_shared(one)]
@@ -72,13 +74,13 @@ def _asynchronous(name: str, one: Asynchrony, colour: int) -> str:
 
 
 def _shards(one: Asynchrony) -> str:
-    header = ["shard", "minibatches", "share", "", "compute s", "sync s", "wait s", "server busy"]
-    full = max(one.shares)
+    header = ["shard", "minibatches", "share", "compute", "sync", "wait", "busy"]
     rows = [
         [
-            str(number), f"{shard.minibatches:,}", f"{share:.1%}", html.plain_bar(share, full or 1.0),
-            f"{shard.compute_s:,.1f}", f"{shard.sync_s:,.2f}", f"{shard.wait_s:,.2f}", f"{shard.busy:,}",
+            str(number), f"{shard.minibatches:,}", f"{100 * share:.1f} %", f"{shard.compute_s:,.1f}",
+            f"{shard.sync_s:,.2f}", f"{shard.wait_s:,.2f}", f"{shard.busy:,}",
         ]
         for number, (shard, share) in enumerate(zip(one.shards, one.shares, strict=True))
     ]  # fmt: skip
-    return html.table(header, rows)
+    key = "Compute, sync and wait in seconds; busy: times that the server was, and the shard went on."
+    return f'{html.table(header, rows)}<p class="quiet">{key}</p>'

@@ -21,7 +21,7 @@ _COLOURS = 6  # in a style's cycle; more lines are told apart by their strokes
 _STROKES = ("-", "--", ":", "-.")
 _DOTS = 25  # points of a line that get a dot each
 _TIME_UNITS = (("seconds", 1.0, 600.0), ("minutes", 60.0, 7200.0), ("hours", 3600.0, float("inf")))
-_FRAME_UNITS = (("frames", 1.0, 1e4), ("thousand frames", 1e3, 1e7), ("million frames", 1e6, float("inf")))
+_FRAME_UNITS = (("frames", 1.0, 1e4), ("thousand frames", 1e3, 1e6), ("million frames", 1e6, float("inf")))
 _WORK = ("compute", "sync", "wait")
 
 
@@ -94,8 +94,8 @@ def draw_staleness(axes: Axes, counts: Sequence[int], *, colour: int = 0) -> Non
     """
     total = max(sum(counts), 1)
     axes.bar(range(len(counts)), [count / total for count in counts], width=0.85, color=f"C{colour % _COLOURS}")
-    summary = f"mean {staleness_mean(counts):.2f}, 95 % are at most {staleness_p95(counts)}"
-    axes.set_xlabel(f"versions that a push was behind: {summary}\nshare of {sum(counts):,} pushes")
+    summary = f"{sum(counts):,} pushes, mean {staleness_mean(counts):.2f}, 95 % at most {staleness_p95(counts)}"
+    axes.set_xlabel(f"staleness in versions\n{summary}")
     axes.set_xlim(-0.6, max(len(counts), 4) - 0.4)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
@@ -112,10 +112,10 @@ def draw_shards(axes: Axes, shards: Sequence[ShardWork]) -> None:
             axes.barh(number, seconds, left=left, height=0.7, color=f"C{part}", label=label)
             left += seconds
         axes.annotate(
-            f"{shard.minibatches / total:.1%}", (left, number), (5, 0), textcoords="offset points", va="center"
+            f"{100 * shard.minibatches / total:.1f} %", (left, number), (5, 0), textcoords="offset points", va="center"
         )
     axes.set_yticks(range(len(shards)), [f"shard {number}" for number in range(len(shards))])
-    axes.set_ylim(max(len(shards), 4) - 0.5, -0.5)
+    axes.set_ylim(max(len(shards), 3) - 0.5, -0.5)
     longest_s = max(shard.compute_s + shard.sync_s + shard.wait_s for shard in shards)
     axes.set_xlim(0, 1.2 * longest_s or 1.0)  # room for the shares
     axes.set_xlabel("seconds; at the end the share of the minibatches")

@@ -158,8 +158,8 @@ def test_what_asynchrony_did_is_shown(tmp_path: Path) -> None:
     checker, page = check(tmp_path / "r.html"), (tmp_path / "r.html").read_text(encoding="utf-8")
     for piece in (
         "2 shards, 2,829 versions. Minibatches: 8,490 used, 12 too stale, 3 refused, 21 returned",
-        "Shards started again: 2.", "05,10060.0%", "60.31.200.1536", "mean 1.05, 95 % are at most 2",
-        "share of 2,829 pushes", "share of 943 pushes",
+        "Shards started again: 2.", "05,10060.0 %60.31.200.1536", "2,829 pushes, mean 1.05, 95 % at most 2",
+        "943 pushes, mean",
     ):  # fmt: skip
         assert piece in checker.text, piece
     curve = Curve("dnn", 1, (50.0, 100.0, 200.0, 300.0), (500, 1000, 2000, 3000), (0.2, 0.35, 0.4, 0.45))
@@ -207,6 +207,14 @@ def test_aligned_words_are_marked() -> None:
     assert '<span class="w"><span>a</span><span>a</span></span>' in text
     assert '<span class="w s" title="substitution"><span>b</span><span>x</span></span>' in text
     assert '<span class="w i" title="insertion"><span></span><span>d</span></span>' in text
+
+
+def test_a_simulators_clock_is_not_taken_for_time(tmp_path: Path) -> None:
+    simulated = [{**record, "world": "simulated", "train_loss": 1.0} for record in asynchronous(2)]
+    write_report(
+        tmp_path / "r.html", Report("t", "c", [System("dnn", score({"u": "a"}, {"u": "a"}), metrics=simulated)])
+    )
+    assert check(tmp_path / "r.html").text.count("virtual seconds of training") == 2
 
 
 def test_silent_and_short_utterance_can_be_drawn(tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""What is on the axes: heights, lengths, units."""
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from speech3.training.asynchrony import ShardWork
+from speech3.training.curves import Curve
+from speech3.training.engine_figures import Line, draw_accuracy, draw_lines, draw_shards, draw_staleness
+
+
+@pytest.fixture
+def axes() -> Axes:
+    return Figure().add_subplot()
+
+
+def bars(axes: Axes) -> list[Rectangle]:
+    return [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+
+
+@pytest.mark.parametrize(
+    ("end_s", "end_frames", "x_s", "label_s", "x_frames", "label_frames"),
+    [
+        (60.0, 9000, 60.0, "seconds of training", 9000, "frames trained on"),
+        (1200.0, 90000, 20.0, "minutes of training", 90, "thousand frames trained on"),
+        (7200.0, 2_000_000, 2.0, "hours of training", 2, "million frames trained on"),
+    ],
+)
+def test_accuracy_is_drawn_in_units_that_fit(
+    end_s: float, end_frames: int, x_s: float, label_s: str, x_frames: float, label_frames: str
+) -> None:
+    curves = [Curve("one", 1, (0.0, end_s), (0, end_frames), (0.1, 0.5)), Curve("two", 2, (1.0,), (10,), (0.2,))]
+    time, frames = Figure().subplots(1, 2)
+    draw_accuracy(time, curves, "seconds", marks=(0.45, 0.49))
+    draw_accuracy(frames, curves, "frames")
+    assert list(time.lines[0].get_xdata()) == [0, x_s]
+    assert list(time.lines[0].get_ydata()) == [0.1, 0.5]
+    assert time.get_xlabel() == label_s
+    assert [line.get_ydata()[0] for line in time.lines[2:]] == [0.45, 0.49]
+    assert list(frames.lines[0].get_xdata()) == [0, x_frames]
+    assert frames.get_xlabel() == label_frames
+
+
+def test_a_simulators_clock_is_called_virtual(axes: Axes) -> None:
+    draw_accuracy(axes, [Curve("x", 1, (10.0,), (10,), (0.2,))], "seconds", virtual=True)
+    assert axes.get_xlabel() == "virtual seconds of training"
+    assert axes.get_legend() is None
+
+
+def test_more_lines_than_colours_are_told_apart(axes: Axes) -> None:
+    draw_lines(axes, [Line(str(number), [0, 1], [0, 1], number) for number in range(14)], "x")
+    looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
+    assert len(looks) == 14
+
+
+def test_staleness(axes: Axes) -> None:
+    draw_staleness(axes, [10, 70, 15, 5])
+    assert [bar.get_height() for bar in bars(axes)] == pytest.approx([0.10, 0.70, 0.15, 0.05])
+    assert axes.get_xlabel().endswith("100 pushes, mean 1.15, 95 % at most 2")
+
+
+def test_shards(axes: Axes) -> None:
+    draw_shards(axes, [ShardWork(30, 10.0, 2.0, 1.0, 5), ShardWork(10, 4.0, 0.5, 0.0, 0)])
+    ends = [bar.get_x() + bar.get_width() for bar in bars(axes)]
+    assert ends == pytest.approx([10, 12, 13, 4, 4.5, 4.5])
+    assert [text.get_text() for text in axes.texts] == ["75.0 %", "25.0 %"]
+    assert axes.get_xlim()[1] > 13
+
+
+def test_shards_that_did_nothing(axes: Axes) -> None:
+    draw_shards(axes, [ShardWork(), ShardWork()])
+    assert [text.get_text() for text in axes.texts] == ["0.0 %", "0.0 %"]
