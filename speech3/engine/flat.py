@@ -1,6 +1,9 @@
 """All parameters of a model in one flat float32 vector, so that a step, a push or a checkpoint is one operation.
 
-Axes: P all parameters, with the padding between them.
+Behind the parameters lie the model's floating-point buffers (running means of normalisation): they belong to what a
+model computes with, but no gradient moves them.
+
+Axes: K all values: P those of parameters, with the padding between them, then those of buffers.
 """
 
 from dataclasses import dataclass
@@ -15,39 +18,53 @@ _ALIGN = 16  # floats: every parameter starts on a cache line
 class Flat:
     """A flat vector and its views, one in the shape of each parameter. Padding is zero and stays zero."""
 
-    vector_P: Tensor
+    vector_K: Tensor
     views: tuple[Tensor, ...]
+    num_parameters: int  # P
+
+    @property
+    def parameters_P(self) -> Tensor:
+        """The part that gradients move."""
+        return self.vector_K[: self.num_parameters]
+
+    @property
+    def buffers(self) -> Tensor:
+        """The part behind it: (K - P,)."""
+        return self.vector_K[self.num_parameters :]
 
     def zeros_like(self) -> "Flat":
-        """Another vector of the same layout, all zero: an optimizer slot."""
-        vector_P = torch.zeros_like(self.vector_P)
-        return Flat(vector_P, tuple(_view(vector_P, int(view.storage_offset()), view) for view in self.views))
+        """Another vector with the same layout of the parameters, all zero, without buffers: an optimizer slot."""
+        vector_P = torch.zeros_like(self.parameters_P)
+        views = tuple(_view(vector_P, int(view.storage_offset()), view) for view in self.views)
+        return Flat(vector_P, views, self.num_parameters)
 
 
 def flatten(model: nn.Module) -> Flat:
-    """Move the model's parameters into one vector; the model computes with views of it from now on.
+    """Move the model's parameters and buffers into one vector; the model computes with views of it from now on.
 
     Raises
     ------
     ValueError
         A parameter is not float32.
     """
-    parameters = list(model.parameters())
-    offsets, size = [], 0
-    for parameter in parameters:
-        if parameter.dtype != torch.float32:
-            raise ValueError(f"parameters must be float32, not {parameter.dtype}")
+    parameters = [parameter.detach() for parameter in model.parameters()]
+    buffers = [buffer for buffer in model.buffers() if buffer.dtype == torch.float32]
+    offsets, size, num_parameters = [], 0, 0
+    for index, tensor in enumerate([*parameters, *buffers]):
+        if tensor.dtype != torch.float32:
+            raise ValueError(f"parameters must be float32, not {tensor.dtype}")
         offsets.append(size)
-        size += parameter.numel() + -parameter.numel() % _ALIGN
-    vector_P = torch.zeros(size, device=parameters[0].device if parameters else None)
+        size += tensor.numel() + -tensor.numel() % _ALIGN
+        num_parameters = size if index < len(parameters) else num_parameters
+    vector_K = torch.zeros(size, device=parameters[0].device if parameters else None)
     views = []
-    for parameter, offset in zip(parameters, offsets, strict=True):
-        view = _view(vector_P, offset, parameter)
-        view.copy_(parameter.detach())
-        parameter.data = view
+    for tensor, offset in zip([*model.parameters(), *buffers], offsets, strict=True):
+        view = _view(vector_K, offset, tensor)
+        view.copy_(tensor.detach())
+        tensor.data = view
         views.append(view)
-    return Flat(vector_P, tuple(views))
+    return Flat(vector_K, tuple(views[: len(parameters)]), num_parameters)
 
 
-def _view(vector_P: Tensor, offset: int, like: Tensor) -> Tensor:
-    return vector_P[offset : offset + like.numel()].view(like.shape)
+def _view(vector: Tensor, offset: int, like: Tensor) -> Tensor:
+    return vector[offset : offset + like.numel()].view(like.shape)

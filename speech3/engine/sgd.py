@@ -5,40 +5,18 @@ server's step of the asynchronous engine with the push d = learning rate g; at a
 `torch.optim.SGD`'s.
 """
 
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from speech3.engine.flat import Flat, flatten
+from speech3.engine.gradient import gradient
+from speech3.engine.world import USED, WAITING, Parts, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
-
-Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified right
-
-
-class Source(Protocol):
-    """Where minibatches come from; one is identified by (epoch, number) alone."""
-
-    def __len__(self) -> int:
-        """Minibatches in an epoch."""
-
-    def draw(self, epoch: int, number: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets, on the device of the model."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What one minibatch did: its mean loss and the frames classified right, before the step; time in seconds."""
-
-    number: int
-    frames: int
-    loss: float
-    correct: int
-    seconds: float
 
 
 class Sgd:
@@ -62,7 +40,7 @@ class Sgd:
         """Apply one gradient, given parameter by parameter as autograd leaves it: a copy would cost a pass."""
         if self.velocity is None:
             if self.weight_decay:
-                self.parameters.vector_P.mul_(1 - learning_rate * self.weight_decay)
+                self.parameters.parameters_P.mul_(1 - learning_rate * self.weight_decay)
             for parameter, g in zip(self.parameters.views, gradient, strict=True):
                 parameter.add_(g, alpha=-learning_rate)
             return
@@ -73,41 +51,56 @@ class Sgd:
             parameter.sub_(v)
 
 
-def minibatch_seed(seed: int, epoch: int, number: int) -> int:
-    """Seed of the random numbers (dropout) of one minibatch: the same whoever computes it, and after a restart."""
-    return ((seed * 1_000_003 + epoch) * 1_000_003 + number) & ((1 << 63) - 1)
+class OneWorker:
+    """The world of plain SGD: the minibatches of an epoch one after another, in this process."""
 
+    def __init__(self, parts: Parts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
+        self.parts = parts
+        self.sgd = Sgd(parts.model, momentum=momentum, weight_decay=weight_decay)
+        self.states_M = np.zeros(0, np.int32)
+        self.progress = Progress()
 
-def train_minibatches(
-    model: nn.Module, sgd: Sgd, source: Source, loss: Loss, *,
-    epoch: int, numbers: Iterable[int], learning_rate: float, seed: int,
-) -> Iterator[Step]:  # fmt: skip
-    """Draw, compute, step for each of `numbers`; yields between minibatches, when the parameters are whole.
+    def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
+        """Yields after every minibatch, when the parameters are whole.
 
-    Raises
-    ------
-    Speech3Error
-        A loss is NaN or infinite; the parameters are those from before that minibatch.
-    """
-    parameters = list(model.parameters())
-    model.train()
-    for number in numbers:
-        start = time.perf_counter()
-        inputs, targets = source.draw(epoch, number)
-        _seed_generators(minibatch_seed(seed, epoch, number), inputs.device)
-        total, correct = loss(model(inputs), targets)
-        value = total.item()
-        if not math.isfinite(value):
-            raise Speech3Error(
-                f"epoch {epoch}, minibatch {number}: the loss is {value}; the learning rate ({learning_rate:g}) is "
-                f"most likely too high: lower training.learning_rate and begin again"
-            )
-        sgd.step(torch.autograd.grad(total, parameters), learning_rate)
-        yield Step(number, len(targets), value, int(correct), time.perf_counter() - start)
+        Raises
+        ------
+        Speech3Error
+            A loss is NaN or infinite; the parameters are those from before that minibatch.
+        """
+        self.states_M, self.progress = states_M.copy(), Progress()
+        self.parts.model.train()
+        for number in np.flatnonzero(states_M == WAITING).tolist():
+            start = time.perf_counter()
+            step, g = gradient(self.parts, epoch, number)
+            if g is None:
+                raise Speech3Error(
+                    f"epoch {epoch}, minibatch {number}: the loss is {step.loss}; the learning rate "
+                    f"({rate(number):g}) is most likely too high: lower training.learning_rate and begin again"
+                )
+            self.sgd.step(g, rate(number))
+            self.states_M[number] = USED
+            done = self.progress
+            self.progress = replace(
+                done, used=done.used + 1, frames=done.frames + step.frames, correct=done.correct + step.correct,
+                loss_sum=done.loss_sum + step.loss * step.frames, seconds=done.seconds + time.perf_counter() - start,
+            )  # fmt: skip
+            yield self.progress
 
+    def snapshot(self) -> Snapshot:
+        """Parameters and velocity after the last minibatch."""
+        tensors = {"parameters": self.sgd.parameters.vector_K.clone()}
+        if self.sgd.velocity:
+            tensors["velocity"] = self.sgd.velocity.vector_K.clone()
+        return Snapshot(tensors, self.states_M.copy(), self.progress)
 
-def _seed_generators(seed: int, device: torch.device) -> None:
-    # torch.manual_seed looks for every kind of accelerator, which takes 0.1 ms.
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Take over parameters and, if there is one, a velocity."""
+        self.sgd.parameters.vector_K.copy_(tensors["parameters"])
+        if self.sgd.velocity and "velocity" in tensors:
+            self.sgd.velocity.vector_K.copy_(tensors["velocity"])
+        elif self.sgd.velocity:
+            self.sgd.velocity.vector_K.zero_()
+
+    def close(self) -> None:
+        """Nothing to end."""

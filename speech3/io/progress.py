@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,24 +25,36 @@ def say(text: str) -> None:
     console.print(text, markup=False)
 
 
-def progress(items: Iterable[T], total: int, label: str) -> Iterator[T]:
-    """Pass `items` through while showing how many of `total` are done, the rate and the time left."""
+def progress(
+    items: Iterable[T], total: int, label: str, *, place: Callable[[T], tuple[int, str]] | None = None
+) -> Iterator[T]:
+    """Pass `items` through while showing how many of `total` are done, the rate and the time left.
+
+    Parameters
+    ----------
+    place
+        From an item to how many are done and what else to say; by default items are counted.
+    """
+    start = last = time.monotonic()
     if sys.stderr.isatty():
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                    TextColumn("{task.fields[rate]}"), TimeRemainingColumn())  # fmt: skip
         with Progress(*columns, console=console, transient=True) as bar:
-            task, start = bar.add_task(label, total=total, rate=""), time.monotonic()
-            for done, item in enumerate(items, 1):
+            task = bar.add_task(label, total=total, rate="")
+            for count, item in enumerate(items, 1):
                 yield item
-                bar.update(task, completed=done, rate=f"{done / max(time.monotonic() - start, 1e-9):.1f}/s")
+                done, words = place(item) if place else (count, "")
+                bar.update(task, completed=done, rate=words or f"{done / max(time.monotonic() - start, 1e-9):.1f}/s")
         return
-    start = last = time.monotonic()
-    for done, item in enumerate(items, 1):
+    for count, item in enumerate(items, 1):
         yield item
         now = time.monotonic()
-        if now - last >= _QUIET_SECONDS and done < total:
-            last, rate = now, done / (now - start)
-            say(f"{label}: {done}/{total}, {rate:.1f}/s, {(total - done) / rate:.0f} s left")
+        if now - last >= _QUIET_SECONDS:
+            last, (done, words) = now, place(item) if place else (count, "")
+            if 0 < done < total:
+                rate = done / (now - start)
+                words = f", {words}" if words else ""
+                say(f"{label}: {done}/{total}, {rate:.1f}/s{words}, {(total - done) / rate:.0f} s left")
 
 
 class Metrics:

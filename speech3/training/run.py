@@ -15,23 +15,25 @@ import numpy as np
 import torch
 
 import speech3
-from speech3.config import FeatureConfig, TrainConfig, parse, read_yaml
-from speech3.engine.sgd import Sgd, Step, train_minibatches
+from speech3.config import TrainConfig
+from speech3.engine.sgd import OneWorker
+from speech3.engine.world import USED, Progress, Snapshot, World
 from speech3.errors import Speech3Error
-from speech3.features.augment import FrequencyWarp, frequency_warp
-from speech3.frames.minibatches import Minibatches
 from speech3.frames.packed import PackedFrames, open_packed
 from speech3.io.atomic import read_json
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.io.interrupt import Interrupt, deferred_interrupt
 from speech3.io.progress import Metrics, progress, say
-from speech3.models import build, network_tensors
+from speech3.models import network_tensors
 from speech3.models.linear import product, use
 from speech3.models.loss import cross_entropy
 from speech3.training.init import Init, read_init
 from speech3.training.package import complete
+from speech3.training.parts import BuildParts, make_parts, minibatches
+from speech3.training.records import epoch_record, epoch_words, place
 from speech3.training.rundir import RunDirectory, Standing
-from speech3.training.schedule import Schedule, advance
+from speech3.training.schedule import Schedule, advance, rate_of
+from speech3.training.worlds import check_workers, open_world
 
 _NOT_COMPUTED = {"device", "keep_checkpoints", "checkpoint_s"}  # may change between the two halves of a resumed run
 _HELDOUT_FRAMES = 1024
@@ -65,6 +67,7 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
         Ctrl-C, after a checkpoint was written.
     """
     device = _device(config.training.device)
+    check_workers(config)
     packed = _open(config)
     init = read_init(config, packed["train"])
     directory = RunDirectory(Path(out), _identity(config, packed, init), config.training.keep_checkpoints)
@@ -74,8 +77,11 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
         return load_tensors(directory.model, "nn")[1]
     with deferred_interrupt() as interrupt, _threads(config.training.threads):
         run = _Run(config, directory, packed, device, init)
-        while not run.standing.schedule.done:
-            run.epoch(interrupt)
+        try:
+            while not run.standing.schedule.done:
+                run.epoch(interrupt)
+        finally:
+            run.close()
         return run.finish()
 
 
@@ -124,14 +130,6 @@ def _open(config: TrainConfig) -> dict[str, PackedFrames]:
     return packed
 
 
-def _warp(config: TrainConfig, frames: PackedFrames) -> FrequencyWarp | None:
-    most = config.training.frequency_warp
-    if not most:
-        return None
-    path = Path(config.data) / "features.yaml"
-    return frequency_warp(parse(FeatureConfig, read_yaml(path), path), frames.dim, most)
-
-
 def _identity(config: TrainConfig, packed: dict[str, PackedFrames], init: Init | None) -> dict[str, Any]:
     return {
         "model": config.model.model_dump(), "training": config.training.model_dump(exclude=_NOT_COMPUTED),
@@ -141,56 +139,107 @@ def _identity(config: TrainConfig, packed: dict[str, PackedFrames], init: Init |
 
 
 class _Run:
-    """The moving parts of a run, and where it stands."""
+    """The moving parts of a run, and where it stands.
+
+    Attributes
+    ----------
+    one
+        The world of one worker, which is all of plain SGD and the warm start of every other world; its model is the
+        one that is looked at and written.
+    tensors
+        The state from which the next minibatch is computed, while no world is at work.
+    states_M
+        What became of each minibatch of the epoch.
+    """
 
     def __init__(
         self, config: TrainConfig, directory: RunDirectory, packed: dict[str, PackedFrames], device: torch.device,
         init: Init | None,
     ) -> None:  # fmt: skip
         self.config, self.directory, self.packed = config, directory, packed
-        frames = packed["train"]
+        training = config.training
         resumed = directory.newest()
         if resumed:
             use(resumed[2])  # the other library rounds differently
-        model = build(config.model, frames.dim, frames.num_senones, config.seed)
-        model.set_input_statistics(torch.from_numpy(frames.mean_F.copy()), torch.from_numpy(frames.variance_F.copy()))
-        self.begun_with = init.put_into(model) if init and not resumed else {}
-        self.model = model.to(device)
-        self.sgd = Sgd(model, momentum=config.training.momentum, weight_decay=config.training.weight_decay)
-        self.train, self.heldout = (
-            Minibatches(
-                packed[name], left=model.left_context, right=model.right_context,
-                minibatch=config.training.minibatch, seed=config.seed, device=device, warp=warp,
-            ) for name, warp in (("train", _warp(config, frames)), ("heldout", None))
-        )  # fmt: skip
+        parts = make_parts(config, packed["train"], device)
+        self.model = parts.model
+        self.begun_with = init.put_into(self.model) if init and not resumed else {}
+        self.one = OneWorker(parts, momentum=training.momentum, weight_decay=training.weight_decay)
+        self.heldout = minibatches(config, packed["heldout"], device, None)
+        self.epoch_minibatches = len(parts.source)
+        warm = 0.0 if init and init.same_senones else training.asgd.warm_start
+        self.warm_minibatches = round(warm * self.epoch_minibatches)
+        self.world = self._open_world(device)
         self.best: dict[str, np.ndarray] = {}
-        self.standing = Standing(Schedule(config.training.learning_rate))
+        self.standing = Standing(Schedule(training.learning_rate))
+        self.states_M = np.zeros(self.epoch_minibatches, np.int32)
+        self.tensors = self.one.snapshot().tensors
+        self.looks: list[tuple[Progress, torch.Tensor]] = []
         if resumed:
             self._restore(*resumed[:2])
         self.metrics = Metrics(directory.metrics)
         if init and not resumed:
             self._look_before(init)
 
+    def _open_world(self, device: torch.device) -> World | None:
+        build = BuildParts(self.config, product())
+        return open_world(
+            self.config, self.directory.path, lambda: make_parts(self.config, self.packed["train"], device), build
+        )
+
     def epoch(self, interrupt: Interrupt) -> None:
         """The rest of the epoch, its held-out accuracy, the schedule's next rate, a checkpoint."""
-        epoch, rate = self.standing.epoch, self.standing.schedule.learning_rate
-        numbers = range(self.standing.minibatch, len(self.train))
-        steps = train_minibatches(
-            self.model, self.sgd, self.train, cross_entropy,
-            epoch=epoch, numbers=numbers, learning_rate=rate, seed=self.config.seed,
-        )  # fmt: skip
-        saved = self.standing.seconds
-        for step in progress(steps, len(numbers), f"epoch {epoch}, minibatches of {self.config.training.minibatch}"):
-            self._count(step)
-            inside = step.number + 1 < len(self.train)
+        warm = self.warm_minibatches - (self.standing.epoch - 1) * self.epoch_minibatches
+        if self.world is None:
+            self._compute(self.one, self.epoch_minibatches, interrupt)
+        else:
+            if warm > 0:
+                self._compute(self.one, min(warm, self.epoch_minibatches), interrupt)
+            if warm < self.epoch_minibatches:
+                self._compute(self.world, self.epoch_minibatches, interrupt)
+        self._end_epoch()
+        if interrupt:
+            raise KeyboardInterrupt
+
+    def _compute(self, world: World, upto: int, interrupt: Interrupt) -> None:
+        """Let a world compute those of the epoch's first `upto` minibatches that are not used yet."""
+        total, before = self.epoch_minibatches, self.standing
+        if (self.states_M[:upto] < 0).all():
+            return
+        world.load(self.tensors)
+        states_M = self.states_M.copy()
+        states_M[upto:] = USED  # not this world's
+        rate = rate_of(before.schedule, before.epoch, total, self.config.training)
+        moves, label = world.epoch(before.epoch, states_M, rate), f"epoch {before.epoch}"
+        saved, looked = before.seconds, self._looks_due(before.minibatch)
+        for done in progress(moves, total, label, place=lambda done: place(before.done + done, total)):
+            self.standing = replace(before, done=before.done + done)
+            inside = self.standing.minibatch < total
+            if inside and self._looks_due(self.standing.minibatch) > looked:
+                looked = self._looks_due(self.standing.minibatch)
+                self._take(world, before, upto)
+                self.looks.append((self.standing.done, self.tensors["parameters"]))
             if inside and (interrupt or self.standing.seconds - saved >= self.config.training.checkpoint_s):
+                self._take(world, before, upto)
                 self._save()
                 saved = self.standing.seconds
             if interrupt and inside:
                 raise KeyboardInterrupt
-        self._end_epoch()
-        if interrupt:
-            raise KeyboardInterrupt
+        self._take(world, before, upto)
+
+    def _take(self, world: World, before: Standing, upto: int) -> None:
+        """The world's newest whole state becomes the run's."""
+        snapshot: Snapshot = world.snapshot()
+        self.standing = replace(before, done=before.done + snapshot.progress)
+        self.tensors, self.states_M[:upto] = snapshot.tensors, np.minimum(snapshot.states_M[:upto], 0)
+
+    def _looks_due(self, minibatch: int) -> int:
+        return minibatch * self.config.training.evaluations // self.epoch_minibatches
+
+    def close(self) -> None:
+        """End the processes of the world."""
+        if self.world:
+            self.world.close()
 
     def finish(self) -> dict[str, Any]:
         """Write the best epoch's model."""
@@ -225,15 +274,8 @@ class _Run:
         self.metrics.write(**record)
         say(f"held-out before training: {accuracy:.2%}, loss {loss:.4f}")
 
-    def _count(self, step: Step) -> None:
-        standing = self.standing
-        self.standing = replace(
-            standing, minibatch=step.number + 1, loss_sum=standing.loss_sum + step.loss * step.frames,
-            correct=standing.correct + step.correct, epoch_frames=standing.epoch_frames + step.frames,
-            frames=standing.frames + step.frames, seconds=standing.seconds + step.seconds,
-        )  # fmt: skip
-
     def _end_epoch(self) -> None:
+        self._look_back()
         standing, before = self.standing, self.standing.schedule
         loss, accuracy = self._heldout()
         schedule = advance(before, standing.epoch, accuracy, self.config.training)
@@ -241,27 +283,27 @@ class _Run:
             self.best = network_tensors(self.model)
         elif self.config.training.schedule == "halving":
             self.model.load_state_dict({name: torch.from_numpy(array) for name, array in self.best.items()})
-            if self.sgd.velocity:
-                self.sgd.velocity.vector_P.zero_()
-        record = {
-            "event": "epoch", "epoch": standing.epoch, "seconds": round(standing.seconds, 3),
-            "frames": standing.frames, "train_loss": standing.loss_sum / standing.epoch_frames,
-            "train_accuracy": standing.correct / standing.epoch_frames, "heldout_accuracy": accuracy,
-            "heldout_loss": loss, "learning_rate": before.learning_rate,
-        }  # fmt: skip
+            self.tensors = {"parameters": self.one.sgd.parameters.vector_K.clone()}  # and slots of zero
+        record = epoch_record(self.config.training, standing, loss, accuracy)
         self.standing = standing.next_epoch(schedule, record)
+        self.states_M = np.zeros_like(self.states_M)
         self.metrics.write(**record)
         self._save()
-        taken_back = "" if schedule.best_epoch == standing.epoch else ", no better"
-        say(
-            f"epoch {standing.epoch}: train {record['train_accuracy']:.2%} loss {record['train_loss']:.4f}, held-out "
-            f"{accuracy:.2%} loss {loss:.4f}{taken_back}, rate {before.learning_rate:g}, "
-            f"{standing.frames / max(standing.seconds, 1e-9):,.0f} frames/s"
-        )
+        say(epoch_words(record, taken_back=schedule.best_epoch != standing.epoch))
+
+    def _look_back(self) -> None:
+        """Held-out accuracy at the points of the epoch at which a copy was kept."""
+        for done, parameters in self.looks:
+            loss, accuracy = self._heldout(parameters)
+            seconds, frames = self.standing.seconds_before + done.seconds, self.standing.frames_before + done.frames
+            self.metrics.write(event="heldout", epoch=self.standing.epoch, seconds=round(seconds, 3), frames=frames,
+                               heldout_accuracy=accuracy, heldout_loss=loss)  # fmt: skip
+        self.looks = []
 
     @torch.no_grad()
-    def _heldout(self) -> tuple[float, float]:
-        """Mean loss and frame accuracy over the held-out frames."""
+    def _heldout(self, parameters: torch.Tensor | None = None) -> tuple[float, float]:
+        """Mean loss and frame accuracy over the held-out frames, of the run's parameters or others."""
+        self.one.sgd.parameters.vector_K.copy_(self.tensors["parameters"] if parameters is None else parameters)
         self.model.eval()
         loss_sum, correct = 0.0, 0
         for feats_BWF, senones_B in self.heldout.sequential(_HELDOUT_FRAMES):
@@ -275,20 +317,17 @@ class _Run:
         return loss_sum / self.heldout.num_frames, correct / self.heldout.num_frames
 
     def _save(self) -> None:
-        tensors = {"parameters": self.sgd.parameters.vector_P.cpu().numpy()}
-        if self.sgd.velocity:
-            tensors["velocity"] = self.sgd.velocity.vector_P.cpu().numpy()
-        tensors |= {f"buffer.{name}": buffer.cpu().numpy() for name, buffer in self.model.named_buffers()}
+        tensors = {name: tensor.cpu().numpy() for name, tensor in self.tensors.items()}
+        tensors |= {"states": self.states_M.astype(np.int8)}
         tensors |= {f"best.{name}": array for name, array in self.best.items()}
         self.directory.save(self.standing, tensors, product())
 
-    @torch.no_grad()
     def _restore(self, standing: Standing, tensors: dict[str, np.ndarray]) -> None:
         self.standing = standing
-        self.sgd.parameters.vector_P.copy_(torch.from_numpy(tensors["parameters"]))
-        if self.sgd.velocity:
-            self.sgd.velocity.vector_P.copy_(torch.from_numpy(tensors["velocity"]))
-        for name, buffer in self.model.named_buffers():
-            buffer.copy_(torch.from_numpy(tensors[f"buffer.{name}"]))
+        self.states_M[:] = tensors.pop("states")
         self.best = {name[len("best.") :]: array for name, array in tensors.items() if name.startswith("best.")}
+        self.tensors = {
+            name: torch.from_numpy(array).to(self.one.sgd.parameters.vector_K.device)
+            for name, array in tensors.items() if not name.startswith("best.")
+        }  # fmt: skip
         say(f"going on from epoch {standing.epoch}, minibatch {standing.minibatch}")

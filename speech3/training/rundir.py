@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from speech3.engine.world import Progress, ShardReport
 from speech3.errors import Speech3Error
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.checkpoint import load_tensors, save_tensors
@@ -23,25 +24,37 @@ _KIND = "nn-checkpoint"
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a run is: the next minibatch, and the sums over the epoch's minibatches before it."""
+    """How far a run is: the epoch, what was done in it, and the sums over the epochs before it."""
 
     schedule: Schedule
     epoch: int = 1
-    minibatch: int = 0
-    loss_sum: float = 0.0
-    correct: int = 0
-    epoch_frames: int = 0
-    frames: int = 0
-    seconds: float = 0.0
+    done: Progress = field(default_factory=Progress)
+    frames_before: int = 0
+    seconds_before: float = 0.0
     before: dict[str, Any] = field(default_factory=dict)  # a record as of an epoch, of the model it began with
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def next_epoch(self, schedule: Schedule, record: dict[str, Any]) -> "Standing":
         """Standing at the beginning of the epoch after this one."""
         return replace(
-            self, schedule=schedule, epoch=self.epoch + 1, minibatch=0, loss_sum=0.0, correct=0, epoch_frames=0,
-            history=[*self.history, record],
+            self, schedule=schedule, epoch=self.epoch + 1, done=Progress(), frames_before=self.frames,
+            seconds_before=self.seconds, history=[*self.history, record],
         )  # fmt: skip
+
+    @property
+    def frames(self) -> int:
+        """Trained on so far."""
+        return self.frames_before + self.done.frames
+
+    @property
+    def seconds(self) -> float:
+        """Of training so far; virtual in a simulation."""
+        return self.seconds_before + self.done.seconds
+
+    @property
+    def minibatch(self) -> int:
+        """Minibatches of the epoch that are used or dropped."""
+        return self.done.used + self.done.stale + self.done.refused
 
 
 @dataclass(frozen=True)
@@ -111,7 +124,10 @@ class RunDirectory:
             if about["identity"] != self._plain_identity():
                 raise Speech3Error(f"{path}: a checkpoint of another run; take it away, or begin again with --restart")
             values = about["standing"]
-            standing = Standing(**{**values, "schedule": Schedule(**values["schedule"])})
+            done = {**values["done"], "staleness": tuple(values["done"]["staleness"])}
+            done["shards"] = tuple(ShardReport(**each) for each in done["shards"])
+            schedule = Schedule(**values["schedule"])
+            standing = Standing(**{**values, "schedule": schedule, "done": Progress(**done)})
             self._take_back_metrics(standing.epoch)
             return standing, tensors, about["product"]
         self._take_back_metrics(0)

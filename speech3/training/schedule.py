@@ -1,13 +1,16 @@
-"""The learning rate from epoch to epoch.
+"""The learning rate from epoch to epoch, and inside one.
 
 ``halving`` is "newbob" (QuickNet; Kaldi's nnet1 steps/nnet/train_scheduler.sh): a constant rate until held-out
 accuracy gains less than ``halve_below`` in an epoch, then half of the rate before in every epoch, until the gain is
-below ``stop_below``. An epoch that makes the model worse is taken back.
+below ``stop_below``. An epoch that makes the model worse is taken back. ``exponential`` falls from the first rate to
+``final_rate`` of it over all epochs (Senior, Heigold, Ranzato and Yang 2013); ``constant`` stays. With ``warmup`` each
+rises from a tenth first.
 """
 
 from dataclasses import dataclass
 
 from speech3.config import TrainingConfig
+from speech3.engine.world import Rate
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,8 @@ class Schedule:
 
     Attributes
     ----------
+    learning_rate
+        Of the epoch to come, without warm-up and exponential decay.
     best_accuracy, best_epoch
         Held-out frame accuracy of the best epoch so far; -1 and 0 before the first.
     """
@@ -39,3 +44,9 @@ def advance(schedule: Schedule, epoch: int, accuracy: float, config: TrainingCon
         best_accuracy=accuracy if better else schedule.best_accuracy,
         best_epoch=epoch if better else schedule.best_epoch,
     )
+
+
+def rate_of(schedule: Schedule, epoch: int, minibatches: int, config: TrainingConfig) -> Rate:
+    """The learning rate during `epoch` (from 1)."""
+    decay = config.final_rate ** (1 / config.max_epochs) if config.schedule == "exponential" else 1.0
+    return Rate(schedule.learning_rate, epoch, minibatches, config.warmup, decay)

@@ -1,0 +1,179 @@
+"""The memory that all processes of a run see, and its locks.
+
+The memory belongs to no file system (memfd): other processes open it through /proc while its creator lives, and the
+kernel takes it back when the last of them is gone, killed or not. Where there is no memfd it is a temporary file.
+
+Axes: M minibatches of an epoch, N shards, K values of the model, P of them parameters, J minibatches of a push.
+"""
+
+import fcntl
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from speech3.errors import Speech3Error
+
+STALENESS_BINS = 64  # staleness of 63 and more counts as 63
+TOTALS = ("frames", "loss_sum", "correct", "ended")  # of the epoch's published minibatches; when the last ended
+SHARD = ("minibatches", "compute_s", "sync_s", "wait_s", "busy", "ready", "epoch")
+MINIBATCHES, COMPUTE_S, SYNC_S, WAIT_S, BUSY, READY, EPOCH = range(len(SHARD))
+
+_ALIGN = 64  # bytes: no two fields share a cache line
+
+
+@dataclass(frozen=True, eq=False)
+class Board:
+    """Arrays in one block of memory. What has 2 rows has two buffers: version mod 2 names the published one.
+
+    Attributes
+    ----------
+    version
+        int64 (1,): storing it publishes what was written into the other buffer.
+    state_2K, velocity_2P, squares_2P
+        float32: parameters with buffers; the server's momentum; Adagrad's sum of squares. The last two may be empty.
+    totals_2, staleness_2
+        float64 by `TOTALS`, and int64: published pushes by staleness. Part of the state, so that they are in it once.
+    journal_2J
+        int64: how many minibatches made this version, and which.
+    states_M, cursor
+        int32 and int64 (1,): `speech3.engine.pool`.
+    order
+        float64 (4,): the epoch that shards are to work on (0: none), and its learning rate (base, warm-up, decay).
+    shards_N
+        float64 (N, `SHARD`): what each shard says of itself; `epoch` is the one that it is at work on (0: none).
+    """
+
+    version: np.ndarray
+    state_2K: np.ndarray
+    velocity_2P: np.ndarray
+    squares_2P: np.ndarray
+    totals_2: np.ndarray
+    staleness_2: np.ndarray
+    journal_2J: np.ndarray
+    states_M: np.ndarray
+    cursor: np.ndarray
+    order: np.ndarray
+    shards_N: np.ndarray
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the size of a board follows from; `state` and `slots` are 0 where these lie on a GPU."""
+
+    minibatches: int
+    shards: int
+    push: int
+    state: int
+    velocity: int
+    squares: int
+
+    def shapes(self) -> dict[str, tuple[type, tuple[int, ...]]]:
+        """Type and shape of each field."""
+        return {
+            "version": (np.int64, (1,)), "state_2K": (np.float32, (2, self.state)),
+            "velocity_2P": (np.float32, (2, self.velocity)), "squares_2P": (np.float32, (2, self.squares)),
+            "totals_2": (np.float64, (2, len(TOTALS))), "staleness_2": (np.int64, (2, STALENESS_BINS)),
+            "journal_2J": (np.int64, (2, 1 + self.push)), "states_M": (np.int32, (self.minibatches,)),
+            "cursor": (np.int64, (1,)), "order": (np.float64, (4,)),
+            "shards_N": (np.float64, (self.shards, len(SHARD))),
+        }  # fmt: skip
+
+
+def private_board(sizes: Sizes) -> Board:
+    """A board for one process, as the simulator is."""
+    return Board(**{name: np.zeros(shape, dtype) for name, (dtype, shape) in sizes.shapes().items()})
+
+
+def shared_board(sizes: Sizes, memory: "SharedMemory") -> Board:
+    """The board that lies in `memory`, the same in every process that opens it."""
+    arrays: dict[str, np.ndarray] = {}
+    offset = 0
+    for name, (dtype, shape) in sizes.shapes().items():
+        count = int(np.prod(shape))
+        arrays[name] = np.frombuffer(memory.map, dtype, count, offset).reshape(shape)
+        offset += -(-count * np.dtype(dtype).itemsize // _ALIGN) * _ALIGN
+    return Board(**arrays)
+
+
+def board_bytes(sizes: Sizes) -> int:
+    """How much memory a board takes."""
+    each = (int(np.prod(shape)) * np.dtype(dtype).itemsize for dtype, shape in sizes.shapes().values())
+    return sum(-(-size // _ALIGN) * _ALIGN for size in each)
+
+
+class SharedMemory:
+    """A block of memory by a path that other processes of this host can open while its creator lives."""
+
+    def __init__(self, path: str, size: int) -> None:
+        self.path = path
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            self.map = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def memory_file(name: str, size: int) -> Iterator[str]:
+    """Path of a new block of `size` bytes, zeroed, taken from memory now so that nobody meets a full one later.
+
+    Raises
+    ------
+    Speech3Error
+        There is not that much memory.
+    """
+    named = not hasattr(os, "memfd_create")
+    descriptor, path = tempfile.mkstemp(prefix=f"speech3-{name}-") if named else (os.memfd_create(name), "")
+    try:
+        if size:
+            os.posix_fallocate(descriptor, 0, size)
+        yield path or f"/proc/{os.getpid()}/fd/{descriptor}"
+    except OSError as error:
+        raise Speech3Error(
+            f"{size / 1e6:,.0f} MB of shared memory for the server cannot be had ({error.strerror}); use a smaller "
+            f"model, or raise the limit of this machine or container"
+        ) from error
+    finally:
+        os.close(descriptor)
+        if named:
+            Path(path).unlink(missing_ok=True)
+
+
+class FileLock:
+    """An advisory lock on an open file, which the kernel releases when its holder dies (flock(2))."""
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = os.open(path, os.O_RDWR)  # of its own: a descriptor that is inherited shares its lock
+
+    def try_acquire(self) -> bool:
+        """True if it was free."""
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def acquire(self) -> bool:
+        """Wait for it; true."""
+        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+        return True
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Let others have it."""
+        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Give the file back."""
+        os.close(self.descriptor)

@@ -1,0 +1,192 @@
+"""Many workers in one process: real gradients, a virtual clock. How five GPUs are studied on a laptop.
+
+The shards are those of the shared world, driven event by event: a compute ends `compute_s` later, a sync holds the
+server for `sync_s`, a shard that finds it busy goes on or waits. Nothing depends on how fast this machine is, so a
+result is the same to the last bit for a seed and given times. Held-out evaluation takes no virtual time.
+"""
+
+import copy
+import heapq
+import itertools
+import statistics
+import time
+from collections.abc import Generator, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from speech3.config import AsgdConfig
+from speech3.engine.assembly import begin_epoch, epoch_progress, load_tensors, make_server, published_tensors, sizes_of
+from speech3.engine.board import BUSY, COMPUTE_S, MINIBATCHES, SYNC_S, WAIT_S, private_board
+from speech3.engine.shard import Compute, Draw, Shard, Sync, Want
+from speech3.engine.world import WAITING, Parts, Progress, Rate, Snapshot
+
+
+@dataclass(frozen=True)
+class Times:
+    """The virtual clock's data, in seconds.
+
+    Attributes
+    ----------
+    compute_s
+        Of a minibatch, for each worker.
+    sync_s
+        That a sync holds the server.
+    jitter
+        Standard deviation of the logarithm of compute times.
+    failures
+        (worker, time): it dies then, and `restart_s` later another takes its place.
+    """
+
+    compute_s: tuple[float, ...]
+    sync_s: float
+    jitter: float = 0.0
+    failures: tuple[tuple[int, float], ...] = ()
+    restart_s: float = 5.0
+
+
+class Simulated:
+    """The world of virtual workers.
+
+    Parameters
+    ----------
+    parts
+        Of one worker; the others get copies of its model.
+    """
+
+    def __init__(self, parts: Parts, config: AsgdConfig, times: Times, *, weight_decay: float = 0.0) -> None:
+        self.times, self.config = times, config
+        self.workers = len(times.compute_s)
+        everybody = [parts] + [
+            Parts(copy.deepcopy(parts.model), parts.source, parts.loss, parts.seed) for _ in range(self.workers - 1)
+        ]
+        self.shards = [Shard(each, config, weight_decay=weight_decay) for each in everybody]
+        own = self.shards[0].push.own
+        self.board = private_board(sizes_of(own, config, self.workers, len(parts.source)))
+        self.server = make_server(self.board, config, self.workers, own.num_parameters, nullcontext())
+        self.seed, self.now, self.progress = parts.seed, 0.0, Progress()
+        self.failures = sorted(times.failures, key=lambda failure: failure[1])
+
+    def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
+        """Yields after every published version."""
+        before = begin_epoch(self.server, states_M)
+        began, seen = self.now, self.server.version
+        run = _Epoch(self, epoch, rate)
+        for _ in run.events():
+            if self.server.version != seen or self.server.pool.finished:
+                seen = self.server.version
+                self.progress = epoch_progress(
+                    self.server, before, seconds=self.now - began, returned=run.returned, restarts=run.restarts
+                )
+                yield self.progress
+
+    def snapshot(self) -> Snapshot:
+        """The published state."""
+        return Snapshot(published_tensors(self.server), self.board.states_M.copy(), self.progress)
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Set the published state."""
+        load_tensors(self.server, tensors)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class _Epoch:
+    """The events of one epoch, earliest first; those of the same time in the order in which they were made."""
+
+    def __init__(self, world: Simulated, epoch: int, rate: Rate) -> None:
+        self.world, self.epoch, self.rate = world, epoch, rate
+        self.free_at = world.now  # of the server
+        self.queue: list[tuple[float, int, int, int, Any]] = []
+        self.order = itertools.count()
+        self.life = [0] * world.workers  # a shard's events from before its death are void
+        self.loops: list[Generator[Want, Any, None] | None] = [None] * world.workers
+        self.random = [np.random.default_rng((world.seed, epoch, worker)) for worker in range(world.workers)]
+        self.returned = self.restarts = 0
+
+    def events(self) -> Iterator[None]:
+        world = self.world
+        for worker in range(world.workers):
+            self._begin(worker, world.now)
+        while self.queue:
+            if world.failures and world.failures[0][1] <= self.queue[0][0]:
+                self._kill(*world.failures.pop(0))
+                continue
+            time, _, worker, life, answer = heapq.heappop(self.queue)
+            if life != self.life[worker]:
+                continue
+            world.now = max(world.now, time)
+            self._resume(worker, time, answer)
+            yield
+
+    def _begin(self, worker: int, time: float) -> None:
+        self.loops[worker] = self.world.shards[worker].run()
+        self._later(worker, time, None)
+
+    def _later(self, worker: int, time: float, answer: Any) -> None:
+        heapq.heappush(self.queue, (time, next(self.order), worker, self.life[worker], answer))
+
+    def _resume(self, worker: int, time: float, answer: Any) -> None:
+        """Let a shard go on at `time`, until it wants what takes time."""
+        world, loop = self.world, self.loops[worker]
+        shard, report, times = world.shards[worker], world.board.shards_N[worker], world.times
+        assert loop is not None
+        while True:
+            if isinstance(answer, Sync):  # waited for the server; another may have been first
+                want: Want = answer
+            else:
+                try:
+                    want = loop.send(answer)
+                except StopIteration:
+                    self.loops[worker] = None
+                    return
+            match want:
+                case Draw():
+                    answer = world.server.pool.draw(worker)
+                case Compute(number):
+                    shard.compute(self.epoch, number, self.rate)
+                    spread = self.random[worker].standard_normal() * times.jitter
+                    seconds = times.compute_s[worker] * float(np.exp(spread))
+                    report[[MINIBATCHES, COMPUTE_S]] += 1, seconds
+                    return self._later(worker, time + seconds, None)
+                case Sync(wait) if time < self.free_at:
+                    report[BUSY] += 1
+                    if wait:
+                        report[WAIT_S] += self.free_at - time
+                        return self._later(worker, self.free_at, want)
+                    answer = False
+                case Sync():
+                    world.server.sync(shard.push)
+                    self.free_at = time + times.sync_s
+                    report[SYNC_S] += times.sync_s
+                    return self._later(worker, self.free_at, True)
+
+    def _kill(self, worker: int, time: float) -> None:
+        """A worker dies; what it had out waits again, also for those that had already gone home."""
+        world = self.world
+        self.life[worker] += 1
+        self.returned += world.server.pool.give_back(worker)
+        self.restarts += 1
+        self._begin(worker, time + world.times.restart_s)
+        for other in range(world.workers):
+            if other != worker and self.loops[other] is None and (world.board.states_M == WAITING).any():
+                self._begin(other, time)
+
+
+def measure(parts: Parts, config: AsgdConfig, rounds: int = 7) -> tuple[float, float]:
+    """Seconds that a minibatch and a sync take on this machine: the median of `rounds`; `parts` are used up."""
+    world = Simulated(parts, config, Times((1.0,), 0.0))
+    shard, rate = world.shards[0], Rate(1e-3, 1, len(parts.source))
+    minibatches, syncs = [], []
+    for number in range(rounds + 2):
+        begun = time.perf_counter()
+        shard.compute(1, number % len(parts.source), rate)
+        computed = time.perf_counter()
+        world.server.sync(shard.push)
+        minibatches.append(computed - begun)
+        syncs.append(time.perf_counter() - computed)
+    return statistics.median(minibatches[2:]), statistics.median(syncs[2:])

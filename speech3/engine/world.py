@@ -1,0 +1,156 @@
+"""What every world is handed, and what it tells: minibatches in, progress out.
+
+A world computes the minibatches of an epoch that are still waiting, by one worker or many. What drives it is an
+iterator, so the run that it serves decides between two items whether to save, to look or to stop.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+from itertools import zip_longest
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified right
+
+WAITING, USED, STALE, REFUSED = 0, -1, -2, -3  # what became of a minibatch; s + 1: it is out with shard s
+
+
+class Source(Protocol):
+    """Where minibatches come from; one is identified by (epoch, number) alone."""
+
+    def __len__(self) -> int:
+        """Minibatches in an epoch."""
+
+    def draw(self, epoch: int, number: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets, on the device of the model."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What a worker computes with."""
+
+    model: nn.Module
+    source: Source
+    loss: Loss
+    seed: int
+
+
+BuildOn = Callable[[str], Parts]  # from a device, once in every process; picklable
+
+
+@dataclass(frozen=True)
+class Rate:
+    """The learning rate in one epoch, by the number of the minibatch, whoever draws it.
+
+    Attributes
+    ----------
+    warmup
+        Epochs over which it rises from a tenth, linearly.
+    decay
+        Factor by which it falls in an epoch, exponentially.
+    """
+
+    base: float
+    epoch: int  # from 1
+    minibatches: int
+    warmup: float = 0.0
+    decay: float = 1.0
+
+    def __call__(self, number: int) -> float:
+        """For minibatch `number`, from 0."""
+        passed = self.epoch - 1 + number / self.minibatches
+        rise = min(1.0, 0.1 + 0.9 * passed / self.warmup) if self.warmup else 1.0
+        return self.base * rise * self.decay**passed
+
+
+@dataclass(frozen=True)
+class ShardReport:
+    """What a shard did in the epoch: minibatches, seconds by what they went into, syncs put off for a busy server."""
+
+    minibatches: int = 0
+    compute_s: float = 0.0
+    sync_s: float = 0.0
+    wait_s: float = 0.0
+    busy: int = 0
+
+    def __add__(self, other: "ShardReport") -> "ShardReport":
+        """Two parts of one epoch."""
+        return ShardReport(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an epoch is, counted from where the world took it up; what is counted here is in the parameters.
+
+    Attributes
+    ----------
+    seconds
+        Of training: held-out evaluations and starting up are not in it. Virtual in a simulation.
+    staleness
+        Published pushes by their staleness, from 0.
+    """
+
+    used: int = 0
+    stale: int = 0
+    refused: int = 0
+    frames: int = 0
+    loss_sum: float = 0.0
+    correct: int = 0
+    seconds: float = 0.0
+    versions: int = 0
+    returned: int = 0
+    restarts: int = 0
+    staleness: tuple[int, ...] = ()
+    shards: tuple[ShardReport, ...] = ()
+
+    def __add__(self, other: "Progress") -> "Progress":
+        """Two parts of one epoch."""
+
+        def sums(mine: Sequence[Any], others: Sequence[Any], nothing: Any) -> tuple[Any, ...]:
+            return tuple(a + b for a, b in zip_longest(mine, others, fillvalue=nothing))
+
+        values = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)[:10]}
+        return Progress(
+            **values, staleness=sums(self.staleness, other.staleness, 0),
+            shards=sums(self.shards, other.shards, ShardReport()),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A whole state: parameters, optimizer slots, what became of each minibatch, and the progress that goes with it."""
+
+    tensors: dict[str, Tensor]
+    states_M: np.ndarray
+    progress: Progress
+
+
+class World(Protocol):
+    """Workers of one kind."""
+
+    def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
+        """Compute every minibatch that waits (`states_M`, int32, by number), changing a copy of it."""
+
+    def snapshot(self) -> Snapshot:
+        """The newest whole state; nobody is stopped."""
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Take over a state between two epochs; a slot that is missing is zero."""
+
+    def close(self) -> None:
+        """End processes, give memory back."""
+
+
+def minibatch_seed(seed: int, epoch: int, number: int) -> int:
+    """Seed of the random numbers (dropout) of one minibatch: the same whoever computes it, and after a restart."""
+    return ((seed * 1_000_003 + epoch) * 1_000_003 + number) & ((1 << 63) - 1)
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seed PyTorch's own generators; torch.manual_seed looks for every kind of accelerator, which takes 0.1 ms."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)

@@ -1,0 +1,72 @@
+"""What a run tells of itself: a line while it works, a record and a line for each epoch."""
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from speech3.config import TrainingConfig
+from speech3.engine.world import Progress
+from speech3.training.rundir import Standing
+
+
+def staleness_percentile(staleness: tuple[int, ...] | list[int], share: float) -> int:
+    """The staleness that `share` of the published pushes do not exceed."""
+    counts = np.cumsum(staleness)
+    return int(np.searchsorted(counts, share * counts[-1])) if len(counts) and counts[-1] else 0
+
+
+def staleness_mean(staleness: tuple[int, ...] | list[int]) -> float:
+    """Mean staleness of the published pushes."""
+    counts = np.asarray(staleness, np.float64)
+    return float(counts @ np.arange(len(counts)) / counts.sum()) if counts.sum() else 0.0
+
+
+def place(done: Progress, total: int) -> tuple[int, str]:
+    """How many minibatches of the epoch ended, and the words that the progress line has for it."""
+    ended = done.used + done.stale + done.refused
+    words = [f"{done.frames / max(done.seconds, 1e-9):,.0f} frames/s"]
+    if done.frames:
+        words.append(f"train {done.correct / done.frames:.1%}")
+    if done.staleness:
+        mean, most = staleness_mean(done.staleness), staleness_percentile(done.staleness, 0.95)
+        words.append(f"staleness {mean:.1f} (95 % up to {most})")
+        minibatches = max(1, sum(shard.minibatches for shard in done.shards))
+        words.append("shares " + "/".join(f"{shard.minibatches / minibatches:.0%}" for shard in done.shards))
+        if waited := sum(shard.wait_s for shard in done.shards):
+            words.append(f"waited {waited:.1f} s")
+    if done.stale or done.refused:
+        words.append(f"dropped {done.stale} stale, {done.refused} refused")
+    return ended, ", ".join(words)
+
+
+def epoch_record(training: TrainingConfig, standing: Standing, loss: float, accuracy: float) -> dict[str, Any]:
+    """The epoch for ``metrics.jsonl``: `standing` is at its end, loss and accuracy are the held-out frames'."""
+    done = standing.done
+    record: dict[str, Any] = {
+        "event": "epoch", "epoch": standing.epoch, "seconds": round(standing.seconds, 3), "frames": standing.frames,
+        "train_loss": done.loss_sum / max(1, done.frames), "train_accuracy": done.correct / max(1, done.frames),
+        "heldout_accuracy": accuracy, "heldout_loss": loss, "learning_rate": standing.schedule.learning_rate,
+        "world": training.world, "workers": training.workers,
+        "minibatches": {name: getattr(done, name) for name in ("used", "stale", "refused", "returned")},
+    }  # fmt: skip
+    if done.shards:
+        record |= {"versions": done.versions, "staleness": list(done.staleness), "restarts": done.restarts,
+                   "shards": [asdict(shard) for shard in done.shards]}  # fmt: skip
+    return record
+
+
+def epoch_words(record: dict[str, Any], *, taken_back: bool) -> str:
+    """The same for people."""
+    words = (
+        f"epoch {record['epoch']}: train {record['train_accuracy']:.2%} loss {record['train_loss']:.4f}, held-out "
+        f"{record['heldout_accuracy']:.2%} loss {record['heldout_loss']:.4f}{', no better' if taken_back else ''}, "
+        f"rate {record['learning_rate']:g}, {record['frames'] / max(record['seconds'], 1e-9):,.0f} frames/s"
+    )
+    if "staleness" in record:
+        mean, most = staleness_mean(record["staleness"]), staleness_percentile(record["staleness"], 0.95)
+        words += f", staleness {mean:.2f} (95 % up to {most})"
+    ended = record["minibatches"]
+    if ended["stale"] or ended["refused"] or ended["returned"]:
+        words += f", minibatches stale {ended['stale']}, refused {ended['refused']}, given back {ended['returned']}"
+    return words
