@@ -1,0 +1,230 @@
+"""PyTorch's own data parallelism as a world: the rival, started for the user.
+
+N processes, each with `torch.nn.parallel.DistributedDataParallel` around its copy of the model; gloo on CPUs, NCCL on
+GPUs. In each step they compute N minibatches, one each, and their mean gradient moves all copies alike (Li et al. 2020,
+"PyTorch Distributed"). There is no server, so a process that dies ends the run; it goes on from its last checkpoint.
+"""
+
+import multiprocessing.connection
+import os
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from speech3.engine.sgd import Sgd
+from speech3.engine.world import (
+    USED,
+    WAITING,
+    BuildOn,
+    Parts,
+    Progress,
+    Rate,
+    Snapshot,
+    minibatch_seed,
+    seed_generators,
+)
+from speech3.errors import Speech3Error
+
+_REPORT_STEPS = 50  # between two reports, for which the processes add up their sums
+_SNAPSHOT_S = 5.0  # between two copies of the parameters that the first sends along, for checkpoints inside an epoch
+
+
+class Ddp:
+    """The world of synchronous processes.
+
+    Parameters
+    ----------
+    build
+        Makes the parts of a worker in its process.
+    parts
+        Of this process; its minibatches are counted.
+
+    Raises
+    ------
+    Speech3Error
+        A process failed or died.
+    """
+
+    def __init__(
+        self, build: BuildOn, parts: Parts, *, workers: int, device: str, momentum: float = 0.0,
+        weight_decay: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.minibatches = len(parts.source)
+        self.newest = Snapshot({}, np.zeros(self.minibatches, np.int32), Progress())
+        self.meeting = tempfile.TemporaryDirectory(prefix="speech3-ddp-")
+        context = torch.multiprocessing.get_context("spawn")
+        self.pipes, self.processes = [], []
+        for rank in range(workers):
+            ours, theirs = context.Pipe()
+            place = f"cuda:{rank}" if device.startswith("cuda") else device
+            process = context.Process(
+                target=_main, daemon=True,
+                args=(rank, workers, f"{self.meeting.name}/store", build, place, momentum, weight_decay, theirs),
+            )  # fmt: skip
+            process.start()
+            theirs.close()
+            self.pipes.append(ours)
+            self.processes.append(process)
+        self.tensors: dict[str, Tensor] = {}
+
+    def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
+        """Yields at each report of the first process."""
+        for pipe in self.pipes:
+            self._send(pipe, (epoch, states_M, rate, self.tensors))
+        ended = False
+        while not ended:
+            multiprocessing.connection.wait([*self.pipes, *(process.sentinel for process in self.processes)])
+            for pipe in self.pipes:
+                if not pipe.poll():
+                    continue
+                kind, value = self._receive(pipe)
+                if kind == "failed":
+                    self._fail(value)
+                progress, tensors, states_M = value
+                if tensors is not None:
+                    named = {name: torch.from_numpy(array) for name, array in tensors.items()}
+                    self.newest = Snapshot(named, states_M, progress)
+                ended = kind == "ended"
+                yield progress
+            if not ended and not all(process.is_alive() for process in self.processes):
+                self._fail("a process died")
+
+    def snapshot(self) -> Snapshot:
+        """The state that the first process sent last."""
+        return self.newest
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Take over parameters and velocity with the next epoch."""
+        self.tensors = {name: tensor.cpu() for name, tensor in tensors.items() if name in ("parameters", "velocity")}
+        self.newest = Snapshot(self.tensors, np.zeros(self.minibatches, np.int32), Progress())
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self.processes:
+            process.kill()
+            process.join()
+        self.meeting.cleanup()
+
+    def _send(self, pipe: Any, value: Any) -> None:
+        try:
+            pipe.send(value)
+        except OSError:
+            self._fail("a process died")
+
+    def _receive(self, pipe: Any) -> Any:
+        try:
+            return pipe.recv()
+        except (EOFError, OSError):
+            return "failed", "a process died"
+
+    def _fail(self, why: str) -> None:
+        raise Speech3Error(f"world ddp: {why}; run the same command again, it goes on from the last checkpoint")
+
+
+class _Loss(nn.Module):
+    """Model and loss in one module, as DDP wants them: its forward pass prepares the exchange of gradients."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__()
+        self.model, self.loss = parts.model, parts.loss
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return self.loss(self.model(inputs), targets)
+
+
+def _main(
+    rank: int, workers: int, store: str, build: BuildOn, device: str, momentum: float, weight_decay: float, pipe: Any
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's
+    coordinator = os.getppid()
+    try:
+        parts = build(device)
+        dist.init_process_group(
+            "nccl" if device.startswith("cuda") else "gloo", init_method=Path(store).as_uri(), rank=rank,
+            world_size=workers, timeout=timedelta(minutes=5),
+        )  # fmt: skip
+        sgd = Sgd(parts.model, momentum=momentum, weight_decay=weight_decay)
+        together = DistributedDataParallel(
+            _Loss(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False
+        )  # fmt: skip
+        while os.getppid() == coordinator:
+            if pipe.poll(1.0):
+                _epoch(rank, workers, parts, sgd, together, pipe, *pipe.recv())
+    except (EOFError, BrokenPipeError):
+        return
+    except Exception as error:
+        text = str(error) if isinstance(error, Speech3Error) else traceback.format_exc()
+        pipe.send(("failed", text))
+
+
+def _epoch(
+    rank: int, workers: int, parts: Parts, sgd: Sgd, together: nn.Module, pipe: Any,
+    epoch: int, states_M: np.ndarray, rate: Rate, tensors: dict[str, Tensor],
+) -> None:  # fmt: skip
+    """This process's share of an epoch: of every `workers` waiting minibatches, the one at its rank."""
+    with torch.no_grad():
+        sgd.parameters.vector_K.copy_(tensors["parameters"])
+        if sgd.velocity:
+            sgd.velocity.vector_K.copy_(tensors["velocity"]) if "velocity" in tensors else sgd.velocity.vector_K.zero_()
+    parts.model.train()
+    waiting = np.flatnonzero(states_M == WAITING)
+    device = sgd.parameters.vector_K.device
+    sums = torch.zeros(3, dtype=torch.float64, device=device)  # frames, loss, correct: of this process
+    began = saved = time.perf_counter()
+    for start in range(0, len(waiting), workers):
+        group = waiting[start : start + workers]
+        # Where the last group is short, the others compute with it but weigh nothing: DDP divides by `workers`.
+        weight, number = (workers / len(group), int(group[rank])) if rank < len(group) else (0.0, int(group[0]))
+        inputs, targets = parts.source.draw(epoch, number)
+        seed_generators(minibatch_seed(parts.seed, epoch, number), inputs.device)
+        loss, correct = together(inputs, targets)
+        if not torch.isfinite(loss):
+            raise Speech3Error(
+                f"epoch {epoch}, minibatch {number}: the loss is {loss.item()}; the learning rate "
+                f"({rate(number):g}) is most likely too high: lower training.learning_rate and begin again"
+            )
+        for parameter in parts.model.parameters():
+            parameter.grad = None
+        (loss * weight).backward()
+        sgd.step((p.grad for p in parts.model.parameters() if p.grad is not None), rate(int(group[0])))
+        if weight:
+            frames = len(targets)
+            sums += torch.tensor([frames, loss.item() * frames, int(correct)], dtype=torch.float64, device=device)
+        done = min(start + workers, len(waiting))
+        if (start // workers + 1) % _REPORT_STEPS and done < len(waiting):
+            continue
+        together_sums = sums.clone()
+        dist.all_reduce(together_sums)
+        now = time.perf_counter()
+        if rank == 0:
+            ended = done == len(waiting)
+            keep = ended or now - saved >= _SNAPSHOT_S
+            saved = now if keep else saved
+            states = states_M.copy()
+            states[waiting[:done]] = USED
+            report = _progress(done, together_sums, now - began), _state(sgd) if keep else None, states
+            pipe.send(("ended" if ended else "moved", report))
+
+
+def _progress(used: int, sums: Tensor, seconds: float) -> Progress:
+    frames, loss_sum, correct = sums.tolist()
+    return Progress(used=used, frames=int(frames), loss_sum=loss_sum, correct=int(correct), seconds=seconds)
+
+
+def _state(sgd: Sgd) -> dict[str, np.ndarray]:
+    state = {"parameters": sgd.parameters.vector_K.cpu().numpy().copy()}
+    if sgd.velocity:
+        state["velocity"] = sgd.velocity.vector_K.cpu().numpy().copy()
+    return state
