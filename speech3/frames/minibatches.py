@@ -64,6 +64,8 @@ class Minibatches:
         self.chunk_frames = chunk_frames = 0 if chunk_frames >= len(packed) else chunk_frames
         if device.type == "cuda":
             check_room(packed, chunk_frames, device, torch.cuda.mem_get_info(device)[0])
+            if not chunk_frames:
+                packed.read_ahead(0, len(packed))
         self._offsets_U1 = on_device(packed.offsets_U1, device)
         self._whole = None if chunk_frames and _copies(device) else self._resident(None)
         self._chunks: OrderedDict[tuple[int, int], Resident] = OrderedDict()
@@ -95,13 +97,16 @@ class Minibatches:
             yield (self._whole or self._resident([(start, stop)])).gather(torch.arange(start, stop, device=self.device))
 
     def _chunk(self, chunk: int) -> Resident:
-        if self._whole:
+        if self._whole and not self.chunk_frames:
             return self._whole
         key = (self._order.epoch, chunk)
         if key not in self._chunks:
             while len(self._chunks) >= _CHUNKS:  # before the new one is there, so that it finds room
                 self._chunks.popitem(last=False)
-            self._chunks[key] = self._resident(self._order.spans(chunk))
+            spans = self._order.spans(chunk)
+            for first, end in spans:
+                self.packed.read_ahead(first, end)
+            self._chunks[key] = self._whole or self._resident(spans)
         self._chunks.move_to_end(key)
         return self._chunks[key]
 

@@ -76,6 +76,11 @@ class PackedFrames:
         """Utterance ids, in the order of the file."""
         return tuple(self._sections.array("ids", "u1").tobytes().decode("utf-8").split("\n"))
 
+    def read_ahead(self, first: int, end: int) -> None:
+        """Let the system read frames `first` up to `end`, and their senones, before they are looked at."""
+        for name, array in (("frames", self.frames_NF), ("senones", self.senones_N)):
+            self._sections.read_ahead(name, first * array.strides[0], end * array.strides[0])
+
     def verify(self) -> None:
         """Read the whole file and compare it with its checksums; look for senones beyond the count.
 

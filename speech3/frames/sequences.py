@@ -132,7 +132,7 @@ class Sequences:
         """Utterances in the order of an epoch, and where the chunks of each end in the line."""
         if self._order[0] != epoch:
             chunks_U = self._chunks_U()
-            order_U = Shuffle(len(chunks_U), self.seed, epoch)(0, len(chunks_U)).numpy()
+            order_U = Shuffle(len(chunks_U), self.seed, epoch).all().numpy()
             self._order = (epoch, order_U, chunks_U[order_U].cumsum())
         return self._order[1:]
 

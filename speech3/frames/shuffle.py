@@ -8,6 +8,7 @@ Axes: B positions asked for, P pieces of the corpus (P1: and the end of the last
 """
 
 from bisect import bisect_right
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -46,6 +47,11 @@ class Shuffle:
             items[beyond] = self._encrypt(items[beyond])
         return items
 
+    def all(self) -> Tensor:
+        """The whole order: int64, (count,)."""
+        cuts = [*range(0, self.count, _CACHED), self.count]
+        return torch.cat([self(*cut) for cut in pairwise(cuts)])
+
     def _encrypt(self, items: Tensor) -> Tensor:
         left, right = items >> self.low, items & ((1 << self.low) - 1)
         left_bits, right_bits = self.high, self.low
@@ -81,7 +87,7 @@ class Order:
         self.seed, self.epoch = seed, epoch
         chunks = -(-count // chunk_frames) if chunk_frames else 1
         pieces = 1 if chunks == 1 else chunks * PIECES
-        piece_P = Shuffle(pieces, seed, epoch)(0, pieces)
+        piece_P = Shuffle(pieces, seed, epoch).all()
         self.first_P = piece_P * count // pieces
         self.last_P = (piece_P + 1) * count // pieces
         self.position_P1 = torch.cat([torch.zeros(1, dtype=torch.int64), (self.last_P - self.first_P).cumsum(0)])

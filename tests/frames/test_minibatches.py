@@ -1,14 +1,18 @@
 """Minibatches: every frame once an epoch, windows as a loop would cut them, the same for the same (epoch, number)."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
+from speech3.errors import Speech3Error
 from speech3.features.augment import FrequencyWarp
 from speech3.features.mel import mel_scale
 from speech3.frames.minibatches import Minibatches
 from speech3.frames.packed import open_packed, pack
-from speech3.frames.shuffle import Shuffle
+from speech3.frames.resident import Resident, check_room
+from speech3.frames.shuffle import PIECES, Order, Shuffle
 
 
 @pytest.fixture(params=["float32", "float16"])
@@ -81,12 +85,138 @@ def test_a_minibatch_is_known_by_epoch_and_number(corpus, monkeypatch):
     assert other.draw(1, 0)[1].tolist() != forward[1, 0]
 
 
+def _chunked(packed, monkeypatch, *, copies, minibatch=2, chunk_frames=40, seed=1):
+    monkeypatch.setattr("speech3.frames.minibatches._copies", lambda device: copies)
+    return Minibatches(
+        packed, left=3, right=5, minibatch=minibatch, seed=seed, device=torch.device("cpu"), chunk_frames=chunk_frames
+    )
+
+
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize(("minibatch", "chunk_frames"), [(1, 16), (2, 40), (3, 48), (3, 53), (3, 108)])
+def test_chunks_have_every_frame_once_and_whole_windows(corpus, monkeypatch, copies, minibatch, chunk_frames):
+    feats, packed = corpus
+    expected_NWF = _windows(feats, 3, 5)
+    batches = _chunked(packed, monkeypatch, copies=copies, minibatch=minibatch, chunk_frames=chunk_frames)
+    epochs = []
+    for epoch in (1, 2):
+        drawn = [batches.draw(epoch, number) for number in range(len(batches))]
+        for feats_BWF, senones_B in drawn:
+            np.testing.assert_array_equal(feats_BWF.numpy(), expected_NWF[senones_B.numpy()])
+        epochs.append(torch.cat([senones_B for _, senones_B in drawn]).tolist())
+        assert sorted(epochs[-1]) == list(range(109))
+        assert all(len(senones_B) == minibatch for _, senones_B in drawn[:-1])
+        assert 0.5 * minibatch <= len(drawn[-1][1]) <= 1.5 * minibatch
+    assert epochs[0] != epochs[1]
+
+
+def test_copied_chunks_give_what_the_memory_map_gives_in_whatever_order(corpus, monkeypatch):
+    mapped, copied, again = (_chunked(corpus[1], monkeypatch, copies=copies) for copies in (False, True, True))
+    monkeypatch.setattr("speech3.frames.shuffle._CACHED", 3)
+    places = [(epoch, number) for epoch in (1, 2) for number in range(len(mapped))]
+    drawn = {place: again.draw(*place) for place in places[::-1]}
+    for place in places:
+        for one, other, third in zip(mapped.draw(*place), copied.draw(*place), drawn[place], strict=True):
+            assert torch.equal(one, other) and torch.equal(one, third)
+    for (one, _), (other, _) in zip(mapped.sequential(50), copied.sequential(50), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_chunks_are_copied_once_an_epoch_and_two_are_kept(corpus, monkeypatch):
+    copied = []
+
+    class Counted(Resident):
+        def __init__(self, packed, offsets_U1, left, right, spans=None):
+            super().__init__(packed, offsets_U1, left, right, spans)
+            copied.append(len(self.frames_RF))
+
+    monkeypatch.setattr("speech3.frames.minibatches.Resident", Counted)
+    batches = _chunked(corpus[1], monkeypatch, copies=True)
+    for epoch in (1, 2):
+        for number in range(len(batches)):
+            batches.draw(epoch, number)
+            assert len(batches._chunks) <= 2
+    assert len(copied) == 2 * 3  # 109 frames in chunks of 40
+    assert max(copied) <= 40 + PIECES * (1 + 3 + 5)
+
+
+def test_a_chunk_that_holds_all_frames_is_the_whole_corpus(corpus, monkeypatch):
+    whole, chunked = (
+        _chunked(corpus[1], monkeypatch, copies=True, chunk_frames=chunk_frames) for chunk_frames in (0, 109)
+    )
+    assert torch.equal(whole.draw(1, 3)[1], chunked.draw(1, 3)[1])
+
+
+def test_a_chunk_is_not_too_small_for_its_minibatches(corpus):
+    with pytest.raises(Speech3Error, match=r"training.chunk_frames=31: must be 0 .* or at least 16 minibatches, 32 "):
+        Minibatches(corpus[1], left=0, right=0, minibatch=2, seed=1, device=torch.device("cpu"), chunk_frames=31)
+
+
+@pytest.mark.parametrize("chunk_frames", [0, 50])
+def test_frames_that_do_not_fit_the_device(corpus, chunk_frames):
+    packed, device = corpus[1], torch.device("cuda", 1)
+    frame_bytes = 3 * packed.frames_NF.itemsize + 2
+    enough = int((2 * chunk_frames or 109) * frame_bytes / 0.8) + 1
+    check_room(packed, chunk_frames, device, enough)
+    told = r"x: (109 frames|two chunks of 50 frames) of \d+ bytes each do not fit cuda:1, which has 0.00 GB free; .*"
+    with pytest.raises(Speech3Error, match=told + r"set training.chunk_frames=(\d+) \(or less\)") as caught:
+        check_room(packed, chunk_frames, device, enough // 2)
+    fitting = int(str(caught.value).split("chunk_frames=")[1].split()[0])
+    assert fitting >= 20
+    check_room(packed, fitting, device, enough // 2)
+
+
+def test_memory_that_another_process_took_first(corpus, monkeypatch):
+    def full(*arguments):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr("speech3.frames.minibatches.Resident", full)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (1000, 2000))
+    with pytest.raises(Speech3Error, match=r"do not fit cpu, .* set training.chunk_frames="):
+        Minibatches(corpus[1], left=0, right=0, minibatch=2, seed=1, device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("count", "chunk_frames"), [(1000, 100), (1001, 999), (5003, 300), (40, 17)])
+def test_order_in_chunks(count, chunk_frames):
+    order = Order(count, chunk_frames, 1, 2)
+    parts = order.parts(0, count)
+    assert [chunk for chunk, _ in parts] == list(range(-(-count // chunk_frames)))
+    assert sorted(torch.cat([frames_B for _, frames_B in parts]).tolist()) == list(range(count))
+    for chunk, frames_B in parts:
+        spans = order.spans(chunk)
+        assert len(spans) == PIECES and spans == sorted(spans)
+        assert sorted(frames_B.tolist()) == [frame for first, end in spans for frame in range(first, end)]
+        assert len(frames_B) <= chunk_frames + PIECES
+        assert frames_B.tolist() != sorted(frames_B.tolist())
+    cuts = [*range(0, count, 37), count]
+    piecewise = [frames_B for cut in itertools.pairwise(cuts) for _, frames_B in order.parts(*cut)]
+    assert torch.equal(torch.cat(piecewise), torch.cat([frames_B for _, frames_B in parts]))
+    assert Order(count, chunk_frames, 1, 3).spans(0) != order.spans(0)
+
+
+def test_order_in_chunks_mixes():
+    # Of n items in a random order, the rank correlation with any fixed order is ~ 1/sqrt(n), here within a chunk; a
+    # chunk is speech from all over the corpus.
+    order = Order(400_000, 50_000, 1, 1)
+    for chunk, frames_B in order.parts(0, 400_000):
+        ranks = frames_B.numpy().argsort().argsort()
+        assert abs(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1]) < 4 / np.sqrt(len(ranks))
+        assert np.ptp(order.spans(chunk)) > 200_000
+
+
+def test_shuffle_is_the_same_in_every_version_and_another_for_every_seed():
+    assert Shuffle(1000, 1, 1)(0, 8).tolist() == [68, 169, 385, 838, 988, 59, 662, 436]
+    orders = {tuple(Shuffle(1000, *key)(0, 8).tolist()) for key in [(1, 1), (2, 1), (257, 1), (1, 2), (1, 1, 1)]}
+    assert len(orders) == 5
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 31, 32, 33, 1000, 65_537])
 def test_shuffle_is_a_permutation_whatever_the_pieces(count):
     shuffle = Shuffle(count, seed=5, epoch=2)
     whole = shuffle(0, count)
     assert sorted(whole.tolist()) == list(range(count))
     cut = count // 3
+    assert torch.equal(shuffle.all(), whole)
     assert torch.equal(torch.cat([shuffle(0, cut), shuffle(cut, count)]), whole)
 
 

@@ -1,12 +1,17 @@
 """Packed files: what goes in comes out; damage is named."""
 
+import json
+import os
+import pickle
+import re
+
 import numpy as np
 import pytest
 
 from speech3.errors import Speech3Error
 from speech3.frames import packed as packed_module
 from speech3.frames import sections as sections_module
-from speech3.frames.packed import open_packed, pack
+from speech3.frames.packed import PackedFrames, open_packed, pack, verify_once
 
 
 def _corpus(count=40, dim=5, senones=7, seed=0):
@@ -119,27 +124,146 @@ def test_flipped_byte_is_found_anywhere(tmp_path, monkeypatch):
         open_packed(path)
 
 
-def test_large_files_are_verified_on_request_only(tmp_path, monkeypatch):
+@pytest.mark.parametrize("section", ["frames", "senones", "offsets", "counts", "mean", "variance", "ids", "checksums"])
+def test_flipped_byte_of_a_large_file_is_found_when_it_is_verified(tmp_path, monkeypatch, section):
     monkeypatch.setattr(packed_module, "_VERIFIED_AT_OPENING_BYTES", 0)
     feats, alignments = _corpus()
     path = tmp_path / "x.frames"
     pack(path, feats, alignments, 7, utterances=list(feats))
-    damaged = bytearray(path.read_bytes())
-    damaged[5000] ^= 1
-    path.write_bytes(damaged)
-    packed = open_packed(path)
-    with pytest.raises(Speech3Error, match="block 0 of 1"):
-        packed.verify()
+    start, size = open_packed(path)._sections._places[section]
+    whole = path.read_bytes()
+    for position in (start, start + size // 2, start + size - 1):
+        damaged = bytearray(whole)
+        damaged[position] ^= 64
+        path.write_bytes(damaged)
+        with pytest.raises(Speech3Error, match=r"x.frames: .*pack it again"):
+            verify_once(open_packed(path), tmp_path / "verified.json")
+    assert not (tmp_path / "verified.json").exists()
 
 
-@pytest.mark.parametrize("length", [0, 10, 4096, 6000, -1])
-def test_cut_short(tmp_path, length):
+def test_flipped_byte_in_the_head(tmp_path):
     feats, alignments = _corpus()
     path = tmp_path / "x.frames"
     pack(path, feats, alignments, 7, utterances=list(feats))
-    path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(Speech3Error, match=r"x.frames: (cut short in block \d+|not a file of packed frames)"):
-        open_packed(path)
+    whole = path.read_bytes()
+    for position in range(sections_module._HEAD.size):
+        for bit in (1, 128):
+            damaged = bytearray(whole)
+            damaged[position] ^= bit
+            path.write_bytes(damaged)
+            with pytest.raises(Speech3Error, match=r"x.frames: (not a file of packed frames|.*pack it again)"):
+                open_packed(path)
+
+
+@pytest.fixture
+def verified(monkeypatch):
+    """Names of the files that were read whole; files of every size are large."""
+    names = []
+    whole = PackedFrames.verify
+
+    def verify(packed):
+        names.append(packed.path.name)
+        whole(packed)
+
+    monkeypatch.setattr(packed_module, "_VERIFIED_AT_OPENING_BYTES", 0)
+    monkeypatch.setattr(PackedFrames, "verify", verify)
+    return names
+
+
+def test_files_are_verified_once_a_run(tmp_path, verified):
+    feats, alignments = _corpus()
+    paths, record = (
+        [tmp_path / "data" / name for name in ("train.frames", "heldout.frames")],
+        tmp_path / "run" / "v.json",
+    )
+    for path in paths:
+        pack(path, feats, alignments, 7, utterances=list(feats))
+    (tmp_path / "data").chmod(0o500)
+    try:
+        for _ in range(2):
+            for path in paths:
+                verify_once(open_packed(path), record)
+    finally:
+        (tmp_path / "data").chmod(0o700)
+    assert verified == ["train.frames", "heldout.frames"]
+    assert sorted((tmp_path / "data").iterdir()) == sorted(paths)
+    os.utime(paths[0], ns=(1, 1))
+    for path in paths:
+        verify_once(open_packed(path), record)
+    assert verified[2:] == ["train.frames"]
+    record.write_text("{", encoding="utf-8")
+    verify_once(open_packed(paths[1]), record)
+    assert verified[3:] == ["heldout.frames"]
+    assert list(json.loads(record.read_text(encoding="utf-8"))) == [str(paths[1].resolve())]
+
+
+def test_pickled_it_is_its_path(tmp_path):
+    feats, alignments = _corpus()
+    path = tmp_path / "x.frames"
+    pack(path, feats, alignments, 7, utterances=list(feats))
+    pickled = pickle.dumps(open_packed(path))
+    assert len(pickled) < 500
+    np.testing.assert_array_equal(pickle.loads(pickled).frames_NF, open_packed(path).frames_NF)
+    feats[next(iter(feats))][0] += 1
+    pack(path, feats, alignments, 7, utterances=list(feats))
+    with pytest.raises(Speech3Error, match=r"x.frames: packed anew while it was in use"):
+        pickle.loads(pickled)
+
+
+def test_cut_short(tmp_path):
+    feats, alignments = _corpus()
+    path = tmp_path / "x.frames"
+    pack(path, feats, alignments, 7, utterances=list(feats))
+    whole = path.read_bytes()
+    for length in [*range(40), *range(40, len(whole), 499), len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        with pytest.raises(Speech3Error, match=r"x.frames: (cut short in block \d+|not a file of packed frames)"):
+            open_packed(path)
+
+
+def _write(path, *, dim=2, offsets=(0, 3, 5), **counts):
+    """A file whose checksums are right, whatever it says."""
+    frames = counts.pop("frames", offsets[-1])
+    with path.open("wb") as stream:
+        writer = sections_module.SectionWriter(stream)
+        for name, size in (("frames", 4 * 5 * dim), ("senones", 2 * 5), ("counts", 8), ("mean", 8 * dim)):
+            writer.section(name, [bytes(size)])
+        writer.section("variance", [bytes(8 * dim)])
+        writer.section("offsets", [np.array(offsets, "<i8").tobytes()])
+        writer.section("ids", [b"a\nb"])
+        about = {"frames": frames, "utterances": len(offsets) - 1, "dim": dim, "dtype": "<f4", "senone_dtype": "<i2"}
+        writer.close({**about, "num_senones": 1, "info": {}, **counts})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"frames": 0}, r"holds no frames \(0 of 2 feature bins\); pack some utterances"),
+        ({"dim": 0}, r"holds no frames \(5 of 0 feature bins\); pack some utterances"),
+        ({"frames": 4}, r"10 values in section frames instead of 8; pack it again"),
+        ({"num_senones": 2}, r"1 values in section counts instead of 2; pack it again"),
+        ({"utterances": 3}, r"3 values in section offsets instead of 4; pack it again"),
+        ({"offsets": (0, 3, 3, 5)}, r"block 0: the table of utterances .* \(utterance 1: frames 3 up to 3\)"),
+        (
+            {"offsets": (0, 4, 3, 5)},
+            r"the table of utterances does not rise from 0 to 5 frames \(utterance 1: ",
+        ),
+        ({"offsets": (1, 3, 5)}, r"the table of utterances does not rise from 0 to 5 frames"),
+        ({"offsets": (0, 3, 6), "frames": 5}, r"the table of utterances does not rise from 0 to 5 frames"),
+    ],
+)
+def test_files_that_contradict_themselves(tmp_path, wrong, told):
+    _write(tmp_path / "x.frames")
+    assert len(open_packed(tmp_path / "x.frames")) == 5
+    _write(tmp_path / "x.frames", **wrong)
+    with pytest.raises(Speech3Error, match=r"x.frames: .*" + told):
+        open_packed(tmp_path / "x.frames")
+
+
+@pytest.mark.parametrize("shape", [(5, 0), (5,)])
+def test_features_without_bins_are_a_bad_utterance(tmp_path, shape):
+    with pytest.raises(Speech3Error, match=rf"a: features of shape {re.escape(str(shape))}, not frames x bins"):
+        pack(tmp_path / "x", {"a": np.ones(shape, np.float32)}, {"a": np.zeros(5, np.int32)}, 1, utterances=["a"])
 
 
 def test_senones_beyond_the_count_in_the_file_name_the_block(tmp_path):
