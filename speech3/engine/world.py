@@ -76,6 +76,12 @@ class ShardReport:
     wait_s: float = 0.0
     busy: int = 0
 
+    @property
+    def sync_share(self) -> float:
+        """Share of its time that it spent in syncs and waiting for them."""
+        total_s = self.compute_s + self.sync_s + self.wait_s
+        return (self.sync_s + self.wait_s) / total_s if total_s else 0.0
+
     def __add__(self, other: "ShardReport") -> "ShardReport":
         """Two parts of one epoch."""
         return ShardReport(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))

@@ -5,24 +5,9 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+from speech3.engine.world import ShardReport
+
 _FATES = ("used", "stale", "refused", "returned")
-
-
-@dataclass(frozen=True)
-class ShardWork:
-    """What one shard did; `busy`: how often it found the server busy."""
-
-    minibatches: int = 0
-    compute_s: float = 0.0
-    sync_s: float = 0.0
-    wait_s: float = 0.0
-    busy: int = 0
-
-    @property
-    def sync_share(self) -> float:
-        """Share of its time that it spent in syncs and waiting for them."""
-        total_s = self.compute_s + self.sync_s + self.wait_s
-        return (self.sync_s + self.wait_s) / total_s if total_s else 0.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +26,7 @@ class Asynchrony:
     versions: int = 0
     restarts: int = 0
     staleness: tuple[int, ...] = ()
-    shards: tuple[ShardWork, ...] = ()
+    shards: tuple[ShardReport, ...] = ()
 
     @property
     def dropped(self) -> int:
@@ -75,12 +60,12 @@ def asynchrony(records: Iterable[Mapping[str, Any]]) -> Asynchrony | None:
     )
 
 
-def _sum_shard(parts: Sequence[Mapping[str, Any]]) -> ShardWork:
+def _sum_shard(parts: Sequence[Mapping[str, Any]]) -> ShardReport:
     def total(key: str) -> float:
         return sum(part.get(key, 0) for part in parts)
 
     times = total("compute_s"), total("sync_s"), total("wait_s")
-    return ShardWork(int(total("minibatches")), *times, int(total("busy")))
+    return ShardReport(int(total("minibatches")), *times, int(total("busy")))
 
 
 def staleness_mean(counts: Sequence[int]) -> float:

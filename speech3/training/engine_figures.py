@@ -12,7 +12,8 @@ from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from speech3.training.asynchrony import ShardWork, staleness_mean, staleness_p95
+from speech3.engine.world import ShardReport
+from speech3.training.asynchrony import staleness_mean, staleness_p95
 from speech3.training.curves import Curve
 
 Against = Literal["seconds", "frames"]
@@ -102,7 +103,7 @@ def draw_staleness(axes: Axes, counts: Sequence[int], *, colour: int = 0) -> Non
     axes.grid(False, axis="x")
 
 
-def draw_shards(axes: Axes, shards: Sequence[ShardWork]) -> None:
+def draw_shards(axes: Axes, shards: Sequence[ShardReport]) -> None:
     """Seconds of each shard by what they went into, and its share of the minibatches."""
     total = max(sum(shard.minibatches for shard in shards), 1)
     for number, shard in enumerate(shards):

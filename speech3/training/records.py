@@ -3,23 +3,10 @@
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
 from speech3.config import TrainingConfig
 from speech3.engine.world import Progress
+from speech3.training.asynchrony import staleness_mean, staleness_p95
 from speech3.training.rundir import Standing
-
-
-def staleness_percentile(staleness: tuple[int, ...] | list[int], share: float) -> int:
-    """The staleness that `share` of the published pushes do not exceed."""
-    counts = np.cumsum(staleness)
-    return int(np.searchsorted(counts, share * counts[-1])) if len(counts) and counts[-1] else 0
-
-
-def staleness_mean(staleness: tuple[int, ...] | list[int]) -> float:
-    """Mean staleness of the published pushes."""
-    counts = np.asarray(staleness, np.float64)
-    return float(counts @ np.arange(len(counts)) / counts.sum()) if counts.sum() else 0.0
 
 
 def place(done: Progress, total: int) -> tuple[int, str]:
@@ -29,7 +16,7 @@ def place(done: Progress, total: int) -> tuple[int, str]:
     if done.frames:
         words.append(f"train {done.correct / done.frames:.1%}")
     if done.staleness:
-        mean, most = staleness_mean(done.staleness), staleness_percentile(done.staleness, 0.95)
+        mean, most = staleness_mean(done.staleness), staleness_p95(done.staleness)
         words.append(f"staleness {mean:.1f} (95 % up to {most})")
         minibatches = max(1, sum(shard.minibatches for shard in done.shards))
         words.append("shares " + "/".join(f"{shard.minibatches / minibatches:.0%}" for shard in done.shards))
@@ -64,7 +51,7 @@ def epoch_words(record: dict[str, Any], *, taken_back: bool) -> str:
         f"rate {record['learning_rate']:g}, {record['frames'] / max(record['seconds'], 1e-9):,.0f} frames/s"
     )
     if "staleness" in record:
-        mean, most = staleness_mean(record["staleness"]), staleness_percentile(record["staleness"], 0.95)
+        mean, most = staleness_mean(record["staleness"]), staleness_p95(record["staleness"])
         words += f", staleness {mean:.2f} (95 % up to {most})"
     ended = record["minibatches"]
     if ended["stale"] or ended["refused"] or ended["returned"]:

@@ -33,6 +33,7 @@ from speech3.training.parts import BuildParts, make_parts, minibatches
 from speech3.training.records import epoch_record, epoch_words, place
 from speech3.training.rundir import RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance, rate_of
+from speech3.training.tensorboard import open_writer
 from speech3.training.worlds import check_workers, open_world
 
 _NOT_COMPUTED = {"device", "keep_checkpoints", "checkpoint_s"}  # may change between the two halves of a resumed run
@@ -178,6 +179,7 @@ class _Run:
         if resumed:
             self._restore(*resumed[:2])
         self.metrics = Metrics(directory.metrics)
+        self.board = open_writer(directory.path, self.standing.frames, self.standing.seconds)
         if init and not resumed:
             self._look_before(init)
 
@@ -240,6 +242,13 @@ class _Run:
         """End the processes of the world."""
         if self.world:
             self.world.close()
+        if self.board:
+            self.board.close()
+
+    def _note(self, **record: Any) -> None:
+        self.metrics.write(**record)
+        if self.board:
+            self.board.write(record)
 
     def finish(self) -> dict[str, Any]:
         """Write the best epoch's model."""
@@ -271,7 +280,7 @@ class _Run:
         if init.same_senones:
             self.best, schedule = network_tensors(self.model), replace(schedule, best_accuracy=accuracy)
         self.standing = replace(self.standing, schedule=schedule, before=record)
-        self.metrics.write(**record)
+        self._note(**record)
         say(f"held-out before training: {accuracy:.2%}, loss {loss:.4f}")
 
     def _end_epoch(self) -> None:
@@ -287,7 +296,7 @@ class _Run:
         record = epoch_record(self.config.training, standing, loss, accuracy)
         self.standing = standing.next_epoch(schedule, record)
         self.states_M = np.zeros_like(self.states_M)
-        self.metrics.write(**record)
+        self._note(**record)
         self._save()
         say(epoch_words(record, taken_back=schedule.best_epoch != standing.epoch))
 
@@ -296,8 +305,8 @@ class _Run:
         for done, parameters in self.looks:
             loss, accuracy = self._heldout(parameters)
             seconds, frames = self.standing.seconds_before + done.seconds, self.standing.frames_before + done.frames
-            self.metrics.write(event="heldout", epoch=self.standing.epoch, seconds=round(seconds, 3), frames=frames,
-                               heldout_accuracy=accuracy, heldout_loss=loss)  # fmt: skip
+            self._note(event="heldout", epoch=self.standing.epoch, seconds=round(seconds, 3), frames=frames,
+                       heldout_accuracy=accuracy, heldout_loss=loss)  # fmt: skip
         self.looks = []
 
     @torch.no_grad()

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from speech3.training.asynchrony import Asynchrony, ShardWork, asynchrony, staleness_mean, staleness_p95
+from speech3.engine.world import ShardReport
+from speech3.training.asynchrony import Asynchrony, asynchrony, staleness_mean, staleness_p95
 
 
 def epoch(number: int, staleness: list[int], *minibatches: int, **more: Any) -> dict[str, Any]:
@@ -20,7 +21,7 @@ def test_epochs_are_added() -> None:
     found = asynchrony([plain, epoch(2, [1, 2], 10, 30), {"event": "heldout"}, epoch(3, [0, 1, 4], 20, 20, 20)])
     assert found == Asynchrony(
         {"used": 96, "stale": 2, "refused": 2, "returned": 8}, versions=10, restarts=2, staleness=(1, 3, 4),
-        shards=(ShardWork(30, 60.0, 1.0, 0.5, 6), ShardWork(50, 100.0, 1.0, 0.5, 6), ShardWork(20, 40.0, 0.5, 0.25, 3)),
+        shards=(ShardReport(30, 60.0, 1.0, 0.5, 6), ShardReport(50, 100.0, 1.0, 0.5, 6), ShardReport(20, 40.0, 0.5, 0.25, 3)),
     )  # fmt: skip
     assert found.dropped == 4
     assert found.shares == (0.3, 0.5, 0.2)
@@ -38,7 +39,7 @@ def test_runs_that_are_not_asynchronous() -> None:
 
 
 def test_idle_shards_share_nothing() -> None:
-    idle = Asynchrony(shards=(ShardWork(), ShardWork()))
+    idle = Asynchrony(shards=(ShardReport(), ShardReport()))
     assert idle.shares == (0.0, 0.0)
     assert idle.shards[0].sync_share == 0.0
 

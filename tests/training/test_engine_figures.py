@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from speech3.training.asynchrony import ShardWork
+from speech3.engine.world import ShardReport
 from speech3.training.curves import Curve
 from speech3.training.engine_figures import Line, draw_accuracy, draw_lines, draw_shards, draw_staleness
 
@@ -61,7 +61,7 @@ def test_staleness(axes: Axes) -> None:
 
 
 def test_shards(axes: Axes) -> None:
-    draw_shards(axes, [ShardWork(30, 10.0, 2.0, 1.0, 5), ShardWork(10, 4.0, 0.5, 0.0, 0)])
+    draw_shards(axes, [ShardReport(30, 10.0, 2.0, 1.0, 5), ShardReport(10, 4.0, 0.5, 0.0, 0)])
     ends = [bar.get_x() + bar.get_width() for bar in bars(axes)]
     assert ends == pytest.approx([10, 12, 13, 4, 4.5, 4.5])
     assert [text.get_text() for text in axes.texts] == ["75.0 %", "25.0 %"]
@@ -69,5 +69,5 @@ def test_shards(axes: Axes) -> None:
 
 
 def test_shards_that_did_nothing(axes: Axes) -> None:
-    draw_shards(axes, [ShardWork(), ShardWork()])
+    draw_shards(axes, [ShardReport(), ShardReport()])
     assert [text.get_text() for text in axes.texts] == ["0.0 %", "0.0 %"]
