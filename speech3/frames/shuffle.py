@@ -15,7 +15,7 @@ from torch import Tensor
 
 PIECES = 16  # of a chunk, from places all over the corpus
 
-_CACHED = 1 << 14  # positions of a permutation computed at a time: the arithmetic is cheap, the calls are not
+_CACHED = 1 << 16  # positions of a permutation computed at a time: the arithmetic is cheap, the calls are not
 _ROUNDS = 6  # even, so that halves of unequal width end where they began
 _MASK31 = (1 << 31) - 1
 
