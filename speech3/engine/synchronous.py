@@ -1,7 +1,8 @@
 """What asynchrony is compared with: workers that average their gradients and step together, on the virtual clock.
 
 A step takes as long as its slowest worker, and `sync_s`, which is kind to it: an exchange among N workers takes longer
-than one worker's with its server. The same as plain SGD with an N times larger minibatch.
+than one worker's with its server. One worker has nobody to sync with and is plain SGD; N workers are plain SGD with N
+times larger minibatches.
 """
 
 from collections.abc import Iterator
@@ -41,7 +42,8 @@ class Synchronous(OneWorker):
             self.sgd.step(mean, rate(numbers[0]))
             self.states_M[numbers] = USED
             spread = np.exp(self.times.jitter * random.standard_normal(workers))
-            seconds = float((np.array(self.times.compute_s) * spread)[: len(numbers)].max()) + self.times.sync_s
+            seconds = float((np.array(self.times.compute_s) * spread)[: len(numbers)].max())
+            seconds += self.times.sync_s if workers > 1 else 0.0
             done = self.progress
             self.progress = replace(
                 done, used=done.used + len(numbers), frames=done.frames + sum(step.frames for step in steps),

@@ -31,8 +31,9 @@ def available_jobs() -> int:
 
 
 def parallel_map(
-    function: Callable[[A], R], items: Sequence[A], jobs: int, label: str, *, show: bool = True
-) -> Iterator[R]:
+    function: Callable[[A], R], items: Sequence[A], jobs: int, label: str, *, show: bool = True,
+    start_at_once: bool = False,
+) -> Iterator[R]:  # fmt: skip
     """Yield ``function(item)`` for every item, in order, from `jobs` single-threaded processes.
 
     Parameters
@@ -41,6 +42,8 @@ def parallel_map(
         A module-level function (or a ``functools.partial`` of one): it is pickled.
     jobs
         1 runs in this process, as does everything that takes no more than two seconds.
+    start_at_once
+        Every item takes long: no two seconds are spent on finding out.
 
     Raises
     ------
@@ -48,7 +51,10 @@ def parallel_map(
         From `function`, or because a worker process died (the message says how).
     """
     alone = (_alone(function, item) for item in items)
-    results = alone if jobs == 1 else _from_alone_to_pool(function, items, jobs, label)
+    if start_at_once and jobs > 1 and len(items) > 1:
+        results = _pool_map(function, items, jobs, label)
+    else:
+        results = alone if jobs == 1 else _from_alone_to_pool(function, items, jobs, label)
     yield from progress(results, len(items), label) if show else results
 
 
