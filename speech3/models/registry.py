@@ -35,8 +35,15 @@ def build(config: ModelConfig, feat_dim: int, num_senones: int, seed: int) -> Dn
 
 
 def network_tensors(model: nn.Module) -> dict[str, np.ndarray]:
-    """Parameters and buffers by name, as they are stored."""
-    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in model.state_dict().items()}
+    """Parameters and buffers by name, as they are stored.
+
+    PyTorch's count of the minibatches that a BatchNorm layer saw is stored as 0: nothing is computed with it, every
+    worker has its own, and a run that was killed counts anew.
+    """
+    arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in model.state_dict().items()}
+    return {
+        name: np.zeros_like(array) if name.endswith("num_batches_tracked") else array for name, array in arrays.items()
+    }
 
 
 def load_network(directory: Path | str) -> tuple[Dnn, np.ndarray, dict[str, Any]]:

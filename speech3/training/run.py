@@ -258,7 +258,8 @@ class _Run:
             say("no epoch was better than the model that training began with: that is the result")
         about = {
             "kind": "nn", "model": self.config.model.model_dump(), "feat_dim": frames.dim,
-            "num_senones": frames.num_senones, "hmm": self.config.hmm, "training": self.config.training.model_dump(),
+            "num_senones": frames.num_senones, "hmm": self.config.hmm,
+            "training": self.config.training.model_dump(mode="json"),
             "seed": self.config.seed, "frames": {name: each.digest for name, each in self.packed.items()},
             "info": frames.info, "best_epoch": best["epoch"], "train_accuracy": best["train_accuracy"],
             "heldout_accuracy": best["heldout_accuracy"], "heldout_loss": best["heldout_loss"],

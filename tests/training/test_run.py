@@ -13,6 +13,7 @@ import torch
 
 from speech3.config import ModelConfig, TrainConfig, TrainingConfig
 from speech3.engine import sgd
+from speech3.engine.world import USED, WAITING
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed, pack
 from speech3.hmm.lexicon import Lexicon, Pronunciation
@@ -180,9 +181,27 @@ def test_a_process_that_is_killed_goes_on(corpus, kind):
     assert at < max(checkpoints.glob("e*")).name
 
 
+def test_a_checkpoint_holds_parameters_slots_states_and_the_best_model(corpus, monkeypatch):
+    monkeypatch.setattr(run_module._Run, "_end_epoch", lambda run: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # in the first epoch, so there is no best model yet
+        train(_config(corpus, momentum=0.5, checkpoint_s=0), corpus / "out")
+    monkeypatch.undo()
+    tensors, about = load_tensors(max((corpus / "out" / "checkpoints").iterdir()), "nn-checkpoint")
+    assert set(tensors) == {"parameters", "velocity", "states"}
+    assert tensors["parameters"].size > tensors["velocity"].size and (tensors["velocity"] != 0).any()
+    np.testing.assert_array_equal(tensors["states"], [USED] * 24 + [WAITING])
+    assert about["standing"]["done"]["used"] == 24
+    train(_config(corpus, momentum=0.5, checkpoint_s=0), corpus / "out")
+    tensors, _ = load_tensors(max((corpus / "out" / "checkpoints").iterdir()), "nn-checkpoint")
+    best = {name.removeprefix("best."): tensor for name, tensor in tensors.items() if name.startswith("best.")}
+    model = load_tensors(corpus / "out" / "model.safetensors", "nn")[0]
+    assert best.keys() | {"log_prior"} == model.keys()
+    assert all((best[name] == model[name]).all() for name in best)
+
+
 def test_a_finished_run_is_not_run_again(corpus, monkeypatch):
     first = train(_config(corpus), corpus / "out")
-    monkeypatch.setattr(run_module, "train_minibatches", None)
+    monkeypatch.setattr(run_module, "_Run", None)
     assert train(_config(corpus), corpus / "out") == first
 
 
@@ -220,7 +239,7 @@ def test_a_damaged_checkpoint_is_passed_over(corpus, monkeypatch, capsys):
 def test_an_epoch_that_makes_it_worse_is_taken_back(corpus, monkeypatch):
     accuracies = iter([0.5, 0.4, 0.45, 0.3])
     taken = []
-    monkeypatch.setattr(run_module._Run, "_heldout", lambda run: (1.0, next(accuracies)))
+    monkeypatch.setattr(run_module._Run, "_heldout", lambda run, parameters=None: (1.0, next(accuracies)))
     end = run_module._Run._end_epoch
 
     def watched(run):

@@ -1,7 +1,10 @@
-"""The halving schedule on a made-up course of held-out accuracies."""
+"""Schedules: halving on a made-up course of held-out accuracies; the rate inside an epoch against closed forms."""
+
+import numpy as np
+import pytest
 
 from speech3.config import TrainingConfig
-from speech3.training.schedule import Schedule, advance
+from speech3.training.schedule import Schedule, advance, rate_of
 
 
 def _course(accuracies, **keys):
@@ -37,3 +40,34 @@ def test_constant_rate_runs_all_epochs():
     rates, schedule = _course([0.4] * 10, schedule="constant", max_epochs=5)
     assert rates == [0.8] * 5
     assert schedule.done
+
+
+def _rates(epoch, minibatches, rate=0.8, **keys):
+    config = TrainingConfig(learning_rate=rate, **keys)
+    rate_at = rate_of(Schedule(rate), epoch, minibatches, config)
+    return np.array([rate_at(number) for number in range(minibatches)])
+
+
+def test_halving_and_constant_do_not_change_inside_an_epoch():
+    for schedule in ("halving", "constant"):
+        assert (_rates(3, 7, schedule=schedule) == 0.8).all()
+
+
+def test_exponential_falls_from_the_first_rate_to_the_last_in_equal_ratios():
+    rates = np.concatenate([_rates(e, 5, schedule="exponential", max_epochs=4, final_rate=0.01) for e in range(1, 5)])
+    np.testing.assert_allclose(rates, 0.8 * 0.01 ** (np.arange(20) / 20), rtol=1e-12)
+    end = rate_of(Schedule(0.8), 4, 5, TrainingConfig(schedule="exponential", max_epochs=4, final_rate=0.01))(5)
+    assert end == pytest.approx(0.008, rel=1e-12)
+
+
+def test_warmup_rises_linearly_from_a_tenth_and_then_lets_the_schedule_be():
+    rates = np.concatenate([_rates(e, 10, warmup=1.5, schedule="constant") for e in (1, 2)])
+    np.testing.assert_allclose(rates, 0.8 * np.minimum(1, 0.1 + 0.9 * np.arange(20) / 15), rtol=1e-12)
+    both = _rates(1, 4, warmup=0.5, schedule="exponential", max_epochs=2, final_rate=0.25)
+    np.testing.assert_allclose(both, 0.8 * np.array([0.1, 0.55, 1, 1]) * 0.5 ** (np.arange(4) / 4), rtol=1e-12)
+
+
+def test_the_rate_is_the_schedules_not_the_configs():
+    config = TrainingConfig(learning_rate=0.8)
+    halved = Schedule(0.1, halving=True, best_accuracy=0.5, best_epoch=2)
+    assert rate_of(halved, 9, 3, config)(2) == 0.1
