@@ -3,7 +3,6 @@
 Axes: N frames of the corpus, B minibatch, W context window, F feature bins.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator
 
 import numpy as np
@@ -68,7 +67,7 @@ class Minibatches:
                 packed.read_ahead(0, len(packed))
         self._offsets_U1 = on_device(packed.offsets_U1, device)
         self._whole = None if chunk_frames and _copies(device) else self._resident(None)
-        self._chunks: OrderedDict[tuple[int, int], Resident] = OrderedDict()
+        self._chunks: dict[tuple[int, int], Resident] = {}
         self._order = Order(self.num_frames, chunk_frames, seed, 0)
 
     def __len__(self) -> int:
@@ -102,12 +101,11 @@ class Minibatches:
         key = (self._order.epoch, chunk)
         if key not in self._chunks:
             while len(self._chunks) >= _CHUNKS:  # before the new one is there, so that it finds room
-                self._chunks.popitem(last=False)
+                del self._chunks[next(iter(self._chunks))]
             spans = self._order.spans(chunk)
             for first, end in spans:
                 self.packed.read_ahead(first, end)
             self._chunks[key] = self._whole or self._resident(spans)
-        self._chunks.move_to_end(key)
         return self._chunks[key]
 
     def _resident(self, spans: list[tuple[int, int]] | None) -> Resident:
