@@ -49,7 +49,7 @@ def minibatches(
     """The minibatches of a packed file as the config wants them."""
     return Minibatches(
         frames, left=config.model.left_context, right=config.model.right_context, seed=config.seed, device=device,
-        minibatch=config.training.minibatch, warp=warp,
+        minibatch=config.training.minibatch, warp=warp, chunk_frames=config.training.chunk_frames,
     )  # fmt: skip
 
 

@@ -19,7 +19,8 @@ from speech3.config import TrainConfig
 from speech3.engine.sgd import OneWorker
 from speech3.engine.world import USED, Progress, Snapshot, World
 from speech3.errors import Speech3Error
-from speech3.frames.packed import PackedFrames, open_packed
+from speech3.frames.minibatches import num_minibatches
+from speech3.frames.packed import PackedFrames, open_packed, verify_once
 from speech3.io.atomic import read_json
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.io.interrupt import Interrupt, deferred_interrupt
@@ -34,10 +35,11 @@ from speech3.training.records import epoch_record, epoch_words, place
 from speech3.training.rundir import RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance, rate_of
 from speech3.training.tensorboard import open_writer
-from speech3.training.worlds import check_workers, open_world
+from speech3.training.worlds import asynchronous, check_epoch, check_workers, open_world
 
 _NOT_COMPUTED = {"device", "keep_checkpoints", "checkpoint_s"}  # may change between the two halves of a resumed run
 _HELDOUT_FRAMES = 1024
+_FEW_REFUSED, _MAX_REFUSED = 20, 0.05  # minibatches of an epoch, and as a share of it, beyond which training stops
 
 
 def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dict[str, Any]:
@@ -69,8 +71,9 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
     """
     device = _device(config.training.device)
     check_workers(config)
-    packed = _open(config)
+    packed = _open(config, Path(out))
     init = read_init(config, packed["train"])
+    check_epoch(config, num_minibatches(len(packed["train"]), config.training.minibatch), _warm_start(config, init))
     directory = RunDirectory(Path(out), _identity(config, packed, init), config.training.keep_checkpoints)
     directory.claim(restart=restart)
     if directory.model.exists():
@@ -114,11 +117,11 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _open(config: TrainConfig) -> dict[str, PackedFrames]:
+def _open(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
     num_senones = read_json(Path(config.hmm) / "hmm.json")["pdfs"]
     packed = {name: open_packed(Path(config.data) / f"{name}.frames") for name in ("train", "heldout")}
     for frames in packed.values():
-        frames.verify()
+        verify_once(frames, out / "verified.json")
         if not len(frames):
             raise Speech3Error(f"{frames.path}: holds no frames; pack some utterances into it")
         if frames.num_senones != num_senones:
@@ -137,6 +140,11 @@ def _identity(config: TrainConfig, packed: dict[str, PackedFrames], init: Init |
         "seed": config.seed, "frames": {name: frames.digest for name, frames in packed.items()},
         **({"init": init.digest} if init else {}),
     }  # fmt: skip
+
+
+def _warm_start(config: TrainConfig, init: Init | None) -> float:
+    """Epochs of plain SGD before the asynchronous ones: none for a model that is trained already, or synchronous."""
+    return config.training.asgd.warm_start if asynchronous(config) and not (init and init.same_senones) else 0.0
 
 
 class _Run:
@@ -168,8 +176,7 @@ class _Run:
         self.one = OneWorker(parts, momentum=training.momentum, weight_decay=training.weight_decay)
         self.heldout = minibatches(config, packed["heldout"], device, None)
         self.epoch_minibatches = len(parts.source)
-        warm = 0.0 if init and init.same_senones else training.asgd.warm_start
-        self.warm_minibatches = round(warm * self.epoch_minibatches)
+        self.warm_minibatches = round(_warm_start(config, init) * self.epoch_minibatches)
         self.world = self._open_world(device)
         self.best: dict[str, np.ndarray] = {}
         self.standing = Standing(Schedule(training.learning_rate))
@@ -186,7 +193,7 @@ class _Run:
     def _open_world(self, device: torch.device) -> World | None:
         build = BuildParts(self.config, product())
         return open_world(
-            self.config, self.directory.path, lambda: make_parts(self.config, self.packed["train"], device), build
+            self.config, self.directory.times, lambda: make_parts(self.config, self.packed["train"], device), build
         )
 
     def epoch(self, interrupt: Interrupt) -> None:
@@ -216,6 +223,7 @@ class _Run:
         saved, looked = before.seconds, self._looks_due(before.minibatch)
         for done in progress(moves, total, label, place=lambda done: place(before.done + done, total)):
             self.standing = replace(before, done=before.done + done)
+            self._check_refused()
             inside = self.standing.minibatch < total
             if inside and self._looks_due(self.standing.minibatch) > looked:
                 looked = self._looks_due(self.standing.minibatch)
@@ -228,6 +236,16 @@ class _Run:
             if interrupt and inside:
                 raise KeyboardInterrupt
         self._take(world, before, upto)
+
+    def _check_refused(self) -> None:
+        refused = self.standing.done.refused
+        if refused >= _FEW_REFUSED and refused > _MAX_REFUSED * self.epoch_minibatches:
+            raise Speech3Error(
+                f"epoch {self.standing.epoch}: {refused} of {self.epoch_minibatches} minibatches were refused (a loss "
+                f"or a push that is not finite, or one longer than training.asgd.max_push): the learning rate "
+                f"({self.standing.schedule.learning_rate:g}) is most likely too high; lower training.learning_rate or "
+                f"training.asgd.push_scale, and begin again"
+            )
 
     def _take(self, world: World, before: Standing, upto: int) -> None:
         """The world's newest whole state becomes the run's."""

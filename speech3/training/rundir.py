@@ -75,8 +75,15 @@ class RunDirectory:
         """One record an epoch."""
         return self.path / "metrics.jsonl"
 
+    @property
+    def times(self) -> Path:
+        """Measured for the virtual clock: a simulation that goes on keeps its times."""
+        return self.path / "simulation.json"
+
     def claim(self, *, restart: bool) -> None:
         """Make the directory this run's; refuse one of another run, or empty it with `restart`.
+
+        Where a run left neither checkpoint nor model, there is nothing to lose: any other may begin there.
 
         Raises
         ------
@@ -84,9 +91,9 @@ class RunDirectory:
             The directory holds a run of another config, model or corpus: the keys that differ are named.
         """
         run = self.path / "run.json"
-        if restart:
+        if restart or (run.exists() and not self.model.exists() and not self._checkpoints()):
             shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
-            for file in (self.model, self.metrics, run):
+            for file in (self.model, self.metrics, self.times, run):
                 file.unlink(missing_ok=True)
         for torn in (self.path / "checkpoints").glob(".*.tmp"):  # left by a kill while a checkpoint was written
             torn.unlink(missing_ok=True)
@@ -142,7 +149,7 @@ class RunDirectory:
     def _take_back_metrics(self, epoch: int) -> None:
         # A kill between an epoch's record and its checkpoint: the epoch will be recorded again.
         records = read_metrics(self.metrics)
-        of_an_epoch = ("before", "epoch")
+        of_an_epoch = ("before", "heldout", "epoch")
         kept = [record for record in records if record.get("event") not in of_an_epoch or record["epoch"] < epoch]
         if len(kept) != len(records):
             write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))

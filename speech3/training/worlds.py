@@ -27,7 +27,9 @@ def check_workers(config: TrainConfig) -> None:
     training = config.training
     world, workers = training.world, training.workers
     if world == "sgd" and workers > 1:
-        raise Speech3Error(f"training.workers={workers}: world sgd has one; choose shared, ddp or simulated (--world)")
+        raise Speech3Error(
+            f"training.workers={workers}: world sgd has one; choose shared, ddp or simulated (--world), or --workers 1"
+        )
     if world in ("shared", "ddp") and not training.device.startswith("cuda") and workers > available_jobs():
         raise Speech3Error(
             f"training.workers={workers}: this machine has {available_jobs()} cores for us; use fewer workers, or "
@@ -37,17 +39,55 @@ def check_workers(config: TrainConfig) -> None:
         raise Speech3Error(
             f"training.workers={workers}: ddp needs a GPU for each, here are {torch.cuda.device_count()}"
         )
+    if world == "simulated":
+        _check_simulation(training.simulation, workers)
+
+
+def asynchronous(config: TrainConfig) -> bool:
+    """Do shards push to a server, and not step together?"""
+    training = config.training
+    return training.world == "shared" or (training.world == "simulated" and not training.simulation.synchronous)
+
+
+def check_epoch(config: TrainConfig, minibatches: int, warm_start: float) -> None:
+    """Refuse asynchronous training that would never be asynchronous: an epoch too small, a warm start too long.
+
+    Parameters
+    ----------
+    minibatches
+        In an epoch.
+    warm_start
+        In epochs, as it will be: none where training begins with a trained model.
+
+    Raises
+    ------
+    Speech3Error
+        Names the keys.
+    """
+    training, asgd = config.training, config.training.asgd
+    if not asynchronous(config):
+        return
+    if warm_start >= training.max_epochs:
+        raise Speech3Error(
+            f"training.asgd.warm_start={warm_start:g}: that is all of training.max_epochs={training.max_epochs}, and "
+            f"nothing is left for world {training.world}; shorten it (0.25, say), or train longer"
+        )
+    if asgd.sync_every > minibatches:
+        raise Speech3Error(
+            f"training.asgd.sync_every={asgd.sync_every}: an epoch has only {minibatches} minibatches of "
+            f"{training.minibatch} frames, so no shard would sync; lower it, or training.minibatch"
+        )
 
 
 def open_world(
-    config: TrainConfig, directory: Path, parts: Callable[[], Parts], build: BuildParts
+    config: TrainConfig, times: Path, parts: Callable[[], Parts], build: BuildParts
 ) -> World | None:  # fmt: skip
     """The world of `config`; none for plain SGD, which every run has anyhow.
 
     Parameters
     ----------
-    directory
-        Of the run: measured times are kept there, so a resumed simulation goes on with them.
+    times
+        File in which measured times are kept, so that a resumed simulation goes on with them.
     parts
         Makes a worker's parts in this process.
     """
@@ -56,12 +96,12 @@ def open_world(
         case "sgd":
             return None
         case "simulated":
-            times = _times(config, directory / "simulation.json", parts)
+            clock = _times(config, times, parts)
             if training.simulation.synchronous:
                 return Synchronous(
-                    parts(), times, momentum=training.momentum, weight_decay=training.weight_decay
+                    parts(), clock, momentum=training.momentum, weight_decay=training.weight_decay
                 )  # fmt: skip
-            return Simulated(parts(), training.asgd, times, weight_decay=training.weight_decay)
+            return Simulated(parts(), training.asgd, clock, weight_decay=training.weight_decay)
         case "shared":
             from speech3.engine.shared import Shared
 
@@ -87,20 +127,20 @@ def _times(config: TrainConfig, path: Path, parts: Callable[[], Parts]) -> Times
         compute_s = measured_s["compute_s"] if compute_s is None else compute_s
         sync_s = measured_s["sync_s"] if sync_s is None else sync_s
     each = compute_s if isinstance(compute_s, tuple) else (compute_s,) * training.workers
-    if len(each) != training.workers:
-        raise Speech3Error(
-            f"training.simulation.compute_s: {len(each)} times for {training.workers} workers; give one, or one each"
-        )
-    _check_failures(given, training.workers)
     say(f"virtual clock: {', '.join(f'{s * 1e3:.2f}' for s in sorted(set(each)))} ms a minibatch, "
         f"{sync_s * 1e3:.2f} ms a sync")  # fmt: skip
     return Times(each, sync_s, given.jitter, given.failures, given.restart_s)
 
 
-def _check_failures(given: SimulationConfig, workers: int) -> None:
+def _check_simulation(given: SimulationConfig, workers: int) -> None:
+    if isinstance(given.compute_s, tuple) and len(given.compute_s) != workers:
+        raise Speech3Error(
+            f"training.simulation.compute_s: {len(given.compute_s)} times for training.workers={workers}; give one for "
+            f"all, or one each"
+        )
     for worker, _ in given.failures:
         if not 0 <= worker < workers:
-            raise Speech3Error(f"training.simulation.failures: worker {worker} of {workers}; they count from 0")
+            raise Speech3Error(f"training.simulation.failures: no worker {worker} of {workers}; they count from 0")
 
 
 def with_workers(config: TrainConfig, workers: int, **changes: object) -> TrainConfig:
