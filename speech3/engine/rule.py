@@ -137,14 +137,21 @@ def _step_numba(
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})  # NaN and infinity stay what they are
 def _one_pass(p, p_new, own, fetched, push, v, v_new, s, s_new, scale, along, momentum, gamma, compensation):  # type: ignore[no-untyped-def]
-    # What is None is compiled away: there is one loop for each set of options, each vectorised.
+    # What is None is compiled away: there is one loop for each set of options, each vectorised. Only "if x is not None"
+    # with a None is, so each thing that may be missing stands in an if of its own.
     push_square, square = np.float32(0), np.float32(0)
     for i in range(len(p)):
-        d = fetched[i] - own[i] if push is None else push[i]
+        d = np.float32(0)
+        if push is not None:
+            d = push[i]
+        if fetched is not None:
+            d = fetched[i] - own[i]
         push_square += d * d
         square += p[i] * p[i]
         if compensation is not None:
-            at_fetch = own[i] if fetched is None else fetched[i]
+            at_fetch = own[i]
+            if fetched is not None:
+                at_fetch = fetched[i]
             d += compensation * d * d * (p[i] - at_fetch)
         if v is not None:
             d -= along * v[i]

@@ -1,58 +1,69 @@
 """Flat parameters and plain SGD against PyTorch's optimizer."""
 
 import copy
+from dataclasses import replace
 
+import numpy as np
 import pytest
+import tiny
 import torch
 from torch import nn
 
 from speech3.engine.flat import flatten
-from speech3.engine.sgd import Sgd, minibatch_seed, train_minibatches
+from speech3.engine.sgd import OneWorker, Sgd
+from speech3.engine.world import USED, Rate, minibatch_seed
 from speech3.errors import Speech3Error
 
-
-class _Batches:
-    """Random inputs whose class is the largest of them."""
-
-    def __len__(self):
-        return 12
-
-    def draw(self, epoch, number):
-        generator = torch.Generator().manual_seed(100 * epoch + number)
-        inputs = torch.randn(16, 5, generator=generator)
-        return inputs, inputs.argmax(1)
+PARTS = tiny.Build()()
 
 
-def _loss(outputs, targets):
-    return nn.functional.cross_entropy(outputs, targets), (outputs.argmax(1) == targets).sum()
-
-
-def _model(dropout=0.0):
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Dropout(dropout), nn.Linear(7, 5))
-
-
-def _train(model, sgd, numbers, rate=0.3, epoch=1):
-    return list(
-        train_minibatches(model, sgd, _Batches(), _loss, epoch=epoch, numbers=numbers, learning_rate=rate, seed=1)
-    )
+def _train(world, numbers=range(12), rate=0.3, epoch=1):
+    states_M = np.full(12, USED, np.int32)
+    states_M[list(numbers)] = 0
+    return list(world.epoch(epoch, states_M, Rate(rate, epoch, 12)))
 
 
 def test_flat_parameters_are_the_models_own():
-    model = _model()
+    model = tiny.model()
     before = copy.deepcopy(model)
     flat = flatten(model)
     for parameter, view, old in zip(model.parameters(), flat.views, before.parameters(), strict=True):
         assert torch.equal(parameter, old)
         assert parameter.data_ptr() == view.data_ptr()
-        assert (parameter.data_ptr() - flat.vector_P.data_ptr()) % 64 == 0
-    assert flat.vector_P.count_nonzero() == sum(p.count_nonzero() for p in model.parameters())
-    flat.vector_P.fill_(2)
+        assert (parameter.data_ptr() - flat.vector_K.data_ptr()) % 64 == 0
+    assert flat.vector_K.count_nonzero() == sum(p.count_nonzero() for p in model.parameters())
+    assert flat.num_parameters == len(flat.vector_K)
+    flat.vector_K.fill_(2)
     assert all((parameter == 2).all() for parameter in model.parameters())
     slot = flat.zeros_like()
     slot.views[1].fill_(1)
-    assert slot.vector_P.sum() == flat.views[1].numel()
-    assert slot.vector_P[flat.views[1].storage_offset()] == 1
+    assert slot.vector_K.sum() == flat.views[1].numel()
+    assert slot.vector_K[flat.views[1].storage_offset()] == 1
+
+
+def test_running_statistics_lie_behind_the_parameters():
+    model = tiny.model(norm=True)
+    stock = copy.deepcopy(model)
+    flat = flatten(model)
+    size = sum(-(-p.numel() // 16) * 16 for p in model.parameters())
+    assert flat.num_parameters == len(flat.parameters_P) == size
+    assert flat.buffers.tolist() == [0.0] * 16 + [1.0] * 7 + [0.0] * 9  # means, variances, padding
+    assert len(flat.zeros_like().vector_K) == size and len(flat.views) == 6
+
+    inputs, _ = PARTS.source.draw(1, 0)
+    for _ in range(3):
+        assert torch.equal(model(inputs), stock(inputs))
+    assert torch.equal(flat.buffers[:7], stock[1].running_mean) and flat.buffers[:7].any()
+    assert torch.equal(flat.buffers[16:23], stock[1].running_var)
+    taken = flat.vector_K.clone()
+    assert torch.equal(model.eval()(inputs), stock.eval()(inputs))
+
+    flat.vector_K.zero_()
+    model.load_state_dict(stock.state_dict())
+    assert torch.equal(flat.vector_K, taken)
+    flat.buffers.fill_(4.0)
+    assert (model[1].running_mean == 4).all()
+    assert not torch.equal(model(inputs), stock(inputs))
 
 
 def test_flat_refuses_other_types():
@@ -63,20 +74,24 @@ def test_flat_refuses_other_types():
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 def test_steps_are_those_of_torch_sgd(momentum, weight_decay):
-    model = _model()
-    stock = copy.deepcopy(model)
+    parts = tiny.Build(norm=True)()
+    stock = copy.deepcopy(parts.model)
     optimizer = torch.optim.SGD(stock.parameters(), lr=0.3, momentum=momentum, weight_decay=weight_decay)
-    steps = _train(model, Sgd(model, momentum=momentum, weight_decay=weight_decay), range(12))
-    for step in steps:
-        inputs, targets = _Batches().draw(1, step.number)
+    world = OneWorker(parts, momentum=momentum, weight_decay=weight_decay)
+    moves = _train(world)
+    loss_sum, right = 0.0, 0
+    for number, done in enumerate(moves):
+        inputs, targets = parts.source.draw(1, number)
         optimizer.zero_grad()
-        loss, correct = _loss(stock(inputs), targets)
+        loss, correct = tiny.loss(stock(inputs), targets)
         loss.backward()
         optimizer.step()
-        assert step.loss == pytest.approx(loss.item(), rel=1e-5)
-        assert (step.correct, step.frames) == (correct, 16)
-    for ours, theirs in zip(model.parameters(), stock.parameters(), strict=True):
+        loss_sum, right = loss_sum + 16 * loss.item(), right + int(correct)
+        assert done.loss_sum == pytest.approx(loss_sum, rel=1e-5)
+        assert (done.correct, done.frames, done.used) == (right, 16 * (number + 1), number + 1)
+    for ours, theirs in zip(parts.model.state_dict().values(), stock.state_dict().values(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert (world.snapshot().states_M == USED).all()
 
 
 def test_velocity_holds_the_learning_rate():
@@ -89,28 +104,44 @@ def test_velocity_holds_the_learning_rate():
     assert model.weight.item() == pytest.approx(start - 0.2 - (0.5 * 0.2 + 0.1))
 
 
-def test_dropout_is_the_same_whenever_a_minibatch_is_computed():
-    whole, parts = _model(0.5), _model(0.5)
-    _train(whole, Sgd(whole), range(12))
-    sgd = Sgd(parts)
-    _train(parts, sgd, range(5))
+def test_a_run_taken_up_again_ends_where_one_that_was_not_does():
+    """Also dropout is that of the minibatch, not of the process."""
+    whole = OneWorker(tiny.Build(dropout=0.5, norm=True)(), momentum=0.5)
+    _train(whole)
+    first = OneWorker(tiny.Build(dropout=0.5, norm=True)(), momentum=0.5)
+    _train(first, range(5))
+    second = OneWorker(tiny.Build(dropout=0.5, norm=True)(), momentum=0.5)
+    second.load(first.snapshot().tensors)
     torch.manual_seed(99)
-    _train(parts, sgd, range(5, 12))
-    for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
-        assert torch.equal(a, b)
+    _train(second, range(5, 12))
+    for name, tensor in whole.snapshot().tensors.items():
+        assert torch.equal(tensor, second.snapshot().tensors[name])
+    second.load({"parameters": whole.snapshot().tensors["parameters"]})
+    assert not second.sgd.velocity.vector_K.any()
+
+
+def test_seeds_of_minibatches_differ():
     seeds = {minibatch_seed(s, e, n) for s in range(3) for e in range(5) for n in range(50)}
     assert len(seeds) == 750
 
 
-def test_a_loss_that_is_not_finite_names_epoch_and_minibatch():
-    model = _model()
-    sgd = Sgd(model)
-    _train(model, sgd, range(3))
-    before = sgd.parameters.vector_P.clone()
+def test_rates():
+    assert [Rate(0.2, 3, 10)(number) for number in (0, 9)] == [0.2, 0.2]
+    warm = Rate(0.2, 1, 10, warmup=0.5)
+    assert [warm(n) for n in (0, 5, 9)] == pytest.approx([0.02, 0.2, 0.2])
+    assert warm(2) == pytest.approx(0.2 * (0.1 + 0.9 * 0.4))
+    falling = Rate(0.2, 2, 10, decay=0.25)
+    assert [falling(0), falling(5)] == pytest.approx([0.05, 0.025])
 
+
+def test_a_loss_that_is_not_finite_names_epoch_and_minibatch():
     def loss(outputs, targets):
         return outputs.sum() * float("nan"), targets.sum()
 
+    parts = tiny.Build()()
+    world = OneWorker(replace(parts, loss=loss))
+    before = world.sgd.parameters.vector_K.clone()
     with pytest.raises(Speech3Error, match=r"epoch 2, minibatch 7: the loss is nan.*learning_rate"):
-        list(train_minibatches(model, sgd, _Batches(), loss, epoch=2, numbers=[7], learning_rate=0.3, seed=1))
-    assert torch.equal(sgd.parameters.vector_P, before)
+        _train(world, [7], epoch=2)
+    assert torch.equal(world.sgd.parameters.vector_K, before)
+    assert world.snapshot().states_M[7] == 0

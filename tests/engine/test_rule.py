@@ -1,0 +1,177 @@
+"""The server's step against DESIGN.md's formulas in float64, its fast form against the plain one, and torch.optim.SGD.
+
+Axes: P parameters.
+"""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from speech3.config import AsgdConfig
+from speech3.engine import rule as rule_module
+from speech3.engine.assembly import rule_of
+from speech3.engine.rule import Own, Rule, State, step_torch
+from speech3.engine.simulate import Simulated, Times
+
+P = 1000
+RATE = 0.1
+# The server's slots and the kind of push; few, since each set of them is compiled for itself.
+RULES = [
+    (Rule(), True),
+    (Rule(0.2, decay=0.7, staleness_rate=True), True),
+    (Rule(None, momentum=0.9), True),
+    (Rule(0.25), False),
+    (Rule(1.0, momentum=0.9, projection=True), False),
+    (Rule(0.5, momentum=0.9, projection=True, decay=0.9), True),
+    (Rule(0.3, adagrad=0.05, decay=0.9), False),
+    (Rule(1.0, momentum=0.9, delay_compensation=2.0), False),
+    (Rule(1.0, momentum=0.9, delay_compensation=2.0, adagrad=0.05, projection=True, decay=0.9), True),
+]
+
+
+def _tensor(values):
+    return None if values is None else torch.from_numpy(values.astype(np.float32))
+
+
+def _case(rule, local, seed=0):
+    """Old state, an empty new one, and a shard's side that fetched other parameters than the old ones."""
+    random = np.random.default_rng(seed)
+    old_P, fetched_P = random.standard_normal(P), random.standard_normal(P)
+    push_P = 0.02 * random.standard_normal(P)
+    velocity_P = 0.01 * random.standard_normal(P) - (0.3 * push_P if rule.projection else 0)
+    squares_P = random.random(P)
+    slots = (_tensor(velocity_P) if rule.momentum else None, _tensor(squares_P) if rule.adagrad else None)
+    old = State(_tensor(old_P), *slots)
+    new = State(*(None if t is None else torch.full_like(t, 7.0) for t in (old.parameters_P, *slots)))
+    if local:
+        return old, new, Own(_tensor(fetched_P - push_P), _tensor(fetched_P), None)
+    return old, new, Own(_tensor(fetched_P), None, _tensor(push_P))
+
+
+def _formulas(rule, old, own, staleness, minibatches):
+    """DESIGN.md's definitions, in float64."""
+
+    def double(tensor):
+        return None if tensor is None else tensor.numpy().astype(np.float64)
+
+    p, v, s = double(old.parameters_P), double(old.velocity_P), double(old.squares_P)
+    fetched = double(own.parameters_P if own.fetched_P is None else own.fetched_P)
+    d = fetched - double(own.parameters_P) if own.push_P is None else double(own.push_P)
+    plain, length = d, np.sqrt(d @ d) / np.sqrt(p @ p)
+    g = d / RATE
+    if rule.delay_compensation and staleness:
+        d = RATE * (g + rule.delay_compensation * g * g * (p - fetched))
+    if rule.projection and plain @ v < 0:
+        d = d - (plain @ v) / (v @ v) * v
+    scale = {None: 1 / minibatches}.get(rule.push_scale, rule.push_scale)
+    if s is not None:
+        s = s + d * d
+        d, scale = rule.adagrad / np.sqrt(s) * d, 1.0
+    d = scale * d * rule.decay**staleness / (max(1, staleness) if rule.staleness_rate else 1)
+    if v is not None:
+        v = d = rule.momentum * v + d
+    return p - d, v, s, length
+
+
+@pytest.mark.parametrize("staleness", [0, 3])
+@pytest.mark.parametrize(("rule", "local"), RULES)
+def test_the_step_is_that_of_the_formulas(rule, local, staleness):
+    old, new, own = _case(rule, local)
+    p, v, s, length = _formulas(rule, old, own, staleness, 4)
+    before = old.parameters_P.clone()
+    got = rule.step(old, new, own, staleness=staleness, minibatches=4, rate=RATE)
+    np.testing.assert_allclose(new.parameters_P, p, rtol=0, atol=2e-6)
+    if v is not None:
+        np.testing.assert_allclose(new.velocity_P, v, rtol=0, atol=1e-6)
+    if s is not None:
+        np.testing.assert_allclose(new.squares_P, s, rtol=1e-5)
+    assert got == pytest.approx(length, rel=1e-4)
+    assert torch.equal(old.parameters_P, before)
+    assert torch.equal(own.parameters_P, new.parameters_P)
+    if local:
+        assert torch.equal(own.fetched_P, new.parameters_P)
+    else:
+        assert not own.push_P.any()
+
+
+@pytest.mark.parametrize(("rule", "local"), RULES)
+def test_one_pass_is_the_same_as_pytorchs_operations(rule, local, monkeypatch):
+    results = []
+    for step in (rule_module._step_numba, step_torch):
+        monkeypatch.setattr(rule_module, "_step_numba", step)
+        old, new, own = _case(rule, local)
+        norms = rule.step(old, new, own, staleness=2, minibatches=3, rate=RATE)
+        results.append((norms, new, own))
+    (norm, new, own), (norm_torch, new_torch, own_torch) = results
+    assert norm == pytest.approx(norm_torch, rel=1e-5)
+    for name in ("parameters_P", "velocity_P", "squares_P"):
+        if getattr(new, name) is not None:
+            torch.testing.assert_close(getattr(new, name), getattr(new_torch, name), rtol=1e-5, atol=1e-6)
+    for name in ("parameters_P", "fetched_P", "push_P"):
+        if getattr(own, name) is not None:
+            torch.testing.assert_close(getattr(own, name), getattr(own_torch, name), rtol=1e-5, atol=1e-6)
+
+
+def test_projection_leaves_a_push_alone_that_agrees_and_needs_a_momentum():
+    rule = Rule(momentum=0.9, projection=True)
+    old, new, own = _case(rule, True)
+    old.velocity_P.copy_(own.push())
+    p, v, _, _ = _formulas(Rule(momentum=0.9), old, own, 0, 1)
+    rule.step(old, new, own, staleness=0, minibatches=1, rate=RATE)
+    np.testing.assert_allclose(new.velocity_P, v, rtol=0, atol=1e-6)
+
+    old, new, own = _case(rule, True)
+    against = own.push() - 2 * old.velocity_P
+    own.parameters_P.copy_(own.fetched_P - against)
+    assert against @ old.velocity_P < 0
+    rule.step(old, new, own, staleness=0, minibatches=1, rate=RATE)
+    kept = new.velocity_P - 0.9 * old.velocity_P
+    assert abs(float(kept @ old.velocity_P)) < 1e-4 * abs(float(against @ old.velocity_P))
+    old, new, own = _case(Rule(projection=True), True)
+    p, *_ = _formulas(Rule(), old, own, 0, 1)
+    Rule(projection=True).step(old, new, own, staleness=0, minibatches=1, rate=RATE)
+    np.testing.assert_allclose(new.parameters_P, p, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize(("rule", "local"), [RULES[0], RULES[4], RULES[6], RULES[8]])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3e38])
+@pytest.mark.parametrize("place", [0, 517, P - 1])
+def test_one_value_that_is_not_finite_shows_in_the_length(rule, local, value, place):
+    old, new, own = _case(rule, local)
+    (own.parameters_P if local else own.push_P)[place] = value
+    assert not np.isfinite(rule.step(old, new, own, staleness=2, minibatches=1, rate=RATE))
+
+
+def test_push_scales_by_name():
+    assert rule_of(AsgdConfig(), 5).push_scale == pytest.approx(0.2)
+    assert rule_of(AsgdConfig(push_scale="1/accumulated"), 5).scale(0, 3) == pytest.approx(1 / 3)
+    assert rule_of(AsgdConfig(push_scale=0.7), 5).scale(0, 3) == 0.7
+    assert Rule(1.0, staleness_rate=True).scale(0, 1) == Rule(1.0, staleness_rate=True).scale(1, 1) == 1
+    assert Rule(1.0, staleness_rate=True, decay=0.5).scale(4, 1) == 0.5**4 / 4
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_one_worker_that_always_syncs_is_torch_sgd_with_momentum(local):
+    config = AsgdConfig(sync_every=1, push_scale=1.0, momentum=0.9, local_updates=local, max_push=10)
+    world = Simulated(tiny.Build()(), config, Times((1.0,), 0.1), weight_decay=0.01)
+    batches = tiny.Batches()
+    world.load(world.snapshot().tensors | {"parameters": world.shards[0].push.own.vector_K.clone()})
+    for epoch in (1, 2):
+        list(world.epoch(epoch, tiny.waiting(batches), tiny.rate(0.1, epoch, batches)))
+
+    stock = tiny.model()
+    optimizer = torch.optim.SGD(stock.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+    for epoch in (1, 2):
+        for number in range(len(batches)):
+            inputs, targets = batches.draw(epoch, number)
+            optimizer.zero_grad()
+            tiny.loss(stock(inputs), targets)[0].backward()
+            optimizer.step()
+    ours = tiny.model()
+    torch.nn.utils.vector_to_parameters(
+        torch.cat([view.flatten() for view in world.shards[0].push.own.views]), ours.parameters()
+    )
+    for a, b in zip(ours.parameters(), stock.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert world.server.version == 24

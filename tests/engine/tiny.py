@@ -1,0 +1,158 @@
+"""A model, minibatches and a loss so small that an epoch takes milliseconds; importable by processes that are spawned.
+
+Axes: B minibatch, C classes.
+"""
+
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import speech3.engine
+from speech3.engine.world import Parts, Rate
+
+FRAMES = 16  # of a minibatch
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Random inputs whose class is the largest of them.
+
+    Attributes
+    ----------
+    pause_s
+        That a minibatch takes longer.
+    trouble
+        What happens in a shard's process at minibatch 5: ``raise`` or nothing.
+    """
+
+    minibatches: int = 12
+    pause_s: float = 0.0
+    trouble: str = ""
+
+    def __len__(self) -> int:
+        return self.minibatches
+
+    def draw(self, epoch: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.trouble and number == 5 and multiprocessing.parent_process():
+            raise ValueError("minibatch 5 is bewitched")
+        time.sleep(self.pause_s)
+        generator = torch.Generator().manual_seed(100 * epoch + number)
+        inputs = torch.randn(FRAMES, 5, generator=generator)
+        return inputs, inputs.argmax(1)
+
+
+def loss(outputs_BC: torch.Tensor, targets_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cross-entropy, and how many are right."""
+    return nn.functional.cross_entropy(outputs_BC, targets_B), (outputs_BC.argmax(1) == targets_B).sum()
+
+
+def model(dropout: float = 0.0, norm: bool = False) -> nn.Sequential:
+    """5 - 7 - 5, always the same one."""
+    torch.manual_seed(1)
+    between = [nn.BatchNorm1d(7)] if norm else []
+    return nn.Sequential(nn.Linear(5, 7), *between, nn.Tanh(), nn.Dropout(dropout), nn.Linear(7, 5))
+
+
+@dataclass(frozen=True)
+class Build:
+    """Makes the parts, in this process or another; a process's device is its argument."""
+
+    batches: Batches = Batches()
+    dropout: float = 0.0
+    norm: bool = False
+
+    def __call__(self, device: str = "cpu") -> Parts:
+        torch.set_num_threads(1)
+        return Parts(model(self.dropout, self.norm).to(device), self.batches, loss, seed=1)
+
+
+def waiting(batches: Batches) -> np.ndarray:
+    """States of an epoch of which nothing is done."""
+    return np.zeros(len(batches), np.int32)
+
+
+def rate(base: float, epoch: int, batches: Batches) -> Rate:
+    """A constant learning rate."""
+    return Rate(base, epoch, len(batches))
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing of the engine catches it."""
+
+
+ENGINE = str(Path(speech3.engine.__file__).parent)
+
+
+@contextmanager
+def killed_at(instruction: int) -> Iterator[Callable[[], int]]:
+    """Raise `Killed` at that bytecode instruction of the engine's own files, from 0; yields how many were run.
+
+    Locks that are context managers are released on the way out, as the kernel does for a dead process.
+    """
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal count
+        if not frame.f_code.co_filename.startswith(ENGINE):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            count += 1
+            if count > instruction:
+                sys.settrace(None)
+                raise Killed
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield lambda: count
+    except Killed:
+        pass
+    finally:
+        sys.settrace(before)
+
+
+def alive(pid: int) -> bool:
+    """Is there such a process, and is it more than a zombie?"""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def until(condition: Callable[[], Any], limit_s: float = 60.0) -> Any:
+    """Wait until it is true, and return that; a test hangs no longer than `limit_s`."""
+    end = time.monotonic() + limit_s
+    while not (value := condition()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.002)
+    return value
+
+
+def flocks(pids: set[int]) -> set[tuple[int, int]]:
+    """(pid, inode) of the advisory locks that these processes hold."""
+    rows = (line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" not in line)
+    return {(int(row[4]), int(row[5].rsplit(":", 1)[1])) for row in rows if row[1] == "FLOCK" and int(row[4]) in pids}
+
+
+def descriptors() -> list[str]:
+    """Where this process's open files point."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+        except FileNotFoundError:
+            continue
+    return found
