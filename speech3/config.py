@@ -4,6 +4,7 @@ A key that nobody knows is an error that names the file and the key. Presets are
 wherever a config is expected, a preset's name, a YAML file's path or the keys themselves may stand.
 """
 
+import math
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -153,6 +154,26 @@ class AsgdConfig(Config):
     delay_compensation: float = Field(0.0, ge=0, description="lambda of DC-ASGD; 0: none")
     max_push: float = Field(1.0, gt=0, description="a push longer than that share of the parameters is refused")
 
+    @model_validator(mode="after")
+    def _consistent(self) -> "AsgdConfig":
+        if self.max_distance < self.sync_every:
+            raise ValueError(
+                f"max_distance={self.max_distance} is below sync_every={self.sync_every}: a shard would have to wait "
+                f"before it may sync; set max_distance to at least sync_every"
+            )
+        if self.projection and not self.momentum:
+            raise ValueError(
+                "projection takes from a push what goes against the momentum: set momentum, too (0.5, say)"
+            )
+        if self.max_relative_distance is not None and not self.local_updates:
+            raise ValueError("max_relative_distance is that of a shard's own steps: it needs local_updates=true")
+        if self.max_staleness == 0 and (self.delay_compensation or self.staleness_rate or self.decay < 1):
+            raise ValueError(
+                "max_staleness=0 drops every stale push, so delay_compensation, staleness_rate and decay have none to "
+                "act on: raise max_staleness, or take them away"
+            )
+        return self
+
 
 class SimulationConfig(Config):
     """The virtual clock of the simulated world: times in seconds."""
@@ -165,6 +186,15 @@ class SimulationConfig(Config):
     failures: tuple[tuple[int, float], ...] = Field((), description="worker (from 0) and time at which it dies")
     restart_s: float = Field(5.0, ge=0, description="until a dead worker's successor is there")
     synchronous: bool = Field(False, description="workers average their gradients and step together, for comparison")
+
+    @model_validator(mode="after")
+    def _possible(self) -> "SimulationConfig":
+        times = self.compute_s if isinstance(self.compute_s, tuple) else (self.compute_s,)
+        if not all(seconds is None or 0 < seconds < math.inf for seconds in times):
+            raise ValueError(f"compute_s={self.compute_s}: the time of a minibatch must be above 0 seconds")
+        if any(worker < 0 or not 0 <= time < math.inf for worker, time in self.failures):
+            raise ValueError(f"failures={self.failures}: workers count from 0, times are seconds from 0")
+        return self
 
 
 class TrainingConfig(Config):
@@ -298,6 +328,8 @@ def _explain(cls: type[Config], fault: Any, source: Path | str) -> str:
     key = ".".join(str(part) for part in fault["loc"]) or "(whole file)"
     if fault["type"] == "extra_forbidden":
         return f"{source}: unknown key {key!r}; known here: {', '.join(_keys_at(cls, fault['loc'][:-1]))}"
+    if fault["type"] == "value_error" and isinstance(fault["input"], dict):  # several keys, which the message names
+        return f"{source}: {key}: {fault['ctx']['error']}"
     message = "Input should be a list, as in [0.9,1.1]" if fault["type"] == "tuple_type" else fault["msg"]
     return f"{source}: {key}: {message} (got {fault['input']!r})"
 

@@ -10,6 +10,8 @@ def command(
     conf: Annotated[Path, typer.Argument(help="YAML file with the keys data, hmm, model, training, seed.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="Changes to it: key=value.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; default: exp/NAME for NAME.yaml.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Short for training.workers=...")] = None,
+    world: Annotated[str | None, typer.Option(help="sgd, ddp, simulated or shared; training.world=...")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; short for training.device=...")] = None,
     init: Annotated[Path | None, typer.Option(metavar="CKPT", help="Begin with a trained model (directory).")] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Forget an earlier run in the same directory.")] = False,
@@ -21,18 +23,37 @@ def command(
     with, in my.yaml: `data: exp/frames` (the directory with train.frames and heldout.frames), `hmm: exp/tri`,
     `model: dnn_small` (a preset of conf/models, or the keys themselves), `training: sgd`.
 
+    On two cores: `speech3 train my.yaml --workers 2 --out exp/dnn2`
+
+    trains asynchronously (world shared: a process each, one server in shared memory), after one epoch of plain SGD
+    (training.asgd.warm_start). `--world ddp` is PyTorch's synchronous training, for comparison; `--world simulated
+    --workers 5` shows on one core what five would do. Keys of the engine: training.asgd.sync_every=3 and so on.
+
+    On GPUs: `speech3 train my.yaml --workers 4 --device cuda`
+
     Fine-tuning: `speech3 train my.yaml --init exp/dnn --out exp/tuned training.learning_rate=0.02`
 
     keeps all parameters if the senones of `hmm` are those of the model, else all but the output layer's.
     """
     from speech3.config import TrainConfig, load_config
+    from speech3.errors import Speech3Error
+    from speech3.io.progress import say
     from speech3.training import train
+    from speech3.training.worlds import with_workers
 
-    changes = (overrides or []) + ([f"training.device={device}"] if device else [])
+    if world == "cluster":
+        raise Speech3Error(
+            "--world cluster: training on several hosts is not there yet; --world shared takes all cores or GPUs of one"
+        )
+    given = {"world": world, "workers": workers, "device": device}
+    changes = (overrides or []) + [f"training.{key}={value}" for key, value in given.items() if value is not None]
     directory = out or Path("exp") / conf.stem
     config = load_config(TrainConfig, conf, changes)
     if init:
         config = config.model_copy(update={"init": str(init)})
+    if world is None and workers is not None and workers > 1 and config.training.world == "sgd":
+        config = with_workers(config, workers, world="shared")
+        say(f"--workers {workers}: world shared (choose another with --world)")
     about = train(config, directory, restart=restart)
     print(
         f"{directory}/model.safetensors: held-out frame accuracy {about['heldout_accuracy']:.2%} "

@@ -72,7 +72,7 @@ class Minibatches:
 
     def __len__(self) -> int:
         """Minibatches in an epoch."""
-        return max(1, (self.num_frames + self.minibatch // 2) // self.minibatch)
+        return num_minibatches(self.num_frames, self.minibatch)
 
     def draw(self, epoch: int, number: int) -> tuple[Tensor, Tensor]:
         """Minibatch `number` (from 0) of `epoch`: windows (B, W, F) float32 and senones (B,) int64."""
@@ -114,6 +114,11 @@ class Minibatches:
         except torch.OutOfMemoryError as error:  # another process was faster
             free_bytes = torch.cuda.mem_get_info(self.device)[0]
             raise no_room(self.packed, self.chunk_frames, self.device, free_bytes) from error
+
+
+def num_minibatches(num_frames: int, minibatch: int) -> int:
+    """How many minibatches of about `minibatch` frames an epoch has."""
+    return max(1, (num_frames + minibatch // 2) // minibatch)
 
 
 def _copies(device: torch.device) -> bool:
