@@ -18,6 +18,7 @@ from speech3.training.curves import Curve, Row, Table, make_table, read_curve
 
 _SHIFT_MS = 10.0  # of frames that came without features.yaml
 _NONE = "-"
+_PLAIN = ("sgd", "simulated")  # the worlds in which one worker is plain SGD
 _TIMES = "Minutes:seconds of training, warm start included, until held-out frame accuracy first reaches a per cent"
 _BRACKETS = ";\nin brackets the scaling efficiency in per cent, T_1 / (N T_N), with T_1 of one worker by plain SGD"
 _MINUTES = "min/10 h: minutes of training, all passes together, for each 10 hours of speech trained on"
@@ -120,7 +121,7 @@ def _error_rate(path: Path) -> tuple[str | None, float | None, str]:
 
 
 def compare_runs(paths: Sequence[Path]) -> Comparison:
-    """Compare run directories; the baseline is the first that trained with one worker in the world `sgd`.
+    """Compare run directories; the baseline is the first that trained one worker by plain SGD, really or simulated.
 
     Raises
     ------
@@ -141,7 +142,7 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
     if not runs:
         text = "".join(f"\n  {reason}" for reason in reasons)
         raise Speech3Error(f"no run to compare; name directories that speech3 train wrote:{text}")
-    first = next((run for run in runs if run.curve.workers == 1 and run.world == "sgd"), None)
+    first = next((run for run in runs if run.curve.workers == 1 and run.world in _PLAIN), None)
     runs = [*([first] if first else []), *(run for run in runs if run is not first)]
     table = make_table(first.curve if first else None, [run.curve for run in runs if run is not first])
     notes = [f"left out: {reason}" for reason in reasons] + [note for run in runs for note in run.notes]
@@ -152,7 +153,7 @@ def _cautions(runs: Sequence[Run], table: Table, baseline: Run | None) -> Iterat
     """Why some of the numbers say less than they seem to."""
     if baseline is None:
         fewest = min(runs, key=lambda run: run.curve.workers).curve.name
-        yield f"no run has one worker in the world sgd, so no efficiency; the accuracies are shares of {fewest}'s best"
+        yield f"no run is plain SGD on one worker, so no efficiency; the accuracies are shares of {fewest}'s best"
     for run in runs:
         if run.heldout != runs[0].heldout:
             yield f"{run.curve.name}: other held-out frames than {runs[0].curve.name}'s, so accuracies do not compare"

@@ -117,7 +117,7 @@ def test_without_one_worker_there_is_no_efficiency(three: list[Path]) -> None:
     assert all(run["efficiency"] == [None] * 3 for run in as_json(comparison)["runs"])
     text = comparison_text(comparison)
     assert "(" not in text.splitlines()[1]
-    assert "no run has one worker in the world sgd, so no efficiency" in text
+    assert "no run is plain SGD on one worker, so no efficiency" in text
     assert "brackets" not in text
 
 
