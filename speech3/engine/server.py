@@ -12,6 +12,7 @@ minibatches are used.
 Axes: K values of a model, P of them parameters, J minibatches of a push.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -139,7 +140,7 @@ class Server:
         length = self.rule.step(
             old.state, new.state, own, staleness=staleness, minibatches=len(push.numbers), rate=push.rate
         )
-        if not length <= self.max_push:  # NaN is not, either
+        if not (math.isfinite(length) and length <= self.max_push):
             return REFUSED
         new.vector_K[push.own.num_parameters :].copy_(push.own.buffers)
         self._publish(push, staleness)

@@ -1,0 +1,209 @@
+"""The queue of minibatches; and shards in any interleaving, with deaths at any instruction: the accounting adds up."""
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import Killed, killed_at
+from torch import nn
+
+from speech3.config import AsgdConfig
+from speech3.engine.assembly import begin_epoch, epoch_progress, make_server, sizes_of
+from speech3.engine.board import private_board
+from speech3.engine.pool import Pool
+from speech3.engine.shard import Compute, Draw, Shard, Sync
+from speech3.engine.world import REFUSED, STALE, USED, WAITING, Parts
+
+
+def _pool(states=(0,) * 6):
+    pool = Pool(np.zeros(len(states), np.int32), np.zeros(1, np.int64), nullcontext())
+    pool.fill(np.array(states, np.int32))
+    return pool
+
+
+def test_each_minibatch_is_drawn_once():
+    pool = _pool()
+    assert [pool.draw(shard) for shard in (0, 1, 0, 2, 1, 0, 0, 1)] == [0, 1, 2, 3, 4, 5, None, None]
+    assert pool.states_M.tolist() == [1, 2, 1, 3, 2, 1]
+    assert not pool.finished
+
+
+def test_only_what_waits_is_drawn():
+    pool = _pool((USED, 0, STALE, REFUSED, 0, USED))
+    assert [pool.draw(0), pool.draw(0), pool.draw(0)] == [1, 4, None]
+    pool.mark([1, 4], USED)
+    assert pool.finished and pool.counts() == {USED: 4, STALE: 1, REFUSED: 1}
+    assert not _pool((USED, 0)).finished
+    nothing = _pool((USED, STALE))
+    assert nothing.draw(0) is None and nothing.finished
+
+
+def test_what_a_dead_shard_had_out_waits_again():
+    pool = _pool()
+    for shard in (0, 1, 0, 1, 1, 1):
+        pool.draw(shard)
+    pool.mark([1], USED)
+    assert pool.draw(0) is None
+    assert pool.give_back(1) == 3 and pool.give_back(1) == 0
+    assert pool.states_M.tolist() == [1, USED, 1, WAITING, WAITING, WAITING]
+    assert [pool.draw(0) for _ in range(4)] == [3, 4, 5, None]
+    assert pool.give_back(0) == 5
+    assert [pool.draw(2) for _ in range(6)] == [0, 2, 3, 4, 5, None]
+
+
+def test_a_shard_killed_at_any_instruction_of_a_draw_loses_nothing():
+    with killed_at(10**9) as run:
+        _pool((USED, USED, 0, 0)).draw(0)
+    for instruction in range(run()):
+        pool = _pool((USED, USED, 0, 0))
+        with killed_at(instruction):
+            pool.draw(0)
+        assert pool.give_back(0) in (0, 1)
+        assert [pool.draw(1) for _ in range(3)] == [2, 3, None]
+
+
+M = 10
+
+
+class _Light(Shard):
+    """A shard whose minibatches cost nothing: number n takes one from parameter n."""
+
+    def compute(self, epoch, number, rate):
+        push = self.push
+        push.numbers.append(number)
+        push.frames += number + 1
+        push.loss_sum += 0.5
+        push.correct += 1
+        push.rate = 0.1
+        if number == self.bad:
+            push.finite = False
+        elif self.accumulated is None:
+            push.own.parameters_P[number] -= 1
+        else:
+            push.push_P[number] += 1
+
+
+class _Host:
+    """Shards that are driven as `shared.py` does, one want at a time in whatever order; and the coordinator."""
+
+    def __init__(self, config, workers, bad):
+        def shard():
+            light = _Light(Parts(nn.Linear(M, 1, bias=False), range(M), tiny.loss, 1), config)
+            light.bad = bad
+            return light
+
+        self.new, self.holder = shard, None
+        self.shards = [shard() for _ in range(workers)]
+        own = self.shards[0].push.own
+        self.board = private_board(sizes_of(own, config, workers, M))
+        self.server = make_server(self.board, config, workers, own.num_parameters, nullcontext())
+        self.server.buffers[0].vector_K.fill_(50.0)
+        self.before = begin_epoch(self.server, np.zeros(M, np.int32))
+        self.loops = [shard.run() for shard in self.shards]
+        self.wants = [None] * workers
+        self.answers = [None] * workers
+        self.returned = self.deaths = 0
+
+    def move(self, worker, dies_at):
+        """Let a shard do the next thing; `dies_at`: after so many instructions."""
+        if dies_at is None:
+            self._move(worker)
+            return
+        try:
+            with killed_at(dies_at):
+                self._move(worker)
+        except StopIteration:
+            pass
+        self.deaths += 1
+        if self.holder == worker:
+            self.holder = None
+        self.server.settle()
+        self.returned += self.server.pool.give_back(worker)
+        self.shards[worker] = self.new()
+        self.loops[worker], self.wants[worker] = self.shards[worker].run(), None
+        self.answers[worker] = None
+
+    def _move(self, worker):
+        want = self.wants[worker]
+        if want is None:
+            if self.loops[worker] is None:  # rests
+                if self.board.cursor[0] < M:
+                    self.loops[worker] = self.shards[worker].run()
+                return
+            answer, self.answers[worker] = self.answers[worker], None
+            try:
+                self.wants[worker] = self.loops[worker].send(answer)
+            except StopIteration:
+                self.loops[worker] = None
+            return
+        match want:
+            case Draw():
+                self.answers[worker] = self.server.pool.draw(worker)
+            case Compute(number):
+                self.shards[worker].compute(1, number, None)
+            case Sync(wait):
+                if self.holder is None:
+                    self.holder = worker  # syncs at its next move, the lock in hand
+                    return
+                if self.holder == worker:
+                    self.server.sync(self.shards[worker].push)
+                    self.holder, self.answers[worker] = None, True
+                elif wait:
+                    return
+                else:
+                    self.answers[worker] = False
+        self.wants[worker] = None
+
+
+CONFIGS = [
+    AsgdConfig(sync_every=1, push_scale=1.0, max_push=100),
+    AsgdConfig(sync_every=2, max_distance=3, push_scale=1.0, max_push=100, max_staleness=1),
+    AsgdConfig(sync_every=3, max_distance=3, push_scale=1.0, max_push=100, local_updates=False, max_staleness=0),
+]
+MOVES = st.lists(st.tuples(st.integers(0, 2), st.none() | st.none() | st.none() | st.integers(0, 700)), min_size=50, max_size=150)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(moves=MOVES, config=st.sampled_from(CONFIGS), workers=st.integers(1, 3), bad=st.sampled_from([-1, 3]))
+def test_in_any_interleaving_with_any_deaths_the_accounting_adds_up(moves, config, workers, bad):
+    host = _Host(config, workers, bad)
+    version = 0
+    endless = [(worker, None) for worker in range(workers)] * 300
+    for worker, dies_at in moves + endless:
+        host.move(worker % workers, dies_at)
+        assert version <= host.server.version <= version + 1
+        version = host.server.version
+        out = host.board.states_M > 0
+        assert out.sum() <= workers * max(config.max_distance, config.sync_every)
+        if host.server.pool.finished and not any(host.loops):
+            break
+    assert host.server.pool.finished
+    states_M = host.board.states_M
+    used = states_M == USED
+    done = epoch_progress(host.server, host.before, seconds=0, returned=0, restarts=0)
+    assert (states_M < 0).all() and done.used + done.stale + done.refused == M
+    assert done.used == used.sum() and (config.max_staleness is not None or done.stale == 0)
+    assert done.versions == sum(done.staleness) == host.server.version
+    assert done.frames == (np.flatnonzero(used) + 1).sum()
+    assert done.correct == done.used and done.loss_sum == 0.5 * done.used
+    assert host.returned <= host.deaths * max(config.max_distance, config.sync_every)
+    # Each used minibatch is in the model once, no other at all.
+    published = host.server.buffers[host.server.version % 2].state.parameters_P
+    assert published[:M].tolist() == np.where(used, 49.0, 50.0).tolist()
+    assert done.refused >= (bad >= 0)
+
+
+def test_the_harness_kills():
+    host = _Host(CONFIGS[0], 1, -1)
+    host.move(0, None)
+    host.move(0, None)
+    assert host.holder == 0
+    host.move(0, 20)
+    assert (host.deaths, host.holder, host.server.version) == (1, None, 0)
+    with pytest.raises(Killed):
+        raise Killed
+    assert torch.equal(host.server.buffers[0].vector_K[:M], torch.full((M,), 50.0))

@@ -1,0 +1,252 @@
+"""The passive server: publishing, dropping, refusing; and a shard that dies at any instruction.
+
+Axes: P parameters.
+"""
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+from tiny import Killed, killed_at
+
+from speech3.engine.assembly import begin_epoch, buffers_on_cpu, epoch_progress
+from speech3.engine.board import Sizes, private_board
+from speech3.engine.flat import Flat
+from speech3.engine.pool import Pool
+from speech3.engine.rule import Rule
+from speech3.engine.server import Push, Server
+from speech3.engine.world import REFUSED, STALE, USED, WAITING
+
+M, P, BUFFERS = 8, 16, 3  # parameter n falls by one when minibatch n is used; buffer 0 holds the last one's number
+
+
+class _Bench:
+    """A server, and shards that are pushes without a model."""
+
+    def __init__(self, rule=None, max_staleness=None, max_push=10.0, local=False):
+        self.rule, self.local = rule or Rule(), local
+        slots = (P if self.rule.momentum else 0, P if self.rule.adagrad else 0)
+        self.board = private_board(Sizes(M, 2, 4, P + BUFFERS, *slots))
+        self.buffers = buffers_on_cpu(self.board, P)
+        self.buffers[0].vector_K[:P] = 100.0
+        pool = Pool(self.board.states_M, self.board.cursor, nullcontext())
+        self.server = Server(self.board, pool, self.buffers, self.rule, max_staleness=max_staleness, max_push=max_push)
+        self.before = begin_epoch(self.server, np.zeros(M, np.int32))
+        self.shards = [self.push(), self.push()]
+
+    def push(self):
+        own = Flat(torch.full((P + BUFFERS,), -1.0), (), P)
+        push = Push(own, torch.zeros(P) if self.local else None, None if self.local else torch.zeros(P))
+        self.server.sync(push)
+        return push
+
+    def draw(self, shard, value=1.0):
+        """Draw a minibatch for a shard, and let it compute."""
+        number, push = self.server.pool.draw(shard), self.shards[shard]
+        push.numbers.append(number)
+        push.frames, push.loss_sum, push.correct = push.frames + number + 1, push.loss_sum + 0.5, push.correct + 1
+        if self.local:
+            push.own.parameters_P[number] -= value
+        else:
+            push.push_P[number] += value
+        push.own.buffers[0] = number
+        return number
+
+    def sync(self, shard):
+        return self.server.sync(self.shards[shard])
+
+    def published(self):
+        return self.buffers[self.server.version % 2].vector_K
+
+    def state(self):
+        """All that is published, as bytes."""
+        index = self.server.version % 2
+        board = self.board
+        arrays = (board.state_2K, board.velocity_2P, board.squares_2P, board.totals_2, board.staleness_2)
+        return tuple(array[index].tobytes() for array in arrays)
+
+    def progress(self):
+        return epoch_progress(self.server, self.before, seconds=0.0, returned=0, restarts=0)
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_a_push_is_published_whole_and_its_shard_has_the_newest(local):
+    bench = _Bench(local=local)
+    assert bench.server.version == 0 and torch.equal(bench.shards[0].own.vector_K, bench.published())
+    first, second = bench.draw(0), bench.draw(0)
+    other = bench.draw(1)
+    assert (first, second, other) == (0, 1, 2)
+    assert bench.board.states_M.tolist() == [1, 1, 2, 0, 0, 0, 0, 0]
+    assert bench.sync(0) == USED
+    assert bench.server.version == 1
+    assert bench.published().tolist() == [99.0, 99.0] + [100.0] * 14 + [1.0, 0.0, 0.0]
+    assert torch.equal(bench.shards[0].own.vector_K, bench.published())
+    assert (bench.shards[0].numbers, bench.shards[0].version, bench.shards[0].frames) == ([], 1, 0)
+    assert bench.board.states_M.tolist() == [USED, USED, 2, 0, 0, 0, 0, 0]
+    assert bench.sync(1) == USED  # its staleness is one
+    assert bench.published()[:3].tolist() == [99.0] * 3 and bench.published()[P] == 2
+    done = bench.progress()
+    assert (done.used, done.versions, done.staleness) == (3, 2, (1, 1))
+    assert (done.frames, done.loss_sum, done.correct) == (1 + 2 + 3, 1.5, 3)
+    assert bench.sync(1) == USED and bench.server.version == 2  # nothing to push: fetches
+
+
+def test_a_stale_push_is_dropped_and_its_shard_begins_again_from_the_newest():
+    bench = _Bench(max_staleness=1)
+    bench.draw(1)
+    for _ in range(2):
+        bench.draw(0)
+        assert bench.sync(0) == USED
+    before = bench.state()
+    assert bench.sync(1) == STALE
+    assert (bench.state(), bench.server.version) == (before, 2)
+    assert bench.shards[1].version == 2 and torch.equal(bench.shards[1].own.vector_K, bench.published())
+    assert not bench.shards[1].push_P.any()
+    assert bench.board.states_M.tolist() == [STALE, USED, USED, 0, 0, 0, 0, 0]
+    bench.draw(1)
+    bench.draw(0)
+    assert bench.sync(0) == bench.sync(1) == USED  # a staleness of one may be
+    done = bench.progress()
+    assert (done.used, done.stale, done.versions, done.staleness) == (4, 1, 4, (3, 1))
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e30, 5000.0])
+def test_a_push_that_is_not_finite_or_explodes_changes_nothing(value, local):
+    bench = _Bench(Rule(momentum=0.5), local=local)
+    bench.draw(0)
+    bench.sync(0)
+    before = bench.state()
+    bench.draw(0)
+    bench.draw(1, value)
+    assert bench.sync(1) == REFUSED
+    assert (bench.state(), bench.server.version) == (before, 1)
+    assert torch.equal(bench.shards[1].own.vector_K, bench.published())
+    slot_P = bench.shards[1].fetched_P if local else bench.shards[1].push_P
+    assert torch.equal(slot_P, bench.published()[:P] if local else torch.zeros(P))
+    assert bench.board.states_M.tolist() == [USED, 1, REFUSED, 0, 0, 0, 0, 0]
+    assert bench.sync(0) == USED
+    # What was refused is in no slot either: v = 0.5 * 1 for the first minibatch, and 1 for the second.
+    assert bench.published()[:3].tolist() == [98.5, 99.0, 100.0]
+    assert (bench.progress().refused, bench.progress().used) == (1, 2)
+
+
+def test_an_infinite_push_is_refused_even_without_a_limit():
+    bench = _Bench(max_push=float("inf"))
+    bench.draw(0, float("inf"))
+    assert bench.sync(0) == REFUSED
+
+
+def test_a_loss_that_was_not_finite_is_refused():
+    bench = _Bench()
+    bench.draw(0)
+    bench.shards[0].finite = False
+    assert bench.sync(0) == REFUSED and bench.server.version == 0
+    assert bench.shards[0].finite
+
+
+def test_staleness_beyond_the_last_bin_counts_there():
+    bench = _Bench()
+    bench.draw(0)
+    bench.board.version[0] = 200
+    assert bench.sync(0) == USED
+    assert np.flatnonzero(bench.board.staleness_2[201 % 2]).tolist() == [63]
+
+
+def _prepare(kind, local):
+    """Shard 1 was here before; shard 0 has two minibatches and wants to sync."""
+    rule = Rule(momentum=0.5) if kind == "momentum" else Rule()
+    bench = _Bench(rule, max_staleness=0 if kind == "stale" else None, local=local)
+    bench.draw(0, 1e30 if kind == "refused" else 1.0)
+    bench.draw(1)
+    bench.sync(1)
+    bench.draw(0)
+    return bench
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize(("kind", "outcome"), [("momentum", USED), ("stale", STALE), ("refused", REFUSED)])
+def test_a_shard_killed_at_any_instruction_of_a_sync_harms_nothing(kind, outcome, local):
+    whole = _prepare(kind, local)
+    before = whole.state()
+    with killed_at(10**9) as run:
+        assert whole.sync(0) == outcome
+    after = whole.state()
+    assert (after != before) == (outcome == USED)
+    instructions = run()
+    assert instructions > 100
+    met = set()
+    for instruction in range(instructions + 1):
+        bench = _prepare(kind, local)
+        with killed_at(instruction):
+            bench.sync(0)
+        # What is published is the state from before or from after, to the last bit but for the time in it.
+        version, state = bench.server.version, bench.state()
+        assert version in (1, 2) if outcome == USED else version == 1
+        assert state[:3] == (after if version == 2 else before)[:3]
+        # The coordinator's part.
+        bench.server.settle()
+        returned = bench.server.pool.give_back(0)
+        states = bench.board.states_M.tolist()
+        ended = [states[0], states[2]]
+        assert states[1] == USED and states[3:] == [WAITING] * 5
+        assert set(ended) <= ({USED} if version == 2 else {WAITING, outcome} - {USED})
+        assert returned == ended.count(WAITING)
+        met.add((version, returned))
+        # Others go on; at the end each minibatch that is not dropped is in the model exactly once.
+        push = bench.shards[0] = bench.push()
+        assert torch.equal(push.own.vector_K, bench.published())
+        for shard in (0, 1) * M:
+            if bench.board.cursor[0] < M and WAITING in bench.board.states_M:
+                bench.draw(shard)
+                bench.sync(shard)
+        bench.server.pool.draw(0)
+        assert bench.server.pool.finished
+        used = bench.board.states_M == USED
+        done = bench.progress()
+        assert done.used + done.stale + done.refused == M
+        assert done.frames == sum(np.flatnonzero(used) + 1)
+        assert done.loss_sum == 0.5 * done.used and done.correct == done.used
+        assert sum(done.staleness) == done.versions
+        if kind != "momentum":
+            assert bench.published()[:M].tolist() == np.where(used, 99.0, 100.0).tolist()
+    if outcome == USED:
+        assert met == {(1, 2), (2, 0)}
+    else:
+        assert met == {(1, 2), (1, 1), (1, 0)}
+
+
+def test_a_shard_killed_inside_the_step_leaves_what_is_published(monkeypatch):
+    """The step is compiled, so the instructions of the test above skip it: here it dies half-way."""
+    bench = _prepare("momentum", True)
+    before = bench.state()
+
+    def half(rule, old, new, own, **_):
+        for tensor in (new.parameters_P, new.velocity_P, own.parameters_P, own.fetched_P):
+            tensor[: P // 2] = 12345.0
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Rule, "step", half)
+        with pytest.raises(Killed):
+            bench.sync(0)
+    assert bench.state() == before and bench.server.version == 1
+    assert bench.server.pool.give_back(0) == 2
+    bench.shards[0] = bench.push()
+    bench.draw(0), bench.draw(0)
+    assert bench.sync(0) == USED
+    assert bench.published()[:3].tolist() == [99.0, 98.5, 99.0]
+
+
+def test_who_published_and_died_is_settled_by_the_next():
+    bench = _Bench()
+    bench.draw(0)
+    bench.draw(1)
+    bench.server.settle = lambda: None  # dies before
+    bench.sync(0)
+    del bench.server.settle
+    assert bench.board.states_M[0] == 1 and bench.server.version == 1
+    assert bench.sync(1) == USED
+    assert bench.board.states_M[:2].tolist() == [USED, USED]
+    assert bench.server.pool.give_back(0) == 0
