@@ -16,7 +16,6 @@ import torch
 
 import speech3
 from speech3.config import TrainConfig
-from speech3.engine.sgd import OneWorker
 from speech3.engine.world import USED, Progress, Snapshot, World
 from speech3.errors import Speech3Error
 from speech3.frames.minibatches import num_minibatches
@@ -35,7 +34,7 @@ from speech3.training.records import epoch_record, epoch_words, place
 from speech3.training.rundir import RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance, rate_of
 from speech3.training.tensorboard import open_writer
-from speech3.training.worlds import asynchronous, check_epoch, check_workers, open_world
+from speech3.training.worlds import asynchronous, check_epoch, check_workers, open_worlds
 
 _NOT_COMPUTED = {"device", "keep_checkpoints", "checkpoint_s"}  # may change between the two halves of a resumed run
 _HELDOUT_FRAMES = 1024
@@ -170,14 +169,14 @@ class _Run:
         resumed = directory.newest()
         if resumed:
             use(resumed[2])  # the other library rounds differently
-        parts = make_parts(config, packed["train"], device)
-        self.model = parts.model
+        self.one, self.world = open_worlds(
+            config, directory.path, lambda: make_parts(config, packed["train"], device), BuildParts(config, product())
+        )
+        self.model = self.one.parts.model
         self.begun_with = init.put_into(self.model) if init and not resumed else {}
-        self.one = OneWorker(parts, momentum=training.momentum, weight_decay=training.weight_decay)
         self.heldout = minibatches(config, packed["heldout"], device, None)
-        self.epoch_minibatches = len(parts.source)
+        self.epoch_minibatches = len(self.one.parts.source)
         self.warm_minibatches = round(_warm_start(config, init) * self.epoch_minibatches)
-        self.world = self._open_world(device)
         self.best: dict[str, np.ndarray] = {}
         self.standing = Standing(Schedule(training.learning_rate))
         self.states_M = np.zeros(self.epoch_minibatches, np.int32)
@@ -189,12 +188,6 @@ class _Run:
         self.board = open_writer(directory.path, self.standing.frames, self.standing.seconds)
         if init and not resumed:
             self._look_before(init)
-
-    def _open_world(self, device: torch.device) -> World | None:
-        build = BuildParts(self.config, product())
-        return open_world(
-            self.config, self.directory.times, lambda: make_parts(self.config, self.packed["train"], device), build
-        )
 
     def epoch(self, interrupt: Interrupt) -> None:
         """The rest of the epoch, its held-out accuracy, the schedule's next rate, a checkpoint."""

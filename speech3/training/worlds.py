@@ -1,11 +1,13 @@
 """From a config to the world that trains it, and what a world cannot have: workers without a core or a GPU."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from speech3.config import SimulationConfig, TrainConfig
+from speech3.engine.sgd import OneWorker
 from speech3.engine.simulate import Simulated, Times, measure
 from speech3.engine.synchronous import Synchronous
 from speech3.engine.world import Parts, World
@@ -79,41 +81,42 @@ def check_epoch(config: TrainConfig, minibatches: int, warm_start: float) -> Non
         )
 
 
-def open_world(
-    config: TrainConfig, times: Path, parts: Callable[[], Parts], build: BuildParts
-) -> World | None:  # fmt: skip
-    """The world of `config`; none for plain SGD, which every run has anyhow.
+def open_worlds(
+    config: TrainConfig, directory: Path, parts: Callable[[], Parts], build: BuildParts
+) -> tuple[OneWorker, World | None]:
+    """The world of one worker, which does the warm start and all of plain SGD, and the world of `config` besides.
 
     Parameters
     ----------
-    times
-        File in which measured times are kept, so that a resumed simulation goes on with them.
+    directory
+        Of the run: measured times are kept there, so a resumed simulation goes on with them.
     parts
         Makes a worker's parts in this process.
     """
     training = config.training
+    steps = {"momentum": training.momentum, "weight_decay": training.weight_decay}
     match training.world:
         case "sgd":
-            return None
+            return OneWorker(parts(), **steps), None
         case "simulated":
-            clock = _times(config, times, parts)
+            times = _times(config, directory / "simulation.json", parts)
+            alone = Synchronous(parts(), replace(times, compute_s=times.compute_s[:1]), **steps)
             if training.simulation.synchronous:
-                return Synchronous(
-                    parts(), clock, momentum=training.momentum, weight_decay=training.weight_decay
-                )  # fmt: skip
-            return Simulated(parts(), training.asgd, clock, weight_decay=training.weight_decay)
+                return alone, Synchronous(parts(), times, **steps)
+            return alone, Simulated(parts(), training.asgd, times, weight_decay=training.weight_decay)
         case "shared":
             from speech3.engine.shared import Shared
 
-            return Shared(
+            return OneWorker(parts(), **steps), Shared(
                 build, parts(), training.asgd, workers=training.workers, device=training.device,
                 weight_decay=training.weight_decay,
             )  # fmt: skip
         case "ddp":
             from speech3.engine.ddp import Ddp
 
-            return Ddp(build, parts(), workers=training.workers, device=training.device,
-                       momentum=training.momentum, weight_decay=training.weight_decay)  # fmt: skip
+            return OneWorker(parts(), **steps), Ddp(
+                build, parts(), workers=training.workers, device=training.device, **steps
+            )
 
 
 def _times(config: TrainConfig, path: Path, parts: Callable[[], Parts]) -> Times:
