@@ -1,0 +1,172 @@
+"""`speech3 train --workers --world`, and engine settings that cannot be: one line that names the key, nothing begun."""
+
+import re
+
+import numpy as np
+import pytest
+import typer
+import typer.testing
+import yaml
+
+from speech3.errors import Speech3Error
+from speech3.frames.packed import pack
+from speech3.hmm.model import PdfsOnly
+from speech3.io.atomic import read_json, write_json
+from speech3.io.parallel import available_jobs
+from speech3.io.progress import read_metrics
+
+SENONES, DIM, MINIBATCHES = 4, 3, 12
+CORES = available_jobs()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A config `my.yaml` with frames that make 12 minibatches an epoch."""
+    home, rng = tmp_path_factory.mktemp("home"), np.random.default_rng(0)
+    for name, count in (("train", 12), ("heldout", 2)):
+        labels = {f"{name}{i}": rng.integers(0, SENONES, 32).astype(np.int32) for i in range(count)}
+        feats = {u: (x[:, None] + rng.normal(0, 0.2, (32, DIM))).astype(np.float32) for u, x in labels.items()}
+        pack(home / "frames" / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info={})
+    PdfsOnly(SENONES, "made by hand").save(home / "hmm")
+    config = {"data": str(home / "frames"), "hmm": str(home / "hmm"), "model": {"layers": 1, "width": 8},
+              "training": {"minibatch": 32, "max_epochs": 2}}  # fmt: skip
+    (home / "my.yaml").write_text(yaml.safe_dump(config))
+    return home
+
+
+def _run(home, out, *options):
+    from speech3.cli.train import command
+
+    app = typer.Typer()
+    app.command()(command)
+    return typer.testing.CliRunner().invoke(app, [str(home / "my.yaml"), "--out", str(out), *options])
+
+
+def _refused(home, out, *options):
+    """What is said; no traceback, and nothing of a run is left."""
+    result = _run(home, out, *options)
+    assert isinstance(result.exception, Speech3Error), result.output
+    assert not out.exists()
+    return str(result.exception)
+
+
+SIMULATED = ("--world", "simulated", "training.simulation.compute_s=0.01", "training.simulation.sync_s=0.001")
+
+
+def test_the_virtual_world(home, tmp_path):
+    result = _run(home, tmp_path / "out", "--workers", "3", *SIMULATED)
+    assert result.exit_code == 0, result.exception
+    records = read_metrics(tmp_path / "out" / "metrics.jsonl")
+    assert records[-1]["world"] == "simulated" and records[-1]["workers"] == 3
+    # 12 minibatches of plain SGD are on the real clock; three workers then need at least 4 minibatches each.
+    assert records[1]["seconds"] - records[0]["seconds"] >= 0.04
+    assert len(records[1]["shards"]) == 3
+
+
+def test_two_workers_without_a_world_share_one_server(home, tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr("speech3.training.train", lambda config, out, restart: asked.append(config) or 1 / 0)
+    for options in (["--workers", "2"], ["--workers", "2", "--world", "sgd"], ["--workers", "1"],
+                    ["--workers", "2", "training.world=ddp"], ["--world", "shared"]):  # fmt: skip
+        assert isinstance(_run(home, tmp_path / "out", *options).exception, ZeroDivisionError)
+    worlds = [(config.training.world, config.training.workers) for config in asked]
+    assert worlds == [("shared", 2), ("sgd", 2), ("sgd", 1), ("ddp", 2), ("shared", 1)]
+
+
+def test_the_chosen_world_is_said(home, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr("speech3.io.progress.say", said.append)
+    monkeypatch.setattr("speech3.training.train", lambda config, out, restart: 1 / 0)
+    _run(home, tmp_path / "out", "--workers", "2")
+    assert said == ["--workers 2: world shared (choose another with --world)"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--world", "cluster"], r"--world cluster: .*not there yet; --world shared"),
+        (["--world", "horovod"], r"training\.world: Input should be .*'shared'.*'horovod'"),
+        (["--workers", "0"], r"training\.workers: .*greater than or equal to 1"),
+        (["--workers", "2", "--world", "sgd"], r"training\.workers=2: world sgd has one; choose shared"),
+        (["--workers", str(CORES + 1)], rf"training\.workers={CORES + 1}: this machine has {CORES} cores.*simulated"),
+        (["--workers", str(CORES + 1), "--world", "ddp"], rf"training\.workers={CORES + 1}: .*{CORES} cores"),
+        (["--workers", "2", "--device", "cuda:77"], r"device 'cuda:77': this machine offers PyTorch \d+ CUDA devices"),
+        (["--world", "shared", "training.asgd.sync_every=4", "training.asgd.max_distance=3"],
+         r"training\.asgd: max_distance=3 is below sync_every=4: .*set max_distance"),
+        (["--world", "shared", "training.asgd.projection=true"], r"training\.asgd: projection .*set momentum"),
+        (["--world", "shared", "training.asgd.local_updates=false", "training.asgd.max_relative_distance=0.1"],
+         r"training\.asgd: max_relative_distance .*local_updates=true"),
+        (["--world", "shared", "training.asgd.delay_compensation=0.04", "training.asgd.max_staleness=0"],
+         r"training\.asgd: max_staleness=0 drops every stale push.*delay_compensation"),
+        ([*SIMULATED, "training.asgd.sync_every=13", "training.asgd.max_distance=13"],
+         r"training\.asgd\.sync_every=13: an epoch has only 12 minibatches of 32 frames.*training\.minibatch"),
+        (["--world", "shared", "training.asgd.sync_every=13", "training.asgd.max_distance=13"], "only 12 minibatches"),
+        (["--world", "shared", "training.asgd.warm_start=2"],
+         r"training\.asgd\.warm_start=2: .*training\.max_epochs=2.*world shared; shorten it"),
+        ([*SIMULATED, "training.asgd.warm_start=5"], r"training\.asgd\.warm_start=5: .*world simulated"),
+        ([*SIMULATED, "--workers", "3", "training.simulation.compute_s=[0.1,0.2]"],
+         r"training\.simulation\.compute_s: 2 times for training\.workers=3; give one for all"),
+        ([*SIMULATED, "--workers", "2", "training.simulation.compute_s=[0.1,0]"],
+         r"training\.simulation: compute_s=\(0\.1, 0\.0\): .*above 0 seconds"),
+        ([*SIMULATED, "training.simulation.compute_s=-1"], r"training\.simulation: compute_s=-1\.0: .*above 0 seconds"),
+        ([*SIMULATED, "training.simulation.sync_s=-1"], r"training\.simulation\.sync_s: .*greater than or equal to 0"),
+        ([*SIMULATED, "--workers", "2", "training.simulation.failures=[[2,0.1]]"],
+         r"training\.simulation\.failures: no worker 2 of 2; they count from 0"),
+        ([*SIMULATED, "training.simulation.failures=[[-1,0.1]]"], r"training\.simulation: failures=.*count from 0"),
+        ([*SIMULATED, "training.asgd.push_scale=1/shards"], r"training\.asgd\.push_scale.*'1/workers'"),
+    ],
+)  # fmt: skip
+def test_refused(home, tmp_path, options, words):
+    assert re.search(words, _refused(home, tmp_path / "out", *options), re.DOTALL)
+
+
+def test_a_run_of_plain_sgd_is_no_run_of_two_shards(home, tmp_path):
+    out = tmp_path / "out"
+    assert _run(home, out).exit_code == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    result = _run(home, out, "--workers", "2")
+    assert isinstance(result.exception, Speech3Error)
+    changes = (
+        r"training\.workers 1 there, 2 now, training\.world sgd there, shared now\); give another --out, or --restart"
+    )
+    assert re.search(changes, str(result.exception))
+    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def test_what_left_nothing_does_not_bar_the_next(home, tmp_path):
+    """A run that ended before its first checkpoint, here because it diverged, may be begun again with other keys."""
+    out = tmp_path / "out"
+    result = _run(home, out, "training.learning_rate=1e30")
+    assert isinstance(result.exception, Speech3Error) and "training.learning_rate" in str(result.exception)
+    assert (out / "run.json").exists() and not list(out.glob("checkpoints/*"))
+    assert _run(home, out, "training.learning_rate=0.1").exit_code == 0
+    assert read_json(out / "run.json")["training"]["learning_rate"] == 0.1
+
+
+def test_another_models_checkpoint_is_refused_and_kept(home, tmp_path):
+    def copied(*options):
+        """A run whose checkpoints were put in the place of another's that was not finished."""
+        (mine / "model.safetensors").unlink()
+        for path in (mine / "checkpoints").iterdir():
+            path.write_bytes(checkpoint)
+        return _run(home, mine, *options)
+
+    assert _run(home, tmp_path / "theirs", "model.width=16").exit_code == 0
+    checkpoint = max((tmp_path / "theirs" / "checkpoints").iterdir()).read_bytes()
+    mine = tmp_path / "mine"
+    assert _run(home, mine).exit_code == 0
+    result = copied()
+    assert isinstance(result.exception, Speech3Error)
+    assert re.search(
+        r"checkpoints/e\S+: a checkpoint of another run; take it away, or .*--restart", str(result.exception)
+    )
+    assert {path.read_bytes() for path in (mine / "checkpoints").iterdir()} == {checkpoint}
+
+
+def test_measured_times_of_an_earlier_run_are_forgotten_with_it(home, tmp_path):
+    out = tmp_path / "out"
+    measured = ("--world", "simulated", "--workers", "2", "training.asgd.warm_start=0.25")
+    assert _run(home, out, *measured).exit_code == 0
+    write_json(out / "simulation.json", {"compute_s": 1000, "sync_s": 0})
+    assert _run(home, out, *measured, "--restart").exit_code == 0
+    assert read_json(out / "simulation.json")["compute_s"] < 100
