@@ -1,0 +1,118 @@
+"""The engine's figures on a GPU; `engine.py` prints them where there is one.
+
+engine1_over_bare
+    ``dnn_zhang`` in float32 (the engine has no other), as on the CPU, but over a bare loop recorded as a CUDA graph.
+asgd4_over_asgd1
+    Four shards on the one GPU, which reach the server over CUDA IPC, over one; minibatches of 256 and of 1,024.
+sync_bandwidth
+    A sync of ``dnn_zhang`` with local updates has to read the server's parameters, the shard's and those it fetched,
+    and to write all three: these bytes over its time (launches, norms and waiting for the GPU included), as a share
+    of the bytes that a device-to-device copy of the parameters reads and writes over its time.
+asgd2_over_ddp2
+    With two GPUs: shards on both, over DDP with NCCL.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Collection
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from engine import DNN, ROUNDS, ZHANG, line, one_shard, two_shards
+from engine_rivals import RATE, Case, frames_per_s, in_turn, left_out, median_ratio, world, written
+
+from speech3.engine.assembly import load_tensors, make_server, sizes_of, tensors_on_gpu
+from speech3.engine.board import private_board
+from speech3.engine.shard import Shard
+from speech3.engine.world import USED
+from speech3.frames.packed import open_packed
+from speech3.training.parts import make_parts
+
+_SYNCS = 200  # of a round
+_VALUES_MOVED = 6  # for each parameter, in a sync
+
+
+def main(wanted: Collection[str]) -> None:
+    """Print those of the figures that are wanted."""
+    zhang = replace(ZHANG, device="cuda:0", frames=2_000_000, minibatches=2000)
+    if "engine1_over_bare" in wanted:
+        left_out("engine1_over_bare in bf16 on a GPU", "the engine has no bf16")
+        print(*one_shard(zhang), sep="\n", flush=True)
+    if "asgd4_over_asgd1" in wanted:
+        for case in (zhang, replace(DNN, device="cuda:0", minibatches=3000)):
+            for minibatch in (256, 1024):
+                minibatches = case.minibatches * 256 // minibatch
+                sized = replace(case, minibatch=minibatch, minibatches=minibatches, frames=minibatch * minibatches)
+                print(four_shards(sized), flush=True)
+    if "sync_bandwidth" in wanted:
+        print(sync_bandwidth(replace(zhang, frames=2000)), flush=True)
+    if "asgd2_over_ddp2" in wanted and torch.cuda.device_count() > 1:
+        on_two = replace(zhang, device="cuda", frames=zhang.minibatches * zhang.minibatch)
+        print(*two_shards(on_two, ["asgd2_over_ddp2"]), sep="\n", flush=True)
+    elif "asgd2_over_ddp2" in wanted:
+        left_out("asgd2_over_ddp2 over NCCL", "it needs two GPUs")
+
+
+def four_shards(case: Case, rounds: int = ROUNDS) -> str:
+    """Four over one."""
+    with written(case) as directory, ExitStack() as stack:
+        rivals = {
+            name: stack.enter_context(world(case, directory, "shared", workers))
+            for name, workers in (("asgd4", 4), ("asgd1", 1))
+        }
+        measured = {name: frames_per_s(done) for name, done in in_turn(rivals, rounds).items()}
+    return line(
+        "asgd4_over_asgd1", median_ratio(measured["asgd4"], measured["asgd1"]), "ratio", "world shared, 1 worker",
+        model=case.name, device=case.device, minibatch=case.minibatch, rounds=rounds,
+        asgd1_frames_per_s=round(statistics.median(measured["asgd1"])),
+    )  # fmt: skip
+
+
+def sync_bandwidth(case: Case, rounds: int = ROUNDS) -> str:
+    """A sync over a copy."""
+    with written(case) as directory:
+        sync, copy, megabytes = _sync_and_copy(case, directory)
+        measured = in_turn({"sync": lambda: _seconds(sync), "copy": lambda: _seconds(copy)}, rounds)
+    sync_s, copy_s = (statistics.median(measured[name]) for name in ("sync", "copy"))
+    share = statistics.median(
+        _VALUES_MOVED / 2 * copy_s / sync_s for sync_s, copy_s in zip(measured["sync"], measured["copy"], strict=True)
+    )
+    return line(
+        "sync_bandwidth", share, "share", "device-to-device copy", model=case.name, device=case.device, rounds=rounds,
+        sync_ms=round(1e3 * sync_s, 3), copy_ms=round(1e3 * copy_s, 3), parameters_mb=round(megabytes, 1),
+    )  # fmt: skip
+
+
+def _sync_and_copy(case: Case, directory: Path) -> tuple[Callable[[], None], Callable[[], None], float]:
+    config = case.config(directory, "shared", 1)
+    device, asgd = torch.device(case.device), config.training.asgd
+    shard = Shard(make_parts(config, open_packed(directory / "train.frames"), device), asgd)
+    push, own = shard.push, shard.push.own
+    board = private_board(sizes_of(own, asgd, 1, 1))
+    server = make_server(board, asgd, 1, own.num_parameters, nullcontext(), tensors_on_gpu(own, asgd))
+    load_tensors(server, {"parameters": own.vector_K})
+    server.fetch(push)
+    push.begin(server.version)
+
+    def sync() -> None:
+        push.numbers, push.rate = [0], RATE
+        assert server.sync(push) == USED
+
+    source_P, target_P = own.parameters_P.clone(), own.parameters_P.clone()
+
+    def copy() -> None:
+        target_P.copy_(source_P)
+
+    return sync, copy, own.num_parameters * 4 / 1e6
+
+
+def _seconds(act: Callable[[], None]) -> float:
+    """Of one of many, one behind the other."""
+    start = time.perf_counter()
+    for _ in range(_SYNCS):
+        act()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / _SYNCS

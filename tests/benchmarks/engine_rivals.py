@@ -1,0 +1,240 @@
+"""What the engine's benchmark lets run in turn: worlds that stay open, bare loops, whole training runs.
+
+Each has its own processes, as in a run of speech3, with one thread each. Who is not running is stopped (SIGSTOP), for
+shards at rest look for orders two thousand times a second.
+"""
+
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.multiprocessing
+from torch import Tensor
+
+from speech3.config import AsgdConfig, ModelConfig, TrainConfig, TrainingConfig
+from speech3.engine.sgd import Sgd
+from speech3.engine.world import USED, Parts, Progress, Rate
+from speech3.frames.packed import open_packed, pack
+from speech3.hmm.model import PdfsOnly
+from speech3.io.progress import read_metrics
+from speech3.models.linear import product
+from speech3.training import train
+from speech3.training.parts import BuildParts, make_parts
+from speech3.training.worlds import open_worlds
+
+RATE = 0.01  # so low that a loop over one minibatch does not learn it by heart, which ends in denormal numbers
+UTTERANCE_FRAMES, HELDOUT_FRAMES = 500, 512
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network and its frames.
+
+    Attributes
+    ----------
+    frames
+        Of the packed file, so of an epoch of a whole run.
+    minibatches
+        Of a round.
+    """
+
+    name: str
+    bins: int
+    senones: int
+    model: ModelConfig
+    frames: int
+    minibatches: int
+    minibatch: int = 256
+    device: str = "cpu"
+
+    def config(self, directory: Path, world: str, workers: int, max_epochs: int = 1) -> TrainConfig:
+        """Training of it by so many workers, on frames that `write` put there."""
+        training = TrainingConfig.model_validate({
+            "world": world, "workers": workers, "device": self.device, "minibatch": self.minibatch,
+            "learning_rate": RATE, "schedule": "constant", "max_epochs": max_epochs,
+            "asgd": AsgdConfig(warm_start=0, sync_every=3),
+        })  # fmt: skip
+        return TrainConfig(data=str(directory), hmm=str(directory), model=self.model, training=training)
+
+    def write(self, directory: Path) -> None:
+        """Normally distributed frames with senones drawn by lot, and a model directory with as many senones."""
+        generator = np.random.default_rng(1)
+        for name, frames in (("train", self.frames), ("heldout", min(HELDOUT_FRAMES, self.frames))):
+            lengths = [min(UTTERANCE_FRAMES, frames - start) for start in range(0, frames, UTTERANCE_FRAMES)]
+            feats = {f"u{u}": generator.standard_normal((t, self.bins), np.float32) for u, t in enumerate(lengths)}
+            senones = {f"u{u}": generator.integers(self.senones, size=t) for u, t in enumerate(lengths)}
+            pack(directory / f"{name}.frames", feats, senones, self.senones, utterances=list(feats))
+        PdfsOnly(self.senones, "a benchmark's").save(directory)
+
+
+@contextmanager
+def written(case: Case) -> Iterator[Path]:
+    """A directory with the case's frames, while it is needed."""
+    with tempfile.TemporaryDirectory(prefix="speech3-benchmark-") as directory:
+        case.write(Path(directory))
+        yield Path(directory)
+
+
+@dataclass
+class Rival:
+    """Runs one round when called, its processes stopped before and after; returns what it measured."""
+
+    run: Callable[[], Any]
+    pids: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def __call__(self) -> Any:
+        self._signal(signal.SIGCONT)
+        try:
+            return self.run()
+        finally:
+            self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self.pids:
+            os.kill(pid, number)
+
+
+@contextmanager
+def world(case: Case, directory: Path, name: str, workers: int) -> Iterator[Rival]:
+    """A world that computes the first minibatches of another epoch in each round; measures a `Progress`."""
+    config = case.config(directory, name, workers)
+
+    def parts() -> Parts:
+        return make_parts(config, open_packed(directory / "train.frames"), torch.device(case.device))
+
+    alone, opened = open_worlds(config, directory, parts, BuildParts(config, product()))
+    assert opened is not None
+    tensors, total = alone.snapshot().tensors, len(parts().source)
+    epoch = 0
+
+    def compute(minibatches: int) -> Progress:
+        nonlocal epoch
+        epoch += 1
+        states_M = np.full(total, USED, np.int32)
+        states_M[:minibatches] = 0
+        opened.load(tensors)
+        *_, done = opened.epoch(epoch, states_M, Rate(RATE, epoch, total))
+        assert done.used == minibatches, f"{name}: {done}"
+        return done
+
+    try:
+        compute(min(4 * workers, case.minibatches))  # they have started when it ends
+        yield Rival(lambda: compute(case.minibatches), [process.pid for process in opened.processes])  # type: ignore[attr-defined]
+    finally:
+        opened.close()
+
+
+@contextmanager
+def bare(case: Case, directory: Path) -> Iterator[Rival]:
+    """A loop of forward, backward, step on one resident minibatch in a process like a shard's; measures frames/s."""
+    context = torch.multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    config = case.config(directory, "shared", 1)
+    process = context.Process(
+        target=_bare, args=(BuildParts(config, product()), case.device, theirs), daemon=True
+    )  # fmt: skip
+    process.start()
+    theirs.close()
+
+    def run() -> float:
+        ours.send(case.minibatches)
+        return float(case.minibatches * case.minibatch / ours.recv())
+
+    try:
+        ours.recv()
+        assert process.pid
+        yield Rival(run, [process.pid])
+    finally:
+        process.kill()
+        process.join()
+
+
+def _bare(build: BuildParts, device: str, pipe: Any) -> None:
+    parts = build(device)
+    parts.model.train()
+    step = bare_step(parts, *parts.source.draw(1, 0))
+    step()
+    pipe.send(None)
+    while True:
+        steps = pipe.recv()
+        start = time.perf_counter()
+        for _ in range(steps):
+            step()
+        if device != "cpu":
+            torch.cuda.synchronize()
+        pipe.send(time.perf_counter() - start)
+
+
+def bare_step(parts: Parts, inputs: Tensor, targets: Tensor) -> Callable[[], None]:
+    """Forward, backward, step with one minibatch; on a GPU recorded once and replayed (a CUDA graph)."""
+    sgd, parameters = Sgd(parts.model), list(parts.model.parameters())
+
+    def step() -> None:
+        loss, _ = parts.loss(parts.model(inputs), targets)
+        sgd.step(torch.autograd.grad(loss, parameters), RATE)
+
+    if not inputs.is_cuda:
+        return step
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def whole_run(case: Case, directory: Path) -> tuple[float, float]:
+    """Frames a second of the second epoch of `speech3.training.train`, one worker: by its metrics, and by the clock.
+
+    The clock's second epoch is what lies between the two records of ``metrics.jsonl``: training, the coordinator's
+    looks, the held-out frames, the checkpoint.
+    """
+    with tempfile.TemporaryDirectory(dir=directory) as out:
+        train(case.config(directory, "shared", 1, max_epochs=2), out)
+        first, second = (record for record in read_metrics(Path(out) / "metrics.jsonl") if record["event"] == "epoch")
+    assert second["minibatches"]["used"] == first["minibatches"]["used"]
+    frames = second["frames"] - first["frames"]
+    return frames / (second["seconds"] - first["seconds"]), frames / (second["time"] - first["time"])
+
+
+def in_turn(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[Any]]:
+    """What each measured in each round, the order turned about from round to round; one round before warms up."""
+    measured: dict[str, list[Any]] = {name: [] for name in rivals}
+    for round_ in range(-1, rounds):
+        for name in list(rivals)[:: 1 if round_ % 2 else -1]:
+            value = rivals[name]()
+            if round_ >= 0:
+                measured[name].append(value)
+    return measured
+
+
+def frames_per_s(done: list[Progress]) -> list[float]:
+    """Of each round of a world."""
+    return [each.frames / each.seconds for each in done]
+
+
+def median_ratio(ours: list[float], theirs: list[float]) -> float:
+    """Median over the rounds."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+def left_out(what: str, why: str) -> None:
+    """Say on standard error that a figure was not taken."""
+    print(f"{what}: not run, {why}", file=sys.stderr)
