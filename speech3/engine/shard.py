@@ -52,6 +52,7 @@ class Shard:
 
     def run(self) -> Generator[Want, Any, None]:
         """The rest of an epoch, as long as minibatches are waiting."""
+        self.push.begin(-1)  # a dead one's successor pushes nothing of what it had: others compute that again
         yield Sync(wait=True)  # nothing to push yet: fetches
         while (number := (yield Draw())) is not None:
             yield Compute(number)
