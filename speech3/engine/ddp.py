@@ -105,7 +105,7 @@ class Ddp:
         """The state that the first process sent last."""
         return self.newest
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
+    def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
         """Take over parameters and velocity with the next epoch."""
         self.tensors = {name: tensor.cpu() for name, tensor in tensors.items() if name in ("parameters", "velocity")}
         self.newest = Snapshot(self.tensors, np.zeros(self.minibatches, np.int32), Progress())

@@ -94,7 +94,7 @@ class OneWorker:
             tensors["velocity"] = self.sgd.velocity.vector_K.clone()
         return Snapshot(tensors, self.states_M.copy(), self.progress)
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
+    def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
         """Take over parameters and, if there is one, a velocity."""
         self.sgd.parameters.vector_K.copy_(tensors["parameters"])
         if self.sgd.velocity and "velocity" in tensors:

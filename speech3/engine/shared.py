@@ -127,6 +127,7 @@ class Shared:
         self.processes: list[Any] = [None] * workers
         self.errors: list[Any] = [None] * workers
         self.deaths = [0] * workers  # in a row
+        self.computed = [0.0] * workers  # minibatches of the epoch when the process began
         self.before, self.began = Before(0, self.server.pool.counts()), 0.0
         self.returned = self.restarts = 0
         for worker in range(workers):
@@ -139,6 +140,7 @@ class Shared:
         while not board.shards_N[:, READY].all():
             self._look_after()
         self.before = begin_epoch(self.server, states_M)
+        self.computed = [0.0] * len(self.processes)
         self.began = time.monotonic()
         board.order[:] = 0, rate.base, rate.warmup, rate.decay
         board.order[0] = epoch
@@ -158,7 +160,7 @@ class Shared:
             self.server.settle()
             return Snapshot(published_tensors(self.server), self.server.board.states_M.copy(), self._progress())
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
+    def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
         """Set the published state, while shards rest."""
         load_tensors(self.server, tensors)
 
@@ -181,6 +183,7 @@ class Shared:
 
     def _start(self, worker: int) -> None:
         self.server.board.shards_N[worker, [READY, EPOCH]] = 0
+        self.computed[worker] = self.server.board.shards_N[worker, MINIBATCHES]
         self.errors[worker], theirs = self.context.Pipe(duplex=False)
         device = self.device
         if device == "cuda":
@@ -207,7 +210,7 @@ class Shared:
             with self.lock:
                 self.server.settle()
                 self.returned += self.server.pool.give_back(worker)
-            self.deaths[worker] = 1 if row[READY] and row[MINIBATCHES] else self.deaths[worker] + 1
+            self.deaths[worker] = 1 if row[MINIBATCHES] > self.computed[worker] else self.deaths[worker] + 1
             if self.deaths[worker] >= _DEATHS:
                 raise Speech3Error(
                     f"shard {worker} died {_DEATHS} times without a minibatch in between (exit status "
@@ -250,9 +253,9 @@ def _serve(worker: int, place: Place, parts: Parts, on_gpu: Any) -> None:
 def _drive(
     worker: int, shard: Shard, server: Server, lock: FileLock, rate: Rate, coordinator: int
 ) -> list[tuple[str, int | None]]:
-    """Answer what the shard's loop wants; returns what happened: draws, syncs by the version met, a busy server."""
+    """Answer what the shard's loop wants; returns what happened, for `replay.py`: draws, syncs by the version met, a busy server."""
     row, loop, answer = server.board.shards_N[worker], shard.run(), None
-    events: list[tuple[str, int | None]] = []
+    events: list[tuple[str, int | None]] = [("epoch", rate.epoch)]
     while True:
         try:
             want = loop.send(answer)
@@ -277,7 +280,8 @@ def _drive(
                     answer = lock.acquire()
                     row[WAIT_S] += time.perf_counter() - begun
                 begun = time.perf_counter()
-                events.append(("sync", server.version))
+                met = server.version
                 server.sync(shard.push)
+                events.append(("publish" if server.version > met else "sync", met))
                 lock.release()
                 row[SYNC_S] += time.perf_counter() - begun

@@ -38,7 +38,7 @@ class Times:
     jitter
         Standard deviation of the logarithm of compute times.
     failures
-        (worker, time): it dies then, and `restart_s` later another takes its place.
+        (worker, seconds of training): it dies then, and `restart_s` later another takes its place.
     """
 
     compute_s: tuple[float, ...]
@@ -67,40 +67,46 @@ class Simulated:
         own = self.shards[0].push.own
         self.board = private_board(sizes_of(own, config, self.workers, len(parts.source)))
         self.server = make_server(self.board, config, self.workers, own.num_parameters, nullcontext())
-        self.seed, self.now, self.progress = parts.seed, 0.0, Progress()
-        self.failures = sorted(times.failures, key=lambda failure: failure[1])
+        self.seed, self.began, self.progress = parts.seed, 0.0, Progress()
+        self.failures: list[tuple[int, float]] = []
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
         """Yields after every published version."""
         before = begin_epoch(self.server, states_M)
-        began, seen = self.now, self.server.version
-        run = _Epoch(self, epoch, rate)
-        for _ in run.events():
+        seen, run = self.server.version, _Epoch(self, epoch, rate)
+        for seconds in run.events():
             if self.server.version != seen or self.server.pool.finished:
                 seen = self.server.version
                 self.progress = epoch_progress(
-                    self.server, before, seconds=self.now - began, returned=run.returned, restarts=run.restarts
+                    self.server, before, seconds=seconds, returned=run.returned, restarts=run.restarts
                 )
                 yield self.progress
+        self.began += self.progress.seconds
 
     def snapshot(self) -> Snapshot:
         """The published state."""
         return Snapshot(published_tensors(self.server), self.board.states_M.copy(), self.progress)
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Set the published state."""
+    def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
+        """Set the published state; failures are told by the run's clock."""
         load_tensors(self.server, tensors)
+        self.began = seconds
+        still_to_come = (failure for failure in self.times.failures if failure[1] >= seconds)
+        self.failures = sorted(still_to_come, key=lambda failure: failure[1])
 
     def close(self) -> None:
         """Nothing to end."""
 
 
 class _Epoch:
-    """The events of one epoch, earliest first; those of the same time in the order in which they were made."""
+    """The events of one epoch, earliest first; those of the same time in the order in which they were made.
+
+    Its clock begins at zero, so that nothing is rounded otherwise in a run that was killed and went on.
+    """
 
     def __init__(self, world: Simulated, epoch: int, rate: Rate) -> None:
         self.world, self.epoch, self.rate = world, epoch, rate
-        self.free_at = world.now  # of the server
+        self.now = self.free_at = 0.0  # at which the server is free
         self.queue: list[tuple[float, int, int, int, Any]] = []
         self.order = itertools.count()
         self.life = [0] * world.workers  # a shard's events from before its death are void
@@ -108,20 +114,22 @@ class _Epoch:
         self.random = [np.random.default_rng((world.seed, epoch, worker)) for worker in range(world.workers)]
         self.returned = self.restarts = 0
 
-    def events(self) -> Iterator[None]:
+    def events(self) -> Iterator[float]:
+        """Yields the time after each, until every minibatch is used or dropped."""
         world = self.world
         for worker in range(world.workers):
-            self._begin(worker, world.now)
-        while self.queue:
-            if world.failures and world.failures[0][1] <= self.queue[0][0]:
-                self._kill(*world.failures.pop(0))
+            self._begin(worker, 0.0)
+        while self.queue and not world.server.pool.finished:
+            if world.failures and world.failures[0][1] - world.began <= self.queue[0][0]:
+                worker, at = world.failures.pop(0)
+                self._kill(worker, at - world.began)
                 continue
             time, _, worker, life, answer = heapq.heappop(self.queue)
             if life != self.life[worker]:
                 continue
-            world.now = max(world.now, time)
+            self.now = max(self.now, time)
             self._resume(worker, time, answer)
-            yield
+            yield self.now
 
     def _begin(self, worker: int, time: float) -> None:
         self.loops[worker] = self.world.shards[worker].run()

@@ -143,8 +143,8 @@ class World(Protocol):
     def snapshot(self) -> Snapshot:
         """The newest whole state; nobody is stopped."""
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take over a state between two epochs; a slot that is missing is zero."""
+    def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
+        """Take over a state between two epochs, reached in `seconds` of training; a slot that is missing is zero."""
 
     def close(self) -> None:
         """End processes, give memory back."""

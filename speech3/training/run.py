@@ -208,7 +208,7 @@ class _Run:
         total, before = self.epoch_minibatches, self.standing
         if (self.states_M[:upto] < 0).all():
             return
-        world.load(self.tensors)
+        world.load(self.tensors, before.seconds)
         states_M = self.states_M.copy()
         states_M[upto:] = USED  # not this world's
         rate = rate_of(before.schedule, before.epoch, total, self.config.training)
