@@ -253,7 +253,7 @@ def _serve(worker: int, place: Place, parts: Parts, on_gpu: Any) -> None:
 def _drive(
     worker: int, shard: Shard, server: Server, lock: FileLock, rate: Rate, coordinator: int
 ) -> list[tuple[str, int | None]]:
-    """Answer what the shard's loop wants; returns what happened, for `replay.py`: draws, syncs by the version met, a busy server."""
+    """Answer what the shard's loop wants; returns what happened: draws, syncs by the version met, a busy server."""
     row, loop, answer = server.board.shards_N[worker], shard.run(), None
     events: list[tuple[str, int | None]] = [("epoch", rate.epoch)]
     while True:

@@ -164,7 +164,9 @@ CONFIGS = [
     AsgdConfig(sync_every=2, max_distance=3, push_scale=1.0, max_push=100, max_staleness=1),
     AsgdConfig(sync_every=3, max_distance=3, push_scale=1.0, max_push=100, local_updates=False, max_staleness=0),
 ]
-MOVES = st.lists(st.tuples(st.integers(0, 2), st.none() | st.none() | st.none() | st.integers(0, 700)), min_size=50, max_size=150)
+MOVES = st.lists(
+    st.tuples(st.integers(0, 2), st.none() | st.none() | st.none() | st.integers(0, 700)), min_size=50, max_size=150
+)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)

@@ -4,7 +4,6 @@ Axes: B minibatch, C classes.
 """
 
 import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -150,9 +149,9 @@ def flocks(pids: set[int]) -> set[tuple[int, int]]:
 def descriptors() -> list[str]:
     """Where this process's open files point."""
     found = []
-    for name in os.listdir("/proc/self/fd"):
+    for link in Path("/proc/self/fd").iterdir():
         try:
-            found.append(os.readlink(f"/proc/self/fd/{name}"))
+            found.append(str(link.readlink()))
         except FileNotFoundError:
             continue
     return found

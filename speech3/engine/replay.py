@@ -1,0 +1,117 @@
+"""A shared run again, in one process, from what its shards recorded: the same parameters to the last bit.
+
+That the two worlds run the same algorithm is so put to the test, and a run whose timing was to blame can be looked at
+again at leisure. Between two published versions shards see nothing of each other, so their events need no clock: a
+shard goes on until it met a version that is not there yet.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from speech3.config import AsgdConfig
+from speech3.engine.server import Server
+from speech3.engine.shard import Compute, Draw, Shard, Sync, Want
+from speech3.engine.simulate import Simulated, Times
+from speech3.engine.world import Parts, Rate
+from speech3.errors import Speech3Error
+
+_WANTS: dict[str, type[Draw] | type[Sync]] = {"draw": Draw, "busy": Sync, "sync": Sync, "publish": Sync}
+
+
+def replay(
+    parts: Parts, config: AsgdConfig, tensors: dict[str, Tensor], rates: Callable[[int], Rate], record: Path, *,
+    weight_decay: float = 0.0,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Do again what ``Shared(..., record=record)`` did.
+
+    Parameters
+    ----------
+    parts
+        Of one worker, as that run's processes built them (also with as many threads); their model is used up.
+    tensors
+        The state that the run began with; it may have gone on to later epochs with no other.
+    rates
+        From an epoch to its learning rates.
+
+    Returns
+    -------
+    tensors
+        The state published last.
+
+    Raises
+    ------
+    Speech3Error
+        The record is not whole, as where a shard died, or it is of another config.
+    """
+    paths = sorted(record.glob("shard*.jsonl"), key=lambda path: int(path.stem[len("shard") :]))
+    if not paths:
+        raise Speech3Error(f"{record}: holds no record of a shard; record a run of world shared first")
+    world = Simulated(parts, config, Times((1.0,) * len(paths), 0.0), weight_decay=weight_decay)
+    world.load(tensors)
+    again = [_Again(shard, path, rates) for shard, path in zip(world.shards, paths, strict=True)]
+    while True:
+        for each in again:
+            each.go_on(world.server, publish=False)
+        if not any(each.events for each in again):
+            return world.snapshot().tensors
+        if not any(each.go_on(world.server, publish=True) for each in again):
+            raise Speech3Error(
+                f"{record}: nobody wrote that it published version {world.server.version + 1}; a shard died, or the "
+                f"run was stopped: only a whole run can be replayed"
+            )
+
+
+class _Again:
+    """One shard and what is left of its record."""
+
+    def __init__(self, shard: Shard, path: Path, rates: Callable[[int], Rate]) -> None:
+        self.shard, self.path, self.rates = shard, path, rates
+        self.events: deque[tuple[str, Any]] = deque(json.loads(line) for line in path.read_text().splitlines())
+        self.loop: Generator[Want, Any, None] | None = None
+        self.want: Want | None = None
+        self.rate: Rate
+
+    def go_on(self, server: Server, *, publish: bool) -> bool:
+        """Until it meets a version that is not there yet, or, unless it is to `publish`, would make one; one at most.
+
+        Returns whether it published.
+        """
+        while self.events:
+            kind, value = self.events[0]
+            if kind in ("sync", "publish") and value != server.version:
+                return False
+            if kind == "publish" and not publish:
+                return False
+            self.events.popleft()
+            self._do(server, kind, value)
+            if kind == "publish":
+                return True
+        return False
+
+    def _do(self, server: Server, kind: str, value: int | None) -> None:
+        if kind == "epoch" and value is not None:
+            self.rate, self.loop = self.rates(value), self.shard.run()
+            return self._answer(None)
+        if not isinstance(self.want, _WANTS[kind]):
+            raise Speech3Error(f"{self.path}: has {kind!r} where the shard wants {self.want}; is it of another config?")
+        if kind in ("sync", "publish"):
+            server.sync(self.shard.push)
+            if (server.version != value) != (kind == "publish"):
+                raise Speech3Error(f"{self.path}: {kind!r} at version {value} comes out otherwise; another config?")
+        self._answer({"draw": value, "busy": False}.get(kind, True))
+
+    def _answer(self, answer: Any) -> None:
+        assert self.loop is not None
+        self.want = None
+        try:
+            want = self.loop.send(answer)
+            while isinstance(want, Compute):
+                want = self.loop.send(self.shard.compute(self.rate.epoch, want.number, self.rate))
+            self.want = want
+        except StopIteration:
+            pass
