@@ -9,12 +9,20 @@ from speech3.training.asynchrony import staleness_mean, staleness_p95
 from speech3.training.rundir import Standing
 
 
-def place(done: Progress, total: int) -> tuple[int, str]:
-    """How many minibatches of the epoch ended, and the words that the progress line has for it."""
+def place(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
+    """How many minibatches of the epoch ended, and the words that the progress line has for it.
+
+    Parameters
+    ----------
+    heldout_accuracy
+        Of the epoch before.
+    """
     ended = done.used + done.stale + done.refused
     words = [f"{done.frames / max(done.seconds, 1e-9):,.0f} frames/s"]
     if done.frames:
         words.append(f"train {done.correct / done.frames:.1%}")
+    if heldout_accuracy is not None:
+        words.append(f"held-out {heldout_accuracy:.1%}")
     if done.staleness:
         mean, most = staleness_mean(done.staleness), staleness_p95(done.staleness)
         words.append(f"staleness {mean:.1f} (95 % up to {most})")

@@ -214,7 +214,8 @@ class _Run:
         rate = rate_of(before.schedule, before.epoch, total, self.config.training)
         moves, label = world.epoch(before.epoch, states_M, rate), f"epoch {before.epoch}"
         saved, looked = before.seconds, self._looks_due(before.minibatch)
-        for done in progress(moves, total, label, place=lambda done: place(before.done + done, total)):
+        last = before.history[-1]["heldout_accuracy"] if before.history else None
+        for done in progress(moves, total, label, place=lambda done: place(before.done + done, last)):
             self.standing = replace(before, done=before.done + done)
             self._check_refused()
             inside = self.standing.minibatch < total

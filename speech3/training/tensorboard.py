@@ -66,7 +66,7 @@ def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def open_writer(directory: Path | str, frames: int = 0, seconds: float = 0.0) -> Writer | None:
-    """Open ``tensorboard/`` of a run directory; none, saying how to get it, where TensorBoard is not installed.
+    """Open ``tensorboard/`` of a run directory; none where TensorBoard is not installed.
 
     Parameters
     ----------
@@ -79,9 +79,8 @@ def open_writer(directory: Path | str, frames: int = 0, seconds: float = 0.0) ->
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        absent = importlib.util.find_spec("tensorboard") is None
-        reason = "is not installed" if absent else f"cannot be imported ({error})"
-        say(f"TensorBoard {reason}, so no event files are written: pip install 'speech3[tensorboard]'")
+        if importlib.util.find_spec("tensorboard") is not None:  # who has not installed it does not miss it
+            say(f"TensorBoard cannot be imported ({error}), so no event files are written")
         return None
     path = Path(directory) / "tensorboard"
     with explained_disk_errors(path):
