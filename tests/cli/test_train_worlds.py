@@ -58,7 +58,7 @@ def test_the_virtual_world(home, tmp_path):
     assert result.exit_code == 0, result.exception
     records = read_metrics(tmp_path / "out" / "metrics.jsonl")
     assert records[-1]["world"] == "simulated" and records[-1]["workers"] == 3
-    # 12 minibatches of plain SGD are on the real clock; three workers then need at least 4 minibatches each.
+    # After 12 minibatches of plain SGD by one, three workers need at least 4 minibatches each.
     assert records[1]["seconds"] - records[0]["seconds"] >= 0.04
     assert len(records[1]["shards"]) == 3
 
