@@ -6,7 +6,7 @@ the language model, beside the transcripts of train). What is missing is made: s
 
 import gzip
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from speech3.corpus import langdir
@@ -39,6 +39,7 @@ def prepare(
     lexicon: str = "espeak",
     units: str = "words",
     pieces: int = 500,
+    lm_words: Sequence[str] = (),
 ) -> None:
     """Write ``out/train``, ``out/dev``, ``out/test``, ``out/lexicon.txt`` and what language model and reader want.
 
@@ -58,6 +59,8 @@ def prepare(
         ``words``, or ``sentencepiece``: the language model is of pieces of words, which are spelled by their letters.
     pieces
         How many, if `units` is ``sentencepiece``.
+    lm_words
+        Words of the language model in ``lang/``; who reads such files stands further down the road.
 
     Raises
     ------
@@ -80,7 +83,9 @@ def prepare(
     train = [(u.text or "").split() for u in parts["train"].utterances.values()]
     sentences = train + ([] if given.arpa or not given.text else _sentences(given.text))
     counts = Counter(word for sentence in train for word in sentence)
-    further = langdir.arpa_words(given.arpa) if given.arpa else [word for sentence in sentences for word in sentence]
+    further = [word for sentence in sentences for word in sentence]
+    if given.arpa:
+        further = [word for word in lm_words if word not in langdir.NOT_WORDS]
     wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(set(further))) if word not in langdir.NOT_WORDS)
     words = guess(tuple(wanted), counts, given.lexicon, lang, spelled=spelled)
     if units == "words":

@@ -233,12 +233,12 @@ def voice_of(language: str) -> str:
     Speech3Error
         espeak-ng does not know the language; near matches are named.
     """
+    tags = [(voice.name, (voice.name.rpartition("/")[2], *voice.languages)) for voice in voices()]
     known: dict[str, str] = {}
     for number in range(5):  # a voice's first tag counts before another's second
-        for voice in voices():
-            tags = (voice.name.rpartition("/")[2].lower(), *voice.languages)
-            if number < len(tags):
-                known.setdefault(tags[number].lower(), voice.name)
+        for name, of_voice in tags:
+            if number < len(of_voice):
+                known.setdefault(of_voice[number].lower(), name)
     wanted = language.lower().replace("_", "-")
     if wanted in known:
         return known[wanted]
@@ -249,20 +249,6 @@ def voice_of(language: str) -> str:
         + (f"near matches: {', '.join(near[:8])}" if near else f"it knows: {', '.join(sorted(known))}")
         + "; or lexicon=graphemes, which spells words by their letters"
     )
-
-
-def phonemes(text: str, voice: str) -> list[list[str]]:
-    """Pronounce `text`: IPA phones without stress marks, one list for each word as espeak groups them.
-
-    Raises
-    ------
-    Speech3Error
-        As `synthesize`.
-    """
-    (words,) = pronounce([text], voice)
-    unstressed = {ord(mark): None for mark in _STRESS}
-    bare = ([phone.translate(unstressed) for phone in word] for word in words)
-    return [word for word in ([phone for phone in phones if phone] for phones in bare) if word]
 
 
 def pronounce(texts: Iterable[str], voice: str) -> list[list[list[str]]]:

@@ -1,15 +1,13 @@
 """A pronunciation for every word: from the user's lexicon, by espeak-ng, or by its letters."""
 
 import re
-import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from speech3.corpus import convert, espeak
 from speech3.corpus.langdir import entries, read_lexicon_text
-from speech3.corpus.pronounce import Phones, ipa_phones, letters, read_in, replace_rare, spelled_out
+from speech3.corpus.pronounce import Phones, ipa_phones, letters, read_in, replace_rare, script, spelled_out
 from speech3.errors import Speech3Error
 from speech3.io.progress import say
 
@@ -98,11 +96,11 @@ def _check_coverage(words: Words, counts: Mapping[str, int], lexicon: Path | Non
     frequent = sorted(missing, key=lambda word: (-missing[word], word))[:5]
     message = (
         f"{sum(missing.values()):,} of the {total:,} words of the training text have no pronunciation, for instance"
-        f" {', '.join(frequent)} ({_script(missing)} letters)"
+        f" {', '.join(frequent)} ({script(missing)} letters)"
     )
     if lexicon:
         raise Speech3Error(
-            f"{message}; {lexicon} is of {_script(words.known)} letters, such as {', '.join(sorted(words.known)[-3:])}:"
+            f"{message}; {lexicon} is of {script(words.known)} letters, such as {', '.join(sorted(words.known)[-3:])}:"
             " spell both the same way (script, upper or lower case?), or give lang=CODE for espeak-ng to guess the rest"
         )
     if lang:
@@ -111,11 +109,6 @@ def _check_coverage(words: Words, counts: Mapping[str, int], lexicon: Path | Non
             " language of the text? lexicon=graphemes spells any script by its letters"
         )
     raise Speech3Error(f"{message}: there is no letter in them; write numbers as words")
-
-
-def _script(words: Iterable[str]) -> str:
-    names = (unicodedata.name(c, "?").split()[0] for word in words for c in word if c.isalpha())
-    return max(Counter(names).items(), key=lambda item: (item[1], item[0]), default=("no", 0))[0].capitalize()
 
 
 def _lines(table: Mapping[str, Sequence[Phones]]) -> list[str]:
@@ -160,7 +153,7 @@ def _by_espeak(wanted: Sequence[str], counts: Mapping[str, int], lang: str) -> W
     if foreign > 0.5 * sum(counts.values()):
         read = max(why for why in reasons.values() if why.startswith(_FOREIGN))
         raise Speech3Error(
-            f"{foreign:,} of the {sum(counts.values()):,} words of the training text ({_script(counts)} letters) are"
+            f"{foreign:,} of the {sum(counts.values()):,} words of the training text ({script(counts)} letters) are"
             f" not lang={lang}: espeak-ng {read}; give the language of the text"
         )
     table: Table = {}

@@ -3,10 +3,11 @@
 It may be a directory that Kaldi's prepare_lang.sh made: then the lexicon is ``phones/align_lexicon.txt``.
 """
 
-import gzip
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from speech3.corpus.pronounce import Phones
 from speech3.errors import Speech3Error
@@ -90,26 +91,47 @@ def read_lexicon_text(path: Path) -> str:
     return "\n".join(lines)
 
 
-def entries(text: str, path: Path) -> dict[str, list[Phones]]:
-    """Pronunciations of each word of a lexicon; probabilities of lexiconp.txt are passed over.
+class LexiconLine(NamedTuple):
+    """A line of a lexicon: its number in the file, the word, the numbers after it (none, one or four), the phones."""
+
+    number: int
+    word: str
+    values: tuple[float, ...]
+    phones: Phones
+
+
+def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
+    """Lines ``word phone phone ...`` (Kaldi's lexicon.txt) or ``word prob phone phone ...`` (lexiconp.txt).
+
+    A file whose name ends in ``_silprob.txt`` has four numbers after the word.
 
     Raises
     ------
     Speech3Error
-        A word without phones, or no word at all.
+        A word without phones or without its four numbers, or no word at all.
     """
-    table: dict[str, list[Phones]] = {}
+    fixed = 4 if path.name.endswith("_silprob.txt") else None
+    words = 0
     for number, line in enumerate(text.splitlines(), 1):
-        word, *phones = line.split() or [""]
-        if len(phones) > 1 and _is_probability(phones[0]):
-            phones = phones[1:]
-        if word and not phones:
+        word, *rest = line.split() or [""]
+        if not word:
+            continue
+        words += 1
+        count = int(len(rest) > 1 and _is_probability(rest[0])) if fixed is None else fixed
+        try:
+            values = tuple(float(field) for field in rest[:count])
+        except ValueError:
+            values = ()
+        if len(values) < count:
+            raise Speech3Error(
+                f"{path}:{number}: {word} needs four numbers before its phones: probability, silence after it, and how"
+                " it follows silence and words"
+            )
+        if not rest[count:]:
             raise Speech3Error(f"{path}:{number}: {word} has no phones; add its pronunciation or remove the line")
-        if word:
-            table.setdefault(word, []).append(tuple(phones))
-    if not table:
+        yield LexiconLine(number, word, values, tuple(rest[count:]))
+    if not words:
         raise Speech3Error(f"{path}: the lexicon is empty")
-    return table
 
 
 def _is_probability(field: str) -> bool:
@@ -119,20 +141,15 @@ def _is_probability(field: str) -> bool:
         return False
 
 
-def arpa_words(path: Path) -> list[str]:
-    """Words of a language model; whether the rest of the file is sound is seen by who reads it."""
-    words: list[str] = []
-    inside = False
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
-            for line in lines:
-                fields = line.split()
-                if line.startswith("\\"):
-                    if inside:
-                        break
-                    inside = line.strip() == "\\1-grams:"
-                elif inside and len(fields) > 1:
-                    words.append(fields[1])
-    except (UnicodeDecodeError, OSError, EOFError) as error:
-        raise Speech3Error(f"{path}: cannot be read, or cut short, or not UTF-8 ({error})") from error
-    return [word for word in words if word not in NOT_WORDS]
+def entries(text: str, path: Path) -> dict[str, list[Phones]]:
+    """Pronunciations of each word of a lexicon; probabilities of lexiconp.txt are passed over.
+
+    Raises
+    ------
+    Speech3Error
+        As `lexicon_lines`.
+    """
+    table: dict[str, list[Phones]] = {}
+    for line in lexicon_lines(text, path):
+        table.setdefault(line.word, []).append(line.phones)
+    return table

@@ -6,7 +6,7 @@ Pure functions. A pronunciation is a tuple of phones; an empty one says that the
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 Phones = tuple[str, ...]
 
@@ -106,6 +106,15 @@ def letters(word: str) -> Phones:
         elif kind[0] in "LM":
             found.append(character)
     return tuple(found)
+
+
+def script(words: Iterable[str]) -> str:
+    """The script of most letters of `words`, by the first word of their Unicode names: Latin, CJK, ...; or ``no``."""
+    counts = Counter[str]()
+    for letter, count in Counter(c for word in words for c in word if c.isalpha()).items():
+        counts[unicodedata.name(letter, "?").split()[0]] += count
+    name = max(counts, key=lambda name: (counts[name], name), default="no")
+    return name if name in ("CJK", "no") else name.capitalize()
 
 
 def _bare(phone: str) -> str:

@@ -24,6 +24,8 @@ from speech3.config import shipped
 from speech3.corpus import rooms
 from speech3.corpus.datadir import DataDir, Utterance, write_datadir
 from speech3.corpus.espeak import Synthesis, synthesize
+from speech3.corpus.langdir import entries
+from speech3.corpus.pronounce import Phones
 from speech3.errors import Speech3Error
 from speech3.io.atomic import explained_disk_errors, write_text
 from speech3.io.parallel import available_jobs, parallel_map
@@ -154,13 +156,10 @@ def read_speakers(corpus: str) -> list[Speaker]:
     ]
 
 
-def read_lexicon(corpus: str) -> dict[str, list[tuple[str, ...]]]:
+def read_lexicon(corpus: str) -> dict[str, list[Phones]]:
     """The variants of each word."""
-    lexicon: dict[str, list[tuple[str, ...]]] = {}
-    for line in data_lines(corpus, "lexicon.txt"):
-        word, *phones = line.split()
-        lexicon.setdefault(word, []).append(tuple(phones))
-    return lexicon
+    path = data_file(corpus, "lexicon.txt")
+    return entries(path.read_text(encoding="utf-8"), path)
 
 
 def data_file(corpus: str, name: str) -> Path:

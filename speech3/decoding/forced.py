@@ -17,13 +17,13 @@ from speech3.corpus.lengths import lengths_s
 from speech3.decoding.apply import features_for, tell
 from speech3.decoding.recognizer import ALIGNMENT_SCALE, BEAM, RETRY_BEAM, Recognizer
 from speech3.errors import Speech3Error, check_bad
-from speech3.hmm.align import Aligned, Transcripts, align_scored, usable_transcripts, write_alignments
+from speech3.hmm.align import Aligned, Transcripts, align, usable_transcripts, write_alignments
 from speech3.hmm.lexicon import Lexicon, Pronunciation, read_lexicon
 from speech3.hmm.longform import LONG_S, Layout, lay_out, piece_names, piece_texts
+from speech3.hmm.longpieces import Piece, PieceFeats
 from speech3.hmm.model import Hmm
 from speech3.hmm.oov import unknown_words, with_words
 from speech3.hmm.passes import Scorer
-from speech3.hmm.pieces import Piece, PieceFeats
 from speech3.hmm.suspicious import Suspicion, suspicions
 from speech3.hmm.times import FrameClock, frame_clock
 from speech3.hmm.vocabulary import check_vocabulary
@@ -92,9 +92,9 @@ def align_datadir(
         transcripts.words[name] = recognizer.hmm.lexicon.known((texts[name] or "").split())
         begin_s, end_s = piece.times_s(clock)
         durations[name] = min(end_s, durations.get(piece.utterance, end_s)) - begin_s
-    aligned = align_scored(
+    aligned = align(
         recognizer.hmm, recognizer.scorer, transcripts, PieceFeats(feats, pieces, config),
-        beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=ALIGNMENT_SCALE,
+        beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=ALIGNMENT_SCALE, scored=True,
     )  # fmt: skip
     total = len(transcripts.words) + len(transcripts.bad)
     if not aligned.alignments:

@@ -24,7 +24,7 @@ from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
 from speech3.decoding.graph import Graph, load_graph
 from speech3.decoding.search import Decoding, decode
 from speech3.decoding.tune import ErrorRate, Tuning, tune
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, check_bad
 from speech3.hmm import align as aligning
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.gmm import load_gmm
@@ -143,10 +143,12 @@ class Recognizer:
             More than 5 % of the utterances are bad.
         """
         transcripts = aligning.usable_transcripts(texts, self.hmm.lexicon, feats)
-        return aligning.align(
+        found = aligning.align(
             self.hmm, self.scorer, transcripts, feats,
             beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=ALIGNMENT_SCALE,
         )  # fmt: skip
+        check_bad(found.bad, len(transcripts.words) + len(transcripts.bad), "alignment")
+        return found.alignments, found.bad
 
 
 def tune_recognizer(

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.errors import Speech3Error, check_bad
+from speech3.errors import Speech3Error
 from speech3.hmm import passes
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.confidence import Confidence, confidence
 from speech3.hmm.lexicon import UNKNOWN, Lexicon
+from speech3.hmm.longpieces import Piece, joined
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import Scorer
-from speech3.hmm.pieces import Piece, joined
 from speech3.hmm.times import FrameClock, file_name, phone_stretches, word_stretches, write_ctm, write_textgrid
 from speech3.hmm.vocabulary import check_vocabulary
 from speech3.hmm.workers import Share, Workers
@@ -80,57 +80,28 @@ def align(
     retry_beam: float,
     jobs: int,
     acoustic_scale: float = 0.1,
-) -> tuple[dict[str, Alignment], dict[str, str]]:
-    """Align all transcripts; returns the alignments, in order, and the utterances left out, with the reason.
+    scored: bool = False,
+) -> Aligned:
+    """Align all transcripts; whether those that could not be are too many is for the caller to say (`check_bad`).
 
-    Raises
-    ------
-    Speech3Error
-        More than 5 % of the utterances are bad.
+    Parameters
+    ----------
+    scored
+        Find confidences too, which take the likelihoods of all pdfs.
     """
-    found = _align(hmm, scorer, transcripts, feats, (beam, retry_beam), jobs, acoustic_scale, scored=False)
-    check_bad(found.bad, len(transcripts.words) + len(transcripts.bad), "alignment")
-    return found.alignments, found.bad
-
-
-def align_scored(
-    hmm: Hmm,
-    scorer: Scorer,
-    transcripts: Transcripts,
-    feats: Mapping[str, np.ndarray],
-    *,
-    beam: float,
-    retry_beam: float,
-    jobs: int,
-    acoustic_scale: float = 0.1,
-) -> Aligned:
-    """`align` with confidences, which take the likelihoods of all pdfs; many bad utterances are no error here."""
-    return _align(hmm, scorer, transcripts, feats, (beam, retry_beam), jobs, acoustic_scale, scored=True)
-
-
-def _align(
-    hmm: Hmm,
-    scorer: Scorer,
-    transcripts: Transcripts,
-    feats: Mapping[str, np.ndarray],
-    beams: tuple[float, float],
-    jobs: int,
-    acoustic_scale: float,
-    scored: bool,
-) -> Aligned:
     parts: list[Aligned] = []
     if transcripts.words:
         with Workers(transcripts.words, feats, jobs) as workers:
-            parts = workers.run(_align_share, hmm, scorer, beams, acoustic_scale, scored)
+            parts = workers.run(_align_share, hmm, scorer, (beam, retry_beam), acoustic_scale, scored)
     whole = Aligned({}, dict(transcripts.bad))
     for part in parts:
         whole.bad.update(part.bad)
         whole.retried.update(part.retried)
-    for utterance in sorted(name for part in parts for name in part.alignments):
-        part = next(part for part in parts if utterance in part.alignments)
-        whole.alignments[utterance] = part.alignments[utterance]
+    part_of = {utterance: part for part in parts for utterance in part.alignments}
+    for utterance in sorted(part_of):
+        whole.alignments[utterance] = part_of[utterance].alignments[utterance]
         if scored:
-            whole.confidences[utterance] = part.confidences[utterance]
+            whole.confidences[utterance] = part_of[utterance].confidences[utterance]
     return whole
 
 

@@ -2,11 +2,12 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from speech3.corpus.langdir import LexiconLine, lexicon_lines
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
 
@@ -145,17 +146,14 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
     """
     path = Path(path)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise Speech3Error(f"{path}: no such lexicon") from error
     except UnicodeDecodeError as error:
         raise Speech3Error(f"{path}: not UTF-8 text ({error})") from error
     seen: dict[tuple[str, tuple[str, ...]], Pronunciation] = {}
-    for number, line in enumerate(lines, 1):
-        fields = line.split()
-        if not fields:
-            continue
-        pron = _pronunciation(fields, path, number)
+    for line in lexicon_lines(text, path):
+        pron = _pronunciation(line, path)
         if pron.phones == (SILENCE,):  # Kaldi's `!SIL SIL` or `<sil> SIL`: optional silence is ours to insert
             continue
         seen.setdefault((pron.word, pron.phones), pron)
@@ -164,37 +162,16 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
     return Lexicon(tuple(seen.values()), silence_prob)
 
 
-def _pronunciation(fields: Sequence[str], path: Path, number: int) -> Pronunciation:
-    word, rest, prob, silences = fields[0], fields[1:], 1.0, None
-    if path.name.endswith("_silprob.txt"):
-        try:
-            prob, after, given_silence, given_word = (float(field) for field in rest[:4])
-        except ValueError as error:
-            raise Speech3Error(
-                f"{path}:{number}: {word} needs four numbers before its phones: probability, silence after it, and how"
-                " it follows silence and words"
-            ) from error
-        if not (0 < prob <= 1 and 0 < after < 1 and 0 < given_silence < math.inf and 0 < given_word < math.inf):
-            raise Speech3Error(
-                f"{path}:{number}: {word}: impossible numbers {' '.join(rest[:4])}; probabilities lie between 0 and 1,"
-                " factors above 0"
-            )
-        silences, rest = Silences(after, given_silence, given_word), rest[4:]
-    elif (value := _probability(rest)) is not None:
-        prob, rest = value, rest[1:]
-    if not rest:
-        raise Speech3Error(f"{path}:{number}: {word} has no phones; add its pronunciation or remove the line")
-    return Pronunciation(word, tuple(rest), prob, silences)
-
-
-def _probability(fields: Sequence[str]) -> float | None:
-    if not fields or not fields[0][0].isdigit():
-        return None
-    try:
-        value = float(fields[0])
-    except ValueError:
-        return None
-    return value if 0 < value <= 1 and math.isfinite(value) and len(fields) > 1 else None
+def _pronunciation(line: LexiconLine, path: Path) -> Pronunciation:
+    if len(line.values) < 4:
+        return Pronunciation(line.word, line.phones, line.values[0] if line.values else 1.0)
+    prob, after, given_silence, given_word = line.values
+    if not (0 < prob <= 1 and 0 < after < 1 and 0 < given_silence < math.inf and 0 < given_word < math.inf):
+        raise Speech3Error(
+            f"{path}:{line.number}: {line.word}: impossible numbers {' '.join(f'{value:g}' for value in line.values)};"
+            " probabilities lie between 0 and 1, factors above 0"
+        )
+    return Pronunciation(line.word, line.phones, prob, Silences(after, given_silence, given_word))
 
 
 def write_lexicon(lexicon: Lexicon, path: Path | str) -> None:

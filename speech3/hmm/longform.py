@@ -16,10 +16,10 @@ import numpy as np
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import UNKNOWN
+from speech3.hmm.longpieces import Piece, local_features
 from speech3.hmm.longsearch import Found, find_words
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import Scorer
-from speech3.hmm.pieces import Piece, local_features
 from speech3.hmm.transcript import transcript_graph
 
 LONG_S = 60.0  # an utterance longer than this is searched and cut
@@ -107,7 +107,7 @@ def lay_out(
 
     found = in_order(find_words(graph, hmm, scores(), acoustic_scale), len(words))
     found = [f for f in found if words[f.word] != UNKNOWN]  # spoken noise fits anything: its neighbours say where it is
-    stretches = _stretches(found, len(words), len(feats_TF), rate)
+    stretches = _stretches(found, len(words), rate)
     if sum(len(inside) for _, inside in stretches) < _LEAST_FOUND * len(words):
         raise Speech3Error(
             f"only {sum(len(inside) for _, inside in stretches):,} of the {len(words):,} words of the transcript were"
@@ -118,7 +118,7 @@ def lay_out(
     for number, (stretch, inside) in enumerate(stretches):
         after = pieces[-1].end if pieces else 0
         before = stretches[number + 1][0][0].start if number + 1 < len(stretches) else len(feats_TF)
-        pieces += _cut(utterance, stretch, inside, after, before, len(feats_TF), rate)
+        pieces += _cut(utterance, stretch, inside, after, before, rate)
     return Layout(tuple(pieces), tuple(_gaps(pieces, len(words), len(feats_TF), rate)), len(words))
 
 
@@ -141,7 +141,7 @@ def in_order(found: Sequence[Found], words: int) -> list[Found]:
 _Stretch = tuple[list[Found], tuple[int, ...]]  # words found without a break, and all words between the first and last
 
 
-def _stretches(found: Sequence[Found], words: int, frames: int, rate: float) -> list[_Stretch]:
+def _stretches(found: Sequence[Found], words: int, rate: float) -> list[_Stretch]:
     while True:
         rows: list[list[Found]] = []
         for f in found:
@@ -175,12 +175,12 @@ def _inside(row: Sequence[Found], rate: float) -> tuple[int, ...]:
 
 
 def _cut(
-    utterance: str, row: Sequence[Found], inside: Sequence[int], after: int, before: int, frames: int, rate: float
+    utterance: str, row: Sequence[Found], inside: Sequence[int], after: int, before: int, rate: float
 ) -> list[Piece]:
     """Cut a stretch at the longest pauses that leave pieces of the length wanted; never where words were not found."""
     margin = round(_MARGIN_S * rate)
     start = max(after, row[0].start - min(margin, max(0, row[0].start - after) // 2))
-    last = min(frames, row[-1].end + min(margin, max(0, before - row[-1].end) // 2))
+    last = row[-1].end + min(margin, max(0, before - row[-1].end) // 2)
     place = {word: number for number, word in enumerate(inside)}
     pauses = [(a, b) for a, b in pairwise(row) if place[b.word] == place[a.word] + 1]
     pieces, first = [], 0

@@ -7,6 +7,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from speech3.corpus.pronounce import script
 from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import Lexicon
 
@@ -52,19 +53,10 @@ def _cause(unknown: Counter[str], spelled: list[str]) -> str:
         known = {plain(word) for word in spelled}
         if sum(count for word, count in unknown.items() if plain(word) in known) > unknown.total() / 2:
             return f"most of them differ from its words only in {difference}: write both alike"
-    here, there = _script(unknown), _script(Counter(spelled))
+    here, there = script(unknown.elements()), script(spelled)
     if here != there:
         return f"the transcripts are in {here} letters, the lexicon in {there}: give a lexicon of their language"
     return "give the lexicon that belongs to these transcripts, or add their words to it"
-
-
-def _script(words: Counter[str]) -> str:
-    """The script of most letters, by the first word of their Unicode names: LATIN, CYRILLIC, CJK, ..."""
-    scripts: Counter[str] = Counter()
-    for word, count in words.items():
-        for letter in filter(str.isalpha, word):
-            scripts[unicodedata.name(letter, "UNKNOWN").split()[0]] += count
-    return scripts.most_common(1)[0][0] if scripts else "no"
 
 
 def _some(words: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ import inspect
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -46,8 +47,9 @@ def make_data(e: Experiment) -> None:
             " lang/text of the source"
         )
     known = {p.name: p.annotation for p in inspect.signature(prepare).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    wants_lm = known.pop("lm_words", None)
     of_recipe = {"jobs": e.jobs, **{key: getattr(e.recipe, key) for key in ("lang", "lexicon", "units", "pieces")}}
-    passed = {key: value for key, value in of_recipe.items() if known.pop(key, None)}
+    passed: dict[str, Any] = {key: value for key, value in of_recipe.items() if known.pop(key, None)}
     default = type(e.recipe).model_fields
     for key in set(of_recipe) - set(passed) - {"jobs"}:
         if of_recipe[key] != default[key].default:
@@ -59,8 +61,8 @@ def make_data(e: Experiment) -> None:
             TypeAdapter(known[key]).validate_python(value, strict=True)
         except ValidationError as error:
             raise Speech3Error(f"corpus_options.{key}: {error.errors()[0]['msg']} (got {value!r})") from error
-    if e.source and (arpa := langdir.find(e.source / "lang").arpa):
-        read_arpa(arpa)  # a faulty one is better found now than after the bootstrap
+    if wants_lm and e.source and (arpa := langdir.find(e.source / "lang").arpa):
+        passed["lm_words"] = read_arpa(arpa).words
     prepare(e.source, e.out / "data", e.recipe.seed, **passed, **e.recipe.corpus_options)
 
 

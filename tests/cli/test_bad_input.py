@@ -135,7 +135,7 @@ def test_a_bad_transcript_is_listed(
     assert "Traceback" not in process.stderr
 
 
-@pytest.mark.parametrize(("word", "cause"), [("ПЯТЬ", "CYRILLIC letters, the lexicon in LATIN"), ("five", "case")])
+@pytest.mark.parametrize(("word", "cause"), [("ПЯТЬ", "Cyrillic letters, the lexicon in Latin"), ("five", "case")])
 def test_transcripts_in_another_script_or_case(
     experiment: Path, data: Path, tmp_path: Path, speech3: Run, word: str, cause: str
 ) -> None:

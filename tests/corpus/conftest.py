@@ -1,4 +1,4 @@
-"""A small sound data directory that a test may spoil."""
+"""A small sound data directory that a test may spoil; the program, called in this process."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 import soundfile
 from sounds import RATE_HZ, tone
+from typer.testing import CliRunner, Result
+
+from speech3.cli import _register, app
 
 
 @pytest.fixture
@@ -29,3 +32,11 @@ def make(tmp_path: Path) -> Callable[..., Path]:
         return directory
 
     return build
+
+
+@pytest.fixture(scope="session")
+def program() -> Callable[..., Result]:
+    """`speech3` with these words."""
+    if not app.registered_commands:
+        _register()
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])

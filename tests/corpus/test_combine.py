@@ -1,20 +1,11 @@
 import dataclasses
 
 import pytest
-from typer.testing import CliRunner
 
-from speech3.cli import _register, app
 from speech3.corpus.audio import load
 from speech3.corpus.combine import combine
 from speech3.corpus.datadir import DataDir, read_datadir, write_datadir
 from speech3.errors import Speech3Error
-
-
-@pytest.fixture(scope="module")
-def program():
-    if not app.registered_commands:
-        _register()
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture

@@ -89,10 +89,11 @@ def test_rate_pitch_and_range_matter() -> None:
     assert flat.tobytes() != lively.tobytes()
 
 
-def test_phonemes() -> None:
-    assert espeak.phonemes("Two, three!", "en-us") == [["t", "uː"], ["θ", "ɹ", "iː"]]
-    assert espeak.phonemes("Nacht", "de") == [["n", "a", "x", "t"]]
-    assert espeak.phonemes("", "de") == []
+def test_pronounce() -> None:
+    assert espeak.pronounce(["Two, three!", "", "one"], "en-us") == [
+        [["t", "ˈuː"], ["θ", "ɹ", "ˈiː"]], [], [["w", "ˌʌ", "n"]],
+    ]  # fmt: skip
+    assert espeak.pronounce(["Nacht"], "de") == [[["n", "ˈa", "x", "t"]]]
 
 
 def test_voices() -> None:
@@ -116,4 +117,4 @@ def test_unknown_voice() -> None:
 def test_missing_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "espeakng_loader", None)
     with pytest.raises(Speech3Error, match=r'pip install "speech3\[espeak\]"'):
-        espeak.phonemes("one", "en-us")
+        espeak.pronounce(["one"], "en-us")

@@ -1,21 +1,12 @@
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from speech3.cli import _register, app
 from speech3.corpus.datadir import DataDir, Utterance, read_datadir
 from speech3.corpus.split import parse_shares, split_by_speaker, split_by_utterance
 from speech3.errors import Speech3Error
 from speech3.io.ark import write_ark
 
 SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}
-
-
-@pytest.fixture(scope="module")
-def program():
-    if not app.registered_commands:
-        _register()
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
 
 def _data(path, seconds):

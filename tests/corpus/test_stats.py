@@ -4,22 +4,13 @@ import numpy as np
 import pytest
 import soundfile
 from sounds import RATE_HZ, tone
-from typer.testing import CliRunner
 
-from speech3.cli import _register, app
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.figures import write_histograms
 from speech3.corpus.lengths import lengths_s
 from speech3.corpus.stats import describe, measure
 from speech3.errors import Speech3Error
 from speech3.io.ark import write_ark
-
-
-@pytest.fixture(scope="module")
-def program():
-    if not app.registered_commands:
-        _register()
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture

@@ -2,20 +2,11 @@ import numpy as np
 import pytest
 import soundfile
 from sounds import RATE_HZ, tone
-from typer.testing import CliRunner
 
-from speech3.cli import _register, app
 from speech3.corpus.audio import load
 from speech3.corpus.datadir import DataDir, Utterance, read_datadir
 from speech3.corpus.subset import read_list, subset
 from speech3.errors import Speech3Error
-
-
-@pytest.fixture(scope="module")
-def program():
-    if not app.registered_commands:
-        _register()
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture

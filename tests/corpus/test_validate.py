@@ -4,22 +4,13 @@ import numpy as np
 import pytest
 import soundfile
 from sounds import RATE_HZ, tone
-from typer.testing import CliRunner
 
-from speech3.cli import _register, app
 from speech3.corpus.audio import load
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.fix import fix
 from speech3.corpus.validate import validate
 from speech3.errors import Speech3Error
 from speech3.io import parallel
-
-
-@pytest.fixture(scope="module")
-def program():
-    if not app.registered_commands:
-        _register()
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
 
 def _put(directory, key, samples, rate_hz=RATE_HZ):

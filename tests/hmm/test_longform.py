@@ -11,9 +11,9 @@ from speech3.errors import Speech3Error
 from speech3.hmm import longsearch
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.longform import LONGEST_PIECE_S, PIECE_S, check_rate, in_order, lay_out, piece_names, piece_texts
+from speech3.hmm.longpieces import Piece, PieceFeats, joined, local_features
 from speech3.hmm.longsearch import Found
 from speech3.hmm.model import Hmm
-from speech3.hmm.pieces import Piece, PieceFeats, joined, local_features
 from speech3.hmm.times import FrameClock, Stretch
 
 CONFIG = FeatureConfig()

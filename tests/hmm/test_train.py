@@ -70,8 +70,9 @@ def test_short_and_unknown_utterances_are_named(lexicon: Lexicon, hmm: Hmm) -> N
     texts["u000"], texts["u001"] = "ab nonsense", None
     drawn.feats["u002"] = drawn.feats["u002"][:4]
     transcripts = usable_transcripts(texts, lexicon, drawn.feats)
-    found, bad = align(hmm, true_gmm(hmm, drawn), transcripts, drawn.feats, beam=10, retry_beam=40, jobs=1)
-    assert set(bad) == {"u000", "u001", "u002"} and len(found) == 57
+    found = align(hmm, true_gmm(hmm, drawn), transcripts, drawn.feats, beam=10, retry_beam=40, jobs=1)
+    bad = found.bad
+    assert set(bad) == {"u000", "u001", "u002"} and len(found.alignments) == 57
     assert "nonsense" in bad["u000"] and "no transcript" in bad["u001"] and "shorter than its phones" in bad["u002"]
 
 

@@ -19,15 +19,15 @@ def _lexicon(*words):
             ["HELLO", "WORLD"],
             {"u1": "ПРИВЕТ МИР", "u2": "МИР"},
             r"3 of the 3 words of the transcripts \(100%\) are not in the lexicon, from utterance u1 on; the"
-            r" transcripts are in CYRILLIC letters, the lexicon in LATIN: give a lexicon of their language\n"
+            r" transcripts are in Cyrillic letters, the lexicon in Latin: give a lexicon of their language\n"
             r"  not in the lexicon: МИР, ПРИВЕТ\n  in the lexicon: HELLO, WORLD$",
         ),
-        (["YI", "ER"], {"u1": "一 二 二"}, "transcripts are in CJK letters, the lexicon in LATIN"),
+        (["YI", "ER"], {"u1": "一 二 二"}, "transcripts are in CJK letters, the lexicon in Latin"),
         (["HELLO", "WORLD"], {"u1": "hello", "u2": "hello WORLD world"}, "3 of the 4 .* only in upper and lower case"),
         (["CAFÉ"], {"u1": unicodedata.normalize("NFD", "CAFÉ")}, r"only in the Unicode form of their letters"),
         (["ONE", "TWO"], {"u1": "EINS ZWEI DREI"}, "give the lexicon that belongs to these transcripts"),
         (["ONE"], {"u1": "a b c d e f g"}, r"not in the lexicon: a, b, c, d, e, \.\.\.\n"),
-        (["ONE"], {"u1": "1 2 3"}, "the transcripts are in no letters, the lexicon in LATIN"),
+        (["ONE"], {"u1": "1 2 3"}, "the transcripts are in no letters, the lexicon in Latin"),
     ],
 )
 def test_transcripts_of_another_lexicon(unknown, words, texts, message):

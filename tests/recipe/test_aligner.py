@@ -37,13 +37,13 @@ def test_nine_of_ten_phone_borders_lie_within_20_ms(tmp_path: Path) -> None:
     with Workers(words, feats["train"], 2) as workers:
         system = train_monophone(workers, lexicon, config, np.random.default_rng(1), Metrics(tmp_path / "metrics"))
     transcripts = usable_transcripts(texts["test"], lexicon, feats["test"])
-    found, bad = align(system.hmm, system.gmm, transcripts, feats["test"], beam=15, retry_beam=60, jobs=1)
-    assert not bad
-    aligned = {key: phone_stretches(each, lexicon, frame_clock(features)) for key, each in found.items()}
+    aligned = align(system.hmm, system.gmm, transcripts, feats["test"], beam=15, retry_beam=60, jobs=1)
+    assert not aligned.bad
+    found = {key: phone_stretches(a, lexicon, frame_clock(features)) for key, a in aligned.alignments.items()}
     conditions = dict(line.split() for line in (tmp_path / "test" / "conditions").read_text().splitlines())
     reference = read_ctm(tmp_path / "test" / "reference.ctm")
     clean = {key: track for key, track in reference.items() if conditions[key] == "clean"}
-    borders = compare_borders(clean, aligned, digits.one_vowel, digits.unmarked_border)
+    borders = compare_borders(clean, found, digits.one_vowel, digits.unmarked_border)
     assert not borders.mismatched and len(borders.differences_s) > 500
     assert borders.within(0.020) >= 0.90
     # The clock is right: borders are neither early nor late on the whole.
