@@ -1,0 +1,257 @@
+"""Kill shards at random moments while they train on the digits, and count what is lost: nothing may be.
+
+`tests/chaos.sh KILLS [SEED]`. The digits are made once, in exp/chaos. Training runs as a user starts it, in a process
+of its own; its shards are found in /proc, and who holds the server's lock in /proc/locks. A shard that is to die inside
+a sync is stopped when it is seen with the lock, and killed only if it still has it then. Where training ends before the
+last kill, another begins, so that kills, restarts and counts are sums over all runs.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from speech3.frames.minibatches import num_minibatches
+from speech3.frames.packed import open_packed
+from speech3.io.checkpoint import read_about
+from speech3.io.progress import read_metrics
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = Path(sys.executable).with_name("speech3")
+MINIBATCH, EPOCHS = 64, 40
+MODEL = {"layers": 3, "width": 256}  # a sync is some tenths of the time of a minibatch
+TRAINING = {"world": "shared", "workers": 2, "minibatch": MINIBATCH, "schedule": "constant", "learning_rate": 0.05,
+            "asgd": {"warm_start": 0.25, "sync_every": 1}}  # fmt: skip
+DELAY_S = 1.0  # at most, before a kill
+PATIENCE_S = 60.0  # for a shard to be started, or to be met inside a sync
+
+
+@dataclass
+class Count:
+    """What is told at the end."""
+
+    kills: int = 0
+    in_sync: int = 0
+    lost: int = 0
+    finished: bool = True
+    runs: int = 0
+    returned: int = 0
+    restarts: int = 0
+    used: int = 0
+    dropped: int = 0
+    heldout_accuracy: float = 0.0
+
+
+def main() -> int:
+    """Parse, run, tell; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kills", type=int)
+    parser.add_argument("seed", type=int, nargs="?", default=1)
+    parser.add_argument("--experiment", type=Path, help="a finished recipe, in place of exp/chaos")
+    given = parser.parse_args()
+    experiment = given.experiment or _digits(ROOT / "exp" / "chaos")
+    with tempfile.TemporaryDirectory(prefix="speech3-chaos-") as scratch:
+        count = chaos(given.kills, random.Random(given.seed), experiment, Path(scratch))
+    print(json.dumps(vars(count)))
+    return int(bool(count.lost) or not count.finished)
+
+
+def chaos(kills: int, dice: random.Random, experiment: Path, scratch: Path) -> Count:
+    """Train again and again until so many shards were killed."""
+    count = Count()
+    while count.finished and (not count.runs or count.kills < kills):
+        count.runs += 1
+        out = scratch / f"run{count.runs}"
+        epochs = min(EPOCHS, 12 * max(1, kills - count.kills))
+        with _training(experiment, out, epochs) as process:
+            while count.kills < kills and process.poll() is None:
+                _kill_one(process, dice, count)
+            count.finished = process.wait() == 0
+        if not count.finished:
+            print((out.parent / f"{out.name}.log").read_text()[-3000:], file=sys.stderr)
+        _account(out, _frames(experiment), count)
+    return count
+
+
+def _digits(out: Path) -> Path:
+    from conftest import TINY  # here: where pytest runs us there are several modules of that name
+
+    command = [PROGRAM, "recipe", "digits", "--out", out, "--to", "train", *TINY]
+    subprocess.run(list(map(str, command)), check=True, stdout=sys.stderr, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return out
+
+
+def _frames(experiment: Path) -> Path:
+    return next((experiment / "frames").rglob("train.frames")).parent
+
+
+@contextmanager
+def _training(experiment: Path, out: Path, epochs: int) -> Iterator[subprocess.Popen[bytes]]:
+    conf = out.with_suffix(".yaml")
+    values = {"data": str(_frames(experiment)), "hmm": str(experiment / "tri"), "model": MODEL,
+              "training": {**TRAINING, "max_epochs": epochs}}  # fmt: skip
+    conf.write_text(yaml.safe_dump(values))
+    with out.with_suffix(".log").open("wb") as log:
+        process = subprocess.Popen(
+            [str(PROGRAM), "train", str(conf), "--out", str(out)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+# Killing.
+
+
+def _kill_one(process: subprocess.Popen[bytes], dice: random.Random, count: Count) -> None:
+    """Wait until all shards work, then a random time, then kill one: every second time, inside a sync."""
+    shards = _all_at_work(process)
+    time.sleep(dice.uniform(0, DELAY_S))
+    if process.poll() is not None or not shards:
+        return
+    victim = dice.choice(shards)
+    inside = bool(count.kills % 2)
+    if inside:
+        lock = _server_lock(process.pid)
+        victim = _stopped_inside(process, shards, lock) or 0
+    if victim and _send(victim, signal.SIGKILL):
+        count.kills += 1
+        count.in_sync += inside
+        _gone(victim)
+
+
+def _all_at_work(process: subprocess.Popen[bytes]) -> list[int]:
+    """The shards, once each of them was seen with the server's lock; none if training ends before."""
+    seen: set[int] = set()
+    lock = 0
+    deadline = time.monotonic() + PATIENCE_S
+    while process.poll() is None:
+        lock = lock or _server_lock(process.pid)
+        shards = _shards(process.pid)
+        seen = (seen | {_holder(lock)}) & set(shards)
+        if len(seen) == TRAINING["workers"]:
+            return sorted(seen)
+        if time.monotonic() > deadline:
+            raise SystemExit(f"error: {TRAINING['workers']} shards were not at work within {PATIENCE_S:.0f} s")
+        time.sleep(0.001)
+    return []
+
+
+def _stopped_inside(process: subprocess.Popen[bytes], shards: list[int], lock: int) -> int | None:
+    """A shard that stands still while it holds the server's lock."""
+    while process.poll() is None:
+        holder = _holder(lock)
+        if holder not in shards or not _send(holder, signal.SIGSTOP):
+            continue
+        while _state(holder) not in "TZX":  # the signal is sent, not yet received
+            pass
+        if _holder(lock) == holder:
+            return holder
+        _send(holder, signal.SIGCONT)
+    return None
+
+
+def _send(pid: int, number: signal.Signals) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _gone(pid: int) -> None:
+    while _state(pid) not in "ZX":
+        time.sleep(0.001)
+
+
+def _shards(coordinator: int) -> list[int]:
+    """The processes that training started, but Python's resource tracker."""
+    try:
+        children = Path(f"/proc/{coordinator}/task/{coordinator}/children").read_text().split()
+        return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
+def _server_lock(coordinator: int) -> int:
+    """Inode of the file that is the server's lock; 0 if it is not there yet."""
+    try:
+        for descriptor in Path(f"/proc/{coordinator}/fd").iterdir():
+            if str(descriptor.readlink()).startswith("/memfd:server"):
+                return descriptor.stat().st_ino
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return 0
+
+
+def _holder(inode: int) -> int:
+    """The process that holds a lock on a file; 0: nobody."""
+    for line in Path("/proc/locks").read_text().splitlines():
+        # 1: FLOCK  ADVISORY  WRITE 1234 00:01:5678 0 EOF; who waits for it comes behind, with an arrow
+        words = line.split()
+        if words[1] == "FLOCK" and int(words[5].rpartition(":")[2]) == inode:
+            return int(words[4])
+    return 0
+
+
+# Counting.
+
+
+def _account(out: Path, frames: Path, count: Count) -> None:
+    """Add what a run's records say; see `lost`."""
+    records = [record for record in read_metrics(out / "metrics.jsonl") if record["event"] == "epoch"]
+    total = len(open_packed(frames / "train.frames"))
+    before = 0
+    for record in records:
+        ended = record["minibatches"]
+        count.used += ended["used"]
+        count.dropped += ended["stale"] + ended["refused"]
+        count.returned += ended["returned"]
+        count.restarts += record["restarts"]
+        count.lost += lost(record, total, record["frames"] - before)
+        before = record["frames"]
+    if (out / "model.safetensors").exists():
+        count.heldout_accuracy = round(read_about(out / "model.safetensors")["heldout_accuracy"], 4)
+
+
+def lost(record: dict[str, Any], total: int, frames: int) -> int:
+    """Minibatches of an epoch that ended neither used nor dropped, and published updates that are not in the model.
+
+    Published updates are counted by the version, which is stored last; the staleness histogram and the frames are
+    stored with the parameters, so what is not in these is not in the parameters. Frames are those of the epoch.
+    """
+    ended, minibatches = record["minibatches"], num_minibatches(total, MINIBATCH)
+    dropped = ended["stale"] + ended["refused"]
+    without_state = abs(minibatches - ended["used"] - dropped)
+    not_in_model = abs(record["versions"] - sum(record["staleness"]))
+    last = total - (minibatches - 1) * MINIBATCH
+    expected = {total - dropped * MINIBATCH, total - (dropped - 1) * MINIBATCH - last if dropped else total}
+    missing = min(abs(frames - each) for each in expected)
+    return without_state + not_in_model + -(-missing // MINIBATCH)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
