@@ -10,6 +10,7 @@ import fcntl
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -150,6 +151,7 @@ class FileLock:
 
     def __init__(self, path: str) -> None:
         self.descriptor = os.open(path, os.O_RDWR)  # of its own: a descriptor that is inherited shares its lock
+        self.close = weakref.finalize(self, os.close, self.descriptor)
 
     def try_acquire(self) -> bool:
         """True if it was free."""
@@ -173,7 +175,3 @@ class FileLock:
     def release(self) -> None:
         """Let others have it."""
         fcntl.flock(self.descriptor, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        """Give the file back."""
-        os.close(self.descriptor)

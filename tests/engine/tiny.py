@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 import speech3.engine
+from speech3.engine.server import Server
 from speech3.engine.world import Parts, Rate
 
 FRAMES = 16  # of a minibatch
@@ -70,9 +71,13 @@ class Build:
     batches: Batches = Batches()
     dropout: float = 0.0
     norm: bool = False
+    slow_sync_s: float = 0.0  # a shard's process holds the server longer, between writing and publishing
 
     def __call__(self, device: str = "cpu") -> Parts:
         torch.set_num_threads(1)
+        if self.slow_sync_s and multiprocessing.parent_process():
+            publish = Server._publish
+            Server._publish = lambda *args: (time.sleep(self.slow_sync_s), publish(*args))[1]
         return Parts(model(self.dropout, self.norm).to(device), self.batches, loss, seed=1)
 
 
@@ -123,12 +128,13 @@ def killed_at(instruction: int) -> Iterator[Callable[[], int]]:
         sys.settrace(before)
 
 
-def alive(pid: int) -> bool:
-    """Is there such a process, and is it more than a zombie?"""
+def state(pid: int) -> str:
+    """The state of a process, a letter as in ps(1); empty where there is none, or what is left of it."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        letter = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return ""
+    return letter.replace("Z", "")
 
 
 def until(condition: Callable[[], Any], limit_s: float = 60.0) -> Any:

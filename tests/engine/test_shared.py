@@ -1,0 +1,267 @@
+"""Shards as processes: they train; whatever kills them, at whatever moment, is noticed, and no minibatch is lost."""
+
+import errno
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from speech3.config import AsgdConfig
+from speech3.engine import shared as shared_module
+from speech3.engine.board import MINIBATCHES, READY, FileLock, memory_file
+from speech3.engine.flat import flatten
+from speech3.engine.shared import Shared
+from speech3.engine.world import USED
+from speech3.errors import Speech3Error
+
+BATCHES = tiny.Batches(300, pause_s=0.002)
+BUILD = tiny.Build(BATCHES, slow_sync_s=0.001)
+CONFIG = AsgdConfig(sync_every=2, max_distance=6)
+
+
+def _pids(world):
+    return [process.pid for process in world.processes]
+
+
+def _whole(world, done, batches=BATCHES):
+    """Every minibatch of the epoch is in the published state, once."""
+    assert (world.snapshot().states_M == USED).all()
+    assert (done.used, done.stale, done.refused) == (len(batches), 0, 0)
+    assert done.frames == len(batches) * tiny.FRAMES
+    assert sum(done.staleness) == done.versions
+    assert sum(shard.minibatches for shard in done.shards) >= len(batches)
+
+
+def _epoch(world, epoch, after=None, at=50):
+    """Train an epoch; when `at` minibatches are used, `after` is called. Returns the last progress."""
+    moves = world.epoch(epoch, tiny.waiting(BATCHES), tiny.rate(0.3, epoch, BATCHES))
+    last = None
+    for done in moves:
+        assert last is None or (done.used >= last.used and done.versions >= last.versions)
+        if after and done.used >= at:
+            after()
+            after = None
+        last = done
+    assert after is None
+    return last
+
+
+@pytest.fixture(scope="module")
+def world():
+    world = Shared(BUILD, BUILD(), CONFIG, workers=2)
+    world.load({"parameters": flatten(tiny.model()).vector_K})
+    yield world
+    world.close()
+
+
+def test_shards_train(world):
+    before = world.snapshot().tensors["parameters"]
+    snapshots = []
+
+    def look():
+        snapshots.append(world.snapshot())
+        for pid in _pids(world):
+            os.kill(pid, signal.SIGINT)  # Ctrl-C reaches them too, and does not end them
+
+    done = _epoch(world, 1, look)
+    _whole(world, done)
+    assert (done.returned, done.restarts) == (0, 0)
+    assert all(shard.minibatches > 30 for shard in done.shards)
+    assert all(shard.compute_s >= 0.002 * shard.minibatches and shard.sync_s > 0 for shard in done.shards)
+    model = tiny.model()
+    flat = flatten(model)
+    flat.vector_K.copy_(world.snapshot().tensors["parameters"])
+    assert not torch.equal(flat.vector_K, before)
+    inputs, targets = (torch.cat(each) for each in zip(*(BATCHES.draw(9, n) for n in range(20)), strict=True))
+    assert (model(inputs).argmax(1) == targets).float().mean() > 0.75
+    # The copy that was taken in the middle is of one moment.
+    inside = snapshots[0]
+    assert inside.progress.used == (inside.states_M == USED).sum() < len(BATCHES)
+    assert inside.progress.frames == inside.progress.used * tiny.FRAMES
+    assert not torch.equal(inside.tensors["parameters"], flat.vector_K)
+
+
+def test_killed_at_a_random_moment(world):
+    def kill():
+        time.sleep(random.random() * 0.02)
+        os.kill(_pids(world)[0], signal.SIGKILL)
+
+    first = _pids(world)
+    done = _epoch(world, 2, kill)
+    _whole(world, done)
+    assert done.restarts == 1 and done.returned <= CONFIG.max_distance
+    assert _pids(world)[0] != first[0] and _pids(world)[1] == first[1]
+
+
+def test_killed_with_the_servers_lock_in_its_hands(world):
+    inode = Path(world.place.server_lock).stat().st_ino
+    held = []
+
+    def kill():
+        pid = _pids(world)[1]
+        while not (held or world.server.pool.finished):
+            tiny.until(lambda: (pid, inode) in tiny.flocks({pid}))
+            os.kill(pid, signal.SIGSTOP)
+            tiny.until(lambda: tiny.state(pid) == "T")
+            if (pid, inode) in tiny.flocks({pid}):
+                held.append(pid)
+                os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGCONT)
+
+    done = _epoch(world, 3, kill)
+    _whole(world, done)
+    assert held and held[0] not in _pids(world)
+    assert done.restarts == 1 and done.returned > 0
+
+
+def test_nothing_is_left_behind():
+    """Neither a process nor a descriptor, which is what keeps memory that has no name."""
+    before = tiny.descriptors()
+    world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
+    pids = _pids(world)
+    assert any("memfd:board" in each for each in tiny.descriptors()) and all(map(tiny.state, pids))
+    world.close()
+    del world
+    gc.collect()
+    assert not any(map(tiny.state, pids))
+    assert not any("memfd" in each for each in set(tiny.descriptors()) - set(before))
+
+
+def test_a_shard_that_fails_is_named():
+    build = tiny.Build(tiny.Batches(12, trouble="raise"))
+    world = Shared(build, build(), CONFIG, workers=1)
+    try:
+        with pytest.raises(Speech3Error, match=r"(?s)shard 0: .*minibatch 5 is bewitched"):
+            list(world.epoch(1, tiny.waiting(build.batches), tiny.rate(0.1, 1, build.batches)))
+    finally:
+        world.close()
+
+
+MAYFLY = """
+import os
+if os.getpid() != {pid}:
+    os._exit(3)
+def main(*_):
+    pass
+"""
+
+
+def test_a_shard_that_dies_again_and_again_is_given_up(monkeypatch, tmp_path):
+    (tmp_path / "speech3_mayfly.py").write_text(MAYFLY.format(pid=os.getpid()))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import speech3_mayfly
+
+    monkeypatch.setattr(shared_module, "_main", speech3_mayfly.main)
+    world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
+    try:
+        with pytest.raises(Speech3Error, match=r"shard 0 died 3 times .*exit status 3; -9 is often .*fewer workers"):
+            list(world.epoch(1, tiny.waiting(tiny.Batches()), tiny.rate(0.1, 1, tiny.Batches())))
+        assert world.restarts == 2
+    finally:
+        world.close()
+
+
+class _Dead:
+    """A process that has died."""
+
+    exitcode = -9
+
+    def __init__(self):
+        self.sentinel, theirs = os.pipe()
+        os.close(theirs)
+
+    def is_alive(self):
+        return False
+
+    def join(self):
+        os.close(self.sentinel)
+
+    def kill(self):
+        pass
+
+    def poll(self):
+        return False
+
+
+def test_successors_that_compute_nothing_are_given_up_too(monkeypatch):
+    """Whatever the first one had computed: a minibatch that kills whoever draws it must not be tried for ever."""
+
+    def start(self, worker):
+        self.processes[worker] = self.errors[worker] = _Dead()
+        self.server.board.shards_N[worker, READY] = 1
+        self.computed[worker] = self.server.board.shards_N[worker, MINIBATCHES]
+
+    monkeypatch.setattr(Shared, "_start", start)
+    world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
+    world.server.board.shards_N[0, MINIBATCHES] = 7
+    try:
+        for _ in range(2):
+            world._look_after()
+            assert world.deaths == [1 + _]
+        with pytest.raises(Speech3Error, match="shard 0 died 3 times"):
+            world._look_after()
+    finally:
+        world.processes = []
+        world.close()
+
+
+def test_memory_that_is_full(monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = len(tiny.descriptors())
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(Speech3Error, match=r"MB of shared memory .*No space left on device.*smaller model"):
+        Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
+    assert len(tiny.descriptors()) == before
+
+
+def test_without_memfd_the_memory_is_a_file_that_goes(monkeypatch, tmp_path):
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with memory_file("board", 4096) as path:
+        assert Path(path).stat().st_size == 4096 and Path(path).parent == tmp_path
+        one, other = FileLock(path), FileLock(path)
+        assert one.try_acquire() and not other.try_acquire()
+        one.release()
+        assert other.acquire() and not one.try_acquire()
+        one.close(), other.close()
+    assert not list(tmp_path.iterdir())
+
+
+COORDINATOR = """
+import sys
+sys.path[:0] = {path!r}
+if __name__ == "__main__":
+    import tiny
+    from speech3.config import AsgdConfig
+    from speech3.engine.flat import flatten
+    from speech3.engine.shared import Shared
+    build = tiny.Build(tiny.Batches(100000, pause_s=0.005))
+    parts = build()
+    world = Shared(build, parts, AsgdConfig(push_scale=1.0), workers=1)
+    world.load(tensors={{"parameters": flatten(parts.model).vector_K}})
+    for done in world.epoch(1, tiny.waiting(build.batches), tiny.rate(0.1, 1, build.batches)):
+        if done.used > 5:
+            print(*[process.pid for process in world.processes], flush=True)
+"""
+
+
+def test_shards_end_with_the_coordinator(tmp_path):
+    script = tmp_path / "coordinator.py"
+    script.write_text(COORDINATOR.format(path=[str(Path(__file__).parent)]))
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as coordinator:
+        try:
+            pid = int(coordinator.stdout.readline())
+            assert tiny.state(pid)
+        finally:
+            coordinator.kill()
+    tiny.until(lambda: not tiny.state(pid))
