@@ -7,7 +7,6 @@ out waits again, and since the kernel has released its locks, nobody else notice
 import json
 import multiprocessing.connection
 import os
-import signal
 import time
 import traceback
 from collections.abc import Iterator
@@ -52,6 +51,7 @@ from speech3.engine.server import ENDED, Server
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
+from speech3.io.parallel import starting_workers
 
 _LOOK_S = 0.1  # between two looks at shards and pool
 _REST_S = 0.0005  # between two looks of a resting shard at its orders
@@ -191,7 +191,8 @@ class Shared:
         self.processes[worker] = self.context.Process(
             target=_main, args=(worker, self.place, self.build, device, self.on_gpu, theirs), daemon=True
         )  # fmt: skip
-        self.processes[worker].start()
+        with starting_workers():
+            self.processes[worker].start()
         theirs.close()
 
     def _look_after(self) -> None:
@@ -222,7 +223,6 @@ class Shared:
 
 def _main(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, errors: Any) -> None:
     """A shard's process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's, which ends us
     try:
         _serve(worker, place, build(device), on_gpu)
     except Speech3Error as error:
