@@ -7,7 +7,6 @@ GPUs. In each step they compute N minibatches, one each, and their mean gradient
 
 import multiprocessing.connection
 import os
-import signal
 import tempfile
 import time
 import traceback
@@ -36,6 +35,7 @@ from speech3.engine.world import (
     seed_generators,
 )
 from speech3.errors import Speech3Error
+from speech3.io.parallel import starting_workers
 
 _REPORT_STEPS = 50  # between two reports, for which the processes add up their sums
 _SNAPSHOT_S = 5.0  # between two copies of the parameters that the first sends along, for checkpoints inside an epoch
@@ -73,7 +73,8 @@ class Ddp:
                 target=_main, daemon=True,
                 args=(rank, workers, f"{self.meeting.name}/store", build, place, momentum, weight_decay, theirs),
             )  # fmt: skip
-            process.start()
+            with starting_workers():
+                process.start()
             theirs.close()
             self.pipes.append(ours)
             self.processes.append(process)
@@ -130,6 +131,13 @@ class Ddp:
             return "failed", "a process died"
 
     def _fail(self, why: str) -> None:
+        """Who was killed is to blame, not those whose connection to it broke."""
+        ended = multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=1.0)
+        for rank, process in enumerate(self.processes):
+            if process.sentinel in ended:
+                process.join()
+                if (process.exitcode or 0) < 0:
+                    why = f"process {rank} died (exit status {process.exitcode})"
         raise Speech3Error(f"world ddp: {why}; run the same command again, it goes on from the last checkpoint")
 
 
@@ -147,7 +155,6 @@ class _Loss(nn.Module):
 def _main(
     rank: int, workers: int, store: str, build: BuildOn, device: str, momentum: float, weight_decay: float, pipe: Any
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's
     coordinator = os.getppid()
     try:
         parts = build(device)
