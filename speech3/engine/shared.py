@@ -225,10 +225,9 @@ def _main(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, e
     """A shard's process."""
     try:
         _serve(worker, place, build(device), on_gpu)
-    except Speech3Error as error:
-        errors.send(str(error))
-    except Exception:
-        errors.send(traceback.format_exc())
+    except Exception as error:
+        if os.getppid() == place.coordinator:  # else nobody hears it
+            errors.send(str(error) if isinstance(error, Speech3Error) else traceback.format_exc())
 
 
 def _serve(worker: int, place: Place, parts: Parts, on_gpu: Any) -> None:

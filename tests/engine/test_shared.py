@@ -19,7 +19,7 @@ from speech3.engine import shared as shared_module
 from speech3.engine.board import MINIBATCHES, READY, FileLock, memory_file
 from speech3.engine.flat import flatten
 from speech3.engine.shared import Shared
-from speech3.engine.world import USED
+from speech3.engine.world import USED, WAITING
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(300, pause_s=0.002)
@@ -201,11 +201,15 @@ def test_successors_that_compute_nothing_are_given_up_too(monkeypatch):
 
     monkeypatch.setattr(Shared, "_start", start)
     world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
-    world.server.board.shards_N[0, MINIBATCHES] = 7
+    board = world.server.board
+    board.shards_N[0, MINIBATCHES] = 7
+    board.states_M[:3] = 1
+    board.journal_2J[0, :3] = 2, 0, 1  # published, but it died before it could mark them
     try:
-        for _ in range(2):
+        for deaths in (1, 2):
             world._look_after()
-            assert world.deaths == [1 + _]
+            assert world.deaths == [deaths] and world.returned == 1
+            assert board.states_M[:4].tolist() == [USED, USED, WAITING, WAITING]
         with pytest.raises(Speech3Error, match="shard 0 died 3 times"):
             world._look_after()
     finally:
