@@ -69,4 +69,4 @@ class Pool:
 
     def counts(self) -> dict[int, int]:
         """How many are USED, STALE, REFUSED."""
-        return {state: int((self.states_M == state).sum()) for state in (USED, STALE, REFUSED)}
+        return {state: int(np.count_nonzero(self.states_M == state)) for state in (USED, STALE, REFUSED)}
