@@ -131,7 +131,7 @@ def world(case: Case, directory: Path, name: str, workers: int) -> Iterator[Riva
         return done
 
     try:
-        compute(min(4 * workers, case.minibatches))  # they have started when it ends
+        compute(min(12 * workers, case.minibatches))  # they have started when it ends, and are warm
         yield Rival(lambda: compute(case.minibatches), [process.pid for process in opened.processes])  # type: ignore[attr-defined]
     finally:
         opened.close()
@@ -166,7 +166,8 @@ def _bare(build: BuildParts, device: str, pipe: Any) -> None:
     parts = build(device)
     parts.model.train()
     step = bare_step(parts, *parts.source.draw(1, 0))
-    step()
+    for _ in range(12):
+        step()
     pipe.send(None)
     while True:
         steps = pipe.recv()
@@ -215,13 +216,11 @@ def whole_run(case: Case, directory: Path) -> tuple[float, float]:
 
 
 def in_turn(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[Any]]:
-    """What each measured in each round, the order turned about from round to round; one round before warms up."""
+    """What each measured in each round, the order turned about from round to round."""
     measured: dict[str, list[Any]] = {name: [] for name in rivals}
-    for round_ in range(-1, rounds):
-        for name in list(rivals)[:: 1 if round_ % 2 else -1]:
-            value = rivals[name]()
-            if round_ >= 0:
-                measured[name].append(value)
+    for round_ in range(rounds):
+        for name in list(rivals)[:: -1 if round_ % 2 else 1]:
+            measured[name].append(rivals[name]())
     return measured
 
 
