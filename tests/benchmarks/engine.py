@@ -56,7 +56,7 @@ def two_shards(case: Case, names: Collection[str], rounds: int = ROUNDS) -> list
     """Of the ratios of two shards over others, those that are named, and the share of their time that syncs take."""
     with written(case) as directory, ExitStack() as stack:
         rivals = {"asgd2": stack.enter_context(world(case, directory, "shared", 2))}
-        for name in set(names) & set(_RIVALS):
+        for name in (name for name in _RIVALS if name in names):
             rivals[name] = stack.enter_context(world(case, directory, *_RIVALS[name]))
         measured = in_turn(rivals, rounds)
     ours = frames_per_s(measured["asgd2"])
