@@ -40,7 +40,7 @@ def test_a_replay_ends_at_the_same_parameters_to_the_last_bit(run):
     events = [json.loads(line) for path in record.iterdir() for line in path.read_text().splitlines()]
     assert sum(kind == "publish" for kind, _ in events) == done.versions == sum(done.staleness) > 30
     assert sum(kind == "draw" and value is not None for kind, value in events) == 120
-    assert all(shard.minibatches > 10 for shard in done.shards)  # both were at work
+    assert all(shard.minibatches > 0 for shard in done.shards)  # both were at work
     again = replay(BUILD(), CONFIG, start, _rates, record, weight_decay=0.01)
     assert set(again) == {"parameters", "server.velocity"}
     for name, tensor in again.items():

@@ -176,6 +176,14 @@ def test_a_death_at_the_end_of_an_epoch_does_not_lengthen_it():
     assert seconds <= _train(hurt, 1).seconds < seconds + 2
 
 
+def test_who_had_gone_home_comes_back_for_what_a_dead_one_had_out():
+    batches = tiny.Batches(2)
+    times = Times((1.0, 10.0), 0.125, failures=((1, 5.0),), restart_s=100.0)
+    done = _train(_world(AsgdConfig(sync_every=1), times, batches=batches), 1, batches)
+    assert (done.used, done.returned, done.seconds) == (2, 1, 5.0 + 0.125 + 1.0)
+    assert [shard.minibatches for shard in done.shards] == [2, 1]
+
+
 def test_what_a_dead_worker_had_computed_is_not_in_the_model():
     """Its successor has the same place in the simulator, and must not publish what was given back."""
     batches = tiny.Batches(2)
