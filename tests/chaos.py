@@ -79,9 +79,9 @@ def chaos(kills: int, dice: random.Random, experiment: Path, scratch: Path) -> C
             while count.kills < kills and process.poll() is None:
                 _kill_one(process, dice, count)
             count.finished = process.wait() == 0
-        if not count.finished:
-            print((out.parent / f"{out.name}.log").read_text()[-3000:], file=sys.stderr)
         _account(out, _frames(experiment), count)
+        if not count.finished or count.lost or count.restarts > count.kills:
+            print(out.with_suffix(".log").read_text(), file=sys.stderr)
     return count
 
 

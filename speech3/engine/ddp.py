@@ -10,6 +10,7 @@ import os
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -163,9 +164,11 @@ def _main(
             world_size=workers, timeout=timedelta(minutes=5),
         )  # fmt: skip
         sgd = Sgd(parts.model, momentum=momentum, weight_decay=weight_decay)
-        together = DistributedDataParallel(
-            _Loss(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False
-        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has no successor yet that does the same
+            together = DistributedDataParallel(
+                _Loss(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False
+            )  # fmt: skip
         while os.getppid() == coordinator:
             if pipe.poll(1.0):
                 _epoch(rank, workers, parts, sgd, together, pipe, *pipe.recv())
