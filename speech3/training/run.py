@@ -33,7 +33,6 @@ from speech3.training.parts import BuildParts, make_parts, minibatches
 from speech3.training.records import epoch_record, epoch_words, place
 from speech3.training.rundir import RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance, rate_of
-from speech3.training.statistics import estimate_statistics
 from speech3.training.tensorboard import open_writer
 from speech3.training.worlds import asynchronous, check_epoch, check_workers, open_worlds
 
@@ -327,7 +326,6 @@ class _Run:
     def _heldout(self, parameters: torch.Tensor | None = None) -> tuple[float, float]:
         """Mean loss and frame accuracy over the held-out frames, of the run's parameters or others."""
         self.one.sgd.parameters.vector_K.copy_(self.tensors["parameters"] if parameters is None else parameters)
-        estimate_statistics(self.one.parts)
         self.model.eval()
         loss_sum, correct = 0.0, 0
         for feats_BWF, senones_B in self.heldout.sequential(_HELDOUT_FRAMES):
