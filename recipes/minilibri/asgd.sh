@@ -18,7 +18,7 @@ done
 speech3_environment "$root" espeak
 export OMP_NUM_THREADS=1
 
-speech3 recipe minilibri --source "$source" --out "$out"
+[ -e "$out/frames/tri/train.frames" ] || speech3 recipe minilibri --source "$source" --out "$out"
 runs=$out/asgd
 mkdir -p "$runs"
 conf=$runs/conf.yaml
@@ -31,20 +31,20 @@ model: {layers: 4, width: 256, normalization: batch}
 training: asgd
 END
 common=(
-    training.max_epochs=6 training.schedule=exponential training.final_rate=0.02 training.evaluations=4
+    training.max_epochs=5 training.schedule=exponential training.final_rate=0.02 training.evaluations=4
     training.simulation.compute_s=0.01 training.simulation.sync_s=0.0006 training.simulation.jitter=0.1
 )
 
 echo "== 1 to 5 simulated workers, the learning rate tuned for each row"
-speech3 simulate "$conf" --workers 1,2,3,4,5 --rates 0.1,0.2,0.4 --seeds 1,2,3 --jobs "$jobs" --out "$runs/simulated" \
+speech3 simulate "$conf" --workers 1,2,3,4,5 --rates 0.4,0.8,1.6 --seeds 1,2,3 --jobs "$jobs" --out "$runs/simulated" \
     "${common[@]}"
 
 echo "== 5 simulated workers, one thing changed at a time"
 changes=(
-    "warm_0 warm_start=0" "warm_1 warm_start=1" "sync_1 sync_every=1" "sync_6 sync_every=6"
-    "averaged push_scale=1/workers" "momentum momentum=0.5 push_scale=0.5"
+    "warm_start_quarter warm_start=0.25" "warm_start_one warm_start=1" "sync_every_3 sync_every=3"
+    "sync_every_6 sync_every=6" "push_averaged push_scale=1/workers" "momentum momentum=0.5 push_scale=0.5"
     "projection momentum=0.5 push_scale=0.5 projection=true" "decay decay=0.9" "staleness_rate staleness_rate=true"
-    "compensation delay_compensation=0.04" "accumulated local_updates=false"
+    "compensation delay_compensation=0.04" "no_local_updates local_updates=false sync_every=3"
 )
 one() {
     local name keys
