@@ -109,10 +109,10 @@ def step_torch(
     if old.squares_P is not None and new.squares_P is not None:
         torch.addcmul(old.squares_P, d_P, d_P, out=new.squares_P)
         d_P = gamma * d_P / (new.squares_P.sqrt() + _EPSILON)
-    d_P = scale * d_P
     if old.velocity_P is not None and new.velocity_P is not None:
-        d_P = torch.add(d_P, old.velocity_P, alpha=momentum, out=new.velocity_P)
-    torch.sub(old.parameters_P, d_P, out=new.parameters_P)
+        d_P = torch.add(momentum * old.velocity_P, d_P, alpha=scale, out=new.velocity_P)
+        scale = 1.0
+    torch.sub(old.parameters_P, d_P, alpha=scale, out=new.parameters_P)
     own.parameters_P.copy_(new.parameters_P)
     if own.fetched_P is not None:
         own.fetched_P.copy_(new.parameters_P)
