@@ -21,7 +21,8 @@ def test_epochs_are_added() -> None:
     found = asynchrony([plain, epoch(2, [1, 2], 10, 30), {"event": "heldout"}, epoch(3, [0, 1, 4], 20, 20, 20)])
     assert found == Asynchrony(
         {"used": 96, "stale": 2, "refused": 2, "returned": 8}, versions=10, restarts=2, staleness=(1, 3, 4),
-        shards=(ShardReport(30, 60.0, 1.0, 0.5, 6), ShardReport(50, 100.0, 1.0, 0.5, 6), ShardReport(20, 40.0, 0.5, 0.25, 3)),
+        shards=(ShardReport(30, 60.0, 1.0, 0.5, 6), ShardReport(50, 100.0, 1.0, 0.5, 6),
+                ShardReport(20, 40.0, 0.5, 0.25, 3)),
     )  # fmt: skip
     assert found.dropped == 4
     assert found.shares == (0.3, 0.5, 0.2)
