@@ -32,7 +32,7 @@ def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
 def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run `speech3` to its end."""
     process = start(*arguments, **options)
-    stdout, stderr = process.communicate(timeout=120)
+    stdout, stderr = process.communicate(timeout=300)
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
