@@ -68,9 +68,12 @@ speech3 compare "$runs/simulated/${baseline%2}1" "$runs/simulated/${best%2}1" "$
 echo "== real workers ($device)"
 workers=(1 2)
 [ "$device" = cpu ] || workers=(1 2 4)
-real=("${common[@]/training.simulation*/}")
-speech3 train "$conf" --world sgd --workers 1 --device "$device" --out "$runs/real/sgd" \
-    ${real[@]:+"${real[@]}"} "training.learning_rate=$(sed 's/.*_rate\(.*\)_seed2/\1/' <<<"$baseline")"
+real=()
+for key in "${common[@]}"; do
+    [[ $key == training.simulation.* ]] || real+=("$key")
+done
+speech3 train "$conf" --world sgd --workers 1 --device "$device" --out "$runs/real/sgd" "${real[@]}" \
+    training.warmup=0 "training.learning_rate=$(sed 's/.*_rate\(.*\)_seed2/\1/' <<<"$baseline")"
 for n in "${workers[@]}"; do
     speech3 train "$conf" --world shared --workers "$n" --device "$device" --out "$runs/real/asgd$n" "${real[@]}"
 done
