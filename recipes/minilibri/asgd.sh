@@ -36,22 +36,22 @@ common=(
 )
 
 echo "== 1 to 5 simulated workers, the learning rate tuned for each row"
-speech3 simulate "$conf" --workers 1,2,3,4,5 --rates 0.4,0.8,1.6 --seeds 1,2,3 --jobs "$jobs" --out "$runs/simulated" \
+speech3 simulate "$conf" --workers 1,2,3,4,5 --rates 0.8,1.6 --seeds 1,2,3 --jobs "$jobs" --out "$runs/simulated" \
     "${common[@]}"
 
 echo "== 5 simulated workers, one thing changed at a time"
 changes=(
     "warm_start_quarter warm_start=0.25" "warm_start_one warm_start=1" "sync_every_3 sync_every=3"
-    "sync_every_6 sync_every=6" "push_averaged push_scale=1/workers" "momentum momentum=0.5 push_scale=0.5"
-    "projection momentum=0.5 push_scale=0.5 projection=true" "decay decay=0.9" "staleness_rate staleness_rate=true"
-    "compensation delay_compensation=0.04" "no_local_updates local_updates=false sync_every=3"
+    "push_averaged push_scale=1/workers" "momentum momentum=0.5 push_scale=0.5"
+    "projection momentum=0.5 push_scale=0.5 projection=true" "decay decay=0.9"
+    "no_local_updates local_updates=false sync_every=3"
 )
 one() {
     local name keys
     read -r -a keys <<<"$1"
     name=${keys[0]} keys=("${keys[@]:1}")
     speech3 train "$conf" --world simulated --workers 5 --out "$runs/changed/$name" "${common[@]}" \
-        "${keys[@]/#/training.asgd.}" 2>"$runs/changed.$name.log" || tail -n 1 "$runs/changed.$name.log"
+        "${keys[@]/#/training.asgd.}" 2>"$runs/changed.$name.log" || tail -n 1 "$runs/changed.$name.log" >&2
 }
 best=$(basename "$(ls -d "$runs"/simulated/async5_*_seed2)")
 common+=("training.learning_rate=$(sed 's/.*_rate\(.*\)_seed2/\1/' <<<"$best")")
