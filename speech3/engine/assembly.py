@@ -9,7 +9,7 @@ from torch import Tensor
 
 from speech3.config import AsgdConfig
 from speech3.engine.board import READY, SHARD, Board, Sizes
-from speech3.engine.flat import Flat
+from speech3.engine.flat import Flat, wait_for_gpus
 from speech3.engine.pool import Pool
 from speech3.engine.rule import Rule, State
 from speech3.engine.server import CORRECT, FRAMES, LOSS_SUM, Buffer, Server
@@ -29,7 +29,7 @@ def sizes_of(own: Flat, config: AsgdConfig, workers: int, minibatches: int) -> S
     """The board for a model on the CPU, or on a GPU, where the state lies elsewhere."""
     on_cpu = own.vector_K.device.type == "cpu"
     return Sizes(
-        minibatches, workers, max(config.max_distance, config.sync_every),
+        minibatches, workers, push=config.max_distance,
         state=own.vector_K.numel() if on_cpu else 0,
         velocity=own.num_parameters if on_cpu and config.momentum else 0,
         squares=own.num_parameters if on_cpu and config.adagrad else 0,
@@ -44,8 +44,10 @@ def buffers_on_cpu(board: Board, num_parameters: int) -> tuple[Buffer, Buffer]:
     return _buffers(state_2K, velocity_2P, squares_2P, num_parameters)
 
 
-def tensors_on_gpu(own: Flat, config: AsgdConfig) -> tuple[Tensor, Tensor, Tensor]:
-    """State, velocity and squares on the GPU of `own`, to be handed to other processes (CUDA IPC)."""
+def tensors_on_gpu(own: Flat, config: AsgdConfig) -> tuple[Tensor, Tensor, Tensor] | None:
+    """State, velocity and squares on the GPU of `own`, to be handed to other processes (CUDA IPC); none on a CPU."""
+    if not own.vector_K.is_cuda:
+        return None
     slots = (own.num_parameters if wanted else 0 for wanted in (config.momentum, config.adagrad))
     sizes = (own.vector_K.numel(), *slots)
     state_2K, velocity_2P, squares_2P = (torch.zeros(2, size, device=own.vector_K.device) for size in sizes)
@@ -80,6 +82,7 @@ def published_tensors(server: Server) -> dict[str, Tensor]:
         tensors["server.velocity"] = published.state.velocity_P.clone()
     if published.state.squares_P is not None:
         tensors["server.squares"] = published.state.squares_P.clone()
+    wait_for_gpus(published.vector_K)
     return tensors
 
 
@@ -91,6 +94,7 @@ def load_tensors(server: Server, tensors: dict[str, Tensor]) -> None:
     for name, slot_P in slots.items():
         if slot_P is not None:
             slot_P.copy_(tensors[name]) if name in tensors else slot_P.zero_()
+    wait_for_gpus(published.vector_K)
 
 
 @dataclass(frozen=True)

@@ -66,5 +66,11 @@ def flatten(model: nn.Module) -> Flat:
     return Flat(vector_K, tuple(views[: len(parameters)]), num_parameters)
 
 
+def wait_for_gpus(*tensors: Tensor) -> None:
+    """Wait until what was started on the GPUs of these tensors has ended; other processes are told of it then."""
+    for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
+        torch.cuda.synchronize(device)
+
+
 def _view(vector: Tensor, offset: int, like: Tensor) -> Tensor:
     return vector[offset : offset + like.numel()].view(like.shape)

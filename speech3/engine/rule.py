@@ -90,7 +90,7 @@ class Rule:
         """How much of the momentum is taken from the push: 0 if they agree."""
         if old.velocity_P is None:
             return 0.0
-        along = float(own.push() @ old.velocity_P)
+        along = float(own.push().to(old.velocity_P.device) @ old.velocity_P)  # the shard may be on another GPU
         return along / float(old.velocity_P @ old.velocity_P) if along < 0 else 0.0
 
 
@@ -98,7 +98,7 @@ def step_torch(
     old: State, new: State, own: Own, scale: float, along: float, momentum: float, gamma: float, compensation: float
 ) -> tuple[float, float]:
     """The step in PyTorch, on any device: the reference. Returns the norms of push and parameters."""
-    device = old.parameters_P.device  # the shard may be on another GPU
+    device = old.parameters_P.device
     d_P = own.push().to(device)
     norms = float(d_P.norm()), float(old.parameters_P.norm())
     if compensation:

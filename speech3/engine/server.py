@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from speech3.engine.board import STALENESS_BINS, TOTALS, Board
-from speech3.engine.flat import Flat
+from speech3.engine.flat import Flat, wait_for_gpus
 from speech3.engine.pool import Pool
 from speech3.engine.rule import Own, Rule, State
 from speech3.engine.world import REFUSED, STALE, USED
@@ -127,7 +127,7 @@ class Server:
             push.fetched_P.copy_(published.state.parameters_P)
         if push.push_P is not None:
             push.push_P.zero_()
-        self._wait_for_gpu(push)
+        wait_for_gpus(push.own.vector_K, published.vector_K)
 
     def _judge(self, push: Push, staleness: int) -> int:
         """Publish the push, unless it is stale, not finite or longer than it may be."""
@@ -155,12 +155,6 @@ class Server:
         board.staleness_2[new, min(staleness, STALENESS_BINS - 1)] += 1
         board.journal_2J[new, 0] = len(push.numbers)
         board.journal_2J[new, 1 : 1 + len(push.numbers)] = push.numbers
-        self._wait_for_gpu(push)
+        wait_for_gpus(push.own.vector_K, self.buffers[new].vector_K)
         board.version[0] += 1
         self.settle()
-
-    def _wait_for_gpu(self, push: Push) -> None:
-        # What was started on a GPU must have ended before others are told of it, or get the lock.
-        if push.own.vector_K.is_cuda:
-            for device in {push.own.vector_K.device, self.buffers[0].vector_K.device}:
-                torch.cuda.synchronize(device)

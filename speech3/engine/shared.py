@@ -46,7 +46,7 @@ from speech3.engine.board import (
     memory_file,
     shared_board,
 )
-from speech3.engine.flat import flatten
+from speech3.engine.flat import flatten, wait_for_gpus
 from speech3.engine.server import ENDED, Server
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
@@ -108,7 +108,7 @@ class Shared:
     ) -> None:  # fmt: skip
         own = flatten(parts.model)
         sizes = sizes_of(own, config, workers, len(parts.source))
-        self.on_gpu = tensors_on_gpu(own, config) if own.vector_K.is_cuda else None
+        self.on_gpu = tensors_on_gpu(own, config)
         self.stack = ExitStack()
         try:
             board, server_lock, pool_lock = (
@@ -270,6 +270,9 @@ def _drive(
                 row[MINIBATCHES] += 1
                 row[COMPUTE_S] += time.perf_counter() - begun
             case Sync(wait):
+                wait_for_gpus(shard.push.own.vector_K)  # the server is not held for a gradient on its way
+                row[COMPUTE_S] += time.perf_counter() - begun
+                begun = time.perf_counter()
                 answer = lock.try_acquire()
                 if not answer:
                     row[BUSY] += 1

@@ -19,7 +19,15 @@ import numpy as np
 from torch import Tensor
 
 from speech3.config import AsgdConfig
-from speech3.engine.assembly import begin_epoch, epoch_progress, load_tensors, make_server, published_tensors, sizes_of
+from speech3.engine.assembly import (
+    begin_epoch,
+    epoch_progress,
+    load_tensors,
+    make_server,
+    published_tensors,
+    sizes_of,
+    tensors_on_gpu,
+)
 from speech3.engine.board import BUSY, COMPUTE_S, MINIBATCHES, SYNC_S, WAIT_S, private_board
 from speech3.engine.shard import Compute, Draw, Shard, Sync, Want
 from speech3.engine.world import WAITING, Parts, Progress, Rate, Snapshot
@@ -66,7 +74,9 @@ class Simulated:
         self.shards = [Shard(each, config, weight_decay=weight_decay) for each in everybody]
         own = self.shards[0].push.own
         self.board = private_board(sizes_of(own, config, self.workers, len(parts.source)))
-        self.server = make_server(self.board, config, self.workers, own.num_parameters, nullcontext())
+        self.server = make_server(
+            self.board, config, self.workers, own.num_parameters, nullcontext(), tensors_on_gpu(own, config)
+        )  # fmt: skip
         self.seed, self.began, self.progress = parts.seed, 0.0, Progress()
         self.failures: list[tuple[int, float]] = []
 

@@ -156,7 +156,8 @@ def minibatch_seed(seed: int, epoch: int, number: int) -> int:
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
-    """Seed PyTorch's own generators; torch.manual_seed looks for every kind of accelerator, which takes 0.1 ms."""
-    torch.default_generator.manual_seed(seed)
+    """Seed PyTorch's own generator of a device; torch.manual_seed looks for every accelerator, which takes 0.1 ms."""
     if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
+        torch.cuda.default_generators[device.index].manual_seed(seed)  # torch.cuda.manual_seed's is the current GPU's
+    else:
+        torch.default_generator.manual_seed(seed)
