@@ -29,6 +29,7 @@ from speech3.engine.assembly import (
     tensors_on_gpu,
 )
 from speech3.engine.board import BUSY, COMPUTE_S, MINIBATCHES, SYNC_S, WAIT_S, private_board
+from speech3.engine.flat import wait_for_gpus
 from speech3.engine.shard import Compute, Draw, Shard, Sync, Want
 from speech3.engine.world import WAITING, Parts, Progress, Rate, Snapshot
 
@@ -199,10 +200,14 @@ def measure(parts: Parts, config: AsgdConfig, rounds: int = 7) -> tuple[float, f
     """Seconds that a minibatch and a sync take on this machine: the median of `rounds`; `parts` are used up."""
     world = Simulated(parts, config, Times((1.0,), 0.0))
     shard, rate = world.shards[0], Rate(1e-3, 1, len(parts.source))
+    own_K = shard.push.own.vector_K
+    world.load({"parameters": own_K})
+    world.server.sync(shard.push)  # fetches: those to be measured publish
     minibatches, syncs = [], []
     for number in range(rounds + 2):
         begun = time.perf_counter()
         shard.compute(1, number % len(parts.source), rate)
+        wait_for_gpus(own_K)
         computed = time.perf_counter()
         world.server.sync(shard.push)
         minibatches.append(computed - begun)

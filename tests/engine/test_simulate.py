@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from speech3.config import AsgdConfig
+from speech3.engine.server import Server
 from speech3.engine.sgd import OneWorker
 from speech3.engine.simulate import Simulated, Times, measure
 from speech3.engine.synchronous import Synchronous
@@ -232,9 +233,12 @@ def test_a_synchronous_step_whose_loss_is_not_finite_names_its_minibatches():
         _train(world, 1)
 
 
-def test_times_can_be_measured():
-    compute_s, sync_s = measure(tiny.Build(tiny.Batches(3, pause_s=0.01))(), AsgdConfig())
+def test_times_can_be_measured(monkeypatch):
+    syncs, sync = [], Server.sync
+    monkeypatch.setattr(Server, "sync", lambda *args: syncs.append(sync(*args)) or syncs[-1])
+    compute_s, sync_s = measure(tiny.Build(tiny.Batches(3, pause_s=0.01))(), AsgdConfig(), rounds=3)
     assert compute_s >= 0.01 and sync_s > 0
+    assert syncs == [USED] * 6  # those that are measured are published, not refused
 
 
 if __name__ == "__main__":
