@@ -10,14 +10,13 @@ from functools import partial
 from pathlib import Path
 
 from speech3.config import TrainConfig
-from speech3.engine.simulate import measure
 from speech3.errors import Speech3Error
-from speech3.io.atomic import read_json, write_json
 from speech3.io.parallel import parallel_map
 from speech3.io.progress import say
 from speech3.training.curves import SHARES, Curve, read_curve, time_to
 from speech3.training.parts import BuildParts
 from speech3.training.run import train
+from speech3.training.worlds import simulation_of
 
 
 @dataclass(frozen=True)
@@ -152,20 +151,12 @@ def _mean(variant: Variant, curves: Sequence[Curve]) -> Curve:
 
 def _with_times(config: TrainConfig, out: Path) -> TrainConfig:
     """The times of all runs, measured once if they are not given."""
-    given = config.training.simulation
-    if given.compute_s is None or given.sync_s is None:
-        path = out / "simulation.json"
-        if not path.exists():
-            from speech3.models.linear import product
+    from speech3.models.linear import product
 
-            parts = BuildParts(config, product())(config.training.device)
-            compute_s, sync_s = measure(parts, config.training.asgd)
-            write_json(path, {"compute_s": compute_s, "sync_s": sync_s})
-        measured = read_json(path)
-        update = {key: measured[key] for key in ("compute_s", "sync_s") if getattr(given, key) is None}
-        given = given.model_copy(update=update)
-    if isinstance(given.compute_s, tuple):
+    training = config.training
+    if isinstance(training.simulation.compute_s, tuple):
         raise Speech3Error("training.simulation.compute_s: give one time for all workers here, their number varies")
-    return config.model_copy(
-        update={"training": config.training.model_copy(update={"simulation": given})}
+    simulation = simulation_of(
+        config, out / "simulation.json", lambda: BuildParts(config, product())(training.device)
     )  # fmt: skip
+    return config.model_copy(update={"training": training.model_copy(update={"simulation": simulation})})

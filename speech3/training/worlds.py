@@ -1,5 +1,6 @@
 """From a config to the world that trains it, and what a world cannot have: workers without a core or a GPU."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +83,7 @@ def check_epoch(config: TrainConfig, minibatches: int, warm_start: float) -> Non
 
 
 def open_worlds(
-    config: TrainConfig, directory: Path, parts: Callable[[], Parts], build: BuildParts
+    config: TrainConfig, directory: Path, parts: Parts, build: BuildParts
 ) -> tuple[OneWorker, World | None]:
     """The world of one worker, which does the warm start and all of plain SGD, and the world of `config` besides.
 
@@ -91,48 +92,57 @@ def open_worlds(
     directory
         Of the run: measured times are kept there, so a resumed simulation goes on with them.
     parts
-        Makes a worker's parts in this process.
+        A worker's in this process: the first's. Others here get copies of its model, and the same minibatches.
     """
     training = config.training
     steps = {"momentum": training.momentum, "weight_decay": training.weight_decay}
+
+    def another() -> Parts:
+        return replace(parts, model=copy.deepcopy(parts.model))
+
     match training.world:
         case "sgd":
-            return OneWorker(parts(), **steps), None
+            return OneWorker(parts, **steps), None
         case "simulated":
-            times = _times(config, directory / "simulation.json", parts)
-            alone = Synchronous(parts(), replace(times, compute_s=times.compute_s[:1]), **steps)
+            times = _times(simulation_of(config, directory / "simulation.json", another), training.workers)
+            alone = Synchronous(parts, replace(times, compute_s=times.compute_s[:1]), **steps)
             if training.simulation.synchronous:
-                return alone, Synchronous(parts(), times, **steps)
-            return alone, Simulated(parts(), training.asgd, times, weight_decay=training.weight_decay)
+                return alone, Synchronous(another(), times, **steps)
+            return alone, Simulated(another(), training.asgd, times, weight_decay=training.weight_decay)
         case "shared":
             from speech3.engine.shared import Shared
 
-            return OneWorker(parts(), **steps), Shared(
-                build, parts(), training.asgd, workers=training.workers, device=training.device,
+            return OneWorker(parts, **steps), Shared(
+                build, another(), training.asgd, workers=training.workers, device=training.device,
                 weight_decay=training.weight_decay,
             )  # fmt: skip
         case "ddp":
             from speech3.engine.ddp import Ddp
 
-            return OneWorker(parts(), **steps), Ddp(
-                build, parts(), workers=training.workers, device=training.device, **steps
+            return OneWorker(parts, **steps), Ddp(
+                build, parts, workers=training.workers, device=training.device, **steps
             )
 
 
-def _times(config: TrainConfig, path: Path, parts: Callable[[], Parts]) -> Times:
-    training, given = config.training, config.training.simulation
-    compute_s, sync_s = given.compute_s, given.sync_s
-    if compute_s is None or sync_s is None:
-        if not path.exists():
-            measured = measure(parts(), training.asgd)
-            write_json(path, {"compute_s": measured[0], "sync_s": measured[1]})
-        measured_s = read_json(path)
-        compute_s = measured_s["compute_s"] if compute_s is None else compute_s
-        sync_s = measured_s["sync_s"] if sync_s is None else sync_s
-    each = compute_s if isinstance(compute_s, tuple) else (compute_s,) * training.workers
+def simulation_of(config: TrainConfig, path: Path, parts: Callable[[], Parts]) -> SimulationConfig:
+    """The virtual clock's data; what is not given is measured, and kept at `path` for who goes on."""
+    given = config.training.simulation
+    if given.compute_s is not None and given.sync_s is not None:
+        return given
+    if not path.exists():
+        compute_s, sync_s = measure(parts(), config.training.asgd)
+        write_json(path, {"compute_s": compute_s, "sync_s": sync_s})
+    measured = {key: seconds for key, seconds in read_json(path).items() if getattr(given, key) is None}
+    return given.model_copy(update=measured)
+
+
+def _times(simulation: SimulationConfig, workers: int) -> Times:
+    compute_s, sync_s = simulation.compute_s, simulation.sync_s
+    assert compute_s is not None and sync_s is not None  # `simulation_of` has seen to it
+    each = compute_s if isinstance(compute_s, tuple) else (compute_s,) * workers
     say(f"virtual clock: {', '.join(f'{s * 1e3:.2f}' for s in sorted(set(each)))} ms a minibatch, "
         f"{sync_s * 1e3:.2f} ms a sync")  # fmt: skip
-    return Times(each, sync_s, given.jitter, given.failures, given.restart_s)
+    return Times(each, sync_s, simulation.jitter, simulation.failures, simulation.restart_s)
 
 
 def _check_simulation(given: SimulationConfig, workers: int) -> None:

@@ -112,12 +112,10 @@ def world(case: Case, directory: Path, name: str, workers: int) -> Iterator[Riva
     """A world that computes the first minibatches of another epoch in each round; measures a `Progress`."""
     config = case.config(directory, name, workers)
 
-    def parts() -> Parts:
-        return make_parts(config, open_packed(directory / "train.frames"), torch.device(case.device))
-
+    parts = make_parts(config, open_packed(directory / "train.frames"), torch.device(case.device))
     alone, opened = open_worlds(config, directory, parts, BuildParts(config, product()))
     assert opened is not None
-    tensors, total = alone.snapshot().tensors, len(parts().source)
+    tensors, total = alone.snapshot().tensors, len(parts.source)
     epoch = 0
 
     def compute(minibatches: int) -> Progress:
