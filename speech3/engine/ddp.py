@@ -49,8 +49,6 @@ class Ddp:
     ----------
     build
         Makes the parts of a worker in its process.
-    parts
-        Of this process; its minibatches are counted.
 
     Raises
     ------
@@ -59,11 +57,9 @@ class Ddp:
     """
 
     def __init__(
-        self, build: BuildOn, parts: Parts, *, workers: int, device: str, momentum: float = 0.0,
-        weight_decay: float = 0.0,
-    ) -> None:  # fmt: skip
-        self.minibatches = len(parts.source)
-        self.newest = Snapshot({}, np.zeros(self.minibatches, np.int32), Progress())
+        self, build: BuildOn, *, workers: int, device: str, momentum: float = 0.0, weight_decay: float = 0.0
+    ) -> None:
+        self.newest = Snapshot({}, np.zeros(0, np.int32), Progress())
         self.meeting = tempfile.TemporaryDirectory(prefix="speech3-ddp-")
         context = torch.multiprocessing.get_context("spawn")
         self.pipes, self.processes = [], []
@@ -83,6 +79,7 @@ class Ddp:
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
         """Yields at each report of the first process."""
+        self.newest = Snapshot(self.tensors, states_M, Progress())
         for pipe in self.pipes:
             self._send(pipe, (epoch, states_M, rate, self.tensors))
         ended = False
@@ -110,7 +107,6 @@ class Ddp:
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
         """Take over parameters and velocity with the next epoch."""
         self.tensors = {name: tensor.cpu() for name, tensor in tensors.items() if name in ("parameters", "velocity")}
-        self.newest = Snapshot(self.tensors, np.zeros(self.minibatches, np.int32), Progress())
 
     def close(self) -> None:
         """End the processes."""

@@ -119,9 +119,7 @@ def open_worlds(
         case "ddp":
             from speech3.engine.ddp import Ddp
 
-            return OneWorker(parts, **steps), Ddp(
-                build, parts, workers=training.workers, device=training.device, **steps
-            )
+            return OneWorker(parts, **steps), Ddp(build, workers=training.workers, device=training.device, **steps)
 
 
 def simulation_of(config: TrainConfig, path: Path, parts: Callable[[], Parts]) -> SimulationConfig:

@@ -22,7 +22,7 @@ GROUPS = ((0, 1), (3, 4), (5, 6), (7, 8), (9, 10)), ((0, 1), (2, 3), (4, 5), (6,
 @pytest.fixture(scope="module")
 def world():
     build = tiny.Build(BATCHES)
-    world = Ddp(build, build(), workers=2, device="cpu", momentum=0.5, weight_decay=0.01)
+    world = Ddp(build, workers=2, device="cpu", momentum=0.5, weight_decay=0.01)
     yield world
     world.close()
     assert not any(tiny.state(process.pid) for process in world.processes)
@@ -53,6 +53,19 @@ def test_two_processes_are_sgd_on_the_mean_gradient(world):
         torch.testing.assert_close(snapshot.tensors["velocity"], sgd.velocity.vector_K, rtol=1e-5, atol=1e-6)
         world.load(snapshot.tensors)
     assert not np.array_equal(snapshot.tensors["parameters"], flatten(tiny.model()).vector_K)
+
+
+def test_until_the_first_state_arrives_the_state_is_that_of_the_beginning(world):
+    start = flatten(tiny.model()).vector_K
+    states_M = np.zeros(240, np.int32)
+    states_M[:20] = USED
+    world.load({"parameters": start})
+    moves = world.epoch(1, states_M, Rate(0.01, 1, len(states_M)))
+    assert next(moves).used == 100
+    snapshot = world.snapshot()
+    np.testing.assert_array_equal(snapshot.states_M, states_M)
+    assert snapshot.progress.used == 0 and torch.equal(snapshot.tensors["parameters"], start)
+    assert list(moves)[-1].used == 220 and (world.snapshot().states_M == USED).all()
 
 
 def test_a_process_that_dies_ends_the_epoch_with_an_error(world):
