@@ -65,7 +65,9 @@ class Board:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the size of a board follows from; `state` and `slots` are 0 where these lie on a GPU."""
+    """What the size of a board follows from: numbers of minibatches and shards, the most minibatches of a push, values
+    of the state, of its velocity and squares; these three are 0 where they lie on a GPU.
+    """
 
     minibatches: int
     shards: int
@@ -132,18 +134,23 @@ def memory_file(name: str, size: int) -> Iterator[str]:
     named = not hasattr(os, "memfd_create")
     descriptor, path = tempfile.mkstemp(prefix=f"speech3-{name}-") if named else (os.memfd_create(name), "")
     try:
+        _allocate(descriptor, size)
+        yield path or f"/proc/{os.getpid()}/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+        if named:
+            Path(path).unlink(missing_ok=True)
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    try:
         if size:
             os.posix_fallocate(descriptor, 0, size)
-        yield path or f"/proc/{os.getpid()}/fd/{descriptor}"
     except OSError as error:
         raise Speech3Error(
             f"{size / 1e6:,.0f} MB of shared memory for the server cannot be had ({error.strerror}); use a smaller "
             f"model, or raise the limit of this machine or container"
         ) from error
-    finally:
-        os.close(descriptor)
-        if named:
-            Path(path).unlink(missing_ok=True)
 
 
 class FileLock:
