@@ -145,12 +145,14 @@ class AsgdConfig(Config):
     )
     max_staleness: int | None = Field(None, ge=0, description="an older push is dropped; none: no push is")
     local_updates: bool = Field(True, description="a shard steps its own copy between syncs; else it adds up gradients")
-    push_scale: float | Literal["1/accumulated", "1/workers"] = Field("1/workers", description="the server's share")
+    push_scale: float | Literal["1/accumulated", "1/workers"] = Field(
+        "1/workers", description="by which a push is multiplied: a number above 0, 1/accumulated or 1/workers"
+    )
     momentum: float = Field(0.0, ge=0, lt=1, description="of the server")
     projection: bool = Field(False, description="a push loses what goes against the server's momentum")
     decay: float = Field(1.0, gt=0, le=1, description="a push is multiplied by decay ** staleness")
     staleness_rate: bool = Field(False, description="a push is divided by its staleness, if that is above 1")
-    adagrad: float = Field(0.0, ge=0, description="gamma of Adagrad on the server; 0: none")
+    adagrad: float = Field(0.0, ge=0, description="gamma of Adagrad on the server, in place of push_scale; 0: none")
     delay_compensation: float = Field(0.0, ge=0, description="lambda of DC-ASGD; 0: none")
     max_push: float = Field(1.0, gt=0, description="a push longer than that share of the parameters is refused")
 
@@ -167,6 +169,8 @@ class AsgdConfig(Config):
             )
         if self.max_relative_distance is not None and not self.local_updates:
             raise ValueError("max_relative_distance is that of a shard's own steps: it needs local_updates=true")
+        if isinstance(self.push_scale, float) and not 0 < self.push_scale < math.inf:
+            raise ValueError(f"push_scale={self.push_scale:g}: must be above 0, or no push would move the parameters")
         if self.max_staleness == 0 and (self.delay_compensation or self.staleness_rate or self.decay < 1):
             raise ValueError(
                 "max_staleness=0 drops every stale push, so delay_compensation, staleness_rate and decay have none to "

@@ -7,6 +7,7 @@ from speech3.config import TrainingConfig
 from speech3.engine.world import Progress
 from speech3.training.asynchrony import staleness_mean, staleness_p95
 from speech3.training.rundir import Standing
+from speech3.training.schedule import rate_of
 
 
 def place(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
@@ -36,12 +37,15 @@ def place(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
 
 
 def epoch_record(training: TrainingConfig, standing: Standing, loss: float, accuracy: float) -> dict[str, Any]:
-    """The epoch for ``metrics.jsonl``: `standing` is at its end, loss and accuracy are the held-out frames'."""
-    done = standing.done
+    """The epoch for ``metrics.jsonl``: `standing` is at its end, loss and accuracy are the held-out frames'.
+
+    The learning rate is the one with which the epoch ended.
+    """
+    done, rate = standing.done, rate_of(standing.schedule, standing.epoch, 1, training)
     record: dict[str, Any] = {
         "event": "epoch", "epoch": standing.epoch, "seconds": round(standing.seconds, 3), "frames": standing.frames,
         "train_loss": done.loss_sum / max(1, done.frames), "train_accuracy": done.correct / max(1, done.frames),
-        "heldout_accuracy": accuracy, "heldout_loss": loss, "learning_rate": standing.schedule.learning_rate,
+        "heldout_accuracy": accuracy, "heldout_loss": loss, "learning_rate": rate(1),
         "world": training.world, "workers": training.workers,
         "minibatches": {name: getattr(done, name) for name in ("used", "stale", "refused", "returned")},
     }  # fmt: skip

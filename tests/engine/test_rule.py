@@ -147,6 +147,8 @@ def test_push_scales_by_name():
     assert rule_of(AsgdConfig(), 5).push_scale == pytest.approx(0.2)
     assert rule_of(AsgdConfig(push_scale="1/accumulated"), 5).scale(0, 3) == pytest.approx(1 / 3)
     assert rule_of(AsgdConfig(push_scale=0.7), 5).scale(0, 3) == 0.7
+    with pytest.raises(ValueError, match=r"push_scale=0: must be above 0"):
+        AsgdConfig(push_scale=0.0)
     assert Rule(1.0, staleness_rate=True).scale(0, 1) == Rule(1.0, staleness_rate=True).scale(1, 1) == 1
     assert Rule(1.0, staleness_rate=True, decay=0.5).scale(4, 1) == 0.5**4 / 4
 

@@ -1,0 +1,24 @@
+"""What a run says of an epoch."""
+
+import pytest
+
+from speech3.config import TrainingConfig
+from speech3.engine.world import Progress
+from speech3.training.records import epoch_record
+from speech3.training.rundir import Standing
+from speech3.training.schedule import Schedule
+
+
+@pytest.mark.parametrize(
+    ("values", "rate"),
+    [
+        ({"schedule": "constant"}, 0.4),
+        ({"schedule": "constant", "warmup": 0.5}, 0.4),
+        ({"schedule": "exponential", "max_epochs": 4, "final_rate": 0.01}, 0.4 * 0.1),
+    ],
+)
+def test_the_learning_rate_is_that_at_the_end_of_the_epoch(values, rate):
+    standing = Standing(Schedule(0.4), epoch=2, done=Progress(used=1, frames=10, loss_sum=20.0, correct=5))
+    record = epoch_record(TrainingConfig(learning_rate=0.4, **values), standing, 1.0, 0.5)
+    assert record["learning_rate"] == pytest.approx(rate)
+    assert (record["train_loss"], record["train_accuracy"]) == (2.0, 0.5)
