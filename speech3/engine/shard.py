@@ -24,14 +24,14 @@ class Draw:
 
 @dataclass(frozen=True)
 class Compute:
-    """Wants `Shard.compute` called with this number. Answer: its `Step`."""
+    """Wants `Shard.compute` called with this number."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Sync:
-    """Wants `Server.sync` called with the lock held. Answer: whether it was; never False if it is to wait."""
+    """Wants `Server.sync` called with the lock held: if the server is free, or, with `wait`, once it is."""
 
     wait: bool
 

@@ -170,7 +170,7 @@ class _Run:
         if resumed:
             use(resumed[2])  # the other library rounds differently
         self.one, self.world = open_worlds(
-            config, directory.path, make_parts(config, packed["train"], device), BuildParts(config, product())
+            config, directory.times, make_parts(config, packed["train"], device), BuildParts(config, product())
         )
         self.model = self.one.parts.model
         self.begun_with = init.put_into(self.model) if init and not resumed else {}

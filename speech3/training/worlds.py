@@ -82,15 +82,13 @@ def check_epoch(config: TrainConfig, minibatches: int, warm_start: float) -> Non
         )
 
 
-def open_worlds(
-    config: TrainConfig, directory: Path, parts: Parts, build: BuildParts
-) -> tuple[OneWorker, World | None]:
+def open_worlds(config: TrainConfig, times: Path, parts: Parts, build: BuildParts) -> tuple[OneWorker, World | None]:
     """The world of one worker, which does the warm start and all of plain SGD, and the world of `config` besides.
 
     Parameters
     ----------
-    directory
-        Of the run: measured times are kept there, so a resumed simulation goes on with them.
+    times
+        Where measured times are kept, so a resumed simulation goes on with them.
     parts
         A worker's in this process: the first's. Others here get copies of its model, and the same minibatches.
     """
@@ -104,11 +102,11 @@ def open_worlds(
         case "sgd":
             return OneWorker(parts, **steps), None
         case "simulated":
-            times = _times(simulation_of(config, directory / "simulation.json", another), training.workers)
-            alone = Synchronous(parts, replace(times, compute_s=times.compute_s[:1]), **steps)
+            clock = _times(simulation_of(config, times, another), training.workers)
+            alone = Synchronous(parts, replace(clock, compute_s=clock.compute_s[:1]), **steps)
             if training.simulation.synchronous:
-                return alone, Synchronous(another(), times, **steps)
-            return alone, Simulated(another(), training.asgd, times, weight_decay=training.weight_decay)
+                return alone, Synchronous(another(), clock, **steps)
+            return alone, Simulated(another(), training.asgd, clock, weight_decay=training.weight_decay)
         case "shared":
             from speech3.engine.shared import Shared
 

@@ -113,7 +113,7 @@ def world(case: Case, directory: Path, name: str, workers: int) -> Iterator[Riva
     config = case.config(directory, name, workers)
 
     parts = make_parts(config, open_packed(directory / "train.frames"), torch.device(case.device))
-    alone, opened = open_worlds(config, directory, parts, BuildParts(config, product()))
+    alone, opened = open_worlds(config, directory / "simulation.json", parts, BuildParts(config, product()))
     assert opened is not None
     tensors, total = alone.snapshot().tensors, len(parts.source)
     epoch = 0
