@@ -1,7 +1,6 @@
 """The gradient of one minibatch: what every worker of every world computes."""
 
 import math
-import time
 from dataclasses import dataclass
 
 import torch
@@ -12,13 +11,11 @@ from speech3.engine.world import Parts, minibatch_seed, seed_generators
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one minibatch did: its mean loss and the frames classified right, before the step; time in seconds."""
+    """What one minibatch did: its mean loss and the frames classified right, before the step."""
 
-    number: int
     frames: int
     loss: float
     correct: int
-    seconds: float
 
 
 def gradient(parts: Parts, epoch: int, number: int) -> tuple[Step, tuple[Tensor, ...] | None]:
@@ -29,10 +26,9 @@ def gradient(parts: Parts, epoch: int, number: int) -> tuple[Step, tuple[Tensor,
     step, gradient
         No gradient where the loss is not finite.
     """
-    start = time.perf_counter()
     inputs, targets = parts.source.draw(epoch, number)
     seed_generators(minibatch_seed(parts.seed, epoch, number), inputs.device)
     total, correct = parts.loss(parts.model(inputs), targets)
     value = total.item()
     g = torch.autograd.grad(total, list(parts.model.parameters())) if math.isfinite(value) else None
-    return Step(number, len(targets), value, int(correct), time.perf_counter() - start), g
+    return Step(len(targets), value, int(correct)), g

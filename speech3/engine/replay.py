@@ -111,7 +111,8 @@ class _Again:
         try:
             want = self.loop.send(answer)
             while isinstance(want, Compute):
-                want = self.loop.send(self.shard.compute(self.rate.epoch, want.number, self.rate))
+                self.shard.compute(self.rate.epoch, want.number, self.rate)
+                want = self.loop.send(None)
             self.want = want
         except StopIteration:
             pass

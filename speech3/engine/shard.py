@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from speech3.config import AsgdConfig
-from speech3.engine.gradient import Step, gradient
+from speech3.engine.gradient import gradient
 from speech3.engine.server import Push
 from speech3.engine.sgd import Sgd
 from speech3.engine.world import Parts, Rate
@@ -74,7 +74,7 @@ class Shard:
         return bool(gone >= limit * self.push.fetched_P.norm())
 
     @torch.no_grad()
-    def compute(self, epoch: int, number: int, rate: Rate) -> Step:
+    def compute(self, epoch: int, number: int, rate: Rate) -> None:
         """The gradient of a minibatch: step the own copy with it, or add it to the push."""
         if not self.parts.model.training:  # else a walk through the modules for nothing, 0.3 % of a small minibatch
             self.parts.model.train()
@@ -85,7 +85,7 @@ class Shard:
         push.rate = rate(number)
         if g is None:
             push.finite = False
-            return step
+            return
         if self.accumulated is None:
             self.sgd.step(g, push.rate)
         else:
@@ -96,4 +96,3 @@ class Shard:
         push.frames += step.frames
         push.loss_sum += step.loss * step.frames
         push.correct += step.correct
-        return step
