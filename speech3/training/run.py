@@ -156,6 +156,8 @@ class _Run:
         one that is looked at and written.
     tensors
         The state from which the next minibatch is computed, while no world is at work.
+    looks
+        Parameters from inside the epoch, whose held-out accuracy is taken when it has ended; with the progress then.
     states_M
         What became of each minibatch of the epoch.
     """
@@ -342,14 +344,17 @@ class _Run:
         tensors = {name: tensor.cpu().numpy() for name, tensor in self.tensors.items()}
         tensors |= {"states": self.states_M.astype(np.int8)}
         tensors |= {f"best.{name}": array for name, array in self.best.items()}
-        self.directory.save(self.standing, tensors, product())
+        tensors |= {f"look.{number}": kept.cpu().numpy() for number, (_, kept) in enumerate(self.looks)}
+        self.directory.save(replace(self.standing, looks=[done for done, _ in self.looks]), tensors, product())
 
     def _restore(self, standing: Standing, tensors: dict[str, np.ndarray]) -> None:
         self.standing = standing
         self.states_M[:] = tensors.pop("states")
         self.best = {name[len("best.") :]: array for name, array in tensors.items() if name.startswith("best.")}
-        self.tensors = {
-            name: torch.from_numpy(array).to(self.one.sgd.parameters.vector_K.device)
-            for name, array in tensors.items() if not name.startswith("best.")
-        }  # fmt: skip
+        device = self.one.sgd.parameters.vector_K.device
+        on_device = {
+            name: torch.from_numpy(array).to(device) for name, array in tensors.items() if not name.startswith("best.")
+        }
+        self.looks = [(done, on_device.pop(f"look.{number}")) for number, done in enumerate(standing.looks)]
+        self.tensors = on_device
         say(f"going on from epoch {standing.epoch}, minibatch {standing.minibatch}")

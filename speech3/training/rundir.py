@@ -29,6 +29,7 @@ class Standing:
     schedule: Schedule
     epoch: int = 1
     done: Progress = field(default_factory=Progress)
+    looks: list[Progress] = field(default_factory=list)  # at which parameters were kept, to be looked at
     frames_before: int = 0
     seconds_before: float = 0.0
     before: dict[str, Any] = field(default_factory=dict)  # a record as of an epoch, of the model it began with
@@ -131,10 +132,9 @@ class RunDirectory:
             if about["identity"] != self._plain_identity():
                 raise Speech3Error(f"{path}: a checkpoint of another run; take it away, or begin again with --restart")
             values = about["standing"]
-            done = {**values["done"], "staleness": tuple(values["done"]["staleness"])}
-            done["shards"] = tuple(ShardReport(**each) for each in done["shards"])
+            done, looks = _progress(values["done"]), [_progress(each) for each in values.get("looks", ())]
             schedule = Schedule(**values["schedule"])
-            standing = Standing(**{**values, "schedule": schedule, "done": Progress(**done)})
+            standing = Standing(**{**values, "schedule": schedule, "done": done, "looks": looks})
             self._take_back_metrics(standing.epoch)
             return standing, tensors, about["product"]
         self._take_back_metrics(0)
@@ -153,6 +153,11 @@ class RunDirectory:
         kept = [record for record in records if record.get("event") not in of_an_epoch or record["epoch"] < epoch]
         if len(kept) != len(records):
             write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
+
+
+def _progress(values: dict[str, Any]) -> Progress:
+    shards = tuple(ShardReport(**each) for each in values["shards"])
+    return Progress(**{**values, "staleness": tuple(values["staleness"]), "shards": shards})
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

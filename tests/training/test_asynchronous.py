@@ -228,7 +228,7 @@ def test_a_simulation_goes_on_at_the_end_of_an_epoch(corpus, tmp_path, monkeypat
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_a_simulation_goes_on_inside_an_epoch(corpus, tmp_path, monkeypatch, synchronous):
     """Not bit for bit, for what was out is computed again: but every minibatch is counted once over both lives."""
-    config = _config(corpus, workers=3, checkpoint_s=0, max_epochs=2,
+    config = _config(corpus, workers=3, checkpoint_s=0, max_epochs=2, evaluations=4,
                      simulation={"compute_s": 0.01, "sync_s": 0.001, "synchronous": synchronous})  # fmt: skip
     save, saves = RunDirectory.save, []
 
@@ -245,6 +245,8 @@ def test_a_simulation_goes_on_inside_an_epoch(corpus, tmp_path, monkeypatch, syn
     train(config, tmp_path / "out")
     assert 40 <= saves[-1] < 100
     _accounted(_epochs(tmp_path / "out"))
+    looks = [r for r in read_metrics(tmp_path / "out" / "metrics.jsonl") if (r["event"], r["epoch"]) == ("heldout", 2)]
+    assert [4 * (look["frames"] - FRAMES) // FRAMES for look in looks] == [1, 2, 3]  # the first from before the kill
 
 
 def test_without_warm_start_the_server_gets_the_first_parameters(corpus, tmp_path, monkeypatch):
