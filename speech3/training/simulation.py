@@ -113,7 +113,10 @@ def _run(config: TrainConfig, out: Path, trials: Sequence[Trial], jobs: int) -> 
 def _train(config: TrainConfig, out: Path, trial: Trial) -> str:
     """Run a trial; returns why it failed, for a learning rate may be too high."""
     variant, training = trial.variant, config.training
-    simulation = training.simulation.model_copy(update={"synchronous": variant.synchronous})
+    failures = [] if variant.synchronous else [f for f in training.simulation.failures if f[0] < variant.workers]
+    simulation = training.simulation.model_copy(
+        update={"synchronous": variant.synchronous, "failures": tuple(failures)}
+    )
     alone = {"warmup": 0.0} if variant.workers == 1 else {}  # which it does not need, and would lose time by
     training = training.model_copy(update={
         "world": "simulated", "workers": variant.workers, "learning_rate": trial.learning_rate,

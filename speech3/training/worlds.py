@@ -147,6 +147,11 @@ def _check_simulation(given: SimulationConfig, workers: int) -> None:
             f"training.simulation.compute_s: {len(given.compute_s)} times for training.workers={workers}; give one for "
             f"all, or one each"
         )
+    if given.synchronous and given.failures:
+        raise Speech3Error(
+            "training.simulation.failures: a worker that dies ends training where all step together; take it away, or "
+            "training.simulation.synchronous"
+        )
     for worker, _ in given.failures:
         if not 0 <= worker < workers:
             raise Speech3Error(f"training.simulation.failures: no worker {worker} of {workers}; they count from 0")

@@ -26,6 +26,7 @@ from speech3.models import load_network, logits
 from speech3.training import run as run_module
 from speech3.training import train
 from speech3.training.rundir import RunDirectory
+from speech3.training.simulation import simulate
 
 DIM, SENONES, FRAMES, HELDOUT = 6, 6, 40 * 40, 8 * 40
 
@@ -223,6 +224,17 @@ def test_a_simulation_goes_on_at_the_end_of_an_epoch(corpus, tmp_path, monkeypat
     monkeypatch.undo()
     train(config, tmp_path / "killed")
     _same(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_a_table_with_a_worker_that_dies(corpus, tmp_path):
+    """In the rows that have such a worker and go on without it."""
+    simulation = {"compute_s": 0.01, "sync_s": 0.001, "failures": [(2, 0.3)]}
+    config = _config(corpus, max_epochs=1, asgd={"warm_start": 0}, simulation=simulation)
+    outcomes = simulate(config, [2, 3], tmp_path)
+    assert [outcome.variant.name for outcome in outcomes] == ["sgd", "async2", "async3", "sync2", "sync3"]
+    records = {name: _epochs(tmp_path / f"{name}_rate0.1_seed1") for name in ("async2", "async3")}
+    assert [record["restarts"] for (record,) in records.values()] == [0, 1]
+    _accounted(records["async3"])
 
 
 @pytest.mark.parametrize("synchronous", [False, True])
