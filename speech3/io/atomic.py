@@ -66,5 +66,7 @@ def read_json(path: Path | str) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise Speech3Error(f"{path}: no such file") from error
+    except (NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise Speech3Error(f"{path}: not valid JSON ({error}); make it again") from error

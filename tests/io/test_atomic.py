@@ -96,3 +96,6 @@ def test_json_round_trip_and_its_errors(tmp_path: Path) -> None:
             read_json(path)
     with pytest.raises(Speech3Error, match=r"b\.json: no such file"):
         read_json(tmp_path / "b.json")
+    for place, message in ((path / "c.json", "Not a directory"), (tmp_path, "Is a directory")):
+        with pytest.raises(Speech3Error, match=rf"cannot be read \({message}"):
+            read_json(place)
