@@ -17,9 +17,9 @@ _ROOT = Path(__file__).resolve().parent
 
 
 class Config(BaseModel):
-    """Base of all configs: unknown keys are errors, values do not change."""
+    """Base of all configs: unknown keys are errors, numbers are finite, values do not change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 C = TypeVar("C", bound=Config)
@@ -154,7 +154,9 @@ class AsgdConfig(Config):
     staleness_rate: bool = Field(False, description="a push is divided by its staleness, if that is above 1")
     adagrad: float = Field(0.0, ge=0, description="gamma of Adagrad on the server, in place of push_scale; 0: none")
     delay_compensation: float = Field(0.0, ge=0, description="lambda of DC-ASGD; 0: none")
-    max_push: float = Field(1.0, gt=0, description="a push longer than that share of the parameters is refused")
+    max_push: float = Field(
+        1.0, gt=0, allow_inf_nan=True, description="a push longer than that share of the parameters is refused"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> "AsgdConfig":

@@ -1,5 +1,6 @@
 """Configs: every fault names the file and the key, every preset and recipe that is shipped can be read."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,15 @@ def test_wrong_values_name_file_key_and_value(values: dict[str, object], key: st
         Speech3Error, match=rf"^here\.yaml: {key}: .*{message}.*\(got {next(iter(values.values()))!r}\)$"
     ):
         parse(ModelConfig, values, "here.yaml")
+
+
+@pytest.mark.parametrize("key", ["learning_rate", "asgd.adagrad", "asgd.warm_start", "simulation.sync_s"])
+def test_numbers_are_finite(key: str) -> None:
+    values: dict[str, object] = {}
+    place, *names = key.split(".")
+    values[place] = {names[0]: float("inf")} if names else float("inf")
+    with pytest.raises(Speech3Error, match=rf"^here\.yaml: {re.escape(key)}: .*finite number \(got inf\)"):
+        parse(TrainingConfig, values, "here.yaml")
 
 
 def test_what_is_required_is_named(recipe: Path) -> None:
