@@ -64,7 +64,7 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
     ------
     Speech3Error
         Frames missing or damaged, or of other senones than `hmm`; `init` of another architecture; no such device;
-        `out` belongs to another run; a loss that is not finite.
+        `out` belongs to another run, or one is running there; a loss that is not finite.
     KeyboardInterrupt
         Ctrl-C, after a checkpoint was written.
     """
@@ -74,18 +74,19 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
     init = read_init(config, packed["train"])
     check_epoch(config, num_minibatches(len(packed["train"]), config.training.minibatch), _warm_start(config, init))
     directory = RunDirectory(Path(out), _identity(config, packed, init), config.training.keep_checkpoints)
-    directory.claim(restart=restart)
-    if directory.model.exists():
-        say(f"{directory.model}: finished before, not trained again")
-        return load_tensors(directory.model, "nn")[1]
-    with deferred_interrupt() as interrupt, _threads(config.training.threads):
-        run = _Run(config, directory, packed, device, init)
-        try:
-            while not run.standing.schedule.done:
-                run.epoch(interrupt)
-        finally:
-            run.close()
-        return run.finish()
+    with directory.alone():
+        directory.claim(restart=restart)
+        if directory.model.exists():
+            say(f"{directory.model}: finished before, not trained again")
+            return load_tensors(directory.model, "nn")[1]
+        with deferred_interrupt() as interrupt, _threads(config.training.threads):
+            run = _Run(config, directory, packed, device, init)
+            try:
+                while not run.standing.schedule.done:
+                    run.epoch(interrupt)
+            finally:
+                run.close()
+            return run.finish()
 
 
 def log_priors(counts_S: np.ndarray) -> np.ndarray:

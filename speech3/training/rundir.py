@@ -4,8 +4,12 @@
 to go on from), ``model.safetensors`` (the result; there only when the run is finished).
 """
 
+import fcntl
 import json
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,7 @@ import numpy as np
 
 from speech3.engine.world import Progress, ShardReport
 from speech3.errors import Speech3Error
-from speech3.io.atomic import read_json, write_json, write_text
+from speech3.io.atomic import explained_disk_errors, read_json, write_json, write_text
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.io.progress import read_metrics, say
 from speech3.training.schedule import Schedule
@@ -80,6 +84,31 @@ class RunDirectory:
     def times(self) -> Path:
         """Measured for the virtual clock: a simulation that goes on keeps its times."""
         return self.path / "simulation.json"
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep a second training out of the directory; one that is killed keeps nobody out.
+
+        Raises
+        ------
+        Speech3Error
+            Another process trains there.
+        """
+        with explained_disk_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_RDONLY)  # shards, which may outlive a kill for a moment, do not inherit it
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise Speech3Error(
+                    f"{self.path}: another training is running there now; wait for its end, or give another --out"
+                ) from error
+            except OSError:
+                pass  # a file system without locks
+            yield
+        finally:
+            os.close(handle)
 
     def claim(self, *, restart: bool) -> None:
         """Make the directory this run's; refuse one of another run, or empty it with `restart`.

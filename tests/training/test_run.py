@@ -214,6 +214,16 @@ def test_a_run_of_another_config_is_refused_until_restart(corpus):
     assert len(read_metrics(corpus / "out" / "metrics.jsonl")) == 1
 
 
+def test_two_trainings_in_one_directory_at_once_are_refused(corpus):
+    directory = run_module.RunDirectory(corpus / "out", {}, 1)
+    with directory.alone(), pytest.raises(Speech3Error, match=r"out: another training is running there now"):
+        train(_config(corpus, max_epochs=1), corpus / "out", restart=True)
+    assert not list((corpus / "out").glob("*.json*"))
+    train(_config(corpus, max_epochs=1), corpus / "out")
+    with directory.alone():  # it has left
+        pass
+
+
 def test_a_run_on_another_corpus_is_refused(corpus):
     train(_config(corpus, max_epochs=1), corpus / "out")
     path = corpus / "frames" / "heldout.frames"
