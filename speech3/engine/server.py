@@ -69,6 +69,10 @@ class Push:
         self.version, self.numbers, self.finite = version, [], True
         self.frames, self.loss_sum, self.correct = 0, 0.0, 0
 
+    def as_own(self) -> Own:
+        """As the rule sees it."""
+        return Own(self.own.parameters_P, self.fetched_P, self.push_P)
+
 
 class Server:
     """One view of the server's memory; every process that has the memory open has its own.
@@ -136,9 +140,8 @@ class Server:
         if self.max_staleness is not None and staleness > self.max_staleness:
             return STALE
         old, new = self.buffers[self.version % 2], self.buffers[(self.version + 1) % 2]
-        own = Own(push.own.parameters_P, push.fetched_P, push.push_P)
         length = self.rule.step(
-            old.state, new.state, own, staleness=staleness, minibatches=len(push.numbers), rate=push.rate
+            old.state, new.state, push.as_own(), staleness=staleness, minibatches=len(push.numbers), rate=push.rate
         )
         if not (math.isfinite(length) and length <= self.max_push):
             return REFUSED

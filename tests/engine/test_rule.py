@@ -177,3 +177,18 @@ def test_one_worker_that_always_syncs_is_torch_sgd_with_momentum(local):
     for a, b in zip(ours.parameters(), stock.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     assert world.server.version == 24
+
+
+@pytest.mark.parametrize(("rule", "local"), RULES)
+def test_every_form_of_the_step_is_rehearsed_and_nothing_moves(monkeypatch, rule, local):
+    """A form: which arguments are missing, for numba compiles each set of them for itself."""
+    forms = []
+    monkeypatch.setattr(rule_module, "_one_pass", lambda *args: forms.append(tuple(map(type, args))) or (0.0, 0.0))
+    old, new, own = _case(rule, local)
+    before = [tensor.clone() for tensor in (old.parameters_P, own.parameters_P)]
+    rule.rehearse(old, own)
+    assert torch.equal(old.parameters_P, before[0]) and torch.equal(own.parameters_P, before[1])
+    rehearsed = set(forms)
+    for staleness in (0, 3):
+        rule.step(old, new, own, staleness=staleness, minibatches=2, rate=RATE)
+    assert rehearsed and rehearsed == set(forms)
