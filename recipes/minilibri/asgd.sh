@@ -79,11 +79,15 @@ for n in "${workers[@]}"; do
 done
 speech3 compare "$runs"/real/*/ --out "$runs/real"
 
-echo "== word error rates"
+echo "== word error rates in per cent, their 95 % intervals, and p of the difference from plain SGD with the first seed"
+first=''
 for run in "$runs/simulated/${baseline%_seed2}"_seed? "$runs/simulated/${best%_seed2}"_seed? "$runs"/real/*/; do
     [ -e "$run/decode.json" ] || speech3 tune "$run" "$out/data/dev" --jobs "$jobs" >/dev/null 2>&1
     speech3 decode "$run" "$out/data/test" "$run/test" >/dev/null 2>&1
+    first=${first:-$run}
     printf '%s ' "$(basename "$run")"
-    speech3 score "$out/data/test/text" "$run/test/hyp.txt" --json |
-        python -c 'import json, sys; s = json.load(sys.stdin); print(round(100 * s["wer"], 2))'
+    speech3 score "$out/data/test/text" "$run/test/hyp.txt" --against "$first/test/hyp.txt" --json | python -c '
+import json, sys
+s = json.load(sys.stdin)
+print("{:.2f} [{:.2f}, {:.2f}] p={:.3f}".format(*(100 * x for x in (s["wer"], *s["wer_ci95"])), s["against"]["p_value"]))'
 done
