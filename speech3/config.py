@@ -337,7 +337,8 @@ def _explain(cls: type[Config], fault: Any, source: Path | str) -> str:
     if fault["type"] == "value_error" and isinstance(fault["input"], dict):  # several keys, which the message names
         return f"{source}: {key}: {fault['ctx']['error']}"
     message = "Input should be a list, as in [0.9,1.1]" if fault["type"] == "tuple_type" else fault["msg"]
-    return f"{source}: {key}: {message} (got {fault['input']!r})"
+    got = "" if fault["type"] == "missing" else f" (got {fault['input']!r})"  # else the whole file
+    return f"{source}: {key}: {message}{got}"
 
 
 def _keys_at(cls: type[Config], path: tuple[Any, ...]) -> list[str]:

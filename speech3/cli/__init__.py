@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -55,6 +56,8 @@ def main() -> None:
     for name in ONE_THREAD:
         os.environ.setdefault(name, "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # What a batch system or `timeout` sends first is taken as Ctrl-C: there is time to save what was done.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     _register()
     try:
         app()

@@ -4,6 +4,7 @@ Every row gets the learning rate that suits it best, the baseline too: what a nu
 statement about the learning rate. Each run is a run directory like any other, so a killed simulation goes on.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -81,6 +82,8 @@ def simulate(
     """
     if not workers or min(workers) < 1:
         raise Speech3Error(f"--workers {','.join(map(str, workers))}: at least one worker each, as in 1,2,5")
+    if wrong := [rate for rate in rates if not 0 < rate < math.inf]:
+        raise Speech3Error(f"--rates {','.join(f'{rate:g}' for rate in wrong)}: a learning rate is above 0")
     numbers = sorted({1, *workers})
     kinds = (False, True) if synchronous else (False,)
     variants = [Variant(1, True), *(Variant(n, kind) for kind in kinds for n in numbers[1:])]

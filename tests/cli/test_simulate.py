@@ -56,6 +56,7 @@ def test_again_nothing_is_trained_and_the_table_is_the_same(simulated, conf, spe
         (["--workers", "0,2"], "--workers 0,2: at least one worker each"),
         (["--workers", "two"], "--workers two: expected numbers with commas"),
         (["--rates", "fast"], "--rates fast: expected numbers"),
+        (["--rates", "0.1,-1,inf"], "--rates -1,inf: a learning rate is above 0"),
         (["training.simulation.compute_s=[0.1,0.2]"], "compute_s: give one time for all workers"),
     ],
 )
