@@ -219,6 +219,8 @@ class _Run:
         saved, looked = before.seconds, self._looks_due(before.minibatch)
         last = before.history[-1]["heldout_accuracy"] if before.history else None
         for done in progress(moves, total, label, place=lambda done: place(before.done + done, last)):
+            if before.done.restarts + done.restarts > self.standing.done.restarts:
+                say(f"{label}: a shard died; another takes its place ({done.returned} minibatches given back so far)")
             self.standing = replace(before, done=before.done + done)
             self._check_refused()
             inside = self.standing.minibatch < total
