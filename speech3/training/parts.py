@@ -10,6 +10,7 @@ from speech3.engine.world import Parts
 from speech3.features.augment import FrequencyWarp, frequency_warp
 from speech3.frames.minibatches import Minibatches
 from speech3.frames.packed import PackedFrames, open_packed
+from speech3.io.malloc import keep_freed_memory
 from speech3.models import build
 from speech3.models.linear import use
 from speech3.models.loss import cross_entropy
@@ -30,6 +31,7 @@ class BuildParts:
 
     def __call__(self, device: str) -> Parts:
         """The model with its first random parameters, the same in every process."""
+        keep_freed_memory()
         torch.set_num_threads(self.config.training.threads)
         use(self.product)
         return make_parts(self.config, open_packed(Path(self.config.data) / "train.frames"), torch.device(device))

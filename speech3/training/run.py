@@ -23,6 +23,7 @@ from speech3.frames.packed import PackedFrames, open_packed, verify_once
 from speech3.io.atomic import read_json
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.io.interrupt import Interrupt, deferred_interrupt
+from speech3.io.malloc import keep_freed_memory
 from speech3.io.progress import Metrics, progress, say
 from speech3.models import network_tensors
 from speech3.models.linear import product, use
@@ -68,6 +69,7 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
     KeyboardInterrupt
         Ctrl-C, after a checkpoint was written.
     """
+    keep_freed_memory()
     device = _device(config.training.device)
     check_workers(config)
     packed = _open(config, Path(out))
