@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import sys
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -56,8 +57,7 @@ def main() -> None:
     for name in ONE_THREAD:
         os.environ.setdefault(name, "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # What a batch system or `timeout` sends first is taken as Ctrl-C: there is time to save what was done.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _terminated)
     _register()
     try:
         app()
@@ -83,6 +83,15 @@ def main() -> None:
         if end.code == INTERRUPTED:  # inside a verb, typer has made that of KeyboardInterrupt
             _interrupted()
         raise
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    # What a batch system or `timeout` sends first is taken as Ctrl-C, also where Ctrl-C itself is ignored, as in a
+    # background job: there is time to save what was done.
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):
+        raise KeyboardInterrupt
+    handler(number, frame)
 
 
 def _interrupted() -> None:

@@ -1,6 +1,7 @@
 """`speech3 train --workers --world`, and engine settings that cannot be: one line that names the key, nothing begun."""
 
 import re
+import signal
 
 import numpy as np
 import pytest
@@ -173,3 +174,19 @@ def test_measured_times_of_an_earlier_run_are_forgotten_with_it(home, tmp_path):
     write_json(out / "simulation.json", {"compute_s": 1000, "sync_s": 0})
     assert _run(home, out, *measured, "--restart").exit_code == 0
     assert read_json(out / "simulation.json")["compute_s"] < 100
+
+
+def test_sigterm_is_taken_as_ctrl_c(tmp_path, started):
+    """As `timeout` and batch systems send it, also to a background job, which does not see Ctrl-C."""
+
+    def in_the_background():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    process = started(
+        "recipe", "digits", "--out", tmp_path / "digits", "corpus_options.train=300", preexec_fn=in_the_background
+    )
+    assert any("running" in line for line in process.stderr)
+    process.terminate()
+    said = process.stderr.read()
+    assert process.wait(60) == 130, said
+    assert said.splitlines()[-1].startswith("interrupted; what was finished is kept")
