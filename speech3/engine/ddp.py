@@ -23,6 +23,7 @@ import torch.multiprocessing
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from speech3.engine.gradient import diverged
 from speech3.engine.sgd import Sgd
 from speech3.engine.world import (
     USED,
@@ -180,10 +181,7 @@ def _epoch(
     epoch: int, states_M: np.ndarray, rate: Rate, tensors: dict[str, Tensor],
 ) -> None:  # fmt: skip
     """This process's share of an epoch: of every `workers` waiting minibatches, the one at its rank."""
-    with torch.no_grad():
-        sgd.parameters.vector_K.copy_(tensors["parameters"])
-        if sgd.velocity:
-            sgd.velocity.vector_K.copy_(tensors["velocity"]) if "velocity" in tensors else sgd.velocity.vector_K.zero_()
+    sgd.load(tensors)
     parts.model.train()
     waiting = np.flatnonzero(states_M == WAITING)
     device = sgd.parameters.vector_K.device
@@ -197,10 +195,7 @@ def _epoch(
         seed_generators(minibatch_seed(parts.seed, epoch, number), inputs.device)
         loss, correct = together(inputs, targets)
         if not torch.isfinite(loss):
-            raise Speech3Error(
-                f"epoch {epoch}, minibatch {number}: the loss is {loss.item()}; the learning rate "
-                f"({rate(number):g}) is most likely too high: lower training.learning_rate and begin again"
-            )
+            raise diverged(epoch, number, loss.item(), rate)
         for parameter in parts.model.parameters():
             parameter.grad = None
         (loss * weight).backward()
@@ -220,17 +215,11 @@ def _epoch(
             saved = now if keep else saved
             states = states_M.copy()
             states[waiting[:done]] = USED
-            report = _progress(done, together_sums, now - began), _state(sgd) if keep else None, states
+            state = {name: tensor.cpu().numpy() for name, tensor in sgd.state().items()} if keep else None
+            report = _progress(done, together_sums, now - began), state, states
             pipe.send(("ended" if ended else "moved", report))
 
 
 def _progress(used: int, sums: Tensor, seconds: float) -> Progress:
     frames, loss_sum, correct = sums.tolist()
     return Progress(used=used, frames=int(frames), loss_sum=loss_sum, correct=int(correct), seconds=seconds)
-
-
-def _state(sgd: Sgd) -> dict[str, np.ndarray]:
-    state = {"parameters": sgd.parameters.vector_K.cpu().numpy().copy()}
-    if sgd.velocity:
-        state["velocity"] = sgd.velocity.vector_K.cpu().numpy().copy()
-    return state

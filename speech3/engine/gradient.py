@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from speech3.engine.world import Parts, minibatch_seed, seed_generators
+from speech3.engine.world import Parts, Rate, minibatch_seed, seed_generators
+from speech3.errors import Speech3Error
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +33,11 @@ def gradient(parts: Parts, epoch: int, number: int) -> tuple[Step, tuple[Tensor,
     value = total.item()
     g = torch.autograd.grad(total, list(parts.model.parameters())) if math.isfinite(value) else None
     return Step(len(targets), value, int(correct)), g
+
+
+def diverged(epoch: int, number: int, loss: float, rate: Rate) -> Speech3Error:
+    """The error of a loss that is not finite, where nobody can refuse a push."""
+    return Speech3Error(
+        f"epoch {epoch}, minibatch {number}: the loss is {loss}; the learning rate ({rate(number):g}) is most likely "
+        f"too high: lower training.learning_rate and begin again"
+    )

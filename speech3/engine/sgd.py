@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from speech3.engine.flat import Flat, flatten
-from speech3.engine.gradient import gradient
+from speech3.engine.gradient import diverged, gradient
 from speech3.engine.world import USED, WAITING, Parts, Progress, Rate, Snapshot
-from speech3.errors import Speech3Error
 
 
 class Sgd:
@@ -50,6 +49,20 @@ class Sgd:
                 v.add_(parameter, alpha=learning_rate * self.weight_decay)
             parameter.sub_(v)
 
+    def state(self) -> dict[str, Tensor]:
+        """Copies of parameters and velocity, as a checkpoint has them."""
+        slots = {"velocity": self.velocity.vector_K.clone()} if self.velocity else {}
+        return {"parameters": self.parameters.vector_K.clone(), **slots}
+
+    @torch.no_grad()
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Take over parameters and velocity; one that is missing is zero."""
+        self.parameters.vector_K.copy_(tensors["parameters"])
+        if self.velocity:
+            self.velocity.vector_K.copy_(
+                tensors["velocity"]
+            ) if "velocity" in tensors else self.velocity.vector_K.zero_()
+
 
 class OneWorker:
     """The world of plain SGD: the minibatches of an epoch one after another, in this process."""
@@ -74,10 +87,7 @@ class OneWorker:
             start = time.perf_counter()
             step, g = gradient(self.parts, epoch, number)
             if g is None:
-                raise Speech3Error(
-                    f"epoch {epoch}, minibatch {number}: the loss is {step.loss}; the learning rate "
-                    f"({rate(number):g}) is most likely too high: lower training.learning_rate and begin again"
-                )
+                raise diverged(epoch, number, step.loss, rate)
             self.sgd.step(g, rate(number))
             self.states_M[number] = USED
             done = self.progress
@@ -89,18 +99,11 @@ class OneWorker:
 
     def snapshot(self) -> Snapshot:
         """Parameters and velocity after the last minibatch."""
-        tensors = {"parameters": self.sgd.parameters.vector_K.clone()}
-        if self.sgd.velocity:
-            tensors["velocity"] = self.sgd.velocity.vector_K.clone()
-        return Snapshot(tensors, self.states_M.copy(), self.progress)
+        return Snapshot(self.sgd.state(), self.states_M.copy(), self.progress)
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
         """Take over parameters and, if there is one, a velocity."""
-        self.sgd.parameters.vector_K.copy_(tensors["parameters"])
-        if self.sgd.velocity and "velocity" in tensors:
-            self.sgd.velocity.vector_K.copy_(tensors["velocity"])
-        elif self.sgd.velocity:
-            self.sgd.velocity.vector_K.zero_()
+        self.sgd.load(tensors)
 
     def close(self) -> None:
         """Nothing to end."""

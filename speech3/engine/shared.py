@@ -9,7 +9,7 @@ import multiprocessing.connection
 import os
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +55,7 @@ from speech3.io.parallel import starting_workers
 
 _LOOK_S = 0.1  # between two looks at shards and pool
 _REST_S = 0.0005  # between two looks of a resting shard at its orders
+Event = tuple[str, int | None]
 _DEATHS = 3  # of one shard, without a minibatch in between, before it is given up
 
 
@@ -241,7 +242,9 @@ def _serve(worker: int, place: Place, parts: Parts, on_gpu: Any) -> None:
         row[EPOCH] = order[0]  # said first, then looked again: no order is missed, and no rest is disturbed
         if row[EPOCH] and order[0] == row[EPOCH] and board.cursor[0] < len(board.states_M):
             rate = Rate(order[1], int(order[0]), len(board.states_M), order[2], order[3])
-            events = _drive(worker, shard, server, lock, rate, place.coordinator)
+            events: list[Event] = []
+            note = events.append if place.record else _forget
+            _drive(worker, shard, server, lock, rate, place.coordinator, note)
             if place.record:
                 with (place.record / f"shard{worker}.jsonl").open("a") as stream:
                     stream.writelines(json.dumps(event) + "\n" for event in events)
@@ -250,22 +253,27 @@ def _serve(worker: int, place: Place, parts: Parts, on_gpu: Any) -> None:
             time.sleep(_REST_S)
 
 
+def _forget(event: Event) -> None:
+    """An epoch of 1,000 hours has millions of events."""
+
+
 def _drive(
-    worker: int, shard: Shard, server: Server, lock: FileLock, rate: Rate, coordinator: int
-) -> list[tuple[str, int | None]]:
-    """Answer what the shard's loop wants; returns what happened: draws, syncs by the version met, a busy server."""
+    worker: int, shard: Shard, server: Server, lock: FileLock, rate: Rate, coordinator: int,
+    note: Callable[[Event], None],
+) -> None:  # fmt: skip
+    """Answer what the shard's loop wants; notes what happens: draws, syncs by the version met, a busy server."""
     row, loop, answer = server.board.shards_N[worker], shard.run(), None
-    events: list[tuple[str, int | None]] = [("epoch", rate.epoch)]
+    note(("epoch", rate.epoch))
     while True:
         try:
             want = loop.send(answer)
         except StopIteration:
-            return events
+            return
         begun = time.perf_counter()
         match want:
             case Draw():
                 answer = server.pool.draw(worker) if os.getppid() == coordinator else None
-                events.append(("draw", answer))
+                note(("draw", answer))
             case Compute(number):
                 shard.compute(rate.epoch, number, rate)
                 row[MINIBATCHES] += 1
@@ -278,13 +286,13 @@ def _drive(
                 if not answer:
                     row[BUSY] += 1
                     if not wait:
-                        events.append(("busy", None))
+                        note(("busy", None))
                         continue
                     answer = lock.acquire()
                     row[WAIT_S] += time.perf_counter() - begun
                 begun = time.perf_counter()
                 met = server.version
                 server.sync(shard.push)
-                events.append(("publish" if server.version > met else "sync", met))
+                note(("publish" if server.version > met else "sync", met))
                 lock.release()
                 row[SYNC_S] += time.perf_counter() - begun

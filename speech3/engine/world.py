@@ -112,6 +112,11 @@ class Progress:
     staleness: tuple[int, ...] = ()
     shards: tuple[ShardReport, ...] = ()
 
+    @property
+    def ended(self) -> int:
+        """Minibatches that are used or dropped."""
+        return self.used + self.stale + self.refused
+
     def __add__(self, other: "Progress") -> "Progress":
         """Two parts of one epoch."""
 

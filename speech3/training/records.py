@@ -18,7 +18,6 @@ def place(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
     heldout_accuracy
         Of the epoch before.
     """
-    ended = done.used + done.stale + done.refused
     words = [f"{done.frames / max(done.seconds, 1e-9):,.0f} frames/s"]
     if done.frames:
         words.append(f"train {done.correct / done.frames:.1%}")
@@ -33,7 +32,7 @@ def place(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
             words.append(f"waited {waited:.1f} s")
     if done.stale or done.refused:
         words.append(f"dropped {done.stale} stale, {done.refused} refused")
-    return ended, ", ".join(words)
+    return done.ended, ", ".join(words)
 
 
 def epoch_record(training: TrainingConfig, standing: Standing, loss: float, accuracy: float) -> dict[str, Any]:

@@ -197,13 +197,9 @@ class _Run:
     def epoch(self, interrupt: Interrupt) -> None:
         """The rest of the epoch, its held-out accuracy, the schedule's next rate, a checkpoint."""
         warm = self.warm_minibatches - (self.standing.epoch - 1) * self.epoch_minibatches
-        if self.world is None:
-            self._compute(self.one, self.epoch_minibatches, interrupt)
-        else:
-            if warm > 0:
-                self._compute(self.one, min(warm, self.epoch_minibatches), interrupt)
-            if warm < self.epoch_minibatches:
-                self._compute(self.world, self.epoch_minibatches, interrupt)
+        if warm > 0:
+            self._compute(self.one, min(warm, self.epoch_minibatches), interrupt)
+        self._compute(self.world or self.one, self.epoch_minibatches, interrupt)
         self._end_epoch()
         if interrupt:
             raise KeyboardInterrupt

@@ -59,7 +59,7 @@ class Standing:
     @property
     def minibatch(self) -> int:
         """Minibatches of the epoch that are used or dropped."""
-        return self.done.used + self.done.stale + self.done.refused
+        return self.done.ended
 
 
 @dataclass(frozen=True)

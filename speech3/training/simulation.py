@@ -14,6 +14,7 @@ from speech3.config import TrainConfig
 from speech3.errors import Speech3Error
 from speech3.io.parallel import parallel_map
 from speech3.io.progress import say
+from speech3.models.linear import product
 from speech3.training.curves import SHARES, Curve, read_curve, time_to
 from speech3.training.parts import BuildParts
 from speech3.training.run import train
@@ -107,9 +108,7 @@ def simulate(
 
 def _run(config: TrainConfig, out: Path, trials: Sequence[Trial], jobs: int) -> dict[Trial, Curve]:
     """The curves of those trials that did not fail."""
-    results = parallel_map(
-        partial(_train, config, out), trials, jobs, f"{out}: runs", show=False, start_at_once=jobs > 1
-    )
+    results = parallel_map(partial(_train, config, out), trials, jobs, f"{out}: runs", show=False, start_at_once=True)
     return {trial: read_curve(out / trial.name) for trial, failure in zip(trials, results, strict=True) if not failure}
 
 
@@ -157,8 +156,6 @@ def _mean(variant: Variant, curves: Sequence[Curve]) -> Curve:
 
 def _with_times(config: TrainConfig, out: Path) -> TrainConfig:
     """The times of all runs, measured once if they are not given."""
-    from speech3.models.linear import product
-
     training = config.training
     if isinstance(training.simulation.compute_s, tuple):
         raise Speech3Error("training.simulation.compute_s: give one time for all workers here, their number varies")
