@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from speech3 import config as module
 from speech3.config import (
     Config,
     DecodeConfig,
@@ -23,6 +22,7 @@ from speech3.config import (
     read_yaml,
     shipped,
 )
+from speech3.config import reading as module
 from speech3.errors import Speech3Error
 from speech3.recipe.experiment import CORPORA
 

@@ -32,8 +32,7 @@ from speech3.hmm.model import Hmm, PdfsOnly, load_hmm, load_outputs
 from speech3.hmm.passes import Scorer
 from speech3.io.atomic import read_json, write_json
 from speech3.io.checkpoint import read_about
-from speech3.models.dnn import Dnn
-from speech3.models.registry import load_network, logits
+from speech3.models import AcousticModel, load_network, logits
 
 ALIGNMENT_SCALE = 0.1  # of the acoustic scores, as in Kaldi's align scripts
 BEAM, RETRY_BEAM = 15.0, 60.0  # of forced alignment; generous, since one utterance costs milliseconds
@@ -43,7 +42,7 @@ BEAM, RETRY_BEAM = 15.0, 60.0  # of forced alignment; generous, since one uttera
 class NetworkScorer:
     """Scaled likelihoods of a network: log posterior minus log prior (Bourlard and Morgan 1994)."""
 
-    network: Dnn
+    network: AcousticModel
     log_prior_P: np.ndarray
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:

@@ -1,8 +1,10 @@
 """Acoustic models: windows of frames in, senone logits out. One file a family, one registry; no training.
 
-A model has ``left_context``, ``right_context``, ``feat_dim``, ``num_senones`` and takes (B, W, F) float32.
+A model (`speech3.models.base.AcousticModel`) has ``left_context``, ``right_context``, ``feat_dim``, ``num_senones``; it
+takes (B, W, F) float32 or, if it is recurrent, `speech3.frames.sequences.SequenceInputs`.
 """
 
-from speech3.models.registry import build, load_network, logits, network_tensors
+from speech3.models.base import AcousticModel, logits
+from speech3.models.registry import build, load_network, network_tensors
 
-__all__ = ["build", "load_network", "logits", "network_tensors"]
+__all__ = ["AcousticModel", "build", "load_network", "logits", "network_tensors"]

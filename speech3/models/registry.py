@@ -1,27 +1,26 @@
-"""From a config to a model, from a model to its file and back, and the scoring of whole utterances.
+"""From a config to a model, from a model to its file and back.
 
-Axes: T frames of an utterance, W context window, F feature bins, S senones.
+Axes: F feature bins, S senones.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from speech3.config import ModelConfig, parse
 from speech3.errors import Speech3Error
-from speech3.frames.resident import window_indices
 from speech3.io.checkpoint import load_tensors
+from speech3.models.base import AcousticModel
 from speech3.models.dnn import Dnn
 
-FAMILIES: dict[str, type[Dnn]] = {"dnn": Dnn}
-
-_SCORED_AT_A_TIME = 1024  # frames: bounds the memory of the spliced windows, and keeps one shape for oneDNN's cache
+FAMILIES: dict[str, Callable[..., AcousticModel]] = {"dnn": Dnn}
 
 
-def build(config: ModelConfig, feat_dim: int, num_senones: int, seed: int) -> Dnn:
+def build(config: ModelConfig, feat_dim: int, num_senones: int, seed: int) -> AcousticModel:
     """A model with random parameters; equal arguments give equal parameters.
 
     Parameters
@@ -46,7 +45,7 @@ def network_tensors(model: nn.Module) -> dict[str, np.ndarray]:
     }
 
 
-def load_network(directory: Path | str) -> tuple[Dnn, np.ndarray, dict[str, Any]]:
+def load_network(directory: Path | str) -> tuple[AcousticModel, np.ndarray, dict[str, Any]]:
     """Read the model that `speech3.training.train` wrote, ready for scoring.
 
     Returns
@@ -74,31 +73,3 @@ def load_network(directory: Path | str) -> tuple[Dnn, np.ndarray, dict[str, Any]
         raise Speech3Error(f"{path}: tensors are not those of the model it describes ({', '.join(wrong)})")
     model.load_state_dict({name: torch.from_numpy(array) for name, array in tensors.items()})
     return model.eval(), log_prior_S, about
-
-
-@torch.no_grad()
-def logits(model: Dnn, feats_TF: Tensor) -> Tensor:
-    """Senone logits (T, S) of one utterance, edge frames repeated beyond its ends, in constant memory for windows.
-
-    Raises
-    ------
-    Speech3Error
-        `feats_TF` has another number of feature bins than the model was trained on.
-    """
-    if feats_TF.ndim != 2 or feats_TF.shape[1] != model.feat_dim:
-        raise Speech3Error(
-            f"features of shape {tuple(feats_TF.shape)}, but the model was trained on {model.feat_dim} bins a frame; "
-            f"extract them with the model's own feature preset"
-        )
-    length = len(feats_TF)
-    logits_TS = feats_TF.new_empty((length, model.num_senones), dtype=torch.float32)
-    was_training = model.training
-    model.eval()
-    first, last = (torch.tensor([frame], device=feats_TF.device) for frame in (0, length - 1))
-    for start in range(0, length, _SCORED_AT_A_TIME):
-        stop = min(start + _SCORED_AT_A_TIME, length)
-        centers_B = torch.arange(start, stop, device=feats_TF.device)
-        windows = window_indices(centers_B, first, last, model.left_context, model.right_context)
-        logits_TS[start:stop] = model(feats_TF[windows].float())
-    model.train(was_training)
-    return logits_TS

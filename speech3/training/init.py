@@ -100,6 +100,11 @@ def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
 
 def _check_architecture(path: Path, about: dict[str, Any], model: ModelConfig, frames: PackedFrames) -> None:
     there, here = parse(ModelConfig, about["model"], path).model_dump(), model.model_dump()
+    if there["family"] != here["family"]:
+        raise Speech3Error(
+            f"{path}: is a {there['family']}, this run's model is a {here['family']}; begin with another, or set model to "
+            f"the one there"
+        )
     differ = [key for key in here if key not in _FREE and here[key] != there[key]]
     if differ:
         changes = ", ".join(f"{key} {there[key]} there, {here[key]} here" for key in differ)

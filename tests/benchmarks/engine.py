@@ -35,13 +35,13 @@ import pool
 import torch
 from engine_rivals import Case, bare, frames_per_s, in_turn, left_out, median_ratio, whole_run, world, written
 
-from speech3.config import ModelConfig
+from speech3.config import DnnConfig
 from speech3.models.linear import product
 
 ROUNDS = 5
-DNN = Case("dnn", bins=40, senones=3000, model=ModelConfig(), frames=200_000, minibatches=240)
+DNN = Case("dnn", bins=40, senones=3000, model=DnnConfig(), frames=200_000, minibatches=240)
 ZHANG = Case(
-    "dnn_zhang", bins=42, senones=10_217, model=ModelConfig(layers=5, width=2048, activation="sigmoid"),
+    "dnn_zhang", bins=42, senones=10_217, model=DnnConfig(layers=5, width=2048, activation="sigmoid"),
     frames=12_000, minibatches=36,
 )  # fmt: skip
 _RIVALS = {"asgd2_over_asgd1": ("shared", 1), "asgd2_over_ddp2": ("ddp", 2)}

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from speech3.config import ModelConfig
+from speech3.config import DnnConfig
 from speech3.engine.sgd import Sgd
 from speech3.models import build
 from speech3.models.linear import product
@@ -49,7 +49,7 @@ def stock() -> tuple[Step, list[nn.Parameter]]:
 
 def ours() -> tuple[Step, list[nn.Parameter]]:
     """A step of ours."""
-    model = build(ModelConfig(layers=4, width=512), BINS, SENONES, seed=1)
+    model = build(DnnConfig(layers=4, width=512), BINS, SENONES, seed=1)
     sgd = Sgd(model)
     parameters = list(model.parameters())
 

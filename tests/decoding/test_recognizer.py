@@ -12,7 +12,7 @@ import torch
 import toys
 import yaml
 
-from speech3.config import DecodeConfig, FeatureConfig, ModelConfig
+from speech3.config import DecodeConfig, DnnConfig, FeatureConfig
 from speech3.decoding.apply import features_of_file, tell, transcribe
 from speech3.decoding.graph import build_graph
 from speech3.decoding.output import word_times, write_decoding
@@ -95,7 +95,7 @@ def model(gmm: Path, tmp_path: Path) -> Path:
 
 def save_network(directory: Path, num_senones: int, feat_dim: int = 8) -> tuple[torch.nn.Module, np.ndarray]:
     """A network with random parameters and priors as training writes it."""
-    config = ModelConfig(layers=1, width=5, left_context=1, right_context=2)
+    config = DnnConfig(layers=1, width=5, left_context=1, right_context=2)
     network = build(config, feat_dim, num_senones, seed=3).eval()
     log_prior = np.log(np.random.default_rng(1).dirichlet(np.ones(num_senones))).astype(np.float32)
     about = {"kind": "nn", "model": config.model_dump(), "feat_dim": feat_dim, "num_senones": num_senones}

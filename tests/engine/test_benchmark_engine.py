@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from speech3.config import ModelConfig
+from speech3.config import DnnConfig
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def benchmark(monkeypatch):
 
 
 def _tiny(benchmark):
-    model = ModelConfig(layers=1, width=8, left_context=1, right_context=1)
+    model = DnnConfig(layers=1, width=8, left_context=1, right_context=1)
     return benchmark.Case("tiny", bins=4, senones=5, model=model, frames=1200, minibatches=8, minibatch=64)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from speech3.config import ModelConfig, load_preset
+from speech3.config import DnnConfig, ModelConfig, load_preset
 from speech3.errors import Speech3Error
 from speech3.io.checkpoint import save_tensors
 from speech3.models import build, load_network, logits, network_tensors
@@ -26,7 +26,7 @@ def _stock(config, dim, senones):
 @pytest.mark.parametrize("activation", ["relu", "sigmoid"])
 @pytest.mark.parametrize("normalization", ["none", "batch", "layer"])
 def test_equals_the_network_of_stock_layers(activation, normalization):
-    config = ModelConfig(layers=3, width=32, activation=activation, normalization=normalization, right_context=2)
+    config = DnnConfig(layers=3, width=32, activation=activation, normalization=normalization, right_context=2)
     model, stock = build(config, 6, 20, seed=1), _stock(config, 6, 20)
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
     for ours, theirs in zip(linears, [m for m in stock if isinstance(m, nn.Linear)], strict=True):
@@ -43,7 +43,7 @@ def test_equals_the_network_of_stock_layers(activation, normalization):
 
 
 def test_dropout_acts_in_training_only():
-    model = build(ModelConfig(layers=2, width=64, dropout=0.5), 4, 5, seed=1)
+    model = build(DnnConfig(layers=2, width=64, dropout=0.5), 4, 5, seed=1)
     feats = torch.randn(8, 11, 4)
     assert not torch.equal(model(feats), model(feats))
     model.eval()
@@ -51,18 +51,18 @@ def test_dropout_acts_in_training_only():
 
 
 def test_seed_and_scale_of_the_initial_parameters():
-    first, second, third = (build(ModelConfig(), 40, 100, seed) for seed in (1, 1, 2))
-    assert torch.equal(first.hidden[1].weight, second.hidden[1].weight)
-    assert not torch.equal(first.hidden[1].weight, third.hidden[1].weight)
+    first, second, third = (build(DnnConfig(), 40, 100, seed) for seed in (1, 1, 2))
+    assert torch.equal(first.layers.hidden[1].weight, second.layers.hidden[1].weight)
+    assert not torch.equal(first.layers.hidden[1].weight, third.layers.hidden[1].weight)
     # He et al.: the mean square of the activations stays from layer to layer.
     x = torch.randn(200, 11 * 40)
-    for layer in first.hidden:
+    for layer in first.layers.hidden:
         x = layer(x, relu=True)
     assert 0.5 < x.square().mean().item() < 2
 
 
 def test_constant_bins_are_only_shifted():
-    model = build(ModelConfig(layers=0, left_context=0, right_context=0), 2, 3, seed=1)
+    model = build(DnnConfig(layers=0, left_context=0, right_context=0), 2, 3, seed=1)
     model.set_input_statistics(torch.tensor([5.0, 1.0]), torch.tensor([0.0, 4.0]))
     assert model.scale_F.tolist() == [1.0, 0.5]
     assert model(torch.tensor([[[5.0, 1.0]]])).isfinite().all()
@@ -70,7 +70,7 @@ def test_constant_bins_are_only_shifted():
 
 @pytest.mark.parametrize("length", [1, 3, 1024, 2500])
 def test_logits_of_an_utterance_are_those_of_its_windows(length):
-    model = build(ModelConfig(layers=1, width=16, left_context=3, right_context=1, dropout=0.5), 4, 6, seed=1)
+    model = build(DnnConfig(layers=1, width=16, left_context=3, right_context=1, dropout=0.5), 4, 6, seed=1)
     feats = torch.randn(length, 4)
     padded = torch.cat([feats[:1].expand(3, -1), feats, feats[-1:]])
     windows = torch.stack([padded[t : t + 5] for t in range(length)])
@@ -80,14 +80,14 @@ def test_logits_of_an_utterance_are_those_of_its_windows(length):
 
 
 def test_logits_of_other_features_are_refused():
-    model = build(ModelConfig(layers=1, width=16), 4, 6, seed=1)
+    model = build(DnnConfig(layers=1, width=16), 4, 6, seed=1)
     with pytest.raises(Speech3Error, match="trained on 4 bins"):
         logits(model, torch.zeros(10, 13))
 
 
 @pytest.mark.parametrize("normalization", ["none", "batch"])
 def test_a_stored_network_scores_the_same(tmp_path, normalization):
-    config = ModelConfig(layers=2, width=16, normalization=normalization)
+    config = DnnConfig(layers=2, width=16, normalization=normalization)
     model = build(config, 4, 6, seed=1)
     model(torch.randn(30, 11, 4) + 2)  # moves the running statistics
     about = {"kind": "nn", "model": json.loads(config.model_dump_json()), "feat_dim": 4, "num_senones": 6}
@@ -103,7 +103,7 @@ def test_a_stored_network_scores_the_same(tmp_path, normalization):
     with pytest.raises(Speech3Error, match=r"model.safetensors: tensors are not"):
         load_network(tmp_path)
     save_tensors(tmp_path / "model.safetensors", {"log_prior": prior}, about)
-    with pytest.raises(Speech3Error, match=r"hidden.0.weight"):
+    with pytest.raises(Speech3Error, match=r"layers.hidden.0.weight"):
         load_network(tmp_path)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.config import ModelConfig, TrainConfig, TrainingConfig
+from speech3.config import DnnConfig, TrainConfig, TrainingConfig
 from speech3.engine import shard as shard_module
 from speech3.engine.sgd import OneWorker
 from speech3.engine.simulate import Simulated
@@ -52,7 +52,7 @@ def _config(corpus, model=(), init=None, asgd=(), **training):
     return TrainConfig(
         data=str(corpus / "frames"), hmm=str(corpus / "hmm"), init=init and str(init),
         training=TrainingConfig(**values),
-        model=ModelConfig(**{"layers": 2, "width": 24, "left_context": 2, "right_context": 2, **dict(model)}),
+        model=DnnConfig(**{"layers": 2, "width": 24, "left_context": 2, "right_context": 2, **dict(model)}),
     )  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def test_statistics_of_normalisation_travel_with_the_parameters(corpus, shared):
     accuracy, about = _accuracy(corpus, shared[0])
     assert accuracy == pytest.approx(about["heldout_accuracy"], abs=1e-9)
     tensors = load_tensors(shared[0] / "model.safetensors", "nn")[0]
-    assert (tensors["norms.0.running_mean"] != 0).any() and (tensors["norms.1.running_var"] != 1).all()
+    assert (tensors["layers.norms.0.running_mean"] != 0).any() and (tensors["layers.norms.1.running_var"] != 1).all()
 
 
 def test_looks_inside_an_epoch_are_recorded(shared):

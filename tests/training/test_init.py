@@ -6,7 +6,7 @@ import torch
 import typer.testing
 import yaml
 
-from speech3.config import ModelConfig, TrainConfig, TrainingConfig
+from speech3.config import DnnConfig, TrainConfig, TrainingConfig
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed, pack
 from speech3.hmm.lexicon import Lexicon, Pronunciation
@@ -53,7 +53,7 @@ def _config(home, data="frames", hmm="hmm", init=None, model=(), seed=1, **train
     return TrainConfig(
         data=str(home / data), hmm=str(home / hmm), init=init and str(home / init), seed=seed,
         training=TrainingConfig(**values),
-        model=ModelConfig(**{"layers": 2, "width": 24, "left_context": 2, "right_context": 2, **dict(model)}),
+        model=DnnConfig(**{"layers": 2, "width": 24, "left_context": 2, "right_context": 2, **dict(model)}),
     )  # fmt: skip
 
 
@@ -154,7 +154,7 @@ def test_another_architecture_is_refused(home, model, message):
 
 def test_dropout_may_differ(home, monkeypatch):
     run, _ = _begin(home, monkeypatch, _config(home, init="old", model={"dropout": 0.2}))
-    assert run.model.dropout.dropped == 51  # of 256
+    assert run.model.layers.dropout.dropped == 51  # of 256
 
 
 def test_what_else_is_refused(home):

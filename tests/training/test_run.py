@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.config import ModelConfig, TrainConfig, TrainingConfig
+from speech3.config import DnnConfig, TrainConfig, TrainingConfig
 from speech3.engine import sgd
 from speech3.engine.world import USED, WAITING
 from speech3.errors import Speech3Error
@@ -54,7 +54,7 @@ def _config(corpus, model=(), seed=1, **training):
     values = {"minibatch": 64, "learning_rate": 0.2, "max_epochs": 4, **training}
     return TrainConfig(
         data=str(corpus / "frames"), hmm=str(corpus / "hmm"), seed=seed, training=TrainingConfig(**values),
-        model=ModelConfig(**{"layers": 2, "width": 24, "left_context": 2, "right_context": 2, **dict(model)}),
+        model=DnnConfig(**{"layers": 2, "width": 24, "left_context": 2, "right_context": 2, **dict(model)}),
     )  # fmt: skip
 
 

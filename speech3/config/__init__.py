@@ -1,0 +1,40 @@
+"""The typed description of an experiment, read from YAML. Every default of the project stands here or in `conf/`.
+
+A key that nobody knows is an error that names the file and the key. Presets are small YAML files in `conf/`:
+wherever a config is expected, a preset's name, a YAML file's path or the keys themselves may stand.
+"""
+
+from speech3.config.base import Config
+from speech3.config.decoding import DecodeConfig, LmConfig
+from speech3.config.experiment import RecipeConfig, TrainConfig
+from speech3.config.features import FeatureConfig
+from speech3.config.hmm import HmmConfig, MonophoneConfig, TriphoneConfig
+from speech3.config.models import CnnConfig, ConvolutionConfig, DnnConfig, LstmConfig, ModelConfig
+from speech3.config.reading import load_config, load_preset, parse, presets, read_yaml, shipped
+from speech3.config.training import AsgdConfig, SimulationConfig, TrainingConfig
+
+__all__ = [
+    "AsgdConfig",
+    "CnnConfig",
+    "Config",
+    "ConvolutionConfig",
+    "DecodeConfig",
+    "DnnConfig",
+    "FeatureConfig",
+    "HmmConfig",
+    "LmConfig",
+    "LstmConfig",
+    "ModelConfig",
+    "MonophoneConfig",
+    "RecipeConfig",
+    "SimulationConfig",
+    "TrainConfig",
+    "TrainingConfig",
+    "TriphoneConfig",
+    "load_config",
+    "load_preset",
+    "parse",
+    "presets",
+    "read_yaml",
+    "shipped",
+]

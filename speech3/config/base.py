@@ -1,0 +1,9 @@
+"""What all configs have in common."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Config(BaseModel):
+    """Base of all configs: unknown keys are errors, numbers are finite, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

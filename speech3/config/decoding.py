@@ -1,0 +1,37 @@
+"""Language model, graph, search."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from speech3.config.base import Config
+
+
+class LmConfig(Config):
+    """The language model, exactly one of an n-gram from the training text, an ARPA file, a grammar; and its graph."""
+
+    order: int | None = Field(None, ge=1, le=6, description="interpolated Kneser-Ney from the text")
+    text: str | None = Field(None, description="file with one sentence a line; none: the transcripts of train")
+    arpa: str | None = None
+    grammar: Literal["one-word"] | None = Field(None, description="one-word: exactly one word of the lexicon")
+    self_loop_scale: float = Field(
+        0.1, ge=0, description="of the transitions' log probabilities in the graph, as mkgraph.sh has it"
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> "LmConfig":
+        if sum(value is not None for value in (self.order, self.arpa, self.grammar)) != 1:
+            raise ValueError(
+                "give exactly one of order, arpa, grammar; null takes one back: lm.order=null lm.arpa=FILE"
+            )
+        return self
+
+
+class DecodeConfig(Config):
+    """Search, and the grid from which the acoustic scale and the word penalty are picked on dev."""
+
+    beam: float = Field(15.0, gt=0)
+    max_active: int = Field(7000, ge=1)
+    tuning_max_active: int = Field(2000, ge=1, description="in place of max_active while scale and penalty are tuned")
+    acoustic_scales: tuple[float, ...] = (0.03, 0.045, 0.06, 0.08, 0.1, 0.14, 0.2, 0.28)
+    word_penalties: tuple[float, ...] = (-1.0, -0.5, 0.0, 0.5, 1.0)

@@ -1,0 +1,46 @@
+"""Whole experiments: what `speech3 train` and `recipes/run.sh` read."""
+
+from typing import Any, Literal
+
+from pydantic import Field, SerializeAsAny
+
+from speech3.config.base import Config
+from speech3.config.decoding import DecodeConfig, LmConfig
+from speech3.config.hmm import HmmConfig
+from speech3.config.models import DnnConfig, ModelConfig
+from speech3.config.training import TrainingConfig
+
+
+class TrainConfig(Config):
+    """What `speech3 train CONF` reads."""
+
+    data: str = Field(description="directory with packed frames: train.frames, heldout.frames")
+    hmm: str = Field(description="model directory whose senones label the frames")
+    model: SerializeAsAny[ModelConfig]
+    training: TrainingConfig
+    init: str | None = Field(None, description="model directory, or model.safetensors, to begin with")
+    seed: int = 1
+
+
+class RecipeConfig(Config):
+    """What `recipes/run.sh CORPUS` reads from `recipes/CORPUS/recipe.yaml`."""
+
+    corpus: str
+    corpus_options: dict[str, Any] = Field({}, description="arguments of the corpus module")
+    speed_perturb: tuple[float, ...] = Field((), description="also train on copies at these speeds, such as 0.9, 1.1")
+    seed: int = 1
+    jobs: int = Field(0, ge=0, description="processes; 0: one per core")
+    features: str = Field("fbank40_d2", description="preset in conf/features for the neural network")
+    lang: str | None = Field(None, description="espeak-ng's code of the language, for words without a pronunciation")
+    lexicon: Literal["espeak", "graphemes"] = Field(
+        "espeak", description="graphemes: words are spelled by their letters"
+    )
+    units: Literal["words", "sentencepiece"] = Field("words", description="what language model and graph are made of")
+    pieces: int = Field(500, ge=30, description="SentencePiece vocabulary, if units is sentencepiece")
+    metric: Literal["WER", "CER"] = "WER"
+    hmm: HmmConfig = HmmConfig()
+    model: SerializeAsAny[ModelConfig] = DnnConfig()
+    training: TrainingConfig = TrainingConfig()
+    realign: int = Field(0, ge=0, le=3, description="times that the network aligns anew and a new one is trained on it")
+    lm: LmConfig
+    decode: DecodeConfig = DecodeConfig()

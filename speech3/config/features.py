@@ -1,0 +1,63 @@
+"""Features: Kaldi's option names and defaults."""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from speech3.config.base import Config
+
+
+class FeatureConfig(Config):
+    """What is computed from a waveform, with Kaldi's option names and defaults (feat/feature-*.h).
+
+    Two defaults differ: `dither` is 0 (Kaldi's 1 makes every run another), and deltas and CMVN, programs of
+    their own in Kaldi, are keys here (without them, as without those programs, nothing is appended or normalised).
+    """
+
+    kind: Literal["fbank", "mfcc", "given"] = Field("fbank", description="given: the data directory's own feats.scp")
+    sample_frequency: int | None = Field(None, gt=0, description="Hz; none: the rate of the data, which must be one")
+    resample: bool = Field(False, description="resample recordings of another rate instead of refusing them")
+    mix_channels: bool = Field(False, description="average the channels instead of refusing more than one")
+    frame_length: float = Field(25.0, gt=0, description="ms")
+    frame_shift: float = Field(10.0, gt=0, description="ms")
+    dither: float = Field(0.0, ge=0, description="standard deviation, in units of 16-bit samples")
+    preemphasis_coefficient: float = Field(0.97, ge=0, le=1)
+    remove_dc_offset: bool = True
+    window_type: Literal["povey", "hamming", "hanning", "sine", "rectangular", "blackman"] = "povey"
+    blackman_coeff: float = 0.42
+    round_to_power_of_two: bool = True
+    snip_edges: bool = Field(True, description="only frames that fit; else frames centred, the edges mirrored")
+    num_mel_bins: int = Field(23, ge=3)
+    low_freq: float = Field(20.0, ge=0, description="Hz")
+    high_freq: float = Field(0.0, description="Hz; zero or negative: offset from the Nyquist frequency")
+    use_energy: bool = Field(
+        False, description="fbank: log energy before the bins; mfcc: in place of C0 (default true)"
+    )
+    raw_energy: bool = Field(True, description="energy before preemphasis and window")
+    energy_floor: float = Field(0.0, ge=0)
+    use_log_fbank: bool = Field(True, description="fbank only")
+    use_power: bool = Field(True, description="fbank only; false: magnitudes")
+    num_ceps: int = Field(13, ge=1)
+    cepstral_lifter: float = Field(22.0, ge=0)
+    deltas: int = Field(0, ge=0, le=4, description="order of the derivatives appended")
+    delta_window: int = Field(2, ge=1)
+    cmvn: Literal["none", "utterance", "speaker"] = "none"
+    norm_means: bool = True
+    norm_vars: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _energy_default(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("kind") == "mfcc":
+            return {"use_energy": True, **values}
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "FeatureConfig":
+        if self.kind == "mfcc" and self.num_ceps > self.num_mel_bins:
+            raise ValueError(f"num_ceps {self.num_ceps} must not exceed num_mel_bins {self.num_mel_bins}")
+        if self.norm_vars and not self.norm_means:
+            raise ValueError("norm_vars needs norm_means, as in Kaldi's apply-cmvn")
+        if self.frame_shift > self.frame_length:
+            raise ValueError("frame_shift must not exceed frame_length")
+        return self

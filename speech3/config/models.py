@@ -1,0 +1,104 @@
+"""Acoustic models: one class of keys a family; `ModelConfig` stands for any of them."""
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, ValidatorFunctionWrapHandler, model_validator
+
+from speech3.config.base import Config
+
+Activation = Literal["relu", "sigmoid"]
+Normalization = Literal["none", "batch", "layer"]
+
+
+class ModelConfig(Config):
+    """What every acoustic model has; the family names the class, here and in the registry of `speech3.models`."""
+
+    families: ClassVar[dict[str, type["ModelConfig"]]] = {}
+
+    family: Literal["dnn", "cnn", "lstm"] = "dnn"
+    left_context: int = Field(5, ge=0, description="frames")
+    right_context: int = Field(5, ge=0, description="frames")
+    dropout: float = Field(0.0, ge=0, lt=1)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.families[cls.__name__.removesuffix("Config").lower()] = cls
+
+    @classmethod
+    def of_family(cls, values: dict[str, Any]) -> type["ModelConfig"]:
+        """The class of these keys; this one where the family is unknown."""
+        return cls.families.get(values.get("family", "dnn"), cls)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _dispatch(cls, values: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        if cls is not ModelConfig or not isinstance(values, dict):
+            return handler(values)
+        found = cls.of_family(values)
+        return handler({"family": values["family"]}) if found is cls else found.model_validate(values)
+
+
+class DnnConfig(ModelConfig):
+    """Fully connected layers over a window of frames."""
+
+    family: Literal["dnn"] = "dnn"
+    layers: int = Field(4, ge=0, description="hidden layers")
+    width: int = Field(512, ge=1)
+    activation: Activation = "relu"
+    normalization: Normalization = "none"
+
+
+class ConvolutionConfig(Config):
+    """One convolution over frequency and time, and the maximum over neighbours in frequency after it."""
+
+    maps: int = Field(ge=1)
+    kernel: tuple[int, int] = Field(description="frequency x time")
+    pool: int = Field(1, ge=1, description="neighbours in frequency of which the largest stays")
+
+
+class CnnConfig(ModelConfig):
+    """Convolutions over frequency and time of a window of frames, then fully connected layers."""
+
+    family: Literal["cnn"] = "cnn"
+    channels: int = Field(3, ge=1, description="blocks of bins in a frame: static, first, second derivatives")
+    convolutions: tuple[ConvolutionConfig, ...] = Field(
+        (ConvolutionConfig(maps=128, kernel=(9, 9), pool=3), ConvolutionConfig(maps=256, kernel=(4, 3))), min_length=1
+    )
+    layers: int = Field(2, ge=0, description="fully connected, hidden")
+    width: int = Field(1024, ge=1)
+    activation: Activation = "relu"
+    normalization: Normalization = "none"
+
+
+class LstmConfig(ModelConfig):
+    """Layers of LSTM cells, with fully connected layers before and after them if so wished."""
+
+    family: Literal["lstm"] = "lstm"
+    left_context: int = Field(0, ge=0, description="frames that each step sees beside its own")
+    right_context: int = Field(0, ge=0, description="frames that each step sees beside its own")
+    input_layers: tuple[int, ...] = Field((), description="widths of fully connected layers before the cells")
+    layers: int = Field(2, ge=1, description="of cells")
+    cells: int = Field(320, ge=1, description="of a layer and direction")
+    projection: int = Field(0, ge=0, description="recurrent outputs of a layer and direction (LSTMP); 0: all cells")
+    peepholes: bool = Field(False, description="gates see the cells (diagonal)")
+    bidirectional: bool = False
+    cell_clip: float = Field(50.0, gt=0, allow_inf_nan=True, description="cells stay within +- that; .inf: no clipping")
+    delay: int = Field(0, ge=0, description="frames that an output lags behind its frame's input")
+    lookahead: int = Field(
+        0, ge=0, description="bidirectional: frames beyond a chunk that the backward layers read before it"
+    )
+    output_layers: tuple[int, ...] = Field((), description="widths of fully connected layers after the cells")
+    activation: Activation = Field("relu", description="of the fully connected layers")
+    normalization: Normalization = Field("none", description="of the fully connected layers")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "LstmConfig":
+        if self.projection >= self.cells:
+            raise ValueError(f"projection={self.projection} must be below cells={self.cells}: it is to make fewer")
+        if self.bidirectional and self.delay:
+            raise ValueError("delay is for cells that see the past only; bidirectional ones take lookahead")
+        if self.lookahead and not self.bidirectional:
+            raise ValueError("lookahead is for bidirectional layers; cells that see the past only take delay")
+        if any(width < 1 for width in (*self.input_layers, *self.output_layers)):
+            raise ValueError("input_layers and output_layers are widths, at least 1 each")
+        return self

@@ -1,0 +1,118 @@
+"""From YAML files, presets and key=value overrides to configs; every fault names its file and its key."""
+
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from speech3.config.base import Config
+from speech3.config.models import ModelConfig
+from speech3.config.training import TrainingConfig
+from speech3.errors import Speech3Error
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+C = TypeVar("C", bound=Config)
+
+
+def shipped(kind: Literal["conf", "recipes", "data"]) -> Path:
+    """Directory of files that come with speech3, in a checkout or in an installed wheel."""
+    installed = _ROOT / f"_{kind}"
+    return installed if installed.is_dir() else _ROOT.parent / kind
+
+
+def presets(kind: str) -> list[str]:
+    """Names of the presets in ``conf/<kind>/``."""
+    return sorted(path.stem for path in (shipped("conf") / kind).glob("*.yaml"))
+
+
+def read_yaml(path: Path | str) -> dict[str, Any]:
+    """Read a YAML mapping; errors name the file."""
+    try:
+        value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise Speech3Error(f"{path}: no such file") from error
+    except OSError as error:
+        raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise Speech3Error(f"{path}: not valid YAML: {error}") from error
+    if not isinstance(value, dict):
+        raise Speech3Error(f"{path}: expected `key: value` lines, found {type(value).__name__}")
+    return value
+
+
+def parse(cls: type[C], values: dict[str, Any], source: Path | str) -> C:
+    """Check `values` against the config class; every fault is listed with `source` and its key."""
+    try:
+        return cls.model_validate(values)
+    except ValidationError as error:
+        lines = [_explain(cls, values, fault, source) for fault in error.errors()]
+        raise Speech3Error("\n".join(lines)) from error
+
+
+def _explain(cls: type[Config], values: dict[str, Any], fault: Any, source: Path | str) -> str:
+    key = ".".join(str(part) for part in fault["loc"]) or "(whole file)"
+    if fault["type"] == "extra_forbidden":
+        return f"{source}: unknown key {key!r}; known here: {', '.join(_keys_at(cls, values, fault['loc'][:-1]))}"
+    if fault["type"] == "value_error" and isinstance(fault["input"], dict):  # several keys, which the message names
+        return f"{source}: {key}: {fault['ctx']['error']}"
+    message = "Input should be a list, as in [0.9,1.1]" if fault["type"] == "tuple_type" else fault["msg"]
+    got = "" if fault["type"] == "missing" else f" (got {fault['input']!r})"  # else the whole file
+    return f"{source}: {key}: {message}{got}"
+
+
+def _keys_at(cls: type[Config], values: Any, path: tuple[Any, ...]) -> list[str]:
+    for part in path:
+        annotation = cls.model_fields[str(part)].annotation if str(part) in cls.model_fields else None
+        if not (isinstance(annotation, type) and issubclass(annotation, Config)):
+            break
+        cls, values = annotation, values[part]
+    return sorted((cls.of_family(values) if issubclass(cls, ModelConfig) else cls).model_fields)
+
+
+def load_preset(cls: type[C], kind: str, name: str) -> C:
+    """Read preset `name` of ``conf/<kind>/``, or a YAML file if `name` is a path."""
+    path = Path(name) if name.endswith((".yaml", ".yml")) else shipped("conf") / kind / f"{name}.yaml"
+    if not path.exists():
+        raise Speech3Error(f"{name}: neither a YAML file nor a preset of conf/{kind} ({', '.join(presets(kind))})")
+    return parse(cls, read_yaml(path), path)
+
+
+def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = None) -> C:
+    """Read a config file and apply ``key.sub=value`` overrides.
+
+    A string under ``model`` or ``training`` is the name of a preset in ``conf/models`` or ``conf/training``; an
+    override below it (``model.width=64``) changes that preset's value.
+    """
+    values = read_yaml(path)
+    for override in overrides or []:
+        key, separator, text = override.partition("=")
+        if not separator or not key:
+            raise Speech3Error(f"{override}: an override has the form key=value, as in training.max_epochs=5")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise Speech3Error(f"{override}: not valid YAML: {error}") from error
+        _set(values, key.split("."), value, override)
+    for key in ("model", "training"):
+        if isinstance(values.get(key), str):
+            values[key] = _expand(key, values[key])
+    return parse(cls, values, f"{path} with {' '.join(overrides)}" if overrides else path)
+
+
+def _expand(key: str, name: str) -> dict[str, Any]:
+    if key == "model":
+        return load_preset(ModelConfig, "models", name).model_dump()
+    return load_preset(TrainingConfig, "training", name).model_dump()
+
+
+def _set(values: dict[str, Any], keys: list[str], value: Any, override: str) -> None:
+    here = values
+    for index, key in enumerate(keys[:-1]):
+        if isinstance(here.get(key), str) and index == 0 and key in ("model", "training"):
+            here[key] = _expand(key, here[key])
+        here = here.setdefault(key, {})
+        if not isinstance(here, dict):
+            raise Speech3Error(f"{override}: {'.'.join(keys[: index + 1])} is a value, not a group of keys")
+    here[keys[-1]] = value

@@ -1,0 +1,104 @@
+"""How parameters move: the worlds, asynchronous SGD, the virtual clock."""
+
+import math
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from speech3.config.base import Config
+
+
+class AsgdConfig(Config):
+    """Asynchronous SGD: how shards and server work together (the words are those of DESIGN.md's definitions)."""
+
+    warm_start: float = Field(1.0, ge=0, description="passes of plain SGD on one worker before the first push")
+    sync_every: int = Field(3, ge=1, description="minibatches that a shard computes between two syncs, at least")
+    max_distance: int = Field(12, ge=1, description="minibatches since the last fetch at which a shard waits to sync")
+    max_relative_distance: float | None = Field(
+        None, gt=0, description="distance of a shard's own parameters from those it fetched at which it waits"
+    )
+    max_staleness: int | None = Field(None, ge=0, description="an older push is dropped; none: no push is")
+    local_updates: bool = Field(True, description="a shard steps its own copy between syncs; else it adds up gradients")
+    push_scale: float | Literal["1/accumulated", "1/workers"] = Field(
+        "1/workers", description="by which a push is multiplied: a number above 0, 1/accumulated or 1/workers"
+    )
+    momentum: float = Field(0.0, ge=0, lt=1, description="of the server")
+    projection: bool = Field(False, description="a push loses what goes against the server's momentum")
+    decay: float = Field(1.0, gt=0, le=1, description="a push is multiplied by decay ** staleness")
+    staleness_rate: bool = Field(False, description="a push is divided by its staleness, if that is above 1")
+    adagrad: float = Field(0.0, ge=0, description="gamma of Adagrad on the server, in place of push_scale; 0: none")
+    delay_compensation: float = Field(0.0, ge=0, description="lambda of DC-ASGD; 0: none")
+    max_push: float = Field(
+        1.0, gt=0, allow_inf_nan=True, description="a push longer than that share of the parameters is refused"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "AsgdConfig":
+        if self.max_distance < self.sync_every:
+            raise ValueError(
+                f"max_distance={self.max_distance} is below sync_every={self.sync_every}: a shard would have to wait "
+                f"before it may sync; set max_distance to at least sync_every"
+            )
+        if self.projection and not self.momentum:
+            raise ValueError(
+                "projection takes from a push what goes against the momentum: set momentum, too (0.5, say)"
+            )
+        if self.max_relative_distance is not None and not self.local_updates:
+            raise ValueError("max_relative_distance is that of a shard's own steps: it needs local_updates=true")
+        if isinstance(self.push_scale, float) and not 0 < self.push_scale < math.inf:
+            raise ValueError(f"push_scale={self.push_scale:g}: must be above 0, or no push would move the parameters")
+        if self.max_staleness == 0 and (self.delay_compensation or self.staleness_rate or self.decay < 1):
+            raise ValueError(
+                "max_staleness=0 drops every stale push, so delay_compensation, staleness_rate and decay have none to "
+                "act on: raise max_staleness, or take them away"
+            )
+        return self
+
+
+class SimulationConfig(Config):
+    """The virtual clock of the simulated world: times in seconds."""
+
+    compute_s: float | tuple[float, ...] | None = Field(
+        None, description="of a minibatch, for all workers or each; none: measured before training begins"
+    )
+    sync_s: float | None = Field(None, ge=0, description="that a sync holds the server; none: measured")
+    jitter: float = Field(0.0, ge=0, lt=1, description="deviation of compute times, as a share of them")
+    failures: tuple[tuple[int, float], ...] = Field((), description="worker (from 0) and time at which it dies")
+    restart_s: float = Field(5.0, ge=0, description="until a dead worker's successor is there")
+    synchronous: bool = Field(False, description="workers average their gradients and step together, for comparison")
+
+    @model_validator(mode="after")
+    def _possible(self) -> "SimulationConfig":
+        times = self.compute_s if isinstance(self.compute_s, tuple) else (self.compute_s,)
+        if not all(seconds is None or 0 < seconds < math.inf for seconds in times):
+            raise ValueError(f"compute_s={self.compute_s}: the time of a minibatch must be above 0 seconds")
+        if any(worker < 0 or not 0 <= time < math.inf for worker, time in self.failures):
+            raise ValueError(f"failures={self.failures}: workers count from 0, times are seconds from 0")
+        return self
+
+
+class TrainingConfig(Config):
+    """How parameters move."""
+
+    world: Literal["sgd", "ddp", "simulated", "shared"] = "sgd"
+    workers: int = Field(1, ge=1)
+    device: str = "cpu"
+    threads: int = Field(1, ge=1, description="of a worker; on a busy machine two wait for each other and lose")
+    minibatch: int = Field(256, ge=1, description="frames")
+    learning_rate: float = Field(0.1, gt=0, description="per minibatch mean gradient")
+    momentum: float = Field(0.0, ge=0, lt=1, description="of plain SGD, so also of the warm start, and of ddp")
+    weight_decay: float = Field(0.0, ge=0)
+    frequency_warp: float = Field(0.0, ge=0, lt=0.5, description="largest share by which frequencies are warped")
+    chunk_frames: int = Field(0, ge=0, description="shuffle within chunks of so many frames; 0: the whole corpus")
+    max_epochs: int = Field(20, ge=1)
+    schedule: Literal["halving", "exponential", "constant"] = "halving"
+    halve_below: float = Field(0.005, description="gain in held-out frame accuracy under which the rate is halved")
+    stop_below: float = Field(0.001, description="gain under which training stops once the rate is being halved")
+    final_rate: float = Field(0.01, gt=0, le=1, description="exponential: the last rate as a share of the first")
+    warmup: float = Field(0.0, ge=0, description="epochs over which the rate rises from a tenth")
+    evaluations: int = Field(1, ge=1, description="times an epoch that held-out accuracy is taken, for the curves")
+    keep_checkpoints: int = Field(3, ge=1)
+    checkpoint_s: float = Field(60.0, ge=0, description="seconds of training between checkpoints inside an epoch")
+    dtype: Literal["float16", "float32"] = Field("float32", description="of the packed frames")
+    asgd: AsgdConfig = AsgdConfig()
+    simulation: SimulationConfig = SimulationConfig()

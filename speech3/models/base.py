@@ -1,0 +1,79 @@
+"""What every acoustic model is: it normalises its input, knows its context, and scores whole utterances.
+
+Axes: N utterances or windows, T frames of an utterance, W context window, F feature bins, S senones.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from speech3.config import ModelConfig
+from speech3.errors import Speech3Error
+
+
+class AcousticModel(nn.Module):
+    """Base of the families.
+
+    The input is shifted and scaled by the mean and deviation of the training frames (buffers, as nnet1's
+    ``<AddShift>`` and ``<Rescale>``), zero and one until `set_input_statistics`.
+
+    Attributes
+    ----------
+    recurrent
+        Trained on chunks of consecutive frames (`speech3.frames.sequences`), not on single windows.
+    """
+
+    shift_F: Tensor
+    scale_F: Tensor
+    recurrent = False
+
+    def __init__(self, config: ModelConfig, feat_dim: int, num_senones: int) -> None:
+        super().__init__()
+        self.left_context, self.right_context = config.left_context, config.right_context
+        self.feat_dim, self.num_senones = feat_dim, num_senones
+        self.register_buffer("shift_F", torch.zeros(feat_dim))
+        self.register_buffer("scale_F", torch.ones(feat_dim))
+
+    @property
+    def window(self) -> int:
+        """W."""
+        return self.left_context + 1 + self.right_context
+
+    def set_input_statistics(self, mean_F: Tensor, variance_F: Tensor) -> None:
+        """Shift and scale the input to zero mean and unit variance; a bin that never changes is only shifted."""
+        self.shift_F.copy_(-mean_F)
+        self.scale_F.copy_(torch.where(variance_F > 1e-10, variance_F, torch.ones_like(variance_F)).rsqrt())
+
+    def normalize(self, feats: Tensor) -> Tensor:
+        """(..., F) features to zero mean and unit variance."""
+        return (feats + self.shift_F) * self.scale_F
+
+    def forward(self, inputs: Any) -> Tensor:
+        """A minibatch to its logits (frames, S)."""
+        raise NotImplementedError
+
+    def score(self, feats_TF: Tensor) -> Tensor:
+        """Logits (T, S) of one utterance, edge frames repeated beyond its ends; the memory is that of the logits."""
+        raise NotImplementedError
+
+
+@torch.no_grad()
+def logits(model: AcousticModel, feats_TF: Tensor) -> Tensor:
+    """Senone logits (T, S) of one utterance, in evaluation mode.
+
+    Raises
+    ------
+    Speech3Error
+        `feats_TF` has another number of feature bins than the model was trained on.
+    """
+    if feats_TF.ndim != 2 or feats_TF.shape[1] != model.feat_dim:
+        raise Speech3Error(
+            f"features of shape {tuple(feats_TF.shape)}, but the model was trained on {model.feat_dim} bins a frame; "
+            f"extract them with the model's own feature preset"
+        )
+    was_training = model.training
+    model.eval()
+    logits_TS = model.score(feats_TF)
+    model.train(was_training)
+    return logits_TS
