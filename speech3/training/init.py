@@ -102,8 +102,8 @@ def _check_architecture(path: Path, about: dict[str, Any], model: ModelConfig, f
     there, here = parse(ModelConfig, about["model"], path).model_dump(), model.model_dump()
     if there["family"] != here["family"]:
         raise Speech3Error(
-            f"{path}: is a {there['family']}, this run's model is a {here['family']}; begin with another, or set model to "
-            f"the one there"
+            f"{path}: is a {there['family']}, but this run's model is a {here['family']}; begin with another model, or "
+            f"train one of that family"
         )
     differ = [key for key in here if key not in _FREE and here[key] != there[key]]
     if differ:
