@@ -34,11 +34,23 @@ def use(name: str) -> None:
 
 def linear(x_BI: Tensor, weight_OI: Tensor, bias_O: Tensor, *, relu: bool = False) -> Tensor:
     """x w^T + b, optionally max(0, .) of it: `torch.nn.functional.linear`'s result to rounding, shape (..., O)."""
-    if x_BI.device.type != "cpu" or x_BI.dtype != torch.float32 or product() == "stock":
+    if _stock(x_BI):
         y_BO = nn.functional.linear(x_BI, weight_OI, bias_O)
         return y_BO.relu() if relu else y_BO
     y_BO = _OneDnnLinear.apply(x_BI.reshape(-1, x_BI.shape[-1]), weight_OI, bias_O, relu)
     return y_BO.view(*x_BI.shape[:-1], -1)
+
+
+def multiply(a_MK: Tensor, b_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
+    """a b^T + bias, (M, N), without autograd, for layers that have a backward pass of their own."""
+    if _stock(a_MK):
+        return a_MK @ b_NK.t() if bias_N is None else torch.addmm(bias_N, a_MK, b_NK.t())
+    return _mm(a_MK, b_NK, bias_N)
+
+
+def pack(b_NK: Tensor, rows: int) -> Tensor:
+    """The `b_NK` of many `multiply` with so many rows, laid out for them: a quarter faster, for the time of four."""
+    return b_NK if _stock(b_NK) else torch.ops.mkldnn._reorder_linear_weight(b_NK, rows)
 
 
 class Linear(nn.Linear):
@@ -47,6 +59,10 @@ class Linear(nn.Linear):
     def forward(self, x_BI: Tensor, relu: bool = False) -> Tensor:
         """(..., I) to (..., O)."""
         return linear(x_BI, self.weight, self.bias, relu=relu)
+
+
+def _stock(x: Tensor) -> bool:
+    return x.device.type != "cpu" or x.dtype != torch.float32 or product() == "stock"
 
 
 def _mm(a_MK: Tensor, b_NK: Tensor, bias_N: Tensor | None = None, after: str = "none") -> Tensor:
@@ -76,7 +92,8 @@ def _onednn_available() -> bool:
         return False
     try:
         a = torch.arange(6.0).view(2, 3)
-        return torch.equal(_mm(a, a, torch.zeros(2)), a @ a.t())
+        packed = torch.ops.mkldnn._reorder_linear_weight(a, 2)
+        return torch.equal(_mm(a, a, torch.zeros(2)), a @ a.t()) and torch.equal(_mm(a, packed), a @ a.t())
     except (AttributeError, RuntimeError):  # a private operator: another PyTorch may lack it or change its form
         return False
 
