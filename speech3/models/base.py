@@ -67,13 +67,18 @@ def logits(model: AcousticModel, feats_TF: Tensor) -> Tensor:
     Speech3Error
         `feats_TF` has another number of feature bins than the model was trained on.
     """
-    if feats_TF.ndim != 2 or feats_TF.shape[1] != model.feat_dim:
-        raise Speech3Error(
-            f"features of shape {tuple(feats_TF.shape)}, but the model was trained on {model.feat_dim} bins a frame; "
-            f"extract them with the model's own feature preset"
-        )
+    check_features(feats_TF.shape, model.feat_dim)
     was_training = model.training
     model.eval()
     logits_TS = model.score(feats_TF)
     model.train(was_training)
     return logits_TS
+
+
+def check_features(shape: tuple[int, ...], feat_dim: int) -> None:
+    """Refuse what is not the features (T, F) of one utterance."""
+    if len(shape) != 2 or shape[1] != feat_dim:
+        raise Speech3Error(
+            f"features of shape {tuple(shape)}, but the model was trained on {feat_dim} bins a frame; "
+            f"extract them with the model's own feature preset"
+        )
