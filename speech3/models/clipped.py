@@ -1,0 +1,235 @@
+"""One layer of LSTM cells whose activations are clipped, at the speed of PyTorch's own LSTM, forward and backward.
+
+    i_t = sigmoid(W_i x_t + R_i h_(t-1) + b_i + p_i c_(t-1))     input gate
+    f_t = sigmoid(W_f x_t + R_f h_(t-1) + b_f + p_f c_(t-1))     forget gate
+    g_t =    tanh(W_g x_t + R_g h_(t-1) + b_g)                   candidate
+    c_t = clamp(f_t c_(t-1) + i_t g_t, -clip, clip)              cell
+    o_t = sigmoid(W_o x_t + R_o h_(t-1) + b_o + p_o c_t)         output gate
+    h_t = P (o_t tanh(c_t))                                      output
+
+The peepholes p (diagonal) and the recurrent projection P are those of Sak et al. 2014, "Long Short-Term Memory Based
+Recurrent Neural Network Architectures for Large Vocabulary Speech Recognition"; both may be absent. The clip keeps a
+cell that integrates its input over hundreds of frames from growing without bound (Kaldi's `cell-clip`, 50).
+
+`nn.LSTM` cannot clip, and a loop over `nn.LSTMCell` under autograd spends its time on hundreds of small operations,
+each remembered. What makes the layer fast is to do for all frames at once whatever does not depend on the frame before:
+
+- forward: the product with the input and the bias, before the loop. What remains in the loop is one product (of the
+  recurrent weights, packed once for all frames, with the last output) and one pass over the cells;
+- backward: the gradients of the weights and of the input, after the loop, as one product each with the gradients of the
+  gates of all frames. What remains in the loop is again one product and one pass.
+
+So the whole sequence is one node of autograd's graph, with a backward pass written by hand: `_ClippedLstm` here. The
+pass over the cells of one frame is all that knows the formulas above; there are three, which compute the same: in plain
+PyTorch below (any device, any precision: to be read, and the reference of the others), compiled by numba for float32 on
+a CPU (`clipped_cpu`), compiled by Triton for float32 on CUDA (`clipped_cuda`). For the products see `linear`.
+
+What the backward pass needs is kept for each frame: the gates, and the cell before it is clipped (where it was clipped
+no gradient passes, as with `torch.clamp`).
+
+Axes: T frames, S frames and the state before the first, B streams, I inputs, C cells, R outputs (C without projection),
+G gates of all cells: i, f, g, o, C each. N frames of all streams. 3: peepholes of i, f, o.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from speech3.models import clipped_cpu, clipped_cuda
+from speech3.models.linear import multiply, pack
+
+# Activates the gates of frame t, given what the last output adds to them, and computes its cells and outputs in place.
+ForwardStep = Callable[[int, Tensor], None]
+# Computes the gradients of the gates of frame t, given what its output's gradient gets from the frame after.
+BackwardStep = Callable[[int, Tensor], None]
+
+_FRAMES_WORTH_PACKING = 8
+
+
+def clipped_lstm(
+    x_TBI: Tensor,
+    h0_BR: Tensor,
+    c0_BC: Tensor,
+    weight_ih_GI: Tensor,
+    weight_hh_GR: Tensor,
+    bias_G: Tensor,
+    *,
+    clip: float,
+    weight_peep_3C: Tensor | None = None,
+    weight_hr_RC: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A layer of LSTM cells with c_t limited to +-`clip`, over a whole chunk.
+
+    Parameters
+    ----------
+    x_TBI
+        (T, B, I) inputs, T > 0; any strides. All tensors are of one floating type and on one device.
+    h0_BR, c0_BC
+        State before the first frame: last outputs and cells.
+    weight_ih_GI, weight_hh_GR, bias_G
+        As `nn.LSTM`'s, gates in its order i, f, g, o, G = 4 C; one bias, the sum of its two.
+    clip
+        Above zero; infinity gives exactly `nn.LSTM`.
+    weight_peep_3C
+        Peepholes of the gates i and f (from the cell before) and o (from the clipped cell).
+    weight_hr_RC
+        Recurrent projection, `nn.LSTM`'s `proj_size`; without it R = C.
+
+    Returns
+    -------
+    y_TBR, h_BR, c_BC
+        Outputs of all frames; outputs and cells of the last. Gradients flow through all three.
+    """
+    if not (clip > 0 and len(x_TBI)):
+        raise ValueError(f"clipped_lstm: clip {clip} is to be above zero, and {len(x_TBI)} frames at least one")
+    y_TBR, h_BR, c_BC = _ClippedLstm.apply(
+        x_TBI, h0_BR, c0_BC, weight_ih_GI, weight_hh_GR, bias_G, weight_peep_3C, weight_hr_RC, float(clip)
+    )
+    return y_TBR, h_BR, c_BC
+
+
+class _ClippedLstm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_TBI: Tensor,
+        h0_BR: Tensor,
+        c0_BC: Tensor,
+        w_ih_GI: Tensor,
+        w_hh_GR: Tensor,
+        bias_G: Tensor,
+        w_peep_3C: Tensor | None,
+        w_hr_RC: Tensor | None,
+        clip: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        frames, streams, _ = x_TBI.shape
+        x_NI = x_TBI.reshape(frames * streams, -1)
+        gates_TBG = multiply(x_NI, w_ih_GI, bias_G).view(frames, streams, -1)
+        cells_SBC = x_TBI.new_empty(frames + 1, *c0_BC.shape)  # not clipped, but for the first
+        cells_SBC[0] = c0_BC
+        h_SBR = x_TBI.new_empty(frames + 1, *h0_BR.shape)
+        h_SBR[0] = h0_BR
+        out_TBC = h_SBR[1:] if w_hr_RC is None else x_TBI.new_empty(frames, *c0_BC.shape)
+        step = _forward_step(gates_TBG, cells_SBC, out_TBC, w_peep_3C, clip)
+        packed_hh_GR = pack(w_hh_GR, streams) if frames >= _FRAMES_WORTH_PACKING else w_hh_GR
+        for t, h_BR in enumerate(h_SBR[:frames].unbind()):
+            step(t, multiply(h_BR, packed_hh_GR))
+            if w_hr_RC is not None:
+                h_SBR[t + 1] = multiply(out_TBC[t], w_hr_RC)
+        ctx.save_for_backward(
+            x_NI, w_ih_GI, w_hh_GR, w_peep_3C, w_hr_RC, gates_TBG, cells_SBC, h_SBR, None if w_hr_RC is None else out_TBC
+        )  # fmt: skip
+        ctx.clip = clip
+        ctx.set_materialize_grads(False)
+        return h_SBR[1:], h_SBR[frames].clone(), cells_SBC[frames].clamp(-clip, clip)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(
+        ctx: Any, d_y_TBR: Tensor | None, d_h_BR: Tensor | None, d_c_BC: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        x_NI, w_ih_GI, w_hh_GR, w_peep_3C, w_hr_RC, gates_TBG, cells_SBC, h_SBR, out_TBC = ctx.saved_tensors
+        frames, streams, _ = gates_TBG.shape
+        need_x, need_h0 = ctx.needs_input_grad[:2]
+        d_y_TBR = torch.zeros_like(h_SBR[1:]) if d_y_TBR is None else d_y_TBR.contiguous()
+        d_next_BR = torch.zeros_like(h_SBR[0]) if d_h_BR is None else d_h_BR.contiguous()
+        d_cell_BC = torch.zeros_like(cells_SBC[0]).add_(0.0 if d_c_BC is None else d_c_BC)
+        d_out_TBC = d_y_TBR  # what the outputs of all frames get from above; that from the next frame comes in the loop
+        if w_hr_RC is not None:
+            d_y_TBR = d_y_TBR.clone()
+            d_out_TBC = multiply(d_y_TBR.view(-1, d_y_TBR.shape[-1]), w_hr_RC.t()).view(frames, streams, -1)
+        d_gates_TBG = torch.empty_like(gates_TBG)
+        step = _backward_step(gates_TBG, cells_SBC, d_out_TBC, d_cell_BC, d_gates_TBG, w_peep_3C, ctx.clip)
+        for t, d_gates_BG in reversed(list(enumerate(d_gates_TBG.unbind()))):
+            if w_hr_RC is None:
+                step(t, d_next_BR)
+            else:
+                d_y_TBR[t] += d_next_BR
+                step(t, multiply(d_next_BR, w_hr_RC.t()))
+            if t or need_h0:
+                d_next_BR = multiply(d_gates_BG, w_hh_GR.t())
+
+        d_gates_NG, h_NR = d_gates_TBG.flatten(0, 1), h_SBR[:frames].flatten(0, 1)
+        d_bias_G = d_gates_NG.new_ones(len(d_gates_NG)) @ d_gates_NG  # sum(0), in half its time
+        d_hr_RC = None if w_hr_RC is None else multiply(d_y_TBR.flatten(0, 1).t(), out_TBC.flatten(0, 1).t())
+        d_peep_3C = None if w_peep_3C is None else _peephole_gradient(d_gates_TBG, cells_SBC, ctx.clip)
+        return (
+            multiply(d_gates_NG, w_ih_GI.t()).view(frames, streams, -1) if need_x else None,
+            d_next_BR if need_h0 else None,
+            d_cell_BC,
+            multiply(d_gates_NG.t(), x_NI.t()),
+            multiply(d_gates_NG.t(), h_NR.t()),
+            d_bias_G,
+            d_peep_3C,
+            d_hr_RC,
+            None,
+        )
+
+
+def _peephole_gradient(d_gates_TBG: Tensor, cells_SBC: Tensor, clip: float) -> Tensor:
+    c_SBC = cells_SBC.clamp(-clip, clip)
+    c_SBC[0] = cells_SBC[0]
+    d_i, d_f, _, d_o = d_gates_TBG.chunk(4, -1)
+    return torch.stack(
+        [torch.einsum("tbc,tbc->c", d, c) for d, c in ((d_i, c_SBC[:-1]), (d_f, c_SBC[:-1]), (d_o, c_SBC[1:]))]
+    )
+
+
+def _forward_step(
+    gates_TBG: Tensor, cells_SBC: Tensor, out_TBC: Tensor, w_peep_3C: Tensor | None, clip: float
+) -> ForwardStep:
+    """How the frames of these buffers are computed, each in place: gates_TBG holds what the inputs give."""
+    for fast in (clipped_cpu, clipped_cuda):
+        if fast.suits(gates_TBG):
+            return fast.forward_step(gates_TBG, cells_SBC, out_TBC, w_peep_3C, clip)
+
+    def step(t: int, recurrent_BG: Tensor) -> None:
+        i, f, g, o = gates_TBG[t].add_(recurrent_BG).chunk(4, -1)
+        c_before = cells_SBC[t].clamp(-clip, clip) if t else cells_SBC[0]
+        if w_peep_3C is not None:
+            i += w_peep_3C[0] * c_before
+            f += w_peep_3C[1] * c_before
+        cells_SBC[t + 1] = f.sigmoid_() * c_before + i.sigmoid_() * g.tanh_()
+        c = cells_SBC[t + 1].clamp(-clip, clip)
+        if w_peep_3C is not None:
+            o += w_peep_3C[2] * c
+        out_TBC[t] = o.sigmoid_() * c.tanh()
+
+    return step
+
+
+def _backward_step(
+    gates_TBG: Tensor,
+    cells_SBC: Tensor,
+    d_out_TBC: Tensor,
+    d_cell_BC: Tensor,
+    d_gates_TBG: Tensor,
+    w_peep_3C: Tensor | None,
+    clip: float,
+) -> BackwardStep:
+    """How the gradients of frames from the last to the first are computed; d_cell_BC is that of the cell at hand."""
+    for fast in (clipped_cpu, clipped_cuda):
+        if fast.suits(gates_TBG):
+            return fast.backward_step(gates_TBG, cells_SBC, d_out_TBC, d_cell_BC, d_gates_TBG, w_peep_3C, clip)
+
+    def step(t: int, d_next_BC: Tensor) -> None:
+        i, f, g, o = gates_TBG[t].chunk(4, -1)
+        d_i, d_f, d_g, d_o = d_gates_TBG[t].chunk(4, -1)
+        c_before = cells_SBC[t].clamp(-clip, clip) if t else cells_SBC[0]
+        tanh_c = cells_SBC[t + 1].clamp(-clip, clip).tanh()
+        d_out = d_out_TBC[t] + d_next_BC
+        d_o.copy_(d_out * tanh_c * o * (1 - o))
+        d_cell_BC.add_(d_out * o * (1 - tanh_c * tanh_c))
+        if w_peep_3C is not None:
+            d_cell_BC.add_(d_o * w_peep_3C[2])
+        d_cell_BC.mul_(cells_SBC[t + 1].abs() <= clip)
+        d_i.copy_(d_cell_BC * g * i * (1 - i))
+        d_f.copy_(d_cell_BC * c_before * f * (1 - f))
+        d_g.copy_(d_cell_BC * i * (1 - g * g))
+        d_cell_BC.mul_(f)
+        if w_peep_3C is not None:
+            d_cell_BC.add_(d_i * w_peep_3C[0] + d_f * w_peep_3C[1])
+
+    return step
