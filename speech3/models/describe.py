@@ -1,0 +1,101 @@
+"""A model in words and a table, for `speech3 model-info` and the model card."""
+
+from typing import Any
+
+from speech3.models.info import Layer, ModelInfo
+
+_NUMBERS = (2, 5)  # columns of the table that stand to the right
+
+
+def words(info: ModelInfo) -> str:
+    """All that is known, for a terminal."""
+    table = layer_table(info)
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    rows = [
+        "  ".join(f"{cell:{'>' if column in _NUMBERS else '<'}{widths[column]}}" for column, cell in enumerate(row))
+        for row in table
+    ]
+    lines = [f"{name:<10} {value}" for name, value in {**facts(info), **training_facts(info.trained)}.items()]
+    return "\n".join([f"{'file':<10} {info.path}, {info.file_bytes:,} bytes", *lines, "", *map(str.rstrip, rows)])
+
+
+def facts(info: ModelInfo) -> dict[str, str]:
+    """What the model is: a line each, by name."""
+    normal = f", normalised by {info.normalization}" if info.normalization not in ("", "none") else ""
+    size = f"{info.senones:,} senones" if info.gaussians is None else f"{info.senones:,} pdfs"
+    gaussians = "" if info.gaussians is None else f", {info.gaussians:,} Gaussians of {info.feat_dim} dimensions"
+    return {
+        "model": f"{info.system}, {size}{gaussians}, {info.parameters:,} parameters",
+        "features": f"{info.features or 'not said'}, {info.feat_dim} values a frame{normal}",
+        "context": _context(info),
+        "latency": _latency(info),
+        "FLOPs": f"{info.flops:,} a frame (forward; a weight applied once is two)",
+    }
+
+
+def training_facts(about: dict[str, Any]) -> dict[str, str]:
+    """What it was trained on, and how well it knows it; nothing of a model that does not say."""
+    if "heldout_accuracy" not in about:
+        return {}
+    found = about.get("data", {})
+    parts = [
+        f"{name} {part['utterances']:,} utterances, {part['frames']:,} frames" for name, part in found.items() if part
+    ]
+    corpus = [str(about.get("info", {})[key]) for key in ("corpus",) if about.get("info", {}).get(key)]
+    data = "; ".join([*corpus, *parts]) or f"frames {about['frames']['train']}"
+    training = about["training"]
+    accuracy = f"{per_cent(about['heldout_accuracy'])} of held-out frames (epoch {about['best_epoch']})"
+    if about.get("train_accuracy") is not None:
+        accuracy += f", {per_cent(about['train_accuracy'])} of those trained on"
+    return {
+        "data": data,
+        "alignment": str(about["hmm"]),
+        "training": f"{len(about.get('history', []))} epochs, {training['world']}, {workers(training)}, "
+        f"{about['seconds']:,.0f} s",
+        "accuracy": accuracy,
+        "versions": ", ".join(f"{name} {version}" for name, version in about["versions"].items()),
+    }
+
+
+def layer_table(info: ModelInfo) -> list[tuple[str, ...]]:
+    """A row for each layer, below a header and above the sum."""
+    header = ("layer", "kind", "parameters", "shapes", "output", "FLOPs a frame")
+    return [header, *map(_row, info.layers), ("all", "", f"{info.parameters:,}", "", "", f"{info.flops:,}")]
+
+
+def workers(training: dict[str, Any]) -> str:
+    """How many, in words."""
+    return "1 worker" if training["workers"] == 1 else f"{training['workers']} workers"
+
+
+def per_cent(share: float) -> str:
+    """A share, with two digits."""
+    return f"{100 * share:.2f} %"
+
+
+def _row(layer: Layer) -> tuple[str, ...]:
+    shapes = ", ".join(f"{name} {_times(shape)}" for name, shape in layer.shapes.items())
+    return layer.name, layer.kind, f"{layer.parameters:,}", shapes, _times(layer.output), f"{layer.flops:,}"
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _context(info: ModelInfo) -> str:
+    if info.gaussians is not None:
+        return "the frame itself"
+    left = "all" if info.left_context is None else str(info.left_context)
+    right = "all" if info.right_context is None else str(info.right_context)
+    return f"{left} frames before and {right} after the frame itself"
+
+
+def _latency(info: ModelInfo) -> str:
+    if info.latency_frames is None:
+        return "the whole utterance"
+    own = info.right_context or 0
+    derivatives = info.latency_frames - own
+    sum_of = f": {own} of the model, {derivatives} of the features' derivatives" if derivatives else ""
+    in_ms = "" if info.latency_ms is None else f" ({info.latency_ms:g} ms)"
+    normal = "" if info.normalization in ("", "none") else "; without what normalises the features"
+    return f"{info.latency_frames} frames{in_ms}{sum_of}{normal}"

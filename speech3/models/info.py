@@ -1,0 +1,208 @@
+"""What a model directory holds, in numbers: layers, parameters, context, arithmetic, and what it was trained on.
+
+FLOPs count two (a multiplication, an addition) for each weight and each place to which it is applied, in the forward
+pass of one frame: products, convolutions, gates, projections, peepholes. Biases, normalisation, activations, pooling
+and the softmax are not counted: they are a thousandth of the whole. Of GMMs: the products with x and x * x.
+
+Axes: T frames, F feature bins.
+"""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from speech3.config import FeatureConfig, load_preset, parse, presets, read_yaml
+from speech3.errors import Speech3Error
+from speech3.hmm.gmm import Gmm, load_gmm
+from speech3.io.checkpoint import read_about
+from speech3.models.base import AcousticModel, logits
+from speech3.models.registry import load_network
+
+_PROBE_FRAMES = 16
+_KINDS: dict[type[nn.Module], str] = {
+    nn.Linear: "fully connected", nn.Conv2d: "convolution", nn.BatchNorm1d: "batch normalisation",
+    nn.BatchNorm2d: "batch normalisation", nn.LayerNorm: "layer normalisation",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Something with parameters of its own.
+
+    Attributes
+    ----------
+    shapes
+        Of its parameters, by name.
+    output
+        Shape of what it gives for one frame.
+    flops
+        For one frame.
+    """
+
+    name: str
+    kind: str
+    shapes: dict[str, tuple[int, ...]]
+    output: tuple[int, ...]
+    parameters: int
+    flops: int
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What `speech3 model-info` prints.
+
+    Attributes
+    ----------
+    system
+        As a recipe names it: dnn, cnn, lstm, blstm; gmm.
+    parameters
+        Trained numbers; neither the statistics of the input nor the class priors.
+    left_context, right_context
+        Frames beside its own on which a frame's scores depend; none: all of the utterance. Of the model alone.
+    latency_frames, latency_ms
+        Future that a frame's scores wait for, the derivatives of the features included; none: the whole utterance (or,
+        in ms, that the length of a frame is not known).
+    features
+        Preset, or what the features are, where none is like them; "" if the directory does not say.
+    normalization
+        What the features are normalised over: none, utterance or speaker.
+    gaussians
+        Of a GMM; else none.
+    trained
+        What ``model.safetensors`` says of the training.
+    """
+
+    path: str
+    system: str
+    layers: tuple[Layer, ...]
+    parameters: int
+    flops: int
+    senones: int
+    feat_dim: int
+    left_context: int | None
+    right_context: int | None
+    latency_frames: int | None
+    latency_ms: float | None
+    features: str
+    normalization: str
+    gaussians: int | None
+    file_bytes: int
+    trained: dict[str, Any] = field(default_factory=dict)
+
+
+def model_info(model: Path | str) -> ModelInfo:
+    """Look at a model directory, or the ``model.safetensors`` in it.
+
+    Raises
+    ------
+    Speech3Error
+        There is none, or its parts do not belong together.
+    """
+    directory = Path(model).parent if Path(model).is_file() else Path(model)
+    path = directory / "model.safetensors"
+    if not path.is_file():
+        raise Speech3Error(f"{directory}: no model directory, for it has no model.safetensors; give one, as exp/dnn")
+    about, features = read_about(path), features_of_model(directory)
+    if about.get("kind") == "gmm":
+        return _of_gmm(path, load_gmm(path), features, about)
+    network, _, about = load_network(directory)
+    layers = layers_of(network)
+    right, context = _right_context(network), _feature_context(features)
+    latency = None if right is None else right + context
+    return ModelInfo(
+        path=str(path), system=system_of(network), layers=layers, parameters=sum(x.parameters for x in layers),
+        flops=sum(x.flops for x in layers), senones=network.num_senones, feat_dim=network.feat_dim,
+        left_context=None if network.recurrent else network.left_context, right_context=right,
+        latency_frames=latency, latency_ms=_ms(latency, features), features=name_of_features(features),
+        normalization=features.cmvn if features else "", gaussians=None, file_bytes=path.stat().st_size,
+        trained={key: value for key, value in about.items() if key != "kind"},
+    )  # fmt: skip
+
+
+def layers_of(model: AcousticModel) -> tuple[Layer, ...]:
+    """Everything in the model that has parameters of its own, in the order in which it is computed.
+
+    Found by scoring a short utterance. Every module's units are the last axis of its output, so what is before them are
+    places to which the same weights are applied: frames, and for convolutions frequencies and times.
+    """
+    found: list[Layer] = []
+    names = {module: name for name, module in model.named_modules()}
+    steps = _PROBE_FRAMES + getattr(model, "delay", 0)
+
+    def note(module: nn.Module, _: Any, output: Any) -> None:
+        output = output[0] if isinstance(output, tuple) else output  # cells also give their state
+        places = output.numel() // output.shape[-1] // steps
+        shapes = {name: tuple(each.shape) for name, each in module.named_parameters(recurse=False)}
+        weights = sum(math.prod(shape) for shape in shapes.values() if len(shape) > 1)  # others are biases and gains
+        found.append(Layer(
+            names[module], _kind(module), shapes, tuple(n for n in output.shape[1:] if n > 1) or (1,),
+            parameters=sum(map(math.prod, shapes.values())), flops=2 * places * weights,
+        ))  # fmt: skip
+
+    own = [module for module in model.modules() if list(module.parameters(recurse=False))]
+    hooks = [module.register_forward_hook(note) for module in own]
+    try:
+        logits(model, torch.zeros(_PROBE_FRAMES, model.feat_dim))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return tuple(found)
+
+
+def _kind(module: nn.Module) -> str:
+    known = [name for kind, name in _KINDS.items() if isinstance(module, kind)]
+    return known[0] if known else f"LSTM {type(module).__name__.lower()}"
+
+
+def system_of(model: AcousticModel) -> str:
+    """As a recipe names it."""
+    family = type(model).__name__.lower()
+    return f"b{family}" if getattr(model, "bidirectional", False) else family
+
+
+def _right_context(model: AcousticModel) -> int | None:
+    return None if getattr(model, "bidirectional", False) else model.right_context + getattr(model, "delay", 0)
+
+
+def _of_gmm(path: Path, gmm: Gmm, features: FeatureConfig | None, about: dict[str, Any]) -> ModelInfo:
+    gaussians, dim = gmm.mean.shape
+    shapes = {name: tuple(getattr(gmm, name).shape) for name in ("weight", "mean", "var")}
+    layer = Layer("mixtures", "diagonal Gaussians", shapes, (gmm.num_pdfs,), gaussians * (2 * dim + 1),
+                  2 * gaussians * 2 * dim)  # fmt: skip
+    context = _feature_context(features)
+    return ModelInfo(
+        path=str(path), system="gmm", layers=(layer,), parameters=layer.parameters, flops=layer.flops,
+        senones=gmm.num_pdfs, feat_dim=dim, left_context=0, right_context=0, latency_frames=context,
+        latency_ms=_ms(context, features), features=name_of_features(features),
+        normalization=features.cmvn if features else "", gaussians=gaussians, file_bytes=path.stat().st_size,
+        trained={key: value for key, value in about.items() if key != "kind"},
+    )  # fmt: skip
+
+
+def features_of_model(directory: Path) -> FeatureConfig | None:
+    """``features.yaml``, where there is one."""
+    path = directory / "features.yaml"
+    return parse(FeatureConfig, read_yaml(path), path) if path.exists() else None
+
+
+def name_of_features(features: FeatureConfig | None) -> str:
+    """The preset of ``conf/features`` that they are, whatever the sample rate; else their kind and size."""
+    if features is None:
+        return ""
+    rate = {"sample_frequency": features.sample_frequency}
+    for name in presets("features"):
+        if load_preset(FeatureConfig, "features", name).model_copy(update=rate) == features:
+            return name
+    return f"{features.kind} of no preset"
+
+
+def _feature_context(features: FeatureConfig | None) -> int:
+    return features.deltas * features.delta_window if features else 0
+
+
+def _ms(frames: int | None, features: FeatureConfig | None) -> float | None:
+    return None if frames is None or features is None else frames * features.frame_shift
