@@ -8,6 +8,9 @@ A model directory stands on its own, whatever trained it:
     graph/              HCLG.fst, words.txt, graph.json (`speech3.decoding.graph`)
     decode.json         beam, acoustic scale and word penalty, as tuned on the dev set
 
+An exported network (`speech3.decoding.export`) is a file, OUT.onnx, that holds its features' config, and beside it the
+directory OUT.decode with the rest; it is read and used as a model directory is.
+
 Axes: T frames, F feature bins, P pdfs.
 """
 
@@ -33,6 +36,7 @@ from speech3.hmm.passes import Scorer
 from speech3.io.atomic import read_json, write_json
 from speech3.io.checkpoint import read_about
 from speech3.models import AcousticModel, load_network, logits
+from speech3.models.onnx_runtime import OnnxNetwork
 
 ALIGNMENT_SCALE = 0.1  # of the acoustic scores, as in Kaldi's align scripts
 BEAM, RETRY_BEAM = 15.0, 60.0  # of forced alignment; generous, since one utterance costs milliseconds
@@ -65,19 +69,19 @@ class DecodeSettings:
         write_json(Path(directory) / "decode.json", asdict(self))
 
 
-def load_settings(directory: Path | str) -> DecodeSettings:
-    """Read decode.json."""
-    path = Path(directory) / "decode.json"
+def load_settings(directory: Path | str, model: Path | str | None = None) -> DecodeSettings:
+    """Read decode.json; if there is none, the message says to tune `model`, by default the directory itself."""
+    path, model = Path(directory) / "decode.json", model or directory
     if not path.exists():
         raise Speech3Error(
-            f"{path}: no such file; the model was not tuned yet: speech3 tune {directory} DIR, with a data directory"
+            f"{path}: no such file; the model was not tuned yet: speech3 tune {model} DIR, with a data directory"
             " that was not trained on"
         )
     try:
         return DecodeSettings(**read_json(path))
     except TypeError as error:
         raise Speech3Error(
-            f"{path}: keys of another version of speech3; write it again with speech3 tune {directory} DIR"
+            f"{path}: keys of another version of speech3; write it again with speech3 tune {model} DIR"
         ) from error
 
 
@@ -114,7 +118,7 @@ class Recognizer:
     @cached_property
     def settings(self) -> DecodeSettings:
         """The tuned settings."""
-        return load_settings(self.directory)
+        return load_settings(self.directory, self.scorer.path if isinstance(self.scorer, OnnxNetwork) else None)
 
     def scores(self, feats: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
         """Log likelihoods (T, P) of each utterance, made as they are drawn."""
@@ -166,15 +170,17 @@ def tune_recognizer(
     return found
 
 
-def load_recognizer(directory: Path | str) -> Recognizer:
-    """Read a model directory.
+def load_recognizer(model: Path | str) -> Recognizer:
+    """Read a model directory, or a file of `speech3 export` with the directory beside it.
 
     Raises
     ------
     Speech3Error
         A file is missing, or the parts do not belong together.
     """
-    directory = Path(directory)
+    directory = Path(model)
+    if directory.suffix == ".onnx" and not directory.is_dir():
+        return _load_exported(directory)
     if not directory.is_dir():
         raise Speech3Error(f"{directory}: no such model directory")
     if not (directory / "model.safetensors").exists():
@@ -193,9 +199,30 @@ def load_recognizer(directory: Path | str) -> Recognizer:
     else:
         network, log_prior_P, _ = load_network(directory)
         scorer, outputs = NetworkScorer(network, log_prior_P), len(log_prior_P)
+    _check_outputs(directory / "model.safetensors", outputs, known)
+    return Recognizer(directory, known, features, scorer)
+
+
+def decode_directory(onnx: Path) -> Path:
+    """Where OUT.onnx has what decoding needs beside the network: OUT.decode."""
+    return onnx.with_suffix(".decode")
+
+
+def _load_exported(path: Path) -> Recognizer:
+    scorer, directory = OnnxNetwork(path), decode_directory(path)
+    if not directory.is_dir():
+        raise Speech3Error(
+            f"{path}: the network alone; decoding needs {directory}, which speech3 export wrote beside it, too: move"
+            " both together, or export again"
+        )
+    known = load_outputs(directory)
+    _check_outputs(path, scorer.num_senones, known)
+    return Recognizer(directory, known, parse(FeatureConfig, scorer.about["features"], path), scorer)
+
+
+def _check_outputs(path: Path, outputs: int, known: Hmm | PdfsOnly) -> None:
     if outputs != known.num_pdfs:
         raise Speech3Error(
-            f"{directory / 'model.safetensors'}: {outputs} outputs, but the tree beside it has {known.num_pdfs} pdfs;"
+            f"{path}: {outputs} outputs, but the tree beside it has {known.num_pdfs} pdfs;"
             " it is a checkpoint of another model"
         )
-    return Recognizer(directory, known, features, scorer)

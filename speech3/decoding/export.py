@@ -1,0 +1,184 @@
+"""A model directory becomes OUT.onnx and OUT.decode: the network for onnxruntime, and what decoding needs beside it.
+
+The file is published only after onnxruntime's scores were compared with PyTorch's. Int8 is dynamic quantisation: the
+weights of the products are stored in 7 bits and sign, a scale for each output; activations are quantised as they come,
+a scale for each product; what is between the products stays float32.
+
+Axes: T frames, F feature bins, S senones.
+"""
+
+import logging
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from speech3.decoding.recognizer import NetworkScorer, Recognizer, decode_directory, load_recognizer
+from speech3.errors import Speech3Error
+from speech3.hmm.passes import Scorer
+from speech3.io.atomic import atomic_path
+from speech3.io.checkpoint import read_about
+from speech3.models import AcousticModel
+from speech3.models.onnx import to_onnx
+from speech3.models.onnx_runtime import OnnxNetwork
+from speech3.training.package import GRAPH
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto
+
+TOLERANCE = 1e-3  # of a log likelihood, float32 against float32
+_CHECKED_S = 30.0  # of random features
+_KEPT = ("training", "best_epoch", "train_accuracy", "heldout_accuracy", "heldout_loss", "hmm", "seed", "versions")
+_PRODUCTS = ("MatMul", "Conv")
+_INT8_PRODUCTS = ("MatMulInteger", "ConvInteger")
+
+
+@dataclass(frozen=True)
+class Form:
+    """One form of the network: its size, its speed on one thread, and its differences to the form before it."""
+
+    name: str
+    num_bytes: int
+    frames_per_s: float
+    largest_difference: float
+    mean_difference: float
+
+
+@dataclass(frozen=True)
+class Export:
+    """What was written.
+
+    Attributes
+    ----------
+    forms
+        PyTorch's, float, and int8 if that was asked for; the differences of log likelihoods are those of float to
+        PyTorch and of int8 to float.
+    int8_products, products
+        How many of the products of the network with weights are computed in int8, and how many there are.
+    graph, tuned
+        OUT.decode has a decoding graph, and settings.
+    """
+
+    path: Path
+    forms: tuple[Form, ...]
+    int8_products: int
+    products: int
+    graph: bool
+    tuned: bool
+
+
+def export(model: Path, out: Path, *, int8: bool = False) -> Export:
+    """Write the network of a model directory to `out`, and to OUT.decode beside it what decoding needs.
+
+    Raises
+    ------
+    Speech3Error
+        `out` does not end in .onnx; the model is one of GMMs; the packages onnx or onnxruntime are not installed; the
+        written network gives other scores than PyTorch.
+    """
+    if out.suffix != ".onnx":
+        raise Speech3Error(f"{out}: the name must end in .onnx")
+    recognizer = load_recognizer(model)
+    if not isinstance(recognizer.scorer, NetworkScorer):
+        raise Speech3Error(f"{model}: not a network of speech3 train, which alone is exported")
+    network = recognizer.scorer.network
+    proto = to_onnx(network, recognizer.scorer.log_prior_P, _about(recognizer, int8))
+    feats_TF = random_features(network, round(_CHECKED_S * 1000 / recognizer.features.frame_shift))
+    with atomic_path(out) as temporary:
+        forms = [_form("PyTorch", model / "model.safetensors", recognizer.scorer, feats_TF)]
+        temporary.write_bytes(proto.SerializeToString())
+        written = OnnxNetwork(temporary)
+        forms.append(_form("float", temporary, written, feats_TF, recognizer.scorer))
+        if not forms[-1].largest_difference <= TOLERANCE:  # NaN is not, either
+            raise Speech3Error(
+                f"{out}: not written, for onnxruntime's scores differ from PyTorch's by"
+                f" {forms[-1].largest_difference:.2g}; is the model's training one that diverged?"
+            )
+        if int8:
+            proto = _quantized(proto, temporary)
+            forms.append(_form("int8", temporary, OnnxNetwork(temporary), feats_TF, written))
+        out.unlink(missing_ok=True)  # written last: its presence says that both belong together
+        graph, tuned = _write_rest(recognizer, decode_directory(out))
+    kinds = list(_products(proto.graph))
+    return Export(out, tuple(forms), sum(kind in _INT8_PRODUCTS for kind in kinds), len(kinds), graph, tuned)
+
+
+def random_features(network: AcousticModel, frames: int) -> np.ndarray:
+    """(T, F) float32 with the mean and variance of the training frames."""
+    noise_TF = np.random.default_rng(0).standard_normal((frames, network.feat_dim), np.float32)
+    return noise_TF / network.scale_F.numpy() - network.shift_F.numpy()
+
+
+def _about(recognizer: Recognizer, int8: bool) -> dict[str, Any]:
+    about = read_about(recognizer.directory / "model.safetensors")
+    return {
+        "model": about["model"], "features": recognizer.features.model_dump(mode="json"), "int8": int8,
+        "trained": {key: about[key] for key in _KEPT if key in about},
+    }  # fmt: skip
+
+
+def _form(name: str, path: Path, scorer: Scorer, feats_TF: np.ndarray, reference: Scorer | None = None) -> Form:
+    """Measure; the differences are over all frames and over an utterance of one."""
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        found_TS = scorer.loglikes(feats_TF)
+        seconds.append(time.perf_counter() - started)
+    difference_TS = np.zeros(1)
+    if reference:
+        pairs = ((found_TS, reference.loglikes(feats_TF)), *((s.loglikes(feats_TF[:1]) for s in (scorer, reference)),))
+        difference_TS = np.concatenate([np.abs(here - there) for here, there in pairs])
+    return Form(
+        name, path.stat().st_size, len(feats_TF) / min(seconds), float(difference_TS.max()), float(difference_TS.mean())
+    )
+
+
+def _quantized(proto: "ModelProto", path: Path) -> "ModelProto":
+    """Write the network with the weights of its products in int8; returns what was written."""
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    logging.disable(logging.WARNING)  # it advises a step that this graph does not need
+    try:
+        quantize_dynamic(
+            proto, path, op_types_to_quantize=list(_PRODUCTS), per_channel=True, weight_type=QuantType.QInt8,
+            extra_options={"EnableSubgraph": True, "MatMulConstBOnly": True},
+        )  # fmt: skip
+    finally:
+        logging.disable(logging.NOTSET)
+    return onnx.load(path)
+
+
+def _products(graph: "GraphProto") -> Iterator[str]:
+    """Kinds of all products, also of those within loops."""
+    for node in graph.node:
+        if node.op_type in (*_PRODUCTS, *_INT8_PRODUCTS):
+            yield node.op_type
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _products(attribute.g)
+
+
+def _write_rest(recognizer: Recognizer, directory: Path) -> tuple[bool, bool]:
+    """What decoding needs beside the network; whether there is a graph, and settings."""
+    if directory.exists():
+        if not (directory / "hmm.json").exists():
+            raise Speech3Error(
+                f"{directory}: in the way, and not of an earlier export; move it, or choose another name"
+            )
+        shutil.rmtree(directory)
+    recognizer.outputs.save(directory)
+    graph, settings = recognizer.directory / "graph", recognizer.directory / "decode.json"
+    copies: list[tuple[Path, Path]] = []
+    if (graph / "graph.json").exists():
+        copies += [(graph / name, directory / "graph" / name) for name in GRAPH]
+    if settings.exists():
+        copies.append((settings, directory / settings.name))
+    for source, target in copies:
+        with atomic_path(target) as temporary:
+            shutil.copyfile(source, temporary)
+    return (graph / "graph.json").exists(), settings.exists()

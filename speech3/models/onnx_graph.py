@@ -1,0 +1,99 @@
+"""An ONNX graph in the making, and the parts of it that the families share.
+
+Axes: T frames, W context window, F feature bins, D units of a layer, O outputs of a product.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from speech3.models.base import AcousticModel
+from speech3.models.layers import Hidden
+
+if TYPE_CHECKING:
+    from onnx import NodeProto, TensorProto
+
+
+class Graph:
+    """Nodes and constants; a value is known by its name."""
+
+    def __init__(self) -> None:
+        self.nodes: list[NodeProto] = []
+        self.constants: dict[str, TensorProto] = {}
+
+    def constant(self, name: str, value: np.ndarray | Tensor | int | list[int]) -> str:
+        """A constant, which is not made twice; integers become int64, as shapes and indices are."""
+        from onnx import numpy_helper
+
+        if name not in self.constants:
+            array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+            self.constants[name] = numpy_helper.from_array(array.copy(order="C"), name)
+        return name
+
+    def op(self, kind: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        """Append a node with one output; returns the output's name."""
+        return self.ops(kind, *inputs, outputs=(output or f"{kind}_{len(self.nodes)}",), **attributes)[0]
+
+    def ops(self, kind: str, *inputs: str, outputs: tuple[str, ...], **attributes: Any) -> tuple[str, ...]:
+        """Append a node with several outputs."""
+        from onnx import helper
+
+        self.nodes.append(helper.make_node(kind, inputs, outputs, name=outputs[0], **attributes))
+        return outputs
+
+
+def normalized(model: AcousticModel, graph: Graph, feats: str) -> str:
+    """Input to zero mean and unit variance."""
+    shifted = graph.op("Add", feats, graph.constant("shift", model.shift_F))
+    return graph.op("Mul", shifted, graph.constant("scale", model.scale_F))
+
+
+def frame_numbers(graph: Graph, length: str, offsets_W: np.ndarray) -> str:
+    """(T, W) int64 from the scalar T: t plus each offset."""
+    steps_T = graph.op("Range", graph.constant("zero", 0), length, graph.constant("one", 1))
+    steps_T1 = graph.op("Unsqueeze", steps_T, graph.constant("last_axis", [-1]))
+    return graph.op("Add", steps_T1, graph.constant("offsets", offsets_W))
+
+
+def length_of(graph: Graph, x: str) -> str:
+    """Its first axis, as a scalar."""
+    return graph.op("Squeeze", graph.op("Shape", x, start=0, end=1))
+
+
+def product(graph: Graph, x: str, name: str, weight_OI: Tensor, bias_O: Tensor) -> str:
+    """x w^T + b. MatMul, not Gemm: it takes any number of axes, and onnxruntime joins it with the Add anyway."""
+    y = graph.op("MatMul", x, graph.constant(f"{name}.weight", weight_OI.t()))
+    return graph.op("Add", y, graph.constant(f"{name}.bias", bias_O))
+
+
+def hidden(layers: Hidden, graph: Graph, x: str, name: str) -> str:
+    """Fully connected layers; batch normalisation is folded into the product before it."""
+    for number, (layer, norm) in enumerate(zip(layers.hidden, layers.norms, strict=True)):
+        assert isinstance(layer, nn.Linear)
+        x = product(graph, x, f"{name}.{number}", *folded(norm, layer.weight, layer.bias))
+        x = activation(layers.activation, graph, layer_norm(norm, graph, x, f"{name}.{number}.norm"))
+    return x
+
+
+def activation(module: nn.Module, graph: Graph, x: str) -> str:
+    """Of the units of a layer."""
+    return graph.op({nn.ReLU: "Relu", nn.Sigmoid: "Sigmoid"}[type(module)], x)
+
+
+def layer_norm(norm: nn.Module, graph: Graph, x: str, name: str) -> str:
+    """Of the last axis, if that is what `norm` is."""
+    if not isinstance(norm, nn.LayerNorm):
+        return x
+    gain, bias = graph.constant(f"{name}.weight", norm.weight), graph.constant(f"{name}.bias", norm.bias)
+    return graph.op("LayerNormalization", x, gain, bias, axis=-1, epsilon=norm.eps)
+
+
+def folded(norm: nn.Module, weight: Tensor, bias_O: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight (O, ...) and bias of a product and, if that is what `norm` is, the batch normalisation behind it."""
+    if not isinstance(norm, nn.BatchNorm1d):
+        return weight, bias_O
+    assert norm.running_mean is not None and norm.running_var is not None
+    gain_O = norm.weight.double() * (norm.running_var.double() + norm.eps).rsqrt()
+    shifted_O = (bias_O.double() - norm.running_mean.double()) * gain_O + norm.bias.double()
+    return (weight.double() * gain_O.view(-1, *(1,) * (weight.ndim - 1))).float(), shifted_O.float()

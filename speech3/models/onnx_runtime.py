@@ -1,0 +1,94 @@
+"""Scoring with a file of `speech3.models.onnx` through onnxruntime, one thread, in the memory of one chunk.
+
+Axes: T frames, F feature bins, S senones.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from speech3.errors import Speech3Error
+from speech3.models.base import check_features
+from speech3.models.onnx import FORMAT
+
+
+class OnnxNetwork:
+    """A network in a file of `speech3 export`; it scores as `speech3.decoding.recognizer.NetworkScorer` does.
+
+    Attributes
+    ----------
+    about
+        What the file says of itself: ``model`` and ``features`` (configs), ``num_senones``, ``int8``, ``training``.
+
+    Raises
+    ------
+    Speech3Error
+        onnxruntime is not installed; the file is missing, damaged, or no file of `speech3 export`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._session = _session(path)
+        self.about = _about(self._session, path)
+
+    def __reduce__(self) -> tuple[type["OnnxNetwork"], tuple[Path]]:
+        return OnnxNetwork, (self.path,)  # a session cannot be sent to another process, the file can be read there
+
+    @property
+    def num_senones(self) -> int:
+        """S."""
+        return int(self.about["num_senones"])
+
+    def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
+        """Log posteriors minus log priors (T, S) float32 of one utterance, or the columns asked for.
+
+        Raises
+        ------
+        Speech3Error
+            The features have another number of bins than the model was trained on.
+        """
+        check_features(feats_TD.shape, self.about["feat_dim"])
+        feats_TF = np.ascontiguousarray(feats_TD, np.float32)
+        loglikes_TS = np.empty((len(feats_TF), self.num_senones), np.float32)
+        chunk, left, right = (self.about[key] for key in ("chunk_frames", "left_context", "right_context"))
+        for start in range(0, len(feats_TF), chunk):
+            stop = min(start + chunk, len(feats_TF))
+            first = max(0, start - left)
+            (found_TS,) = self._session.run(None, {"feats": feats_TF[first : stop + right]})
+            loglikes_TS[start:stop] = found_TS[start - first :][: stop - start]
+        return loglikes_TS if pdfs is None else loglikes_TS[:, pdfs]
+
+
+def _session(path: Path) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise Speech3Error(f"{path}: to run ONNX files: pip install speech3[onnx]") from error
+    if not path.is_file():
+        raise Speech3Error(f"{path}: no such file")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # what goes wrong is raised as well
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its classes are private and have no common base
+        raise Speech3Error(
+            f"{path}: not an ONNX file, or damaged; make it again with speech3 export ({_first_line(error)})"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _about(session: Any, path: Path) -> dict[str, Any]:
+    try:
+        about = json.loads(session.get_modelmeta().custom_metadata_map["speech3"])
+        version = about["format"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise Speech3Error(f"{path}: not written by speech3 export; an ONNX file of something else?") from error
+    if version != FORMAT:
+        raise Speech3Error(f"{path}: of another version of speech3 (format {version}, not {FORMAT}); export it again")
+    return dict(about)
