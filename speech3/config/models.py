@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, ValidatorFunctionWrapHandler, model_validator
+from pydantic import Field, PositiveInt, ValidatorFunctionWrapHandler, model_validator
 
 from speech3.config.base import Config
 
@@ -52,7 +52,7 @@ class ConvolutionConfig(Config):
     """One convolution over frequency and time, and the maximum over neighbours in frequency after it."""
 
     maps: int = Field(ge=1)
-    kernel: tuple[int, int] = Field(description="frequency x time")
+    kernel: tuple[PositiveInt, PositiveInt] = Field(description="frequency x time, in bins and frames; no padding")
     pool: int = Field(1, ge=1, description="neighbours in frequency of which the largest stays")
 
 

@@ -85,9 +85,15 @@ class TrainingConfig(Config):
     device: str = "cpu"
     threads: int = Field(1, ge=1, description="of a worker; on a busy machine two wait for each other and lose")
     minibatch: int = Field(256, ge=1, description="frames")
+    sequence: int = Field(
+        20, ge=0, description="recurrent models: frames of a chunk, the rest of a minibatch is streams; 0: utterances"
+    )
     learning_rate: float = Field(0.1, gt=0, description="per minibatch mean gradient")
     momentum: float = Field(0.0, ge=0, lt=1, description="of plain SGD, so also of the warm start, and of ddp")
     weight_decay: float = Field(0.0, ge=0)
+    gradient_clip: float | None = Field(
+        None, gt=0, description="length to which a minibatch's gradient is cut down; none: it is not"
+    )
     frequency_warp: float = Field(0.0, ge=0, lt=0.5, description="largest share by which frequencies are warped")
     chunk_frames: int = Field(0, ge=0, description="shuffle within chunks of so many frames; 0: the whole corpus")
     max_epochs: int = Field(20, ge=1)

@@ -1,5 +1,6 @@
 """From a config to a server over a board; its state as a checkpoint has it, and back; the epoch in numbers."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -64,11 +65,11 @@ def _buffers(state_2K: Tensor, velocity_2P: Tensor, squares_2P: Tensor, num_para
 
 def make_server(
     board: Board, config: AsgdConfig, workers: int, num_parameters: int, lock: AbstractContextManager[object],
-    on_gpu: tuple[Tensor, Tensor, Tensor] | None = None,
+    on_gpu: tuple[Tensor, Tensor, Tensor] | None = None, rows: Sequence[range] | None = None,
 ) -> Server:  # fmt: skip
-    """A view of the server in this process; `lock` is the pool's."""
+    """A view of the server in this process; `lock` and `rows` are the pool's."""
     buffers = _buffers(*on_gpu, num_parameters) if on_gpu else buffers_on_cpu(board, num_parameters)
-    pool = Pool(board.states_M, board.cursor, lock)
+    pool = Pool(board.states_M, board.cursor, lock, rows)
     return Server(
         board, pool, buffers, rule_of(config, workers), max_staleness=config.max_staleness, max_push=config.max_push
     )

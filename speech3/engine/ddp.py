@@ -23,7 +23,7 @@ import torch.multiprocessing
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from speech3.engine.gradient import diverged
+from speech3.engine.gradient import diverged, limit
 from speech3.engine.sgd import Sgd
 from speech3.engine.world import (
     USED,
@@ -35,6 +35,7 @@ from speech3.engine.world import (
     Snapshot,
     minibatch_seed,
     seed_generators,
+    turns,
 )
 from speech3.errors import Speech3Error
 from speech3.io.parallel import starting_workers
@@ -146,7 +147,7 @@ class _Loss(nn.Module):
         super().__init__()
         self.model, self.loss = parts.model, parts.loss
 
-    def forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, inputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
         return self.loss(self.model(inputs), targets)
 
 
@@ -183,14 +184,15 @@ def _epoch(
     """This process's share of an epoch: of every `workers` waiting minibatches, the one at its rank."""
     sgd.load(tensors)
     parts.model.train()
-    waiting = np.flatnonzero(states_M == WAITING)
+    groups = turns(np.flatnonzero(states_M == WAITING), workers, parts.source.rows)
     device = sgd.parameters.vector_K.device
     sums = torch.zeros(3, dtype=torch.float64, device=device)  # frames, loss, correct: of this process
-    began = saved = time.perf_counter()
-    for start in range(0, len(waiting), workers):
-        group = waiting[start : start + workers]
+    began, used = time.perf_counter(), 0
+    saved = began
+    states = states_M.copy()
+    for turn, group in enumerate(groups, start=1):
         # Where the last group is short, the others compute with it but weigh nothing: DDP divides by `workers`.
-        weight, number = (workers / len(group), int(group[rank])) if rank < len(group) else (0.0, int(group[0]))
+        weight, number = (workers / len(group), group[rank]) if rank < len(group) else (0.0, group[0])
         inputs, targets = parts.source.draw(epoch, number)
         seed_generators(minibatch_seed(parts.seed, epoch, number), inputs.device)
         loss, correct = together(inputs, targets)
@@ -199,24 +201,25 @@ def _epoch(
         for parameter in parts.model.parameters():
             parameter.grad = None
         (loss * weight).backward()
-        sgd.step((p.grad for p in parts.model.parameters() if p.grad is not None), rate(int(group[0])))
+        g = [p.grad for p in parts.model.parameters() if p.grad is not None]
+        limit(g, parts.max_norm)
+        sgd.step(g, rate(group[0]))
+        states[group] = USED
         if weight:
             frames = len(targets)
             sums += torch.tensor([frames, loss.item() * frames, int(correct)], dtype=torch.float64, device=device)
-        done = min(start + workers, len(waiting))
-        if (start // workers + 1) % _REPORT_STEPS and done < len(waiting):
+        used += len(group)
+        if turn % _REPORT_STEPS and turn < len(groups):
             continue
         together_sums = sums.clone()
         dist.all_reduce(together_sums)
         now = time.perf_counter()
         if rank == 0:
-            ended = done == len(waiting)
+            ended = turn == len(groups)
             keep = ended or now - saved >= _SNAPSHOT_S
             saved = now if keep else saved
-            states = states_M.copy()
-            states[waiting[:done]] = USED
             state = {name: tensor.cpu().numpy() for name, tensor in sgd.state().items()} if keep else None
-            report = _progress(done, together_sums, now - began), state, states
+            report = _progress(used, together_sums, now - began), state, states.copy()
             pipe.send(("ended" if ended else "moved", report))
 
 

@@ -1,6 +1,7 @@
 """The gradient of one minibatch: what every worker of every world computes."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +33,19 @@ def gradient(parts: Parts, epoch: int, number: int) -> tuple[Step, tuple[Tensor,
     total, correct = parts.loss(parts.model(inputs), targets)
     value = total.item()
     g = torch.autograd.grad(total, list(parts.model.parameters())) if math.isfinite(value) else None
+    if g is not None:
+        limit(g, parts.max_norm)
     return Step(len(targets), value, int(correct)), g
+
+
+@torch.no_grad()
+def limit(g: Sequence[Tensor], max_norm: float) -> None:
+    """Cut a gradient down to the length `max_norm`, in place (Pascanu et al. 2013)."""
+    if max_norm < math.inf:
+        norm = torch.nn.utils.get_total_norm(g)
+        shrink = (max_norm / norm).clamp(max=1.0)
+        for each in g:
+            each.mul_(shrink)
 
 
 def diverged(epoch: int, number: int, loss: float, rate: Rate) -> Speech3Error:

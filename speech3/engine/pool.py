@@ -1,5 +1,9 @@
 """One queue of minibatches for all shards: a slow shard draws fewer. Which is waiting, out, used, dropped.
 
+Where a recurrent model carries its state from one minibatch to the next, a shard goes on with the row that it is in,
+then begins another; when all are begun it takes over the second half of the longest stretch that is left, so that all
+are busy to the end and no more than one state is lost by it.
+
 The state of a minibatch is one integer in memory that all processes see, changed by single stores: whoever is killed
 between two of them leaves each minibatch in one state or the other, and `give_back` returns to the queue what the dead
 shard still had out.
@@ -7,6 +11,7 @@ shard still had out.
 Axes: M minibatches of an epoch.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -25,28 +30,56 @@ class Pool:
         int64 (1,): no minibatch before it is waiting.
     lock
         Held while one is drawn or given back, by processes that draw from the same memory.
+    rows
+        Minibatches that are best computed in order by one shard; none: no order matters.
     """
 
-    def __init__(self, states_M: np.ndarray, cursor: np.ndarray, lock: AbstractContextManager[object]) -> None:
+    def __init__(
+        self, states_M: np.ndarray, cursor: np.ndarray, lock: AbstractContextManager[object],
+        rows: Sequence[range] | None = None,
+    ) -> None:  # fmt: skip
         self.states_M, self.cursor, self.lock = states_M, cursor, lock
+        self.starts_R = None if rows is None else np.array([row.start for row in rows])
 
     def fill(self, states_M: np.ndarray) -> None:
         """Begin an epoch, or the rest of one."""
         self.states_M[:] = states_M
         self.cursor[0] = 0
 
-    def draw(self, shard: int) -> int | None:
-        """The next waiting minibatch, which is out with `shard` from now on; none if none is waiting."""
+    def draw(self, shard: int, after: int | None = None) -> int | None:
+        """A waiting minibatch, which is out with `shard` from now on; none if none is waiting.
+
+        It is the first; with rows that which follows what the shard had (`after`), if it waits and is of the same row.
+        """
         if self.cursor[0] >= len(self.states_M):
             return None
         with self.lock:
-            number = int(self.cursor[0])
-            while number < len(self.states_M) and self.states_M[number] != WAITING:
-                number += 1
-            if number < len(self.states_M):
+            first = self._skip(int(self.cursor[0]))
+            number = first if self.starts_R is None or first is None else self._in_rows(self.starts_R, after)
+            if number is not None:
                 self.states_M[number] = shard + 1
-            self.cursor[0] = number + 1
-        return number if number < len(self.states_M) else None
+            self.cursor[0] = len(self.states_M) if first is None else first + (number == first)
+        return number
+
+    def _skip(self, number: int) -> int | None:
+        """The first waiting one from there on."""
+        while number < len(self.states_M):
+            if self.states_M[number] == WAITING:
+                return number
+            number += 1
+        return None
+
+    def _in_rows(self, starts_R: np.ndarray, after: int | None) -> int:
+        """The next of the row; else a row that nobody began; else the middle of the longest stretch."""
+        waiting_M = self.states_M == WAITING
+        if after is not None and after + 1 < len(waiting_M) and waiting_M[after + 1] and after + 1 not in starts_R:
+            return after + 1
+        if (whole_R := waiting_M[starts_R]).any():
+            return int(starts_R[whole_R.argmax()])
+        edges = np.flatnonzero(np.diff(waiting_M, prepend=False, append=False))
+        begins, ends = edges[::2], edges[1::2]
+        longest = (ends - begins).argmax()
+        return int(begins[longest] + ends[longest]) // 2
 
     def mark(self, numbers: list[int], state: int) -> None:
         """They ended: used or dropped."""

@@ -19,7 +19,9 @@ from speech3.engine.world import Parts, Rate
 
 @dataclass(frozen=True)
 class Draw:
-    """Wants a minibatch. Answer: its number, or None if none is waiting."""
+    """Wants a minibatch, best the one `after` another. Answer: its number, or None if none is waiting."""
+
+    after: int | None
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class Shard:
         """The rest of an epoch, as long as minibatches are waiting."""
         self.push.begin(-1)  # a dead one's successor pushes nothing of what it had: others compute that again
         yield Sync(wait=True)  # nothing to push yet: fetches
-        while (number := (yield Draw())) is not None:
+        number: int | None = None
+        while (number := (yield Draw(number))) is not None:
             yield Compute(number)
             if not self.push.finite:
                 yield Sync(wait=True)  # to be refused, and to fetch what is whole

@@ -73,12 +73,13 @@ class Place:
     weight_decay: float
     coordinator: int
     record: Path | None
+    rows: tuple[range, ...] | None
 
     def open(self, on_gpu: tuple[Tensor, Tensor, Tensor] | None) -> tuple[Server, FileLock]:
         """The server as this process sees it, and its lock."""
         board = shared_board(self.sizes, SharedMemory(self.board, board_bytes(self.sizes)))
         server = make_server(
-            board, self.config, self.workers, self.num_parameters, FileLock(self.pool_lock), on_gpu
+            board, self.config, self.workers, self.num_parameters, FileLock(self.pool_lock), on_gpu, self.rows
         )  # fmt: skip
         return server, FileLock(self.server_lock)
 
@@ -120,7 +121,8 @@ class Shared:
             self.stack.close()
             raise
         self.place = Place(
-            board, server_lock, pool_lock, sizes, own.num_parameters, config, workers, weight_decay, os.getpid(), record
+            board, server_lock, pool_lock, sizes, own.num_parameters, config, workers, weight_decay, os.getpid(),
+            record, parts.source.rows,
         )  # fmt: skip
         self.build, self.device = build, device
         self.server, self.lock = self.place.open(self.on_gpu)
@@ -271,8 +273,8 @@ def _drive(
             return
         begun = time.perf_counter()
         match want:
-            case Draw():
-                answer = server.pool.draw(worker) if os.getppid() == coordinator else None
+            case Draw(after):
+                answer = server.pool.draw(worker, after) if os.getppid() == coordinator else None
                 note(("draw", answer))
             case Compute(number):
                 shard.compute(rate.epoch, number, rate)

@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Generator, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -69,14 +69,13 @@ class Simulated:
     def __init__(self, parts: Parts, config: AsgdConfig, times: Times, *, weight_decay: float = 0.0) -> None:
         self.times, self.config = times, config
         self.workers = len(times.compute_s)
-        everybody = [parts] + [
-            Parts(copy.deepcopy(parts.model), parts.source, parts.loss, parts.seed) for _ in range(self.workers - 1)
-        ]
+        everybody = [parts] + [replace(parts, model=copy.deepcopy(parts.model)) for _ in range(self.workers - 1)]
         self.shards = [Shard(each, config, weight_decay=weight_decay) for each in everybody]
         own = self.shards[0].push.own
         self.board = private_board(sizes_of(own, config, self.workers, len(parts.source)))
         self.server = make_server(
-            self.board, config, self.workers, own.num_parameters, nullcontext(), tensors_on_gpu(own, config)
+            self.board, config, self.workers, own.num_parameters, nullcontext(), tensors_on_gpu(own, config),
+            parts.source.rows,
         )  # fmt: skip
         self.seed, self.began, self.progress = parts.seed, 0.0, Progress()
         self.failures: list[tuple[int, float]] = []
@@ -164,8 +163,8 @@ class _Epoch:
                     self.loops[worker] = None
                     return
             match want:
-                case Draw():
-                    answer = world.server.pool.draw(worker)
+                case Draw(after):
+                    answer = world.server.pool.draw(worker, after)
                 case Compute(number):
                     shard.compute(self.epoch, number, self.rate)
                     spread = self.random[worker].standard_normal() * times.jitter

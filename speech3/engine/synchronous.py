@@ -13,7 +13,7 @@ import numpy as np
 from speech3.engine.gradient import gradient
 from speech3.engine.sgd import OneWorker
 from speech3.engine.simulate import Times
-from speech3.engine.world import USED, WAITING, Parts, Progress, Rate
+from speech3.engine.world import USED, WAITING, Parts, Progress, Rate, turns
 from speech3.errors import Speech3Error
 
 
@@ -29,9 +29,8 @@ class Synchronous(OneWorker):
         self.states_M, self.progress = states_M.copy(), Progress()
         self.parts.model.train()
         random = np.random.default_rng((self.parts.seed, epoch))
-        waiting, workers = np.flatnonzero(states_M == WAITING).tolist(), len(self.times.compute_s)
-        for start in range(0, len(waiting), workers):
-            numbers = waiting[start : start + workers]
+        workers = len(self.times.compute_s)
+        for numbers in turns(np.flatnonzero(states_M == WAITING), workers, self.parts.source.rows):
             steps, gradients = zip(*(gradient(self.parts, epoch, number) for number in numbers), strict=True)
             if any(g is None for g in gradients):
                 raise Speech3Error(

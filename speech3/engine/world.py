@@ -4,6 +4,7 @@ A world computes the minibatches of an epoch that are still waiting, by one work
 iterator, so the run that it serves decides between two items whether to save, to look or to stop.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from itertools import zip_longest
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified right
+Loss = Callable[[Any, Tensor], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified right
 
 WAITING, USED, STALE, REFUSED = 0, -1, -2, -3  # what became of a minibatch; s + 1: it is out with shard s
 
@@ -21,21 +22,35 @@ WAITING, USED, STALE, REFUSED = 0, -1, -2, -3  # what became of a minibatch; s +
 class Source(Protocol):
     """Where minibatches come from; one is identified by (epoch, number) alone."""
 
+    @property
+    def rows(self) -> tuple[range, ...] | None:
+        """Numbers of minibatches that one worker is to compute in order, if it can; None: no order matters.
+
+        A recurrent model carries its state from each to the next.
+        """
+
     def __len__(self) -> int:
         """Minibatches in an epoch."""
 
-    def draw(self, epoch: int, number: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets, on the device of the model."""
+    def draw(self, epoch: int, number: int) -> tuple[Any, Tensor]:
+        """Inputs, which have a ``device``, the model's; and targets, as many as the loss is the mean of."""
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What a worker computes with."""
+    """What a worker computes with.
+
+    Attributes
+    ----------
+    max_norm
+        Length to which a minibatch's gradient is cut down if it is longer.
+    """
 
     model: nn.Module
     source: Source
     loss: Loss
     seed: int
+    max_norm: float = math.inf
 
 
 BuildOn = Callable[[str], Parts]  # from a device, once in every process; picklable
@@ -153,6 +168,17 @@ class World(Protocol):
 
     def close(self) -> None:
         """End processes, give memory back."""
+
+
+def turns(waiting: np.ndarray, workers: int, rows: Sequence[range] | None) -> list[list[int]]:
+    """Minibatches that workers compute at the same time, one each, where all step together.
+
+    They are neighbours; with rows each worker has a stretch of its own, so that it can carry its state on.
+    """
+    if rows is None:
+        return [waiting[start : start + workers].tolist() for start in range(0, len(waiting), workers)]
+    columns = zip_longest(*np.array_split(waiting, workers))
+    return [[int(number) for number in turn if number is not None] for turn in columns]
 
 
 def minibatch_seed(seed: int, epoch: int, number: int) -> int:

@@ -49,6 +49,8 @@ class Minibatches:
         The frames do not fit the device, or a chunk holds fewer than `PIECES` minibatches.
     """
 
+    rows: tuple[range, ...] | None = None  # they may be computed in any order
+
     def __init__(
         self, packed: PackedFrames, *, left: int, right: int, minibatch: int, seed: int, device: torch.device,
         warp: FrequencyWarp | None = None, chunk_frames: int = 0,

@@ -1,29 +1,34 @@
 """Minibatches of chunks of consecutive frames, for models that carry a state from one chunk to the next.
 
-The utterances are shuffled each epoch, laid end to end and cut in chunks of T frames, the last of an utterance
-shorter. This line of chunks is cut into equal segments, one for each stream of each row. A row is a run of minibatches:
-its first has the first chunks of B segments, its second the second ones, and so on; so stream b of a minibatch goes on
-where stream b of the one before it in the row ended. The carried state is reset where an utterance begins, and in the
-first minibatch of a row, where a segment may begin in the middle of an utterance: whoever computes a row
-needs no state of another's. Rows are therefore what workers share out: one worker computes a row, in order.
+The utterances are shuffled each epoch, laid end to end and cut in chunks of T steps, the last of an utterance shorter.
+A step is a frame; where outputs lag behind (`delay`), an utterance has as many more steps at its end, and so many at
+its beginning have no target. The line of chunks is cut into equal segments, one for each stream of each row. A row is a
+run of minibatches: its first has the first chunks of B segments, its second the second ones, and so on; so stream b of
+a minibatch goes on where stream b of the one before it in the row ended. The carried state is reset where an utterance
+begins, and in the first minibatch of a row, where a segment may begin in the middle of an utterance: whoever computes a
+row needs no state of another's. Rows are therefore what workers share out: one worker computes a row, in order.
 
 Gathering needs the few frames of a minibatch only, which are taken from the memory map and spliced on the device: no
 corpus is too large for a device.
 
-Axes: B streams, T frames of a chunk, W context window, F feature bins, K frames of a chunk with its context,
-U utterances (U1: and the end of the last), R rows (R1: and the end of the last).
+Axes: B streams, T steps of a chunk, W context window, F feature bins, M mel bins, K frames of a chunk with its context,
+N steps with a target, U utterances (U1: and the end of the last), R rows (R1: and the end of the last), L warps.
 """
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from speech3.features.augment import FrequencyWarp
 from speech3.frames.packed import PackedFrames
 from speech3.frames.resident import on_device
 from speech3.frames.shuffle import Shuffle
+
+_WARPS = 33  # different ones; an utterance of an epoch has one of them
 
 
 class SequenceInputs(NamedTuple):
@@ -31,18 +36,32 @@ class SequenceInputs(NamedTuple):
 
     Attributes
     ----------
-    feats_BTWF
+    feats_TBWF
         float32, windows, the edge frames of an utterance repeated beyond its ends; maybe not contiguous. T is the
         length of the longest chunk. What is beyond a chunk's length repeats its last frames.
     lengths_B
-        int64, frames of each chunk; 0 in a stream that has ended.
+        int64, steps of each chunk, with those that only look ahead; 0 in a stream that has ended.
     begins_B
         bool: the carried state is to be reset before this chunk.
+    scored_N
+        int64, t * B + b of each step with a target.
+    own
+        Steps of the chunk itself; the state after them is carried on. Those beyond, if any, look ahead.
+    place
+        (epoch, number). What is carried comes from (epoch, number - 1).
     """
 
-    feats_BTWF: Tensor
+    feats_TBWF: Tensor
     lengths_B: Tensor
     begins_B: Tensor
+    scored_N: Tensor
+    own: int
+    place: tuple[int, int]
+
+    @property
+    def device(self) -> torch.device:
+        """Of the tensors."""
+        return self.feats_TBWF.device
 
 
 class Sequences:
@@ -55,11 +74,17 @@ class Sequences:
     left, right
         Context, in frames.
     chunk
-        T, in frames. As many as the longest utterance has, or more: utterances stay whole.
+        T, in steps. As many as the longest utterance has, or more: utterances stay whole.
     streams
         B.
+    delay
+        Steps by which a target comes later than its frame.
+    lookahead
+        Steps beyond a chunk that are given with it.
     seed
-        Of the permutations of the utterances.
+        Of the permutations of the utterances, and of `warp`.
+    warp
+        Changes what `draw` gives, utterance by utterance, but not `sequential`.
     row_minibatches
         Length of a row, about. Longer: fewer segments that begin without the state of the chunk before; shorter: more
         rows to share out among workers.
@@ -72,10 +97,11 @@ class Sequences:
 
     def __init__(
         self, packed: PackedFrames, *, left: int, right: int, chunk: int, streams: int, seed: int,
-        device: torch.device, row_minibatches: int = 50,
+        device: torch.device, delay: int = 0, lookahead: int = 0, warp: FrequencyWarp | None = None,
+        row_minibatches: int = 50,
     ) -> None:  # fmt: skip
-        self.packed, self.left, self.right = packed, left, right
-        self.chunk, self.streams, self.seed, self.device = chunk, streams, seed, device
+        self.packed, self.left, self.right, self.delay, self.lookahead = packed, left, right, delay, lookahead
+        self.chunk, self.streams, self.seed, self.device, self.warp = chunk, streams, seed, device, warp
         self.num_frames = len(packed)
         self._frames_NF, self._senones_N = on_device(packed.frames_NF), on_device(packed.senones_N)
         chunks = int(self._chunks_U().sum())
@@ -86,26 +112,35 @@ class Sequences:
         self._starts_R1 = np.cumsum([0, *lengths]).tolist()
         self.rows = tuple(map(range, self._starts_R1[:-1], self._starts_R1[1:]))
         self._order: tuple[int, np.ndarray, np.ndarray] = (-1, np.empty(0), np.empty(0))
+        self._warps: tuple[int, np.ndarray] = (-1, np.empty(0))
+        if warp:
+            factors_L = np.linspace(1 - warp.most, 1 + warp.most, _WARPS)
+            self._matrices_LMM = torch.from_numpy(np.stack([warp.matrix(factor) for factor in factors_L]))
 
     def __len__(self) -> int:
         """Minibatches in an epoch."""
         return int(self._starts_R1[-1])
 
     def draw(self, epoch: int, number: int) -> tuple[SequenceInputs, Tensor]:
-        """Minibatch `number` (from 0) of `epoch`, with senones (B, T) int64, -1 where there is no frame."""
+        """Minibatch `number` (from 0) of `epoch`, with the senones (N,) int64 of the steps that have one."""
         step, active_B, chunk_B = self._place(number)
         order_U, ends_U = self._utterances(epoch)
         place_B = np.searchsorted(ends_U, chunk_B, side="right")
         utterance_B = order_U[place_B]
-        first_B, end_B = self.packed.offsets_U1[utterance_B], self.packed.offsets_U1[utterance_B + 1]
         # Chunks are counted from the end of the utterance, whose place in the line is known.
-        chunks_B = -(-(end_B - first_B) // self.chunk)
-        begin_B = first_B + (chunk_B - ends_U[place_B] + chunks_B) * self.chunk
-        lengths_B = np.where(active_B, np.minimum(self.chunk, end_B - begin_B), 0)
-        begins_B = (begin_B == first_B) | (step == 0)
-        feats_BTWF, senones_BT = self._gather(*map(torch.from_numpy, (begin_B, lengths_B, first_B, end_B - 1)))
-        inputs = SequenceInputs(feats_BTWF, *(torch.from_numpy(x).to(self.device) for x in (lengths_B, begins_B)))
-        return inputs, senones_BT
+        step_B = (chunk_B - ends_U[place_B] + self._chunks_U()[utterance_B]) * self.chunk
+        warps_B = self._warps_of(epoch)[utterance_B] if self.warp else None
+        return self._gather(utterance_B, step_B, active_B, (step_B == 0) | (step == 0), (epoch, number), warps_B)
+
+    def sequential(self, size: int) -> Iterator[tuple[SequenceInputs, Tensor]]:
+        """All frames once, about `size` at a time: whole utterances side by side, chunk after chunk."""
+        streams, steps_U = max(1, size // self.chunk), self._steps_U()
+        by_length_U, number = np.argsort(steps_U, kind="stable"), 0
+        for start in range(0, len(by_length_U), streams):
+            utterance_B = by_length_U[start : start + streams]
+            for step in range(0, int(steps_U[utterance_B].max()), self.chunk):
+                step_B, number = np.full(len(utterance_B), step), number + 1
+                yield self._gather(utterance_B, step_B, step_B < steps_U[utterance_B], step_B == 0, (0, number), None)
 
     def _place(self, number: int) -> tuple[int, np.ndarray, np.ndarray]:
         """Place of a minibatch in its row, which streams have not ended, and their chunks' places in the line."""
@@ -116,17 +151,44 @@ class Sequences:
         chunk_B = segment_B * self._length + np.minimum(segment_B, self._longer) + step
         return step, active_B, np.where(active_B, chunk_B, 0)
 
-    def _gather(self, begin_B: Tensor, lengths_B: Tensor, first_B: Tensor, last_B: Tensor) -> tuple[Tensor, Tensor]:
-        frames, window = int(lengths_B.max()), self.left + 1 + self.right
-        place_K = torch.arange(-self.left, frames + self.right)
-        indices_BK = (begin_B[:, None] + place_K).minimum(last_B[:, None]).maximum(first_B[:, None])
-        feats_BKF = self._frames_NF.index_select(0, indices_BK.view(-1)).view(*indices_BK.shape, -1)
-        place_T = torch.arange(frames)
-        centers_BT = indices_BK[:, self.left : self.left + frames].reshape(-1)
-        senones_BT = self._senones_N.index_select(0, centers_BT).view(-1, frames).long()
-        senones_BT.masked_fill_(place_T >= lengths_B[:, None], -1)
-        feats_BTWF = feats_BKF.to(self.device).float().unfold(1, window, 1).transpose(2, 3)
-        return feats_BTWF, senones_BT.to(self.device)
+    def _gather(
+        self, utterance_B: np.ndarray, step_B: np.ndarray, active_B: np.ndarray, begins_B: np.ndarray,
+        place: tuple[int, int], warps_B: np.ndarray | None,
+    ) -> tuple[SequenceInputs, Tensor]:  # fmt: skip
+        """Chunks that begin at the given steps of their utterances."""
+        offsets_U1 = self.packed.offsets_U1
+        first_B, last_B = offsets_U1[utterance_B], offsets_U1[utterance_B + 1] - 1
+        left_B = np.where(active_B, last_B + 1 - first_B + self.delay - step_B, 0)  # steps from here to the end
+        own_B, lengths_B = (left_B.clip(0, most) for most in (self.chunk, self.chunk + self.lookahead))
+        own, steps = int(own_B.max()), int(lengths_B.max())
+
+        frame_KB = (first_B + step_B) + np.arange(-self.left, steps + self.right)[:, None]
+        indices_KB = torch.from_numpy(frame_KB.clip(first_B, last_B))
+        feats_KBF = self._frames_NF.index_select(0, indices_KB.view(-1)).view(*indices_KB.shape, -1)
+        feats_KBF = feats_KBF.to(self.device).float()
+        if warps_B is not None:
+            feats_KBF = self._warped(feats_KBF, warps_B)
+        feats_TBWF = feats_KBF.unfold(0, self.left + 1 + self.right, 1).transpose(2, 3)
+
+        step_T1 = np.arange(own)[:, None]
+        scored_TB = (step_T1 < own_B) & (step_B + step_T1 >= self.delay)
+        target_TB = first_B + step_B + step_T1 - self.delay
+        senones_N = self._senones_N.index_select(0, torch.from_numpy(target_TB[scored_TB])).long()
+        arrays = lengths_B, begins_B, np.flatnonzero(scored_TB)
+        lengths, begins, scored_N = (torch.from_numpy(array).to(self.device) for array in arrays)
+        return SequenceInputs(feats_TBWF, lengths, begins, scored_N, own, place), senones_N.to(self.device)
+
+    def _warped(self, feats_KBF: Tensor, warps_B: np.ndarray) -> Tensor:
+        matrices_BMM = self._matrices_LMM[torch.from_numpy(warps_B)].to(self.device)
+        blocks_BXM = feats_KBF.transpose(0, 1).reshape(len(warps_B), -1, matrices_BMM.shape[1])
+        warped_BXM = torch.bmm(blocks_BXM, matrices_BMM.transpose(1, 2))
+        return warped_BXM.view(len(warps_B), len(feats_KBF), -1).transpose(0, 1)
+
+    def _warps_of(self, epoch: int) -> np.ndarray:
+        if self._warps[0] != epoch:
+            random = np.random.default_rng((self.seed, epoch))
+            self._warps = (epoch, random.integers(0, _WARPS, len(self.packed.offsets_U1) - 1))
+        return self._warps[1]
 
     def _utterances(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Utterances in the order of an epoch, and where the chunks of each end in the line."""
@@ -136,5 +198,8 @@ class Sequences:
             self._order = (epoch, order_U, chunks_U[order_U].cumsum())
         return self._order[1:]
 
+    def _steps_U(self) -> np.ndarray:
+        return np.diff(self.packed.offsets_U1) + self.delay
+
     def _chunks_U(self) -> np.ndarray:
-        return -(-np.diff(self.packed.offsets_U1) // self.chunk)
+        return -(-self._steps_U() // self.chunk)

@@ -1,15 +1,19 @@
 """What a worker computes with: the model of a config with its packed frames. Built once in every process."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from speech3.config import FeatureConfig, TrainConfig, parse, read_yaml
+from speech3.config import FeatureConfig, LstmConfig, TrainConfig, parse, read_yaml
 from speech3.engine.world import Parts
+from speech3.errors import Speech3Error
 from speech3.features.augment import FrequencyWarp, frequency_warp
 from speech3.frames.minibatches import Minibatches
 from speech3.frames.packed import PackedFrames, open_packed
+from speech3.frames.sequences import Sequences
 from speech3.io.malloc import keep_freed_memory
 from speech3.models import build
 from speech3.models.linear import use
@@ -42,16 +46,37 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device) 
     model = build(config.model, frames.dim, frames.num_senones, config.seed)
     model.set_input_statistics(torch.from_numpy(frames.mean_F.copy()), torch.from_numpy(frames.variance_F.copy()))
     source = minibatches(config, frames, device, warp(config, frames))
-    return Parts(model.to(device), source, cross_entropy, config.seed)
+    return Parts(model.to(device), source, cross_entropy, config.seed, config.training.gradient_clip or math.inf)
 
 
 def minibatches(
-    config: TrainConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None
-) -> Minibatches:
-    """The minibatches of a packed file as the config wants them."""
-    return Minibatches(
-        frames, left=config.model.left_context, right=config.model.right_context, seed=config.seed, device=device,
-        minibatch=config.training.minibatch, warp=warp, chunk_frames=config.training.chunk_frames,
+    config: TrainConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None = None
+) -> Minibatches | Sequences:
+    """The minibatches of a packed file as the config wants them: windows, or chunks for a recurrent model.
+
+    Raises
+    ------
+    Speech3Error
+        A chunk that ends before its first output.
+    """
+    model, training = config.model, config.training
+    if not isinstance(model, LstmConfig):
+        return Minibatches(
+            frames, left=model.left_context, right=model.right_context, seed=config.seed, device=device,
+            minibatch=training.minibatch, warp=warp, chunk_frames=training.chunk_frames,
+        )  # fmt: skip
+    if 0 < training.sequence <= model.delay:
+        raise Speech3Error(
+            f"training.sequence={training.sequence}: a chunk must be longer than model.delay={model.delay}, or its "
+            f"first output comes after its end; make it longer ({4 * model.delay}, say), or the delay shorter"
+        )
+    lengths_U = np.diff(frames.offsets_U1) + model.delay
+    chunk = training.sequence or int(lengths_U.max())
+    mean = training.sequence or float(lengths_U.mean())
+    return Sequences(
+        frames, left=model.left_context, right=model.right_context, chunk=chunk, delay=model.delay,
+        lookahead=model.lookahead, streams=max(1, round(training.minibatch / mean)), seed=config.seed, device=device,
+        warp=warp,
     )  # fmt: skip
 
 

@@ -18,7 +18,6 @@ import speech3
 from speech3.config import TrainConfig
 from speech3.engine.world import USED, Progress, Snapshot, World
 from speech3.errors import Speech3Error
-from speech3.frames.minibatches import num_minibatches
 from speech3.frames.packed import PackedFrames, open_packed, verify_once
 from speech3.io.atomic import read_json
 from speech3.io.checkpoint import load_tensors, save_tensors
@@ -74,7 +73,7 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
     check_workers(config)
     packed = _open(config, Path(out))
     init = read_init(config, packed["train"])
-    check_epoch(config, num_minibatches(len(packed["train"]), config.training.minibatch), _warm_start(config, init))
+    check_epoch(config, len(minibatches(config, packed["train"], torch.device("cpu"))), _warm_start(config, init))
     directory = RunDirectory(Path(out), _identity(config, packed, init), config.training.keep_checkpoints)
     with directory.alone():
         directory.claim(restart=restart)
@@ -179,7 +178,7 @@ class _Run:
         )
         self.model = self.one.parts.model
         self.begun_with = init.put_into(self.model) if init and not resumed else {}
-        self.heldout = minibatches(config, packed["heldout"], device, None)
+        self.heldout = minibatches(config, packed["heldout"], device)
         self.epoch_minibatches = len(self.one.parts.source)
         self.warm_minibatches = round(_warm_start(config, init) * self.epoch_minibatches)
         self.best: dict[str, np.ndarray] = {}

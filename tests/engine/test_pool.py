@@ -141,7 +141,7 @@ class _Host:
                 self.loops[worker] = None
             return
         match want:
-            case Draw():
+            case Draw(_):
                 self.answers[worker] = self.server.pool.draw(worker)
             case Compute(number):
                 self.shards[worker].compute(1, number, None)

@@ -21,7 +21,7 @@ def _wants(shard, told):
         while True:
             want = loop.send(answer)
             match want:
-                case Draw():
+                case Draw(_):
                     answer = next(numbers, None)
                     continue
                 case Compute(number):

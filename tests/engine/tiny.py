@@ -39,6 +39,7 @@ class Batches:
     minibatches: int = 12
     pause_s: float = 0.0
     trouble: str = ""
+    rows: tuple[range, ...] | None = None
 
     def __len__(self) -> int:
         return self.minibatches

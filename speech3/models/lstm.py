@@ -1,0 +1,214 @@
+"""LSTM acoustic models with clipped cells (Sak et al. 2014), of one direction or two, trained on chunks.
+
+Fully connected layers may stand before the cells, on the window of each frame (time convolution), and after them (Chan
+and Lane 2015, "Deep recurrent neural networks for acoustic modelling": TC-DNN-BLSTM-DNN). In a chunk, backward layers
+begin with nothing at its end; with `lookahead` they begin so many frames beyond it, whose own outputs are thrown away
+(latency-controlled BLSTM, Zhang et al. 2016, "Highway long short-term memory RNNs for distant speech recognition").
+
+Axes: T steps, B streams, W context window, F feature bins, I inputs and D outputs of a layer, C cells, G gates
+(4 x C: i, f, g, o), R recurrent outputs, N steps with a target, S senones.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from speech3.config import LstmConfig
+from speech3.frames.resident import window_indices
+from speech3.frames.sequences import SequenceInputs
+from speech3.models.base import AcousticModel
+from speech3.models.clipped import clipped_lstm
+from speech3.models.dropout import Dropout
+from speech3.models.layers import Hidden, glorot
+from speech3.models.linear import Linear
+
+State = tuple[Tensor, Tensor]  # h (B, R) and c (B, C) of a layer, forward in time
+
+_SCORED_AT_A_TIME = 4096  # steps: 41 s, beyond which backward layers begin anew
+_LOOKAHEAD = 100  # steps, at least, that they then see beyond
+_FORGET_BIAS = 1.0  # Jozefowicz et al. 2015: cells keep what they have until they learn to forget
+
+
+class Cells(nn.Module):
+    """The LSTM cells of one layer and direction; parameters as `speech3.models.clipped.clipped_lstm` names them."""
+
+    def __init__(self, config: LstmConfig, inputs: int, generator: torch.Generator) -> None:
+        super().__init__()
+        cells, outputs = config.cells, config.projection or config.cells
+        self.clip, self.sizes = config.cell_clip, (outputs, cells)
+        self.weight_ih = _parameter(4 * cells, inputs, generator)
+        self.weight_hh = _parameter(4 * cells, outputs, generator)
+        self.bias = nn.Parameter(torch.zeros(4 * cells))
+        self.bias.data[cells : 2 * cells] = _FORGET_BIAS
+        self.weight_peep = _parameter(3, cells, generator, scale=0.1) if config.peepholes else None
+        self.weight_hr = _parameter(outputs, cells, generator) if config.projection else None
+
+    def forward(self, x_TBI: Tensor, state: State) -> tuple[Tensor, State]:
+        """Outputs (T, B, R), and the state after them."""
+        y_TBR, *after = clipped_lstm(
+            x_TBI, *state, self.weight_ih, self.weight_hh, self.bias,
+            clip=self.clip, weight_peep_3C=self.weight_peep, weight_hr_RC=self.weight_hr,
+        )  # fmt: skip
+        return y_TBR, (after[0], after[1])
+
+    def nothing(self, x_TBI: Tensor) -> State:
+        """The state before the first step."""
+        h_BR, c_BC = (x_TBI.new_zeros(x_TBI.shape[1], size) for size in self.sizes)
+        return h_BR, c_BC
+
+
+class Layer(nn.Module):
+    """Cells that go forward in time, and beside them, if so wished, others that go backward."""
+
+    def __init__(self, config: LstmConfig, inputs: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.ahead = Cells(config, inputs, generator)
+        self.back = Cells(config, inputs, generator) if config.bidirectional else None
+        self.width = self.ahead.sizes[0] * (2 if config.bidirectional else 1)
+
+    def forward(self, x_TBI: Tensor, state: State, own: int, reversed_TB: Tensor | None) -> tuple[Tensor, State]:
+        """Outputs (T, B, D), and the state after `own` steps.
+
+        Parameters
+        ----------
+        reversed_TB
+            int64, the same backwards: for each step of a stream that which is as far from its last as this one is from
+            its first; steps beyond the last stay where they are.
+        """
+        y_TBR, state = self.ahead(x_TBI[:own], state)
+        if len(x_TBI) > own:
+            y_TBR = torch.cat([y_TBR, self.ahead(x_TBI[own:], state)[0]])
+        if self.back is None:
+            return y_TBR, state
+        assert reversed_TB is not None
+        z_TBR, _ = self.back(_reorder(x_TBI, reversed_TB), self.back.nothing(x_TBI))
+        return torch.cat([y_TBR, _reorder(z_TBR, reversed_TB)], 2), state
+
+
+class Lstm(AcousticModel):
+    """``input_layers``, ``layers`` of cells, ``output_layers``, then the logits."""
+
+    recurrent = True
+
+    def __init__(self, config: LstmConfig, feat_dim: int, num_senones: int, generator: torch.Generator) -> None:
+        super().__init__(config, feat_dim, num_senones)
+        self.delay, self.lookahead, self.bidirectional = config.delay, config.lookahead, config.bidirectional
+        fully = (config.activation, config.normalization, config.dropout, generator)
+        self.before = Hidden([self.window * feat_dim, *config.input_layers], *fully)
+        widths = [[self.window * feat_dim, *config.input_layers][-1]]
+        layers: list[Layer] = []
+        for _ in range(config.layers):
+            layers.append(Layer(config, widths[-1], generator))
+            widths.append(layers[-1].width)
+        self.layers = nn.ModuleList(layers)
+        self.dropout = Dropout(config.dropout)
+        self.after = Hidden([widths[-1], *config.output_layers], *fully)
+        self.output = Linear([widths[-1], *config.output_layers][-1], num_senones)
+        glorot(self.output, 1.0, generator)
+        self.carried = Carried()
+
+    def forward(self, inputs: SequenceInputs) -> Tensor:
+        """A minibatch of chunks to the logits (N, S) of its steps with targets; its state is kept for the next."""
+        x_TBD = self._spliced(inputs.feats_TBWF)
+        before = self.carried.take(inputs.place) or [layer.ahead.nothing(x_TBD) for layer in self._cells()]
+        keeps_B1 = ~inputs.begins_B[:, None]
+        states = [(h_BR * keeps_B1, c_BC * keeps_B1) for h_BR, c_BC in before]
+        x_TBD, states = self._run(x_TBD, states, inputs.own, inputs.lengths_B)
+        self.carried.keep(inputs.place, states)
+        x_ND = x_TBD[: inputs.own].flatten(0, 1).index_select(0, inputs.scored_N)
+        return self.output(self.after(x_ND))
+
+    def states(self, streams: int = 1) -> list[State]:
+        """Those before the first step of an utterance, layer by layer."""
+        like_TBF = self.shift_F.expand(1, streams, -1)
+        return [layer.ahead.nothing(like_TBF) for layer in self._cells()]
+
+    def steps(self, feats_TWF: Tensor, states: list[State], own: int) -> tuple[Tensor, list[State]]:
+        """Logits (own, S) of consecutive steps of one utterance, and the states after them.
+
+        Parameters
+        ----------
+        feats_TWF
+            Windows around the frames of T steps; those from `own` on only look ahead.
+        """
+        x_T1D = self._spliced(feats_TWF[:, None])
+        x_T1D, states = self._run(x_T1D, states, own, None)
+        return self.output(self.after(x_T1D[:own, 0])), states
+
+    def score(self, feats_TF: Tensor) -> Tensor:
+        """See `AcousticModel.score`; in long utterances backward layers begin anew at times."""
+        frames, states = len(feats_TF), self.states()
+        steps = frames + self.delay
+        beyond = max(self.lookahead, _LOOKAHEAD) if self.bidirectional else 0
+        first, last = (torch.tensor([frame], device=feats_TF.device) for frame in (0, frames - 1))
+        logits_TS = feats_TF.new_empty((frames, self.num_senones), dtype=torch.float32)
+        for start in range(0, steps, _SCORED_AT_A_TIME):
+            own = min(_SCORED_AT_A_TIME, steps - start)
+            step_T = torch.arange(start, min(start + own + beyond, steps), device=feats_TF.device)
+            windows = window_indices(step_T, first, last, self.left_context, self.right_context)
+            scored_TS, states = self.steps(feats_TF[windows].float(), states, own)
+            none = max(0, self.delay - start)  # without a frame, at the beginning
+            logits_TS[start + none - self.delay : start + own - self.delay] = scored_TS[none:]
+        return logits_TS
+
+    def _spliced(self, feats_TBWF: Tensor) -> Tensor:
+        x_TBI = self.normalize(feats_TBWF).flatten(2)
+        return self.before(x_TBI.flatten(0, 1)).view(*x_TBI.shape[:2], -1)
+
+    def _run(
+        self, x_TBD: Tensor, states: Sequence[State], own: int, lengths_B: Tensor | None
+    ) -> tuple[Tensor, list[State]]:
+        reversed_TB = _reversed(x_TBD, lengths_B) if self.bidirectional else None
+        after: list[State] = []
+        for layer, state in zip(self.layers, states, strict=True):
+            x_TBD, state = layer(x_TBD, state, own, reversed_TB)
+            x_TBD = self.dropout(x_TBD)
+            after.append(state)
+        return x_TBD, after
+
+    def _cells(self) -> Iterator[Layer]:
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            yield layer
+
+
+class Carried:
+    """States after minibatches, kept for those that follow them. Whoever computes both goes on; others begin anew.
+
+    Several are kept: where workers are simulated by one model, each is in another row.
+    """
+
+    most = 32
+
+    def __init__(self) -> None:
+        self.kept: OrderedDict[tuple[int, int], list[State]] = OrderedDict()
+
+    def take(self, place: tuple[int, int]) -> list[State] | None:
+        """The states after the minibatch before this one, if it was computed here."""
+        epoch, number = place
+        return self.kept.pop((epoch, number - 1), None)
+
+    def keep(self, place: tuple[int, int], states: list[State]) -> None:
+        """No gradient goes back into them: truncated backpropagation through time (Williams and Peng 1990)."""
+        self.kept[place] = [(h_BR.detach(), c_BC.detach()) for h_BR, c_BC in states]
+        while len(self.kept) > self.most:
+            self.kept.popitem(last=False)
+
+
+def _parameter(outputs: int, inputs: int, generator: torch.Generator, scale: float = 1.0) -> nn.Parameter:
+    """Uniform with deviation 1 / sqrt(inputs); a gate's sum over inputs of variance one has variance one."""
+    bound = scale * math.sqrt(3 / inputs)
+    return nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound, generator=generator))
+
+
+def _reversed(x_TBD: Tensor, lengths_B: Tensor | None) -> Tensor:
+    step_T1 = torch.arange(len(x_TBD), device=x_TBD.device)[:, None]
+    lengths_B = torch.full((x_TBD.shape[1],), len(x_TBD), device=x_TBD.device) if lengths_B is None else lengths_B
+    return torch.where(step_T1 < lengths_B, lengths_B - 1 - step_T1, step_T1)
+
+
+def _reorder(x_TBD: Tensor, order_TB: Tensor) -> Tensor:
+    return x_TBD.gather(0, order_TB[:, :, None].expand_as(x_TBD))
