@@ -137,7 +137,7 @@ class Sequences:
         streams, steps_U = max(1, size // self.chunk), self._steps_U()
         by_length_U, number = np.argsort(steps_U, kind="stable"), 0
         for start in range(0, len(by_length_U), streams):
-            utterance_B = by_length_U[start : start + streams]
+            utterance_B, number = by_length_U[start : start + streams], number + 1  # no number follows another group's
             for step in range(0, int(steps_U[utterance_B].max()), self.chunk):
                 step_B, number = np.full(len(utterance_B), step), number + 1
                 yield self._gather(utterance_B, step_B, step_B < steps_U[utterance_B], step_B == 0, (0, number), None)
