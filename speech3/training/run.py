@@ -27,6 +27,7 @@ from speech3.io.progress import Metrics, progress, say
 from speech3.models import network_tensors
 from speech3.models.linear import product, use
 from speech3.models.loss import cross_entropy
+from speech3.training.card import counted, write_card
 from speech3.training.init import Init, read_init
 from speech3.training.package import complete
 from speech3.training.parts import BuildParts, make_parts, minibatches
@@ -275,7 +276,8 @@ class _Run:
             "num_senones": frames.num_senones, "hmm": self.config.hmm,
             "training": self.config.training.model_dump(mode="json"),
             "seed": self.config.seed, "frames": {name: each.digest for name, each in self.packed.items()},
-            "info": frames.info, "best_epoch": best["epoch"], "train_accuracy": best["train_accuracy"],
+            "data": counted(self.packed), "info": frames.info,
+            "best_epoch": best["epoch"], "train_accuracy": best["train_accuracy"],
             "heldout_accuracy": best["heldout_accuracy"], "heldout_loss": best["heldout_loss"],
             "seconds": standing.seconds, "history": standing.history, "before": standing.before,
             "product": product(),
@@ -284,6 +286,7 @@ class _Run:
         }  # fmt: skip
         complete(self.directory.path, Path(self.config.hmm), Path(self.config.data))
         save_tensors(self.directory.model, {**self.best, "log_prior": log_priors(frames.counts_S)}, about)
+        write_card(self.directory.path)
         return about
 
     def _look_before(self, init: Init) -> None:

@@ -24,6 +24,7 @@ from speech3.io.progress import read_metrics, say
 from speech3.training.schedule import Schedule
 
 _KIND = "nn-checkpoint"
+CARD = "MODEL_CARD.md"  # the result, for people (`speech3.training.card`)
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class RunDirectory:
         run = self.path / "run.json"
         if restart or (run.exists() and not self.model.exists() and not self._checkpoints()):
             shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
-            for file in (self.model, self.metrics, self.times, run):
+            for file in (self.model, self.path / CARD, self.metrics, self.times, run):
                 file.unlink(missing_ok=True)
         for torn in (self.path / "checkpoints").glob(".*.tmp"):  # left by a kill while a checkpoint was written
             torn.unlink(missing_ok=True)

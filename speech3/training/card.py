@@ -1,0 +1,245 @@
+"""The model card: one page about a trained network for people who get its directory (Mitchell et al. 2019).
+
+It is made of what the directory holds, whenever there is news: `speech3.training.run` writes it when training ends, a
+recipe again when the test sets are scored. Nothing is ever edited in an old card.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from speech3.config import FeatureConfig, TrainingConfig
+from speech3.frames.packed import PackedFrames
+from speech3.hmm.model import Hmm, PdfsOnly, load_outputs
+from speech3.io.atomic import write_text
+from speech3.models.describe import facts, layer_table, per_cent, workers
+from speech3.models.info import ModelInfo, features_of_model, model_info
+from speech3.training.rundir import CARD
+
+_EPOCHS = 8  # rows of the table, at most
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Error rates on a test set, as fractions with 95 % intervals, and the settings it was decoded with."""
+
+    name: str
+    utterances: int
+    words: int
+    wer: float
+    wer_ci95: tuple[float, float]
+    cer: float
+    cer_ci95: tuple[float, float]
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a card is about, as found in a model directory."""
+
+    name: str
+    info: ModelInfo
+    outputs: Hmm | PdfsOnly
+    features: FeatureConfig | None
+    tested: Sequence[Tested] = ()
+
+
+def write_card(directory: Path, tested: Sequence[Tested] = ()) -> None:
+    """Write ``MODEL_CARD.md`` into a model directory that training has finished.
+
+    Parameters
+    ----------
+    tested
+        Test sets that were decoded with this very model.
+    """
+    subject = Subject(
+        directory.name, model_info(directory), load_outputs(directory), features_of_model(directory), tested
+    )
+    write_text(directory / CARD, card(subject))
+
+
+def counted(packed: Mapping[str, PackedFrames]) -> dict[str, dict[str, int]]:
+    """Utterances and frames of each part, for the model's description of itself."""
+    return {name: {"utterances": len(each.offsets_U1) - 1, "frames": len(each)} for name, each in packed.items()}
+
+
+def card(subject: Subject) -> str:
+    """The page, as Markdown."""
+    info, about = subject.info, subject.info.trained
+    corpus = about["info"].get("corpus") or about["info"].get("data")
+    sections = {
+        f"{subject.name}: acoustic model{f' trained on {corpus}' if corpus else ''}": _opening(subject),
+        "Results": _results(subject),
+        "Use": _use(subject),
+        "Data": _data(subject),
+        "Model": _model(info),
+        "Training": _training(about),
+        "Limits": "\n".join(f"- {limit}" for limit in _limits(subject)),
+        "Versions": ", ".join(f"{name} {version}" for name, version in about["versions"].items()),
+    }
+    return (
+        "\n\n".join(f"{'##' if n else '#'} {head}\n\n{text}" for n, (head, text) in enumerate(sections.items())) + "\n"
+    )
+
+
+def _opening(subject: Subject) -> str:
+    about, outputs = subject.info.trained, subject.outputs
+    if isinstance(outputs, Hmm):
+        lexicon = outputs.lexicon
+        words = len({each.word for each in lexicon.pronunciations})
+        meant = f"states of {len(lexicon.phones)} phones, with a dictionary of {words:,} words"
+    else:
+        meant = "known by number only: they belong to the graph that came with them"
+    return (
+        f"A {subject.info.system.upper()} that tells, frame by frame, how well each of {subject.info.senones:,} "
+        f"senones fits what is heard: the acoustic model of a hybrid recogniser, in which hidden Markov models make "
+        f"words of that. The senones are {meant}. Trained by speech3 {about['versions']['speech3']}."
+    )
+
+
+def _results(subject: Subject) -> str:
+    about = subject.info.trained
+    accuracy = (
+        f"{per_cent(about['heldout_accuracy'])} of the held-out frames are classified right after epoch "
+        f"{about['best_epoch']}, the best, whose parameters these are"
+    )
+    if about["train_accuracy"] is not None:
+        accuracy += f"; {per_cent(about['train_accuracy'])} of the frames trained on, during that epoch"
+    if not subject.tested:
+        return f"{accuracy}.\n\nWord error rate: not measured."
+    rows = [("test set", "utterances", "words", "WER %", "95 % interval", "CER %", "95 % interval", "decoded with")]
+    for test in subject.tested:
+        settings = ", ".join(f"{name} {value:g}" for name, value in test.settings.items())
+        rows.append((
+            test.name, f"{test.utterances:,}", f"{test.words:,}", _rate(test.wer), _interval(test.wer_ci95),
+            _rate(test.cer), _interval(test.cer_ci95), settings,
+        ))  # fmt: skip
+    return f"{_table(rows, left=1)}\n\n{accuracy}."
+
+
+def _use(subject: Subject) -> str:
+    lines = [
+        f"speech3 transcribe {subject.name} recording.wav    # text; --ctm: with times",
+        f"speech3 decode {subject.name} DIR OUT              # a Kaldi data directory",
+        f"speech3 align {subject.name} DIR OUT               # times of phones and words",
+        f"speech3 train my.yaml --init {subject.name}        # go on from here with other speech",
+    ]
+    if not subject.tested:
+        lines.insert(0, f"speech3 tune {subject.name} DEV    # once, before it decodes: finds the acoustic scale")
+    features = subject.features
+    rate = ""
+    if features and features.sample_frequency:
+        rate = f"Recordings of another rate are brought to {features.sample_frequency:,} Hz. "
+    return f"```sh\n{_aligned(lines)}\n```\n\n{rate}The directory stands on its own and can be copied anywhere."
+
+
+def _data(subject: Subject) -> str:
+    about = subject.info.trained
+    rows = [("part", "utterances", "frames", "hours", "digest")]
+    for name, part in about.get("data", {}).items():
+        hours = f"{part['frames'] * subject.features.frame_shift / 3.6e6:.2f}" if subject.features else "?"
+        rows.append((name, f"{part['utterances']:,}", f"{part['frames']:,}", hours, about["frames"][name]))
+    noted = {"corpus": "Corpus", "data": "Data directory", "alignment": "Labelled by the alignment of",
+             "speed_perturb": "With copies at the speeds"}  # fmt: skip
+    lines = [f"{head}: {about['info'][key]}." for key, head in noted.items() if about["info"].get(key)]
+    senones = f"Senones: those of {about['hmm']}."
+    return f"{' '.join([*lines, senones])}\n\n{_table(rows, left=1)}"
+
+
+def _model(info: ModelInfo) -> str:
+    header, *rows = layer_table(info)
+    shown = [(name, kind, shapes, output, parameters, flops) for name, kind, parameters, shapes, output, flops in rows]
+    head = (header[0], header[1], header[3], header[4], header[2], header[5])
+    config = {"model": info.trained["model"]}
+    return f"{_pairs(facts(info))}\n\n{_table([head, *shown], left=4)}\n\n{_keys(config)}"
+
+
+def _training(about: dict[str, Any]) -> str:
+    training, history = about["training"], about["history"]
+    text = f"{len(history)} epochs in {about['seconds']:,.0f} s, world {training['world']}, {workers(training)}"
+    if training["world"] == "simulated":
+        text += " (virtual seconds)"
+    if about["before"]:
+        before = about["before"]
+        text += f"; begun with {before.get('path')}, {per_cent(before['heldout_accuracy'])} of held-out frames right"
+    rows = [("epoch", "train %", "held-out %", "held-out loss", "learning rate")]
+    rows += [
+        (str(r["epoch"]), _rate(r["train_accuracy"]), _rate(r["heldout_accuracy"]), f"{r['heldout_loss']:.4f}",
+         f"{r['learning_rate']:.3g}")
+        for r in _few(history, about["best_epoch"])
+    ]  # fmt: skip
+    default = TrainingConfig().model_dump(mode="json")
+    keys = {"seed": about["seed"], "training": _differing(training, default)}
+    return f"{text}. What is not said below has its default value.\n\n{_keys(keys)}\n\n{_table(rows, left=0)}"
+
+
+def _limits(subject: Subject) -> list[str]:
+    found = [
+        "It knows the speakers, rooms, microphones and language of its data: measure it on yours (`speech3 score`).",
+        "The held-out frames chose the epoch, so their accuracy is a little better than that of other speech.",
+    ]
+    if not subject.tested:
+        found.insert(0, "Word error rates are not measured yet, and frame accuracy does not tell them.")
+    else:
+        found.insert(0, "The interval says how far chance in the choice of test speakers or utterances goes, no more.")
+    features = subject.features
+    if features and features.cmvn != "none":
+        found.append(
+            f"Its features are normalised over each {features.cmvn}: a very short one is recognised worse"
+            + (", and utterances must carry the right speaker." if features.cmvn == "speaker" else ".")
+        )
+    if features and features.sample_frequency:
+        found.append(f"Recordings of less than {features.sample_frequency:,} Hz lack what it listens to: more errors.")
+    if subject.info.latency_frames is None:
+        found.append("It reads an utterance to the end before it answers: not for live captions.")
+    if isinstance(subject.outputs, Hmm):
+        found.append("Words that are not in its dictionary cannot be recognised.")
+    return found
+
+
+def _few(history: Sequence[Mapping[str, Any]], best: int) -> list[Mapping[str, Any]]:
+    """First, last, best, and others evenly between."""
+    if len(history) <= _EPOCHS:
+        return list(history)
+    places = {round(k * (len(history) - 1) / (_EPOCHS - 2)) for k in range(_EPOCHS - 1)}
+    return [record for place, record in enumerate(history) if place in places or record["epoch"] == best]
+
+
+def _differing(values: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        known = default.get(key)
+        if value != known:
+            found[key] = _differing(value, known) if isinstance(value, dict) and isinstance(known, dict) else value
+    return found
+
+
+def _keys(values: Mapping[str, Any]) -> str:
+    return f"```yaml\n{yaml.safe_dump(dict(values), sort_keys=False, default_flow_style=None, width=100)}```"
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    return "\n".join(f"- {name}: {value}" for name, value in values.items())
+
+
+def _table(rows: Sequence[Sequence[str]], left: int) -> str:
+    """Markdown; the first `left` columns hold text, the others numbers."""
+    rule = [":--" if column < left else "--:" for column in range(len(rows[0]))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
+
+
+def _aligned(lines: Sequence[str]) -> str:
+    parts = [line.partition("#") for line in lines]
+    width = max(len(command.rstrip()) for command, _, _ in parts)
+    return "\n".join(f"{command.rstrip():<{width}}   # {comment.strip()}" for command, _, comment in parts)
+
+
+def _rate(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f}"
+
+
+def _interval(shares: tuple[float, float]) -> str:
+    return f"[{_rate(shares[0])}, {_rate(shares[1])}]"
