@@ -60,14 +60,16 @@ def _stock(x: Tensor) -> bool:
     return x.device.type != "cpu" or x.dtype != torch.float32 or product() == "stock"
 
 
-def _mm(a_MK: Tensor, b_NK: Tensor, bias_N: Tensor | None = None, after: str = "none") -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(a_MK, b_NK, bias_N, after, [], "")
+def _mm(a_MK: Tensor, b_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(a_MK, b_NK, bias_N, "none", [], "")
 
 
 class _OneDnnLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_BI: Tensor, weight_OI: Tensor, bias_O: Tensor, relu: bool) -> Tensor:
-        y_BO = _mm(x_BI, weight_OI, bias_O, "relu" if relu else "none")
+        y_BO = _mm(x_BI, weight_OI, bias_O)
+        if relu:  # oneDNN's own, as part of the product, is no faster and makes zero of NaN
+            y_BO.relu_()
         ctx.relu = relu
         ctx.save_for_backward(x_BI, weight_OI, *((y_BO,) if relu else ()))
         return y_BO

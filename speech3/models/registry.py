@@ -15,9 +15,11 @@ from speech3.config import ModelConfig, parse
 from speech3.errors import Speech3Error
 from speech3.io.checkpoint import load_tensors
 from speech3.models.base import AcousticModel
+from speech3.models.cnn import Cnn
 from speech3.models.dnn import Dnn
+from speech3.models.lstm import Lstm
 
-FAMILIES: dict[str, Callable[..., AcousticModel]] = {"dnn": Dnn}
+FAMILIES: dict[str, Callable[..., AcousticModel]] = {"dnn": Dnn, "cnn": Cnn, "lstm": Lstm}
 
 
 def build(config: ModelConfig, feat_dim: int, num_senones: int, seed: int) -> AcousticModel:

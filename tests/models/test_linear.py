@@ -107,3 +107,8 @@ def test_cross_entropy_of_what_is_not_finite():
     logits = torch.zeros(2, 3)
     logits[0, 1] = float("nan")
     assert not cross_entropy(logits, torch.tensor([0, 1]))[0].isfinite()
+
+
+def test_the_rectifier_keeps_nan(library):
+    x = torch.tensor([[float("nan"), 1.0], [1.0, 1.0]])
+    assert linear(x, torch.ones(3, 2), torch.zeros(3), relu=True).isnan().all(1).tolist() == [True, False]
