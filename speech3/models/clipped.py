@@ -31,13 +31,15 @@ Axes: T frames, S frames and the state before the first, B streams, I inputs, C 
 G gates of all cells: i, f, g, o, C each. N frames of all streams. 3: peepholes of i, f, o.
 """
 
+import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from speech3.models import clipped_cpu, clipped_cuda
+from speech3.models import clipped_cpu
 from speech3.models.linear import multiply
 
 # Activates the gates of frame t, given what the last output adds to them, and computes its cells and outputs in place.
@@ -178,13 +180,28 @@ def _peephole_gradient(d_gates_TBG: Tensor, cells_SBC: Tensor, clip: float) -> T
     )
 
 
+def _fast_steps(x: Tensor) -> ModuleType | None:
+    """The compiled steps for such tensors; None: the plain ones."""
+    if x.dtype != torch.float32 or x.device.type not in ("cpu", "cuda"):
+        return None
+    return clipped_cpu if x.device.type == "cpu" else _triton_steps()
+
+
+@functools.cache
+def _triton_steps() -> ModuleType | None:
+    try:
+        from speech3.models import clipped_cuda
+    except ImportError:  # no Triton
+        return None
+    return clipped_cuda
+
+
 def _forward_step(
     gates_TBG: Tensor, cells_SBC: Tensor, out_TBC: Tensor, w_peep_3C: Tensor | None, clip: float
 ) -> ForwardStep:
     """How the frames of these buffers are computed, each in place: gates_TBG holds what the inputs give."""
-    for fast in (clipped_cpu, clipped_cuda):
-        if fast.suits(gates_TBG):
-            return fast.forward_step(gates_TBG, cells_SBC, out_TBC, w_peep_3C, clip)
+    if fast := _fast_steps(gates_TBG):
+        return fast.forward_step(gates_TBG, cells_SBC, out_TBC, w_peep_3C, clip)
 
     def step(t: int, recurrent_BG: Tensor) -> None:
         i, f, g, o = gates_TBG[t].add_(recurrent_BG).chunk(4, -1)
@@ -211,9 +228,8 @@ def _backward_step(
     clip: float,
 ) -> BackwardStep:
     """How the gradients of frames from the last to the first are computed; d_cell_BC is that of the cell at hand."""
-    for fast in (clipped_cpu, clipped_cuda):
-        if fast.suits(gates_TBG):
-            return fast.backward_step(gates_TBG, cells_SBC, d_out_TBC, d_cell_BC, d_gates_TBG, w_peep_3C, clip)
+    if fast := _fast_steps(gates_TBG):
+        return fast.backward_step(gates_TBG, cells_SBC, d_out_TBC, d_cell_BC, d_gates_TBG, w_peep_3C, clip)
 
     def step(t: int, d_next_BC: Tensor) -> None:
         i, f, g, o = gates_TBG[t].chunk(4, -1)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import numba
 import numpy as np
-import torch
 from torch import Tensor
 
 # No flag that would let the compiler assume that there is no NaN, or reorder the sums that round.
@@ -26,11 +25,6 @@ _LN_2_HIGH, _LN_2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)  # n
 _ROUND = np.float32(1.5 * 2**23)  # a float32 plus this has no bits left for a fraction
 # expm1(r) / r for abs(r) <= ln(2) / 2, to 1.3e-8: interpolated at 4,000 Chebyshev nodes, degree 5.
 _E0, _E1, _E2, _E3, _E4, _E5 = np.array([1.00000001, 0.5, 0.16666505, 0.04166635, 0.00836916, 0.00139411], np.float32)
-
-
-def suits(x: Tensor) -> bool:
-    """Whether these steps compute on such tensors."""
-    return x.device.type == "cpu" and x.dtype == torch.float32
 
 
 def forward_step(

@@ -1,9 +1,144 @@
+"""The pass over the cells of one frame of a clipped LSTM (formulas: `clipped`), for float32 on CUDA, by Triton.
+
+Without it a frame is some twenty launches of kernels that have next to nothing to do; with it, one, beside the product.
+Everything is written into buffers that hold all frames, at the frame's number.
+
+Imported only where it is used: Triton comes with PyTorch for CUDA, and not with that for the CPU. Without a GPU the
+kernels run in Triton's interpreter, on CPU tensors, where TRITON_INTERPRET=1 is set before this module is imported.
+
+Axes: T frames, S frames and the state before the first, B streams, C cells, G gates of all cells: i, f, g, o, C each.
+"""
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
-
-def suits(x: Tensor) -> bool:
-    return False
+_BLOCK = 256  # cells of a program
 
 
-def forward_step(*a): ...
-def backward_step(*a): ...
+def forward_step(
+    gates_TBG: Tensor, cells_SBC: Tensor, out_TBC: Tensor, w_peep_3C: Tensor | None, clip: float
+) -> Callable[[int, Tensor], None]:
+    """As the plain one of `clipped`."""
+    peep, has_peep = _peepholes(w_peep_3C, gates_TBG)
+    count, cells = cells_SBC[0].numel(), cells_SBC.shape[-1]
+
+    def step(t: int, recurrent_BG: Tensor) -> None:
+        with torch.cuda.device_of(gates_TBG):  # Triton launches on the current device, whatever the tensors'
+            _forward[(triton.cdiv(count, _BLOCK),)](
+                t, gates_TBG, recurrent_BG, cells_SBC, out_TBC, peep, clip, count, cells, has_peep, _BLOCK
+            )
+
+    return step
+
+
+def backward_step(
+    gates_TBG: Tensor,
+    cells_SBC: Tensor,
+    d_out_TBC: Tensor,
+    d_cell_BC: Tensor,
+    d_gates_TBG: Tensor,
+    w_peep_3C: Tensor | None,
+    clip: float,
+) -> Callable[[int, Tensor], None]:
+    """As the plain one of `clipped`."""
+    peep, has_peep = _peepholes(w_peep_3C, gates_TBG)
+    count, cells = d_cell_BC.numel(), d_cell_BC.shape[-1]
+
+    def step(t: int, d_next_BC: Tensor) -> None:
+        with torch.cuda.device_of(gates_TBG):
+            _backward[(triton.cdiv(count, _BLOCK),)](
+                t, gates_TBG, cells_SBC, d_out_TBC, d_next_BC, d_cell_BC, d_gates_TBG, peep, clip, count, cells,
+                has_peep, _BLOCK,
+            )  # fmt: skip
+
+    return step
+
+
+def _peepholes(w_peep_3C: Tensor | None, instead: Tensor) -> tuple[Tensor, bool]:
+    """A kernel wants a tensor there, read or not."""
+    return (instead, False) if w_peep_3C is None else (w_peep_3C.contiguous(), True)
+
+
+@triton.jit(do_not_specialize=["t"])  # or it would be compiled once more for t = 1 and for multiples of 16
+def _forward(  # type: ignore[no-untyped-def] # pragma: no cover
+    t, gates_TBG, recurrent_BG, cells_SBC, out_TBC, peep_3C, limit, count, cells,
+    HAS_PEEP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask, k, i_at = n < count, n % cells, n // cells * 4 * cells + n % cells
+    frame = t.to(tl.int64) * count
+    gates = gates_TBG + 4 * frame + i_at
+    recurrent = recurrent_BG + i_at
+    i = tl.load(gates, mask) + tl.load(recurrent, mask)
+    f = tl.load(gates + cells, mask) + tl.load(recurrent + cells, mask)
+    g = tl.load(gates + 2 * cells, mask) + tl.load(recurrent + 2 * cells, mask)
+    o = tl.load(gates + 3 * cells, mask) + tl.load(recurrent + 3 * cells, mask)
+    c_before = tl.load(cells_SBC + frame + n, mask)
+    c_before = tl.where(t > 0, _clamp(c_before, limit), c_before)
+    if HAS_PEEP:
+        i += tl.load(peep_3C + k, mask) * c_before
+        f += tl.load(peep_3C + cells + k, mask) * c_before
+    i, f, g = tl.sigmoid(i), tl.sigmoid(f), _tanh(g)
+    raw = f * c_before + i * g
+    c = _clamp(raw, limit)
+    if HAS_PEEP:
+        o += tl.load(peep_3C + 2 * cells + k, mask) * c
+    o = tl.sigmoid(o)
+    tl.store(gates, i, mask)
+    tl.store(gates + cells, f, mask)
+    tl.store(gates + 2 * cells, g, mask)
+    tl.store(gates + 3 * cells, o, mask)
+    tl.store(cells_SBC + frame + count + n, raw, mask)
+    tl.store(out_TBC + frame + n, o * _tanh(c), mask)
+
+
+@triton.jit(do_not_specialize=["t"])
+def _backward(  # type: ignore[no-untyped-def] # pragma: no cover
+    t, gates_TBG, cells_SBC, d_out_TBC, d_next_BC, d_cell_BC, d_gates_TBG, peep_3C, limit, count, cells,
+    HAS_PEEP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask, k, i_at = n < count, n % cells, n // cells * 4 * cells + n % cells
+    frame = t.to(tl.int64) * count
+    gates, d_gates = gates_TBG + 4 * frame + i_at, d_gates_TBG + 4 * frame + i_at
+    i, f = tl.load(gates, mask), tl.load(gates + cells, mask)
+    g, o = tl.load(gates + 2 * cells, mask), tl.load(gates + 3 * cells, mask)
+    c_before = tl.load(cells_SBC + frame + n, mask)
+    c_before = tl.where(t > 0, _clamp(c_before, limit), c_before)
+    raw = tl.load(cells_SBC + frame + count + n, mask)
+    tanh_c = _tanh(_clamp(raw, limit))
+    d_out = tl.load(d_out_TBC + frame + n, mask) + tl.load(d_next_BC + n, mask)
+    d_o = d_out * tanh_c * o * (1 - o)
+    d_c = tl.load(d_cell_BC + n, mask) + d_out * o * (1 - tanh_c * tanh_c)
+    if HAS_PEEP:
+        d_c += d_o * tl.load(peep_3C + 2 * cells + k, mask)
+    d_c *= tl.where(tl.abs(raw) <= limit, 1.0, 0.0)
+    d_i = d_c * g * i * (1 - i)
+    d_f = d_c * c_before * f * (1 - f)
+    tl.store(d_gates, d_i, mask)
+    tl.store(d_gates + cells, d_f, mask)
+    tl.store(d_gates + 2 * cells, d_c * i * (1 - g * g), mask)
+    tl.store(d_gates + 3 * cells, d_o, mask)
+    d_c *= f
+    if HAS_PEEP:
+        d_c += d_i * tl.load(peep_3C + k, mask) + d_f * tl.load(peep_3C + cells + k, mask)
+    tl.store(d_cell_BC + n, d_c, mask)
+
+
+@triton.jit
+def _clamp(x, limit):  # type: ignore[no-untyped-def] # pragma: no cover
+    x = tl.where(x > limit, limit, x)  # NaN stays
+    return tl.where(x < -limit, -limit, x)
+
+
+@triton.jit
+def _tanh(x):  # type: ignore[no-untyped-def] # pragma: no cover
+    """By the exponential of abs(x), which may overflow; near zero, where that cancels, by the Taylor series."""
+    large = 1 - 2 / (tl.exp(2 * tl.abs(x)) + 1)
+    s = x * x
+    small = x * (1 - s * (1 / 3 - s * (2 / 15 - s * (17 / 315 - s * (62 / 2835)))))
+    return tl.where(tl.abs(x) < 0.25, small, tl.where(x < 0, -large, large))
