@@ -7,7 +7,7 @@ import typer
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="Model directory, such as exp/digits/dnn, or OUT.onnx of `speech3 export`.")],
+    model: Annotated[Path, typer.Argument(help="Model directory, or OUT.onnx of `speech3 export`.")],
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="wav, flac, ogg, mp3 or NIST sphere.")],
     ctm: Annotated[bool, typer.Option("--ctm", help="Print CTM: file, channel, start, duration, word.")] = False,
 ) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3  # of a log likelihood, float32 against float32
 _CHECKED_S = 30.0  # of random features
 _KEPT = ("training", "best_epoch", "train_accuracy", "heldout_accuracy", "heldout_loss", "hmm", "seed", "versions")
-_PRODUCTS = ("MatMul", "Conv")
+_PRODUCTS = ("MatMul",)
 _INT8_PRODUCTS = ("MatMulInteger", "ConvInteger")
 
 
@@ -145,7 +145,7 @@ def _quantized(proto: "ModelProto", path: Path) -> "ModelProto":
     logging.disable(logging.WARNING)  # it advises a step that this graph does not need
     try:
         quantize_dynamic(
-            proto, path, op_types_to_quantize=list(_PRODUCTS), per_channel=True, weight_type=QuantType.QInt8,
+            proto, path, op_types_to_quantize=list(_PRODUCTS), per_channel=True, reduce_range=True, weight_type=QuantType.QInt8,
             extra_options={"EnableSubgraph": True, "MatMulConstBOnly": True},
         )  # fmt: skip
     finally:

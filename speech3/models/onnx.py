@@ -8,9 +8,10 @@ A model of windows repeats the first and last frame of ``feats`` beyond its ends
 utterance may be given at once, or a part of it with ``left_context`` and ``right_context`` frames around it, whose own
 scores are thrown away.
 
-What a batch normalisation layer does in evaluation is folded into the product before it; dropout is not there.
+What batch normalisation does in evaluation is folded into the fully connected layer before it; dropout is not there.
 
-Axes: T frames, F feature bins, S senones.
+Axes: T frames, K frames with their context, F feature bins, B bins of a channel, C channels or maps, D units of a
+layer, S senones.
 """
 
 import json
@@ -18,11 +19,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import nn
 
 from speech3.errors import Speech3Error
 from speech3.models.base import AcousticModel
+from speech3.models.cnn import Cnn
 from speech3.models.dnn import Dnn
-from speech3.models.onnx_graph import Graph, frame_numbers, hidden, length_of, normalized, product
+from speech3.models.onnx_graph import Graph, activation, edged, hidden, layer_norm, product, spliced
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -62,19 +65,40 @@ def to_onnx(model: AcousticModel, log_prior_S: np.ndarray, about: dict[str, Any]
     return proto
 
 
-def _windows(model: AcousticModel, graph: Graph) -> str:
-    """(T, W, F) of the normalised input; frame numbers beyond its ends become those of its ends."""
-    length = length_of(graph, "feats")
-    indices_TW = frame_numbers(graph, length, np.arange(-model.left_context, model.right_context + 1))
-    last = graph.op("Sub", length, graph.constant("one", 1))
-    clamped_TW = graph.op("Clip", indices_TW, graph.constant("zero", 0), last)
-    return graph.op("Gather", normalized(model, graph, "feats"), clamped_TW, axis=0)
-
-
 def _dnn(model: Any, graph: Graph) -> str:
-    flat_TD = graph.op("Flatten", _windows(model, graph), axis=1)
+    flat_TD = graph.op("Flatten", spliced(graph, edged(model, graph), model.window), axis=1)
     hidden_TD = hidden(model.layers, graph, flat_TD, "layers")
     return product(graph, hidden_TD, "output", model.output.weight, model.output.bias)
 
 
-_FAMILIES: dict[type[AcousticModel], Callable[[Any, Graph], str]] = {Dnn: _dnn}
+def _cnn(model: Any, graph: Graph) -> str:
+    """The convolutions go over all frames at once: what windows share is not computed again for each."""
+    shape = graph.constant("bins", [1, -1, model.channels, model.bins])
+    x_1CBK = graph.op("Transpose", graph.op("Reshape", edged(model, graph), shape), perm=[0, 2, 3, 1])
+    window = model.window
+    for number, layer in enumerate(model.convolutions):
+        x_1CBK = _convolution(layer, graph, x_1CBK, f"convolutions.{number}")
+        window -= layer.convolution.kernel_size[1] - 1
+    x_KBC = graph.op("Squeeze", graph.op("Transpose", x_1CBK, perm=[0, 3, 2, 1]), graph.constant("streams", [0]))
+    x_TBWC = graph.op("Transpose", spliced(graph, x_KBC, window), perm=[0, 2, 1, 3])
+    hidden_TD = hidden(model.layers, graph, graph.op("Flatten", x_TBWC, axis=1), "layers")
+    return product(graph, hidden_TD, "output", model.output.weight, model.output.bias)
+
+
+def _convolution(layer: Any, graph: Graph, x_1CBK: str, name: str) -> str:
+    weight, bias = (graph.constant(f"{name}.{kind}", getattr(layer.convolution, kind)) for kind in ("weight", "bias"))
+    x_1CBK = graph.op("Conv", x_1CBK, weight, bias)
+    if layer.pool > 1:
+        x_1CBK = graph.op("MaxPool", x_1CBK, kernel_shape=[layer.pool, 1], strides=[layer.pool, 1])
+    if isinstance(layer.norm, nn.BatchNorm1d):
+        kinds = ("weight", "bias", "running_mean", "running_var")
+        values = (graph.constant(f"{name}.norm.{kind}", getattr(layer.norm, kind)) for kind in kinds)
+        x_1CBK = graph.op("BatchNormalization", x_1CBK, *values, epsilon=layer.norm.eps)
+    elif isinstance(layer.norm, nn.LayerNorm):
+        x_1BKC = graph.op("Transpose", x_1CBK, perm=[0, 2, 3, 1])
+        normed_1BKC = layer_norm(layer.norm, graph, x_1BKC, f"{name}.norm")
+        x_1CBK = graph.op("Transpose", normed_1BKC, perm=[0, 3, 1, 2])
+    return activation(layer.activation, graph, x_1CBK)
+
+
+_FAMILIES: dict[type[AcousticModel], Callable[[Any, Graph], str]] = {Dnn: _dnn, Cnn: _cnn}

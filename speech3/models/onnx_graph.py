@@ -1,6 +1,7 @@
 """An ONNX graph in the making, and the parts of it that the families share.
 
-Axes: T frames, W context window, F feature bins, D units of a layer, O outputs of a product.
+Axes: T frames, W context window, K frames with their context (T + W - 1), F feature bins, D units of a layer,
+O outputs of a product.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -49,16 +50,25 @@ def normalized(model: AcousticModel, graph: Graph, feats: str) -> str:
     return graph.op("Mul", shifted, graph.constant("scale", model.scale_F))
 
 
-def frame_numbers(graph: Graph, length: str, offsets_W: np.ndarray) -> str:
-    """(T, W) int64 from the scalar T: t plus each offset."""
-    steps_T = graph.op("Range", graph.constant("zero", 0), length, graph.constant("one", 1))
+def edged(model: AcousticModel, graph: Graph) -> str:
+    """(T + W - 1, F) of ``feats``, normalised, the first and last frame repeated for the context beyond its ends."""
+    frames = graph.op("Squeeze", graph.op("Shape", "feats", start=0, end=1))
+    zero, one = graph.constant("zero", 0), graph.constant("one", 1)
+    end = graph.op("Add", frames, graph.constant("right_context", model.right_context))
+    indices_K = graph.op("Range", graph.constant("first", -model.left_context), end, one)
+    clamped_K = graph.op("Clip", indices_K, zero, graph.op("Sub", frames, one))
+    return normalized(model, graph, graph.op("Gather", "feats", clamped_K, axis=0))
+
+
+def spliced(graph: Graph, x_KD: str, window: int) -> str:
+    """(T, W, ...) windows of (T + W - 1, ...) frames."""
+    frames = graph.op("Squeeze", graph.op("Shape", x_KD, start=0, end=1))
+    one = graph.constant("one", 1)
+    end = graph.op("Sub", frames, graph.constant("context", window - 1))
+    steps_T = graph.op("Range", graph.constant("zero", 0), end, one)
     steps_T1 = graph.op("Unsqueeze", steps_T, graph.constant("last_axis", [-1]))
-    return graph.op("Add", steps_T1, graph.constant("offsets", offsets_W))
-
-
-def length_of(graph: Graph, x: str) -> str:
-    """Its first axis, as a scalar."""
-    return graph.op("Squeeze", graph.op("Shape", x, start=0, end=1))
+    indices_TW = graph.op("Add", steps_T1, graph.constant("offsets", np.arange(window)))
+    return graph.op("Gather", x_KD, indices_TW, axis=0)
 
 
 def product(graph: Graph, x: str, name: str, weight_OI: Tensor, bias_O: Tensor) -> str:

@@ -20,12 +20,20 @@ pytest.importorskip("onnxruntime")
 
 FEAT_DIM, SENONES = 6, 7
 LENGTHS = (1, 2, 9, 40)
+CNN = {
+    "family": "cnn", "channels": 2, "left_context": 2, "right_context": 2, "layers": 1, "width": 12,
+    "convolutions": [{"maps": 4, "kernel": [2, 2], "pool": 2}, {"maps": 5, "kernel": [1, 3]}],
+}  # fmt: skip
 WINDOWS = {
     "relu": {"family": "dnn", "layers": 2, "width": 12},
     "sigmoid": {"family": "dnn", "layers": 1, "width": 12, "activation": "sigmoid", "left_context": 0},
     "batch": {"family": "dnn", "layers": 2, "width": 12, "normalization": "batch", "right_context": 0},
     "layer": {"family": "dnn", "layers": 2, "width": 12, "normalization": "layer", "dropout": 0.5},
     "linear": {"family": "dnn", "layers": 0, "left_context": 2, "right_context": 1},
+    "one frame": {"family": "dnn", "layers": 1, "width": 4, "left_context": 0, "right_context": 0},
+    **{f"cnn {norm}": {**CNN, "normalization": norm} for norm in ("none", "batch", "layer")},
+    "cnn to the last frame": {**CNN, "convolutions": [{"maps": 3, "kernel": [2, 5]}], "activation": "sigmoid"},
+    "cnn of one channel": {**CNN, "channels": 1, "layers": 0},
 }
 
 
