@@ -150,8 +150,8 @@ class Lstm(AcousticModel):
             step_T = torch.arange(start, min(start + own + beyond, steps), device=feats_TF.device)
             windows = window_indices(step_T, first, last, self.left_context, self.right_context)
             scored_TS, states = self.steps(feats_TF[windows].float(), states, own)
-            none = max(0, self.delay - start)  # without a frame, at the beginning
-            logits_TS[start + none - self.delay : start + own - self.delay] = scored_TS[none:]
+            begin, end = (max(0, step - self.delay) for step in (start, start + own))  # frames scored by these steps
+            logits_TS[begin:end] = scored_TS[own - (end - begin) :]
         return logits_TS
 
     def _spliced(self, feats_TBWF: Tensor) -> Tensor:
