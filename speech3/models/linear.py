@@ -4,7 +4,7 @@
 was measured at twice its speed on an AMD core with AVX-512, at the same accuracy. The choice is measured once in a
 process, here and nowhere else. oneDNN reads transposed operands where they lie, so no product copies its inputs.
 
-Axes: B rows, I inputs, O outputs.
+Axes: B rows, I inputs, O outputs; M, N rows of the operands of a product, K their common axis.
 """
 
 import time
