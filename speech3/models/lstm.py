@@ -138,15 +138,20 @@ class Lstm(AcousticModel):
         x_T1D, states = self._run(x_T1D, states, own, None)
         return self.output(self.after(x_T1D[:own, 0])), states
 
+    @property
+    def scored_at_a_time(self) -> tuple[int, int]:
+        """Steps of an utterance that are scored at a time, and steps that backward layers see beyond them."""
+        return _SCORED_AT_A_TIME, max(self.lookahead, _LOOKAHEAD) if self.bidirectional else 0
+
     def score(self, feats_TF: Tensor) -> Tensor:
         """See `AcousticModel.score`; in long utterances backward layers begin anew at times."""
         frames, states = len(feats_TF), self.states()
         steps = frames + self.delay
-        beyond = max(self.lookahead, _LOOKAHEAD) if self.bidirectional else 0
+        at_a_time, beyond = self.scored_at_a_time
         first, last = (torch.tensor([frame], device=feats_TF.device) for frame in (0, frames - 1))
         logits_TS = feats_TF.new_empty((frames, self.num_senones), dtype=torch.float32)
-        for start in range(0, steps, _SCORED_AT_A_TIME):
-            own = min(_SCORED_AT_A_TIME, steps - start)
+        for start in range(0, steps, at_a_time):
+            own = min(at_a_time, steps - start)
             step_T = torch.arange(start, min(start + own + beyond, steps), device=feats_TF.device)
             windows = window_indices(step_T, first, last, self.left_context, self.right_context)
             scored_TS, states = self.steps(feats_TF[windows].float(), states, own)
