@@ -115,12 +115,11 @@ class _ClippedLstm(torch.autograd.Function):
         h_SBR[0] = h0_BR
         out_TBC = h_SBR[1:] if w_hr_RC is None else x_TBI.new_empty(frames, *c0_BC.shape)
         step = _forward_step(gates_TBG, cells_SBC, out_TBC, w_peep_3C, clip)
-        # The inner loop of a product with few rows is along G: oneDNN would transpose the weights anew in every frame.
-        turned_hh_GR = w_hh_GR.t().contiguous().t() if frames >= _WORTH_A_COPY else w_hh_GR
+        w_many_hh_GR, w_many_hr_RC = _for_many(w_hh_GR, frames), None if w_hr_RC is None else _for_many(w_hr_RC, frames)
         for t, h_BR in enumerate(h_SBR[:frames].unbind()):
-            step(t, multiply(h_BR, turned_hh_GR))
-            if w_hr_RC is not None:
-                h_SBR[t + 1] = multiply(out_TBC[t], w_hr_RC)
+            step(t, multiply(h_BR, w_many_hh_GR))
+            if w_many_hr_RC is not None:
+                h_SBR[t + 1] = multiply(out_TBC[t], w_many_hr_RC)
         projected = None if w_hr_RC is None else out_TBC
         ctx.save_for_backward(x_NI, w_ih_GI, w_hh_GR, w_peep_3C, w_hr_RC, gates_TBG, cells_SBC, h_SBR, projected)
         ctx.clip = clip
@@ -171,13 +170,17 @@ class _ClippedLstm(torch.autograd.Function):
         )
 
 
+def _for_many(weight_NK: Tensor, frames: int) -> Tensor:
+    """The same weights in the order that oneDNN wants for few rows, or else makes in every frame: outputs innermost."""
+    return weight_NK.t().contiguous().t() if frames >= _WORTH_A_COPY else weight_NK
+
+
 def _peephole_gradient(d_gates_TBG: Tensor, cells_SBC: Tensor, clip: float) -> Tensor:
     c_SBC = cells_SBC.clamp(-clip, clip)
     c_SBC[0] = cells_SBC[0]
     d_i, d_f, _, d_o = d_gates_TBG.chunk(4, -1)
-    return torch.stack(
-        [torch.einsum("tbc,tbc->c", d, c) for d, c in ((d_i, c_SBC[:-1]), (d_f, c_SBC[:-1]), (d_o, c_SBC[1:]))]
-    )
+    pairs = ((d_i, c_SBC[:-1]), (d_f, c_SBC[:-1]), (d_o, c_SBC[1:]))
+    return torch.stack([(d_TBC * c_TBC).sum((0, 1)) for d_TBC, c_TBC in pairs])
 
 
 def _fast_steps(x: Tensor) -> ModuleType | None:

@@ -1,4 +1,4 @@
-"""The Triton kernels of the clipped LSTM against its plain steps: in Triton's interpreter, and on a GPU if there is one.
+"""The Triton kernels of the clipped LSTM against its plain steps: in Triton's interpreter, and on a GPU if any.
 
 Whether a kernel is interpreted is settled when it is defined, so the interpreter has a process of its own: this file,
 run as a program.
