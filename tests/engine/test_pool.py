@@ -16,7 +16,7 @@ from speech3.engine.assembly import begin_epoch, epoch_progress, make_server, si
 from speech3.engine.board import private_board
 from speech3.engine.pool import Pool
 from speech3.engine.shard import Compute, Draw, Shard, Sync
-from speech3.engine.world import REFUSED, STALE, USED, WAITING, Parts
+from speech3.engine.world import REFUSED, STALE, USED, WAITING, Parts, turns
 
 
 def _pool(states=(0,) * 6):
@@ -30,6 +30,50 @@ def test_each_minibatch_is_drawn_once():
     assert [pool.draw(shard) for shard in (0, 1, 0, 2, 1, 0, 0, 1)] == [0, 1, 2, 3, 4, 5, None, None]
     assert pool.states_M.tolist() == [1, 2, 1, 3, 2, 1]
     assert not pool.finished
+
+
+def _in_rows(states, *starts):
+    ends = [*starts[1:], len(states)]
+    pool = Pool(
+        np.zeros(len(states), np.int32), np.zeros(1, np.int64), nullcontext(),
+        [range(start, end) for start, end in zip(starts, ends, strict=True)],
+    )  # fmt: skip
+    pool.fill(np.array(states, np.int32))
+    return pool
+
+
+def test_a_shard_goes_on_with_its_row_then_begins_another():
+    pool = _in_rows((0,) * 9, 0, 3, 6)
+    assert [pool.draw(0), pool.draw(1), pool.draw(0, 0), pool.draw(1, 3), pool.draw(0, 1)] == [0, 3, 1, 4, 2]
+    assert [pool.draw(0, 2), pool.draw(1, 4)] == [6, 5]  # the first went over to the third row
+    # Nobody began the second half of what is left of the third but who has its first half: 7 and 8 are one stretch.
+    assert [pool.draw(1, 5), pool.draw(0, 6), pool.draw(0, 7), pool.draw(1, 8)] == [8, 7, None, None]
+    pool.mark(list(range(9)), USED)
+    assert pool.finished
+
+
+def test_who_has_no_row_takes_the_second_half_of_the_longest_stretch():
+    pool = _in_rows((1, 0, 0, 2, 0, 0, 0, 0, 0, 3), 0, 3, 9)
+    assert [pool.draw(4), pool.draw(4, 6), pool.draw(5), pool.draw(1, 3)] == [6, 7, 2, 4]
+    assert pool.states_M.tolist() == [1, 0, 6, 2, 2, 0, 5, 5, 0, 3]
+
+
+def test_what_a_dead_shard_had_of_a_row_is_drawn_again():
+    pool = _in_rows((0,) * 6, 0, 3)
+    last = None
+    for _ in range(4):
+        last = pool.draw(0, last)
+    pool.mark([0, 1], USED)
+    assert pool.give_back(0) == 2
+    assert pool.draw(1) == 3  # a whole row is better than the rest of one
+    assert [pool.draw(1, 3), pool.draw(1, 4), pool.draw(1, 5), pool.draw(1, 2)] == [4, 5, 2, None]
+
+
+def test_turns():
+    waiting = np.array([0, 1, 2, 5, 6, 7, 8])
+    assert turns(waiting, 3, None) == [[0, 1, 2], [5, 6, 7], [8]]
+    assert turns(waiting, 3, (range(9),)) == [[0, 5, 7], [1, 6, 8], [2]]
+    assert turns(waiting[:2], 3, (range(9),)) == [[0, 1]] and turns(waiting[:0], 2, None) == []
 
 
 def test_only_what_waits_is_drawn():
@@ -90,7 +134,7 @@ class _Light(Shard):
 class _Host:
     """Shards that are driven as `shared.py` does, one want at a time in whatever order; and the coordinator."""
 
-    def __init__(self, config, workers, bad):
+    def __init__(self, config, workers, bad, rows=None):
         def shard():
             light = _Light(Parts(nn.Linear(M, 1, bias=False), range(M), tiny.loss, 1), config)
             light.bad = bad
@@ -100,7 +144,7 @@ class _Host:
         self.shards = [shard() for _ in range(workers)]
         own = self.shards[0].push.own
         self.board = private_board(sizes_of(own, config, workers, M))
-        self.server = make_server(self.board, config, workers, own.num_parameters, nullcontext())
+        self.server = make_server(self.board, config, workers, own.num_parameters, nullcontext(), rows=rows)
         self.server.buffers[0].vector_K.fill_(50.0)
         self.before = begin_epoch(self.server, np.zeros(M, np.int32))
         self.loops = [shard.run() for shard in self.shards]
@@ -141,8 +185,8 @@ class _Host:
                 self.loops[worker] = None
             return
         match want:
-            case Draw(_):
-                self.answers[worker] = self.server.pool.draw(worker)
+            case Draw(after):
+                self.answers[worker] = self.server.pool.draw(worker, after)
             case Compute(number):
                 self.shards[worker].compute(1, number, None)
             case Sync(wait):
@@ -170,9 +214,12 @@ MOVES = st.lists(
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
-@given(moves=MOVES, config=st.sampled_from(CONFIGS), workers=st.integers(1, 3), bad=st.sampled_from([-1, 3]))
-def test_in_any_interleaving_with_any_deaths_the_accounting_adds_up(moves, config, workers, bad):
-    host = _Host(config, workers, bad)
+@given(
+    moves=MOVES, config=st.sampled_from(CONFIGS), workers=st.integers(1, 3), bad=st.sampled_from([-1, 3]),
+    rows=st.sampled_from([None, (range(4), range(4, M)), (range(M),)]),
+)  # fmt: skip
+def test_in_any_interleaving_with_any_deaths_the_accounting_adds_up(moves, config, workers, bad, rows):
+    host = _Host(config, workers, bad, rows)
     version = 0
     endless = [(worker, None) for worker in range(workers)] * 300
     for worker, dies_at in moves + endless:
