@@ -20,6 +20,11 @@ class ModelConfig(Config):
     right_context: int = Field(5, ge=0, description="frames")
     dropout: float = Field(0.0, ge=0, lt=1)
 
+    @property
+    def system(self) -> str:
+        """As a recipe names a network of this kind, and its directory."""
+        return self.family
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.families[cls.__name__.removesuffix("Config").lower()] = cls
@@ -90,6 +95,11 @@ class LstmConfig(ModelConfig):
     output_layers: tuple[int, ...] = Field((), description="widths of fully connected layers after the cells")
     activation: Activation = Field("relu", description="of the fully connected layers")
     normalization: Normalization = Field("none", description="of the fully connected layers")
+
+    @property
+    def system(self) -> str:
+        """See `ModelConfig.system`."""
+        return "blstm" if self.bidirectional else "lstm"
 
     @model_validator(mode="after")
     def _consistent(self) -> "LstmConfig":

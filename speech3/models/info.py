@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from speech3.config import FeatureConfig, load_preset, parse, presets, read_yaml
+from speech3.config import FeatureConfig, ModelConfig, load_preset, parse, presets, read_yaml
 from speech3.errors import Speech3Error
 from speech3.hmm.gmm import Gmm, load_gmm
 from speech3.io.checkpoint import read_about
@@ -114,8 +114,9 @@ def model_info(model: Path | str) -> ModelInfo:
     right, context = _right_context(network), _feature_context(features)
     latency = None if right is None else right + context
     return ModelInfo(
-        path=str(path), system=system_of(network), layers=layers, parameters=sum(x.parameters for x in layers),
-        flops=sum(x.flops for x in layers), senones=network.num_senones, feat_dim=network.feat_dim,
+        path=str(path), system=parse(ModelConfig, about["model"], path).system, layers=layers,
+        parameters=sum(x.parameters for x in layers), flops=sum(x.flops for x in layers),
+        senones=network.num_senones, feat_dim=network.feat_dim,
         left_context=None if network.recurrent else network.left_context, right_context=right,
         latency_frames=latency, latency_ms=_ms(latency, features), features=name_of_features(features),
         normalization=features.cmvn if features else "", gaussians=None, file_bytes=path.stat().st_size,
@@ -156,12 +157,6 @@ def layers_of(model: AcousticModel) -> tuple[Layer, ...]:
 def _kind(module: nn.Module) -> str:
     known = [name for kind, name in _KINDS.items() if isinstance(module, kind)]
     return known[0] if known else f"LSTM {type(module).__name__.lower()}"
-
-
-def system_of(model: AcousticModel) -> str:
-    """As a recipe names it."""
-    family = type(model).__name__.lower()
-    return f"b{family}" if getattr(model, "bidirectional", False) else family
 
 
 def _right_context(model: AcousticModel) -> int | None:

@@ -1,6 +1,7 @@
 """What the stages `decode`, `score` and `report` do."""
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import jiwer
@@ -13,15 +14,16 @@ from speech3.corpus import audio, digits
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.decoding.output import write_decoding
-from speech3.decoding.recognizer import load_recognizer, tune_recognizer
+from speech3.decoding.recognizer import load_recognizer, load_settings, tune_recognizer
 from speech3.decoding.tune import Tuning
+from speech3.errors import Speech3Error
 from speech3.features.compute import static_features
 from speech3.hmm.times import Stretch, read_ctm
 from speech3.io.ark import ArkReader
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics, say
-from speech3.recipe.experiment import Experiment
+from speech3.recipe.experiment import GMMS, Experiment
 from speech3.recipe.steps import seconds_of
 from speech3.scoring import tables
 from speech3.scoring.borders import compare_borders
@@ -30,6 +32,7 @@ from speech3.scoring.figures import AlignedUtterance
 from speech3.scoring.report import Report, System, Volume, write_report
 from speech3.scoring.text import character_error_rate, read_text
 from speech3.scoring.wer import Metric, Score, score
+from speech3.training.card import Tested, write_card
 
 
 def decode_system(e: Experiment, system: str) -> None:
@@ -69,12 +72,28 @@ def score_of(e: Experiment, system: str) -> Score:
 
 
 def score_systems(e: Experiment) -> None:
-    """Write each system's tables and ``score.json``."""
-    for system in e.systems:
+    """Write each system's tables and ``score.json``, and the networks' model cards anew."""
+    for system in e.shown:
         result, metric = score_of(e, system), e.recipe.metric
         tables.write_details(e.out / "score" / system, result, metric)
         more = {"cer_ci95": list(result.cer_ci95), "line": result.line(e.name, system, metric)}
         write_json(e.out / "score" / system / "score.json", {**result.as_json(), **more})
+        if system not in GMMS:
+            _write_card(e, system, result)
+
+
+def _write_card(e: Experiment, system: str, result: Score) -> None:
+    settings = {name.replace("_", " "): value for name, value in asdict(load_settings(e.model(system))).items()}
+    tested = Tested(
+        f"{e.name} test", len(result.utterances), result.words.length, result.wer, result.wer_ci95, result.cer,
+        result.cer_ci95, settings,
+    )  # fmt: skip
+    try:
+        write_card(e.model(system), [tested])
+    except Speech3Error as error:
+        if system in e.systems:
+            raise
+        say(f"  {system}: no model card ({error})")  # left by an older speech3, which wrote other files
 
 
 def score_borders(e: Experiment) -> None:
@@ -96,16 +115,16 @@ def score_borders(e: Experiment) -> None:
 
 
 def result_lines(e: Experiment) -> list[str]:
-    """The last lines of a recipe's output."""
+    """The last lines of a recipe's output: a line for each system that this run trained."""
     return [str(read_json(e.out / "score" / system / "score.json")["line"]) for system in e.systems]
 
 
 def report(e: Experiment) -> None:
     """Write ``report.html``."""
     write_report(e.out / "report.html", Report(
-        title=f"{e.name}: {len(e.systems)} systems",
+        title=f"{e.name}: {len(e.shown)} systems",
         command=e.command,
-        systems=[_system(e, system) for system in e.systems],
+        systems=[_system(e, system) for system in e.shown],
         metric=e.recipe.metric,
         volumes=[_volume(e, split) for split in dict.fromkeys(("train", *e.splits))],
         picture=_picture(e),
@@ -119,7 +138,7 @@ def _system(e: Experiment, system: str) -> System:
     tensors, about = load_tensors(directory / "model.safetensors")
     speed = read_json(e.out / "decode" / system / "test" / "speed.json")
     settings = read_json(directory / "decode.json")
-    step = f"train/{system}" if system in e.networks else f"hmm/{system}"
+    step = f"hmm/{system}" if system in GMMS else f"train/{system}"
     return System(
         name=system,
         score=score_of(e, system),
@@ -157,7 +176,7 @@ def _segments(stretches: list[Stretch]) -> list[tuple[float, float, str]]:
 
 def summary(e: Experiment) -> str:
     """Where everything is, for the end of a run."""
-    rows = [("report", e.out / "report.html"), *((s, e.model(s)) for s in (*e.systems, "aligner")),
+    rows = [("report", e.out / "report.html"), *((s, e.model(s)) for s in (*e.shown, "aligner")),
             ("hypotheses", e.out / "decode"), ("tables", e.out / "score")]  # fmt: skip
     return "\n".join(f"  {name:<10} {_short(path)}" for name, path in rows)
 

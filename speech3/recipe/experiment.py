@@ -4,7 +4,8 @@ OUT/data/{train,dev,test}, lexicon.txt      Kaldi data directories; train_sp if 
 OUT/data/lm.arpa.gz                         if the corpus brings a language model along
 OUT/features/PRESET/{train,dev,test}        feats.ark, feats.scp
 OUT/lm/lm.arpa.gz                           if the recipe estimates one
-OUT/mono, OUT/tri, OUT/dnn                  model directories (`speech3.decoding.recognizer`)
+OUT/mono, OUT/tri, OUT/dnn, OUT/cnn, ...    model directories (`speech3.decoding.recognizer`); networks of several
+                                            families, trained one after another, stand side by side
 OUT/tri/align/{train,dev}                   alignments; also in OUT/dnn, if another network learns from it
 OUT/frames/tri/{train,heldout}.frames       packed frames, labelled by the system's alignment
 OUT/decode/SYSTEM/{dev,test}                hyp.txt, hyp.ctm
@@ -22,7 +23,7 @@ from speech3.config import FeatureConfig, RecipeConfig, load_config, load_preset
 from speech3.corpus import anyspeech, digits, fsdd, shuzi
 from speech3.errors import Speech3Error
 from speech3.io.parallel import available_jobs
-from speech3.recipe.steps import Step
+from speech3.recipe.steps import Step, ended_ns, up_to_date
 
 Prepare = Callable[..., None]
 CORPORA: dict[str, Prepare] = {
@@ -32,6 +33,7 @@ CORPORA: dict[str, Prepare] = {
     "shuzi": shuzi.prepare,
 }
 NEEDS_SOURCE = frozenset({"any", "fsdd"})
+GMMS = ("mono", "tri")  # systems of every recipe
 HAS_REFERENCE = frozenset({"digits"})  # an alignment known from the synthesiser
 
 
@@ -63,13 +65,28 @@ class Experiment:
     @property
     def networks(self) -> tuple[str, ...]:
         """Names of the neural systems: the second was trained on the first one's alignment, and so on."""
-        family = self.recipe.model.family
-        return (family, *(f"{family}_realigned{number}" for number in range(1, self.recipe.realign + 1)))
+        first = self.recipe.model.system
+        return (first, *(f"{first}_realigned{number}" for number in range(1, self.recipe.realign + 1)))
 
     @property
     def systems(self) -> tuple[str, ...]:
-        """All systems, in the order of the table."""
-        return ("mono", "tri", *self.networks)
+        """The systems that this run trains, in the order of the table."""
+        return (*GMMS, *self.networks)
+
+    @property
+    def earlier(self) -> tuple[str, ...]:
+        """Networks of other kinds that earlier runs left here, as long as nothing that they are made of changed."""
+        decoded = sorted(path.name.split(".")[1] for path in (self.out / ".done").glob("decode.*.json"))
+        return tuple(
+            name for name in decoded
+            if name not in self.systems and up_to_date(self.out, f"decode/{name}")
+            and (self.model(name) / "decode.json").exists()
+        )  # fmt: skip
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The systems of the report: `systems` and `earlier`."""
+        return (*GMMS, *self.earlier, *self.networks)
 
     def teacher(self, network: str) -> str:
         """The system whose alignment a network learns."""
@@ -193,8 +210,9 @@ def steps(experiment: Experiment) -> list[Step]:
              [f"train/{system}" if system in e.networks else f"graph/{system}"], owns=e.out / "decode" / system)
         for system in e.systems
     ]  # fmt: skip
+    earlier = {name: ended_ns(e.out, f"decode/{name}") for name in e.earlier}
     score = Step(
-        "score", partial(evaluation.score_systems, e), None,
+        "score", partial(evaluation.score_systems, e), earlier or None,
         [e.out / "score" / system / "score.json" for system in e.systems], [step.name for step in decoding],
     )  # fmt: skip
     scores = [score]
@@ -215,12 +233,12 @@ def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
     ]  # fmt: skip
     return [
         *realign,
-        Step(f"train/{network}.frames", partial(stages.pack_frames, e, network), recipe.training.dtype,
+        Step(f"train/{teacher}.frames", partial(stages.pack_frames, e, network), recipe.training.dtype,
              [e.frames(network) / f"{name}.frames" for name in ("train", "heldout")],
              [realign[0].name if realign else "hmm/align", nn_features], owns=e.frames(network)),
         Step(f"train/{network}", partial(stages.train_network, e, network),
              [recipe.model.model_dump(), recipe.training.model_dump(), recipe.seed],
-             [e.model(network) / "model.safetensors"], [f"train/{network}.frames", "graph/tri"],
+             [e.model(network) / "model.safetensors"], [f"train/{teacher}.frames", "graph/tri"],
              owns=e.model(network)),
     ]  # fmt: skip
 

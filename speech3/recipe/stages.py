@@ -191,21 +191,15 @@ def make_graph(e: Experiment, system: str) -> None:
 
 def pack_frames(e: Experiment, network: str) -> None:
     """Put features and senones of train and dev into packed files."""
-    hmm = load_hmm(e.model("tri"))
+    hmm, teacher = load_hmm(e.model("tri")), e.teacher(network)
     for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
-        directory = e.features(e.recipe.features, split)
-        feats, senones = (
-            ArkReader(directory / "feats.scp"),
-            read_int_ark(e.alignment(e.teacher(network), split) / "ali.ark"),
-        )
+        feats = ArkReader(e.features(e.recipe.features, split) / "feats.scp")
+        senones = read_int_ark(e.alignment(teacher, split) / "ali.ark")
+        info = {"corpus": e.name, "alignment": teacher, "speed_perturb": list(e.recipe.speed_perturb)}
         report = pack(
-            e.frames(network) / name,
-            feats,
-            senones,
-            hmm.num_pdfs,
-            utterances=list(feats),
-            dtype=e.recipe.training.dtype,
-        )
+            e.frames(network) / name, feats, senones, hmm.num_pdfs,
+            utterances=list(feats), dtype=e.recipe.training.dtype, info=info,
+        )  # fmt: skip
         for utterance, reason in report.skipped.items():
             say(f"  left out {utterance}: {reason}")
     shutil.copyfile(e.features(e.recipe.features, e.train) / "features.yaml", e.frames(network) / "features.yaml")

@@ -140,8 +140,7 @@ def _why(step: Step, out: Path, fingerprint: str, parents: Sequence[Plan]) -> st
 
 
 def _runs_of(out: Path, names: Sequence[str]) -> dict[str, Any]:
-    """When each of these finished steps ended, which tells its runs apart."""
-    return {name: read_json(_path(out, name)).get("ended_ns") for name in names}
+    return {name: ended_ns(out, name) for name in names}
 
 
 def _path(out: Path, name: str) -> Path:
@@ -154,6 +153,19 @@ def _marker(out: Path, step: Step) -> Path:
 
 def _begun(out: Path, step: Step) -> Path:
     return _marker(out, step).with_suffix(".begun")
+
+
+def up_to_date(out: Path, name: str) -> bool:
+    """A step has ended, and no step that it used, or that those used, has begun again since."""
+    if not _path(out, name).exists():
+        return False
+    used = read_json(_path(out, name)).get("used", {})
+    return all(up_to_date(out, each) and ended_ns(out, each) == run for each, run in used.items())
+
+
+def ended_ns(out: Path, name: str) -> Any:
+    """When a finished step ended, which tells its runs apart."""
+    return read_json(_path(out, name)).get("ended_ns")
 
 
 def seconds_of(out: Path, name: str) -> float:

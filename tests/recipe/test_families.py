@@ -1,0 +1,89 @@
+"""`model=cnn` beside an earlier DNN: the same GMMs, frames and graph, one report; names of the other families."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from speech3.config import LstmConfig, ModelConfig, load_preset, presets
+from speech3.io.atomic import read_json
+from speech3.recipe.experiment import open_experiment, recipes
+
+CNN = ("model=cnn_small", "model.width=32")  # after `tiny`, whose model.width is the DNN's
+
+
+def _others(tiny: Sequence[str]) -> list[str]:
+    return [each for each in tiny if not each.startswith("model.")]
+
+
+def _plan(speech3, out: Path, *arguments: str) -> dict[str, str]:
+    process = speech3("recipe", "digits", "--out", out, "--dry-run", *arguments)
+    assert process.returncode == 0, process.stderr
+    return dict(re.findall(r"^(\S+): (.*)$", process.stdout, re.M))
+
+
+def _ran(stderr: str) -> list[str]:
+    return re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", stderr, re.M)
+
+
+def test_a_cnn_beside_the_dnn(speech3, tiny: Sequence[str], mine: Path) -> None:
+    kept = {path: path.read_bytes() for path in mine.glob("*/model.safetensors")}
+    kept |= {path: path.read_bytes() for path in (mine / "frames" / "tri").glob("*.frames")}
+    options = ("recipe", "digits", "--out", mine, *_others(tiny), *CNN)
+    process = speech3(*options)
+    assert process.returncode == 0, process.stderr
+    assert _ran(process.stderr) == ["train/cnn", "decode/cnn", "score", "report"]
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert [line.split()[1] for line in process.stdout.splitlines()[-3:]] == ["mono", "tri", "cnn"]
+    assert re.search(r"^digits cnn WER \d+\.\d\d \[", process.stdout, re.M)
+    assert read_json(mine / "score" / "cnn" / "score.json")["line"] == process.stdout.splitlines()[-1]
+
+    page = (mine / "report.html").read_text()
+    assert all(f">{system}</td>" in page for system in ("mono", "tri", "dnn", "cnn"))
+    for system, kind in (("dnn", "A DNN"), ("cnn", "A CNN")):
+        card = (mine / system / "MODEL_CARD.md").read_text()
+        score = read_json(mine / "score" / system / "score.json")
+        assert kind in card and f"| digits test | 22 | {score['words']} | {100 * score['wer']:.2f} |" in card
+
+    assert _ran(speech3(*options).stderr) == []
+    back = speech3("recipe", "digits", "--out", mine, *tiny)
+    assert _ran(back.stderr) == ["score", "report"], "another choice of what stands beside; nothing is trained"
+    assert [line.split()[1] for line in back.stdout.splitlines()[-3:]] == ["mono", "tri", "dnn"]
+    assert ">cnn</td>" in (mine / "report.html").read_text()
+
+
+def test_a_network_that_is_out_of_date_is_not_shown(speech3, tiny: Sequence[str], mine: Path) -> None:
+    """Its graph was built again, so its words are not comparable."""
+    options = (*tiny, "lm.self_loop_scale=0.5", "--from", "graph", "--to", "graph")
+    assert speech3("recipe", "digits", "--out", mine, *options).returncode == 0
+    experiment = open_experiment("digits", mine, None, [*_others(tiny), *CNN], "")
+    assert experiment.shown == ("mono", "tri", "cnn")
+
+
+def test_what_another_family_changes(speech3, tiny: Sequence[str], experiment: Path) -> None:
+    changed = _plan(speech3, experiment, *_others(tiny), "model=lstm")
+    assert {name for name, what in changed.items() if what != "done"} == {
+        "train/lstm",
+        "decode/lstm",
+        "score",
+        "report",
+    }
+    realigned = _plan(speech3, experiment, *_others(tiny), "model=lstm", "realign=1")
+    assert [name for name in realigned if "lstm" in name] == [
+        "train/lstm", "train/lstm_realigned1.align", "train/lstm.frames", "train/lstm_realigned1",
+        "decode/lstm", "decode/lstm_realigned1",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", recipes())
+@pytest.mark.parametrize("preset", presets("models"))
+def test_every_recipe_takes_every_preset(recipe: str, preset: str, tmp_path: Path) -> None:
+    source = tmp_path if recipe in ("any", "fsdd", "minilibri") else None
+    experiment = open_experiment(recipe, tmp_path / "out", source, [f"model={preset}"], "")
+    config = load_preset(ModelConfig, "models", preset)
+    assert experiment.recipe.model == config
+    both_ways = isinstance(config, LstmConfig) and config.bidirectional
+    assert experiment.systems == ("mono", "tri", "blstm" if both_ways else config.family)
+    default = open_experiment(recipe, tmp_path / "out", source, [], "")
+    assert experiment.recipe.model_copy(update={"model": default.recipe.model}) == default.recipe
