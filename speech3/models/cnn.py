@@ -15,7 +15,9 @@ from speech3.config.models import ConvolutionConfig
 from speech3.errors import Speech3Error
 from speech3.models.dropout import Dropout
 from speech3.models.layers import Hidden, WindowModel, gain_of, glorot, norm
-from speech3.models.linear import Linear, linear
+from speech3.models.linear import Linear, multiply
+
+_IN_CACHE = 400_000  # values of the patches of a part: 1.6 MB; measured best of 0.8 to 6 with 1 MB of cache a core
 
 
 class Cnn(WindowModel):
@@ -68,9 +70,8 @@ class ConvolutionalLayer(nn.Module):
         self, convolution: ConvolutionConfig, channels: int, config: CnnConfig, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.convolution = Convolution(channels, convolution.maps, convolution.kernel)
+        self.convolution = Convolution(channels, convolution.maps, convolution.kernel, convolution.pool)
         glorot(self.convolution, gain_of(config.activation), generator)
-        self.pool = convolution.pool
         self.norm = norm(config.normalization, convolution.maps)
         self.activation = nn.ReLU() if config.activation == "relu" else nn.Sigmoid()
         self.dropout = Dropout(config.dropout)
@@ -78,48 +79,88 @@ class ConvolutionalLayer(nn.Module):
     def forward(self, x_BKWC: Tensor) -> Tensor:
         """(B, K, W, channels) to (B, K', W', maps)."""
         y_BKWC = self.convolution(x_BKWC)
-        if self.pool > 1:
-            y_BCKW = nn.functional.max_pool2d(y_BKWC.permute(0, 3, 1, 2), (self.pool, 1))
-            y_BKWC = y_BCKW.permute(0, 2, 3, 1)
         y_BKWC = self.norm(y_BKWC.flatten(0, 2)).view(y_BKWC.shape)
         return self.dropout(self.activation(y_BKWC))
 
 
 class Convolution(nn.Conv2d):
-    """`nn.Conv2d` without padding for tensors whose channels are the last axis.
+    """`nn.Conv2d` without padding and, in frequency, `nn.MaxPool2d`, for tensors whose channels are the last axis.
 
-    On the CPU it is a product of patches, at the speed of `speech3.models.linear`: for the two convolutions of the
-    preset ``cnn`` 2 to 5 times that of oneDNN's own convolution in PyTorch 2.13 (tests/benchmarks/cnn.py).
+    On the CPU both are of this module's own: a step of the preset ``cnn`` takes half the time of PyTorch's layers
+    (tests/benchmarks/cnn.py), whose convolutions run at a quarter of the speed of `speech3.models.linear`.
     """
 
+    def __init__(self, channels: int, maps: int, kernel: tuple[int, int], pool: int = 1) -> None:
+        super().__init__(channels, maps, kernel)
+        self.pool = pool
+
     def forward(self, x_BKWC: Tensor) -> Tensor:
-        """(B, K, W, in_channels) to (B, K - kernel + 1, W - kernel + 1, out_channels)."""
-        if x_BKWC.device.type != "cpu" or torch.jit.is_tracing() or torch.compiler.is_compiling():
-            return super().forward(x_BKWC.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        assert self.bias is not None
-        rows, columns = self.kernel_size
+        """(B, K, W, in_channels) to (B, (K - kernel + 1) // pool, W - kernel + 1, out_channels)."""
+        if x_BKWC.device.type != "cpu":
+            y_BCKW = super().forward(x_BKWC.permute(0, 3, 1, 2))
+            return nn.functional.max_pool2d(y_BCKW, (self.pool, 1)).permute(0, 2, 3, 1)
         weight_CP = self.weight.permute(0, 2, 3, 1).flatten(1)
-        return linear(_Patches.apply(x_BKWC, rows, columns), weight_CP, self.bias)
+        pooled_BKWC: Tensor = _Convolve.apply(x_BKWC, weight_CP, self.bias, self.kernel_size, self.pool)
+        return pooled_BKWC
 
 
-class _Patches(torch.autograd.Function):
-    """What lies under the kernel at each of its places; autograd's own backward pass of `unfold` is 10 times slower."""
+class _Convolve(torch.autograd.Function):
+    """Convolution as a product of patches, and pooling, for so few windows at a time that both stay in the cache.
 
-    @staticmethod
-    def forward(ctx: Any, x_BKWC: Tensor, rows: int, columns: int) -> Tensor:
-        ctx.rows, ctx.columns, ctx.shape = rows, columns, x_BKWC.shape
-        patches = x_BKWC.unfold(1, rows, 1).unfold(2, columns, 1)
-        return patches.permute(0, 1, 2, 4, 5, 3).flatten(3)
+    Neither patches nor what is pooled are kept: to cut the patches again costs less than to fetch them from memory.
+    """
 
     @staticmethod
-    def backward(ctx: Any, grad_BKWP: Tensor) -> tuple[Tensor, None, None]:
-        grads = grad_BKWP.unflatten(3, (ctx.rows, ctx.columns, -1))
-        height, width = grads.shape[1:3]
-        grad_BKWC = grads.new_zeros(ctx.shape)
-        for i in range(ctx.rows):
-            for j in range(ctx.columns):
-                grad_BKWC[:, i : i + height, j : j + width] += grads[:, :, :, i, j]
-        return grad_BKWC, None, None
+    def forward(
+        ctx: Any, x_BKWC: Tensor, weight_CP: Tensor, bias_C: Tensor, kernel: tuple[int, int], pool: int
+    ) -> Tensor:
+        places = (x_BKWC.shape[1] - kernel[0] + 1) * (x_BKWC.shape[2] - kernel[1] + 1)
+        ctx.kernel, ctx.pool, ctx.windows = kernel, pool, max(1, _IN_CACHE // (places * weight_CP.shape[1]))
+        parts, winners = [], []
+        for x in x_BKWC.split(ctx.windows):
+            patches = _patches(x, kernel)
+            y = multiply(patches.flatten(0, 2), weight_CP, bias_C).view(*patches.shape[:3], -1)
+            if pool > 1:
+                y, winner = torch.ops.aten.max_pool2d_with_indices(y.permute(0, 3, 1, 2), [pool, 1])
+                y = y.permute(0, 2, 3, 1)
+                winners.append(winner)
+            parts.append(y)
+        ctx.save_for_backward(x_BKWC, weight_CP, *winners)
+        return torch.cat(parts)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_BKWC: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
+        x_BKWC, weight_CP, *winners = ctx.saved_tensors
+        maps, stride = len(weight_CP), [ctx.pool, 1]
+        grad_x, grad_weight_CP = torch.zeros_like(x_BKWC), torch.zeros_like(weight_CP)
+        for part, (x, g) in enumerate(zip(x_BKWC.split(ctx.windows), grad_BKWC.split(ctx.windows), strict=True)):
+            patches = _patches(x, ctx.kernel)
+            if winners:
+                like = g.new_empty(*patches.shape[:3], maps).permute(0, 3, 1, 2)
+                g = torch.ops.aten.max_pool2d_with_indices_backward(
+                    g.permute(0, 3, 1, 2), like, stride, stride, [0, 0], [1, 1], False, winners[part]
+                ).permute(0, 2, 3, 1)
+            g = g.reshape(-1, maps)
+            grad_weight_CP += multiply(g.t(), patches.flatten(0, 2).t())
+            if ctx.needs_input_grad[0]:
+                grad_patches = multiply(g, weight_CP.t()).view(patches.shape)
+                _add_patches(grad_x[part * ctx.windows :][: len(x)], grad_patches, ctx.kernel)
+        grad_bias_C = grad_BKWC.new_ones(grad_BKWC.numel() // maps) @ grad_BKWC.reshape(-1, maps)
+        return (grad_x if ctx.needs_input_grad[0] else None), grad_weight_CP, grad_bias_C, None, None
+
+
+def _patches(x_BKWC: Tensor, kernel: tuple[int, int]) -> Tensor:
+    """What lies under the kernel at each of its places: (B, K, W, P)."""
+    return x_BKWC.unfold(1, kernel[0], 1).unfold(2, kernel[1], 1).permute(0, 1, 2, 4, 5, 3).flatten(3)
+
+
+def _add_patches(x_BKWC: Tensor, patches_BKWP: Tensor, kernel: tuple[int, int]) -> None:
+    """Add each patch to where it came from."""
+    (height, width), parts = patches_BKWP.shape[1:3], patches_BKWP.unflatten(3, (*kernel, -1))
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            x_BKWC[:, i : i + height, j : j + width] += parts[:, :, :, i, j]
 
 
 def _shape_after(each: ConvolutionConfig, shape_KWC: tuple[int, int, int], key: str) -> tuple[int, int, int]:

@@ -16,7 +16,7 @@ from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.model import Hmm
 from speech3.hmm.tree import monophone_tree
 from speech3.io.checkpoint import load_tensors, save_tensors
-from speech3.models import build, load_network, logits, network_tensors
+from speech3.models import build, cnn, load_network, logits, network_tensors
 from speech3.models.cnn import Convolution
 from speech3.training import train
 
@@ -85,15 +85,22 @@ def test_equals_the_network_of_stock_layers_in_double_precision(activation, norm
             torch.testing.assert_close(a.double(), b, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", [(1, 1), (3, 2), (5, 4), (2, 4), (5, 1)])
-def test_a_convolution_is_that_of_pytorch_to_the_second_derivative(kernel):
+@pytest.mark.parametrize("in_cache", [1, 100, 400_000])
+@pytest.mark.parametrize(("kernel", "pool"), [((1, 1), 5), ((3, 2), 1), ((5, 4), 1), ((2, 4), 2), ((4, 1), 2)])
+def test_a_convolution_is_that_of_pytorch(kernel, pool, in_cache, monkeypatch):
+    monkeypatch.setattr(cnn, "_IN_CACHE", in_cache)  # one window at a time, two or so, all
     torch.manual_seed(1)
-    ours = Convolution(3, 4, kernel).double()
-    theirs = nn.Conv2d(3, 4, kernel).double()
-    theirs.load_state_dict(ours.state_dict())
-    x = torch.randn(2, 5, 4, 3, dtype=torch.float64, requires_grad=True)
+    ours = Convolution(3, 4, kernel, pool).double()
+    theirs = nn.Sequential(nn.Conv2d(3, 4, kernel), nn.MaxPool2d((pool, 1))).double()
+    theirs[0].load_state_dict(ours.state_dict())
+    x = torch.randn(5, 5, 4, 3, dtype=torch.float64, requires_grad=True)
     torch.testing.assert_close(ours(x).permute(0, 3, 1, 2), theirs(x.permute(0, 3, 1, 2)))
-    assert torch.autograd.gradcheck(ours, x) and torch.autograd.gradgradcheck(ours, x)
+    leaves = [x, ours.weight, ours.bias]
+    assert torch.autograd.gradcheck(lambda *_: ours(x), leaves)
+    found = torch.autograd.grad(ours(x).sin().sum(), leaves)
+    expected = torch.autograd.grad(theirs(x.permute(0, 3, 1, 2)).sin().sum(), [x, *theirs.parameters()])
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
     with torch.no_grad():  # a transposed input, as nobody here has it, is no excuse
         turned = torch.randn(2, 3, 5, 4, dtype=torch.float64)
         torch.testing.assert_close(ours(turned.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), theirs(turned))
@@ -111,7 +118,8 @@ def _first_maps(model, feats_BWF):
 
 
 def test_a_weight_looks_at_its_channel_bin_and_frame():
-    model = build(SMALL, 33, 20, seed=1)
+    convolutions = (ConvolutionConfig(maps=8, kernel=(3, 4)),)
+    model = build(SMALL.model_copy(update={"convolutions": convolutions}), 33, 20, seed=1)
     weight = model.convolutions[0].convolution.weight  # maps, channels, frequency, time
     feats = torch.arange(2 * 8 * 33, dtype=torch.float32).view(2, 8, 33)  # the utterance's 8 frames of 3 x 11 bins
     for channel, row, column in ((0, 0, 0), (1, 2, 0), (2, 0, 3), (1, 1, 2)):
