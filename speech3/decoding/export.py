@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3  # of a log likelihood, float32 against float32
 _CHECKED_S = 30.0  # of random features
 _KEPT = ("training", "best_epoch", "train_accuracy", "heldout_accuracy", "heldout_loss", "hmm", "seed", "versions")
-_PRODUCTS = ("MatMul",)
-_INT8_PRODUCTS = ("MatMulInteger", "ConvInteger")
+_INT8_PRODUCT = "MatMulInteger"
+_PRODUCTS = ("MatMul", "Conv", _INT8_PRODUCT)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
         out.unlink(missing_ok=True)  # written last: its presence says that both belong together
         graph, tuned = _write_rest(recognizer, decode_directory(out))
     kinds = list(_products(proto.graph))
-    return Export(out, tuple(forms), sum(kind in _INT8_PRODUCTS for kind in kinds), len(kinds), graph, tuned)
+    return Export(out, tuple(forms), sum(kind == _INT8_PRODUCT for kind in kinds), len(kinds), graph, tuned)
 
 
 def random_features(network: AcousticModel, frames: int) -> np.ndarray:
@@ -145,8 +145,8 @@ def _quantized(proto: "ModelProto", path: Path) -> "ModelProto":
     logging.disable(logging.WARNING)  # it advises a step that this graph does not need
     try:
         quantize_dynamic(
-            proto, path, op_types_to_quantize=list(_PRODUCTS), per_channel=True, reduce_range=True, weight_type=QuantType.QInt8,
-            extra_options={"EnableSubgraph": True, "MatMulConstBOnly": True},
+            proto, path, op_types_to_quantize=["MatMul"], weight_type=QuantType.QInt8, per_channel=True,
+            reduce_range=True, extra_options={"EnableSubgraph": True, "MatMulConstBOnly": True},
         )  # fmt: skip
     finally:
         logging.disable(logging.NOTSET)
@@ -156,7 +156,7 @@ def _quantized(proto: "ModelProto", path: Path) -> "ModelProto":
 def _products(graph: "GraphProto") -> Iterator[str]:
     """Kinds of all products, also of those within loops."""
     for node in graph.node:
-        if node.op_type in (*_PRODUCTS, *_INT8_PRODUCTS):
+        if node.op_type in _PRODUCTS:
             yield node.op_type
         for attribute in node.attribute:
             if attribute.HasField("g"):

@@ -2,7 +2,7 @@
 
 The graph takes ``feats`` (T, F) float32, the features as they are extracted, and gives ``loglikes`` (T, S) float32,
 log posterior minus log prior: what a decoder adds up. T is free. Normalisation of the input, splicing and priors are
-inside.
+inside. What those of recurrent models take and give beside that: `speech3.models.onnx_lstm`.
 
 A model of windows repeats the first and last frame of ``feats`` beyond its ends, as PyTorch's `score` does. So a whole
 utterance may be given at once, or a part of it with ``left_context`` and ``right_context`` frames around it, whose own
@@ -25,13 +25,15 @@ from speech3.errors import Speech3Error
 from speech3.models.base import AcousticModel
 from speech3.models.cnn import Cnn
 from speech3.models.dnn import Dnn
+from speech3.models.lstm import Lstm
 from speech3.models.onnx_graph import Graph, activation, edged, hidden, layer_norm, product, spliced
+from speech3.models.onnx_lstm import lstm
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 FORMAT = 1  # of inputs, outputs and metadata
-_CHUNK_FRAMES = 1024  # given to a model of windows at a time: bounds the memory
+_WINDOWS = {"recurrent": False, "chunk_frames": 1024}  # given to it at a time: bounds the memory
 _OPSET, _IR_VERSION = 17, 8  # the first with LayerNormalization; newer ones are refused by older runtimes
 
 
@@ -44,34 +46,33 @@ def to_onnx(model: AcousticModel, log_prior_S: np.ndarray, about: dict[str, Any]
         The package onnx is not installed.
     """
     try:
-        from onnx import TensorProto, checker, helper
+        from onnx import checker, helper
     except ImportError as error:
         raise Speech3Error("onnx is not installed, which writes the file: pip install speech3[onnx]") from error
     graph = Graph()
-    posterior_TS = graph.op("LogSoftmax", _FAMILIES[type(model)](model, graph), axis=1)
-    graph.op("Sub", posterior_TS, graph.constant("log_prior", log_prior_S.astype(np.float32)), output="loglikes")
-    inputs = [helper.make_tensor_value_info("feats", TensorProto.FLOAT, ["T", model.feat_dim])]
-    outputs = [helper.make_tensor_value_info("loglikes", TensorProto.FLOAT, ["T", model.num_senones])]
+    logits_TS, facts = _FAMILIES[type(model)](model, graph)
+    log_prior = graph.constant("log_prior", log_prior_S.astype(np.float32))
+    graph.op("Sub", graph.op("LogSoftmax", logits_TS, axis=1), log_prior, output="loglikes")
+    graph.output("loglikes", ["T", model.num_senones])
     proto = helper.make_model(
-        helper.make_graph(graph.nodes, "speech3", inputs, outputs, list(graph.constants.values())),
-        opset_imports=[helper.make_opsetid("", _OPSET)], producer_name="speech3", ir_version=_IR_VERSION,
-    )  # fmt: skip
+        graph.proto(), opset_imports=[helper.make_opsetid("", _OPSET)], producer_name="speech3", ir_version=_IR_VERSION
+    )
     facts = {
         "format": FORMAT, "feat_dim": model.feat_dim, "num_senones": model.num_senones,
-        "left_context": model.left_context, "right_context": model.right_context, "chunk_frames": _CHUNK_FRAMES,
+        "left_context": model.left_context, "right_context": model.right_context, **facts,
     }  # fmt: skip
     helper.set_model_props(proto, {"speech3": json.dumps({**about, **facts})})
     checker.check_model(proto, full_check=True)
     return proto
 
 
-def _dnn(model: Any, graph: Graph) -> str:
+def _dnn(model: Any, graph: Graph) -> tuple[str, dict[str, Any]]:
     flat_TD = graph.op("Flatten", spliced(graph, edged(model, graph), model.window), axis=1)
     hidden_TD = hidden(model.layers, graph, flat_TD, "layers")
-    return product(graph, hidden_TD, "output", model.output.weight, model.output.bias)
+    return product(graph, hidden_TD, "output", model.output.weight, model.output.bias), _WINDOWS
 
 
-def _cnn(model: Any, graph: Graph) -> str:
+def _cnn(model: Any, graph: Graph) -> tuple[str, dict[str, Any]]:
     """The convolutions go over all frames at once: what windows share is not computed again for each."""
     shape = graph.constant("bins", [1, -1, model.channels, model.bins])
     x_1CBK = graph.op("Transpose", graph.op("Reshape", edged(model, graph), shape), perm=[0, 2, 3, 1])
@@ -82,14 +83,16 @@ def _cnn(model: Any, graph: Graph) -> str:
     x_KBC = graph.op("Squeeze", graph.op("Transpose", x_1CBK, perm=[0, 3, 2, 1]), graph.constant("streams", [0]))
     x_TBWC = graph.op("Transpose", spliced(graph, x_KBC, window), perm=[0, 2, 1, 3])
     hidden_TD = hidden(model.layers, graph, graph.op("Flatten", x_TBWC, axis=1), "layers")
-    return product(graph, hidden_TD, "output", model.output.weight, model.output.bias)
+    return product(graph, hidden_TD, "output", model.output.weight, model.output.bias), _WINDOWS
 
 
 def _convolution(layer: Any, graph: Graph, x_1CBK: str, name: str) -> str:
     weight, bias = (graph.constant(f"{name}.{kind}", getattr(layer.convolution, kind)) for kind in ("weight", "bias"))
     x_1CBK = graph.op("Conv", x_1CBK, weight, bias)
-    if layer.pool > 1:
-        x_1CBK = graph.op("MaxPool", x_1CBK, kernel_shape=[layer.pool, 1], strides=[layer.pool, 1])
+    if layer.convolution.pool > 1:
+        x_1CBK = graph.op(
+            "MaxPool", x_1CBK, kernel_shape=[layer.convolution.pool, 1], strides=[layer.convolution.pool, 1]
+        )
     if isinstance(layer.norm, nn.BatchNorm1d):
         kinds = ("weight", "bias", "running_mean", "running_var")
         values = (graph.constant(f"{name}.norm.{kind}", getattr(layer.norm, kind)) for kind in kinds)
@@ -101,4 +104,8 @@ def _convolution(layer: Any, graph: Graph, x_1CBK: str, name: str) -> str:
     return activation(layer.activation, graph, x_1CBK)
 
 
-_FAMILIES: dict[type[AcousticModel], Callable[[Any, Graph], str]] = {Dnn: _dnn, Cnn: _cnn}
+_FAMILIES: dict[type[AcousticModel], Callable[[Any, Graph], tuple[str, dict[str, Any]]]] = {
+    Dnn: _dnn,
+    Cnn: _cnn,
+    Lstm: lstm,
+}

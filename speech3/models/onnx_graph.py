@@ -4,6 +4,7 @@ Axes: T frames, W context window, K frames with their context (T + W - 1), F fea
 O outputs of a product.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,15 +14,38 @@ from speech3.models.base import AcousticModel
 from speech3.models.layers import Hidden
 
 if TYPE_CHECKING:
-    from onnx import NodeProto, TensorProto
+    from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 
 class Graph:
-    """Nodes and constants; a value is known by its name."""
+    """Nodes, constants, inputs and outputs; a value is known by its name."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "speech3") -> None:
+        self.name = name
         self.nodes: list[NodeProto] = []
         self.constants: dict[str, TensorProto] = {}
+        self.inputs: list[ValueInfoProto] = []
+        self.outputs: list[ValueInfoProto] = []
+
+    def input(self, name: str, shape: Sequence[int | str], dtype: type = np.float32) -> str:
+        """A size that is free is a name; inputs of the body of a loop get the body's name before theirs."""
+        self.inputs.append(self._value(name, shape, dtype))
+        return name
+
+    def output(self, name: str, shape: Sequence[int | str]) -> None:
+        """Let a value be an output."""
+        self.outputs.append(self._value(name, shape, np.float32))
+
+    def _value(self, name: str, shape: Sequence[int | str], dtype: type) -> "ValueInfoProto":
+        from onnx import helper
+
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+
+    def proto(self) -> "GraphProto":
+        """The finished graph."""
+        from onnx import helper
+
+        return helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, list(self.constants.values()))
 
     def constant(self, name: str, value: np.ndarray | Tensor | int | list[int]) -> str:
         """A constant, which is not made twice; integers become int64, as shapes and indices are."""
@@ -34,7 +58,7 @@ class Graph:
 
     def op(self, kind: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         """Append a node with one output; returns the output's name."""
-        return self.ops(kind, *inputs, outputs=(output or f"{kind}_{len(self.nodes)}",), **attributes)[0]
+        return self.ops(kind, *inputs, outputs=(output or f"{self.name}.{kind}_{len(self.nodes)}",), **attributes)[0]
 
     def ops(self, kind: str, *inputs: str, outputs: tuple[str, ...], **attributes: Any) -> tuple[str, ...]:
         """Append a node with several outputs."""
@@ -52,12 +76,13 @@ def normalized(model: AcousticModel, graph: Graph, feats: str) -> str:
 
 def edged(model: AcousticModel, graph: Graph) -> str:
     """(T + W - 1, F) of ``feats``, normalised, the first and last frame repeated for the context beyond its ends."""
-    frames = graph.op("Squeeze", graph.op("Shape", "feats", start=0, end=1))
+    feats_TF = graph.input("feats", ["T", model.feat_dim])
+    frames = graph.op("Squeeze", graph.op("Shape", feats_TF, start=0, end=1))
     zero, one = graph.constant("zero", 0), graph.constant("one", 1)
     end = graph.op("Add", frames, graph.constant("right_context", model.right_context))
     indices_K = graph.op("Range", graph.constant("first", -model.left_context), end, one)
     clamped_K = graph.op("Clip", indices_K, zero, graph.op("Sub", frames, one))
-    return normalized(model, graph, graph.op("Gather", "feats", clamped_K, axis=0))
+    return normalized(model, graph, graph.op("Gather", feats_TF, clamped_K, axis=0))
 
 
 def spliced(graph: Graph, x_KD: str, window: int) -> str:

@@ -51,6 +51,10 @@ class OnnxNetwork:
         """
         check_features(feats_TD.shape, self.about["feat_dim"])
         feats_TF = np.ascontiguousarray(feats_TD, np.float32)
+        loglikes_TS = self._recurrent(feats_TF) if self.about["recurrent"] else self._windows(feats_TF)
+        return loglikes_TS if pdfs is None else loglikes_TS[:, pdfs]
+
+    def _windows(self, feats_TF: np.ndarray) -> np.ndarray:
         loglikes_TS = np.empty((len(feats_TF), self.num_senones), np.float32)
         chunk, left, right = (self.about[key] for key in ("chunk_frames", "left_context", "right_context"))
         for start in range(0, len(feats_TF), chunk):
@@ -58,7 +62,26 @@ class OnnxNetwork:
             first = max(0, start - left)
             (found_TS,) = self._session.run(None, {"feats": feats_TF[first : stop + right]})
             loglikes_TS[start:stop] = found_TS[start - first :][: stop - start]
-        return loglikes_TS if pdfs is None else loglikes_TS[:, pdfs]
+        return loglikes_TS
+
+    def _recurrent(self, feats_TF: np.ndarray) -> np.ndarray:
+        """`speech3.models.lstm.Lstm.score` through the graph."""
+        loglikes_TS = np.empty((len(feats_TF), self.num_senones), np.float32)
+        chunk, left, right = (self.about[key] for key in ("chunk_frames", "left_context", "right_context"))
+        delay, beyond = self.about["delay"], self.about["beyond"]
+        steps = len(feats_TF) + delay if len(feats_TF) else 0
+        shapes = {each.name: each.shape for each in self._session.get_inputs()}
+        states = {name: np.zeros(shape, np.float32) for name, shape in shapes.items() if name[0] in "hc"}
+        for start in range(0, steps, chunk):
+            own = min(chunk, steps - start)
+            frames_K = np.arange(start - left, min(start + own + beyond, steps) + right).clip(0, len(feats_TF) - 1)
+            more = {"own": np.array(own)} if "own" in shapes else {}
+            names = ["loglikes", *(f"{name}_after" for name in states)]
+            found_TS, *after = self._session.run(names, {"feats": feats_TF[frames_K], **states, **more})
+            states = dict(zip(states, after, strict=True))
+            first, last = (max(0, step - delay) for step in (start, start + own))  # frames scored by these steps
+            loglikes_TS[first:last] = found_TS[own - (last - first) :]
+        return loglikes_TS
 
 
 def _session(path: Path) -> Any:

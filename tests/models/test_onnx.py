@@ -1,6 +1,7 @@
 """The ONNX graphs against PyTorch, through onnxruntime."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,16 @@ WINDOWS = {
     "cnn to the last frame": {**CNN, "convolutions": [{"maps": 3, "kernel": [2, 5]}], "activation": "sigmoid"},
     "cnn of one channel": {**CNN, "channels": 1, "layers": 0},
 }
+RECURRENT = {
+    "lstm": {"layers": 2, "cells": 8},
+    "no clip": {"layers": 1, "cells": 8, "cell_clip": math.inf},
+    "lstmp": {"layers": 2, "cells": 8, "projection": 3, "peepholes": True, "cell_clip": 0.2, "delay": 3},
+    "peepholes": {"layers": 1, "cells": 5, "peepholes": True, "left_context": 2, "right_context": 1},
+    "fully connected": {"input_layers": [9, 6], "layers": 1, "cells": 5, "output_layers": [4], "delay": 5},
+    "blstm": {"layers": 2, "cells": 5, "bidirectional": True, "cell_clip": 0.3, "lookahead": 2},
+    "tc": {"input_layers": [9], "layers": 2, "cells": 5, "bidirectional": True, "projection": 3, "peepholes": True,
+           "left_context": 2, "right_context": 3, "output_layers": [7], "normalization": "batch", "dropout": 0.3},
+}  # fmt: skip
 
 
 def random_model(keys: dict[str, Any]) -> AcousticModel:
@@ -93,6 +104,32 @@ def test_windows_in_chunks_score_as_at_once(name: str, chunk: int, tmp_path: Pat
     whole, parts = written(model, tmp_path / "x.onnx"), written(model, tmp_path / "y.onnx", chunk_frames=chunk)
     for frames in LENGTHS:
         np.testing.assert_allclose(parts.loglikes(features(frames)), whole.loglikes(features(frames)), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_cells_score_as_in_pytorch(name: str, tmp_path: Path) -> None:
+    model = random_model({"family": "lstm", **RECURRENT[name]})
+    network = written(model, tmp_path / "x.onnx")
+    for frames in LENGTHS:
+        np.testing.assert_allclose(network.loglikes(features(frames)), expected(model, features(frames)), atol=1e-4)
+    assert network.loglikes(features(0)).shape == (0, SENONES)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize("chunk", [1, 2, 7])
+def test_cells_in_chunks_score_as_in_pytorch(
+    name: str, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = random_model({"family": "lstm", **RECURRENT[name]})
+    at_once = written(model, tmp_path / "x.onnx").loglikes(features(40))
+    monkeypatch.setattr("speech3.models.lstm._SCORED_AT_A_TIME", chunk)
+    monkeypatch.setattr("speech3.models.lstm._LOOKAHEAD", 4)
+    network = written(model, tmp_path / "y.onnx")
+    assert network.about["chunk_frames"] == chunk
+    for frames in LENGTHS:
+        np.testing.assert_allclose(network.loglikes(features(frames)), expected(model, features(frames)), atol=1e-4)
+    difference = np.abs(network.loglikes(features(40)) - at_once).max()
+    assert difference > 1e-3 if RECURRENT[name].get("bidirectional") else difference < 1e-5
 
 
 def test_the_graph_alone_is_enough_for_others(tmp_path: Path) -> None:
