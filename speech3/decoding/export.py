@@ -83,8 +83,13 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
     if out.suffix != ".onnx":
         raise Speech3Error(f"{out}: the name must end in .onnx")
     recognizer = load_recognizer(model)
+    if isinstance(recognizer.scorer, OnnxNetwork):
+        raise Speech3Error(f"{model}: exported already; give the model directory that it was exported from")
     if not isinstance(recognizer.scorer, NetworkScorer):
-        raise Speech3Error(f"{model}: not a network of speech3 train, which alone is exported")
+        raise Speech3Error(f"{model}: GMMs; only networks are exported, such as dnn beside it")
+    rest = decode_directory(out)
+    if rest.exists() and not (rest / "hmm.json").exists():
+        raise Speech3Error(f"{rest}: in the way, and not of an earlier export; move it, or choose another name")
     network = recognizer.scorer.network
     proto = to_onnx(network, recognizer.scorer.log_prior_P, _about(recognizer, int8))
     feats_TF = random_features(network, round(_CHECKED_S * 1000 / recognizer.features.frame_shift))
@@ -102,7 +107,7 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
             proto = _quantized(proto, temporary)
             forms.append(_form("int8", temporary, OnnxNetwork(temporary), feats_TF, written))
         out.unlink(missing_ok=True)  # written last: its presence says that both belong together
-        graph, tuned = _write_rest(recognizer, decode_directory(out))
+        graph, tuned = _write_rest(recognizer, rest)
     kinds = list(_products(proto.graph))
     return Export(out, tuple(forms), sum(kind == _INT8_PRODUCT for kind in kinds), len(kinds), graph, tuned)
 

@@ -10,16 +10,14 @@ import pytest
 import soundfile
 import torch
 import toys
-import yaml
+from whistles import FEATURES, HMM, RATE_HZ, SAID, SETTINGS, save_network, whistled
 
-from speech3.config import DecodeConfig, DnnConfig, FeatureConfig
+from speech3.config import DecodeConfig
 from speech3.decoding.apply import features_of_file, tell, transcribe
 from speech3.decoding.graph import build_graph
 from speech3.decoding.output import word_times, write_decoding
 from speech3.decoding.recognizer import (
-    DecodeSettings,
     NetworkScorer,
-    Recognizer,
     load_recognizer,
     load_settings,
     tune_recognizer,
@@ -27,89 +25,10 @@ from speech3.decoding.recognizer import (
 from speech3.decoding.search import Decoding, Hypothesis
 from speech3.errors import Speech3Error
 from speech3.features.extract import features_of
-from speech3.hmm.gmm import Gmm
 from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.times import read_ctm
-from speech3.io.atomic import write_text
-from speech3.io.checkpoint import load_tensors, save_tensors
-from speech3.models.registry import build, network_tensors
+from speech3.io.checkpoint import load_tensors
 from speech3.training.package import complete
-
-RATE_HZ = 8000
-FEATURES = FeatureConfig(kind="fbank", num_mel_bins=8, sample_frequency=RATE_HZ, cmvn="utterance")
-PHONE_HZ = {"a": 500.0, "b": 1800.0}  # a language of two whistles
-PRONUNCIATIONS = {"A": ("a",), "AB": ("a", "b"), "BB": ("b", "b")}
-HMM = toys.toy_hmm(Lexicon(tuple(Pronunciation(*entry) for entry in PRONUNCIATIONS.items())))
-SETTINGS = DecodeSettings(acoustic_scale=0.1, word_penalty=0.0, beam=30.0, max_active=1000)
-
-
-def whistled(*segments: tuple[str, float]) -> np.ndarray:
-    """Sound of (phone or "SIL", seconds), float32 (samples,)."""
-    rng = np.random.default_rng(0)
-    parts = []
-    for phone, seconds in segments:
-        time_s = np.arange(round(seconds * RATE_HZ)) / RATE_HZ
-        tone = 0.3 * np.sin(2 * np.pi * PHONE_HZ[phone] * time_s) if phone in PHONE_HZ else 0.0 * time_s
-        parts.append(tone + 0.003 * rng.standard_normal(len(time_s)))
-    return np.concatenate(parts).astype(np.float32)
-
-
-SAID = {
-    "ab": (("AB",), (("SIL", 0.3), ("a", 0.2), ("b", 0.2), ("SIL", 0.3))),
-    "a-bb": (("A", "BB"), (("SIL", 0.25), ("a", 0.3), ("SIL", 0.2), ("b", 0.3), ("SIL", 0.3))),
-}
-
-
-def features(wave_S: np.ndarray, directory: Path) -> np.ndarray:
-    soundfile.write(directory / "x.wav", wave_S, RATE_HZ)
-    recognizer = Recognizer(directory, HMM, FEATURES, Gmm(*(np.zeros(1) for _ in range(4))))
-    return features_of_file(recognizer, directory / "x.wav")
-
-
-@pytest.fixture(scope="module")
-def gmm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One Gaussian a phone (its three states alike), placed on the sounds above."""
-    directory = tmp_path_factory.mktemp("gmm")
-    lexicon = HMM.lexicon
-    _, segments = SAID["a-bb"]
-    feats_TF = features(whistled(*segments), directory)
-    edges = np.cumsum([0, *(seconds for _, seconds in segments)])
-    seconds_T = (np.arange(len(feats_TF)) + 1.25) * 0.01
-    phone_T = np.array([lexicon.phone_ids[segments[np.searchsorted(edges, s) - 1][0]] for s in seconds_T])
-    mean_PF = np.stack([feats_TF[phone_T == p].mean(0) for p in range(1, 4)]).repeat(3, axis=0)
-    gaussians = Gmm(np.arange(HMM.num_pdfs + 1), np.ones(HMM.num_pdfs), mean_PF, np.full_like(mean_PF, 2.0))
-    model = directory / "model"
-    HMM.save(model)
-    gaussians.save(model / "model.safetensors")
-    write_text(model / "features.yaml", yaml.safe_dump(FEATURES.model_dump()))
-    build_graph(HMM, toys.estimate([["A"], ["AB"], ["BB"], ["A", "BB"]], 2), model / "graph", toys.SCALE)
-    SETTINGS.save(model)
-    return model
-
-
-@pytest.fixture
-def model(gmm: Path, tmp_path: Path) -> Path:
-    """A copy that a test may spoil."""
-    return Path(shutil.copytree(gmm, tmp_path / "model"))
-
-
-def save_network(directory: Path, num_senones: int, feat_dim: int = 8) -> tuple[torch.nn.Module, np.ndarray]:
-    """A network with random parameters and priors as training writes it."""
-    config = DnnConfig(layers=1, width=5, left_context=1, right_context=2)
-    network = build(config, feat_dim, num_senones, seed=3).eval()
-    log_prior = np.log(np.random.default_rng(1).dirichlet(np.ones(num_senones))).astype(np.float32)
-    about = {"kind": "nn", "model": config.model_dump(), "feat_dim": feat_dim, "num_senones": num_senones}
-    save_tensors(directory / "model.safetensors", {**network_tensors(network), "log_prior": log_prior}, about)
-    return network, log_prior
-
-
-@pytest.fixture
-def sounds(tmp_path: Path) -> dict[str, Path]:
-    files = {}
-    for name, (_, segments) in SAID.items():
-        files[name] = tmp_path / f"{name}.wav"
-        soundfile.write(files[name], whistled(*segments), RATE_HZ)
-    return files
 
 
 def test_recordings_become_words_with_times(model: Path, sounds: dict[str, Path]) -> None:
