@@ -220,3 +220,21 @@ def test_features_that_contradict_themselves() -> None:
 def test_configs_do_not_change() -> None:
     with pytest.raises(Exception, match="frozen"):
         DecodeConfig().beam = 3.0
+
+
+def test_an_lstm_is_trained_as_recurrent_says(recipe: Path) -> None:
+    lstm = load_preset(TrainingConfig, "training", "lstm")
+    assert load_config(RecipeConfig, recipe).training == load_preset(TrainingConfig, "training", "sgd")
+    assert load_config(RecipeConfig, recipe, ["model=cnn"]).training == load_preset(TrainingConfig, "training", "sgd")
+    for overrides in (["model=lstm"], ["model.family=lstm", "model={family: lstm}"]):
+        assert load_config(RecipeConfig, recipe, overrides).training == lstm
+    changed = load_config(RecipeConfig, recipe, ["training.max_epochs=3", "model=lstm", "training.minibatch=80"])
+    assert changed.training == lstm.model_copy(update={"max_epochs": 3, "minibatch": 80})
+    assert load_config(RecipeConfig, recipe, ["training=asgd", "model=lstm"]).training.world == "shared"
+    own = load_config(RecipeConfig, recipe, ["model=lstm", "recurrent.learning_rate=0.7"])
+    assert own.training == lstm.model_copy(update={"learning_rate": 0.7})
+    recipe.write_text(RECIPE + "recurrent: {minibatch: 77}\n")
+    assert load_config(RecipeConfig, recipe, ["model=blstm", "training.max_epochs=2"]).training == TrainingConfig(
+        minibatch=77, max_epochs=2
+    )
+    assert load_config(RecipeConfig, recipe, ["model=lstm", "recurrent.max_epochs=2"]).training.minibatch == 77

@@ -41,6 +41,7 @@ class RecipeConfig(Config):
     hmm: HmmConfig = HmmConfig()
     model: SerializeAsAny[ModelConfig] = DnnConfig()
     training: TrainingConfig = TrainingConfig()
+    recurrent: str | TrainingConfig = Field("lstm", description="in place of training where the model is an LSTM")
     realign: int = Field(0, ge=0, le=3, description="times that the network aligns anew and a new one is trained on it")
     lm: LmConfig
     decode: DecodeConfig = DecodeConfig()

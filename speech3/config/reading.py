@@ -7,13 +7,14 @@ import yaml
 from pydantic import ValidationError
 
 from speech3.config.base import Config
-from speech3.config.models import ModelConfig
+from speech3.config.models import LstmConfig, ModelConfig
 from speech3.config.training import TrainingConfig
 from speech3.errors import Speech3Error
 
 _ROOT = Path(__file__).resolve().parents[1]
 
 C = TypeVar("C", bound=Config)
+_PRESETS = ("model", "training", "recurrent")  # keys whose value may be a preset's name
 
 
 def shipped(kind: Literal["conf", "recipes", "data"]) -> Path:
@@ -82,23 +83,44 @@ def load_preset(cls: type[C], kind: str, name: str) -> C:
 def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = None) -> C:
     """Read a config file and apply ``key.sub=value`` overrides.
 
-    A string under ``model`` or ``training`` is the name of a preset in ``conf/models`` or ``conf/training``; an
-    override below it (``model.width=64``) changes that preset's value.
+    A string under ``model``, ``training`` or ``recurrent`` is the name of a preset in ``conf/models`` or
+    ``conf/training``; an override below it (``model.width=64``) changes that preset's value. Where a config has
+    ``recurrent``, and its model is, that stands in the place of its ``training``, before overrides of ``training``.
     """
     values = read_yaml(path)
-    for override in overrides or []:
-        key, separator, text = override.partition("=")
-        if not separator or not key:
-            raise Speech3Error(f"{override}: an override has the form key=value, as in training.max_epochs=5")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise Speech3Error(f"{override}: not valid YAML: {error}") from error
-        _set(values, key.split("."), value, override)
-    for key in ("model", "training"):
+    if "recurrent" in cls.model_fields:
+        values.setdefault("recurrent", cls.model_fields["recurrent"].default)
+    changes = [(override, *_split(override)) for override in overrides or []]
+    for override, keys, value in changes:
+        if keys[0] != "training":
+            _set(values, keys, value, override)
+    if "recurrent" in cls.model_fields:
+        _choose(values)
+    for override, keys, value in changes:
+        if keys[0] == "training":
+            _set(values, keys, value, override)
+    for key in _PRESETS:
         if isinstance(values.get(key), str):
             values[key] = _expand(key, values[key])
     return parse(cls, values, f"{path} with {' '.join(overrides)}" if overrides else path)
+
+
+def _split(override: str) -> tuple[list[str], Any]:
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise Speech3Error(f"{override}: an override has the form key=value, as in training.max_epochs=5")
+    try:
+        return key.split("."), yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise Speech3Error(f"{override}: not valid YAML: {error}") from error
+
+
+def _choose(values: dict[str, Any]) -> None:
+    model = values.get("model")
+    if isinstance(model, str):
+        model = _expand("model", model)
+    if isinstance(model, dict) and issubclass(ModelConfig.of_family(model), LstmConfig):
+        values["training"] = values["recurrent"]
 
 
 def _expand(key: str, name: str) -> dict[str, Any]:
@@ -110,7 +132,7 @@ def _expand(key: str, name: str) -> dict[str, Any]:
 def _set(values: dict[str, Any], keys: list[str], value: Any, override: str) -> None:
     here = values
     for index, key in enumerate(keys[:-1]):
-        if isinstance(here.get(key), str) and index == 0 and key in ("model", "training"):
+        if isinstance(here.get(key), str) and index == 0 and key in _PRESETS:
             here[key] = _expand(key, here[key])
         here = here.setdefault(key, {})
         if not isinstance(here, dict):
