@@ -35,4 +35,8 @@ def command(
         )  # fmt: skip
     if int8:
         print(f"{done.int8_products} of {done.products} products with weights in int8")
-    print(f"{done.path}")
+    print(f"{done.path}, {done.rest}")
+    if not done.graph:
+        print(f"{model} has no decoding graph: the file scores and aligns, but does not decode")
+    elif not done.tuned:
+        print(f"{model} was not tuned: before it decodes, speech3 tune {done.path} DIR")
