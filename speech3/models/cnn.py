@@ -17,7 +17,7 @@ from speech3.models.dropout import Dropout
 from speech3.models.layers import Hidden, WindowModel, gain_of, glorot, norm
 from speech3.models.linear import Linear, multiply
 
-_IN_CACHE = 400_000  # values of the patches of a part: 1.6 MB; measured best of 0.8 to 6 with 1 MB of cache a core
+_IN_CACHE = 400_000  # values of the patches of a part: 1.6 MB; the best of 0.8 to 24 with 1 MB of cache a core
 
 
 class Cnn(WindowModel):
@@ -87,7 +87,7 @@ class Convolution(nn.Conv2d):
     """`nn.Conv2d` without padding and, in frequency, `nn.MaxPool2d`, for tensors whose channels are the last axis.
 
     On the CPU both are of this module's own: a step of the preset ``cnn`` takes half the time of PyTorch's layers
-    (tests/benchmarks/cnn.py), whose convolutions run at a quarter of the speed of `speech3.models.linear`.
+    (tests/benchmarks/cnn.py), whose convolutions run at a quarter to a half of the speed of `speech3.models.linear`.
     """
 
     def __init__(self, channels: int, maps: int, kernel: tuple[int, int], pool: int = 1) -> None:
@@ -97,11 +97,20 @@ class Convolution(nn.Conv2d):
     def forward(self, x_BKWC: Tensor) -> Tensor:
         """(B, K, W, in_channels) to (B, (K - kernel + 1) // pool, W - kernel + 1, out_channels)."""
         if x_BKWC.device.type != "cpu":
-            y_BCKW = super().forward(x_BKWC.permute(0, 3, 1, 2))
-            return nn.functional.max_pool2d(y_BCKW, (self.pool, 1)).permute(0, 2, 3, 1)
+            return self.stock(x_BKWC)
         weight_CP = self.weight.permute(0, 2, 3, 1).flatten(1)
-        pooled_BKWC: Tensor = _Convolve.apply(x_BKWC, weight_CP, self.bias, self.kernel_size, self.pool)
-        return pooled_BKWC
+        windows = max(1, _IN_CACHE // (self.places(x_BKWC) * weight_CP.shape[1]))
+        y_BKWC: Tensor = _Convolve.apply(x_BKWC, weight_CP, self.bias, self.kernel_size, self.pool, windows)
+        return y_BKWC
+
+    def stock(self, x_BKWC: Tensor) -> Tensor:
+        """The same of PyTorch's own functions."""
+        y_BCKW = super().forward(x_BKWC.permute(0, 3, 1, 2))
+        return nn.functional.max_pool2d(y_BCKW, (self.pool, 1)).permute(0, 2, 3, 1)
+
+    def places(self, x_BKWC: Tensor) -> int:
+        """How often the kernel is applied to a window."""
+        return (x_BKWC.shape[1] - self.kernel_size[0] + 1) * (x_BKWC.shape[2] - self.kernel_size[1] + 1)
 
 
 class _Convolve(torch.autograd.Function):
@@ -112,12 +121,11 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_BKWC: Tensor, weight_CP: Tensor, bias_C: Tensor, kernel: tuple[int, int], pool: int
+        ctx: Any, x_BKWC: Tensor, weight_CP: Tensor, bias_C: Tensor, kernel: tuple[int, int], pool: int, windows: int
     ) -> Tensor:
-        places = (x_BKWC.shape[1] - kernel[0] + 1) * (x_BKWC.shape[2] - kernel[1] + 1)
-        ctx.kernel, ctx.pool, ctx.windows = kernel, pool, max(1, _IN_CACHE // (places * weight_CP.shape[1]))
+        ctx.kernel, ctx.pool, ctx.windows = kernel, pool, windows
         parts, winners = [], []
-        for x in x_BKWC.split(ctx.windows):
+        for x in x_BKWC.split(windows):
             patches = _patches(x, kernel)
             y = multiply(patches.flatten(0, 2), weight_CP, bias_C).view(*patches.shape[:3], -1)
             if pool > 1:
@@ -130,10 +138,11 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_BKWC: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, grad_BKWC: Tensor) -> tuple[Tensor | None, ...]:
         x_BKWC, weight_CP, *winners = ctx.saved_tensors
         maps, stride = len(weight_CP), [ctx.pool, 1]
-        grad_x, grad_weight_CP = torch.zeros_like(x_BKWC), torch.zeros_like(weight_CP)
+        grad_x_BKWC = torch.zeros_like(x_BKWC) if ctx.needs_input_grad[0] else None
+        grad_weight_CP = torch.zeros_like(weight_CP)
         for part, (x, g) in enumerate(zip(x_BKWC.split(ctx.windows), grad_BKWC.split(ctx.windows), strict=True)):
             patches = _patches(x, ctx.kernel)
             if winners:
@@ -143,11 +152,11 @@ class _Convolve(torch.autograd.Function):
                 ).permute(0, 2, 3, 1)
             g = g.reshape(-1, maps)
             grad_weight_CP += multiply(g.t(), patches.flatten(0, 2).t())
-            if ctx.needs_input_grad[0]:
+            if grad_x_BKWC is not None:
                 grad_patches = multiply(g, weight_CP.t()).view(patches.shape)
-                _add_patches(grad_x[part * ctx.windows :][: len(x)], grad_patches, ctx.kernel)
+                _add_patches(grad_x_BKWC[part * ctx.windows :][: len(x)], grad_patches, ctx.kernel)
         grad_bias_C = grad_BKWC.new_ones(grad_BKWC.numel() // maps) @ grad_BKWC.reshape(-1, maps)
-        return (grad_x if ctx.needs_input_grad[0] else None), grad_weight_CP, grad_bias_C, None, None
+        return grad_x_BKWC, grad_weight_CP, grad_bias_C, None, None, None
 
 
 def _patches(x_BKWC: Tensor, kernel: tuple[int, int]) -> Tensor:

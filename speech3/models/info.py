@@ -20,6 +20,7 @@ from speech3.errors import Speech3Error
 from speech3.hmm.gmm import Gmm, load_gmm
 from speech3.io.checkpoint import read_about
 from speech3.models.base import AcousticModel, logits
+from speech3.models.cnn import Convolution
 from speech3.models.registry import load_network
 
 _PROBE_FRAMES = 16
@@ -134,9 +135,11 @@ def layers_of(model: AcousticModel) -> tuple[Layer, ...]:
     names = {module: name for name, module in model.named_modules()}
     steps = _PROBE_FRAMES + getattr(model, "delay", 0)
 
-    def note(module: nn.Module, _: Any, output: Any) -> None:
+    def note(module: nn.Module, inputs: Any, output: Any) -> None:
         output = output[0] if isinstance(output, tuple) else output  # cells also give their state
         places = output.numel() // output.shape[-1] // steps
+        if isinstance(module, Convolution):  # which gives the largest of several places
+            places = module.places(*inputs)
         shapes = {name: tuple(each.shape) for name, each in module.named_parameters(recurse=False)}
         weights = sum(math.prod(shape) for shape in shapes.values() if len(shape) > 1)  # others are biases and gains
         found.append(Layer(
