@@ -31,13 +31,19 @@ def features_for(recognizer: Recognizer, data: DataDir, jobs: int, out: Path) ->
     Raises
     ------
     Speech3Error
-        More than 5 % of the utterances are bad.
+        More than 5 % of the utterances are bad; given features are not such as the model was trained on.
     """
     config = recognizer.features.model_copy(update={"resample": True})
     if data.recordings and config.kind != "given":
         _warn_of_rate(recognizer, next(iter(data.recordings.values())), data.path)
     report = extract(data, out / "feats", config, jobs)
-    return ArkReader(out / "feats" / "feats.scp"), report.skipped
+    feats = ArkReader(out / "feats" / "feats.scp")
+    if config.kind == "given":
+        try:
+            recognizer.scorer.loglikes(next(iter(feats.values()))[:1])
+        except Speech3Error as error:
+            raise Speech3Error(f"{data.path / 'feats.scp'}: {error}") from error
+    return feats, report.skipped
 
 
 def _warn_of_rate(recognizer: Recognizer, recording: str | Path, directory: Path | None) -> None:

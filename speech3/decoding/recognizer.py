@@ -28,6 +28,7 @@ from speech3.decoding.graph import Graph, load_graph
 from speech3.decoding.search import Decoding, decode
 from speech3.decoding.tune import ErrorRate, Tuning, tune
 from speech3.errors import Speech3Error, check_bad
+from speech3.features.compute import static_dim
 from speech3.hmm import align as aligning
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.gmm import load_gmm
@@ -194,11 +195,12 @@ def load_recognizer(model: Path | str) -> Recognizer:
     about = read_about(directory / "model.safetensors")
     scorer: Scorer
     if about.get("kind") == "gmm":
-        scorer = load_gmm(directory / "model.safetensors")
-        outputs = scorer.num_pdfs
+        scorer = gmm = load_gmm(directory / "model.safetensors")
+        outputs, feat_dim = gmm.num_pdfs, gmm.mean.shape[1]
     else:
         network, log_prior_P, _ = load_network(directory)
-        scorer, outputs = NetworkScorer(network, log_prior_P), len(log_prior_P)
+        scorer, outputs, feat_dim = NetworkScorer(network, log_prior_P), len(log_prior_P), network.feat_dim
+    _check_features(directory, features, feat_dim)
     _check_outputs(directory / "model.safetensors", outputs, known)
     return Recognizer(directory, known, features, scorer)
 
@@ -218,6 +220,15 @@ def _load_exported(path: Path) -> Recognizer:
     known = load_outputs(directory)
     _check_outputs(path, scorer.num_senones, known)
     return Recognizer(directory, known, parse(FeatureConfig, scorer.about["features"], path), scorer)
+
+
+def _check_features(directory: Path, features: FeatureConfig, feat_dim: int) -> None:
+    dim = static_dim(features) * (features.deltas + 1)
+    if features.kind != "given" and dim != feat_dim:
+        raise Speech3Error(
+            f"{directory / 'features.yaml'}: {dim} values a frame, but {directory / 'model.safetensors'} was trained on"
+            f" {feat_dim}; put back the features.yaml that the model came with"
+        )
 
 
 def _check_outputs(path: Path, outputs: int, known: Hmm | PdfsOnly) -> None:

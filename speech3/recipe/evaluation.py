@@ -32,7 +32,10 @@ from speech3.scoring.figures import AlignedUtterance
 from speech3.scoring.report import Report, System, Volume, write_report
 from speech3.scoring.text import character_error_rate, read_text
 from speech3.scoring.wer import Metric, Score, score
-from speech3.training.card import Tested, write_card
+from speech3.training.card import Scored, write_card
+
+# Tensors of a model that are counted, not trained: where a pdf's Gaussians are, class priors, statistics of inputs.
+_NOT_TRAINED = {"offset", "log_prior", "shift_F", "scale_F", "running_mean", "running_var", "num_batches_tracked"}
 
 
 def decode_system(e: Experiment, system: str) -> None:
@@ -84,12 +87,12 @@ def score_systems(e: Experiment) -> None:
 
 def _write_card(e: Experiment, system: str, result: Score) -> None:
     settings = {name.replace("_", " "): value for name, value in asdict(load_settings(e.model(system))).items()}
-    tested = Tested(
+    scored = Scored(
         f"{e.name} test", len(result.utterances), result.words.length, result.wer, result.wer_ci95, result.cer,
         result.cer_ci95, settings,
     )  # fmt: skip
     try:
-        write_card(e.model(system), [tested])
+        write_card(e.model(system), [scored])
     except Speech3Error as error:
         if system in e.systems:
             raise
@@ -142,7 +145,7 @@ def _system(e: Experiment, system: str) -> System:
     return System(
         name=system,
         score=score_of(e, system),
-        parameters=sum(array.size for name, array in tensors.items() if name not in ("offset", "log_prior")),
+        parameters=sum(array.size for name, array in tensors.items() if name.rpartition(".")[2] not in _NOT_TRAINED),
         training_s=about.get("seconds", seconds_of(e.out, step)),
         decoding_rtf=speed["seconds"] * speed["jobs"] / max(speed["speech_s"], 1e-9),
         tuned={"acoustic scale": settings["acoustic_scale"], "word penalty": settings["word_penalty"]},

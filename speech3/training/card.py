@@ -23,7 +23,7 @@ _EPOCHS = 8  # rows of the table, at most
 
 
 @dataclass(frozen=True)
-class Tested:
+class Scored:
     """Error rates on a test set, as fractions with 95 % intervals, and the settings it was decoded with."""
 
     name: str
@@ -44,10 +44,10 @@ class Subject:
     info: ModelInfo
     outputs: Hmm | PdfsOnly
     features: FeatureConfig | None
-    tested: Sequence[Tested] = ()
+    tested: Sequence[Scored] = ()
 
 
-def write_card(directory: Path, tested: Sequence[Tested] = ()) -> None:
+def write_card(directory: Path, tested: Sequence[Scored] = ()) -> None:
     """Write ``MODEL_CARD.md`` into a model directory that training has finished.
 
     Parameters
@@ -87,6 +87,7 @@ def card(subject: Subject) -> str:
 
 def _opening(subject: Subject) -> str:
     about, outputs = subject.info.trained, subject.outputs
+    article = "An" if subject.info.system.startswith("l") else "A"
     if isinstance(outputs, Hmm):
         lexicon = outputs.lexicon
         words = len({each.word for each in lexicon.pronunciations})
@@ -94,17 +95,19 @@ def _opening(subject: Subject) -> str:
     else:
         meant = "known by number only: they belong to the graph that came with them"
     return (
-        f"A {subject.info.system.upper()} that tells, frame by frame, how well each of {subject.info.senones:,} "
-        f"senones fits what is heard: the acoustic model of a hybrid recogniser, in which hidden Markov models make "
-        f"words of that. The senones are {meant}. Trained by speech3 {about['versions']['speech3']}."
+        f"{article} {subject.info.system.upper()} that tells, frame by frame, how well each of "
+        f"{subject.info.senones:,} senones fits what is heard: the acoustic model of a hybrid recogniser, in which "
+        f"hidden Markov models make words of that. The senones are {meant}. Trained by speech3 "
+        f"{about['versions']['speech3']}."
     )
 
 
 def _results(subject: Subject) -> str:
     about = subject.info.trained
+    when = f"after epoch {about['best_epoch']}, the best" if about["best_epoch"] else "before training, the best"
     accuracy = (
-        f"{per_cent(about['heldout_accuracy'])} of the held-out frames are classified right after epoch "
-        f"{about['best_epoch']}, the best, whose parameters these are"
+        f"{per_cent(about['heldout_accuracy'])} of the held-out frames are classified right {when}, whose parameters "
+        f"these are"
     )
     if about["train_accuracy"] is not None:
         accuracy += f"; {per_cent(about['train_accuracy'])} of the frames trained on, during that epoch"

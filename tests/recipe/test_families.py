@@ -8,6 +8,7 @@ import pytest
 
 from speech3.config import LstmConfig, ModelConfig, load_preset, presets
 from speech3.io.atomic import read_json
+from speech3.models.info import model_info
 from speech3.recipe.experiment import open_experiment, recipes
 
 CNN = ("model=cnn_small", "model.width=32")  # after `tiny`, whose model.width is the DNN's
@@ -41,6 +42,8 @@ def test_a_cnn_beside_the_dnn(speech3, tiny: Sequence[str], mine: Path) -> None:
 
     page = (mine / "report.html").read_text()
     assert all(f">{system}</td>" in page for system in ("mono", "tri", "dnn", "cnn"))
+    for system in ("tri", "dnn", "cnn"):
+        assert f">{model_info(mine / system).parameters:,}</td>" in page, system
     for system, kind in (("dnn", "A DNN"), ("cnn", "A CNN")):
         card = (mine / system / "MODEL_CARD.md").read_text()
         score = read_json(mine / "score" / system / "score.json")
@@ -85,5 +88,6 @@ def test_every_recipe_takes_every_preset(recipe: str, preset: str, tmp_path: Pat
     assert experiment.recipe.model == config
     both_ways = isinstance(config, LstmConfig) and config.bidirectional
     assert experiment.systems == ("mono", "tri", "blstm" if both_ways else config.family)
-    default = open_experiment(recipe, tmp_path / "out", source, [], "")
-    assert experiment.recipe.model_copy(update={"model": default.recipe.model}) == default.recipe
+    default = open_experiment(recipe, tmp_path / "out", source, [], "").recipe
+    training = default.recurrent if isinstance(config, LstmConfig) else default.training
+    assert experiment.recipe == default.model_copy(update={"model": config, "training": training})
