@@ -4,7 +4,7 @@
 
 One thread, float32, forward and backward with the gradients of weights and inputs, clip 50 (`nn.LSTM` has none; no cell
 of these inputs comes near it). Rounds of the rivals in turn; the median of the rounds' ratios. Freed memory stays with
-the process, for all, as in training.
+the process, for all, as in training. The CNN's figure (tests/benchmarks/cnn.py) comes last.
 """
 
 import json
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
+from cnn import cnn_figure
 from torch import Tensor, nn
 
 from speech3.io.malloc import keep_freed_memory
@@ -111,6 +112,7 @@ def main() -> None:
     torch.manual_seed(1)
     keep_freed_memory()
     clipped_figures()
+    cnn_figure()
 
 
 if __name__ == "__main__":
