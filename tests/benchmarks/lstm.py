@@ -4,7 +4,9 @@
 
 One thread, float32, forward and backward with the gradients of weights and inputs, clip 50 (`nn.LSTM` has none; no cell
 of these inputs comes near it). Rounds of the rivals in turn; the median of the rounds' ratios. Freed memory stays with
-the process, for all, as in training. The CNN's figure (tests/benchmarks/cnn.py) comes last.
+the process, for all, as in training; but not where somebody asks for more than 32 MB at once, as `nn.LSTM` does for
+20x64x440x640 and 100x32x40x320: up to a quarter of its time there are the page faults of that. The CNN's figure
+(tests/benchmarks/cnn.py) comes last.
 """
 
 import json
