@@ -29,7 +29,6 @@ from speech3.io.checkpoint import read_about
 from speech3.models import AcousticModel
 from speech3.models.onnx import to_onnx
 from speech3.models.onnx_runtime import OnnxNetwork
-from speech3.training.package import GRAPH
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3  # of a log likelihood, float32 against float32
 _CHECKED_S = 30.0  # of random features
 _KEPT = ("training", "best_epoch", "train_accuracy", "heldout_accuracy", "heldout_loss", "hmm", "seed", "versions")
+_GRAPH, _SETTINGS = "graph/graph.json", "decode.json"
+_BESIDE = ("graph/HCLG.fst", "graph/words.txt", _GRAPH, _SETTINGS)
 _INT8_PRODUCT = "MatMulInteger"
 _PRODUCTS = ("MatMul", "Conv", _INT8_PRODUCT)
 
@@ -61,12 +62,12 @@ class Export:
     forms
         PyTorch's, float, and int8 if that was asked for; the differences of log likelihoods are those of float to
         PyTorch and of int8 to float.
-    int8_products, products
-        How many of the products of the network with weights are computed in int8, and how many there are.
     rest
         OUT.decode.
+    int8_products, products
+        How many of the network's products with weights are computed in int8, and how many there are.
     graph, tuned
-        It has a decoding graph, and settings.
+        OUT.decode has a decoding graph, and settings.
     """
 
     path: Path
@@ -114,9 +115,17 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
             proto = _quantized(proto, temporary)
             forms.append(_form("int8", temporary, OnnxNetwork(temporary), feats_TF, written))
         out.unlink(missing_ok=True)  # written last: its presence says that both belong together
-        graph, tuned = _write_rest(recognizer, rest)
+        beside = _write_rest(recognizer, rest)
     kinds = list(_products(proto.graph))
-    return Export(out, rest, tuple(forms), sum(kind == _INT8_PRODUCT for kind in kinds), len(kinds), graph, tuned)
+    return Export(
+        out,
+        rest,
+        tuple(forms),
+        kinds.count(_INT8_PRODUCT),
+        len(kinds),
+        graph=_GRAPH in beside,
+        tuned=_SETTINGS in beside,
+    )
 
 
 def random_features(network: AcousticModel, frames: int) -> np.ndarray:
@@ -175,22 +184,13 @@ def _products(graph: "GraphProto") -> Iterator[str]:
                 yield from _products(attribute.g)
 
 
-def _write_rest(recognizer: Recognizer, directory: Path) -> tuple[bool, bool]:
-    """What decoding needs beside the network; whether there is a graph, and settings."""
+def _write_rest(recognizer: Recognizer, directory: Path) -> list[str]:
+    """Write what decoding needs beside the network; returns which of `_BESIDE` there was."""
     if directory.exists():
-        if not (directory / "hmm.json").exists():
-            raise Speech3Error(
-                f"{directory}: in the way, and not of an earlier export; move it, or choose another name"
-            )
         shutil.rmtree(directory)
     recognizer.outputs.save(directory)
-    graph, settings = recognizer.directory / "graph", recognizer.directory / "decode.json"
-    copies: list[tuple[Path, Path]] = []
-    if (graph / "graph.json").exists():
-        copies += [(graph / name, directory / "graph" / name) for name in GRAPH]
-    if settings.exists():
-        copies.append((settings, directory / settings.name))
-    for source, target in copies:
-        with atomic_path(target) as temporary:
-            shutil.copyfile(source, temporary)
-    return (graph / "graph.json").exists(), settings.exists()
+    found = [name for name in _BESIDE if (recognizer.directory / name).exists()]
+    for name in found:
+        with atomic_path(directory / name) as temporary:
+            shutil.copyfile(recognizer.directory / name, temporary)
+    return found
