@@ -62,8 +62,8 @@ class ConvolutionalLayer(nn.Module):
     """Convolution, pooling, normalisation, activation, dropout.
 
     Pooling comes first, as in Kaldi's nnet1 (``make_cnn_proto.py``): activations rise with their input, so it is the
-    same before them (though not the same before normalisation), and all that follows has fewer values. Batch normalisation is of each map over minibatch, frequency
-    and time, layer normalisation of the maps at one place.
+    same before them (though not the same before normalisation), and all that follows has fewer values. Batch
+    normalisation is of each map over minibatch, frequency and time, layer normalisation of the maps at one place.
     """
 
     def __init__(

@@ -85,19 +85,19 @@ def test_equals_the_network_of_stock_layers_in_double_precision(activation, norm
             torch.testing.assert_close(a.double(), b, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("in_cache", [1, 100, 400_000])
+@pytest.mark.parametrize("in_cache", [200, 400_000])
 @pytest.mark.parametrize(("kernel", "pool"), [((1, 1), 5), ((3, 2), 1), ((5, 4), 1), ((2, 4), 2), ((4, 1), 2)])
 def test_a_convolution_is_that_of_pytorch(kernel, pool, in_cache, monkeypatch):
-    monkeypatch.setattr(cnn, "_IN_CACHE", in_cache)  # one window at a time, two or so, all
+    monkeypatch.setattr(cnn, "_IN_CACHE", in_cache)  # one to three windows at a time, or all
     torch.manual_seed(1)
     ours = Convolution(3, 4, kernel, pool).double()
     theirs = nn.Sequential(nn.Conv2d(3, 4, kernel), nn.MaxPool2d((pool, 1))).double()
     theirs[0].load_state_dict(ours.state_dict())
-    x = torch.randn(5, 5, 4, 3, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(4, 5, 4, 3, dtype=torch.float64, requires_grad=True)
     torch.testing.assert_close(ours(x).permute(0, 3, 1, 2), theirs(x.permute(0, 3, 1, 2)))
     torch.testing.assert_close(ours.stock(x), ours(x))  # what other devices compute
     leaves = [x, ours.weight, ours.bias]
-    assert torch.autograd.gradcheck(lambda *_: ours(x), leaves)
+    assert torch.autograd.gradcheck(lambda *_: ours(x), leaves, fast_mode=True)
     found = torch.autograd.grad(ours(x).sin().sum(), leaves)
     expected = torch.autograd.grad(theirs(x.permute(0, 3, 1, 2)).sin().sum(), [x, *theirs.parameters()])
     for a, b in zip(found, expected, strict=True):
