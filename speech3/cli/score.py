@@ -29,6 +29,9 @@ def command(
     utt2spk: Annotated[Path | None, typer.Option(help="Speakers; else the utt2spk beside REF, if any.")] = None,
     text_format: Annotated[Format, typer.Option("--format", help="Kaldi text, plain text, or find out.")] = Format.auto,
     details: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the full tables and alignments.")] = None,
+    card: Annotated[
+        Path | None, typer.Option(metavar="MODEL", help="Write HYP's rates into MODEL_CARD.md there.")
+    ] = None,
 ) -> None:
     """Word and character error rates, with 95 % intervals.
 
@@ -43,7 +46,8 @@ def command(
 
     `speech3 score data/test/text tri/hyp.txt --against dnn/hyp.txt`
 
-    All tables (`per_utt`, `per_speaker`, `confusions`, `alignments`): `--details DIR`.
+    All tables (`per_utt`, `per_speaker`, `confusions`, `alignments`): `--details DIR`. Into the card of the model that
+    made HYP, for those who get it: `--card exp/dnn`.
     """
     from speech3.scoring import tables
     from speech3.scoring.text import find_speakers, parse_steps, read_texts
@@ -57,6 +61,10 @@ def command(
     comparison = compare(scores[0], scores[1]) if against else None
     if details:
         tables.write_details(details, scores[0])
+    if card:
+        from speech3.scoring.card import write_scores  # loads PyTorch
+
+        write_scores(card, str(ref.parent), scores[0])
     warnings = [line for path, one in zip(paths[1:], scores, strict=True) for line in tables.warnings(one, str(path))]
     if as_json:
         print("".join(f"warning: {line}\n" for line in warnings), end="", file=sys.stderr)

@@ -1,7 +1,6 @@
 """What the stages `decode`, `score` and `report` do."""
 
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import jiwer
@@ -14,7 +13,7 @@ from speech3.corpus import audio, digits
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.decoding.output import write_decoding
-from speech3.decoding.recognizer import load_recognizer, load_settings, tune_recognizer
+from speech3.decoding.recognizer import load_recognizer, tune_recognizer
 from speech3.decoding.tune import Tuning
 from speech3.errors import Speech3Error
 from speech3.features.compute import static_features
@@ -27,12 +26,12 @@ from speech3.recipe.experiment import GMMS, Experiment
 from speech3.recipe.steps import seconds_of
 from speech3.scoring import tables
 from speech3.scoring.borders import compare_borders
+from speech3.scoring.card import write_scores
 from speech3.scoring.environment import environment
 from speech3.scoring.figures import AlignedUtterance
 from speech3.scoring.report import Report, System, Volume, write_report
 from speech3.scoring.text import character_error_rate, read_text
 from speech3.scoring.wer import Metric, Score, score
-from speech3.training.card import Scored, write_card
 
 # Tensors of a model that are counted, not trained: where a pdf's Gaussians are, class priors, statistics of inputs.
 _NOT_TRAINED = {"offset", "log_prior", "shift_F", "scale_F", "running_mean", "running_var", "num_batches_tracked"}
@@ -86,13 +85,8 @@ def score_systems(e: Experiment) -> None:
 
 
 def _write_card(e: Experiment, system: str, result: Score) -> None:
-    settings = {name.replace("_", " "): value for name, value in asdict(load_settings(e.model(system))).items()}
-    scored = Scored(
-        f"{e.name} test", len(result.utterances), result.words.length, result.wer, result.wer_ci95, result.cer,
-        result.cer_ci95, settings,
-    )  # fmt: skip
     try:
-        write_card(e.model(system), [scored])
+        write_scores(e.model(system), f"{e.name} test", result)
     except Speech3Error as error:
         if system in e.systems:
             raise

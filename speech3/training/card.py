@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from speech3.config import FeatureConfig, TrainingConfig
+from speech3.errors import Speech3Error
 from speech3.frames.packed import PackedFrames
 from speech3.hmm.model import Hmm, PdfsOnly, load_outputs
 from speech3.io.atomic import write_text
@@ -54,10 +55,19 @@ def write_card(directory: Path, tested: Sequence[Scored] = ()) -> None:
     ----------
     tested
         Test sets that were decoded with this very model.
+
+    Raises
+    ------
+    Speech3Error
+        `directory` holds no network, or one of another version of speech3.
     """
-    subject = Subject(
-        directory.name, model_info(directory), load_outputs(directory), features_of_model(directory), tested
-    )
+    info = model_info(directory)
+    if missing := {"info", "history", "versions"} - info.trained.keys():
+        raise Speech3Error(
+            f"{info.path}: does not say its {', '.join(sorted(missing))}, so there is nothing to write a card of; only "
+            f"networks have one"
+        )
+    subject = Subject(directory.resolve().name, info, load_outputs(directory), features_of_model(directory), tested)
     write_text(directory / CARD, card(subject))
 
 
@@ -221,7 +231,12 @@ def _differing(values: Mapping[str, Any], default: Mapping[str, Any]) -> dict[st
 
 
 def _keys(values: Mapping[str, Any]) -> str:
-    return f"```yaml\n{yaml.safe_dump(dict(values), sort_keys=False, default_flow_style=None, width=100)}```"
+    """As they would stand in a config; a line for each of `values`, if it is not too long."""
+    lines = [
+        yaml.safe_dump({key: value}, sort_keys=False, default_flow_style=True, width=110).strip()[1:-1]
+        for key, value in values.items()
+    ]
+    return "\n".join(("```yaml", *lines, "```"))
 
 
 def _pairs(values: Mapping[str, str]) -> str:

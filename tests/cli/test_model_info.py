@@ -1,11 +1,15 @@
 """`speech3 model-info` as a user runs it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from speech3.cli.model_info import command
+from speech3.cli.score import Format
+from speech3.cli.score import command as score_command
+from speech3.errors import Speech3Error
 
 
 def test_it_describes_what_a_recipe_trained(experiment: Path, speech3, capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,3 +38,15 @@ def test_no_model(experiment: Path, speech3) -> None:
     assert process.stderr == (
         f"error: {experiment / 'data'}: no model directory, for it has no model.safetensors; give one, as exp/dnn\n"
     )
+
+
+def test_scores_on_the_card(experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(experiment / "dnn", tmp_path / "dnn")
+    files = experiment / "data" / "test" / "text", experiment / "decode" / "dnn" / "test" / "hyp.txt"
+    options = {"utt2spk": None, "text_format": Format.auto, "details": None, "against": None, "as_json": True}
+    score_command(*files, normalize="lower", card=tmp_path / "dnn", **options)
+    found = json.loads(capsys.readouterr().out)
+    row = f"| {files[0].parent} (text normalised by lower) | 22 | {found['words']} | {100 * found['wer']:.2f} |"
+    assert row in (tmp_path / "dnn" / "MODEL_CARD.md").read_text()
+    with pytest.raises(Speech3Error, match=r"tri/model\.safetensors: .*only networks have one"):
+        score_command(*files, normalize="", card=experiment / "tri", **options)

@@ -1,0 +1,30 @@
+"""Error rates on a test set become part of the model card."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from speech3.decoding.recognizer import load_settings
+from speech3.scoring.wer import Score
+from speech3.training.card import Scored, write_card
+
+
+def write_scores(model: Path, name: str, result: Score) -> None:
+    """Write the card of a model directory anew, with what the model reached on a test set; no other set stays.
+
+    Parameters
+    ----------
+    name
+        Of the test set, for people.
+
+    Raises
+    ------
+    Speech3Error
+        `model` is no directory of a network that this version of speech3 reads.
+    """
+    tuned = (model / "decode.json").exists()
+    settings = asdict(load_settings(model)) if tuned else {}
+    steps = f" (text normalised by {', '.join(result.normalize)})" if result.normalize else ""
+    write_card(model, [Scored(
+        f"{name}{steps}", len(result.utterances), result.words.length, result.wer, result.wer_ci95, result.cer,
+        result.cer_ci95, {key.replace("_", " "): value for key, value in settings.items()},
+    )])  # fmt: skip
