@@ -31,11 +31,11 @@ rows=(
     "cnn_kaldi model=cnn_kaldi $windows"
     "lstmp model=lstmp $chunks"
     "lstm model=lstm $chunks"
-    "blstm model=blstm $chunks training.sequence=40"
+    "blstm model=blstm $chunks"
 )
 [ "$large" = no ] || rows+=(
     "cnn model=cnn $windows"
-    "tc_dnn_blstm_dnn model=tc_dnn_blstm_dnn $chunks training.sequence=40"
+    "tc_dnn_blstm_dnn model=tc_dnn_blstm_dnn $chunks"
 )
 train() { # a row: its name and keys
     local name keys
@@ -59,7 +59,7 @@ simulated=(
     "dnn 0.8,1.6 model=dnn_small model.normalization=batch"
     "cnn 0.8,1.6 model=cnn_small"
     "lstm 2,4 model=lstm_small training.minibatch=640 training.gradient_clip=1"
-    "blstm 2,4 model=blstm model.layers=1 model.cells=128 training.minibatch=640 training.gradient_clip=1 training.sequence=40"
+    "blstm 2,4 model=blstm model.layers=1 model.cells=128 training.minibatch=640 training.gradient_clip=1"
 )
 for row in "${simulated[@]}"; do
     read -r -a keys <<<"$row"

@@ -85,8 +85,10 @@ class TrainingConfig(Config):
     device: str = "cpu"
     threads: int = Field(1, ge=1, description="of a worker; on a busy machine two wait for each other and lose")
     minibatch: int = Field(256, ge=1, description="frames")
-    sequence: int = Field(
-        20, ge=0, description="recurrent models: frames of a chunk, the rest of a minibatch is streams; 0: utterances"
+    sequence: int | None = Field(
+        None,
+        ge=0,
+        description="frames of a chunk of a recurrent model; none: 20, or twice its lookahead; 0: utterances",
     )
     learning_rate: float = Field(0.1, gt=0, description="per minibatch mean gradient")
     momentum: float = Field(0.0, ge=0, lt=1, description="of plain SGD, so also of the warm start, and of ddp")

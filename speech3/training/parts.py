@@ -19,6 +19,8 @@ from speech3.models import build
 from speech3.models.linear import use
 from speech3.models.loss import cross_entropy
 
+_SEQUENCE = 20  # frames of a chunk, unless the config says
+
 
 @dataclass(frozen=True)
 class BuildParts:
@@ -65,14 +67,15 @@ def minibatches(
             frames, left=model.left_context, right=model.right_context, seed=config.seed, device=device,
             minibatch=training.minibatch, warp=warp, chunk_frames=training.chunk_frames,
         )  # fmt: skip
-    if 0 < training.sequence <= model.delay:
+    sequence = max(_SEQUENCE, 2 * model.lookahead) if training.sequence is None else training.sequence
+    if 0 < sequence <= model.delay:
         raise Speech3Error(
-            f"training.sequence={training.sequence}: a chunk must be longer than model.delay={model.delay}, or its "
+            f"training.sequence={sequence}: a chunk must be longer than model.delay={model.delay}, or its "
             f"first output comes after its end; make it longer ({4 * model.delay}, say), or the delay shorter"
         )
     lengths_U = np.diff(frames.offsets_U1) + model.delay
-    chunk = training.sequence or int(lengths_U.max())
-    mean = training.sequence or float(lengths_U.mean())
+    chunk = sequence or int(lengths_U.max())
+    mean = sequence or float(lengths_U.mean())
     return Sequences(
         frames, left=model.left_context, right=model.right_context, chunk=chunk, delay=model.delay,
         lookahead=model.lookahead, streams=max(1, round(training.minibatch / mean)), seed=config.seed, device=device,

@@ -13,6 +13,7 @@ from speech3.models import load_network, logits
 from speech3.models.lstm import Carried
 from speech3.training import run as run_module
 from speech3.training import train
+from speech3.training.parts import minibatches
 
 DIM, SENONES, FRAMES = 5, 4, 1600
 
@@ -156,3 +157,14 @@ def test_a_gradient_is_cut_down_to_its_length():
     for one, other in zip(g, before, strict=True):
         torch.testing.assert_close(one, other / 4)
     limit([torch.zeros(2)], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "lookahead", "chunk", "streams"),
+    [(None, 0, 20, 32), (None, 5, 20, 32), (None, 15, 30, 21), (10, 15, 10, 64), (0, 0, 40, 16)],
+)
+def test_chunks_are_as_long_as_said_and_the_rest_is_streams(corpus, sequence, lookahead, chunk, streams):
+    model = {"bidirectional": bool(lookahead), "lookahead": lookahead}
+    config = _config(corpus, model, sequence=sequence, minibatch=640)
+    source = minibatches(config, open_packed(corpus / "frames" / "train.frames"), torch.device("cpu"))
+    assert (source.chunk, source.streams, source.lookahead) == (chunk, streams, lookahead)
