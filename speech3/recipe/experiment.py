@@ -75,13 +75,14 @@ class Experiment:
 
     @property
     def earlier(self) -> tuple[str, ...]:
-        """Networks of other kinds that earlier runs left here, as long as nothing that they are made of changed."""
-        decoded = sorted(path.name.split(".")[1] for path in (self.out / ".done").glob("decode.*.json"))
-        return tuple(
+        """Networks of other kinds that earlier runs left here, oldest first, if nothing they are made of changed."""
+        decoded = [path.name.split(".")[1] for path in (self.out / ".done").glob("decode.*.json")]
+        found = [
             name for name in decoded
             if name not in self.systems and up_to_date(self.out, f"decode/{name}")
             and (self.model(name) / "decode.json").exists()
-        )  # fmt: skip
+        ]  # fmt: skip
+        return tuple(sorted(found, key=lambda name: ended_ns(self.out, f"decode/{name}") or 0))
 
     @property
     def shown(self) -> tuple[str, ...]:
