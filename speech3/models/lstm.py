@@ -112,10 +112,10 @@ class Lstm(AcousticModel):
 
     def forward(self, inputs: SequenceInputs) -> Tensor:
         """A minibatch of chunks to the logits (N, S) of its steps with targets; its state is kept for the next."""
-        x_TBD = self._spliced(inputs.feats_TBWF)
+        x_TBD = self._spliced(inputs.feats_TBWF, inputs.lengths_B)
         before = self.carried.take(inputs.place) or [layer.ahead.nothing(x_TBD) for layer in self._cells()]
-        keeps_B1 = ~inputs.begins_B[:, None]
-        states = [(h_BR * keeps_B1, c_BC * keeps_B1) for h_BR, c_BC in before]
+        begins_B1 = inputs.begins_B[:, None]
+        states = [(h_BR.masked_fill(begins_B1, 0.0), c_BC.masked_fill(begins_B1, 0.0)) for h_BR, c_BC in before]
         x_TBD, states = self._run(x_TBD, states, inputs.own, inputs.lengths_B)
         self.carried.keep(inputs.place, states)
         x_ND = x_TBD[: inputs.own].flatten(0, 1).index_select(0, inputs.scored_N)
@@ -134,7 +134,7 @@ class Lstm(AcousticModel):
         feats_TWF
             Windows around the frames of T steps; those from `own` on only look ahead.
         """
-        x_T1D = self._spliced(feats_TWF[:, None])
+        x_T1D = self._spliced(feats_TWF[:, None], None)
         x_T1D, states = self._run(x_T1D, states, own, None)
         return self.output(self.after(x_T1D[:own, 0])), states
 
@@ -146,7 +146,7 @@ class Lstm(AcousticModel):
     def score(self, feats_TF: Tensor) -> Tensor:
         """See `AcousticModel.score`; in long utterances backward layers begin anew at times."""
         frames, states = len(feats_TF), self.states()
-        steps = frames + self.delay
+        steps = frames + self.delay if frames else 0
         at_a_time, beyond = self.scored_at_a_time
         first, last = (torch.tensor([frame], device=feats_TF.device) for frame in (0, frames - 1))
         logits_TS = feats_TF.new_empty((frames, self.num_senones), dtype=torch.float32)
@@ -159,9 +159,14 @@ class Lstm(AcousticModel):
             logits_TS[begin:end] = scored_TS[own - (end - begin) :]
         return logits_TS
 
-    def _spliced(self, feats_TBWF: Tensor) -> Tensor:
+    def _spliced(self, feats_TBWF: Tensor, lengths_B: Tensor | None) -> Tensor:
         x_TBI = self.normalize(feats_TBWF).flatten(2)
-        return self.before(x_TBI.flatten(0, 1)).view(*x_TBI.shape[:2], -1)
+        if lengths_B is None or not len(self.before.hidden):
+            return self.before(x_TBI.flatten(0, 1)).view(*x_TBI.shape[:2], -1)
+        # Steps beyond a chunk's length are no data: they would move the statistics of batch normalisation.
+        counts_TB = torch.arange(len(x_TBI), device=x_TBI.device)[:, None] < lengths_B
+        x_ND = self.before(x_TBI[counts_TB])
+        return x_ND.new_zeros(*counts_TB.shape, x_ND.shape[1]).index_put((counts_TB,), x_ND)
 
     def _run(
         self, x_TBD: Tensor, states: Sequence[State], own: int, lengths_B: Tensor | None
@@ -197,10 +202,17 @@ class Carried:
         return self.kept.pop((epoch, number - 1), None)
 
     def keep(self, place: tuple[int, int], states: list[State]) -> None:
-        """No gradient goes back into them: truncated backpropagation through time (Williams and Peng 1990)."""
-        self.kept[place] = [(h_BR.detach(), c_BC.detach()) for h_BR, c_BC in states]
+        """No gradient goes back into them: truncated backpropagation through time (Williams and Peng 1990).
+
+        What is not finite is not carried on: where a minibatch is refused for it, those after it are not to be.
+        """
+        self.kept[place] = [(_finite(h_BR.detach()), _finite(c_BC.detach())) for h_BR, c_BC in states]
         while len(self.kept) > self.most:
             self.kept.popitem(last=False)
+
+
+def _finite(state: Tensor) -> Tensor:
+    return state.nan_to_num(0.0, 0.0, 0.0)
 
 
 def _parameter(outputs: int, inputs: int, generator: torch.Generator, scale: float = 1.0) -> nn.Parameter:

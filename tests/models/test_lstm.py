@@ -113,6 +113,39 @@ def test_states_are_reset_where_an_utterance_begins_and_where_nothing_was_carrie
     torch.testing.assert_close(other_epoch, alone)
 
 
+def test_what_is_not_finite_ends_with_its_minibatch():
+    """Else whoever is refused one minibatch is refused the rest of the row, and a reset does not help."""
+    model, feats_TBF = _model(), torch.randn(5, 2, DIM)
+    fresh = model(_inputs(feats_TBF)).view(5, 2, -1)
+    bad_TBF = feats_TBF.clone()
+    bad_TBF[2, 0] = torch.nan
+    assert not model(_inputs(bad_TBF, place=(1, 0))).isfinite().all()
+    after = model(_inputs(feats_TBF, begins=[False, False], place=(1, 1))).view(5, 2, -1)
+    torch.testing.assert_close(after[:, 0], fresh[:, 0])  # begins anew
+    assert after[:, 1].isfinite().all() and (after[:, 1] - fresh[:, 1]).abs().max() > 1e-3  # goes on
+    model.carried.kept[1, 5] = [(h * torch.nan, c * torch.inf) for h, c in model.states(2)]
+    torch.testing.assert_close(model(_inputs(feats_TBF, place=(1, 6))).view(5, 2, -1), fresh)
+
+
+def test_what_is_beyond_a_chunk_is_in_no_statistics():
+    results = []
+    for beyond in (0.0, 100.0):
+        model = _model(bidirectional=True, input_layers=(5,), normalization="batch").train()
+        torch.manual_seed(3)
+        feats_TBF = torch.randn(6, 3, DIM)
+        feats_TBF[4:, 1], feats_TBF[:, 2] = beyond, beyond  # a chunk of 4 steps, and a stream that has ended
+        logits_NS = model(_inputs(feats_TBF, lengths=[6, 4, 0]))
+        results.append([logits_NS, *torch.autograd.grad(logits_NS.square().sum(), list(model.parameters()))])
+        results[-1] += [model.before.norms[0].running_mean, model.before.norms[0].running_var]
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("keys", [{}, {"delay": 5}, {"bidirectional": True}])
+def test_of_no_frames_there_are_no_scores(keys):
+    assert logits(_model(**keys), torch.zeros(0, DIM)).shape == (0, SENONES)
+
+
 def test_no_gradient_goes_back_beyond_a_chunk():
     model = _model()
     first = torch.randn(5, 2, DIM, requires_grad=True)
