@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 from speech3.config import (
+    CnnConfig,
     Config,
     DecodeConfig,
+    DnnConfig,
     FeatureConfig,
     HmmConfig,
     LmConfig,
+    LstmConfig,
     ModelConfig,
     RecipeConfig,
     TrainConfig,
@@ -113,6 +116,7 @@ def test_unknown_keys_of_presets_name_the_preset(recipe: Path, tmp_path: Path) -
     [
         ({"width": 0}, "width", "greater than or equal to 1"),
         ({"family": "rnn"}, "family", "'dnn'"),
+        ({"family": {"dnn": 1}}, "family", "'dnn'"),
         ({"dropout": "much"}, "dropout", "number"),
         ({"layers": 2.5}, "layers", "integer"),
     ],
@@ -238,3 +242,38 @@ def test_an_lstm_is_trained_as_recurrent_says(recipe: Path) -> None:
         minibatch=77, max_epochs=2
     )
     assert load_config(RecipeConfig, recipe, ["model=lstm", "recurrent.max_epochs=2"]).training.minibatch == 77
+    own = load_config(RecipeConfig, recipe, ["model=lstm", "training.asgd.momentum=0.5"])
+    assert own.training.asgd.momentum == 0.5 and own.recurrent == TrainingConfig(minibatch=77)
+
+
+def test_faults_of_recurrent_are_named_as_those_of_training(recipe: Path) -> None:
+    recipe.write_text(RECIPE + "recurrent: {minibatch: 0}\n")
+    with pytest.raises(Speech3Error, match=r"^\S+: recurrent\.minibatch: Input should be .* \(got 0\)$"):
+        load_config(RecipeConfig, recipe)
+    recipe.write_text(RECIPE + "recurrent: {minibach: 7}\n")
+    with pytest.raises(Speech3Error, match=r"^\S+: unknown key 'recurrent\.minibach'; known here: .*minibatch"):
+        load_config(RecipeConfig, recipe)
+
+
+def test_unknown_keys_of_a_family_are_named_with_its_own() -> None:
+    convolutions = {"convolutions": [{"maps": 3, "kernel": [3, 3], "stride": 2}]}
+    for values, key, known in (
+        ({"family": "lstm", "width": 3}, "width", "cell_clip"),
+        ({"family": "cnn", **convolutions}, "convolutions.0.stride", "kernel, maps, pool$"),
+    ):
+        with pytest.raises(Speech3Error, match=rf"(?m)^here: unknown key '{key}'; known here: .*{known}"):
+            parse(ModelConfig, values, "here")
+        values = {"data": "x", "hmm": "y", "model": values, "training": {}}
+        with pytest.raises(Speech3Error, match=rf"(?m)^here: unknown key 'model.{key}'; known here: .*{known}"):
+            parse(TrainConfig, values, "here")
+
+
+def test_a_model_config_is_one_of_its_family_however_it_is_made() -> None:
+    assert ModelConfig(family="cnn", channels=1) == CnnConfig(channels=1)
+    assert ModelConfig(width=7) == DnnConfig(width=7)
+    clipped_not = LstmConfig(cell_clip=float("inf"), bidirectional=True)
+    assert ModelConfig.model_validate(clipped_not.model_dump(mode="json")) == clipped_not
+    assert LstmConfig.model_validate_json(clipped_not.model_dump_json()) == clipped_not
+    whole = TrainConfig(data="x", hmm="y", model=clipped_not, training=TrainingConfig())
+    assert TrainConfig.model_validate_json(whole.model_dump_json()) == whole
+    assert whole.model_copy(deep=True) == whole

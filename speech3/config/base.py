@@ -6,4 +6,4 @@ from pydantic import BaseModel, ConfigDict
 class Config(BaseModel):
     """Base of all configs: unknown keys are errors, numbers are finite, values do not change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants")

@@ -8,6 +8,7 @@ from speech3.config.base import Config
 from speech3.config.decoding import DecodeConfig, LmConfig
 from speech3.config.hmm import HmmConfig
 from speech3.config.models import DnnConfig, ModelConfig
+from speech3.config.reading import load_preset
 from speech3.config.training import TrainingConfig
 
 
@@ -41,7 +42,10 @@ class RecipeConfig(Config):
     hmm: HmmConfig = HmmConfig()
     model: SerializeAsAny[ModelConfig] = DnnConfig()
     training: TrainingConfig = TrainingConfig()
-    recurrent: str | TrainingConfig = Field("lstm", description="in place of training where the model is an LSTM")
+    recurrent: TrainingConfig = Field(
+        default_factory=lambda: load_preset(TrainingConfig, "training", "lstm"),
+        description="in place of training where the model is an LSTM",
+    )
     realign: int = Field(0, ge=0, le=3, description="times that the network aligns anew and a new one is trained on it")
     lm: LmConfig
     decode: DecodeConfig = DecodeConfig()

@@ -32,7 +32,12 @@ class ModelConfig(Config):
     @classmethod
     def of_family(cls, values: dict[str, Any]) -> type["ModelConfig"]:
         """The class of these keys; this one where the family is unknown."""
-        return cls.families.get(values.get("family", "dnn"), cls)
+        family = values.get("family", "dnn")
+        return cls.families.get(family, cls) if isinstance(family, str) else cls
+
+    def __new__(cls, *_: Any, **values: Any) -> "ModelConfig":
+        """``ModelConfig(family="cnn", ...)`` is a `CnnConfig`, as where it is read from a file."""
+        return super().__new__(cls.of_family(values) if cls is ModelConfig else cls)
 
     @model_validator(mode="wrap")
     @classmethod

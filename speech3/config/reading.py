@@ -1,7 +1,8 @@
 """From YAML files, presets and key=value overrides to configs; every fault names its file and its key."""
 
+import copy
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -64,12 +65,21 @@ def _explain(cls: type[Config], values: dict[str, Any], fault: Any, source: Path
 
 
 def _keys_at(cls: type[Config], values: Any, path: tuple[Any, ...]) -> list[str]:
+    cls = _of_family(cls, values)
     for part in path:
-        annotation = cls.model_fields[str(part)].annotation if str(part) in cls.model_fields else None
-        if not (isinstance(annotation, type) and issubclass(annotation, Config)):
-            break
-        cls, values = annotation, values[part]
-    return sorted((cls.of_family(values) if issubclass(cls, ModelConfig) else cls).model_fields)
+        if isinstance(part, str):
+            annotation = cls.model_fields[part].annotation if part in cls.model_fields else None
+            annotation = next(iter(get_args(annotation)), annotation)  # of a list: what it is a list of
+            if not (isinstance(annotation, type) and issubclass(annotation, Config)):
+                break
+            cls = annotation
+        values = values[part]
+        cls = _of_family(cls, values)
+    return sorted(cls.model_fields)
+
+
+def _of_family(cls: type[Config], values: Any) -> type[Config]:
+    return cls.of_family(values) if issubclass(cls, ModelConfig) else cls
 
 
 def load_preset(cls: type[C], kind: str, name: str) -> C:
@@ -89,7 +99,8 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
     """
     values = read_yaml(path)
     if "recurrent" in cls.model_fields:
-        values.setdefault("recurrent", cls.model_fields["recurrent"].default)
+        default = cls.model_fields["recurrent"].get_default(call_default_factory=True)
+        values.setdefault("recurrent", default.model_dump())
     changes = [(override, *_split(override)) for override in overrides or []]
     for override, keys, value in changes:
         if keys[0] != "training":
@@ -120,7 +131,7 @@ def _choose(values: dict[str, Any]) -> None:
     if isinstance(model, str):
         model = _expand("model", model)
     if isinstance(model, dict) and issubclass(ModelConfig.of_family(model), LstmConfig):
-        values["training"] = values["recurrent"]
+        values["training"] = copy.deepcopy(values["recurrent"])  # of which overrides of training change no more
 
 
 def _expand(key: str, name: str) -> dict[str, Any]:
