@@ -2,7 +2,8 @@
 
 N processes, each with `torch.nn.parallel.DistributedDataParallel` around its copy of the model; gloo on CPUs, NCCL on
 GPUs. In each step they compute N minibatches, one each, and their mean gradient moves all copies alike (Li et al. 2020,
-"PyTorch Distributed"). There is no server, so a process that dies ends the run; it goes on from its last checkpoint.
+"PyTorch Distributed"); where gradients are cut down, it is the mean that is. There is no server, so a process that dies
+ends the run; it goes on from its last checkpoint.
 """
 
 import multiprocessing.connection
@@ -27,7 +28,6 @@ from speech3.engine.gradient import diverged, limit
 from speech3.engine.sgd import Sgd
 from speech3.engine.world import (
     USED,
-    WAITING,
     BuildOn,
     Parts,
     Progress,
@@ -184,13 +184,13 @@ def _epoch(
     """This process's share of an epoch: of every `workers` waiting minibatches, the one at its rank."""
     sgd.load(tensors)
     parts.model.train()
-    groups = turns(np.flatnonzero(states_M == WAITING), workers, parts.source.rows)
+    groups = turns(states_M, workers, parts.source.rows)
     device = sgd.parameters.vector_K.device
     sums = torch.zeros(3, dtype=torch.float64, device=device)  # frames, loss, correct: of this process
     began, used = time.perf_counter(), 0
     saved = began
     states = states_M.copy()
-    for turn, group in enumerate(groups, start=1):
+    for turn, (before, group) in enumerate(groups, start=1):
         # Where the last group is short, the others compute with it but weigh nothing: DDP divides by `workers`.
         weight, number = (workers / len(group), group[rank]) if rank < len(group) else (0.0, group[0])
         inputs, targets = parts.source.draw(epoch, number)
@@ -203,7 +203,7 @@ def _epoch(
         (loss * weight).backward()
         g = [p.grad for p in parts.model.parameters() if p.grad is not None]
         limit(g, parts.max_norm)
-        sgd.step(g, rate(group[0]))
+        sgd.step(g, rate(before))
         states[group] = USED
         if weight:
             frames = len(targets)

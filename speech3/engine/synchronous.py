@@ -13,7 +13,7 @@ import numpy as np
 from speech3.engine.gradient import gradient
 from speech3.engine.sgd import OneWorker
 from speech3.engine.simulate import Times
-from speech3.engine.world import USED, WAITING, Parts, Progress, Rate, turns
+from speech3.engine.world import USED, Parts, Progress, Rate, turns
 from speech3.errors import Speech3Error
 
 
@@ -30,15 +30,15 @@ class Synchronous(OneWorker):
         self.parts.model.train()
         random = np.random.default_rng((self.parts.seed, epoch))
         workers = len(self.times.compute_s)
-        for numbers in turns(np.flatnonzero(states_M == WAITING), workers, self.parts.source.rows):
+        for before, numbers in turns(states_M, workers, self.parts.source.rows):
             steps, gradients = zip(*(gradient(self.parts, epoch, number) for number in numbers), strict=True)
             if any(g is None for g in gradients):
                 raise Speech3Error(
                     f"epoch {epoch}, minibatches {numbers[0]} to {numbers[-1]}: a loss is not finite; the learning "
-                    f"rate ({rate(numbers[0]):g}) is most likely too high: lower training.learning_rate"
+                    f"rate ({rate(before):g}) is most likely too high: lower training.learning_rate"
                 )
             mean = [sum(each) / len(numbers) for each in zip(*gradients, strict=True)]
-            self.sgd.step(mean, rate(numbers[0]))
+            self.sgd.step(mean, rate(before))
             self.states_M[numbers] = USED
             spread = np.exp(self.times.jitter * random.standard_normal(workers))
             seconds = float((np.array(self.times.compute_s) * spread)[: len(numbers)].max())

@@ -7,7 +7,7 @@ iterator, so the run that it serves decides between two items whether to save, t
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import Any, Protocol
 
 import numpy as np
@@ -170,15 +170,24 @@ class World(Protocol):
         """End processes, give memory back."""
 
 
-def turns(waiting: np.ndarray, workers: int, rows: Sequence[range] | None) -> list[list[int]]:
+def turns(states_M: np.ndarray, workers: int, rows: Sequence[range] | None) -> list[tuple[int, list[int]]]:
     """Minibatches that workers compute at the same time, one each, where all step together.
 
     They are neighbours; with rows each worker has a stretch of its own, so that it can carry its state on.
+
+    Returns
+    -------
+    turns
+        How many minibatches of the epoch come before, which is what the learning rate goes by; the minibatches.
     """
-    if rows is None:
-        return [waiting[start : start + workers].tolist() for start in range(0, len(waiting), workers)]
+    waiting = np.flatnonzero(states_M == WAITING)
+    if rows is None or workers == 1:
+        groups = [waiting[start : start + workers].tolist() for start in range(0, len(waiting), workers)]
+        return [(group[0], group) for group in groups]
     columns = zip_longest(*np.array_split(waiting, workers))
-    return [[int(number) for number in turn if number is not None] for turn in columns]
+    groups = [[int(number) for number in column if number is not None] for column in columns]
+    before = accumulate(map(len, groups), initial=len(states_M) - len(waiting))
+    return list(zip(before, groups, strict=False))
 
 
 def minibatch_seed(seed: int, epoch: int, number: int) -> int:

@@ -70,10 +70,14 @@ def test_what_a_dead_shard_had_of_a_row_is_drawn_again():
 
 
 def test_turns():
-    waiting = np.array([0, 1, 2, 5, 6, 7, 8])
-    assert turns(waiting, 3, None) == [[0, 1, 2], [5, 6, 7], [8]]
-    assert turns(waiting, 3, (range(9),)) == [[0, 5, 7], [1, 6, 8], [2]]
-    assert turns(waiting[:2], 3, (range(9),)) == [[0, 1]] and turns(waiting[:0], 2, None) == []
+    states = np.array([0, 0, 0, USED, USED, 0, 0, 0, 0], np.int32)
+    assert turns(states, 3, None) == [(0, [0, 1, 2]), (5, [5, 6, 7]), (8, [8])]
+    # In rows the first worker's numbers say nothing of how far the epoch is: 2, 5 and 8 are done before these turns.
+    assert turns(states, 3, (range(9),)) == [(2, [0, 5, 7]), (5, [1, 6, 8]), (8, [2])]
+    states[2:] = USED
+    assert turns(states, 3, (range(9),)) == [(7, [0, 1])] and turns(states, 1, (range(9),)) == [(0, [0]), (1, [1])]
+    states[:2] = USED
+    assert turns(states, 2, None) == turns(states, 2, (range(9),)) == []
 
 
 def test_only_what_waits_is_drawn():
@@ -99,15 +103,20 @@ def test_what_a_dead_shard_had_out_waits_again():
     assert [pool.draw(2) for _ in range(6)] == [0, 2, 3, 4, 5, None]
 
 
-def test_a_shard_killed_at_any_instruction_of_a_draw_loses_nothing():
+@pytest.mark.parametrize("starts", [None, (0,), (0, 3)])
+def test_a_shard_killed_at_any_instruction_of_a_draw_loses_nothing(starts):
+    def pool():
+        states = (USED, USED, 0, 0)
+        return _pool(states) if starts is None else _in_rows(states, *starts)
+
     with killed_at(10**9) as run:
-        _pool((USED, USED, 0, 0)).draw(0)
+        pool().draw(0)
     for instruction in range(run()):
-        pool = _pool((USED, USED, 0, 0))
+        killed = pool()
         with killed_at(instruction):
-            pool.draw(0)
-        assert pool.give_back(0) in (0, 1)
-        assert [pool.draw(1) for _ in range(3)] == [2, 3, None]
+            killed.draw(0)
+        assert killed.give_back(0) in (0, 1)
+        assert {killed.draw(1), killed.draw(1)} == {2, 3} and killed.draw(1) is None
 
 
 M = 10
