@@ -66,6 +66,18 @@ class Hidden(nn.Module):
         return x_BD
 
 
+class BatchNorm(nn.BatchNorm1d):
+    """Over the rows of a minibatch; one row, as a recurrent model's last of an epoch may have, by those before it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(B, D) to (B, D)."""
+        if self.training and len(input) == 1:
+            return nn.functional.batch_norm(
+                input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
+            )
+        return super().forward(input)
+
+
 def glorot(layer: nn.Linear | nn.Conv2d, gain: float, generator: torch.Generator) -> None:
     """Glorot and Bengio 2010, with He et al. 2015's gain behind rectifiers; the bias is zero."""
     nn.init.xavier_normal_(layer.weight, gain, generator=generator)
@@ -80,4 +92,4 @@ def gain_of(activation: Activation) -> float:
 
 def norm(kind: Normalization, width: int) -> nn.Module:
     """Of the units of a fully connected layer."""
-    return {"none": nn.Identity, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}[kind](width)
+    return {"none": nn.Identity, "batch": BatchNorm, "layer": nn.LayerNorm}[kind](width)

@@ -141,6 +141,17 @@ def test_what_is_beyond_a_chunk_is_in_no_statistics():
         assert torch.equal(one, other)
 
 
+def test_a_minibatch_of_one_step_is_normalised_by_those_before_it():
+    """The chunk that is left over at the end of an epoch may be so short; nn.BatchNorm1d refuses it."""
+    model = _model(output_layers=(5,), normalization="batch").train()
+    model(_inputs(torch.randn(30, 2, DIM)))  # moves the statistics
+    before, one = model.after.norms[0].running_mean.clone(), _inputs(torch.randn(1, 1, DIM), place=(1, 5))
+    trained = model(one)
+    assert torch.equal(model.after.norms[0].running_mean, before) and (before != 0).any()
+    torch.testing.assert_close(trained, model.eval()(one))
+    assert all(g.isfinite().all() for g in torch.autograd.grad(trained.sum(), list(model.after.parameters())))
+
+
 @pytest.mark.parametrize("keys", [{}, {"delay": 5}, {"bidirectional": True}])
 def test_of_no_frames_there_are_no_scores(keys):
     assert logits(_model(**keys), torch.zeros(0, DIM)).shape == (0, SENONES)
