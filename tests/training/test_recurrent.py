@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from speech3.config import DnnConfig, LstmConfig, TrainConfig, TrainingConfig
+from speech3.engine.sgd import Sgd
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed, pack
 from speech3.hmm.model import PdfsOnly
@@ -128,6 +129,33 @@ def test_a_run_that_was_stopped_goes_on(corpus, tmp_path, monkeypatch):
     assert [e["heldout_loss"] for e in about["history"]] == [e["heldout_loss"] for e in whole["history"]]
 
 
+def test_a_run_that_was_killed_inside_an_epoch_goes_on_and_loses_one_state(corpus, tmp_path, monkeypatch):
+    config = _config(corpus, max_epochs=2, checkpoint_s=0)
+    step, steps, take, taken = Sgd.step, [], Carried.take, {}
+
+    def killed(self, *arguments):
+        if len(steps) == 50:  # of 40 an epoch, all in one row
+            raise KeyboardInterrupt
+        steps.append(step(self, *arguments))
+
+    def watched(self, place):
+        states = take(self, place)
+        if place[0]:  # not held out
+            taken[place] = states is not None
+        return states
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sgd, "step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path / "out")
+    monkeypatch.setattr(Carried, "take", watched)
+    about = train(config, tmp_path / "out")
+    assert taken == {(2, number): number != 10 for number in range(10, 40)}
+    whole = train(config, tmp_path / "whole")
+    assert about["history"][0]["heldout_loss"] == whole["history"][0]["heldout_loss"]
+    assert about["heldout_loss"] == pytest.approx(whole["heldout_loss"], rel=0.1)
+
+
 def test_it_begins_with_another(corpus, tmp_path):
     train(_config(corpus), tmp_path / "old")
     about = train(_config(corpus, init=tmp_path / "old", max_epochs=1, learning_rate=0.01), tmp_path / "new")
@@ -156,7 +184,11 @@ def test_a_gradient_is_cut_down_to_its_length():
     limit(g, length / 4)
     for one, other in zip(g, before, strict=True):
         torch.testing.assert_close(one, other / 4)
-    limit([torch.zeros(2)], 1.0)
+    nothing, wrong = [torch.zeros(2)], [torch.tensor([1.0, torch.nan]), torch.ones(2)]
+    limit(nothing, 1.0)
+    limit(wrong, 1.0)
+    assert (nothing[0] == 0).all()
+    assert all(each.isnan().all() for each in wrong)  # nobody takes it for a gradient
 
 
 @pytest.mark.parametrize(
