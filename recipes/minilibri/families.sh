@@ -29,7 +29,7 @@ chunks="training=lstm training.frequency_warp=0.1"
 rows=(
     "dnn model=dnn $windows"
     "cnn_kaldi model=cnn_kaldi $windows"
-    "lstmp model=lstmp $chunks"
+    "lstmp model=lstmp $chunks training.max_epochs=12"
     "lstm model=lstm $chunks"
     "blstm model=blstm $chunks"
 )
@@ -56,10 +56,10 @@ common=(
     training.simulation.compute_s=0.01 training.simulation.sync_s=0.0006 training.simulation.jitter=0.1
 )
 simulated=(
-    "dnn 0.8,1.6 model=dnn_small model.normalization=batch"
-    "cnn 0.8,1.6 model=cnn_small"
-    "lstm 2,4 model=lstm_small training.minibatch=640 training.gradient_clip=1"
-    "blstm 2,4 model=blstm model.layers=1 model.cells=128 training.minibatch=640 training.gradient_clip=1"
+    "dnn 0.8 model=dnn_small model.normalization=batch"
+    "cnn 0.8 model=cnn_small"
+    "lstm 1.5,3 model=lstm_small training.minibatch=640 training.gradient_clip=1"
+    "blstm 1.5 model=blstm model.layers=1 model.cells=128 training.minibatch=640 training.gradient_clip=1"
 )
 for row in "${simulated[@]}"; do
     read -r -a keys <<<"$row"
@@ -69,7 +69,8 @@ for row in "${simulated[@]}"; do
 done
 
 echo "== word error rates on test"
-decode() { # a run and the run that it is compared with
+decode() { # a run, the run that it is compared with, and a run with whose settings it is decoded, else its own are tuned
+    [ -z "${3-}" ] || cp "$3/decode.json" "$1"
     [ -e "$1/decode.json" ] || speech3 tune "$1" "$out/data/dev" --jobs "$jobs" >/dev/null 2>&1
     [ -e "$1/test/hyp.txt" ] || {
         start=$EPOCHREALTIME
@@ -105,8 +106,9 @@ import sys
 from speech3.io.checkpoint import read_about
 print(max(sys.argv[1:], key=lambda run: read_about(f"{run}/model.safetensors")["heldout_accuracy"]))' "$@"
 }
+declare -A like=([dnn]=dnn [cnn]=cnn_kaldi [lstm]=lstm [blstm]=blstm)
 for family in dnn cnn lstm blstm; do
     one=$(best "$runs/simulated/$family"/sgd_*_seed1)
-    decode "$one" "$one"
-    decode "$(best "$runs/simulated/$family"/async5_*_seed1)" "$one"
+    decode "$one" "$one" "$runs/${like[$family]}"
+    decode "$(best "$runs/simulated/$family"/async5_*_seed1)" "$one" "$runs/${like[$family]}"
 done

@@ -285,7 +285,8 @@ def test_presets(name):
     config = load_preset(ModelConfig, "models", name)
     assert isinstance(config, LstmConfig)
     assert config.bidirectional == ("blstm" in name) and bool(config.projection) == (name == "lstmp")
-    assert bool(config.input_layers and config.output_layers) == (name == "tc_dnn_blstm_dnn")
+    assert bool(config.output_layers) == (name == "tc_dnn_blstm_dnn")
+    assert config.left_context == config.right_context == (5 if config.input_layers else 0)
     assert config.cell_clip == 50
 
 
