@@ -38,7 +38,8 @@ class SequenceInputs(NamedTuple):
     ----------
     feats_TBWF
         float32, windows, the edge frames of an utterance repeated beyond its ends; maybe not contiguous. T is the
-        length of the longest chunk. What is beyond a chunk's length repeats its last frames.
+        length of the longest chunk. What is beyond a chunk's length repeats its last frames, or is any utterance's in a
+        stream that has ended: neither is data.
     lengths_B
         int64, steps of each chunk, with those that only look ahead; 0 in a stream that has ended.
     begins_B
