@@ -244,6 +244,9 @@ def test_an_lstm_is_trained_as_recurrent_says(recipe: Path) -> None:
     assert load_config(RecipeConfig, recipe, ["model=lstm", "recurrent.max_epochs=2"]).training.minibatch == 77
     own = load_config(RecipeConfig, recipe, ["model=lstm", "training.asgd.momentum=0.5"])
     assert own.training.asgd.momentum == 0.5 and own.recurrent == TrainingConfig(minibatch=77)
+    recipe.write_text(RECIPE.replace("dnn_small", "lstm"))  # what is written for an LSTM is what it gets
+    for overrides in ([], ["model=blstm"]):
+        assert load_config(RecipeConfig, recipe, overrides).training == load_preset(TrainingConfig, "training", "sgd")
 
 
 def test_faults_of_recurrent_are_named_as_those_of_training(recipe: Path) -> None:

@@ -94,19 +94,20 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
     """Read a config file and apply ``key.sub=value`` overrides.
 
     A string under ``model``, ``training`` or ``recurrent`` is the name of a preset in ``conf/models`` or
-    ``conf/training``; an override below it (``model.width=64``) changes that preset's value. Where a config has
-    ``recurrent``, and its model is, that stands in the place of its ``training``, before overrides of ``training``.
+    ``conf/training``; an override below it (``model.width=64``) changes that preset's value. Where a recipe's model
+    becomes an LSTM by an override, `recurrent` stands in the place of `training`, before overrides of the latter.
     """
     values = read_yaml(path)
     if "recurrent" in cls.model_fields:
         default = cls.model_fields["recurrent"].get_default(call_default_factory=True)
         values.setdefault("recurrent", default.model_dump())
     changes = [(override, *_split(override)) for override in overrides or []]
+    written = "training" in values and _recurrent(values)  # the file's own training is for the file's own LSTM
     for override, keys, value in changes:
         if keys[0] != "training":
             _set(values, keys, value, override)
-    if "recurrent" in cls.model_fields:
-        _choose(values)
+    if "recurrent" in cls.model_fields and _recurrent(values) and not written:
+        values["training"] = copy.deepcopy(values["recurrent"])  # of which overrides of training change no more
     for override, keys, value in changes:
         if keys[0] == "training":
             _set(values, keys, value, override)
@@ -126,12 +127,11 @@ def _split(override: str) -> tuple[list[str], Any]:
         raise Speech3Error(f"{override}: not valid YAML: {error}") from error
 
 
-def _choose(values: dict[str, Any]) -> None:
+def _recurrent(values: dict[str, Any]) -> bool:
     model = values.get("model")
     if isinstance(model, str):
         model = _expand("model", model)
-    if isinstance(model, dict) and issubclass(ModelConfig.of_family(model), LstmConfig):
-        values["training"] = copy.deepcopy(values["recurrent"])  # of which overrides of training change no more
+    return isinstance(model, dict) and issubclass(ModelConfig.of_family(model), LstmConfig)
 
 
 def _expand(key: str, name: str) -> dict[str, Any]:

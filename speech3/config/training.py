@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from speech3.config.base import Config
+from speech3.config.models import LstmConfig
 
 
 class AsgdConfig(Config):
@@ -97,7 +98,9 @@ class TrainingConfig(Config):
         None, gt=0, description="length to which a minibatch's gradient is cut down; none: it is not"
     )
     frequency_warp: float = Field(0.0, ge=0, lt=0.5, description="largest share by which frequencies are warped")
-    chunk_frames: int = Field(0, ge=0, description="shuffle within chunks of so many frames; 0: the whole corpus")
+    chunk_frames: int = Field(
+        0, ge=0, description="shuffle within chunks of so many frames; 0: the whole corpus (as for LSTMs)"
+    )
     max_epochs: int = Field(20, ge=1)
     schedule: Literal["halving", "exponential", "constant"] = "halving"
     halve_below: float = Field(0.005, description="gain in held-out frame accuracy under which the rate is halved")
@@ -110,3 +113,7 @@ class TrainingConfig(Config):
     dtype: Literal["float16", "float32"] = Field("float32", description="of the packed frames")
     asgd: AsgdConfig = AsgdConfig()
     simulation: SimulationConfig = SimulationConfig()
+
+    def sequence_of(self, model: LstmConfig) -> int:
+        """`sequence` for a model, where none is given."""
+        return max(20, 2 * model.lookahead) if self.sequence is None else self.sequence

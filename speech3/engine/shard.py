@@ -14,7 +14,7 @@ from speech3.config import AsgdConfig
 from speech3.engine.gradient import gradient
 from speech3.engine.server import Push
 from speech3.engine.sgd import Sgd
-from speech3.engine.world import Parts, Rate
+from speech3.engine.world import Parts, Rate, position
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ Want = Draw | Compute | Sync
 class Shard:
     """A worker's copy of the model, and what it did to it since the last fetch."""
 
-    def __init__(self, parts: Parts, config: AsgdConfig, *, weight_decay: float = 0.0) -> None:
-        self.parts, self.config, self.weight_decay = parts, config, weight_decay
+    def __init__(self, parts: Parts, config: AsgdConfig, *, workers: int = 1, weight_decay: float = 0.0) -> None:
+        self.parts, self.config, self.workers, self.weight_decay = parts, config, workers, weight_decay
         self.sgd = Sgd(parts.model, weight_decay=weight_decay)
         own = self.sgd.parameters
         self.accumulated = None if config.local_updates else own.zeros_like()
@@ -85,7 +85,7 @@ class Shard:
             step, g = gradient(self.parts, epoch, number)
         push = self.push
         push.numbers.append(number)
-        push.rate = rate(number)
+        push.rate = rate(position(number, self.parts.source.rows, self.workers))
         if g is None:
             push.finite = False
             return

@@ -236,7 +236,7 @@ def _main(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, e
 def _serve(worker: int, place: Place, parts: Parts, on_gpu: Any) -> None:
     """Rest and work as ordered, while the coordinator lives."""
     server, lock = place.open(on_gpu)
-    shard = Shard(parts, place.config, weight_decay=place.weight_decay)
+    shard = Shard(parts, place.config, workers=place.workers, weight_decay=place.weight_decay)
     server.rule.rehearse(server.buffers[0].state, shard.push.as_own())
     board, order, row = server.board, server.board.order, server.board.shards_N[worker]
     row[READY] = 1

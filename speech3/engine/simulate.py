@@ -70,7 +70,7 @@ class Simulated:
         self.times, self.config = times, config
         self.workers = len(times.compute_s)
         everybody = [parts] + [replace(parts, model=copy.deepcopy(parts.model)) for _ in range(self.workers - 1)]
-        self.shards = [Shard(each, config, weight_decay=weight_decay) for each in everybody]
+        self.shards = [Shard(each, config, workers=self.workers, weight_decay=weight_decay) for each in everybody]
         own = self.shards[0].push.own
         self.board = private_board(sizes_of(own, config, self.workers, len(parts.source)))
         self.server = make_server(

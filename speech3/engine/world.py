@@ -5,6 +5,7 @@ iterator, so the run that it serves decides between two items whether to save, t
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from itertools import accumulate, zip_longest
@@ -188,6 +189,19 @@ def turns(states_M: np.ndarray, workers: int, rows: Sequence[range] | None) -> l
     groups = [[int(number) for number in column if number is not None] for column in columns]
     before = accumulate(map(len, groups), initial=len(states_M) - len(waiting))
     return list(zip(before, groups, strict=False))
+
+
+def position(number: int, rows: Sequence[range] | None, workers: int) -> int:
+    """Minibatches of the epoch that are done, about, when this one is computed: what its learning rate goes by.
+
+    Workers are in as many rows at a time, so the first of a row is by far not as late as its number.
+    """
+    if rows is None or workers == 1:
+        return number
+    row = bisect_right(rows, number, key=lambda row: row.start) - 1
+    first = row // workers * workers  # of the rows that are computed side by side
+    beside = min(workers, len(rows) - first)
+    return rows[first].start + (number - rows[row].start) * beside + row - first
 
 
 def minibatch_seed(seed: int, epoch: int, number: int) -> int:

@@ -191,7 +191,7 @@ class Carried:
     Several are kept: where workers are simulated by one model, each is in another row.
     """
 
-    most = 32
+    most = 128
 
     def __init__(self) -> None:
         self.kept: OrderedDict[tuple[int, int], list[State]] = OrderedDict()

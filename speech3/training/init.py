@@ -21,7 +21,7 @@ from speech3.io.checkpoint import load_tensors, read_about
 from speech3.io.progress import say
 
 _OUTPUT = "output."  # how the names of the output layer's tensors begin, in every family
-_FREE = {"dropout"}  # may differ between the two models: it has no parameters
+_FREE = {"dropout", "cell_clip", "lookahead"}  # may differ between the two models: they have no parameters
 _TREE = ("root", "side", "member", "yes", "no")
 
 

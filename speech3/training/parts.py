@@ -19,8 +19,6 @@ from speech3.models import build
 from speech3.models.linear import use
 from speech3.models.loss import cross_entropy
 
-_SEQUENCE = 20  # frames of a chunk, unless the config says
-
 
 @dataclass(frozen=True)
 class BuildParts:
@@ -67,7 +65,7 @@ def minibatches(
             frames, left=model.left_context, right=model.right_context, seed=config.seed, device=device,
             minibatch=training.minibatch, warp=warp, chunk_frames=training.chunk_frames,
         )  # fmt: skip
-    sequence = max(_SEQUENCE, 2 * model.lookahead) if training.sequence is None else training.sequence
+    sequence = training.sequence_of(model)
     if 0 < sequence <= model.delay:
         raise Speech3Error(
             f"training.sequence={sequence}: a chunk must be longer than model.delay={model.delay}, or its "

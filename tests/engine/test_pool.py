@@ -16,7 +16,7 @@ from speech3.engine.assembly import begin_epoch, epoch_progress, make_server, si
 from speech3.engine.board import private_board
 from speech3.engine.pool import Pool
 from speech3.engine.shard import Compute, Draw, Shard, Sync
-from speech3.engine.world import REFUSED, STALE, USED, WAITING, Parts, turns
+from speech3.engine.world import REFUSED, STALE, USED, WAITING, Parts, position, turns
 
 
 def _pool(states=(0,) * 6):
@@ -67,6 +67,16 @@ def test_what_a_dead_shard_had_of_a_row_is_drawn_again():
     assert pool.give_back(0) == 2
     assert pool.draw(1) == 3  # a whole row is better than the rest of one
     assert [pool.draw(1, 3), pool.draw(1, 4), pool.draw(1, 5), pool.draw(1, 2)] == [4, 5, 2, None]
+
+
+def test_the_learning_rate_goes_by_what_is_done_not_by_the_place_in_the_line():
+    rows = tuple(range(begin, begin + 10) for begin in range(0, 70, 10))
+    assert [position(number, None, 5) for number in (0, 33)] == [0, 33]
+    assert [position(number, rows, 1) for number in (0, 33)] == [0, 33]
+    # Three workers in rows 0 to 2, then 3 to 5, then one in the last.
+    assert [position(number, rows, 3) for number in (0, 10, 20, 1, 29)] == [0, 1, 2, 3, 29]
+    assert [position(number, rows, 3) for number in (30, 40, 59, 60, 61)] == [30, 31, 59, 60, 61]
+    assert sorted(position(number, rows, 3) for number in range(70)) == list(range(70))
 
 
 def test_turns():
