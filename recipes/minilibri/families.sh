@@ -18,7 +18,7 @@ done
 speech3_environment "$root" espeak
 export OMP_NUM_THREADS=1
 
-[ -e "$out/frames/tri/train.frames" ] || speech3 recipe minilibri --source "$source" --out "$out" --to hmm
+[ -e "$out/frames/tri/train.frames" ] || speech3 recipe minilibri --source "$source" --out "$out"
 runs=$out/families
 mkdir -p "$runs"
 conf=$runs/conf.yaml
