@@ -23,8 +23,11 @@ def experiment(tmp_path: Path) -> Experiment:
     return e
 
 
-def test_scores_lines_and_tables(experiment: Experiment) -> None:
+def test_scores_lines_and_tables(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    cards: list[tuple[Path, str, float]] = []  # there is no model to write them into
+    monkeypatch.setattr(evaluation, "write_scores", lambda model, name, result: cards.append((model, name, result.cer)))
     evaluation.score_systems(experiment)
+    assert cards == [(experiment.out / "dnn", "shuzi test", 0.25)]
     lines = [f"shuzi {system} CER 25.00 [25.00, 25.00]" for system in ("mono", "tri", "dnn")]
     assert evaluation.result_lines(experiment) == lines
     found = read_json(experiment.out / "score" / "dnn" / "score.json")
