@@ -105,15 +105,17 @@ class Sequences:
         self.chunk, self.streams, self.seed, self.device, self.warp = chunk, streams, seed, device, warp
         self.num_frames = len(packed)
         self._frames_NF, self._senones_N = on_device(packed.frames_NF), on_device(packed.senones_N)
-        chunks = int(self._chunks_U().sum())
+        self._steps_U = np.diff(packed.offsets_U1) + delay
+        self._chunks_U = -(-self._steps_U // chunk)
+        chunks = int(self._chunks_U.sum())
         count = max(1, round(chunks / (streams * row_minibatches)))
         # The first `longer` segments have a chunk more, so that at most one minibatch is not full.
         self._length, self._longer = divmod(chunks, count * streams)
         lengths = [self._length + (row * streams < self._longer) for row in range(count)]
         self._starts_R1 = np.cumsum([0, *lengths]).tolist()
         self.rows = tuple(map(range, self._starts_R1[:-1], self._starts_R1[1:]))
-        self._order: tuple[int, np.ndarray, np.ndarray] = (-1, np.empty(0), np.empty(0))
-        self._warps: tuple[int, np.ndarray] = (-1, np.empty(0))
+        nothing = np.empty(0)
+        self._epoch = (-1, nothing, nothing, nothing)
         if warp:
             factors_L = np.linspace(1 - warp.most, 1 + warp.most, _WARPS)
             self._matrices_LMM = torch.from_numpy(np.stack([warp.matrix(factor) for factor in factors_L]))
@@ -125,17 +127,17 @@ class Sequences:
     def draw(self, epoch: int, number: int) -> tuple[SequenceInputs, Tensor]:
         """Minibatch `number` (from 0) of `epoch`, with the senones (N,) int64 of the steps that have one."""
         step, active_B, chunk_B = self._place(number)
-        order_U, ends_U = self._utterances(epoch)
+        order_U, ends_U, warps_U = self._utterances(epoch)
         place_B = np.searchsorted(ends_U, chunk_B, side="right")
         utterance_B = order_U[place_B]
         # Chunks are counted from the end of the utterance, whose place in the line is known.
-        step_B = (chunk_B - ends_U[place_B] + self._chunks_U()[utterance_B]) * self.chunk
-        warps_B = self._warps_of(epoch)[utterance_B] if self.warp else None
+        step_B = (chunk_B - ends_U[place_B] + self._chunks_U[utterance_B]) * self.chunk
+        warps_B = warps_U[utterance_B] if self.warp else None
         return self._gather(utterance_B, step_B, active_B, (step_B == 0) | (step == 0), (epoch, number), warps_B)
 
     def sequential(self, size: int) -> Iterator[tuple[SequenceInputs, Tensor]]:
         """All frames once, about `size` at a time: whole utterances side by side, chunk after chunk."""
-        streams, steps_U = max(1, size // self.chunk), self._steps_U()
+        streams, steps_U = max(1, size // self.chunk), self._steps_U
         by_length_U, number = np.argsort(steps_U, kind="stable"), 0
         for start in range(0, len(by_length_U), streams):
             utterance_B, number = by_length_U[start : start + streams], number + 1  # no number follows another group's
@@ -159,7 +161,7 @@ class Sequences:
         """Chunks that begin at the given steps of their utterances."""
         offsets_U1 = self.packed.offsets_U1
         first_B, last_B = offsets_U1[utterance_B], offsets_U1[utterance_B + 1] - 1
-        left_B = np.where(active_B, last_B + 1 - first_B + self.delay - step_B, 0)  # steps from here to the end
+        left_B = np.where(active_B, self._steps_U[utterance_B] - step_B, 0)  # steps from here to the end
         own_B, lengths_B = (left_B.clip(0, most) for most in (self.chunk, self.chunk + self.lookahead))
         own, steps = int(own_B.max()), int(lengths_B.max())
 
@@ -185,22 +187,10 @@ class Sequences:
         warped_BXM = torch.bmm(blocks_BXM, matrices_BMM.transpose(1, 2))
         return warped_BXM.view(len(warps_B), len(feats_KBF), -1).transpose(0, 1)
 
-    def _warps_of(self, epoch: int) -> np.ndarray:
-        if self._warps[0] != epoch:
-            random = np.random.default_rng((self.seed, epoch))
-            self._warps = (epoch, random.integers(0, _WARPS, len(self.packed.offsets_U1) - 1))
-        return self._warps[1]
-
-    def _utterances(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Utterances in the order of an epoch, and where the chunks of each end in the line."""
-        if self._order[0] != epoch:
-            chunks_U = self._chunks_U()
-            order_U = Shuffle(len(chunks_U), self.seed, epoch).all().numpy()
-            self._order = (epoch, order_U, chunks_U[order_U].cumsum())
-        return self._order[1:]
-
-    def _steps_U(self) -> np.ndarray:
-        return np.diff(self.packed.offsets_U1) + self.delay
-
-    def _chunks_U(self) -> np.ndarray:
-        return -(-self._steps_U() // self.chunk)
+    def _utterances(self, epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Utterances in the order of an epoch, where the chunks of each end in the line, and each one's warp."""
+        if self._epoch[0] != epoch:
+            order_U = Shuffle(len(self._chunks_U), self.seed, epoch).all().numpy()
+            warps_U = np.random.default_rng((self.seed, epoch)).integers(0, _WARPS, len(order_U))
+            self._epoch = (epoch, order_U, self._chunks_U[order_U].cumsum(), warps_U)
+        return self._epoch[1:]

@@ -54,9 +54,9 @@ class Cells(nn.Module):
         )  # fmt: skip
         return y_TBR, (after[0], after[1])
 
-    def nothing(self, x_TBI: Tensor) -> State:
+    def nothing(self, streams: int) -> State:
         """The state before the first step."""
-        h_BR, c_BC = (x_TBI.new_zeros(x_TBI.shape[1], size) for size in self.sizes)
+        h_BR, c_BC = (self.bias.new_zeros(streams, size) for size in self.sizes)
         return h_BR, c_BC
 
 
@@ -84,7 +84,7 @@ class Layer(nn.Module):
         if self.back is None:
             return y_TBR, state
         assert reversed_TB is not None
-        z_TBR, _ = self.back(_reorder(x_TBI, reversed_TB), self.back.nothing(x_TBI))
+        z_TBR, _ = self.back(_reorder(x_TBI, reversed_TB), self.back.nothing(x_TBI.shape[1]))
         return torch.cat([y_TBR, _reorder(z_TBR, reversed_TB)], 2), state
 
 
@@ -113,7 +113,7 @@ class Lstm(AcousticModel):
     def forward(self, inputs: SequenceInputs) -> Tensor:
         """A minibatch of chunks to the logits (N, S) of its steps with targets; its state is kept for the next."""
         x_TBD = self._spliced(inputs.feats_TBWF, inputs.lengths_B)
-        before = self.carried.take(inputs.place) or [layer.ahead.nothing(x_TBD) for layer in self._cells()]
+        before = self.carried.take(inputs.place) or self.states(len(inputs.begins_B))
         begins_B1 = inputs.begins_B[:, None]
         states = [(h_BR.masked_fill(begins_B1, 0.0), c_BC.masked_fill(begins_B1, 0.0)) for h_BR, c_BC in before]
         x_TBD, states = self._run(x_TBD, states, inputs.own, inputs.lengths_B)
@@ -123,8 +123,7 @@ class Lstm(AcousticModel):
 
     def states(self, streams: int = 1) -> list[State]:
         """Those before the first step of an utterance, layer by layer."""
-        like_TBF = self.shift_F.expand(1, streams, -1)
-        return [layer.ahead.nothing(like_TBF) for layer in self._cells()]
+        return [layer.ahead.nothing(streams) for layer in self._cells()]
 
     def steps(self, feats_TWF: Tensor, states: list[State], own: int) -> tuple[Tensor, list[State]]:
         """Logits (own, S) of consecutive steps of one utterance, and the states after them.
