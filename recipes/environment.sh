@@ -1,8 +1,26 @@
-# Sourced by recipes/run.sh and tests/run.sh: puts an environment with speech3 on PATH.
+# Sourced by recipes/run.sh, tests/run.sh and recipes/minilibri/*.sh.
+#   speech3_options "NAME ..." "$@"
+# sets a variable for each option --NAME VALUE; any other argument ends the script with its own usage, lines 2 to 6.
 #   speech3_environment ROOT EXTRAS
+# puts an environment with speech3 on PATH.
 # An active environment that already has speech3 is used as it is. Else ROOT/.venv is made, once for
 # each pyproject.toml and set of extras. A torch that the Python already has is used; else `pip install torch==2.13.0`
 # is asked for first, which takes a local CPU build where there is one.
+
+speech3_usage() {
+    sed -n '2,6s/^# *//p' "$0" >&2
+    exit 1
+}
+
+speech3_options() {
+    local names=" $1 "
+    shift
+    while [ $# -gt 0 ]; do
+        [[ $1 == --* && $names == *" ${1#--} "* ]] || speech3_usage
+        declare -g "${1#--}=${2:?$1 needs a value}"
+        shift 2
+    done
+}
 
 _speech3_python() {
     local python

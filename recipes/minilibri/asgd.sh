@@ -8,13 +8,8 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 . "$root/recipes/environment.sh"
 out=exp/minilibri source='' jobs=1 device=cpu
-while [ $# -gt 0 ]; do
-    case $1 in
-        --source | --out | --jobs | --device) declare "${1#--}=${2:?$1 needs a value}" && shift 2 ;;
-        *) sed -n '2,6s/^# *//p' "${BASH_SOURCE[0]}" >&2 && exit 1 ;;
-    esac
-done
-[ -n "$source" ] || { sed -n '2,6s/^# *//p' "${BASH_SOURCE[0]}" >&2 && exit 1; }
+speech3_options "source out jobs device" "$@"
+[ -n "$source" ] || speech3_usage
 speech3_environment "$root" espeak
 export OMP_NUM_THREADS=1
 

@@ -115,7 +115,7 @@ class Sequences:
         self._starts_R1 = np.cumsum([0, *lengths]).tolist()
         self.rows = tuple(map(range, self._starts_R1[:-1], self._starts_R1[1:]))
         nothing = np.empty(0)
-        self._epoch = (-1, nothing, nothing, nothing)
+        self._epoch: tuple[int, np.ndarray, np.ndarray, np.ndarray] = (-1, nothing, nothing, nothing)
         if warp:
             factors_L = np.linspace(1 - warp.most, 1 + warp.most, _WARPS)
             self._matrices_LMM = torch.from_numpy(np.stack([warp.matrix(factor) for factor in factors_L]))

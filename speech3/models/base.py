@@ -22,11 +22,17 @@ class AcousticModel(nn.Module):
     ----------
     recurrent
         Trained on chunks of consecutive frames (`speech3.frames.sequences`), not on single windows.
+    delay
+        Frames that an output lags behind its frame's input.
+    bidirectional
+        A frame's scores depend on all that comes after it.
     """
 
     shift_F: Tensor
     scale_F: Tensor
     recurrent = False
+    delay = 0
+    bidirectional = False
 
     def __init__(self, config: ModelConfig, feat_dim: int, num_senones: int) -> None:
         super().__init__()

@@ -133,7 +133,7 @@ def layers_of(model: AcousticModel) -> tuple[Layer, ...]:
     """
     found: list[Layer] = []
     names = {module: name for name, module in model.named_modules()}
-    steps = _PROBE_FRAMES + getattr(model, "delay", 0)
+    steps = _PROBE_FRAMES + model.delay
 
     def note(module: nn.Module, inputs: Any, output: Any) -> None:
         output = output[0] if isinstance(output, tuple) else output  # cells also give their state
@@ -163,7 +163,7 @@ def _kind(module: nn.Module) -> str:
 
 
 def _right_context(model: AcousticModel) -> int | None:
-    return None if getattr(model, "bidirectional", False) else model.right_context + getattr(model, "delay", 0)
+    return None if model.bidirectional else model.right_context + model.delay
 
 
 def _of_gmm(path: Path, gmm: Gmm, features: FeatureConfig | None, about: dict[str, Any]) -> ModelInfo:

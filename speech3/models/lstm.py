@@ -24,6 +24,7 @@ from speech3.models.clipped import clipped_lstm
 from speech3.models.dropout import Dropout
 from speech3.models.layers import Hidden, glorot
 from speech3.models.linear import Linear
+from speech3.models.pieces import pieces
 
 State = tuple[Tensor, Tensor]  # h (B, R) and c (B, C) of a layer, forward in time
 
@@ -145,17 +146,14 @@ class Lstm(AcousticModel):
     def score(self, feats_TF: Tensor) -> Tensor:
         """See `AcousticModel.score`; in long utterances backward layers begin anew at times."""
         frames, states = len(feats_TF), self.states()
-        steps = frames + self.delay if frames else 0
         at_a_time, beyond = self.scored_at_a_time
         first, last = (torch.tensor([frame], device=feats_TF.device) for frame in (0, frames - 1))
         logits_TS = feats_TF.new_empty((frames, self.num_senones), dtype=torch.float32)
-        for start in range(0, steps, at_a_time):
-            own = min(at_a_time, steps - start)
-            step_T = torch.arange(start, min(start + own + beyond, steps), device=feats_TF.device)
+        for piece in pieces(frames, delay=self.delay, at_a_time=at_a_time, beyond=beyond):
+            step_T = torch.arange(piece.start, piece.stop, device=feats_TF.device)
             windows = window_indices(step_T, first, last, self.left_context, self.right_context)
-            scored_TS, states = self.steps(feats_TF[windows].float(), states, own)
-            begin, end = (max(0, step - self.delay) for step in (start, start + own))  # frames scored by these steps
-            logits_TS[begin:end] = scored_TS[own - (end - begin) :]
+            scored_TS, states = self.steps(feats_TF[windows].float(), states, piece.own)
+            logits_TS[piece.begin : piece.end] = scored_TS[piece.own - (piece.end - piece.begin) :]
         return logits_TS
 
     def _spliced(self, feats_TBWF: Tensor, lengths_B: Tensor | None) -> Tensor:

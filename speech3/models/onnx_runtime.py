@@ -12,6 +12,7 @@ import numpy as np
 from speech3.errors import Speech3Error
 from speech3.models.base import check_features
 from speech3.models.onnx import FORMAT
+from speech3.models.pieces import pieces
 
 
 class OnnxNetwork:
@@ -69,18 +70,15 @@ class OnnxNetwork:
         loglikes_TS = np.empty((len(feats_TF), self.num_senones), np.float32)
         chunk, left, right = (self.about[key] for key in ("chunk_frames", "left_context", "right_context"))
         delay, beyond = self.about["delay"], self.about["beyond"]
-        steps = len(feats_TF) + delay if len(feats_TF) else 0
         shapes = {each.name: each.shape for each in self._session.get_inputs()}
         states = {name: np.zeros(shape, np.float32) for name, shape in shapes.items() if name[0] in "hc"}
-        for start in range(0, steps, chunk):
-            own = min(chunk, steps - start)
-            frames_K = np.arange(start - left, min(start + own + beyond, steps) + right).clip(0, len(feats_TF) - 1)
-            more = {"own": np.array(own)} if "own" in shapes else {}
+        for piece in pieces(len(feats_TF), delay=delay, at_a_time=chunk, beyond=beyond):
+            frames_K = np.arange(piece.start - left, piece.stop + right).clip(0, len(feats_TF) - 1)
+            more = {"own": np.array(piece.own)} if "own" in shapes else {}
             names = ["loglikes", *(f"{name}_after" for name in states)]
             found_TS, *after = self._session.run(names, {"feats": feats_TF[frames_K], **states, **more})
             states = dict(zip(states, after, strict=True))
-            first, last = (max(0, step - delay) for step in (start, start + own))  # frames scored by these steps
-            loglikes_TS[first:last] = found_TS[own - (last - first) :]
+            loglikes_TS[piece.begin : piece.end] = found_TS[piece.own - (piece.end - piece.begin) :]
         return loglikes_TS
 
 

@@ -11,19 +11,8 @@ from torch import nn
 
 from speech3.models import clipped
 from speech3.models.clipped import clipped_lstm
-from speech3.models.linear import product, use
 
 VARIANTS = [(False, 0), (True, 0), (False, 3), (True, 3)]  # peepholes, outputs of the projection (0: none)
-
-
-@pytest.fixture(params=["onednn", "stock"])
-def library(request):
-    before = product()
-    use(request.param)
-    if product() != request.param:
-        pytest.skip("this PyTorch has no oneDNN product")
-    yield request.param
-    use(before)
 
 
 def draw(frames, streams, inputs, cells, *, peep=False, proj=0, dtype=torch.float64, scale=0.5, seed=0):

@@ -9,16 +9,6 @@ from speech3.models.linear import Linear, linear, product, use
 from speech3.models.loss import cross_entropy
 
 
-@pytest.fixture(params=["onednn", "stock"])
-def library(request):
-    before = product()
-    use(request.param)
-    if product() != request.param:
-        pytest.skip("this PyTorch has no oneDNN product")
-    yield request.param
-    use(before)
-
-
 def _relative(a, b):
     return ((a.double() - b.double()).abs().max() / b.double().abs().max()).item()
 
