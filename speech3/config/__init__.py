@@ -10,6 +10,7 @@ from speech3.config.experiment import RecipeConfig, TrainConfig
 from speech3.config.features import FeatureConfig
 from speech3.config.hmm import HmmConfig, MonophoneConfig, TriphoneConfig
 from speech3.config.models import CnnConfig, ConvolutionConfig, DnnConfig, LstmConfig, ModelConfig
+from speech3.config.pitch import PitchConfig
 from speech3.config.reading import load_config, load_preset, parse, presets, read_yaml, shipped
 from speech3.config.training import AsgdConfig, SimulationConfig, TrainingConfig
 
@@ -26,6 +27,7 @@ __all__ = [
     "LstmConfig",
     "ModelConfig",
     "MonophoneConfig",
+    "PitchConfig",
     "RecipeConfig",
     "SimulationConfig",
     "TrainConfig",

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from speech3.config.base import Config
+from speech3.config.pitch import PitchConfig
 
 
 class FeatureConfig(Config):
@@ -14,7 +15,9 @@ class FeatureConfig(Config):
     their own in Kaldi, are keys here (without them, as without those programs, nothing is appended or normalised).
     """
 
-    kind: Literal["fbank", "mfcc", "given"] = Field("fbank", description="given: the data directory's own feats.scp")
+    kind: Literal["fbank", "mfcc", "plp", "given"] = Field(
+        "fbank", description="given: the data directory's own feats.scp"
+    )
     sample_frequency: int | None = Field(None, gt=0, description="Hz; none: the rate of the data, which must be one")
     resample: bool = Field(False, description="resample recordings of another rate instead of refusing them")
     mix_channels: bool = Field(False, description="average the channels instead of refusing more than one")
@@ -31,7 +34,7 @@ class FeatureConfig(Config):
     low_freq: float = Field(20.0, ge=0, description="Hz")
     high_freq: float = Field(0.0, description="Hz; zero or negative: offset from the Nyquist frequency")
     use_energy: bool = Field(
-        False, description="fbank: log energy before the bins; mfcc: in place of C0 (default true)"
+        False, description="fbank: log energy before the bins; mfcc, plp: in place of C0 (default true)"
     )
     raw_energy: bool = Field(True, description="energy before preemphasis and window")
     energy_floor: float = Field(0.0, ge=0)
@@ -39,16 +42,28 @@ class FeatureConfig(Config):
     use_power: bool = Field(True, description="fbank only; false: magnitudes")
     num_ceps: int = Field(13, ge=1)
     cepstral_lifter: float = Field(22.0, ge=0)
+    lpc_order: int = Field(12, ge=1, description="plp only, as are the next two")
+    compress_factor: float = Field(1 / 3, gt=0, description="power of the equal loudness spectrum")
+    cepstral_scale: float = Field(1.0, gt=0)
+    pitch: PitchConfig | None = Field(None, description="what of the pitch is appended, before CMVN; {}: Kaldi's three")
     deltas: int = Field(0, ge=0, le=4, description="order of the derivatives appended")
     delta_window: int = Field(2, ge=1)
-    cmvn: Literal["none", "utterance", "speaker"] = "none"
+    cmvn: Literal["none", "utterance", "speaker", "global", "sliding"] = "none"
     norm_means: bool = True
     norm_vars: bool = False
+    cmn_window: int = Field(600, ge=1, description="sliding: frames")
+    min_cmn_window: int = Field(100, ge=1, description="sliding: frames, at the start, where center is false")
+    center: bool = Field(False, description="sliding: the window lies around the frame, not before it")
+    global_stats: tuple[tuple[float, ...], tuple[float, ...]] | None = Field(
+        None, description="global: Kaldi's statistics, sums and count, sums of squares and 0; none: of the data"
+    )
+    left_context: int = Field(0, ge=0, description="frames before, spliced to each frame after all else")
+    right_context: int = Field(0, ge=0, description="frames after")
 
     @model_validator(mode="before")
     @classmethod
     def _energy_default(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("kind") == "mfcc":
+        if isinstance(values, dict) and values.get("kind") in ("mfcc", "plp"):
             return {"use_energy": True, **values}
         return values
 
@@ -56,6 +71,10 @@ class FeatureConfig(Config):
     def _consistent(self) -> "FeatureConfig":
         if self.kind == "mfcc" and self.num_ceps > self.num_mel_bins:
             raise ValueError(f"num_ceps {self.num_ceps} must not exceed num_mel_bins {self.num_mel_bins}")
+        if self.kind == "plp" and self.num_ceps > self.lpc_order + 1:
+            raise ValueError(f"num_ceps {self.num_ceps} must not exceed lpc_order {self.lpc_order} + 1")
+        if self.kind == "given" and self.pitch:
+            raise ValueError("pitch is computed from audio, so it cannot be appended to features that are given")
         if self.norm_vars and not self.norm_means:
             raise ValueError("norm_vars needs norm_means, as in Kaldi's apply-cmvn")
         if self.frame_shift > self.frame_length:

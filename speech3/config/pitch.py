@@ -1,0 +1,59 @@
+"""Pitch: the options of Kaldi's compute-kaldi-pitch-feats and process-kaldi-pitch-feats, their names and defaults."""
+
+from pydantic import Field, model_validator
+
+from speech3.config.base import Config
+
+
+class PitchConfig(Config):
+    """How pitch is tracked and what becomes of it (feat/pitch-functions.h).
+
+    Rate, frame length, frame shift and `snip_edges` are those of the features that it is appended to. One default
+    differs: `delta_pitch_noise_stddev` is 0 (Kaldi's 0.005 makes every run another).
+    """
+
+    min_f0: float = Field(50.0, gt=0, description="Hz")
+    max_f0: float = Field(400.0, gt=0, description="Hz")
+    soft_min_f0: float = Field(10.0, gt=0, description="Hz; pitches near it are made unlikely")
+    penalty_factor: float = Field(0.1, ge=0, description="cost of a change of pitch between two frames")
+    lowpass_cutoff: float = Field(1000.0, gt=0, description="Hz, of the filter before resampling")
+    resample_freq: float = Field(4000.0, gt=0, description="Hz, at which the correlation is computed")
+    delta_pitch: float = Field(0.005, gt=0, description="smallest relative change of pitch that is told apart")
+    nccf_ballast: float = Field(7000.0, ge=0, description="makes the correlation of quiet frames small")
+    lowpass_filter_width: int = Field(1, ge=1, description="of the resampling filter, in zero crossings")
+    upsample_filter_width: int = Field(5, ge=1, description="of the filter between lags, in zero crossings")
+    preemph_coeff: float = Field(0.0, ge=0, le=1)
+    max_frames_latency: int = Field(
+        0, ge=0, description="streaming: frames by which the tracker may lag; 0: until all its paths agree"
+    )
+    pitch_scale: float = 2.0
+    pov_scale: float = 2.0
+    pov_offset: float = 0.0
+    delta_pitch_scale: float = 10.0
+    delta_pitch_noise_stddev: float = Field(0.0, ge=0)
+    normalization_left_context: int = Field(75, ge=0, description="frames")
+    normalization_right_context: int = Field(75, ge=0, description="frames")
+    delta_window: int = Field(2, ge=1)
+    add_pov_feature: bool = True
+    add_normalized_log_pitch: bool = True
+    add_delta_pitch: bool = True
+    add_raw_log_pitch: bool = False
+
+    @property
+    def dim(self) -> int:
+        """Values per frame."""
+        wanted = (self.add_pov_feature, self.add_normalized_log_pitch, self.add_delta_pitch, self.add_raw_log_pitch)
+        return sum(wanted)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "PitchConfig":
+        if not self.min_f0 < self.max_f0:
+            raise ValueError(f"min_f0 {self.min_f0:g} Hz must be below max_f0 {self.max_f0:g} Hz")
+        if not 2 * self.lowpass_cutoff <= self.resample_freq:
+            raise ValueError(
+                f"lowpass_cutoff {self.lowpass_cutoff:g} Hz must be at most half of resample_freq"
+                f" {self.resample_freq:g} Hz"
+            )
+        if not self.dim:
+            raise ValueError("nothing of the pitch is to be added: leave pitch out, or set one of the keys add_*")
+        return self
