@@ -1,4 +1,4 @@
-"""Waveforms to static features, and static features to what a model reads: static -> CMVN -> deltas.
+"""Waveforms to static features, and static features to what a model reads: static -> CMVN -> deltas -> splicing.
 
 Axes: N utterances, S samples, T frames, F features.
 """
@@ -7,25 +7,37 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig
-from speech3.features.cmvn import apply_cmvn, cmvn_stats
+from speech3.features.cmvn import normalise
 from speech3.features.deltas import add_deltas
 from speech3.features.fbank import fbank
 from speech3.features.mfcc import mfcc
+from speech3.features.plp import plp
 from speech3.features.spectrum import power_spectra
+from speech3.features.splice import splice
 from speech3.features.window import framing, mirror_edges
 
-_KINDS = {"fbank": fbank, "mfcc": mfcc}
+_KINDS = {"fbank": fbank, "mfcc": mfcc, "plp": plp}
 
 
 def static_dim(config: FeatureConfig) -> int:
-    """Values per frame before deltas."""
-    return config.num_ceps if config.kind == "mfcc" else config.num_mel_bins + config.use_energy
+    """Values per frame before deltas, the pitch's included."""
+    return _spectral_dim(config) + (config.pitch.dim if config.pitch else 0)
+
+
+def _spectral_dim(config: FeatureConfig) -> int:
+    return config.num_mel_bins + config.use_energy if config.kind == "fbank" else config.num_ceps
 
 
 def static_features(
-    waves_NS: Tensor, lengths_N: Tensor, config: FeatureConfig, sample_rate_hz: int
+    waves_NS: Tensor,
+    lengths_N: Tensor,
+    config: FeatureConfig,
+    sample_rate_hz: int,
+    generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Filterbank or MFCC of a batch, without CMVN and deltas; equal to Kaldi's compute-*-feats without dither.
+    """Filterbank, MFCC or PLP of a batch, pitch appended if wanted, without CMVN and deltas.
+
+    Equal to Kaldi's compute-*-feats without dither, and its paste-feats of those and process-kaldi-pitch-feats.
 
     Parameters
     ----------
@@ -35,13 +47,15 @@ def static_features(
         Samples of each utterance, integers.
     config
         Its `dither` is left to the caller, who knows how to seed it.
+    generator
+        Of the noise in the delta of the pitch (`delta_pitch_noise_stddev`), on the CPU.
 
     Returns
     -------
     feats_NTF
         float32, on the device of `waves_NS`; zeros beyond an utterance's frames.
     frames_N
-        int64 on the CPU; 0 for an utterance shorter than one frame.
+        int64 on the CPU; 0 for an utterance shorter than one frame. With pitch, its frames if these are fewer.
 
     Raises
     ------
@@ -49,8 +63,13 @@ def static_features(
         The config does not fit the sample rate.
     """
     sizes = framing(config, sample_rate_hz)
-    frames = [sizes.frames(samples) for samples in lengths_N.tolist()]
-    longest = max(frames, default=0)
+    frames_N = torch.tensor([sizes.frames(samples) for samples in lengths_N.tolist()], dtype=torch.int64)
+    pitch_NTP: Tensor | None = None
+    if config.pitch and frames_N.any():
+        pitch_NTP, pitch_N = _pitch(waves_NS, lengths_N, config, sample_rate_hz, generator)
+        frames_N = torch.minimum(frames_N, pitch_N)
+    frames = frames_N.tolist()
+    longest, spectral = max(frames, default=0), _spectral_dim(config)
     feats_NTF = waves_NS.new_zeros(len(frames), longest, static_dim(config))
     if longest > 0:
         if not config.snip_edges:
@@ -59,17 +78,45 @@ def static_features(
             energy_R = None if chunk.log_energy_NT is None else chunk.log_energy_NT.flatten()
             feats_RF = _KINDS[config.kind](chunk.power_NTB.flatten(0, 1), energy_R, config, sample_rate_hz)
             n, t = chunk.power_NTB.shape[:2]
-            place_NTF = feats_NTF[chunk.first : chunk.first + n, chunk.start : chunk.start + t]
+            place_NTF = feats_NTF[chunk.first : chunk.first + n, chunk.start : chunk.start + t, :spectral]
             place_NTF.copy_(feats_RF.view(n, t, -1))
-    frames_N = torch.tensor(frames, dtype=torch.int64)
+    if pitch_NTP is not None:
+        feats_NTF[..., spectral:] = pitch_NTP[:, :longest]
     if min(frames, default=0) < longest:
         beyond_NT = torch.arange(longest)[None, :] >= frames_N[:, None]
         feats_NTF.masked_fill_(beyond_NT[..., None].to(feats_NTF.device), 0.0)
     return feats_NTF, frames_N
 
 
+def _pitch(
+    waves_NS: Tensor,
+    lengths_N: Tensor,
+    config: FeatureConfig,
+    sample_rate_hz: int,
+    generator: torch.Generator | None,
+) -> tuple[Tensor, Tensor]:
+    """Pitch features (N, T, P), at the times of the other features' frames, and how many of them there are."""
+    from speech3.features.pitch import process, track  # brings numba, which takes a second to load
+
+    assert config.pitch is not None
+    raw_NT2, frames_N = track(waves_NS, lengths_N, config, sample_rate_hz)
+    noise_NT = None
+    if config.pitch.delta_pitch_noise_stddev:
+        noise_NT = torch.randn(raw_NT2.shape[:2], generator=generator).to(raw_NT2.device)
+    feats_NTP = process(raw_NT2, frames_N, config.pitch, noise_NT)
+    # At rates such as 11,025 Hz a shift of the others is cut to whole samples, that of the pitch, at its own rate, not:
+    # then the nearest frame in time is taken. Else this is every frame.
+    ratio = framing(config, sample_rate_hz).shift / (sample_rate_hz * 0.001 * config.frame_shift)
+    if abs(ratio - 1) < 1e-9:
+        return feats_NTP, frames_N
+    nearest_T = (torch.arange(int(raw_NT2.shape[1] / ratio) + 1, dtype=torch.float64) * ratio).round().long()
+    counts_N = torch.searchsorted(nearest_T, frames_N)
+    nearest_T = nearest_T[: int(counts_N.max())]
+    return feats_NTP[:, nearest_T.to(feats_NTP.device)], counts_N
+
+
 def finish(statics: list[Tensor], config: FeatureConfig) -> list[Tensor]:
-    """CMVN, then deltas, of the utterances of one CMVN unit: one utterance, or all utterances of one speaker.
+    """CMVN, then deltas, then splicing, of the utterances of one CMVN unit: one utterance, or all of one speaker.
 
     Parameters
     ----------
@@ -79,9 +126,13 @@ def finish(statics: list[Tensor], config: FeatureConfig) -> list[Tensor]:
     Returns
     -------
     list of Tensor
-        float32 (T, F * (deltas + 1)) each, as Kaldi's ``apply-cmvn | add-deltas``.
+        float32 (T, F * (deltas + 1) * (left_context + 1 + right_context)) each, as Kaldi's
+        ``apply-cmvn | add-deltas | splice-feats``.
+
+    Raises
+    ------
+    Speech3Error
+        Global statistics that are missing or not of such features.
     """
-    if config.cmvn != "none":
-        stats_2F = torch.stack([cmvn_stats(static_TF) for static_TF in statics]).sum(0)
-        statics = [apply_cmvn(stats_2F, static_TF, config.norm_means, config.norm_vars) for static_TF in statics]
-    return [add_deltas(static_TF, config.deltas, config.delta_window) for static_TF in statics]
+    derived = [add_deltas(feats_TF, config.deltas, config.delta_window) for feats_TF in normalise(statics, config)]
+    return [splice(feats_TF, config.left_context, config.right_context) for feats_TF in derived]

@@ -29,6 +29,24 @@ def hertz(mel: np.ndarray | float) -> np.ndarray:
     return 700.0 * np.expm1(np.asarray(mel, dtype=np.float64) / 1127.0)
 
 
+def mel_edges(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
+    """Where the filters begin, peak and end, mel (M + 2,): filter m goes from edge m over m + 1 to m + 2.
+
+    Raises
+    ------
+    Speech3Error
+        `low_freq` and `high_freq` do not fit the sample rate.
+    """
+    nyquist = 0.5 * sample_rate_hz
+    low, high = config.low_freq, config.high_freq + (nyquist if config.high_freq <= 0 else 0)
+    if not 0 <= low < high <= nyquist:
+        raise Speech3Error(
+            f"low_freq {low:g} Hz and high_freq {high:g} Hz do not fit audio of {sample_rate_hz} Hz; they must lie "
+            f"between 0 and {nyquist:g} Hz, high_freq the larger"
+        )
+    return np.linspace(mel_scale(low), mel_scale(high), config.num_mel_bins + 2)
+
+
 def mel_filters(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
     """Weight of every bin of the spectrum in every mel bin.
 
@@ -40,16 +58,9 @@ def mel_filters(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
     Raises
     ------
     Speech3Error
-        `low_freq` and `high_freq` do not fit the sample rate, or a filter falls between two bins.
+        As `mel_edges`, or a filter falls between two bins.
     """
-    fft, nyquist = framing(config, sample_rate_hz).fft, 0.5 * sample_rate_hz
-    low, high = config.low_freq, config.high_freq + (nyquist if config.high_freq <= 0 else 0)
-    if not 0 <= low < high <= nyquist:
-        raise Speech3Error(
-            f"low_freq {low:g} Hz and high_freq {high:g} Hz do not fit audio of {sample_rate_hz} Hz; they must lie "
-            f"between 0 and {nyquist:g} Hz, high_freq the larger"
-        )
-    edges = np.linspace(mel_scale(low), mel_scale(high), config.num_mel_bins + 2)
+    fft, edges = framing(config, sample_rate_hz).fft, mel_edges(config, sample_rate_hz)
     left_M, centre_M, right_M = edges[:-2], edges[1:-1], edges[2:]
     mel_B1 = mel_scale(np.arange(fft // 2) * (sample_rate_hz / fft))[:, None]
     rising_BM = (mel_B1 - left_M) / (centre_M - left_M)
