@@ -1,9 +1,13 @@
 """CMVN where Kaldi's vectors do not reach."""
 
+import numpy as np
+import pytest
 import torch
 
 from speech3.config import FeatureConfig
-from speech3.features.cmvn import apply_cmvn, cmvn_stats
+from speech3.errors import Speech3Error
+from speech3.features import cmvn
+from speech3.features.cmvn import apply_cmvn, cmvn_stats, sliding_cmvn
 from speech3.features.compute import finish
 
 
@@ -26,3 +30,89 @@ def test_no_frames_and_no_normalisation() -> None:
     assert finish([empty_TF], FeatureConfig(cmvn="utterance", norm_vars=True, deltas=1))[0].shape == (0, 6)
     feats_TF = torch.randn(5, 3)
     assert apply_cmvn(cmvn_stats(feats_TF), feats_TF, norm_means=False).equal(feats_TF)
+
+
+def sliding_by_frame(feats_TF: np.ndarray, window: int, least: int, center: bool, norm_vars: bool) -> np.ndarray:
+    """What Kaldi's SlidingWindowCmn does, frame by frame, in float64."""
+    feats_TF = feats_TF.astype(np.float64)
+    frames, rows = len(feats_TF), []
+    for t in range(frames):
+        if center:
+            start = t - window // 2
+            end = start + window
+        else:
+            start, end = t - window, t + 1
+        if start < 0:
+            start, end = 0, end - start
+        if not center and end > t:
+            end = max(t + 1, least)
+        if end > frames:
+            start, end = max(0, start - (end - frames)), frames
+        part_WF = feats_TF[start:end]
+        row_F = feats_TF[t] - part_WF.mean(0)
+        if norm_vars:
+            row_F /= np.sqrt(np.maximum(part_WF.var(0), 1e-10))
+        rows.append(row_F)
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("norm_vars", [False, True])
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize(
+    ("frames", "window", "least"), [(1, 600, 100), (50, 600, 100), (700, 600, 100), (90, 7, 3), (60, 5, 30), (9, 1, 1)]
+)
+def test_sliding_equals_kaldis_loop(frames: int, window: int, least: int, center: bool, norm_vars: bool) -> None:
+    feats_TF = np.random.default_rng(frames).normal(15, 4, (frames, 3)).astype(np.float32)
+    options = {"cmn_window": window, "min_cmn_window": least, "center": center, "norm_vars": norm_vars}
+    (ours_TF,) = finish([torch.from_numpy(feats_TF)], FeatureConfig(cmvn="sliding", **options))
+    assert ours_TF.dtype == torch.float32
+    expected_TF = sliding_by_frame(feats_TF, window, least, center, norm_vars)
+    np.testing.assert_allclose(ours_TF.numpy(), expected_TF, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("center", [False, True])
+def test_sliding_over_pieces_of_a_long_utterance(center: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cmvn, "_CHUNK", 64)
+    feats_TF = np.random.default_rng(1).normal(-3, 2, (1000, 2)).astype(np.float32)
+    feats_TF[300:420] = feats_TF[300]  # a stretch of digital silence
+    ours_TF = sliding_cmvn(torch.from_numpy(feats_TF), 90, 30, center, norm_vars=True).numpy()
+    expected_TF = sliding_by_frame(feats_TF, 90, 30, center, norm_vars=True)
+    varied_T = np.abs(expected_TF).max(1) > 1e-3
+    np.testing.assert_allclose(ours_TF[varied_T], expected_TF[varied_T], rtol=0, atol=1e-4)
+    assert np.abs(ours_TF[~varied_T]).max() < 1e-3
+
+
+def test_sliding_keeps_its_digits_over_hours() -> None:
+    """Sums from the beginning on would leave the variance of an even end few digits: this is 2.8 hours."""
+    random = torch.Generator().manual_seed(0)
+    feats_TF = torch.cat([torch.full((500_000, 1), -16.0), torch.randn(500_000, 1, generator=random) + 16])
+    feats_TF[-2000:] = 15 + 3e-3 * torch.randn(2000, 1, generator=random)
+    ours_TF = sliding_cmvn(feats_TF, norm_vars=True).numpy()
+    expected_TF = sliding_by_frame(feats_TF[-2000:].numpy(), 600, 100, center=False, norm_vars=True)
+    np.testing.assert_allclose(ours_TF[-1000:], expected_TF[-1000:], rtol=0, atol=1e-4)
+    assert np.abs(ours_TF[:499_000]).max() < 1e-3
+
+
+def test_global_statistics_out_of_the_config() -> None:
+    generator = torch.Generator().manual_seed(3)
+    statics = [torch.randn(n, 4, generator=generator) * 5 + 20 + n for n in (30, 50)]
+    stats_2G = sum(cmvn_stats(static_TF) for static_TF in statics)
+    config = FeatureConfig(cmvn="global", norm_vars=True, global_stats=stats_2G.tolist())
+    together = finish(statics, FeatureConfig(cmvn="speaker", norm_vars=True))
+    for static_TF, expected_TF in zip(statics, together, strict=True):
+        torch.testing.assert_close(finish([static_TF], config)[0], expected_TF)
+    assert finish(statics, config.model_copy(update={"norm_means": False, "norm_vars": False}))[0].equal(statics[0])
+    with pytest.raises(Speech3Error, match=r"global_stats: 5 and 5 values .* features of 3 values, which need 4 and 4"):
+        finish([statics[0][:, :3]], config)
+    with pytest.raises(Speech3Error, match="needs global_stats"):
+        finish(statics, FeatureConfig(cmvn="global"))
+    with pytest.raises(Speech3Error, match=r"over 0 frames"):
+        finish(statics, config.model_copy(update={"global_stats": ((0.0,) * 5,) * 2}))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_gives_the_same() -> None:
+    feats_TF = torch.randn(2000, 40, generator=torch.Generator().manual_seed(5)) + 15
+    for config in (FeatureConfig(cmvn="sliding", norm_vars=True), FeatureConfig(cmvn="utterance", left_context=2)):
+        (here_TF,), (there_TF,) = finish([feats_TF], config), finish([feats_TF.cuda()], config)
+        torch.testing.assert_close(there_TF.cpu(), here_TF, atol=1e-5, rtol=0)

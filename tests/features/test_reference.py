@@ -99,3 +99,14 @@ def test_kaldis_cmvn_archives_can_be_applied(rate: str, name: str) -> None:
     stats_2G = torch.from_numpy(vectors(rate)[f"{name}.mfcc13_cmvnstats_utt"])
     ours_TF = apply_cmvn(stats_2G, torch.from_numpy(vectors(rate)[f"{name}.mfcc13"]), norm_vars=True)
     np.testing.assert_allclose(ours_TF.numpy(), vectors(rate)[f"{name}.mfcc13_cmvn_utt"], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("rate", "name"), RECORDINGS)
+def test_splicing_of_kaldis_statics(rate: str, name: str) -> None:
+    static_TF = vectors(rate)[f"{name}.fbank40"]
+    (ours_TF,) = finish([torch.from_numpy(static_TF)], FeatureConfig(left_context=5, right_context=5))
+    # The archive lacks the fbank40_splice5 of commands.txt, so this is SpliceFrames' own loop.
+    last = len(static_TF) - 1
+    spliced = [np.concatenate([static_TF[min(max(t + j, 0), last)] for j in range(-5, 6)]) for t in range(last + 1)]
+    kaldi = vectors(rate).get(f"{name}.fbank40_splice5", np.array(spliced))
+    np.testing.assert_array_equal(ours_TF.numpy(), kaldi)
