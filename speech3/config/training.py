@@ -98,6 +98,10 @@ class TrainingConfig(Config):
         None, gt=0, description="length to which a minibatch's gradient is cut down; none: it is not"
     )
     frequency_warp: float = Field(0.0, ge=0, lt=0.5, description="largest share by which frequencies are warped")
+    time_masks: int = Field(0, ge=0, description="SpecAugment: stretches hidden in each window, or chunk")
+    time_mask_frames: int = Field(10, ge=1, description="longest of them; never more than half of the window")
+    frequency_masks: int = Field(0, ge=0, description="SpecAugment: bands hidden in each window, or utterance")
+    frequency_mask_bins: int = Field(8, ge=1, description="widest of them, in mel bins")
     chunk_frames: int = Field(
         0, ge=0, description="shuffle within chunks of so many frames; 0: the whole corpus (as for LSTMs)"
     )

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from speech3.errors import Speech3Error
-from speech3.features.augment import FrequencyWarp
+from speech3.features.masks import SpecAugment
+from speech3.features.warp import FrequencyWarp
 from speech3.frames.packed import PackedFrames
 from speech3.frames.resident import Resident, check_room, no_room, on_device
 from speech3.frames.shuffle import PIECES, Order
@@ -35,9 +36,9 @@ class Minibatches:
     minibatch
         B, in frames.
     seed
-        Of the permutations, and of `warp`.
-    warp
-        Changes what `draw` gives, but not `sequential`.
+        Of the permutations, of `warp` and of `masks`.
+    warp, masks
+        Change what `draw` gives, but not `sequential`; each window has masks of its own.
     chunk_frames
         0: the whole corpus is shuffled, and has to fit the device (the CPU needs no room, but is slow where the file
         is larger than the memory). Else frames that are shuffled together, from `PIECES` places of the corpus: of
@@ -53,7 +54,7 @@ class Minibatches:
 
     def __init__(
         self, packed: PackedFrames, *, left: int, right: int, minibatch: int, seed: int, device: torch.device,
-        warp: FrequencyWarp | None = None, chunk_frames: int = 0,
+        warp: FrequencyWarp | None = None, masks: SpecAugment | None = None, chunk_frames: int = 0,
     ) -> None:  # fmt: skip
         if 0 < chunk_frames < PIECES * minibatch:
             raise Speech3Error(
@@ -61,7 +62,7 @@ class Minibatches:
                 f"minibatches, {PIECES * minibatch} frames"
             )
         self.packed, self.left, self.right, self.minibatch, self.seed = packed, left, right, minibatch, seed
-        self.warp, self.device, self.num_frames = warp, device, len(packed)
+        self.warp, self.masks, self.device, self.num_frames = warp, masks, device, len(packed)
         self.chunk_frames = chunk_frames = 0 if chunk_frames >= len(packed) else chunk_frames
         if device.type == "cuda":
             check_room(packed, chunk_frames, device, torch.cuda.mem_get_info(device)[0])
@@ -86,9 +87,11 @@ class Minibatches:
             self._chunk(chunk).gather(frames_B.to(self.device)) for chunk, frames_B in self._order.parts(start, stop)
         ]
         feats_BWF, senones_B = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
+        generator = np.random.default_rng((self.seed, epoch, number))
         if self.warp:
-            generator, most = np.random.default_rng((self.seed, epoch, number)), self.warp.most
-            feats_BWF = self.warp(feats_BWF, generator.uniform(1 - most, 1 + most, _WARPS))
+            feats_BWF = self.warp(feats_BWF, generator.uniform(1 - self.warp.most, 1 + self.warp.most, _WARPS))
+        if self.masks:
+            feats_BWF = self.masks(feats_BWF, *self.masks.draw(generator, len(feats_BWF)))
         return feats_BWF, senones_B
 
     def sequential(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:

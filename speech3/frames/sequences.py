@@ -16,19 +16,22 @@ N steps with a target, U utterances (U1: and the end of the last), R rows (R1: a
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from speech3.features.augment import FrequencyWarp
+from speech3.features.masks import SpecAugment
+from speech3.features.warp import FrequencyWarp
 from speech3.frames.packed import PackedFrames
 from speech3.frames.resident import on_device
 from speech3.frames.shuffle import Shuffle
 
 _WARPS = 33  # different ones; an utterance of an epoch has one of them
+_TIME, _BANDS = 1, 2  # generators of their own
 
 
 class SequenceInputs(NamedTuple):
@@ -65,6 +68,19 @@ class SequenceInputs(NamedTuple):
         return self.feats_TBWF.device
 
 
+class _Epoch(NamedTuple):
+    """Utterances in the order of an epoch, where the chunks of each end in the line; each one's warp and bands.
+
+    `bands_UK2` is what `SpecAugment.draw` gives; order and ends are by place, the others by utterance.
+    """
+
+    number: int
+    order_U: np.ndarray
+    ends_U: np.ndarray
+    warps_U: np.ndarray
+    bands_UK2: np.ndarray
+
+
 class Sequences:
     """The sequence minibatches of a packed file. One is identified by (epoch, number) alone.
 
@@ -83,9 +99,10 @@ class Sequences:
     lookahead
         Steps beyond a chunk that are given with it.
     seed
-        Of the permutations of the utterances, and of `warp`.
-    warp
-        Changes what `draw` gives, utterance by utterance, but not `sequential`.
+        Of the permutations of the utterances, of `warp` and of `masks`.
+    warp, masks
+        Change what `draw` gives, but not `sequential`: the warp and hidden bands are an utterance's, hidden stretches
+        of time a chunk's.
     row_minibatches
         Length of a row, about. Longer: fewer segments that begin without the state of the chunk before; shorter: more
         rows to share out among workers.
@@ -99,10 +116,11 @@ class Sequences:
     def __init__(
         self, packed: PackedFrames, *, left: int, right: int, chunk: int, streams: int, seed: int,
         device: torch.device, delay: int = 0, lookahead: int = 0, warp: FrequencyWarp | None = None,
-        row_minibatches: int = 50,
+        masks: SpecAugment | None = None, row_minibatches: int = 50,
     ) -> None:  # fmt: skip
         self.packed, self.left, self.right, self.delay, self.lookahead = packed, left, right, delay, lookahead
-        self.chunk, self.streams, self.seed, self.device, self.warp = chunk, streams, seed, device, warp
+        self.chunk, self.streams, self.seed, self.device = chunk, streams, seed, device
+        self.warp, self.masks = warp, masks
         self.num_frames = len(packed)
         self._frames_NF, self._senones_N = on_device(packed.frames_NF), on_device(packed.senones_N)
         self._steps_U = np.diff(packed.offsets_U1) + delay
@@ -114,8 +132,7 @@ class Sequences:
         lengths = [self._length + (row * streams < self._longer) for row in range(count)]
         self._starts_R1 = np.cumsum([0, *lengths]).tolist()
         self.rows = tuple(map(range, self._starts_R1[:-1], self._starts_R1[1:]))
-        nothing = np.empty(0)
-        self._epoch: tuple[int, np.ndarray, np.ndarray, np.ndarray] = (-1, nothing, nothing, nothing)
+        self._epoch = _Epoch(-1, *[np.empty(0)] * 4)
         if warp:
             factors_L = np.linspace(1 - warp.most, 1 + warp.most, _WARPS)
             self._matrices_LMM = torch.from_numpy(np.stack([warp.matrix(factor) for factor in factors_L]))
@@ -127,13 +144,13 @@ class Sequences:
     def draw(self, epoch: int, number: int) -> tuple[SequenceInputs, Tensor]:
         """Minibatch `number` (from 0) of `epoch`, with the senones (N,) int64 of the steps that have one."""
         step, active_B, chunk_B = self._place(number)
-        order_U, ends_U, warps_U = self._utterances(epoch)
-        place_B = np.searchsorted(ends_U, chunk_B, side="right")
-        utterance_B = order_U[place_B]
+        order = self._order(epoch)
+        place_B = np.searchsorted(order.ends_U, chunk_B, side="right")
+        utterance_B = order.order_U[place_B]
         # Chunks are counted from the end of the utterance, whose place in the line is known.
-        step_B = (chunk_B - ends_U[place_B] + self._chunks_U[utterance_B]) * self.chunk
-        warps_B = warps_U[utterance_B] if self.warp else None
-        return self._gather(utterance_B, step_B, active_B, (step_B == 0) | (step == 0), (epoch, number), warps_B)
+        step_B = (chunk_B - order.ends_U[place_B] + self._chunks_U[utterance_B]) * self.chunk
+        change = partial(self._augmented, order, number, utterance_B)
+        return self._gather(utterance_B, step_B, active_B, (step_B == 0) | (step == 0), (epoch, number), change)
 
     def sequential(self, size: int) -> Iterator[tuple[SequenceInputs, Tensor]]:
         """All frames once, about `size` at a time: whole utterances side by side, chunk after chunk."""
@@ -156,9 +173,9 @@ class Sequences:
 
     def _gather(
         self, utterance_B: np.ndarray, step_B: np.ndarray, active_B: np.ndarray, begins_B: np.ndarray,
-        place: tuple[int, int], warps_B: np.ndarray | None,
+        place: tuple[int, int], change: Callable[[Tensor, np.ndarray], Tensor] | None,
     ) -> tuple[SequenceInputs, Tensor]:  # fmt: skip
-        """Chunks that begin at the given steps of their utterances."""
+        """Chunks that begin at the given steps of their utterances; `change` gets frames and how many there are."""
         offsets_U1 = self.packed.offsets_U1
         first_B, last_B = offsets_U1[utterance_B], offsets_U1[utterance_B + 1] - 1
         left_B = np.where(active_B, self._steps_U[utterance_B] - step_B, 0)  # steps from here to the end
@@ -169,8 +186,8 @@ class Sequences:
         indices_KB = torch.from_numpy(frame_KB.clip(first_B, last_B))
         feats_KBF = self._frames_NF.index_select(0, indices_KB.view(-1)).view(*indices_KB.shape, -1)
         feats_KBF = feats_KBF.to(self.device).float()
-        if warps_B is not None:
-            feats_KBF = self._warped(feats_KBF, warps_B)
+        if change:
+            feats_KBF = change(feats_KBF, lengths_B + self.left + self.right)
         feats_TBWF = feats_KBF.unfold(0, self.left + 1 + self.right, 1).transpose(2, 3)
 
         step_T1 = np.arange(own)[:, None]
@@ -181,16 +198,25 @@ class Sequences:
         lengths, begins, scored_N = (torch.from_numpy(array).to(self.device) for array in arrays)
         return SequenceInputs(feats_TBWF, lengths, begins, scored_N, own, place), senones_N.to(self.device)
 
-    def _warped(self, feats_KBF: Tensor, warps_B: np.ndarray) -> Tensor:
-        matrices_BMM = self._matrices_LMM[torch.from_numpy(warps_B)].to(self.device)
-        blocks_BXM = feats_KBF.transpose(0, 1).reshape(len(warps_B), -1, matrices_BMM.shape[1])
-        warped_BXM = torch.bmm(blocks_BXM, matrices_BMM.transpose(1, 2))
-        return warped_BXM.view(len(warps_B), len(feats_KBF), -1).transpose(0, 1)
+    def _augmented(
+        self, order: _Epoch, number: int, utterance_B: np.ndarray, feats_KBF: Tensor, lengths_B: np.ndarray
+    ) -> Tensor:
+        feats_BKF = feats_KBF.transpose(0, 1)
+        if self.warp:
+            matrices_BMM = self._matrices_LMM[torch.from_numpy(order.warps_U[utterance_B])].to(self.device)
+            blocks_BXM = feats_BKF.reshape(len(utterance_B), -1, matrices_BMM.shape[1])
+            feats_BKF = torch.bmm(blocks_BXM, matrices_BMM.transpose(1, 2)).view(feats_BKF.shape)
+        if self.masks:
+            generator = np.random.default_rng((self.seed, order.number, number, _TIME))
+            time_BK2, _ = self.masks.draw(generator, len(utterance_B))
+            feats_BKF = self.masks(feats_BKF, time_BK2, order.bands_UK2[utterance_B], lengths_B)
+        return feats_BKF.transpose(0, 1)
 
-    def _utterances(self, epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Utterances in the order of an epoch, where the chunks of each end in the line, and each one's warp."""
-        if self._epoch[0] != epoch:
+    def _order(self, epoch: int) -> _Epoch:
+        if self._epoch.number != epoch:
             order_U = Shuffle(len(self._chunks_U), self.seed, epoch).all().numpy()
             warps_U = np.random.default_rng((self.seed, epoch)).integers(0, _WARPS, len(order_U))
-            self._epoch = (epoch, order_U, self._chunks_U[order_U].cumsum(), warps_U)
-        return self._epoch[1:]
+            generator = np.random.default_rng((self.seed, epoch, 0, _BANDS))
+            bands_UK2 = self.masks.draw(generator, len(order_U))[1] if self.masks else np.empty(0)
+            self._epoch = _Epoch(epoch, order_U, self._chunks_U[order_U].cumsum(), warps_U, bands_UK2)
+        return self._epoch

@@ -10,7 +10,8 @@ import torch
 from speech3.config import FeatureConfig, LstmConfig, TrainConfig, parse, read_yaml
 from speech3.engine.world import Parts
 from speech3.errors import Speech3Error
-from speech3.features.augment import FrequencyWarp, frequency_warp
+from speech3.features.masks import SpecAugment, spec_augment
+from speech3.features.warp import FrequencyWarp, frequency_warp
 from speech3.frames.minibatches import Minibatches
 from speech3.frames.packed import PackedFrames, open_packed
 from speech3.frames.sequences import Sequences
@@ -45,13 +46,14 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device) 
     """Model, minibatches and loss for frames that are open already."""
     model = build(config.model, frames.dim, frames.num_senones, config.seed)
     model.set_input_statistics(torch.from_numpy(frames.mean_F.copy()), torch.from_numpy(frames.variance_F.copy()))
-    source = minibatches(config, frames, device, warp(config, frames))
+    source = minibatches(config, frames, device, *augmentation(config, frames))
     return Parts(model.to(device), source, cross_entropy, config.seed, config.training.gradient_clip or math.inf)
 
 
 def minibatches(
-    config: TrainConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None = None
-) -> Minibatches | Sequences:
+    config: TrainConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None = None,
+    masks: SpecAugment | None = None,
+) -> Minibatches | Sequences:  # fmt: skip
     """The minibatches of a packed file as the config wants them: windows, or chunks for a recurrent model.
 
     Raises
@@ -63,7 +65,7 @@ def minibatches(
     if not isinstance(model, LstmConfig):
         return Minibatches(
             frames, left=model.left_context, right=model.right_context, seed=config.seed, device=device,
-            minibatch=training.minibatch, warp=warp, chunk_frames=training.chunk_frames,
+            minibatch=training.minibatch, warp=warp, masks=masks, chunk_frames=training.chunk_frames,
         )  # fmt: skip
     sequence = training.sequence_of(model)
     if 0 < sequence <= model.delay:
@@ -77,14 +79,17 @@ def minibatches(
     return Sequences(
         frames, left=model.left_context, right=model.right_context, chunk=chunk, delay=model.delay,
         lookahead=model.lookahead, streams=max(1, round(training.minibatch / mean)), seed=config.seed, device=device,
-        warp=warp,
+        warp=warp, masks=masks,
     )  # fmt: skip
 
 
-def warp(config: TrainConfig, frames: PackedFrames) -> FrequencyWarp | None:
-    """The augmentation that the config asks for, if any; errors as of `frequency_warp`."""
-    most = config.training.frequency_warp
-    if not most:
-        return None
-    path = Path(config.data) / "features.yaml"
-    return frequency_warp(parse(FeatureConfig, read_yaml(path), path), frames.dim, most)
+def augmentation(config: TrainConfig, frames: PackedFrames) -> tuple[FrequencyWarp | None, SpecAugment | None]:
+    """The augmentation that the config asks for, if any; errors as of `frequency_warp` and `spec_augment`."""
+    training, features = config.training, None
+    if training.frequency_warp or training.frequency_masks:
+        path = Path(config.data) / "features.yaml"
+        features = parse(FeatureConfig, read_yaml(path), path)
+    warp = None
+    if features and training.frequency_warp:
+        warp = frequency_warp(features, frames.dim, training.frequency_warp)
+    return warp, spec_augment(training, features, torch.from_numpy(frames.mean_F.copy()))

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from speech3.errors import Speech3Error
-from speech3.features.augment import FrequencyWarp
+from speech3.features.masks import SpecAugment
 from speech3.features.mel import mel_scale
+from speech3.features.warp import FrequencyWarp, MelColumns
 from speech3.frames.minibatches import Minibatches
 from speech3.frames.packed import open_packed, pack
 from speech3.frames.resident import Resident, check_room
@@ -58,6 +59,25 @@ def test_what_is_drawn_is_warped_and_what_is_scored_is_not(corpus):
     assert not torch.equal(before, after)
     assert not torch.equal(after, warped.draw(2, 2)[0])
     for (one, _), (other, _) in zip(plain.sequential(50), warped.sequential(50), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_what_is_drawn_is_masked_window_by_window_and_what_is_scored_is_not(corpus):
+    _, packed = corpus
+    masks = SpecAugment(torch.tensor([7.0, 8.0, 9.0]), 1, 4, 1, 1, MelColumns(3))
+    plain, masked = (
+        Minibatches(packed, left=4, right=4, minibatch=16, seed=1, device=torch.device("cpu"), masks=each)
+        for each in (None, masks)
+    )
+    hidden = []
+    for epoch in (1, 2):
+        (before, senones), (after, same) = plain.draw(epoch, 2), masked.draw(epoch, 2)
+        assert torch.equal(senones, same) and torch.equal(after, masked.draw(epoch, 2)[0])
+        changed = after != before
+        assert torch.equal(after[changed], masks.mean_F.expand_as(after)[changed])
+        hidden += [window.tobytes() for window in changed.numpy()]
+    assert len(set(hidden)) > 16, "each window of each epoch has masks of its own"
+    for (one, _), (other, _) in zip(plain.sequential(50), masked.sequential(50), strict=True):
         assert torch.equal(one, other)
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.features.augment import FrequencyWarp
+from speech3.features.masks import SpecAugment
 from speech3.features.mel import mel_scale
+from speech3.features.warp import FrequencyWarp, MelColumns
 from speech3.frames.packed import open_packed, pack
 from speech3.frames.sequences import Sequences
 
@@ -207,3 +208,30 @@ def test_an_utterance_is_warped_alike_in_all_its_chunks(tmp_path):
     assert any(not torch.equal(seen[1, u], seen[2, u]) for u in range(6))
     for (inputs, _), (same, _) in zip(plain.sequential(16), warped.sequential(16), strict=True):
         assert torch.equal(inputs.feats_TBWF, same.feats_TBWF)
+
+
+def test_bands_are_hidden_alike_in_all_chunks_of_an_utterance_and_stretches_of_time_in_each(corpus):
+    _, packed = corpus
+    masks = SpecAugment(torch.full((3,), 99.0), 1, 3, 1, 1, MelColumns(3))
+    plain, masked, again = (_sequences(packed, streams=2, masks=each) for each in (None, masks, masks))
+    bands, stretches = {}, set()
+    for epoch, number in [(epoch, number) for epoch in (2, 1) for number in range(len(plain))]:
+        (before, senones_N), (after, same_N) = plain.draw(epoch, number), masked.draw(epoch, number)
+        assert torch.equal(after.feats_TBWF, again.draw(epoch, number)[0].feats_TBWF) and torch.equal(senones_N, same_N)
+        changed_TBF = (after.feats_TBWF != before.feats_TBWF)[:, :, 2]
+        assert (after.feats_TBWF[:, :, 2][changed_TBF] == 99).all()
+        for b, targets_T in enumerate(_targets(before, senones_N).t()):
+            scored = targets_T >= 0
+            if scored.sum() < 3:
+                continue
+            utterance = int(np.searchsorted(packed.offsets_U1, int(targets_T[scored][0]), side="right"))
+            stretch_T = changed_TBF[scored, b].all(1)
+            stretches.add((epoch, number, b, int(stretch_T.sum())))
+            if not stretch_T.all():
+                band_F = tuple(changed_TBF[scored, b][~stretch_T].all(0).tolist())
+                assert bands.setdefault((epoch, utterance), band_F) == band_F
+    assert len({frames for *_, frames in stretches}) > 2, "from none to three frames"
+    assert len({band_F for (epoch, _), band_F in bands.items() if epoch == 1}) > 2
+    assert any(bands.get((1, u), band_F) != band_F for (epoch, u), band_F in bands.items() if epoch == 2)
+    for (one, _), (other, _) in zip(plain.sequential(16), masked.sequential(16), strict=True):
+        assert torch.equal(one.feats_TBWF, other.feats_TBWF)

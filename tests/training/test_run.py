@@ -19,6 +19,7 @@ from speech3.frames.packed import open_packed, pack
 from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.model import Hmm
 from speech3.hmm.tree import monophone_tree
+from speech3.io.atomic import write_text
 from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics
 from speech3.models import load_network, logits
@@ -40,6 +41,7 @@ def corpus(tmp_path):
         labels = {f"{name}{i}": rng.integers(0, SENONES, 8).repeat(5).astype(np.int32) for i in range(count)}
         feats = {u: (centers[x] + rng.normal(0, 1.5, (40, DIM))).astype(np.float32) for u, x in labels.items()}
         pack(data / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info={"features": "made up"})
+    write_text(data / "features.yaml", f"kind: fbank\nnum_mel_bins: {DIM}\nsample_frequency: 8000\n")
     _hmm("a").save(tmp_path / "hmm")
     return tmp_path
 
@@ -96,6 +98,12 @@ def test_train_and_heldout_figures_of_the_same_frames_agree(corpus):
     (record,) = train(_config(corpus, learning_rate=1e-12, max_epochs=1), corpus / "out")["history"]
     assert record["train_loss"] == pytest.approx(record["heldout_loss"], rel=1e-6)
     assert record["train_accuracy"] == record["heldout_accuracy"]
+    masks = {"time_masks": 2, "time_mask_frames": 2, "frequency_masks": 2, "frequency_mask_bins": 3}
+    masked = train(_config(corpus, learning_rate=1e-12, max_epochs=1, **masks), corpus / "masked")["history"][0]
+    assert masked["heldout_loss"] == pytest.approx(record["heldout_loss"], rel=1e-6), (
+        "only what is learnt from is masked"
+    )
+    assert abs(masked["train_loss"] - masked["heldout_loss"]) > 0.01
 
 
 def test_log_priors():
@@ -108,6 +116,7 @@ def test_log_priors():
         ({}, {}),
         ({"dropout": 0.3, "normalization": "batch"}, {"momentum": 0.9, "learning_rate": 0.02, "weight_decay": 1e-3}),
         ({"normalization": "layer", "activation": "sigmoid"}, {"schedule": "constant"}),
+        ({}, {"time_masks": 1, "time_mask_frames": 2, "frequency_masks": 1, "frequency_mask_bins": 2}),
     ],
 )
 def test_a_killed_run_ends_bitwise_as_one_that_was_not(corpus, monkeypatch, model, training):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.config import FeatureConfig, load_preset
+from speech3.config import FeatureConfig, PitchConfig, load_preset
 from speech3.errors import Speech3Error
-from speech3.features.augment import frequency_warp
 from speech3.features.compute import static_features
 from speech3.features.mel import hertz, mel_scale
+from speech3.features.warp import frequency_warp
 
 CONFIG = load_preset(FeatureConfig, "features", "fbank40").model_copy(update={"sample_frequency": 16000})
 
@@ -48,6 +48,18 @@ def test_each_part_of_a_minibatch_has_its_own_warp_and_derivatives_their_bins_on
             np.testing.assert_allclose(warped[2 * part, :, bins].numpy(), expected, atol=1e-5)
             np.testing.assert_array_equal(warped[2 * part], warped[2 * part + 1])
     torch.testing.assert_close(warped[4], feats_BWF[4], atol=1e-5, rtol=0)
+
+
+def test_energy_and_pitch_beside_the_bins_stay() -> None:
+    config = CONFIG.model_copy(update={"deltas": 1, "use_energy": True, "pitch": PitchConfig(), "right_context": 1})
+    assert config.pitch and config.pitch.dim == 3
+    warp, alone = frequency_warp(config, 4 * 44, 0.1), frequency_warp(CONFIG, 40, 0.1)
+    feats_BWF, factor_G = torch.randn(2, 3, 4 * 44), np.array([0.9, 1.1])
+    blocks, warped = feats_BWF.view(2, 3, 4, 44), warp(feats_BWF, factor_G).view(2, 3, 4, 44)
+    for kept in (slice(0, 1), slice(41, 44)):
+        assert torch.equal(warped[..., kept], blocks[..., kept])
+    expected = alone(blocks[..., 1:41].reshape(2, 3, 160), factor_G).view(2, 3, 4, 40)
+    torch.testing.assert_close(warped[..., 1:41], expected)
 
 
 def test_other_features_are_refused() -> None:

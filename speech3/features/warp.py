@@ -1,0 +1,106 @@
+"""Other vocal tracts, by warping the frequency axis of log mel features (Jaitly and Hinton 2013).
+
+Vocal tract length perturbation makes a speaker's voice another's, which speech of few speakers lacks. The warp
+f -> a f is applied to the log mel bins by linear interpolation, so it is a product with a small matrix, cheap enough to
+draw anew for every few frames of every minibatch. Derivatives are warped as their bins are, means along with them;
+energy and pitch beside the bins stay as they are.
+
+Axes: B minibatch, W context window, F feature bins, M mel bins, P values of a frame before derivatives and splicing,
+G groups of frames.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from speech3.config import FeatureConfig
+from speech3.errors import Speech3Error
+from speech3.features.mel import hertz, mel_scale
+
+
+@dataclass(frozen=True)
+class MelColumns:
+    """Where the mel bins are among the values of a frame: blocks of P (static, derivatives, spliced frames) alike.
+
+    Attributes
+    ----------
+    before, bins, after
+        Values of a block before the mel bins (energy), these, and those after them (pitch).
+    """
+
+    bins: int
+    before: int = 0
+    after: int = 0
+
+    @property
+    def block(self) -> int:
+        """P."""
+        return self.before + self.bins + self.after
+
+
+def mel_columns(config: FeatureConfig, dim: int, key: str) -> MelColumns:
+    """The mel bins of features of `config`, as an extraction wrote it (with its rate), of `dim` values a frame.
+
+    Parameters
+    ----------
+    key
+        Of the config that asks, for the error: ``training.frequency_warp=0.1``.
+
+    Raises
+    ------
+    Speech3Error
+        They are not log mel bins, or not of this config.
+    """
+    columns = MelColumns(config.num_mel_bins, int(config.use_energy), config.pitch.dim if config.pitch else 0)
+    blocks = (config.deltas + 1) * (config.left_context + 1 + config.right_context)
+    if config.kind != "fbank" or not config.sample_frequency or dim != columns.block * blocks:
+        raise Speech3Error(
+            f"{key}: only for log mel features (kind: fbank), not for {config.kind} of {dim} values a frame;"
+            " set it to 0"
+        )
+    return columns
+
+
+@dataclass(frozen=True, eq=False)
+class FrequencyWarp:
+    """The warp of log mel features by a factor from 1 - `most` to 1 + `most`.
+
+    Attributes
+    ----------
+    centre_M
+        float64, mel: the middle of each bin.
+    columns
+        Where the bins are; None: there is nothing else.
+    """
+
+    centre_M: np.ndarray
+    most: float
+    columns: MelColumns | None = None
+
+    def matrix(self, factor: float) -> np.ndarray:
+        """(P, P) float32: row i makes value i of the warped frame; beyond the edges the edge bins stand."""
+        bins, columns = len(self.centre_M), self.columns or MelColumns(len(self.centre_M))
+        step = (self.centre_M[-1] - self.centre_M[0]) / (bins - 1)
+        warped_M = mel_scale(factor * hertz(self.centre_M))
+        place_M1 = ((warped_M - self.centre_M[0]) / step).clip(0, bins - 1)[:, None]
+        matrix_PP = np.eye(columns.block, dtype=np.float32)
+        mel = slice(columns.before, columns.before + bins)
+        matrix_PP[mel, mel] = np.maximum(0, 1 - np.abs(place_M1 - np.arange(bins)))
+        return matrix_PP
+
+    def __call__(self, feats_BWF: Tensor, factor_G: np.ndarray) -> Tensor:
+        """Warp each of G equal parts of a minibatch by a factor of its own."""
+        parts = feats_BWF.chunk(len(factor_G))
+        matrices = [torch.from_numpy(self.matrix(factor)).to(feats_BWF.device) for factor in factor_G]
+        warped = [(p.reshape(-1, len(m)) @ m.t()).view(p.shape) for p, m in zip(parts, matrices, strict=False)]
+        return torch.cat(warped)
+
+
+def frequency_warp(config: FeatureConfig, dim: int, most: float) -> FrequencyWarp:
+    """The warp for features of `config`; arguments and errors as of `mel_columns`."""
+    columns = mel_columns(config, dim, f"training.frequency_warp={most:g}")
+    high_hz = config.high_freq + ((config.sample_frequency or 0) / 2 if config.high_freq <= 0 else 0)
+    edges = np.linspace(mel_scale(config.low_freq), mel_scale(high_hz), config.num_mel_bins + 2)
+    return FrequencyWarp(edges[1:-1], most, columns)
