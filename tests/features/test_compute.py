@@ -26,7 +26,7 @@ def one(wave_S: torch.Tensor, config: FeatureConfig, rate_hz: int = 16000) -> to
     return static_features(wave_S[None], torch.tensor([len(wave_S)]), config, rate_hz)[0][0]
 
 
-@pytest.mark.parametrize("kind", ["fbank", "mfcc"])
+@pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp"])
 @pytest.mark.parametrize("options", [{}, {"snip_edges": False}, {"use_energy": True, "window_type": "hamming"}])
 @pytest.mark.parametrize("chunk", [512, 512 * 30, 1 << 18])
 def test_a_batch_equals_its_utterances(
@@ -115,7 +115,7 @@ def test_constant_samples_are_at_the_floor_as_kaldis_are(value: float) -> None:
     st.integers(0, 3000),
     st.sampled_from(["zeros", "constant", "clipped", "impulse", "tiny", "noise"]),
     st.sampled_from([8000, 16000]),
-    st.sampled_from(["fbank", "mfcc"]),
+    st.sampled_from(["fbank", "mfcc", "plp"]),
     st.booleans(),
     st.booleans(),
 )
@@ -141,7 +141,7 @@ def test_no_utterances() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("kind", ["fbank", "mfcc"])
+@pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp"])
 def test_cuda_equals_cpu(kind: str) -> None:
     config, lengths_N = FeatureConfig(kind=kind, use_energy=True), torch.tensor([16000, 7000])
     waves_NS = torch.stack([noise(16000, 1), noise(16000, 2)])
