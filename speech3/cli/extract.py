@@ -23,6 +23,10 @@ def command(
     the preset's CMVN and deltas applied. Utterances that cannot be used are listed in `OUT/skipped.txt`; more than 5 %
     of them is an error. The preset `given` takes the directory's own features (its `feats.scp`; fMLLR features, too),
     `given_cmvn` normalises them by its `cmvn.scp`.
+
+    A run that was interrupted or killed goes on where it was when the same command is given again. With `cmvn: global`
+    the statistics are those of this directory and are written to `OUT/features.yaml`; give that file as `--features`
+    to normalise other data by them.
     """
     from speech3.config import FeatureConfig, load_preset
     from speech3.corpus.datadir import read_datadir

@@ -1,56 +1,56 @@
 """From a data directory to features on disk (`extract`), or to features in this process (`features_of`).
 
-Of the kind `given` they are the directory's own (`features.given`), otherwise they are computed from its audio.
+Work is done unit by unit (`features.units`); what a killed extraction finished is kept (`features.parts`).
 
-The unit of work is the unit of CMVN: all utterances of a speaker, else a handful of utterances.
-
-Axes: S samples, T frames, F features.
+Axes: T frames, F features, 2 sums and sums of squares, G features and the count of frames.
 """
 
-import contextlib
 import functools
-import hashlib
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 import yaml
 
 from speech3.config import FeatureConfig
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir
 from speech3.errors import Speech3Error, check_bad
-from speech3.features.compute import finish, static_features
-from speech3.features.given import given_features
-from speech3.features.spectrum import SAMPLE_SCALE
-from speech3.io.ark import write_ark
+from speech3.features.parts import Parts, fingerprint, open_parts
+from speech3.features.units import Unit, part_of, unit_features, unit_stats, units_of
+from speech3.io.ark import index_line, write_entry
 from speech3.io.atomic import write_text
 from speech3.io.parallel import available_jobs, parallel_map
+from speech3.io.progress import say
 
-_HANDFUL = 16  # utterances sent to a process at once where they are normalised one by one
+
+class _Bytes(io.BytesIO):
+    mode = "wb"  # kaldi_io looks at it
 
 
 @dataclass
 class ExtractReport:
-    """What was extracted, and what was not."""
+    """What was extracted, and what was not.
 
-    sample_rate_hz: int | None  # None: the features were given
+    `config` is what ``features.yaml`` holds: with the sample rate and the global statistics that were found.
+    """
+
+    config: FeatureConfig
     values: int = 0  # per frame
     utterances: int = 0
     frames: int = 0
     skipped: dict[str, str] = field(default_factory=dict)  # utterance -> reason
     silent: list[str] = field(default_factory=list)  # extracted, but every sample is the same
 
-
-@dataclass
-class _Unit:
-    """The features of one unit of work."""
-
-    features: list[tuple[str, np.ndarray]]
-    skipped: dict[str, str]
-    silent: list[str]
+    @property
+    def sample_rate_hz(self) -> int | None:
+        """None: the features were given."""
+        return self.config.sample_frequency
 
 
 def extract(data: DataDir, out: Path, config: FeatureConfig, jobs: int = 0, *, compress: bool = False) -> ExtractReport:
@@ -59,7 +59,8 @@ def extract(data: DataDir, out: Path, config: FeatureConfig, jobs: int = 0, *, c
     Parameters
     ----------
     out
-        Directory, made if there is none. ``features.yaml`` gets the config with the sample rate that was found.
+        Directory, made if there is none. ``features.yaml`` gets the config with the sample rate that was found, and,
+        where CMVN is global, the statistics of the whole directory: who extracts with that file uses the same.
     jobs
         Processes; 0: one per core.
     compress
@@ -70,36 +71,130 @@ def extract(data: DataDir, out: Path, config: FeatureConfig, jobs: int = 0, *, c
     The ark holds the units in the order of their first utterances, so it is sorted by utterance wherever ids begin with
     the speaker, as Kaldi wants them; the scp always is. Memory holds a speaker at a time, never all features.
 
+    A run that was killed goes on where it was, if config and data are the same; the files become the same, too.
+
     Raises
     ------
     Speech3Error
         There is no utterance; more than 5 % of them, or all, cannot be used (the message lists them); the disk is full.
     """
-    units = _units(data, config)
+    units = units_of(data, config)
     config = _with_rate(data, config)
-    report = ExtractReport(config.sample_frequency)
-    work = functools.partial(_unit_features, config=config)
-    results = parallel_map(work, [_part(data, ids) for ids in units], jobs or available_jobs(), "features")
-
-    def features() -> Iterator[tuple[str, np.ndarray]]:
-        for unit in results:
-            report.skipped.update(unit.skipped)
-            report.silent += unit.silent
-            _check(data, config, report.skipped, complete=False)
-            for utterance, feats_TF in unit.features:
-                report.utterances += 1
-                report.frames += len(feats_TF)
-                report.values = feats_TF.shape[1]
-                yield utterance, feats_TF
-        _check(data, config, report.skipped, complete=True)
-
-    write_ark(out / "feats.ark", features(), out / "feats.scp", compress=compress)
-    write_text(out / "features.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False))
-    if report.skipped:
-        write_text(out / "skipped.txt", _listing(report.skipped))
-    else:
-        (out / "skipped.txt").unlink(missing_ok=True)
+    work = fingerprint(data, units, config, compress)
+    inputs, jobs = [part_of(data, ids) for ids in units], jobs or available_jobs()
+    ark = out / "feats.ark"
+    with _parts_of(ark) as parts, _parts_of(out / "global_stats") as sums:
+        if _wants_stats(config):
+            config = _with_stats(config, _summed(data, config, inputs, jobs, sums, work))
+        report = ExtractReport(config)
+        index = _extracted(data, config, inputs, jobs, parts, work, report, compress)
+        parts.finish()
+        write_text(out / "feats.scp", "".join(sorted(index)))
+        write_text(out / "features.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False))
+        if report.skipped:
+            write_text(out / "skipped.txt", _listing(report.skipped))
+        else:
+            (out / "skipped.txt").unlink(missing_ok=True)
+        for finished in (parts, sums):
+            finished.remove()
     return report
+
+
+@contextmanager
+def _parts_of(target: Path) -> Iterator[Parts]:
+    with open_parts(target) as parts:
+        try:
+            yield parts
+        except (Speech3Error, OSError) as error:
+            # With bad data or a full disk the next run is another one. It is not where memory ran out or Ctrl-C came.
+            if not isinstance(error.__cause__, BrokenProcessPool):
+                parts.remove()
+            raise
+
+
+def _extracted(
+    data: DataDir,
+    config: FeatureConfig,
+    inputs: Sequence[DataDir],
+    jobs: int,
+    parts: Parts,
+    work: str,
+    report: ExtractReport,
+    compress: bool,
+) -> list[str]:
+    """Bring `parts` to its end; fills in `report` and returns the lines of the scp."""
+    index: list[str] = []
+
+    def note(record: dict[str, Any]) -> None:
+        report.skipped.update(record["skipped"])
+        report.silent += record["silent"]
+        report.values = record["values"] or report.values
+        for utterance, offset, frames in record["utterances"]:
+            report.utterances += 1
+            report.frames += frames
+            index.append(index_line(utterance, parts.target, offset))
+        _check(data, config, report.skipped, complete=False)
+
+    for record in parts.taken_over(work):
+        note(record)
+    if parts.units:
+        there = f"{len(index)} of {len(data.utterances)} utterances are there"
+        say(f"{parts.target}: {there} from an interrupted run, which is gone on with")
+    function = functools.partial(unit_features, config=config)
+    for unit in parallel_map(function, inputs[parts.units :], jobs, "features"):
+        content, record = _packed(unit, parts, compress)
+        parts.append(content, record)
+        note(record)
+    _check(data, config, report.skipped, complete=True)
+    return index
+
+
+def _packed(unit: Unit, parts: Parts, compress: bool) -> tuple[bytes, dict[str, Any]]:
+    """The bytes of a unit in the archive, and what is to be known of it."""
+    stream, utterances, values = _Bytes(), [], 0
+    for utterance, feats_TF in unit.features.items():
+        offset = write_entry(stream, utterance, feats_TF.numpy(), compress=compress, name=parts.target)
+        utterances.append((utterance, parts.position + offset, len(feats_TF)))
+        values = feats_TF.shape[1]
+    record = {"utterances": utterances, "values": values, "skipped": unit.skipped, "silent": unit.silent}
+    return stream.getvalue(), record
+
+
+def _wants_stats(config: FeatureConfig) -> bool:
+    return config.cmvn == "global" and config.norm_means and config.global_stats is None
+
+
+def _with_stats(config: FeatureConfig, stats_2G: np.ndarray) -> FeatureConfig:
+    return config.model_copy(update={"global_stats": tuple(map(tuple, stats_2G.tolist()))})
+
+
+def _summed(
+    data: DataDir, config: FeatureConfig, inputs: Sequence[DataDir], jobs: int, sums: Parts, work: str
+) -> np.ndarray:
+    """CMVN statistics of the whole directory, float64 (2, G); `sums` remembers how far this came."""
+    skipped: dict[str, str] = {}
+    total_2G: np.ndarray | None = None
+    for record in sums.taken_over(work):
+        skipped.update(record["skipped"])
+        total_2G = None if record["total"] is None else np.array(record["total"])
+    function = functools.partial(unit_stats, config=config)
+    for stats_2G, bad in parallel_map(function, inputs[sums.units :], jobs, "global CMVN"):
+        skipped.update(bad)
+        _check(data, config, skipped, complete=False)
+        total_2G = _plus(data, total_2G, stats_2G)
+        sums.append(b"", {"total": None if total_2G is None else total_2G.tolist(), "skipped": bad})
+    _check(data, config, skipped, complete=True)
+    assert total_2G is not None  # _check has seen to it
+    return total_2G
+
+
+def _plus(data: DataDir, total_2G: np.ndarray | None, stats_2G: np.ndarray | None) -> np.ndarray | None:
+    if stats_2G is None or total_2G is None:
+        return total_2G if stats_2G is None else stats_2G
+    if stats_2G.shape != total_2G.shape:
+        sizes = f"{total_2G.shape[1] - 1} and {stats_2G.shape[1] - 1}"
+        raise Speech3Error(f"{data.path}: features of different sizes: {sizes} values a frame; make them again")
+    return total_2G + stats_2G
 
 
 def features_of(
@@ -117,36 +212,31 @@ def features_of(
     Speech3Error
         As `extract`.
     """
-    units = _units(data, config)
+    units = [part_of(data, ids) for ids in units_of(data, config)]
     config = _with_rate(data, config)
     reasons = {} if skipped is None else skipped
-    for ids in units:
-        unit = _unit_features(_part(data, ids), config)
-        reasons.update(unit.skipped)
+
+    def stop_at_bad() -> None:
         if skipped is None and reasons:
             raise Speech3Error("\n".join(f"{data.path}: {reason}" for reason in reasons.values()))
         _check(data, config, reasons, complete=False)
-        yield from unit.features
+
+    if _wants_stats(config):
+        total_2G: np.ndarray | None = None
+        for part in units:
+            stats_2G, bad = unit_stats(part, config)
+            reasons.update(bad)
+            stop_at_bad()
+            total_2G = _plus(data, total_2G, stats_2G)
+        _check(data, config, reasons, complete=True)
+        assert total_2G is not None
+        config = _with_stats(config, total_2G)
+    for part in units:
+        unit = unit_features(part, config)
+        reasons.update(unit.skipped)
+        stop_at_bad()
+        yield from ((utterance, feats_TF.numpy()) for utterance, feats_TF in unit.features.items())
     _check(data, config, reasons, complete=True)
-
-
-def _units(data: DataDir, config: FeatureConfig) -> list[list[str]]:
-    if not data.utterances:
-        raise Speech3Error(f"{data.path}: holds no utterance, so there is nothing to extract")
-    if config.cmvn == "speaker":
-        return sorted(data.speakers().values())
-    ids = sorted(data.utterances)
-    return [ids[i : i + _HANDFUL] for i in range(0, len(ids), _HANDFUL)]
-
-
-def _part(data: DataDir, ids: list[str]) -> DataDir:
-    # Not data.subset, which goes through the whole directory: here it would do so once for every speaker.
-    utterances = {key: data.utterances[key] for key in ids}
-    used = {utt.recording: data.recordings[utt.recording] for utt in utterances.values() if data.recordings}
-    feats = {key: data.feats[key] for key in ids if key in data.feats}
-    # A speaker whom cmvn.scp lacks stays one: no statistics at all would mean that there is no cmvn.scp.
-    cmvn = {utt.speaker: data.cmvn.get(utt.speaker, "") for utt in utterances.values()} if data.cmvn else {}
-    return DataDir(data.path, used, utterances, feats, cmvn)
 
 
 def _with_rate(data: DataDir, config: FeatureConfig) -> FeatureConfig:
@@ -171,64 +261,6 @@ def _with_rate(data: DataDir, config: FeatureConfig) -> FeatureConfig:
             continue
         return config.model_copy(update={"sample_frequency": rate})
     raise Speech3Error(f"{data.path}: none of {len(data.recordings)} recordings can be read; the first: {first}")
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    # The tensors of an utterance are too small to share out: on two busy cores, two threads took ten times as long.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@_one_thread()
-def _unit_features(data: DataDir, config: FeatureConfig) -> _Unit:
-    if config.kind == "given":
-        return _Unit(*given_features(data, config), [])
-    unit = _Unit([], {}, [])
-    ids, statics = [], []
-    rate_hz = config.sample_frequency or 0
-    for utterance in sorted(data.utterances):
-        try:
-            wave_S, _ = audio.load(
-                data,
-                utterance,
-                sample_rate_hz=rate_hz,
-                resample=config.resample,
-                mix_channels=config.mix_channels,
-            )
-        except Speech3Error as error:
-            unit.skipped[utterance] = str(error)
-            continue
-        lengths_N = torch.tensor([len(wave_S)])
-        waves_NS = torch.from_numpy(_dithered(wave_S, utterance, config.dither))[None]
-        feats_NTF, frames_N = static_features(waves_NS, lengths_N, config, rate_hz)
-        if frames_N[0] == 0:
-            unit.skipped[utterance] = (
-                f"{utterance}: shorter than one frame ({len(wave_S)} samples at {rate_hz} Hz, "
-                f"a frame is {config.frame_length:g} ms); remove the utterance"
-            )
-            continue
-        if np.ptp(wave_S) == 0:
-            unit.silent.append(utterance)
-        ids.append(utterance)
-        statics.append(feats_NTF[0])
-    groups = [statics] if config.cmvn == "speaker" else [[static_TF] for static_TF in statics]
-    finished = [feats_TF.numpy() for group in groups if group for feats_TF in finish(group, config)]
-    unit.features = list(zip(ids, finished, strict=True))
-    return unit
-
-
-def _dithered(wave_S: np.ndarray, utterance: str, dither: float) -> np.ndarray:
-    """Add Gaussian noise that depends on the utterance's name alone, so that every run gives the same features."""
-    if dither == 0:
-        return wave_S
-    seed = int.from_bytes(hashlib.blake2b(utterance.encode("utf-8"), digest_size=8).digest(), "little")
-    noise_S = np.random.default_rng(seed).standard_normal(len(wave_S), dtype=np.float32)
-    return wave_S + np.float32(dither / SAMPLE_SCALE) * noise_S
 
 
 def _check(data: DataDir, config: FeatureConfig, skipped: dict[str, str], complete: bool) -> None:

@@ -1,4 +1,4 @@
-"""Features that a data directory brings along (`feats.scp`): read, normalised (Kaldi's apply-cmvn), deltas appended.
+"""Features that a data directory brings along (`feats.scp`): read, normalised by its `cmvn.scp` (Kaldi's apply-cmvn).
 
 Axes: T frames, F features, 2 sums and sums of squares, G features and the count of frames.
 """
@@ -11,34 +11,31 @@ from speech3.config import FeatureConfig
 from speech3.corpus.datadir import DataDir
 from speech3.errors import Speech3Error
 from speech3.features.cmvn import apply_cmvn
-from speech3.features.compute import finish
-from speech3.features.deltas import add_deltas
 from speech3.io.ark import read_matrix
 
 
-def given_features(data: DataDir, config: FeatureConfig) -> tuple[list[tuple[str, np.ndarray]], dict[str, str]]:
+def normalised_by_directory(data: DataDir, config: FeatureConfig) -> bool:
+    """Whether the statistics are the directory's (``cmvn.scp``): then `given_statics` are normalised."""
+    return config.kind == "given" and config.cmvn == "speaker" and bool(data.cmvn)
+
+
+def given_statics(data: DataDir, config: FeatureConfig) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Features of all utterances of `data`, float32 (T, F), and why some have none.
 
-    Where `config` normalises by speaker and the directory has a ``cmvn.scp``, the statistics are those; else they are
-    of the utterance, or of the speaker's utterances in `data`.
+    Where `config` normalises by speaker and the directory has a ``cmvn.scp``, they are normalised by that; else they
+    are as they are, and the statistics are for the caller to compute.
     """
     statics: dict[str, Tensor] = {}
     bad: dict[str, str] = {}
     for utterance in sorted(data.utterances):
         try:
-            statics[utterance] = torch.from_numpy(_read(data, data.feats.get(utterance), "feats.scp"))
-            if config.cmvn == "speaker" and data.cmvn:
-                statics[utterance] = _normalised(data, utterance, statics[utterance], config)
+            static_TF = torch.from_numpy(_read(data, data.feats.get(utterance), "feats.scp"))
+            if normalised_by_directory(data, config):
+                static_TF = _normalised(data, utterance, static_TF, config)
+            statics[utterance] = static_TF
         except Speech3Error as error:
-            statics.pop(utterance, None)
             bad[utterance] = f"{utterance}: {error}"
-    if config.cmvn == "speaker" and data.cmvn:
-        finished = [add_deltas(static_TF, config.deltas, config.delta_window) for static_TF in statics.values()]
-    else:
-        together = list(statics.values())
-        groups = [together] if config.cmvn == "speaker" else [[static_TF] for static_TF in together]
-        finished = [feats_TF for group in groups if group for feats_TF in finish(group, config)]
-    return list(zip(statics, [feats_TF.numpy() for feats_TF in finished], strict=True)), bad
+    return statics, bad
 
 
 def _read(data: DataDir, location: str | None, name: str) -> np.ndarray:

@@ -58,21 +58,33 @@ def write_ark(
     index: list[str] = []
     with atomic_path(ark) as temporary, temporary.open("wb") as stream:
         for utterance, array in items:
-            stream.write(utterance.encode("utf-8") + b" ")
-            index.append(f"{utterance} {Path(ark).resolve()}:{stream.tell()}\n")
-            if array.ndim == 2 and compress:
-                stream.write(_BINARY)
-                try:
-                    write_compressed(stream, array)
-                except ValueError as error:
-                    raise Speech3Error(f"{ark}: {utterance}: {error}") from error
-            elif array.ndim == 2:
-                _kaldi_io.write_mat(stream, np.ascontiguousarray(array))
-            else:
-                _kaldi_io.write_vec_int(stream, np.ascontiguousarray(array, dtype=np.int32))
+            offset = write_entry(stream, utterance, array, compress=compress, name=ark)
+            index.append(index_line(utterance, ark, offset))
     if scp is not None:
         write_text(scp, "".join(sorted(index)))
     return len(index)
+
+
+def write_entry(stream: IO[bytes], utterance: str, array: np.ndarray, *, compress: bool, name: Path | str) -> int:
+    """Append one array of the archive `name`, see `write_ark`; return where in `stream` its value begins."""
+    stream.write(utterance.encode("utf-8") + b" ")
+    offset = stream.tell()
+    if array.ndim == 2 and compress:
+        stream.write(_BINARY)
+        try:
+            write_compressed(stream, array)
+        except ValueError as error:
+            raise Speech3Error(f"{name}: {utterance}: {error}") from error
+    elif array.ndim == 2:
+        _kaldi_io.write_mat(stream, np.ascontiguousarray(array))
+    else:
+        _kaldi_io.write_vec_int(stream, np.ascontiguousarray(array, dtype=np.int32))
+    return offset
+
+
+def index_line(utterance: str, ark: Path | str, offset: int) -> str:
+    """The line of an scp for an array in `ark`."""
+    return f"{utterance} {Path(ark).resolve()}:{offset}\n"
 
 
 def read_scp(path: Path | str) -> dict[str, str]:

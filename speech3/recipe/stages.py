@@ -72,9 +72,11 @@ def perturb_train(e: Experiment) -> None:
 
 
 def extract_features(e: Experiment, preset: str) -> None:
-    """Extract all splits."""
+    """Extract all splits, that of the training first: where CMVN is global, its statistics are those of the others."""
+    config = e.presets[preset]
     for split in e.splits:
-        report = extract(read_datadir(e.data(split)), e.features(preset, split), e.presets[preset], e.jobs)
+        report = extract(read_datadir(e.data(split)), e.features(preset, split), config, e.jobs)
+        config = config.model_copy(update={"global_stats": report.config.global_stats})
         for utterance, reason in report.skipped.items():
             say(f"  skipped {utterance}: {reason}")
 

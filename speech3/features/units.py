@@ -1,0 +1,156 @@
+"""The unit of work: from a few utterances of a data directory, those that CMVN takes together, to their features.
+
+Of the kind `given` they are the directory's own (`features.given`), otherwise they are computed from its audio.
+
+Axes: S samples, T frames, F features, 2 sums and sums of squares, G features and the count of frames.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from speech3.config import FeatureConfig
+from speech3.corpus import audio
+from speech3.corpus.datadir import DataDir
+from speech3.errors import Speech3Error
+from speech3.features.cmvn import cmvn_stats
+from speech3.features.compute import finish, static_features
+from speech3.features.given import given_statics, normalised_by_directory
+from speech3.features.spectrum import SAMPLE_SCALE
+
+_HANDFUL = 16  # utterances sent to a process at once where they are normalised one by one
+
+
+@dataclass
+class Unit:
+    """The features of one unit of work, before CMVN or finished."""
+
+    features: dict[str, Tensor] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)  # utterance -> reason
+    silent: list[str] = field(default_factory=list)  # every sample is the same
+
+
+def units_of(data: DataDir, config: FeatureConfig) -> list[list[str]]:
+    """Utterances that go together: all of a speaker where CMVN wants it, else a handful.
+
+    Raises
+    ------
+    Speech3Error
+        There is no utterance.
+    """
+    if not data.utterances:
+        raise Speech3Error(f"{data.path}: holds no utterance, so there is nothing to extract")
+    if config.cmvn == "speaker":
+        return sorted(data.speakers().values())
+    ids = sorted(data.utterances)
+    return [ids[i : i + _HANDFUL] for i in range(0, len(ids), _HANDFUL)]
+
+
+def part_of(data: DataDir, ids: list[str]) -> DataDir:
+    """What a unit needs of the directory."""
+    # Not data.subset, which goes through the whole directory: here it would do so once for every speaker.
+    utterances = {key: data.utterances[key] for key in ids}
+    used = {utt.recording: data.recordings[utt.recording] for utt in utterances.values() if data.recordings}
+    feats = {key: data.feats[key] for key in ids if key in data.feats}
+    # A speaker whom cmvn.scp lacks stays one: no statistics at all would mean that there is no cmvn.scp.
+    cmvn = {utt.speaker: data.cmvn.get(utt.speaker, "") for utt in utterances.values()} if data.cmvn else {}
+    return DataDir(data.path, used, utterances, feats, cmvn)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    # The tensors of an utterance are too small to share out: on two busy cores, two threads took ten times as long.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@_one_thread()
+def unit_features(data: DataDir, config: FeatureConfig) -> Unit:
+    """The features of all utterances of a unit, as a model reads them."""
+    unit = _statics(data, config)
+    if normalised_by_directory(data, config):
+        config = config.model_copy(update={"cmvn": "none"})
+    statics = list(unit.features.values())
+    groups = [statics] if config.cmvn == "speaker" else [[static_TF] for static_TF in statics]
+    finished = [feats_TF for group in groups if group for feats_TF in finish(group, config)]
+    unit.features = dict(zip(unit.features, finished, strict=True))
+    return unit
+
+
+@_one_thread()
+def unit_stats(data: DataDir, config: FeatureConfig) -> tuple[np.ndarray | None, dict[str, str]]:
+    """CMVN statistics of a unit, float64 (2, G), None if it has no frame; and why utterances were skipped.
+
+    Raises
+    ------
+    Speech3Error
+        Given features that are not finite numbers.
+    """
+    unit = _statics(data, config)
+    total_2G: Tensor | None = None
+    for utterance, static_TF in unit.features.items():
+        stats_2G = cmvn_stats(static_TF)
+        if not stats_2G.isfinite().all():
+            raise Speech3Error(f"{data.path}: {utterance}: features that are not finite numbers; make them again")
+        total_2G = stats_2G if total_2G is None else total_2G + stats_2G
+    return None if total_2G is None else total_2G.numpy(), unit.skipped
+
+
+def _statics(data: DataDir, config: FeatureConfig) -> Unit:
+    unit = Unit(*given_statics(data, config)) if config.kind == "given" else _computed_statics(data, config)
+    dims = {static_TF.shape[1]: utterance for utterance, static_TF in unit.features.items()}
+    if len(dims) > 1:
+        found = ", ".join(f"{dim} values a frame in {utterance}" for dim, utterance in dims.items())
+        raise Speech3Error(f"{data.path}: features of different sizes: {found}; make them again")
+    return unit
+
+
+def _computed_statics(data: DataDir, config: FeatureConfig) -> Unit:
+    unit, rate_hz = Unit(), config.sample_frequency or 0
+    for utterance in sorted(data.utterances):
+        try:
+            wave_S, _ = audio.load(
+                data,
+                utterance,
+                sample_rate_hz=rate_hz,
+                resample=config.resample,
+                mix_channels=config.mix_channels,
+            )
+        except Speech3Error as error:
+            unit.skipped[utterance] = str(error)
+            continue
+        lengths_N = torch.tensor([len(wave_S)])
+        waves_NS = torch.from_numpy(_dithered(wave_S, utterance, config.dither))[None]
+        noise = torch.Generator().manual_seed(_seed(utterance) >> 1)  # torch takes 63 bits
+        feats_NTF, frames_N = static_features(waves_NS, lengths_N, config, rate_hz, noise)
+        if frames_N[0] == 0:
+            unit.skipped[utterance] = (
+                f"{utterance}: shorter than one frame ({len(wave_S)} samples at {rate_hz} Hz, "
+                f"a frame is {config.frame_length:g} ms); remove the utterance"
+            )
+            continue
+        if np.ptp(wave_S) == 0:
+            unit.silent.append(utterance)
+        unit.features[utterance] = feats_NTF[0]
+    return unit
+
+
+def _seed(utterance: str) -> int:
+    """Of the utterance's name alone, so that every run gives the same features."""
+    return int.from_bytes(hashlib.blake2b(utterance.encode("utf-8"), digest_size=8).digest(), "little")
+
+
+def _dithered(wave_S: np.ndarray, utterance: str, dither: float) -> np.ndarray:
+    if dither == 0:
+        return wave_S
+    noise_S = np.random.default_rng(_seed(utterance)).standard_normal(len(wave_S), dtype=np.float32)
+    return wave_S + np.float32(dither / SAMPLE_SCALE) * noise_S
