@@ -1,0 +1,173 @@
+"""Pitch, and how surely there is one: Kaldi's tracker and its post-processing, equal to Kaldi's programs.
+
+The tracker (`track`, compute-kaldi-pitch-feats; Ghahremani et al., A pitch extraction algorithm tuned for automatic
+speech recognition, 2014) resamples (`pitch_nccf`), correlates each frame with its later self (same), and finds the path
+through the lags (`pitch_viterbi`). `process` (process-kaldi-pitch-feats) makes features of it.
+
+Axes: N utterances, S samples, T frames, P values of a frame, 2 correlation and pitch, O samples after resampling, R
+rows: all frames of all utterances, one utterance after the other in one long signal, with a few of none between them;
+L and K lags, as in `pitch_nccf`.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from speech3.config import FeatureConfig, PitchConfig
+from speech3.features.pitch_nccf import (
+    RECOMPUTE_FRAME,
+    PitchSizes,
+    at_states,
+    changed,
+    correlate,
+    moments,
+    pitch_sizes,
+    resample,
+    rescale,
+    variance,
+)
+from speech3.features.pitch_post import process
+from speech3.features.pitch_viterbi import Tracker
+
+__all__ = ["process", "track"]
+
+# Rows at once: on a CPU, what stays in its caches; on a GPU, enough to fill it.
+_ROWS_CPU, _ROWS_GPU = 512, 1 << 15
+_RESAMPLED_CPU, _RESAMPLED_GPU = 1 << 15, 1 << 24  # samples at once
+
+
+@dataclass
+class _Placed:
+    """One utterance within the long signal."""
+
+    row: int
+    frames: int
+    early: int  # frames that Kaldi makes before it is told that the input is finished,
+    early_energy: float  # with the energy of what is resampled by then
+    energy: float
+
+
+def track(waves_NS: Tensor, lengths_N: Tensor, config: FeatureConfig, sample_rate_hz: int) -> tuple[Tensor, Tensor]:
+    """Correlation and pitch of each frame, equal to Kaldi's compute-kaldi-pitch-feats.
+
+    Parameters
+    ----------
+    waves_NS
+        float32 in [-1, 1), on any device. What lies beyond an utterance's length is not looked at.
+    lengths_N
+        Samples of each utterance, integers.
+    config
+        Its `pitch` (none: the defaults), `frame_length`, `frame_shift` and `snip_edges` count.
+
+    Returns
+    -------
+    raw_NT2
+        float32, on the device of `waves_NS`: normalised cross-correlation at the lag that was found, and the pitch in
+        Hz; zeros beyond an utterance's frames.
+    frames_N
+        int64 on the CPU.
+
+    Raises
+    ------
+    Speech3Error
+        The config does not fit the sample rate.
+    """
+    sizes, pitch = pitch_sizes(config, sample_rate_hz), config.pitch or PitchConfig()
+    signal_O, placed = _one_signal(waves_NS, lengths_N.tolist(), sizes)
+    frames_N = torch.tensor([utterance.frames for utterance in placed], dtype=torch.int64)
+    raw_NT2 = torch.zeros(len(placed), max(frames_N.tolist(), default=0), 2)
+    if raw_NT2.numel():
+        _track(signal_O, placed, pitch, sizes, raw_NT2)
+    return raw_NT2.to(waves_NS.device), frames_N
+
+
+def _one_signal(waves_NS: Tensor, lengths: list[int], sizes: PitchSizes) -> tuple[Tensor, list[_Placed]]:
+    """All utterances resampled, one after the other: row r of all begins at sample r * shift."""
+    samples = [sizes.resampled(length, finished=True) for length in lengths]
+    frames = [sizes.frames(count, finished=True) for count in samples]
+    rows = [
+        -(-max(sizes.lead + count, (t - 1) * sizes.shift + sizes.span) // sizes.shift) if t else 0
+        for count, t in zip(samples, frames, strict=True)
+    ]
+    signal_O = waves_NS.new_zeros(sum(rows) * sizes.shift + sizes.span)
+    placed, row = [], 0
+    for wave_S, length, count, t, used in zip(waves_NS, lengths, samples, frames, rows, strict=True):
+        early_samples = sizes.resampled(length, finished=False)
+        early, early_energy, energy = sizes.frames(early_samples, finished=False), 0.0, 0.0
+        if t:
+            begin = row * sizes.shift + sizes.lead
+            early_energy, energy = _resample(wave_S[:length], early_samples, signal_O[begin : begin + count], sizes)
+        placed.append(_Placed(row, t, early, early_energy, energy))
+        row += used
+    return signal_O, placed
+
+
+def _resample(wave_S: Tensor, early: int, out_O: Tensor, sizes: PitchSizes) -> tuple[float, float]:
+    """Resample one utterance into `out_O`; return the variance of the first `early` samples and of all."""
+    step = _RESAMPLED_CPU if wave_S.device.type == "cpu" else _RESAMPLED_GPU
+    edges = sorted({*range(0, early, step), early, len(out_O)})
+    sums_2 = out_O.new_zeros(2, dtype=torch.float64)
+    energies = {0: 0.0}
+    for first, last in itertools.pairwise(edges):
+        out_O[first:last] = resample(wave_S, 0, first, last, sizes)
+        sums_2 += moments(out_O[first:last])
+        if last in (early, len(out_O)):
+            energies[last] = variance(sums_2, last)
+    return energies[early], energies[len(out_O)]
+
+
+def _track(signal_O: Tensor, placed: list[_Placed], pitch: PitchConfig, sizes: PitchSizes, raw_NT2: Tensor) -> None:
+    """Fill `raw_NT2`."""
+    tracker, out = Tracker(pitch, sizes), raw_NT2.numpy()
+    waiting = deque((n, utterance) for n, utterance in enumerate(placed) if utterance.frames)
+    given = 0  # frames of the first utterance that waits
+    for start, nccf_RK, pov_RL in _correlated(signal_O, placed, pitch, sizes):
+        stop = start + len(nccf_RK)
+        while waiting and waiting[0][1].row < stop:
+            n, utterance = waiting[0]
+            end = utterance.row + utterance.frames
+            part = slice(max(utterance.row - start, 0), min(end, stop) - start)
+            pieces = [tracker.push(nccf_RK[part], pov_RL[part])]
+            if end <= stop:
+                pieces.append(tracker.finish())
+                waiting.popleft()
+            for raw_T2 in pieces:
+                out[n, given : given + len(raw_T2)] = raw_T2
+                given += len(raw_T2)
+            if end > stop:
+                break
+            given = 0
+
+
+def _correlated(
+    signal_O: Tensor, placed: list[_Placed], pitch: PitchConfig, sizes: PitchSizes
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """First row, correlations with ballast (R, K) and without (R, L) of one chunk of rows after the other."""
+    rows = (len(signal_O) - sizes.span) // sizes.shift
+    most = _ROWS_CPU if signal_O.device.type == "cpu" else _ROWS_GPU
+    heard_R, energy_R = _energies(placed, rows)
+    for start in range(0, rows, most):
+        count = min(most, rows - start)
+        frames_RW = signal_O.as_strided((count, sizes.span), (sizes.shift, 1), start * sizes.shift)
+        heard, energy = (e_R[start : start + count].to(signal_O.device) for e_R in (heard_R, energy_R))
+        found = correlate(frames_RW, heard, pitch, sizes)
+        if not torch.equal(heard, energy):
+            found.pitch_RL *= rescale(heard, energy, found.norm_R, pitch, sizes)[:, None]
+        yield start, at_states(found.pitch_RL, sizes).cpu().numpy(), found.pov_RL.cpu().numpy()
+
+
+def _energies(placed: list[_Placed], rows: int) -> tuple[Tensor, Tensor]:
+    """The signal's energy as each row knows it: when Kaldi comes to it, and when Kaldi has looked again."""
+    heard_R, energy_R = torch.zeros(rows), torch.zeros(rows)
+    for utterance in placed:
+        early, end = utterance.row + utterance.early, utterance.row + utterance.frames
+        heard_R[utterance.row : early], heard_R[early:end] = utterance.early_energy, utterance.energy
+        again = utterance.early < RECOMPUTE_FRAME and changed(utterance.early_energy, utterance.energy)
+        energy_R[utterance.row : early] = utterance.energy if again else utterance.early_energy
+        energy_R[early:end] = utterance.energy
+    return heard_R, energy_R

@@ -1,0 +1,276 @@
+"""The front of the pitch tracker: resampling, and the correlation of every frame with its later self.
+
+Sizes, filters and their float32 roundings are Kaldi's (feat/pitch-functions.cc, feat/resample.cc); the correlations are
+computed by FFT, in float64: a quiet frame before a loud one would drown in the rounding errors of float32.
+
+Axes: S samples, O samples after resampling, I samples under the filters of one block of those, R frames, W samples of a
+window and of its latest shift, L lags in samples, K lags on a logarithmic scale (the tracker's states).
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from speech3.config import FeatureConfig, PitchConfig
+from speech3.errors import Speech3Error
+from speech3.features.spectrum import SAMPLE_SCALE
+
+# Kaldi looks again at the frames before this one when it knows the signal's energy better (its recompute_frame), if
+# that has changed by more than this part of the sum of both.
+RECOMPUTE_FRAME, _RECOMPUTE_CHANGE = 500, 0.01
+
+_BLOCK = 40  # resampled samples of one product with the filters, about a frame shift
+_LEAST_NORM = torch.finfo(torch.float32).tiny
+
+
+@dataclass(frozen=True, eq=False)
+class PitchSizes:
+    """Sizes in samples after resampling, and the filters. Made by `pitch_sizes`."""
+
+    window: int
+    shift: int
+    first_lag: int
+    last_lag: int
+    snip_edges: bool
+    lags_K: np.ndarray  # seconds, float32
+    lag_weights_LK: np.ndarray  # float32: correlations at L, to correlations at K
+    filters_IO: np.ndarray  # float32: samples under one block, to its samples after resampling
+    block_in: int  # samples between two blocks
+    filter_start: int  # the first sample under block 0
+    rates: tuple[int, int]  # before and after resampling
+    reach_s: float  # half of a filter's width
+
+    @property
+    def span(self) -> int:
+        """Samples of a window and of its latest shift."""
+        return self.window + self.last_lag
+
+    @property
+    def lead(self) -> int:
+        """Zeros before the signal, so that frame t begins at t * shift."""
+        return 0 if self.snip_edges else self.span // 2 - self.shift // 2
+
+    def frames(self, samples: int, *, finished: bool) -> int:
+        """Frames to be had from resampled samples (Kaldi NumFramesAvailable, but in exact arithmetic)."""
+        length = self.window if finished else self.span
+        if samples < length:
+            return 0
+        if self.snip_edges:
+            return (samples - length) // self.shift + 1
+        return (2 * (samples if finished else samples - length // 2) + self.shift) // (2 * self.shift)
+
+    def resampled(self, samples: int, *, finished: bool) -> int:
+        """Samples after resampling (Kaldi GetNumOutputSamples); before the end, those that need no later sample."""
+        rate_in, rate_out = self.rates
+        ticks = math.lcm(rate_in, rate_out)
+        duration = samples * (ticks // rate_in) - (0 if finished else math.floor(np.float32(self.reach_s) * ticks))
+        return max(-(-duration // (ticks // rate_out)), 0)
+
+
+@lru_cache(maxsize=16)
+def pitch_sizes(config: FeatureConfig, sample_rate_hz: int) -> PitchSizes:
+    """Sizes and filters at a sample rate.
+
+    Raises
+    ------
+    Speech3Error
+        The config does not fit the sample rate.
+    """
+    pitch = config.pitch or PitchConfig()
+    rate = int(pitch.resample_freq)
+    if 2 * pitch.lowpass_cutoff > min(sample_rate_hz, rate):
+        raise Speech3Error(
+            f"lowpass_cutoff {pitch.lowpass_cutoff:g} Hz of pitch must be at most half of the sample rate,"
+            f" {sample_rate_hz} Hz, and of resample_freq, {rate} Hz: lower it"
+        )
+    milliseconds = (config.frame_length, config.frame_shift)
+    window, shift = (int(np.float32(rate) * np.float32(ms) / 1000.0) for ms in milliseconds)
+    margin_s = pitch.upsample_filter_width / (2.0 * rate)
+    first, last = math.ceil(rate * (1 / pitch.max_f0 - margin_s)), math.floor(rate * (1 / pitch.min_f0 + margin_s))
+    if window < 2 or shift < 1 or first < 0:
+        raise Speech3Error(
+            f"pitch cannot be tracked with frame_length {config.frame_length:g} ms, frame_shift"
+            f" {config.frame_shift:g} ms, max_f0 {pitch.max_f0:g} Hz at resample_freq {rate} Hz: give longer frames,"
+            " a lower max_f0 or a higher resample_freq"
+        )
+    lags_K = _lags(pitch)
+    filters_IO, block_in, start = _filters(pitch, sample_rate_hz, rate)
+    return PitchSizes(
+        window=window,
+        shift=shift,
+        first_lag=first,
+        last_lag=last,
+        snip_edges=config.snip_edges,
+        lags_K=lags_K,
+        lag_weights_LK=_lag_weights(pitch, lags_K, first, last, rate),
+        filters_IO=filters_IO,
+        block_in=block_in,
+        filter_start=start,
+        rates=(sample_rate_hz, rate),
+        reach_s=pitch.lowpass_filter_width / (2.0 * pitch.lowpass_cutoff),
+    )
+
+
+def _lags(pitch: PitchConfig) -> np.ndarray:
+    """Seconds, a geometric progression (Kaldi SelectLags), rounded at each step as Kaldi's is."""
+    lag, last, ratio = (
+        np.float32(1 / pitch.max_f0),
+        np.float32(1 / pitch.min_f0),
+        1 + float(np.float32(pitch.delta_pitch)),
+    )
+    lags = []
+    while lag <= last:
+        lags.append(lag)
+        lag = np.float32(float(lag) * ratio)
+    return np.array(lags, dtype=np.float32)
+
+
+def _sinc(seconds: np.ndarray, cutoff_hz: float, zeros: int) -> np.ndarray:
+    """A low pass of `zeros` zero crossings under a Hann window (Kaldi FilterFunc)."""
+    inside = np.abs(seconds) < zeros / (2 * cutoff_hz)
+    hann = 0.5 * (1 + np.cos(2 * np.pi * cutoff_hz / zeros * seconds))
+    return np.where(inside, 2 * cutoff_hz * np.sinc(2 * cutoff_hz * seconds) * hann, 0)
+
+
+def _lag_weights(pitch: PitchConfig, lags_K: np.ndarray, first: int, last: int, rate: int) -> np.ndarray:
+    """Interpolation from whole to logarithmic lags (Kaldi ArbitraryResample), float32 (L, K)."""
+    offset_K = lags_K - np.float32(first) / np.float32(rate)
+    place_L = np.arange(last + 1 - first, dtype=np.float32) / np.float32(rate)
+    distance_LK = (offset_K - place_L[:, None]).astype(np.float64)
+    return (_sinc(distance_LK, rate / 2, pitch.upsample_filter_width) / rate).astype(np.float32)
+
+
+def _filters(pitch: PitchConfig, rate_in: int, rate_out: int) -> tuple[np.ndarray, int, int]:
+    """The resampling filters of a block as one matrix (Kaldi LinearResample); the block's hop and first sample."""
+    base = math.gcd(rate_in, rate_out)
+    repeats = max(_BLOCK * base // rate_out, 1)  # of the shortest span of whole samples at both rates
+    block_in, block_out = repeats * rate_in // base, repeats * rate_out // base
+    reach = math.ceil(rate_in * pitch.lowpass_filter_width / (2.0 * pitch.lowpass_cutoff))
+    place_I1 = np.arange(-reach, block_in + reach)[:, None] / rate_in
+    distance_IO = (place_I1 - np.arange(block_out) / rate_out).astype(np.float32).astype(np.float64)
+    filters_IO = _sinc(distance_IO, pitch.lowpass_cutoff, pitch.lowpass_filter_width) / rate_in
+    return (filters_IO * SAMPLE_SCALE).astype(np.float32), block_in, -reach
+
+
+@lru_cache(maxsize=32)
+def _on(sizes: PitchSizes, name: str, device: torch.device) -> Tensor:
+    return torch.from_numpy(getattr(sizes, name)).to(device)
+
+
+def resample(piece_S: Tensor, origin: int, first: int, last: int, sizes: PitchSizes) -> Tensor:
+    """Samples `first` to `last` - 1 of the resampled signal, on Kaldi's scale.
+
+    Parameters
+    ----------
+    piece_S
+        float32 in [-1, 1): the signal from its sample `origin` on. It counts as zero outside.
+    """
+    filters_IO = _on(sizes, "filters_IO", piece_S.device)
+    width, block_out = filters_IO.shape
+    skipped = first // block_out
+    blocks = -(-last // block_out) - skipped
+    begin = skipped * sizes.block_in + sizes.filter_start - origin
+    end = begin + (blocks - 1) * sizes.block_in + width
+    part_S = piece_S[max(begin, 0) : max(end, 0)]
+    before = min(max(-begin, 0), end - begin)
+    padded_S = functional.pad(part_S, (before, end - begin - before - len(part_S)))
+    frames_BI = padded_S.as_strided((blocks, width), (sizes.block_in, 1))
+    return (frames_BI @ filters_IO).flatten()[first - skipped * block_out : last - skipped * block_out]
+
+
+@dataclass
+class Correlations:
+    """Of frames with themselves later, normalised; at L lags."""
+
+    pitch_RL: Tensor  # small where the frame is quiet: for the tracker
+    pov_RL: Tensor  # what it is: for the probability of voicing
+    norm_R: Tensor  # energy of the frame times energy of its later self, mean over the lags
+
+
+def correlate(frames_RW: Tensor, energy_R: Tensor, pitch: PitchConfig, sizes: PitchSizes) -> Correlations:
+    """Normalised correlations of frames (Kaldi ComputeCorrelation, ComputeNccf).
+
+    Parameters
+    ----------
+    frames_RW
+        float32, on Kaldi's scale.
+    energy_R
+        float32: mean square of the signal, as far as each frame knows it.
+    """
+    window, lags = sizes.window, slice(sizes.first_lag, sizes.last_lag + 1)
+    points = _fft_points(sizes.span)
+    centred_RW = frames_RW.new_zeros(len(frames_RW), 2, points, dtype=torch.float64)
+    later_RW, now_RW = centred_RW[:, 0, : sizes.span], centred_RW[:, 1, :window]
+    mean_R1 = frames_RW[:, :window].mean(1, dtype=torch.float64, keepdim=True)
+    torch.sub(frames_RW, mean_R1, out=later_RW)
+    now_RW.copy_(later_RW[:, :window])
+    spectra_R2B = torch.fft.rfft(centred_RW)
+    inner_RL = torch.fft.irfft(spectra_R2B[:, 0] * spectra_R2B[:, 1].conj(), points)[:, lags].float()
+
+    squares_RW = torch.cumsum(later_RW.square_(), 1)
+    later_RL = squares_RW[:, sizes.first_lag + window - 1 :].clone()
+    before = max(sizes.first_lag - 1, 0)  # a lag of 0 has nothing before its window
+    later_RL[:, max(1 - sizes.first_lag, 0) :] -= squares_RW[:, before : sizes.last_lag]
+    norm_RL = (squares_RW[:, window - 1, None] * later_RL).clamp_(min=0).float()
+
+    pitch_RL = _normalised(inner_RL, norm_RL + _ballast(energy_R, pitch, sizes)[:, None])
+    return Correlations(pitch_RL, _normalised(inner_RL, norm_RL), norm_RL.mean(1))
+
+
+def _normalised(inner_RL: Tensor, norm_RL: Tensor) -> Tensor:
+    # Where nothing is left of the energy, the correlation is 0. The bounds hold but for rounding errors.
+    return inner_RL.div(norm_RL.sqrt()).masked_fill_(norm_RL < _LEAST_NORM, 0.0).clamp_(-1, 1)
+
+
+@lru_cache(maxsize=16)
+def _fft_points(least: int) -> int:
+    """The smallest size from `least` on that has no factors but 2, 3 and 5, and is even."""
+    points = least + least % 2
+    while True:
+        rest = points
+        for factor in (2, 3, 5):
+            while rest % factor == 0:
+                rest //= factor
+        if rest == 1:
+            return points
+        points += 2
+
+
+def at_states(nccf_RL: Tensor, sizes: PitchSizes) -> Tensor:
+    """Correlations at logarithmic lags, float32 (R, K)."""
+    return nccf_RL @ _on(sizes, "lag_weights_LK", nccf_RL.device)
+
+
+def moments(signal_O: Tensor) -> Tensor:
+    """Sum and sum of squares, float64."""
+    signal_O = signal_O.double()
+    return torch.stack([signal_O.sum(), signal_O.square().sum()])
+
+
+def variance(moments_2: Tensor, samples: int) -> float:
+    """Kaldi's estimate of a signal's energy: its mean square less the square of its mean."""
+    total, squares = moments_2.tolist()
+    return max(squares / samples - (total / samples) ** 2, 0.0)
+
+
+def changed(energy: float, later: float) -> bool:
+    """Whether the estimate has changed so that Kaldi looks again."""
+    return abs(energy - later) > _RECOMPUTE_CHANGE * (energy + later)
+
+
+def rescale(heard_R: Tensor, energy_R: Tensor, norm_R: Tensor, pitch: PitchConfig, sizes: PitchSizes) -> Tensor:
+    """Factors (R) by which `pitch_RL` changes, on the whole, with another estimate of the signal's energy.
+
+    As in Kaldi's RecomputeBacktraces, which makes do with `norm_R`.
+    """
+    old_R, new_R = (norm_R + _ballast(e_R, pitch, sizes) for e_R in (heard_R, energy_R))
+    return (old_R / new_R).sqrt_().masked_fill_(new_R < _LEAST_NORM, 1.0)
+
+
+def _ballast(energy_R: Tensor, pitch: PitchConfig, sizes: PitchSizes) -> Tensor:
+    return (energy_R * sizes.window).square_().mul_(pitch.nccf_ballast)

@@ -1,0 +1,169 @@
+"""The pitch tracker: at each frame one of K lags, cheap where the frame correlates, close to that of the frame before.
+
+A change of k lags costs k^2 times a factor, so the costs before a frame are the lower envelope of K parabolas, found in
+one pass over them (Felzenszwalb and Huttenlocher, Distance transforms of sampled functions, 2012): exact, as is Kaldi's
+search (feat/pitch-functions.cc, ComputeBacktraces), which narrows bounds.
+
+The paths into one frame are in order, as their lags are; so all agree on what was before the frame in which the lowest
+and the highest meet. What they agree on is given out and forgotten.
+
+Axes: R new frames, T frames kept, L lags in samples, K lags on a logarithmic scale.
+"""
+
+import math
+
+import numba
+import numpy as np
+
+from speech3.config import PitchConfig
+from speech3.features.pitch_nccf import PitchSizes
+
+# Frames that are kept, about 11 minutes: paths that do not agree for so long (there is no sound) are cut off there.
+_MOST_KEPT = 1 << 16
+
+
+class Tracker:
+    """Frames go in with their costs and correlations; lags come out when they are settled."""
+
+    def __init__(self, pitch: PitchConfig, sizes: PitchSizes, latency: int = 0) -> None:
+        """Of a tracker that lags by at most `latency` frames; 0: until all paths agree."""
+        weights_LK = sizes.lag_weights_LK
+        lags, states = weights_LK.shape
+        self._lags_K = sizes.lags_K
+        self._latency = min(latency or _MOST_KEPT, _MOST_KEPT)
+        self._soft_min_f0 = np.float32(pitch.soft_min_f0)
+        change = np.float32(math.log1p(pitch.delta_pitch) ** 2)
+        self._factor = max(change * np.float32(pitch.penalty_factor), np.float32(1e-30))  # 0 would leave no parabolas
+        self._weights_KL = np.ascontiguousarray(weights_LK.T)
+        self._forward_K = np.zeros(states, np.float32)
+        self._back_TK = np.empty((0, states), np.int16)
+        self._pov_TL = np.empty((0, lags), np.float32)
+        self._kept = 0
+
+    def push(self, nccf_RK: np.ndarray, pov_RL: np.ndarray) -> np.ndarray:
+        """Take in frames.
+
+        Parameters
+        ----------
+        nccf_RK
+            float32: correlations with ballast, at the states' lags.
+        pov_RL
+            float32: correlations without ballast, at whole lags.
+
+        Returns
+        -------
+        ndarray
+            float32 (frames that became settled, 2): correlation, and pitch in Hz.
+        """
+        first, last = self._kept, self._kept + len(nccf_RK)
+        self._reserve(last)
+        self._pov_TL[first:last] = pov_RL
+        search(nccf_RK, self._lags_K, self._soft_min_f0, self._factor, self._forward_K, self._back_TK[first:last])
+        self._kept = last
+        settled, state = agreed(self._back_TK[:last])
+        if last - settled > self._latency:
+            settled = last - self._latency
+            state = state_before(self._back_TK[settled:last], int(self._forward_K.argmin()))
+        return self._give(settled, state)
+
+    def finish(self) -> np.ndarray:
+        """The rest, as `push` gives it out; the tracker is then as new."""
+        rest = self._give(self._kept, int(self._forward_K.argmin()))
+        self._forward_K[:] = 0
+        return rest
+
+    def _reserve(self, frames: int) -> None:
+        if frames > len(self._back_TK):
+            for name in ("_back_TK", "_pov_TL"):
+                old = getattr(self, name)
+                new = np.empty((max(frames, 2 * len(old)), old.shape[1]), old.dtype)
+                new[: self._kept] = old[: self._kept]
+                setattr(self, name, new)
+
+    def _give(self, frames: int, state: int) -> np.ndarray:
+        """Trace back from `state` of the last of the first `frames` that are kept, and forget these."""
+        raw_T2 = np.empty((frames, 2), np.float32)
+        trace(self._back_TK, self._pov_TL, self._weights_KL, self._lags_K, state, raw_T2)
+        rest = self._kept - frames
+        if frames:
+            self._back_TK[:rest] = self._back_TK[frames : self._kept]
+            self._pov_TL[:rest] = self._pov_TL[frames : self._kept]
+        self._kept = rest
+        return raw_T2
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "ninf", "nsz"})
+def search(nccf_RK, lags_K, soft_min_f0, factor, forward_K, back_RK):  # type: ignore[no-untyped-def] # pragma: no cover
+    """One step for each frame: from the costs of the paths so far, `forward_K`, to those with it, less the least.
+
+    `back_RK` gets the state before each state. float64 decides between parabolas; the costs are float32 and rounded as
+    Kaldi rounds them (hence no terms are moved): in quiet frames those roundings choose the path.
+    """
+    states, one = len(forward_K), np.float32(1)
+    inverse = 1.0 / np.float64(factor)
+    half_K = 0.5 / np.maximum(np.arange(states), 1)
+    height_K = np.empty(states)
+    centre_K, start_K = np.empty(states, np.int32), np.empty(states)  # of the parabolas of the envelope, from the left
+    value_K = np.empty(states, np.float32)
+    for r in range(len(nccf_RK)):
+        for i in range(states):
+            height_K[i] = forward_K[i] * inverse + np.float64(i * i)
+        top, centre_K[0], start_K[0] = 0, 0, -1e-300
+        for j in range(1, states):
+            cross = (height_K[j] - height_K[centre_K[top]]) * half_K[j - centre_K[top]]
+            while cross <= start_K[top]:
+                top -= 1
+                if top < 0:
+                    break
+                cross = (height_K[j] - height_K[centre_K[top]]) * half_K[j - centre_K[top]]
+            if top < 0:
+                top, centre_K[0] = 0, j
+            elif cross < states - 1:
+                top += 1
+                centre_K[top], start_K[top] = j, cross
+        i = 0
+        for a in range(top + 1):
+            c = centre_K[a]
+            end = states if a == top else int(start_K[a + 1]) + 1
+            cost = forward_K[c]
+            for q in range(i, end):
+                back_RK[r, q] = c
+                value_K[q] = np.float32((q - c) * (q - c)) * factor + cost
+            i = end
+        least = np.float32(np.inf)
+        for i in range(states):
+            nccf = nccf_RK[r, i]
+            value_K[i] += (one - nccf) + (soft_min_f0 * nccf) * lags_K[i]
+            least = min(least, value_K[i])
+        for i in range(states):
+            forward_K[i] = value_K[i] - least
+
+
+@numba.njit(cache=True, nogil=True)
+def agreed(back_TK):  # type: ignore[no-untyped-def] # pragma: no cover
+    """How many of the first frames all paths agree on, and the state of the last of those (Kaldi ComputeLatency)."""
+    low, high = 0, back_TK.shape[1] - 1
+    for t in range(len(back_TK) - 1, 0, -1):
+        low, high = back_TK[t, low], back_TK[t, high]
+        if low == high:
+            return t, low
+    return 0, 0
+
+
+@numba.njit(cache=True, nogil=True)
+def state_before(back_TK, state):  # type: ignore[no-untyped-def] # pragma: no cover
+    """The state before the first of these frames on the path to `state` of the last one."""
+    for t in range(len(back_TK) - 1, -1, -1):
+        state = back_TK[t, state]
+    return state
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def trace(back_TK, pov_TL, weights_KL, lags_K, state, raw_T2):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Fill `raw_T2` from its last frame to its first."""
+    for t in range(len(raw_T2) - 1, -1, -1):
+        total = np.float32(0)
+        for lag in range(pov_TL.shape[1]):
+            total += weights_KL[state, lag] * pov_TL[t, lag]
+        raw_T2[t, 0], raw_T2[t, 1] = total, 1.0 / lags_K[state]
+        state = back_TK[t, state]
