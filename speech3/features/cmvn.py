@@ -106,7 +106,7 @@ def sliding_cmvn(
     out_TF = torch.empty_like(feats_TF, dtype=torch.float32)
     for at in range(0, frames, _CHUNK):
         t_T = torch.arange(at, min(at + _CHUNK, frames), device=feats_TF.device)
-        starts_T, ends_T = _windows(t_T, frames, cmn_window, min_cmn_window, center)
+        starts_T, ends_T = sliding_windows(t_T, frames, cmn_window, min_cmn_window, center)
         first, end = int(starts_T[0]), int(ends_T[-1])
         near_TF = feats_TF[first:end].double()
         shift_F = near_TF.mean(0)  # sums of what lies around zero keep their digits
@@ -122,7 +122,9 @@ def sliding_cmvn(
     return out_TF
 
 
-def _windows(t_T: Tensor, frames: int, cmn_window: int, min_cmn_window: int, center: bool) -> tuple[Tensor, Tensor]:
+def sliding_windows(
+    t_T: Tensor, frames: int, cmn_window: int, min_cmn_window: int, center: bool
+) -> tuple[Tensor, Tensor]:
     """First frame of the window of each frame `t_T`, and the frame after its last."""
     if center:
         starts_T = (t_T - cmn_window // 2).clamp_(min=0)

@@ -75,9 +75,10 @@ def static_features(
         if not config.snip_edges:
             waves_NS = mirror_edges(waves_NS, lengths_N, sizes, longest)
         for chunk in power_spectra(waves_NS, frames, config, sample_rate_hz):
-            energy_R = None if chunk.log_energy_NT is None else chunk.log_energy_NT.flatten()
-            feats_RF = _KINDS[config.kind](chunk.power_NTB.flatten(0, 1), energy_R, config, sample_rate_hz)
             n, t = chunk.power_NTB.shape[:2]
+            power_RB = _in_sixteens(chunk.power_NTB.flatten(0, 1))
+            energy_R = None if chunk.log_energy_NT is None else _in_sixteens(chunk.log_energy_NT.flatten())
+            feats_RF = _KINDS[config.kind](power_RB, energy_R, config, sample_rate_hz)[: n * t]
             place_NTF = feats_NTF[chunk.first : chunk.first + n, chunk.start : chunk.start + t, :spectral]
             place_NTF.copy_(feats_RF.view(n, t, -1))
     if pitch_NTP is not None:
@@ -86,6 +87,16 @@ def static_features(
         beyond_NT = torch.arange(longest)[None, :] >= frames_N[:, None]
         feats_NTF.masked_fill_(beyond_NT[..., None].to(feats_NTF.device), 0.0)
     return feats_NTF, frames_N
+
+
+def _in_sixteens(values: Tensor) -> Tensor:
+    """Zeros appended up to a multiple of sixteen rows.
+
+    Libraries add up fewer than four rows, and compute the last few values, in another way than the rest. So a frame's
+    features are the same whatever other frames are computed with it.
+    """
+    missing = -len(values) % 16
+    return torch.cat([values, values.new_zeros(missing, *values.shape[1:])]) if missing else values
 
 
 def _pitch(
@@ -104,15 +115,23 @@ def _pitch(
     if config.pitch.delta_pitch_noise_stddev:
         noise_NT = torch.randn(raw_NT2.shape[:2], generator=generator).to(raw_NT2.device)
     feats_NTP = process(raw_NT2, frames_N, config.pitch, noise_NT)
-    # At rates such as 11,025 Hz a shift of the others is cut to whole samples, that of the pitch, at its own rate, not:
-    # then the nearest frame in time is taken. Else this is every frame.
-    ratio = framing(config, sample_rate_hz).shift / (sample_rate_hz * 0.001 * config.frame_shift)
-    if abs(ratio - 1) < 1e-9:
+    ratio = pitch_ratio(config, sample_rate_hz)
+    if ratio == 1:
         return feats_NTP, frames_N
     nearest_T = (torch.arange(int(raw_NT2.shape[1] / ratio) + 1, dtype=torch.float64) * ratio).round().long()
     counts_N = torch.searchsorted(nearest_T, frames_N)
     nearest_T = nearest_T[: int(counts_N.max())]
     return feats_NTP[:, nearest_T.to(feats_NTP.device)], counts_N
+
+
+def pitch_ratio(config: FeatureConfig, sample_rate_hz: int) -> float:
+    """The other features' frame shift over the pitch's: frame t of those lies at the pitch's frame t * ratio.
+
+    At rates such as 11,025 Hz a shift of the others is cut to whole samples, that of the pitch, at a rate of its own, is
+    not: then the nearest frame in time is taken. Else the ratio is 1.
+    """
+    ratio = framing(config, sample_rate_hz).shift / (sample_rate_hz * 0.001 * config.frame_shift)
+    return 1.0 if abs(ratio - 1) < 1e-9 else ratio
 
 
 def finish(statics: list[Tensor], config: FeatureConfig) -> list[Tensor]:

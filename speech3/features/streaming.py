@@ -1,0 +1,169 @@
+"""Features of a recording that is still being made: fed in pieces of any size, frames come out as they are complete.
+
+The same functions as for whole recordings, on the samples and frames that a step needs around it. What is kept is of
+bounded length (Kaldi feat/online-feature.cc).
+
+Axes: S samples, T frames, F features, P values of the pitch.
+"""
+
+import torch
+from torch import Tensor
+
+from speech3.config import FeatureConfig
+from speech3.errors import Speech3Error
+from speech3.features.cmvn import sliding_windows
+from speech3.features.compute import finish, pitch_ratio, static_features
+from speech3.features.window import framing
+
+
+class OnlineFeatures:
+    """The extractor of a config, for one utterance: `accept` its samples piece by piece, then `finish`.
+
+    Filterbank, MFCC and PLP are those of the whole recording to within rounding; deltas, splicing and CMVN, too.
+    Pitch lags behind and may differ (`pitch_online` says how), and all else waits for it.
+
+    Raises
+    ------
+    Speech3Error
+        The config normalises by utterance or speaker, which needs the whole, or does not fit the sample rate.
+    """
+
+    def __init__(self, config: FeatureConfig, sample_rate_hz: int) -> None:
+        if config.cmvn in ("utterance", "speaker") or config.kind == "given":
+            raise Speech3Error(
+                f"{'kind: given' if config.kind == 'given' else f'cmvn: {config.cmvn}'} needs whole recordings;"
+                " for pieces of one choose cmvn: sliding, global or none"
+            )
+        self._spectral = _OnlineSpectral(config, sample_rate_hz)
+        self._pitch = _OnlinePitchBeside(config, sample_rate_hz) if config.pitch else None
+        self._context = _Context(config)
+
+    def accept(self, wave_S: Tensor) -> Tensor:
+        """Take the next samples, float32 in [-1, 1); return the frames (T, F) that they complete, T often 0."""
+        feats_TF = self._spectral.accept(wave_S)
+        if self._pitch:
+            feats_TF = self._pitch.accept(feats_TF, wave_S)
+        return self._context.accept(feats_TF)
+
+    def finish(self) -> Tensor:
+        """Return the frames that were still waiting for what comes after them."""
+        feats_TF = self._spectral.finish()
+        if self._pitch:
+            feats_TF = self._pitch.finish(feats_TF)
+        return self._context.finish(feats_TF)
+
+
+class _OnlineSpectral:
+    """Filterbank, MFCC or PLP. Keeps the samples from the start of the next frame on."""
+
+    def __init__(self, config: FeatureConfig, sample_rate_hz: int) -> None:
+        self._config = config.model_copy(update={"pitch": None})
+        self._inside = self._config.model_copy(update={"snip_edges": True})
+        self._rate_hz = sample_rate_hz
+        self._sizes = framing(config, sample_rate_hz)
+        self._waiting_S = torch.zeros(0)
+        self._samples = self._frames = 0
+        self._begun = config.snip_edges
+
+    def accept(self, wave_S: Tensor) -> Tensor:
+        self._samples += len(wave_S)
+        self._waiting_S = torch.cat([self._waiting_S.to(wave_S), wave_S])
+        if not self._begun and self._samples >= self._sizes.length:
+            # Frame 0 begins before the recording does, with its mirror image.
+            before = self._sizes.length // 2 - self._sizes.shift // 2
+            self._waiting_S = torch.cat([self._waiting_S[:before].flip(0), self._waiting_S])
+            self._begun = True
+        frames = self._complete(len(self._waiting_S)) if self._begun else 0
+        return self._take(frames)
+
+    def finish(self) -> Tensor:
+        if not self._begun:  # shorter than a frame: mirrored more than once, perhaps
+            return _static(self._waiting_S, self._config, self._rate_hz)
+        frames = self._sizes.frames(self._samples) - self._frames
+        missing = self._sizes.span(frames) - len(self._waiting_S) if frames else 0
+        self._waiting_S = torch.cat([self._waiting_S, self._waiting_S.flip(0)[: max(missing, 0)]])
+        return self._take(frames)
+
+    def _complete(self, samples: int) -> int:
+        return 0 if samples < self._sizes.length else 1 + (samples - self._sizes.length) // self._sizes.shift
+
+    def _take(self, frames: int) -> Tensor:
+        feats_TF = _static(self._waiting_S[: self._sizes.span(frames) if frames else 0], self._inside, self._rate_hz)
+        self._waiting_S = self._waiting_S[frames * self._sizes.shift :]
+        self._frames += frames
+        return feats_TF
+
+
+def _static(wave_S: Tensor, config: FeatureConfig, sample_rate_hz: int) -> Tensor:
+    return static_features(wave_S[None], torch.tensor([len(wave_S)]), config, sample_rate_hz)[0][0]
+
+
+class _OnlinePitchBeside:
+    """Puts the pitch beside other features, frame by frame; these wait for it."""
+
+    def __init__(self, config: FeatureConfig, sample_rate_hz: int) -> None:
+        from speech3.features.pitch_online import OnlinePitch  # brings numba, which takes a second to load
+
+        self._online = OnlinePitch(config, sample_rate_hz)
+        self._ratio = pitch_ratio(config, sample_rate_hz)
+        self._feats_TF: Tensor | None = None  # that wait, from frame self._next on
+        self._pitch_TP: Tensor | None = None  # from frame self._first on
+        self._next = self._first = 0
+
+    def accept(self, feats_TF: Tensor, wave_S: Tensor) -> Tensor:
+        return self._paste(feats_TF, self._online.accept(wave_S))
+
+    def finish(self, feats_TF: Tensor) -> Tensor:
+        return self._paste(feats_TF, self._online.finish())
+
+    def _paste(self, feats_TF: Tensor, pitch_TP: Tensor) -> Tensor:
+        waiting_TF = feats_TF if self._feats_TF is None else torch.cat([self._feats_TF, feats_TF])
+        pitch_TP = pitch_TP if self._pitch_TP is None else torch.cat([self._pitch_TP, pitch_TP])
+        numbers_T = torch.arange(self._next, self._next + len(waiting_TF) + 1, dtype=torch.float64)
+        rows_T = (numbers_T * self._ratio).round().long() - self._first
+        ready = int((rows_T[:-1] < len(pitch_TP)).sum())
+        pasted_TF = torch.cat([waiting_TF[:ready], pitch_TP[rows_T[:ready].to(pitch_TP.device)]], dim=1)
+        done = min(int(rows_T[ready]), len(pitch_TP))
+        self._feats_TF, self._pitch_TP = waiting_TF[ready:], pitch_TP[done:]
+        self._next, self._first = self._next + ready, self._first + done
+        return pasted_TF
+
+
+class _Context:
+    """CMVN, deltas and splicing: keeps the frames before the next one that these look at."""
+
+    def __init__(self, config: FeatureConfig) -> None:
+        self._config = config
+        derivatives = config.deltas * config.delta_window
+        self._left, self._right = derivatives + config.left_context, derivatives + config.right_context
+        self._kept_TF: Tensor | None = None  # from frame self._first on
+        self._first = self._next = 0
+
+    def accept(self, feats_TF: Tensor) -> Tensor:
+        self._kept_TF = feats_TF if self._kept_TF is None else torch.cat([self._kept_TF, feats_TF])
+        return self._give(self._final(self._first + len(self._kept_TF)))
+
+    def finish(self, feats_TF: Tensor) -> Tensor:
+        self._kept_TF = feats_TF if self._kept_TF is None else torch.cat([self._kept_TF, feats_TF])
+        return self._give(self._first + len(self._kept_TF))
+
+    def _final(self, frames: int) -> int:
+        """Frames that nothing after `frames` changes."""
+        end, c = frames, self._config
+        if c.cmvn == "sliding":
+            numbers_T = torch.arange(self._next, frames)
+            _, ends_T = sliding_windows(numbers_T, 1 << 60, c.cmn_window, c.min_cmn_window, c.center)
+            end = self._next + int((ends_T <= frames).sum())
+        return max(end - self._right, self._next)
+
+    def _give(self, end: int) -> Tensor:
+        assert self._kept_TF is not None
+        (out_TF,) = finish([self._kept_TF], self._config)
+        out_TF = out_TF[self._next - self._first : end - self._first]
+        keep = max(end - self._left, 0)
+        if self._config.cmvn == "sliding":
+            keep = max(keep - max(self._config.cmn_window, self._config.min_cmn_window), 0)
+        keep = max(keep, self._first)
+        self._kept_TF = self._kept_TF[keep - self._first :].clone()
+        self._next, self._first = end, keep
+        return out_TF
