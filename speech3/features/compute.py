@@ -127,7 +127,7 @@ def _pitch(
 def pitch_ratio(config: FeatureConfig, sample_rate_hz: int) -> float:
     """The other features' frame shift over the pitch's: frame t of those lies at the pitch's frame t * ratio.
 
-    At rates such as 11,025 Hz a shift of the others is cut to whole samples, that of the pitch, at a rate of its own, is
+    At rates such as 11,025 Hz a shift of the others is cut to whole samples; that of the pitch, at its own rate, is
     not: then the nearest frame in time is taken. Else the ratio is 1.
     """
     ratio = framing(config, sample_rate_hz).shift / (sample_rate_hz * 0.001 * config.frame_shift)
