@@ -4,6 +4,7 @@ A key that nobody knows is an error that names the file and the key. Presets are
 wherever a config is expected, a preset's name, a YAML file's path or the keys themselves may stand.
 """
 
+from speech3.config.augment import AugmentConfig
 from speech3.config.base import Config
 from speech3.config.decoding import DecodeConfig, LmConfig
 from speech3.config.experiment import RecipeConfig, TrainConfig
@@ -16,6 +17,7 @@ from speech3.config.training import AsgdConfig, SimulationConfig, TrainingConfig
 
 __all__ = [
     "AsgdConfig",
+    "AugmentConfig",
     "CnnConfig",
     "Config",
     "ConvolutionConfig",

@@ -1,0 +1,116 @@
+"""Augmentation of waveforms: noise, other speakers, rooms, speed, volume, the telephone.
+
+Pure functions of float32 tensors, on the CPU or a GPU: what is added comes in as a tensor, what is drawn as a number.
+All but `change_speed` keep lengths and timing, so alignments stay valid. What lies beyond an utterance's length comes
+out as zeros. A ratio is one of mean powers over whole utterances, as in Kaldi's wav-reverberate and torchaudio, so that
+figures compare.
+
+Axes: N utterances, S samples, M samples of another's speech, R taps of a response.
+"""
+
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from speech3.io.torchaudio_ import torchaudio_functional
+
+TELEPHONE_HZ = 8000
+_BAND_HZ = (300.0, 3400.0)
+_TAPS = 161  # 20 ms at 8 kHz: falls to nothing within 165 Hz
+_PEAK = 32767 / 32768  # the largest value of 16-bit audio
+
+
+def add_noise(waves_NS: Tensor, lengths_N: Tensor, noises_NS: Tensor, snr_db_N: Tensor) -> Tensor:
+    """Add noise, as long as the waves, so that speech lies `snr_db_N` above it; silent noise changes nothing."""
+    inside_NS = _inside(waves_NS, lengths_N)
+    noises_NS = noises_NS * inside_NS
+    heard_NS = torchaudio_functional().add_noise(waves_NS * inside_NS, noises_NS, snr_db_N, lengths_N)
+    return torch.where(_power(noises_NS, lengths_N)[:, None] > 0, heard_NS, waves_NS * inside_NS)
+
+
+def overlap(
+    waves_NS: Tensor, lengths_N: Tensor, others_NM: Tensor, other_lengths_N: Tensor, start_N: Tensor, snr_db_N: Tensor
+) -> Tensor:
+    """Let another speaker begin at sample `start_N` (which may be negative); what does not fit is cut.
+
+    Each one's power is that over their own length, before the cut.
+    """
+    inside_NS, others_NM = _inside(waves_NS, lengths_N), others_NM * _inside(others_NM, other_lengths_N)
+    place_NS = torch.arange(waves_NS.shape[1], device=waves_NS.device) - start_N[:, None]
+    heard_NS = others_NM.gather(1, place_NS.clamp(0, others_NM.shape[1] - 1))
+    heard_NS = heard_NS * ((place_NS >= 0) & (place_NS < other_lengths_N[:, None]) & inside_NS)
+    ratio_N = _power(waves_NS * inside_NS, lengths_N) / _power(others_NM, other_lengths_N).clamp_min(1e-20)
+    gain_N = torch.sqrt(ratio_N * 10 ** (-snr_db_N / 10))
+    return waves_NS * inside_NS + gain_N[:, None] * heard_NS
+
+
+def reverberate(waves_NS: Tensor, lengths_N: Tensor, responses_NR: Tensor) -> Tensor:
+    """Convolve with room impulse responses.
+
+    Kaldi's wav-reverberate with its defaults: shifted by where a response is largest (the direct sound), so that speech
+    stays where it was; as loud as it was; the tail beyond the end is cut.
+    """
+    inside_NS = _inside(waves_NS, lengths_N)
+    dry_NS = waves_NS * inside_NS
+    full_NX = torchaudio_functional().fftconvolve(dry_NS, responses_NR)
+    direct_N1 = responses_NR.abs().argmax(dim=1, keepdim=True)
+    wet_NS = full_NX.gather(1, direct_N1 + torch.arange(waves_NS.shape[1], device=waves_NS.device)) * inside_NS
+    before_N, after_N = _power(dry_NS, lengths_N), _power(wet_NS, lengths_N)
+    gain_N = torch.where(after_N > 0, torch.sqrt(before_N / after_N), after_N)
+    return wet_NS * gain_N[:, None]
+
+
+def change_speed(waves_NS: Tensor, lengths_N: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+    """Play faster (above 1) or slower: pitch rises with it, and lengths, returned second, fall (Ko et al. 2015).
+
+    torchaudio's `speed` cuts the rate to a whole number (1.15 times 8000 Hz is 9199 to it), hence `resample`.
+    """
+    ratio = Fraction(factor).limit_denominator(1000)
+    speech_NS = waves_NS * _inside(waves_NS, lengths_N)
+    changed_NS = torchaudio_functional().resample(speech_NS, ratio.numerator, ratio.denominator)
+    lengths_N = -(-lengths_N * ratio.denominator // ratio.numerator)
+    return changed_NS * _inside(changed_NS, lengths_N), lengths_N
+
+
+def change_volume(waves_NS: Tensor, lengths_N: Tensor, gain_db_N: Tensor) -> Tensor:
+    """Make louder or softer, but not so loud that 16-bit audio would clip."""
+    louder_NS = waves_NS * _inside(waves_NS, lengths_N) * (10 ** (gain_db_N / 20))[:, None]
+    return louder_NS * (_PEAK / louder_NS.abs().amax(1, keepdim=True).clamp_min(_PEAK))
+
+
+def telephone(waves_NS: Tensor, lengths_N: Tensor, sample_rate_hz: int, *, mu_law: bool = True) -> Tensor:
+    """Limit to the telephone's band of 300 to 3400 Hz, by way of 8 kHz, at the rate that it was.
+
+    Parameters
+    ----------
+    mu_law
+        Quantise to the 8 bits of mu-law, which G.711 approximates; what is above full scale is clipped.
+    """
+    functional, rate_hz = torchaudio_functional(), min(sample_rate_hz, TELEPHONE_HZ)
+    inside_NS = _inside(waves_NS, lengths_N)
+    narrow_NS = functional.resample(waves_NS * inside_NS, sample_rate_hz, rate_hz)
+    narrow_inside_NS = _inside(narrow_NS, -(-lengths_N * rate_hz // sample_rate_hz))
+    band_R = _band(rate_hz).to(narrow_NS)
+    narrow_NS = functional.fftconvolve(narrow_NS * narrow_inside_NS, band_R.expand(len(narrow_NS), -1), mode="same")
+    if mu_law:
+        narrow_NS = functional.mu_law_decoding(functional.mu_law_encoding(narrow_NS.clamp(-1, 1), 256), 256)
+    wide_NS = functional.resample(narrow_NS * narrow_inside_NS, rate_hz, sample_rate_hz)
+    return wide_NS[:, : waves_NS.shape[1]] * inside_NS
+
+
+def _band(rate_hz: int) -> Tensor:
+    """A symmetric band-pass of windowed sines, which delays nothing once its middle is the present."""
+    time_R = torch.arange(_TAPS, dtype=torch.float64) - _TAPS // 2
+    low, high = (2 * min(hz, rate_hz / 2) / rate_hz for hz in _BAND_HZ)
+    ideal_R = high * torch.sinc(high * time_R) - low * torch.sinc(low * time_R)
+    return ideal_R * torch.hamming_window(_TAPS, periodic=False, dtype=torch.float64)
+
+
+def _inside(waves_NS: Tensor, lengths_N: Tensor) -> Tensor:
+    return torch.arange(waves_NS.shape[1], device=waves_NS.device) < lengths_N[:, None]
+
+
+def _power(waves_NS: Tensor, lengths_N: Tensor) -> Tensor:
+    """Mean square, of waves that are zero beyond their lengths."""
+    return waves_NS.square().sum(1) / lengths_N.clamp_min(1)
