@@ -9,7 +9,6 @@ rows: all frames of all utterances, one utterance after the other in one long si
 L and K lags, as in `pitch_nccf`.
 """
 
-import itertools
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from speech3.features.pitch_nccf import (
     at_states,
     changed,
     correlate,
-    moments,
     pitch_sizes,
     resample,
     rescale,
@@ -38,7 +36,6 @@ __all__ = ["process", "track"]
 
 # Rows at once: on a CPU, what stays in its caches; on a GPU, enough to fill it.
 _ROWS_CPU, _ROWS_GPU = 512, 1 << 15
-_RESAMPLED_CPU, _RESAMPLED_GPU = 1 << 15, 1 << 24  # samples at once
 
 
 @dataclass
@@ -101,24 +98,14 @@ def _one_signal(waves_NS: Tensor, lengths: list[int], sizes: PitchSizes) -> tupl
         early, early_energy, energy = sizes.frames(early_samples, finished=False), 0.0, 0.0
         if t:
             begin = row * sizes.shift + sizes.lead
-            early_energy, energy = _resample(wave_S[:length], early_samples, signal_O[begin : begin + count], sizes)
+            out_O = signal_O[begin : begin + count]
+            moments_2 = resample(wave_S[:length], 0, 0, out_O[:early_samples], sizes)
+            early_energy = variance(moments_2, early_samples)
+            moments_2 += resample(wave_S[:length], 0, early_samples, out_O[early_samples:], sizes)
+            energy = variance(moments_2, count)
         placed.append(_Placed(row, t, early, early_energy, energy))
         row += used
     return signal_O, placed
-
-
-def _resample(wave_S: Tensor, early: int, out_O: Tensor, sizes: PitchSizes) -> tuple[float, float]:
-    """Resample one utterance into `out_O`; return the variance of the first `early` samples and of all."""
-    step = _RESAMPLED_CPU if wave_S.device.type == "cpu" else _RESAMPLED_GPU
-    edges = sorted({*range(0, early, step), early, len(out_O)})
-    sums_2 = out_O.new_zeros(2, dtype=torch.float64)
-    energies = {0: 0.0}
-    for first, last in itertools.pairwise(edges):
-        out_O[first:last] = resample(wave_S, 0, first, last, sizes)
-        sums_2 += moments(out_O[first:last])
-        if last in (early, len(out_O)):
-            energies[last] = variance(sums_2, last)
-    return energies[early], energies[len(out_O)]
 
 
 def _track(signal_O: Tensor, placed: list[_Placed], pitch: PitchConfig, sizes: PitchSizes, raw_NT2: Tensor) -> None:

@@ -25,6 +25,7 @@ from speech3.features.spectrum import SAMPLE_SCALE
 RECOMPUTE_FRAME, _RECOMPUTE_CHANGE = 500, 0.01
 
 _BLOCK = 40  # resampled samples of one product with the filters, about a frame shift
+_RESAMPLED_CPU, _RESAMPLED_GPU = 1 << 15, 1 << 24  # samples at once
 _LEAST_NORM = torch.finfo(torch.float32).tiny
 
 
@@ -41,7 +42,7 @@ class PitchSizes:
     lag_weights_LK: np.ndarray  # float32: correlations at L, to correlations at K
     filters_IO: np.ndarray  # float32: samples under one block, to its samples after resampling
     block_in: int  # samples between two blocks
-    filter_start: int  # the first sample under block 0
+    filter_reach: int  # samples before a block that its filters lie on
     rates: tuple[int, int]  # before and after resampling
     reach_s: float  # half of a filter's width
 
@@ -49,6 +50,10 @@ class PitchSizes:
     def span(self) -> int:
         """Samples of a window and of its latest shift."""
         return self.window + self.last_lag
+
+    def first_sample(self, resampled: int) -> int:
+        """The first sample (or before it) that this sample of the resampled signal is made of."""
+        return resampled // self.filters_IO.shape[1] * self.block_in - self.filter_reach
 
     @property
     def lead(self) -> int:
@@ -62,7 +67,7 @@ class PitchSizes:
             return 0
         if self.snip_edges:
             return (samples - length) // self.shift + 1
-        return (2 * (samples if finished else samples - length // 2) + self.shift) // (2 * self.shift)
+        return (2 * (samples if finished else samples - (length + 1) // 2) + self.shift) // (2 * self.shift)
 
     def resampled(self, samples: int, *, finished: bool) -> int:
         """Samples after resampling (Kaldi GetNumOutputSamples); before the end, those that need no later sample."""
@@ -99,7 +104,7 @@ def pitch_sizes(config: FeatureConfig, sample_rate_hz: int) -> PitchSizes:
             " a lower max_f0 or a higher resample_freq"
         )
     lags_K = _lags(pitch)
-    filters_IO, block_in, start = _filters(pitch, sample_rate_hz, rate)
+    filters_IO, block_in, reach = _filters(pitch, sample_rate_hz, rate)
     return PitchSizes(
         window=window,
         shift=shift,
@@ -110,7 +115,7 @@ def pitch_sizes(config: FeatureConfig, sample_rate_hz: int) -> PitchSizes:
         lag_weights_LK=_lag_weights(pitch, lags_K, first, last, rate),
         filters_IO=filters_IO,
         block_in=block_in,
-        filter_start=start,
+        filter_reach=reach,
         rates=(sample_rate_hz, rate),
         reach_s=pitch.lowpass_filter_width / (2.0 * pitch.lowpass_cutoff),
     )
@@ -146,7 +151,7 @@ def _lag_weights(pitch: PitchConfig, lags_K: np.ndarray, first: int, last: int, 
 
 
 def _filters(pitch: PitchConfig, rate_in: int, rate_out: int) -> tuple[np.ndarray, int, int]:
-    """The resampling filters of a block as one matrix (Kaldi LinearResample); the block's hop and first sample."""
+    """The resampling filters of a block as one matrix (Kaldi LinearResample); the block's hop, and its reach."""
     base = math.gcd(rate_in, rate_out)
     repeats = max(_BLOCK * base // rate_out, 1)  # of the shortest span of whole samples at both rates
     block_in, block_out = repeats * rate_in // base, repeats * rate_out // base
@@ -154,7 +159,7 @@ def _filters(pitch: PitchConfig, rate_in: int, rate_out: int) -> tuple[np.ndarra
     place_I1 = np.arange(-reach, block_in + reach)[:, None] / rate_in
     distance_IO = (place_I1 - np.arange(block_out) / rate_out).astype(np.float32).astype(np.float64)
     filters_IO = _sinc(distance_IO, pitch.lowpass_cutoff, pitch.lowpass_filter_width) / rate_in
-    return (filters_IO * SAMPLE_SCALE).astype(np.float32), block_in, -reach
+    return (filters_IO * SAMPLE_SCALE).astype(np.float32), block_in, reach
 
 
 @lru_cache(maxsize=32)
@@ -162,19 +167,34 @@ def _on(sizes: PitchSizes, name: str, device: torch.device) -> Tensor:
     return torch.from_numpy(getattr(sizes, name)).to(device)
 
 
-def resample(piece_S: Tensor, origin: int, first: int, last: int, sizes: PitchSizes) -> Tensor:
-    """Samples `first` to `last` - 1 of the resampled signal, on Kaldi's scale.
+def resample(piece_S: Tensor, origin: int, first: int, out_O: Tensor, sizes: PitchSizes) -> Tensor:
+    """Fill `out_O` with the resampled signal from its sample `first` on, on Kaldi's scale.
 
     Parameters
     ----------
     piece_S
         float32 in [-1, 1): the signal from its sample `origin` on. It counts as zero outside.
+
+    Returns
+    -------
+    Tensor
+        float64 (2): sum and sum of squares of `out_O`.
     """
+    moments_2 = out_O.new_zeros(2, dtype=torch.float64)
+    step = _RESAMPLED_CPU if out_O.device.type == "cpu" else _RESAMPLED_GPU
+    for start, part_O in zip(range(first, first + len(out_O), step), out_O.split(step), strict=False):
+        part_O.copy_(_resample(piece_S, origin, start, start + len(part_O), sizes))
+        part64_O = part_O.double()
+        moments_2 += torch.stack([part64_O.sum(), part64_O.square_().sum()])
+    return moments_2
+
+
+def _resample(piece_S: Tensor, origin: int, first: int, last: int, sizes: PitchSizes) -> Tensor:
     filters_IO = _on(sizes, "filters_IO", piece_S.device)
     width, block_out = filters_IO.shape
     skipped = first // block_out
     blocks = -(-last // block_out) - skipped
-    begin = skipped * sizes.block_in + sizes.filter_start - origin
+    begin = sizes.first_sample(first) - origin
     end = begin + (blocks - 1) * sizes.block_in + width
     part_S = piece_S[max(begin, 0) : max(end, 0)]
     before = min(max(-begin, 0), end - begin)
@@ -206,6 +226,9 @@ def correlate(frames_RW: Tensor, energy_R: Tensor, pitch: PitchConfig, sizes: Pi
     points = _fft_points(sizes.span)
     centred_RW = frames_RW.new_zeros(len(frames_RW), 2, points, dtype=torch.float64)
     later_RW, now_RW = centred_RW[:, 0, : sizes.span], centred_RW[:, 1, :window]
+    if pitch.preemph_coeff:  # a frame's first sample counts as standing before it, too
+        before_RW = torch.cat([frames_RW[:, :1], frames_RW[:, :-1]], 1)
+        frames_RW = frames_RW.sub(before_RW, alpha=pitch.preemph_coeff)
     mean_R1 = frames_RW[:, :window].mean(1, dtype=torch.float64, keepdim=True)
     torch.sub(frames_RW, mean_R1, out=later_RW)
     now_RW.copy_(later_RW[:, :window])
@@ -246,15 +269,10 @@ def at_states(nccf_RL: Tensor, sizes: PitchSizes) -> Tensor:
     return nccf_RL @ _on(sizes, "lag_weights_LK", nccf_RL.device)
 
 
-def moments(signal_O: Tensor) -> Tensor:
-    """Sum and sum of squares, float64."""
-    signal_O = signal_O.double()
-    return torch.stack([signal_O.sum(), signal_O.square().sum()])
-
-
 def variance(moments_2: Tensor, samples: int) -> float:
     """Kaldi's estimate of a signal's energy: its mean square less the square of its mean."""
     total, squares = moments_2.tolist()
+    samples = max(samples, 1)
     return max(squares / samples - (total / samples) ** 2, 0.0)
 
 

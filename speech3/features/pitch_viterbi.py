@@ -55,16 +55,20 @@ class Tracker:
         ndarray
             float32 (frames that became settled, 2): correlation, and pitch in Hz.
         """
-        first, last = self._kept, self._kept + len(nccf_RK)
-        self._reserve(last)
-        self._pov_TL[first:last] = pov_RL
-        search(nccf_RK, self._lags_K, self._soft_min_f0, self._factor, self._forward_K, self._back_TK[first:last])
-        self._kept = last
+        self._add(nccf_RK, pov_RL)
+        last = self._kept
         settled, state = agreed(self._back_TK[:last])
         if last - settled > self._latency:
             settled = last - self._latency
             state = state_before(self._back_TK[settled:last], int(self._forward_K.argmin()))
         return self._give(settled, state)
+
+    def again(self, nccf_RK: np.ndarray, pov_RL: np.ndarray, given: int) -> None:
+        """Forget what was pushed and take in these frames instead; what was given out of the first `given` stays."""
+        self._kept = 0
+        self._forward_K[:] = 0
+        self._add(nccf_RK, pov_RL)
+        self._forget(given)
 
     def finish(self) -> np.ndarray:
         """The rest, as `push` gives it out; the tracker is then as new."""
@@ -72,24 +76,31 @@ class Tracker:
         self._forward_K[:] = 0
         return rest
 
-    def _reserve(self, frames: int) -> None:
-        if frames > len(self._back_TK):
+    def _add(self, nccf_RK: np.ndarray, pov_RL: np.ndarray) -> None:
+        first, last = self._kept, self._kept + len(nccf_RK)
+        if last > len(self._back_TK):
             for name in ("_back_TK", "_pov_TL"):
                 old = getattr(self, name)
-                new = np.empty((max(frames, 2 * len(old)), old.shape[1]), old.dtype)
+                new = np.empty((max(last, 2 * len(old)), old.shape[1]), old.dtype)
                 new[: self._kept] = old[: self._kept]
                 setattr(self, name, new)
+        self._pov_TL[first:last] = pov_RL
+        search(nccf_RK, self._lags_K, self._soft_min_f0, self._factor, self._forward_K, self._back_TK[first:last])
+        self._kept = last
 
     def _give(self, frames: int, state: int) -> np.ndarray:
         """Trace back from `state` of the last of the first `frames` that are kept, and forget these."""
         raw_T2 = np.empty((frames, 2), np.float32)
         trace(self._back_TK, self._pov_TL, self._weights_KL, self._lags_K, state, raw_T2)
-        rest = self._kept - frames
+        self._forget(frames)
+        return raw_T2
+
+    def _forget(self, frames: int) -> None:
         if frames:
+            rest = self._kept - frames
             self._back_TK[:rest] = self._back_TK[frames : self._kept]
             self._pov_TL[:rest] = self._pov_TL[frames : self._kept]
-        self._kept = rest
-        return raw_T2
+            self._kept = rest
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "ninf", "nsz"})
@@ -104,10 +115,12 @@ def search(nccf_RK, lags_K, soft_min_f0, factor, forward_K, back_RK):  # type: i
     half_K = 0.5 / np.maximum(np.arange(states), 1)
     height_K = np.empty(states)
     centre_K, start_K = np.empty(states, np.int32), np.empty(states)  # of the parabolas of the envelope, from the left
+    begins_K = np.empty(states, np.int32)  # the centre of the parabola that takes over at a state, or 0
     value_K = np.empty(states, np.float32)
     for r in range(len(nccf_RK)):
         for i in range(states):
             height_K[i] = forward_K[i] * inverse + np.float64(i * i)
+            begins_K[i] = 0
         top, centre_K[0], start_K[0] = 0, 0, -1e-300
         for j in range(1, states):
             cross = (height_K[j] - height_K[centre_K[top]]) * half_K[j - centre_K[top]]
@@ -121,19 +134,16 @@ def search(nccf_RK, lags_K, soft_min_f0, factor, forward_K, back_RK):  # type: i
             elif cross < states - 1:
                 top += 1
                 centre_K[top], start_K[top] = j, cross
-        i = 0
-        for a in range(top + 1):
-            c = centre_K[a]
-            end = states if a == top else int(start_K[a + 1]) + 1
-            cost = forward_K[c]
-            for q in range(i, end):
-                back_RK[r, q] = c
-                value_K[q] = np.float32((q - c) * (q - c)) * factor + cost
-            i = end
-        least = np.float32(np.inf)
+        begins_K[0] = centre_K[0]
+        for a in range(1, top + 1):  # where two begin, the second one alone is seen
+            begins_K[int(start_K[a]) + 1] = centre_K[a]
+        centre, least = np.int32(0), np.float32(np.inf)
         for i in range(states):
+            centre = max(centre, begins_K[i])  # instead of a loop for each parabola: no branch to guess
+            back_RK[r, i] = centre
             nccf = nccf_RK[r, i]
-            value_K[i] += (one - nccf) + (soft_min_f0 * nccf) * lags_K[i]
+            before = np.float32((i - centre) * (i - centre)) * factor + forward_K[centre]
+            value_K[i] = before + ((one - nccf) + (soft_min_f0 * nccf) * lags_K[i])
             least = min(least, value_K[i])
         for i in range(states):
             forward_K[i] = value_K[i] - least
