@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from speech3.config import (
+    AugmentConfig,
     CnnConfig,
     Config,
     DecodeConfig,
@@ -30,7 +31,9 @@ from speech3.errors import Speech3Error
 from speech3.recipe.experiment import CORPORA
 
 ROOT = Path(__file__).parents[1]
-KINDS: dict[str, type[Config]] = {"features": FeatureConfig, "models": ModelConfig, "training": TrainingConfig}
+KINDS: dict[str, type[Config]] = {
+    "augment": AugmentConfig, "features": FeatureConfig, "models": ModelConfig, "training": TrainingConfig,
+}  # fmt: skip
 PRESETS = [(kind, path.stem) for kind in KINDS for path in sorted((ROOT / "conf" / kind).glob("*.yaml"))]
 RECIPES = sorted((ROOT / "recipes").glob("*/recipe.yaml"))
 RECIPE = "corpus: digits\nmodel: dnn_small\ntraining: sgd\nlm: {order: 2}\n"

@@ -2,8 +2,9 @@
 
 from typing import Any, Literal
 
-from pydantic import Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny, model_validator
 
+from speech3.config.augment import AugmentConfig
 from speech3.config.base import Config
 from speech3.config.decoding import DecodeConfig, LmConfig
 from speech3.config.hmm import HmmConfig
@@ -29,6 +30,9 @@ class RecipeConfig(Config):
     corpus: str
     corpus_options: dict[str, Any] = Field({}, description="arguments of the corpus module")
     speed_perturb: tuple[float, ...] = Field((), description="also train on copies at these speeds, such as 0.9, 1.1")
+    augment: AugmentConfig | None = Field(
+        None, description="copies that the network learns from, too: a preset in conf/augment, or keys"
+    )
     seed: int = 1
     jobs: int = Field(0, ge=0, description="processes; 0: one per core")
     features: str = Field("fbank40_d2", description="preset in conf/features for the neural network")
@@ -49,3 +53,11 @@ class RecipeConfig(Config):
     realign: int = Field(0, ge=0, le=3, description="times that the network aligns anew and a new one is trained on it")
     lm: LmConfig
     decode: DecodeConfig = DecodeConfig()
+
+    @model_validator(mode="after")
+    def _aligned(self) -> "RecipeConfig":
+        if self.augment and self.augment.speed:
+            raise ValueError(
+                "augment.speed: a copy has the alignment of its original, so its timing has to stay: use speed_perturb"
+            )
+        return self

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar, get_args
 import yaml
 from pydantic import ValidationError
 
+from speech3.config.augment import AugmentConfig
 from speech3.config.base import Config
 from speech3.config.models import LstmConfig, ModelConfig
 from speech3.config.training import TrainingConfig
@@ -15,7 +16,12 @@ from speech3.errors import Speech3Error
 _ROOT = Path(__file__).resolve().parents[1]
 
 C = TypeVar("C", bound=Config)
-_PRESETS = ("model", "training", "recurrent")  # keys whose value may be a preset's name
+_PRESETS: dict[str, tuple[type[Config], str]] = {  # keys whose value may be a preset's name: its class and directory
+    "model": (ModelConfig, "models"),
+    "training": (TrainingConfig, "training"),
+    "recurrent": (TrainingConfig, "training"),
+    "augment": (AugmentConfig, "augment"),
+}
 
 
 def shipped(kind: Literal["conf", "recipes", "data"]) -> Path:
@@ -93,9 +99,10 @@ def load_preset(cls: type[C], kind: str, name: str) -> C:
 def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = None) -> C:
     """Read a config file and apply ``key.sub=value`` overrides.
 
-    A string under ``model``, ``training`` or ``recurrent`` is the name of a preset in ``conf/models`` or
-    ``conf/training``; an override below it (``model.width=64``) changes that preset's value. Where a recipe's model
-    becomes an LSTM by an override, `recurrent` stands in the place of `training`, before overrides of the latter.
+    A string under ``model``, ``training``, ``recurrent`` or ``augment`` is the name of a preset in ``conf/models``,
+    ``conf/training`` or ``conf/augment``; an override below it (``model.width=64``) changes that preset's value. Where
+    a recipe's model becomes an LSTM by an override, `recurrent` stands in the place of `training`, before overrides of
+    the latter.
     """
     values = read_yaml(path)
     if "recurrent" in cls.model_fields:
@@ -135,9 +142,8 @@ def _recurrent(values: dict[str, Any]) -> bool:
 
 
 def _expand(key: str, name: str) -> dict[str, Any]:
-    if key == "model":
-        return load_preset(ModelConfig, "models", name).model_dump()
-    return load_preset(TrainingConfig, "training", name).model_dump()
+    cls, kind = _PRESETS[key]
+    return load_preset(cls, kind, name).model_dump()
 
 
 def _set(values: dict[str, Any], keys: list[str], value: Any, override: str) -> None:

@@ -1,6 +1,7 @@
 """One experiment: its recipe, where its files lie, and its steps in order.
 
-OUT/data/{train,dev,test}, lexicon.txt      Kaldi data directories; train_sp if the recipe perturbs the speed
+OUT/data/{train,dev,test}, lexicon.txt      Kaldi data directories; train_sp if the recipe perturbs the speed, train_aug
+                                            (train_sp_aug) if it augments: the copies alone, for the networks alone
 OUT/data/lm.arpa.gz                         if the corpus brings a language model along
 OUT/features/PRESET/{train,dev,test}        feats.ark, feats.scp
 OUT/lm/lm.arpa.gz                           if the recipe estimates one
@@ -104,6 +105,11 @@ class Experiment:
         return "train_sp" if self.recipe.speed_perturb else "train"
 
     @property
+    def augmented(self) -> str:
+        """The split of augmented copies of `train`."""
+        return f"{self.train}_aug"
+
+    @property
     def splits(self) -> tuple[str, ...]:
         """The splits that get features."""
         return (self.train, "dev", "test")
@@ -181,14 +187,24 @@ def steps(experiment: Experiment) -> list[Step]:
     if recipe.speed_perturb:
         data.append(Step("data/speed", partial(stages.perturb_train, e), recipe.speed_perturb,
                          [e.data(e.train) / "wav.scp"], ["data/corpus"], owns=e.data(e.train)))  # fmt: skip
+    spoken = data[-1].name
+    if recipe.augment:
+        given = [Path(path) for path in (recipe.augment.noise_dir, recipe.augment.rir_dir) if path]
+        data.append(Step("data/augment", partial(stages.augment_train, e), [recipe.augment.model_dump(), recipe.seed],
+                         [e.data(e.augmented) / "wav.scp"], [spoken], given, owns=e.data(e.augmented)))  # fmt: skip
     extracted = [
         Step(f"features/{Path(name).stem}", partial(stages.extract_features, e, name), config.model_dump(),
-             [e.features(name, split) / "feats.scp" for split in e.splits], [data[-1].name],
+             [e.features(name, split) / "feats.scp" for split in e.splits], [spoken],
              owns=e.features(name, "train").parent)
         for name, config in e.presets.items()
     ]  # fmt: skip
     wanted = (recipe.hmm.features, recipe.hmm.aligner_features, recipe.features)
     hmm_features, aligner_features, nn_features = (f"features/{Path(name).stem}" for name in wanted)
+    if recipe.augment:
+        scp = e.features(recipe.features, e.augmented) / "feats.scp"
+        extracted += [
+            Step("features/augmented", partial(stages.extract_augmented, e), None, [scp], ["data/augment", nn_features])
+        ]
     hmm = recipe.hmm.model_dump(exclude={"features", "aligner_features"})
     questions = [Path(recipe.hmm.extra_questions)] if recipe.hmm.extra_questions else []
     shared = {key: value for key, value in hmm.items() if key not in ("mono", "tri", "aligner")} | {"seed": recipe.seed}
@@ -236,7 +252,8 @@ def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
         *realign,
         Step(f"train/{teacher}.frames", partial(stages.pack_frames, e, network), recipe.training.dtype,
              [e.frames(network) / f"{name}.frames" for name in ("train", "heldout")],
-             [realign[0].name if realign else "hmm/align", nn_features], owns=e.frames(network)),
+             [realign[0].name if realign else "hmm/align", "features/augmented" if recipe.augment else nn_features],
+             owns=e.frames(network)),
         Step(f"train/{network}", partial(stages.train_network, e, network),
              [recipe.model.model_dump(), recipe.training.model_dump(), recipe.seed],
              [e.model(network) / "model.safetensors"], [f"train/{teacher}.frames", "graph/tri"],

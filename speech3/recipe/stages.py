@@ -2,14 +2,15 @@
 
 import inspect
 import shutil
-from collections.abc import Sequence
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from speech3.config import HmmConfig, TrainConfig
+from speech3.config import FeatureConfig, HmmConfig, TrainConfig, parse, read_yaml
 from speech3.corpus import langdir
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
@@ -20,6 +21,7 @@ from speech3.decoding.graph import build_graph
 from speech3.decoding.kneser_ney import estimate
 from speech3.decoding.recognizer import Recognizer, load_recognizer
 from speech3.errors import Speech3Error, check_bad
+from speech3.features.augmented import augment_data, copy_prefix
 from speech3.features.extract import extract
 from speech3.frames.packed import pack
 from speech3.hmm import passes
@@ -71,6 +73,15 @@ def perturb_train(e: Experiment) -> None:
     perturb_speed(read_datadir(e.data("train")), e.data(e.train), e.recipe.speed_perturb, jobs=e.jobs)
 
 
+def augment_train(e: Experiment) -> None:
+    """Make copies of the training data with noise, rooms, ...; timing stays, so the alignment is the originals'."""
+    assert e.recipe.augment is not None
+    data, out = read_datadir(e.data(e.train)), e.data(e.augmented)
+    report = augment_data(data, out, e.recipe.augment, seed=e.recipe.seed, jobs=e.jobs)
+    for utterance, reason in report.skipped.items():
+        say(f"  skipped {utterance}: {reason}")
+
+
 def extract_features(e: Experiment, preset: str) -> None:
     """Extract all splits, that of the training first: where CMVN is global, its statistics are those of the others."""
     config = e.presets[preset]
@@ -79,6 +90,15 @@ def extract_features(e: Experiment, preset: str) -> None:
         config = config.model_copy(update={"global_stats": report.config.global_stats})
         for utterance, reason in report.skipped.items():
             say(f"  skipped {utterance}: {reason}")
+
+
+def extract_augmented(e: Experiment) -> None:
+    """Extract the augmented copies, with what the network's features of the training data were extracted with."""
+    path = e.features(e.recipe.features, e.train) / "features.yaml"
+    config = parse(FeatureConfig, read_yaml(path), path)
+    report = extract(read_datadir(e.data(e.augmented)), e.features(e.recipe.features, e.augmented), config, e.jobs)
+    for utterance, reason in report.skipped.items():
+        say(f"  skipped {utterance}: {reason}")
 
 
 def _training_material(e: Experiment, preset: str) -> tuple[Lexicon, Transcripts, ArkReader, Path]:
@@ -195,9 +215,14 @@ def pack_frames(e: Experiment, network: str) -> None:
     """Put features and senones of train and dev into packed files."""
     hmm, teacher = load_hmm(e.model("tri")), e.teacher(network)
     for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
-        feats = ArkReader(e.features(e.recipe.features, split) / "feats.scp")
+        feats: Mapping[str, np.ndarray] = ArkReader(e.features(e.recipe.features, split) / "feats.scp")
         senones = read_int_ark(e.alignment(teacher, split) / "ali.ark")
-        info = {"corpus": e.name, "alignment": teacher, "speed_perturb": list(e.recipe.speed_perturb)}
+        info: dict[str, Any] = {"corpus": e.name, "alignment": teacher, "speed_perturb": list(e.recipe.speed_perturb)}
+        if e.recipe.augment and split == e.train:
+            info["augment"] = e.recipe.augment.model_dump()
+            copies, prefix = ArkReader(e.features(e.recipe.features, e.augmented) / "feats.scp"), copy_prefix(1)
+            senones |= {prefix + key: senones_T for key, senones_T in senones.items()}
+            feats = ChainMap({}, feats, copies)  # type: ignore[arg-type]  # readers, which nobody writes to
         report = pack(
             e.frames(network) / name, feats, senones, hmm.num_pdfs,
             utterances=list(feats), dtype=e.recipe.training.dtype, info=info,
