@@ -18,6 +18,7 @@ from speech3.io.torchaudio_ import torchaudio_functional
 TELEPHONE_HZ = 8000
 _BAND_HZ = (300.0, 3400.0)
 _TAPS = 161  # 20 ms at 8 kHz: falls to nothing within 165 Hz
+_TRANSFORM = 4096  # Fourier transforms are of a multiple of it
 _PEAK = 32767 / 32768  # the largest value of 16-bit audio
 
 
@@ -53,7 +54,7 @@ def reverberate(waves_NS: Tensor, lengths_N: Tensor, responses_NR: Tensor) -> Te
     """
     inside_NS = _inside(waves_NS, lengths_N)
     dry_NS = waves_NS * inside_NS
-    full_NX = torchaudio_functional().fftconvolve(dry_NS, responses_NR)
+    full_NX = _convolved(dry_NS, responses_NR)
     direct_N1 = responses_NR.abs().argmax(dim=1, keepdim=True)
     wet_NS = full_NX.gather(1, direct_N1 + torch.arange(waves_NS.shape[1], device=waves_NS.device)) * inside_NS
     before_N, after_N = _power(dry_NS, lengths_N), _power(wet_NS, lengths_N)
@@ -92,11 +93,18 @@ def telephone(waves_NS: Tensor, lengths_N: Tensor, sample_rate_hz: int, *, mu_la
     narrow_NS = functional.resample(waves_NS * inside_NS, sample_rate_hz, rate_hz)
     narrow_inside_NS = _inside(narrow_NS, -(-lengths_N * rate_hz // sample_rate_hz))
     band_R = _band(rate_hz).to(narrow_NS)
-    narrow_NS = functional.fftconvolve(narrow_NS * narrow_inside_NS, band_R.expand(len(narrow_NS), -1), mode="same")
+    full_NX = _convolved(narrow_NS * narrow_inside_NS, band_R.expand(len(narrow_NS), -1))
+    narrow_NS = full_NX[:, _TAPS // 2 : _TAPS // 2 + narrow_NS.shape[1]]
     if mu_law:
         narrow_NS = functional.mu_law_decoding(functional.mu_law_encoding(narrow_NS.clamp(-1, 1), 256), 256)
     wide_NS = functional.resample(narrow_NS * narrow_inside_NS, rate_hz, sample_rate_hz)
     return wide_NS[:, : waves_NS.shape[1]] * inside_NS
+
+
+def _convolved(waves_NS: Tensor, responses_NR: Tensor) -> Tensor:
+    """The whole convolution, and zeros after it: transforms of any length would be five times slower."""
+    missing = -(waves_NS.shape[1] + responses_NR.shape[1] - 1) % _TRANSFORM
+    return torchaudio_functional().fftconvolve(waves_NS, torch.nn.functional.pad(responses_NR, (0, missing)))
 
 
 def _band(rate_hz: int) -> Tensor:
