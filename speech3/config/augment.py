@@ -51,8 +51,8 @@ class AugmentConfig(Config):
                 f"noise_prob {self.noise_prob:g} and babble_prob {self.babble_prob:g} are together above 1: an"
                 " utterance has one or the other behind it"
             )
-        if self.rt60_s[0] <= 0 or self.rt60_s[1] > 10:
-            raise ValueError(f"rt60_s: {self.rt60_s[0]:g} to {self.rt60_s[1]:g} s: must be above 0 and at most 10")
+        if not (0.05 <= self.rt60_s[0] and self.rt60_s[1] <= 10):
+            raise ValueError(f"rt60_s: [{self.rt60_s[0]:g}, {self.rt60_s[1]:g}]: rooms have from 0.05 to 10 s")
         if self.babble_voices[0] < 1:
             raise ValueError(f"babble_voices: {self.babble_voices[0]}: at least one has to talk")
         for given, used, probs in (

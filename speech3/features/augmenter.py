@@ -158,7 +158,7 @@ class _Chain:
         snr_db = self.rng.uniform(*self.of.config.overlap_snr_db)
         self.wave_1S = augment.overlap(
             self.wave_1S, self.lengths_1, _tensor(voice_M), torch.tensor([other]), torch.tensor([start]),
-            torch.tensor([snr_db]),
+            _number(snr_db),
         )  # fmt: skip
         self.done.append(f"overlap={name},{snr_db:.1f}dB")
 
@@ -173,8 +173,7 @@ class _Chain:
         else:
             snr_db = self.rng.uniform(*config.babble_snr_db)
             noise_S, about = self._babble(count)
-        snr_db_1 = torch.tensor([snr_db], dtype=torch.float32)
-        self.wave_1S = augment.add_noise(self.wave_1S, self.lengths_1, _tensor(noise_S), snr_db_1)
+        self.wave_1S = augment.add_noise(self.wave_1S, self.lengths_1, _tensor(noise_S), _number(snr_db))
         self.done.append(f"noise={about},{snr_db:.1f}dB")
 
     def line(self) -> None:
@@ -190,7 +189,7 @@ class _Chain:
             gain_db = self.rng.uniform(*self.of.config.volume_db)
             self.done.append(f"volume={gain_db:.1f}dB")
         if self.done:
-            self.wave_1S = augment.change_volume(self.wave_1S, self.lengths_1, torch.tensor([gain_db]))
+            self.wave_1S = augment.change_volume(self.wave_1S, self.lengths_1, _number(gain_db))
 
     def _noise(self, count: int) -> tuple[np.ndarray, str]:
         if self.of.noises:
@@ -227,6 +226,10 @@ class _Chain:
             except AudioError as error:
                 fault = error
         raise fault
+
+
+def _number(value: float) -> torch.Tensor:
+    return torch.tensor([value], dtype=torch.float32)
 
 
 def _tensor(wave_S: np.ndarray) -> torch.Tensor:

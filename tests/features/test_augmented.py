@@ -151,6 +151,21 @@ def test_the_same_whatever_the_processes_and_the_order(
         assert np.array_equal(by_id, augmenter(wave_S, rate_hz, data.utterances[key], key)[0])
 
 
+@pytest.mark.parametrize("samples", [1, 7, 300])
+def test_hardly_anything_is_augmented_all_the_same(directory: Path, samples: int) -> None:
+    config = EVERYTHING.model_copy(
+        update={key: 1.0 for key in ("reverb_prob", "overlap_prob", "telephone_prob", "volume_prob")}
+    )
+    data = read_datadir(directory)
+    augmenter = make_augmenter(config.model_copy(update={"speed": ()}), data, 1)
+    wave_S = np.linspace(-0.5, 0.5, samples, dtype=np.float32) if samples > 1 else np.float32([0.5])
+    for wave in (wave_S, 0 * wave_S):
+        for copy in range(20):
+            heard, _ = augmenter(wave, RATE_HZ, data.utterances["u05"], f"{copy}")
+            assert len(heard) == samples and heard.dtype == np.float32 and np.isfinite(heard).all()
+            assert np.abs(heard).max() < 1
+
+
 def test_what_cannot_be_read_is_listed_or_too_much(directory: Path, tmp_path: Path) -> None:
     (directory / "wav" / "u03.wav").write_bytes(b"RIFF")
     data = read_datadir(directory)
