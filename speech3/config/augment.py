@@ -51,7 +51,7 @@ class AugmentConfig(Config):
                 f"noise_prob {self.noise_prob:g} and babble_prob {self.babble_prob:g} are together above 1: an"
                 " utterance has one or the other behind it"
             )
-        if not (0.05 <= self.rt60_s[0] and self.rt60_s[1] <= 10):
+        if not (self.rt60_s[0] >= 0.05 and self.rt60_s[1] <= 10):
             raise ValueError(f"rt60_s: [{self.rt60_s[0]:g}, {self.rt60_s[1]:g}]: rooms have from 0.05 to 10 s")
         if self.babble_voices[0] < 1:
             raise ValueError(f"babble_voices: {self.babble_voices[0]}: at least one has to talk")
