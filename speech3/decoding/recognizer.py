@@ -223,7 +223,7 @@ def _load_exported(path: Path) -> Recognizer:
 
 
 def _check_features(directory: Path, features: FeatureConfig, feat_dim: int) -> None:
-    dim = static_dim(features) * (features.deltas + 1)
+    dim = static_dim(features) * (features.deltas + 1) * (features.left_context + 1 + features.right_context)
     if features.kind != "given" and dim != feat_dim:
         raise Speech3Error(
             f"{directory / 'features.yaml'}: {dim} values a frame, but {directory / 'model.safetensors'} was trained on"

@@ -13,6 +13,7 @@ import torch
 from speech3.config import FeatureConfig
 from speech3.features.cmvn import apply_cmvn, cmvn_stats
 from speech3.features.deltas import add_deltas
+from speech3.features.splice import splice
 from speech3.hmm.times import FrameClock, Stretch
 
 LOCAL_S = 15.0  # at least so much sound goes into the mean and variance of a piece
@@ -36,16 +37,19 @@ def local_features(feats_TF: np.ndarray, start: int, end: int, config: FeatureCo
     """Features of a part as if it had been normalised by itself, with the sound around it if it is short.
 
     In an hour microphone and speaker change. What the whole recording's mean and variance did to the static features
-    is undone by those of the part; derivatives are made anew.
+    is undone by those of the part; derivatives and spliced frames are made anew.
     """
-    if config.cmvn == "none":
+    if config.cmvn not in ("utterance", "speaker"):
         return feats_TF[start:end]
     least = round(LOCAL_S * 1000 / config.frame_shift)
     margin = max(0, least - (end - start)) // 2
-    static_TF = torch.from_numpy(feats_TF[:, : feats_TF.shape[1] // (config.deltas + 1)])
+    left, right = config.left_context, config.right_context
+    dim = feats_TF.shape[1] // ((config.deltas + 1) * (left + 1 + right))
+    own = left * (config.deltas + 1) * dim  # where the frame itself begins, after those spliced before it
+    static_TF = torch.from_numpy(feats_TF[:, own : own + dim])
     stats_2G = cmvn_stats(static_TF[max(0, start - margin) : end + margin])
     normal_TF = apply_cmvn(stats_2G, static_TF[start:end], config.norm_means, config.norm_vars)
-    return add_deltas(normal_TF, config.deltas, config.delta_window).numpy()
+    return splice(add_deltas(normal_TF, config.deltas, config.delta_window), left, right).numpy()
 
 
 @dataclass

@@ -188,18 +188,18 @@ def features_of_model(directory: Path) -> FeatureConfig | None:
 
 
 def name_of_features(features: FeatureConfig | None) -> str:
-    """The preset of ``conf/features`` that they are, whatever the sample rate; else their kind and size."""
+    """The preset of ``conf/features`` that they are, whatever rate and statistics were found; else their kind."""
     if features is None:
         return ""
-    rate = {"sample_frequency": features.sample_frequency}
+    found = {"sample_frequency": features.sample_frequency, "global_stats": features.global_stats}
     for name in presets("features"):
-        if load_preset(FeatureConfig, "features", name).model_copy(update=rate) == features:
+        if load_preset(FeatureConfig, "features", name).model_copy(update=found) == features:
             return name
     return f"{features.kind} of no preset"
 
 
 def _feature_context(features: FeatureConfig | None) -> int:
-    return features.deltas * features.delta_window if features else 0
+    return features.deltas * features.delta_window + features.right_context if features else 0
 
 
 def _ms(frames: int | None, features: FeatureConfig | None) -> float | None:

@@ -4,10 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 from drawn import Drawn, draw
 
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
+from speech3.features.compute import finish
 from speech3.hmm import longsearch
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.longform import LONGEST_PIECE_S, PIECE_S, check_rate, in_order, lay_out, piece_names, piece_texts
@@ -124,6 +126,11 @@ def test_pieces_normalise_themselves() -> None:
     assert piece == pytest.approx(local_features(static, 1000, 3000, config), abs=1e-4)
     assert piece.mean(0) == pytest.approx(np.zeros(5), abs=1e-4) and piece.std(0) == pytest.approx(np.ones(5), abs=1e-3)
     assert (local_features(static, 10, 20, FeatureConfig()) == static[10:20]).all()
+    sliding = FeatureConfig(cmvn="sliding", deltas=1)
+    assert (local_features(static, 10, 20, sliding) == static[10:20]).all(), "that is local already"
+    spliced = config.model_copy(update={"deltas": 1, "left_context": 2, "right_context": 1})
+    (whole_TF,) = finish([torch.from_numpy(static * 3 + 7)], spliced)
+    assert local_features(whole_TF.numpy(), 1000, 3000, spliced)[:, 20:25] == pytest.approx(piece, abs=1e-4)
     feats = PieceFeats({"u": static}, {"u-1": Piece("u", 1000, 3000, (0,))}, config)
     assert (feats["u-1"] == local_features(static, 1000, 3000, config)).all() and (feats["u"] == static).all()
     assert list(feats) == ["u", "u-1"]
