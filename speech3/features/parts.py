@@ -54,11 +54,12 @@ class Parts:
                 yield record
         elif self._journal.seek(0, os.SEEK_END):
             say(f"{self.target}: what an interrupted run of another config or of other data left is not used")
-        for stream, end in ((self._data, self.position), (self._journal, whole)):
-            stream.truncate(end)
-            stream.seek(end)
-        if not whole:
-            self._write_line(head)
+        with explained_disk_errors(self.target):
+            for stream, end in ((self._data, self.position), (self._journal, whole)):
+                stream.truncate(end)
+                stream.seek(end)
+            if not whole:
+                self._write_line(head)
 
     def _matches(self, record: dict[str, Any]) -> bool:
         size = record["end"] - self.position
@@ -66,12 +67,19 @@ class Parts:
         return len(data) == size and zlib.crc32(data) == record["crc"]
 
     def append(self, data: bytes, record: dict[str, Any]) -> None:
-        """Add a unit; once this returns, a kill does not lose it."""
-        self._data.write(data)
-        self._data.flush()
-        self.position += len(data)
-        self.units += 1
-        self._write_line({**record, "end": self.position, "crc": zlib.crc32(data)})
+        """Add a unit; once this returns, a kill does not lose it.
+
+        Raises
+        ------
+        Speech3Error
+            The disk is full.
+        """
+        with explained_disk_errors(self.target):
+            self._data.write(data)
+            self._data.flush()
+            self.position += len(data)
+            self.units += 1
+            self._write_line({**record, "end": self.position, "crc": zlib.crc32(data)})
 
     def _write_line(self, record: dict[str, Any]) -> None:
         self._journal.write(json.dumps(record).encode() + b"\n")
@@ -79,7 +87,8 @@ class Parts:
 
     def finish(self) -> None:
         """Give the units their name."""
-        _parts(self.target).replace(self.target)
+        with explained_disk_errors(self.target):
+            _parts(self.target).replace(self.target)
 
     def remove(self) -> None:
         """Leave nothing behind."""
@@ -94,18 +103,18 @@ def open_parts(target: Path) -> Iterator[Parts]:
     Raises
     ------
     Speech3Error
-        Another process has them open; the disk is full, or cannot be written.
+        Another process has them open; the directory cannot be written.
     """
-    with explained_disk_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        with explained_disk_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
             journal = _journal(target).open("a+b")
             stack.callback(_close, journal)
             _lock(journal, target)
             data = _parts(target).open("a+b")
             stack.callback(_close, data)
             data.seek(0)
-            yield Parts(target, journal, data)
+        yield Parts(target, journal, data)
 
 
 def fingerprint(data: DataDir, units: Iterable[list[str]], config: FeatureConfig, compress: bool) -> str:

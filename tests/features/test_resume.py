@@ -1,6 +1,7 @@
 """An extraction that was killed, and the same command again: nothing finished is done twice, and no byte differs."""
 
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -185,6 +186,18 @@ def test_a_dead_worker_loses_nothing_bad_data_keep_nothing(data: DataDir, tmp_pa
         with pytest.raises(Speech3Error):
             extract(data, tmp_path / "out", CONFIG, 1)
         assert [name for name in names(tmp_path / "out") if "feats" in name] == left
+
+
+def test_a_full_disk_leaves_nothing(data: DataDir, tmp_path: Path) -> None:
+    """The limit of a file's size stands for it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(Speech3Error, match=r"out/feats\.ark: no space left"):
+            extract(data, tmp_path / "out", CONFIG, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert names(tmp_path / "out") == []
 
 
 def test_two_at_once(data: DataDir, tmp_path: Path) -> None:
