@@ -26,6 +26,7 @@ RECOMPUTE_FRAME, _RECOMPUTE_CHANGE = 500, 0.01
 
 _BLOCK = 40  # resampled samples of one product with the filters, about a frame shift
 _RESAMPLED_CPU, _RESAMPLED_GPU = 1 << 15, 1 << 24  # samples at once
+_MOST_STATES = 10000
 _LEAST_NORM = torch.finfo(torch.float32).tiny
 
 
@@ -93,6 +94,8 @@ def pitch_sizes(config: FeatureConfig, sample_rate_hz: int) -> PitchSizes:
             f"lowpass_cutoff {pitch.lowpass_cutoff:g} Hz of pitch must be at most half of the sample rate,"
             f" {sample_rate_hz} Hz, and of resample_freq, {rate} Hz: lower it"
         )
+    if math.log(pitch.max_f0 / pitch.min_f0) / math.log1p(pitch.delta_pitch) > _MOST_STATES:
+        raise Speech3Error(f"delta_pitch {pitch.delta_pitch:g} makes more than {_MOST_STATES} pitches: make it larger")
     milliseconds = (config.frame_length, config.frame_shift)
     window, shift = (int(np.float32(rate) * np.float32(ms) / 1000.0) for ms in milliseconds)
     margin_s = pitch.upsample_filter_width / (2.0 * rate)

@@ -41,7 +41,7 @@ class OnlinePitch:
       another one where it is a close choice: in quiet frames, above all in those before the first loud ones.
     - With `max_frames_latency` it is cut off before it is settled.
 
-    Delta pitch gets no noise. What is kept is of bounded length: under two minutes of silence 2 MB, at most 100 MB.
+    Delta pitch gets no noise. What is kept is of bounded length: a few MB, and 120 MB after minutes of silence.
 
     Raises
     ------

@@ -18,8 +18,8 @@ import numpy as np
 from speech3.config import PitchConfig
 from speech3.features.pitch_nccf import PitchSizes
 
-# Frames that are kept, about 11 minutes: paths that do not agree for so long (there is no sound) are cut off there.
-_MOST_KEPT = 1 << 16
+# Frames that are kept, about 5 minutes: paths that do not agree for so long (there is no sound) are cut off there.
+_MOST_KEPT = 1 << 15
 
 
 class Tracker:
@@ -38,7 +38,7 @@ class Tracker:
         self._forward_K = np.zeros(states, np.float32)
         self._back_TK = np.empty((0, states), np.int16)
         self._pov_TL = np.empty((0, lags), np.float32)
-        self._kept = 0
+        self._first = self._last = 0  # of the rows of these two that are kept
 
     def push(self, nccf_RK: np.ndarray, pov_RL: np.ndarray) -> np.ndarray:
         """Take in frames.
@@ -56,51 +56,50 @@ class Tracker:
             float32 (frames that became settled, 2): correlation, and pitch in Hz.
         """
         self._add(nccf_RK, pov_RL)
-        last = self._kept
-        settled, state = agreed(self._back_TK[:last])
-        if last - settled > self._latency:
-            settled = last - self._latency
-            state = state_before(self._back_TK[settled:last], int(self._forward_K.argmin()))
+        back_TK = self._back_TK[self._first : self._last]
+        settled, state = agreed(back_TK)
+        if len(back_TK) - settled > self._latency:
+            settled = len(back_TK) - self._latency
+            state = state_before(back_TK[settled:], int(self._forward_K.argmin()))
         return self._give(settled, state)
 
     def again(self, nccf_RK: np.ndarray, pov_RL: np.ndarray, given: int) -> None:
         """Forget what was pushed and take in these frames instead; what was given out of the first `given` stays."""
-        self._kept = 0
+        self._first = self._last
         self._forward_K[:] = 0
         self._add(nccf_RK, pov_RL)
-        self._forget(given)
+        self._first += given
 
     def finish(self) -> np.ndarray:
         """The rest, as `push` gives it out; the tracker is then as new."""
-        rest = self._give(self._kept, int(self._forward_K.argmin()))
+        rest = self._give(self._last - self._first, int(self._forward_K.argmin()))
         self._forward_K[:] = 0
         return rest
 
     def _add(self, nccf_RK: np.ndarray, pov_RL: np.ndarray) -> None:
-        first, last = self._kept, self._kept + len(nccf_RK)
-        if last > len(self._back_TK):
+        kept, frames = self._last - self._first, len(nccf_RK)
+        if self._last + frames > len(self._back_TK):
+            # To the front of new rows or of the same: so many are free then that a row is seldom moved.
             for name in ("_back_TK", "_pov_TL"):
                 old = getattr(self, name)
-                new = np.empty((max(last, 2 * len(old)), old.shape[1]), old.dtype)
-                new[: self._kept] = old[: self._kept]
+                new = (
+                    old if 2 * (kept + frames) <= len(old) else np.empty((3 * (kept + frames), old.shape[1]), old.dtype)
+                )
+                new[:kept] = old[self._first : self._last]
                 setattr(self, name, new)
-        self._pov_TL[first:last] = pov_RL
-        search(nccf_RK, self._lags_K, self._soft_min_f0, self._factor, self._forward_K, self._back_TK[first:last])
-        self._kept = last
+            self._first, self._last = 0, kept
+        new_rows = slice(self._last, self._last + frames)
+        self._pov_TL[new_rows] = pov_RL
+        search(nccf_RK, self._lags_K, self._soft_min_f0, self._factor, self._forward_K, self._back_TK[new_rows])
+        self._last += frames
 
     def _give(self, frames: int, state: int) -> np.ndarray:
         """Trace back from `state` of the last of the first `frames` that are kept, and forget these."""
         raw_T2 = np.empty((frames, 2), np.float32)
-        trace(self._back_TK, self._pov_TL, self._weights_KL, self._lags_K, state, raw_T2)
-        self._forget(frames)
+        rows = slice(self._first, self._first + frames)
+        trace(self._back_TK[rows], self._pov_TL[rows], self._weights_KL, self._lags_K, state, raw_T2)
+        self._first += frames
         return raw_T2
-
-    def _forget(self, frames: int) -> None:
-        if frames:
-            rest = self._kept - frames
-            self._back_TK[:rest] = self._back_TK[frames : self._kept]
-            self._pov_TL[:rest] = self._pov_TL[frames : self._kept]
-            self._kept = rest
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "ninf", "nsz"})
