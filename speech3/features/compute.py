@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig
+from speech3.features.blocks import mel_blocks
 from speech3.features.cmvn import normalise
 from speech3.features.deltas import add_deltas
 from speech3.features.fbank import fbank
 from speech3.features.mfcc import mfcc
 from speech3.features.plp import plp
-from speech3.features.spectrum import power_spectra
 from speech3.features.splice import splice
 from speech3.features.window import framing, mirror_edges
 
@@ -70,33 +70,19 @@ def static_features(
         frames_N = torch.minimum(frames_N, pitch_N)
     frames = frames_N.tolist()
     longest, spectral = max(frames, default=0), _spectral_dim(config)
-    feats_NTF = waves_NS.new_zeros(len(frames), longest, static_dim(config))
+    feats_NTF = waves_NS.new_empty(len(frames), longest, static_dim(config))
     if longest > 0:
         if not config.snip_edges:
             waves_NS = mirror_edges(waves_NS, lengths_N, sizes, longest)
-        for chunk in power_spectra(waves_NS, frames, config, sample_rate_hz):
-            n, t = chunk.power_NTB.shape[:2]
-            power_RB = _in_sixteens(chunk.power_NTB.flatten(0, 1))
-            energy_R = None if chunk.log_energy_NT is None else _in_sixteens(chunk.log_energy_NT.flatten())
-            feats_RF = _KINDS[config.kind](power_RB, energy_R, config, sample_rate_hz)[: n * t]
-            place_NTF = feats_NTF[chunk.first : chunk.first + n, chunk.start : chunk.start + t, :spectral]
-            place_NTF.copy_(feats_RF.view(n, t, -1))
+        for block in mel_blocks(waves_NS, frames, config, sample_rate_hz):
+            feats_RF = _KINDS[config.kind](block.energies_RM, block.log_energy_R, config, sample_rate_hz)
+            block.put(feats_RF, feats_NTF[..., :spectral])
     if pitch_NTP is not None:
         feats_NTF[..., spectral:] = pitch_NTP[:, :longest]
     if min(frames, default=0) < longest:
         beyond_NT = torch.arange(longest)[None, :] >= frames_N[:, None]
         feats_NTF.masked_fill_(beyond_NT[..., None].to(feats_NTF.device), 0.0)
     return feats_NTF, frames_N
-
-
-def _in_sixteens(values: Tensor) -> Tensor:
-    """Zeros appended up to a multiple of sixteen rows.
-
-    Libraries add up fewer than four rows, and compute the last few values, in another way than the rest. So a frame's
-    features are the same whatever other frames are computed with it.
-    """
-    missing = -len(values) % 16
-    return torch.cat([values, values.new_zeros(missing, *values.shape[1:])]) if missing else values
 
 
 def _pitch(

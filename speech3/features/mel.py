@@ -17,6 +17,9 @@ from speech3.features.window import framing
 # Mel bins whose filters are multiplied as one small dense matrix: most of the whole matrix is zeros, and a matrix
 # product is fast from 16 columns on.
 _GROUP = 16
+# Below so many rows or columns, libraries add up products in an order that depends on where in memory they stand. So no
+# group is narrower (the lowest one repeats bins of the next): a frame's features are the same wherever it is computed.
+_FEW, _NARROW = 4, 8
 
 
 def mel_scale(hz: np.ndarray | float) -> np.ndarray:
@@ -86,16 +89,21 @@ def _groups(config: FeatureConfig, sample_rate_hz: int, device: torch.device) ->
     filters_BM = mel_filters(config, sample_rate_hz)
     groups = []
     for stop in range(config.num_mel_bins, 0, -_GROUP):  # from the top, where the filters are wide
-        mels = slice(max(stop - _GROUP, 0), stop)
+        mels = slice(max(stop - _GROUP, 0), max(stop, min(_NARROW, config.num_mel_bins)))
         used = np.flatnonzero(filters_BM[:, mels].any(axis=1))
         bins = slice(int(used[0]), int(used[-1]) + 1)
         groups.append(_Group(mels, bins, torch.tensor(filters_BM[bins, mels], dtype=torch.float32, device=device)))
     return groups
 
 
-def mel_energies(spectrum_RB: Tensor, config: FeatureConfig, sample_rate_hz: int) -> Tensor:
-    """Energies in the mel bins, float32 (R, M), of power (or magnitude) spectra with bins 0 to Nyquist."""
-    energies_RM = spectrum_RB.new_empty(len(spectrum_RB), config.num_mel_bins)
+def mel_energies(spectrum_RB: Tensor, config: FeatureConfig, sample_rate_hz: int, out_RM: Tensor) -> None:
+    """Write the energies in the mel bins of power (or magnitude) spectra with bins 0 to Nyquist, float32."""
+    rows = len(spectrum_RB)
+    if rows < _FEW:
+        spectrum_RB = torch.cat([spectrum_RB, spectrum_RB.new_zeros(_FEW - rows, spectrum_RB.shape[1])])
+        padded_RM = out_RM.new_empty(_FEW, out_RM.shape[1])
+        mel_energies(spectrum_RB, config, sample_rate_hz, padded_RM)
+        out_RM.copy_(padded_RM[:rows])
+        return
     for group in _groups(config, sample_rate_hz, spectrum_RB.device):
-        torch.mm(spectrum_RB[:, group.bins], group.filters_BM, out=energies_RM[:, group.mels])
-    return energies_RM
+        torch.mm(spectrum_RB[:, group.bins], group.filters_BM, out=out_RM[:, group.mels])

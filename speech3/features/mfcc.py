@@ -1,6 +1,6 @@
 """Mel-frequency cepstral coefficients (Kaldi feat/feature-mfcc.cc).
 
-Axes: R frames, B bins of the spectrum, M mel bins, C cepstral coefficients.
+Axes: R frames, M mel bins, C cepstral coefficients.
 """
 
 from functools import lru_cache
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig
-from speech3.features.mel import mel_energies
 from speech3.features.spectrum import EPSILON
 
 
@@ -29,11 +28,10 @@ def _liftered_dct(mels: int, count: int, coefficient: float, device: torch.devic
     return torch.tensor(dct_MC * lifter(count, coefficient), dtype=torch.float32, device=device)
 
 
-def mfcc(power_RB: Tensor, log_energy_R: Tensor | None, config: FeatureConfig, sample_rate_hz: int) -> Tensor:
-    """MFCCs of power spectra, (R, C); a log energy takes the place of the first coefficient."""
-    log_mel_RM = mel_energies(power_RB, config, sample_rate_hz).clamp_(min=EPSILON).log_()
-    dct_MC = _liftered_dct(config.num_mel_bins, config.num_ceps, config.cepstral_lifter, power_RB.device)
-    cepstra_RC = log_mel_RM @ dct_MC
+def mfcc(energies_RM: Tensor, log_energy_R: Tensor | None, config: FeatureConfig, sample_rate_hz: int) -> Tensor:
+    """MFCCs of mel energies (which are used up), (R, C); a log energy takes the place of the first coefficient."""
+    dct_MC = _liftered_dct(config.num_mel_bins, config.num_ceps, config.cepstral_lifter, energies_RM.device)
+    cepstra_RC = energies_RM.clamp_(min=EPSILON).log_() @ dct_MC
     if log_energy_R is not None:
         cepstra_RC[:, 0] = log_energy_R
     return cepstra_RC

@@ -4,7 +4,7 @@ The mel spectrum is weighted as the ear weighs loudness, its power compressed to
 all-pole filter; the filter's cepstrum is the feature. All recursions run over the filter's order, for all frames at
 once, with the frames in the last axis.
 
-Axes: R frames, B bins of the spectrum, M mel bins, E mel bins with the first and the last doubled, K autocorrelation
+Axes: R frames, M mel bins, E mel bins with the first and the last doubled, K autocorrelation
 coefficients (order + 1), P predictor coefficients, C cepstral coefficients.
 """
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig
-from speech3.features.mel import hertz, mel_edges, mel_energies
+from speech3.features.mel import hertz, mel_edges
 from speech3.features.mfcc import lifter
 from speech3.features.spectrum import EPSILON
 
@@ -80,12 +80,12 @@ def cepstrum(predictor_PR: Tensor, count: int) -> Tensor:
     return product_PR.div_(torch.arange(1.0, count + 1, device=predictor_PR.device)[:, None])
 
 
-def plp(power_RB: Tensor, log_energy_R: Tensor | None, config: FeatureConfig, sample_rate_hz: int) -> Tensor:
-    """PLP cepstra of power spectra, (R, C); a log energy takes the place of the residual's."""
-    loudness_M, idft_KM, scale_C = _constants(config, sample_rate_hz, power_RB.device)
-    compressed_RM = mel_energies(power_RB, config, sample_rate_hz).mul_(loudness_M).pow_(config.compress_factor)
+def plp(energies_RM: Tensor, log_energy_R: Tensor | None, config: FeatureConfig, sample_rate_hz: int) -> Tensor:
+    """PLP cepstra of mel energies (which are used up), (R, C); a log energy takes the place of the residual's."""
+    loudness_M, idft_KM, scale_C = _constants(config, sample_rate_hz, energies_RM.device)
+    compressed_RM = energies_RM.mul_(loudness_M).pow_(config.compress_factor)
     predictor_PR, energy_R = durbin(idft_KM @ compressed_RM.t())
-    features_RC = power_RB.new_empty(len(power_RB), config.num_ceps)
+    features_RC = energies_RM.new_empty(len(energies_RM), config.num_ceps)
     features_RC[:, 0] = energy_R.log_().clamp_(min=EPSILON)
     features_RC[:, 1:] = cepstrum(predictor_PR, config.num_ceps - 1).t()
     features_RC *= scale_C

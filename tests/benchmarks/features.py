@@ -2,33 +2,69 @@
 
     OMP_NUM_THREADS=1 python tests/benchmarks/features.py
 
-One recording of 60 s at 16 kHz, 40 mel bins (MFCC: 23), dither off; rounds of all in turn, the median of their ratios.
+One recording of 60 s at 16 kHz, 40 mel bins (MFCC, PLP: 23), dither off; rounds of all in turn, the median of their
+ratios. PLP and pitch, which the others do not have, are laid beside torchaudio's filterbank.
 """
 
 import importlib
 import importlib.metadata
 import json
+import math
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from speech3.config import FeatureConfig
-from speech3.features.compute import static_features
+from speech3.config import FeatureConfig, PitchConfig, load_preset
+from speech3.features.compute import finish, static_features
+from speech3.features.pitch import process, track
+from speech3.frames.packed import pack
 from speech3.io.torchaudio_ import torchaudio_functional
 
 RATE_HZ, SECONDS, ROUNDS = 16000, 60, 9
 FBANK = FeatureConfig(num_mel_bins=40)
 MFCC = FeatureConfig(kind="mfcc", use_energy=False)
+PLP = FeatureConfig(kind="plp", use_energy=False)
+PITCH = FeatureConfig(pitch=PitchConfig())
+FRONT_END = load_preset(FeatureConfig, "features", "plp13_pitch1_d2")
 Extractor = Callable[[Tensor], Tensor]
+
+
+def voice() -> Tensor:
+    """Something like speech: a gliding voice of many harmonics with pauses, in noise, as 16-bit audio."""
+    generator = torch.Generator().manual_seed(1)
+    time_S = torch.arange(RATE_HZ * SECONDS, dtype=torch.float64) / RATE_HZ
+    phase_S = 2 * math.pi * torch.cumsum(140 + 40 * torch.sin(2 * time_S) + 10 * torch.sin(9 * time_S), 0) / RATE_HZ
+    harmonics = [torch.sin(k * phase_S) / k for k in range(1, 20)]
+    voiced_S = torch.stack(harmonics).sum(0) * torch.sin(5 * time_S).clamp(min=0)
+    noise_S = torch.randn(len(time_S), generator=generator, dtype=torch.float64)
+    return ((4000 * voiced_S + 300 * noise_S).round() / 32768).float()
 
 
 def ours(config: FeatureConfig) -> Extractor:
     """Static features of one recording."""
     return lambda wave_S: static_features(wave_S[None], torch.tensor([len(wave_S)]), config, RATE_HZ)[0][0]
+
+
+def pitch(wave_S: Tensor) -> Tensor:
+    """Kaldi's three pitch features of one recording."""
+    assert PITCH.pitch
+    raw_NT2, frames_N = track(wave_S[None], torch.tensor([len(wave_S)]), PITCH, RATE_HZ)
+    return process(raw_NT2, frames_N, PITCH.pitch)[0]
+
+
+def front_end(wave_S: Tensor) -> Tensor:
+    """PLP and pitch with derivatives, normalised, into a packed file (with senones that are all 0)."""
+    (feats_TF,) = finish([ours(FRONT_END)(wave_S)], FRONT_END)
+    with tempfile.TemporaryDirectory() as directory:
+        senones = {"u": np.zeros(len(feats_TF), dtype=np.int32)}
+        pack(Path(directory) / "x.frames", {"u": feats_TF.numpy()}, senones, 1, utterances=["u"])
+    return feats_TF
 
 
 def torchaudios(name: str, bins: int) -> Extractor:
@@ -56,11 +92,14 @@ def native() -> Extractor:
 def main() -> None:
     """Print a JSON line for each ratio."""
     torch.set_num_threads(1)
-    wave_S = (torch.randn(RATE_HZ * SECONDS, generator=torch.Generator().manual_seed(1)) * 3000).round() / 32768
+    wave_S = voice()
     audio = f"torchaudio {importlib.metadata.version('torchaudio')}"
     extractors = {
         "fbank": ours(FBANK),
         "mfcc": ours(MFCC),
+        "plp": ours(PLP),
+        "pitch": pitch,
+        "front end": front_end,
         "torchaudio fbank": torchaudios("fbank", 40),
         "torchaudio mfcc": torchaudios("mfcc", 23),
         "native fbank": native(),
@@ -79,11 +118,15 @@ def main() -> None:
         ("fbank40_over_torchaudio", "fbank", "torchaudio fbank", f"{audio} compliance.kaldi.fbank"),
         ("fbank40_over_native", "fbank", "native fbank", "kaldi-native-fbank"),
         ("mfcc13_over_torchaudio", "mfcc", "torchaudio mfcc", f"{audio} compliance.kaldi.mfcc"),
+        ("plp13_over_torchaudio_fbank", "plp", "torchaudio fbank", f"{audio} compliance.kaldi.fbank"),
+        ("pitch_over_torchaudio_fbank", "pitch", "torchaudio fbank", f"{audio} compliance.kaldi.fbank"),
     ):
         ratio = statistics.median(r / m for m, r in zip(seconds[mine], seconds[rival], strict=True))
         speed = {"frames_per_s": mine, "rival_frames_per_s": rival}
         rates = {key: round(len(results["fbank"]) / statistics.median(seconds[who])) for key, who in speed.items()}
         print(json.dumps({"name": line, "value": round(ratio, 2), "unit": "ratio", "rival": package, **rates}))
+    speed = round(SECONDS / statistics.median(seconds["front end"]))
+    print(json.dumps({"name": "plp13_pitch1_d2_realtime", "value": speed, "unit": "times real time", "rival": None}))
 
 
 if __name__ == "__main__":

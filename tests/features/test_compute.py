@@ -161,3 +161,15 @@ def test_mfcc_has_the_energy_unless_told_otherwise_as_in_kaldi() -> None:
     assert FeatureConfig(kind="mfcc").use_energy
     assert not FeatureConfig(kind="mfcc", use_energy=False).use_energy
     assert not FeatureConfig().use_energy
+
+
+@pytest.mark.parametrize("options", [{}, {"use_energy": True}, {"use_energy": True, "raw_energy": False}])
+@pytest.mark.parametrize("remove_dc_offset", [True, False])
+def test_the_cpus_passes_equal_the_tensor_operations_of_other_devices(
+    options: dict[str, object], remove_dc_offset: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = FeatureConfig(window_type="hamming", remove_dc_offset=remove_dc_offset, **options)
+    passes_TF = one(noise(30000), config)
+    monkeypatch.setattr(spectrum, "_cut_cpu", spectrum._cut)
+    monkeypatch.setattr(spectrum, "_power_cpu", spectrum._power)
+    torch.testing.assert_close(passes_TF, one(noise(30000), config), atol=2e-5, rtol=0)
