@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from speech3.config import FeatureConfig, parse, read_yaml
+from speech3.corpus.datadir import read_datadir
 from speech3.errors import Speech3Error
 from speech3.features.compute import static_dim
-from speech3.frames.inspect_sound import bin_centres, draw_recording, recording_lines, recordings_lines
+from speech3.frames.inspect_sound import Sound, bin_centres, draw_recording, recording_lines, recordings_lines
 from speech3.frames.packed import open_packed
 from speech3.frames.picture import SIGNATURE, Picture
 from speech3.frames.statistics import FeatureStatistics
@@ -77,7 +78,7 @@ def inspect(path: Path, preset: FeatureConfig, utterance: str | None = None) -> 
         lines = recording_lines(path)
     except Speech3Error as error:
         raise Speech3Error(f"{error}\n{path}: {_UNDERSTOOD}") from error
-    found, picture = draw_recording(path, path.name, preset, MOST_DRAWN_S)
+    found, picture = draw_recording(Sound(path.name, path), preset, MOST_DRAWN_S)
     return Inspection([*lines, *found], picture)
 
 
@@ -112,13 +113,25 @@ def _decodes(head: bytes) -> bool:
 
 def _list(path: Path, preset: FeatureConfig, utterance: str | None) -> Inspection:
     entries = read_scp(path)
+    if not entries:
+        raise Speech3Error(f"{path}: holds no utterance")
+    if utterance is not None and utterance not in entries and (path.parent / "segments").exists():
+        sound = _segment(path, utterance)
+        found, picture = draw_recording(sound, preset, MOST_DRAWN_S)
+        return Inspection([*recordings_lines(path, entries, MOST_READ), *found], picture)
     name = _chosen(path, entries, utterance)
     location = entries[name]
     if _looks_like_features(location, path.parent):
         return _features(path, entries, name, f"list of features, {len(entries):,} utterances")
     lines = recordings_lines(path, entries, MOST_READ)
-    found, picture = draw_recording(location, name, preset, MOST_DRAWN_S, path.parent)
+    found, picture = draw_recording(Sound(name, location, path.parent), preset, MOST_DRAWN_S)
     return Inspection([*lines, *found], picture)
+
+
+def _segment(path: Path, utterance: str) -> Sound:
+    data = read_datadir(path.parent)
+    found = data.utterances[_chosen(path.parent / "segments", data.utterances, utterance)]
+    return Sound(utterance, data.recording(found), path.parent, found.start_s, found.end_s)
 
 
 def _chosen(path: Path, names: Iterable[str], utterance: str | None) -> str:

@@ -4,7 +4,9 @@ Axes: S samples, N utterances, T frames, F features.
 """
 
 from collections.abc import Mapping
-from itertools import islice
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -62,9 +64,30 @@ def recordings_lines(path: Path, entries: Mapping[str, str], most: int) -> Lines
     return lines
 
 
-def draw_recording(
-    path: Path | str, name: str, preset: FeatureConfig, most_s: float, directory: Path | None = None
-) -> tuple[Lines, Picture]:
+@dataclass(frozen=True)
+class Sound:
+    """A recording, or the part of one that is an utterance; `place` as in a ``wav.scp`` of `directory`."""
+
+    name: str
+    place: Path | str
+    directory: Path | None = None
+    start_s: float = 0.0
+    end_s: float | None = None
+
+    def duration_s(self) -> float:
+        """To the end of the recording if nothing else is said."""
+        whole_s = audio.info(self.place, directory=self.directory).duration_s
+        return min(self.end_s or whole_s, whole_s) - self.start_s
+
+    def read(self, start_s: float, end_s: float, rate_hz: int | None = None) -> tuple[np.ndarray, int]:
+        """Samples (S,) and their rate, as `audio.read_file`; seconds are those of the part."""
+        return audio.read_file(
+            self.place, directory=self.directory, start_s=self.start_s + start_s, end_s=self.start_s + end_s,
+            sample_rate_hz=rate_hz, resample=True, mix_channels=True,
+        )  # fmt: skip
+
+
+def draw_recording(sound: Sound, preset: FeatureConfig, most_s: float) -> tuple[Lines, Picture]:
     """What is heard in a recording, and its waveform, features and pitch, at most `most_s` of them.
 
     Raises
@@ -74,11 +97,9 @@ def draw_recording(
     """
     if preset.kind == "given":
         raise Speech3Error("--features: given features are not computed from a recording; choose another preset")
-    lines, whole_s = _heard(path, directory)
-    wave_S, rate_hz = audio.read_file(
-        path, directory=directory, end_s=min(most_s, whole_s), sample_rate_hz=preset.sample_frequency, resample=True,
-        mix_channels=True,
-    )  # fmt: skip
+    whole_s, name = sound.duration_s(), sound.name
+    lines = _heard(sound, whole_s)
+    wave_S, rate_hz = sound.read(0.0, min(most_s, whole_s), preset.sample_frequency)
     config = preset.model_copy(update={"sample_frequency": rate_hz})
     feats_TF = _features(wave_S, config, name)
     pitch, clock = _pitch(wave_S, config), frame_clock(config)
@@ -95,31 +116,28 @@ def draw_recording(
     return lines, picture
 
 
-def _heard(path: Path | str, directory: Path | None) -> tuple[Lines, float]:
-    """Level, clipping and digital silence, piece by piece; and the whole length in seconds."""
-    about = audio.info(path, directory=directory)
-    heard_s = min(about.duration_s, _MOST_HEARD_S)
+def _heard(sound: Sound, whole_s: float) -> Lines:
+    """Level, clipping and digital silence, piece by piece."""
+    heard_s = min(whole_s, _MOST_HEARD_S)
     peak = total = energy = 0.0
-    clipped = silent = samples = 0
-    least = round(_SILENCE_S * about.sample_rate_hz)
-    for start_s in np.arange(0, heard_s, _PIECE_S).tolist():
-        end_s = min(start_s + _PIECE_S, heard_s)
-        wave_S, _ = audio.read_file(path, directory=directory, start_s=start_s, end_s=end_s, mix_channels=True)
+    clipped = silent = samples = rate_hz = 0
+    for start_s, end_s in pairwise(np.linspace(0, heard_s, 1 + ceil(heard_s / _PIECE_S)).tolist()):
+        wave_S, rate_hz = sound.read(start_s, end_s)
         peak = max(peak, float(np.abs(wave_S).max()))
         total += float(wave_S.sum(dtype=np.float64))
         energy += float(np.square(wave_S, dtype=np.float64).sum())
         clipped += int((np.abs(wave_S) >= _FULL_SCALE).sum())
-        silent += _in_runs(wave_S, least)
+        silent += _in_runs(wave_S, round(_SILENCE_S * rate_hz))
         samples += len(wave_S)
     rms = np.sqrt(energy / samples)
-    lines = [] if heard_s == about.duration_s else [("heard", f"the first {heard_s:g} s")]
+    lines = [] if heard_s == whole_s else [("heard", f"the first {heard_s:g} s")]
     lines += [
         ("level", f"peak {_decibels(peak)}, RMS {_decibels(rms)} of full scale; mean {total / samples:.2g}"),
         ("clipped", f"{clipped:,} samples at full scale" if clipped else "no sample at full scale"),
-        ("silence", f"digital: {silent / about.sample_rate_hz:.2f} s in which samples do not change"
+        ("silence", f"digital: {silent / rate_hz:.2f} s in which samples do not change"
          if silent else "no digital silence"),
     ]  # fmt: skip
-    return lines, about.duration_s
+    return lines
 
 
 def _in_runs(wave_S: np.ndarray, least: int) -> int:

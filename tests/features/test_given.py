@@ -87,3 +87,27 @@ def test_what_is_missing_is_named(data: Path) -> None:
     (data / "wav.scp").write_text("".join(f"{name} {name}.wav\n" for name in FEATS))
     with pytest.raises(Speech3Error, match=r"has no feats\.scp, and features are to be those that it brings along"):
         extract(read_datadir(data), data / "out", config, jobs=1)
+
+
+def test_global_statistics_are_of_the_whole_directory(data: Path) -> None:
+    report = extract(read_datadir(data), data / "out", FeatureConfig(kind="given", cmvn="global", deltas=1), jobs=1)
+    found = ArkReader(data / "out" / "feats.scp")
+    together_TF = np.concatenate([FEATS[name] for name in FEATS]).astype(np.float64)
+    assert report.config.global_stats is not None and report.config.global_stats[0][-1] == len(together_TF)
+    for name, feats_TF in FEATS.items():
+        np.testing.assert_allclose(found[name][:, :4], feats_TF - together_TF.mean(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("cmvn", ["none", "speaker", "global"])
+def test_sizes_that_differ_and_no_numbers(data: Path, cmvn: str) -> None:
+    config = FeatureConfig(kind="given", cmvn=cmvn)
+    write_ark(data / "feats.ark", [*FEATS.items(), ("a-9", np.ones((5, 3)))], data / "feats.scp")
+    (data / "utt2spk").write_text("".join(f"{name} {name[0]}\n" for name in [*FEATS, "a-9"]))
+    with pytest.raises(Speech3Error, match=r"features of different sizes: 4 values a frame in .*, 3 values .* in a-9"):
+        extract(read_datadir(data), data / "out", config, jobs=1)
+    if cmvn == "global":
+        bad = {**FEATS, "b-1": np.full((5, 4), np.nan)}
+        write_ark(data / "feats.ark", bad.items(), data / "feats.scp")
+        (data / "utt2spk").write_text("".join(f"{name} {name[0]}\n" for name in FEATS))
+        with pytest.raises(Speech3Error, match="b-1: features that are not finite numbers"):
+            extract(read_datadir(data), data / "out", config, jobs=1)
