@@ -102,7 +102,7 @@ class Tracker:
         return raw_T2
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "ninf", "nsz"})
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def search(nccf_RK, lags_K, soft_min_f0, factor, forward_K, back_RK):  # type: ignore[no-untyped-def] # pragma: no cover
     """One step for each frame: from the costs of the paths so far, `forward_K`, to those with it, less the least.
 

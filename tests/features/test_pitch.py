@@ -192,6 +192,13 @@ def test_no_penalty_and_no_ballast_stay_finite() -> None:
         assert one(wave_S, config).isfinite().all()
 
 
+def test_samples_that_are_no_numbers_do_no_harm_but_to_their_own_recording() -> None:
+    waves_NS = noise(8000).repeat(2, 1)
+    waves_NS[0, 3000:3100], waves_NS[0, 5000], waves_NS[0, 6000] = torch.nan, torch.inf, 1e30
+    raw_NT2, _ = track(waves_NS, torch.tensor([8000, 8000]), KALDI, 16000)
+    assert raw_NT2[1].isfinite().all()
+
+
 def test_no_utterances_and_no_frames() -> None:
     raw_NT2, frames_N = track(torch.zeros(0, 100), torch.zeros(0, dtype=torch.int64), KALDI, 8000)
     assert raw_NT2.shape == (0, 0, 2)
