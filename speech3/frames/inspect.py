@@ -70,13 +70,15 @@ def inspect(path: Path, preset: FeatureConfig, utterance: str | None = None) -> 
         return _archive(path, utterance)
     if is_integer_ark(head):
         raise Speech3Error(f"{path}: an archive of integer vectors (an alignment?), not of features; {_UNDERSTOOD}")
-    if _is_list(head):
-        return _list(path, preset, utterance)
-    if utterance is not None:
+    if utterance is not None and not _is_list(head):
         raise Speech3Error(f"{path}: --utterance {utterance}: this is one recording; leave the option out")
     try:
+        if _is_list(head):
+            return _list(path, preset, utterance)
         lines = recording_lines(path)
     except Speech3Error as error:
+        if path.suffix == ".scp":
+            raise
         raise Speech3Error(f"{error}\n{path}: {_UNDERSTOOD}") from error
     found, picture = draw_recording(Sound(path.name, path), preset, MOST_DRAWN_S)
     return Inspection([*lines, *found], picture)

@@ -155,7 +155,7 @@ def _draw_feats(figure: Figure, axes: Axes, picture: Picture, grid: GridSpec, ro
     changed_T = np.append(True, (feats_TF[1:] != feats_TF[:-1]).any(1))  # digital silence would take all the colours
     some = feats_TF[changed_T]
     some = some[np.isfinite(some)]
-    low, high = np.percentile(some, (1, 99.7)) if len(some) else (0.0, 1.0)
+    low, high = np.percentile(some, (4, 99.7)) if len(some) else (0.0, 1.0)
     frames, dim = feats_TF.shape
     left = picture.offset_s
     colours = matplotlib.colormaps["magma"].with_extremes(bad=_NO_NUMBER)

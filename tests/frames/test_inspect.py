@@ -195,9 +195,10 @@ def test_what_is_known_of_the_features_beside_them(tmp_path: Path) -> None:
 def test_files_of_other_kinds(tmp_path: Path) -> None:
     understood = "understood are recordings .* archives of features .* packed frames"
     (tmp_path / "a.txt").write_text("one\ntwo\n")
+    (tmp_path / "prose.md").write_text("# Some words\n\nNothing of a list.\n```\n")
     (tmp_path / "a.bin").write_bytes(bytes(range(256)))
     (tmp_path / "empty").touch()
-    for name in ("a.txt", "a.bin", "empty"):
+    for name in ("a.txt", "prose.md", "a.bin", "empty"):
         with pytest.raises(Speech3Error, match=rf"(?s){name}.*{understood}"):
             said(tmp_path / name)
     write_ark(tmp_path / "ali.ark", [("u", np.arange(3))])
