@@ -47,11 +47,11 @@ class Stopper:
         self.error: BaseException = KeyboardInterrupt()
         monkeypatch.setattr(room, name, self)
 
-    def __call__(self, part: DataDir, config: FeatureConfig) -> object:
+    def __call__(self, *arguments: object, **options: object) -> object:
         self.calls += 1
         if self.calls == self.at:
             raise self.error
-        return self.function(part, config)
+        return self.function(*arguments, **options)
 
     def stop(self, at: int) -> None:
         self.calls, self.at = 0, at
