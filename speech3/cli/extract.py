@@ -14,6 +14,11 @@ def command(
     ],
     jobs: Annotated[int, typer.Option(help="processes; 0: one per core", min=0)] = 0,
     compress: Annotated[bool, typer.Option("--compress", help="a byte a value, not exactly, as in Kaldi")] = False,
+    augment: Annotated[
+        str | None,
+        typer.Option(metavar="PRESET", help="a name in conf/augment, or a YAML file: change the audio so first"),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="of the augmentation", min=0)] = 1,
 ) -> None:
     """Compute the features of all utterances of a data directory.
 
@@ -27,13 +32,18 @@ def command(
     A run that was interrupted or killed goes on where it was when the same command is given again. With `cmvn: global`
     the statistics are those of this directory and are written to `OUT/features.yaml`; give that file as `--features`
     to normalise other data by them.
+
+    `--augment mixed` puts noise, rooms and the like into the audio on its way, without writing it (`speech3 augment`
+    writes it): `speech3 extract data/train feats/train_noisy --features fbank40_d2 --augment noisy`
     """
-    from speech3.config import FeatureConfig, load_preset
+    from speech3.config import AugmentConfig, FeatureConfig, load_preset
     from speech3.corpus.datadir import read_datadir
+    from speech3.features.augmenter import make_augmenter
     from speech3.features.extract import extract
 
-    config = load_preset(FeatureConfig, "features", features)
-    report = extract(read_datadir(directory), out, config, jobs, compress=compress)
+    config, data = load_preset(FeatureConfig, "features", features), read_datadir(directory)
+    augmenter = make_augmenter(load_preset(AugmentConfig, "augment", augment), data, seed) if augment else None
+    report = extract(data, out, config, jobs, compress=compress, augmenter=augmenter)
     if report.silent:
         typer.echo(f"warning: digital silence from end to end: {' '.join(report.silent[:10])}", err=True)
     hours = report.frames * config.frame_shift / 3.6e6

@@ -21,6 +21,7 @@ from speech3.config import FeatureConfig
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir
 from speech3.errors import Speech3Error, check_bad
+from speech3.features.augmenter import Augmenter
 from speech3.features.parts import Parts, fingerprint, open_parts
 from speech3.features.units import Unit, part_of, unit_features, unit_stats, units_of
 from speech3.io.ark import index_line, write_entry
@@ -53,7 +54,15 @@ class ExtractReport:
         return self.config.sample_frequency
 
 
-def extract(data: DataDir, out: Path, config: FeatureConfig, jobs: int = 0, *, compress: bool = False) -> ExtractReport:
+def extract(
+    data: DataDir,
+    out: Path,
+    config: FeatureConfig,
+    jobs: int = 0,
+    *,
+    compress: bool = False,
+    augmenter: Augmenter | None = None,
+) -> ExtractReport:
     """Write ``feats.ark``, ``feats.scp``, ``features.yaml`` and, if there is anything to list, ``skipped.txt``.
 
     Parameters
@@ -65,6 +74,8 @@ def extract(data: DataDir, out: Path, config: FeatureConfig, jobs: int = 0, *, c
         Processes; 0: one per core.
     compress
         Write a byte a value, not exactly (Kaldi's ``--compress``).
+    augmenter
+        Changes the audio of each utterance on its way; the same each time, for the same seed.
 
     Notes
     -----
@@ -76,18 +87,23 @@ def extract(data: DataDir, out: Path, config: FeatureConfig, jobs: int = 0, *, c
     Raises
     ------
     Speech3Error
-        There is no utterance; more than 5 % of them, or all, cannot be used (the message lists them); the disk is full.
+        There is no utterance; more than 5 % of them, or all, cannot be used (the message lists them); the disk is full;
+        features that are given are to be augmented.
     """
+    if augmenter and config.kind == "given":
+        raise Speech3Error(
+            "augmentation changes audio, and kind: given takes features as they are: leave one of both out"
+        )
     units = units_of(data, config)
     config = _with_rate(data, config)
-    work = fingerprint(data, units, config, compress)
+    work = fingerprint(data, units, config, compress, augmenter)
     inputs, jobs = [part_of(data, ids) for ids in units], jobs or available_jobs()
     ark = out / "feats.ark"
     with _parts_of(ark) as parts, _parts_of(out / "global_stats") as sums:
         if _wants_stats(config):
-            config = _with_stats(config, _summed(data, config, inputs, jobs, sums, work))
+            config = _with_stats(config, _summed(data, config, inputs, jobs, sums, work, augmenter))
         report = ExtractReport(config)
-        index = _extracted(data, config, inputs, jobs, parts, work, report, compress)
+        index = _extracted(data, config, inputs, jobs, parts, work, report, compress, augmenter)
         parts.finish()
         write_text(out / "feats.scp", "".join(sorted(index)))
         write_text(out / "features.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False))
@@ -121,6 +137,7 @@ def _extracted(
     work: str,
     report: ExtractReport,
     compress: bool,
+    augmenter: Augmenter | None,
 ) -> list[str]:
     """Bring `parts` to its end; fills in `report` and returns the lines of the scp."""
     index: list[str] = []
@@ -140,7 +157,7 @@ def _extracted(
     if parts.units:
         there = f"{len(index)} of {len(data.utterances)} utterances are there"
         say(f"{parts.target}: {there} from an interrupted run, which is gone on with")
-    function = functools.partial(unit_features, config=config)
+    function = functools.partial(unit_features, config=config, augmenter=augmenter)
     for unit in parallel_map(function, inputs[parts.units :], jobs, "features"):
         content, record = _packed(unit, parts, compress)
         parts.append(content, record)
@@ -169,7 +186,13 @@ def _with_stats(config: FeatureConfig, stats_2G: np.ndarray) -> FeatureConfig:
 
 
 def _summed(
-    data: DataDir, config: FeatureConfig, inputs: Sequence[DataDir], jobs: int, sums: Parts, work: str
+    data: DataDir,
+    config: FeatureConfig,
+    inputs: Sequence[DataDir],
+    jobs: int,
+    sums: Parts,
+    work: str,
+    augmenter: Augmenter | None,
 ) -> np.ndarray:
     """CMVN statistics of the whole directory, float64 (2, G); `sums` remembers how far this came."""
     skipped: dict[str, str] = {}
@@ -177,7 +200,7 @@ def _summed(
     for record in sums.taken_over(work):
         skipped.update(record["skipped"])
         total_2G = None if record["total"] is None else np.array(record["total"])
-    function = functools.partial(unit_stats, config=config)
+    function = functools.partial(unit_stats, config=config, augmenter=augmenter)
     for stats_2G, bad in parallel_map(function, inputs[sums.units :], jobs, "global CMVN"):
         skipped.update(bad)
         _check(data, config, skipped, complete=False)

@@ -22,6 +22,7 @@ from speech3.config import FeatureConfig
 from speech3.corpus.datadir import DataDir
 from speech3.corpus.paths import resolve
 from speech3.errors import Speech3Error
+from speech3.features.augmenter import Augmenter
 from speech3.io.atomic import explained_disk_errors
 from speech3.io.progress import say
 
@@ -117,8 +118,10 @@ def open_parts(target: Path) -> Iterator[Parts]:
         yield Parts(target, journal, data)
 
 
-def fingerprint(data: DataDir, units: Iterable[list[str]], config: FeatureConfig, compress: bool) -> str:
-    """Tells one extraction from another: config, utterances, what they lie in, size and time of these files.
+def fingerprint(
+    data: DataDir, units: Iterable[list[str]], config: FeatureConfig, compress: bool, augmenter: Augmenter | None = None
+) -> str:
+    """Tells one extraction from another: config, augmentation, utterances, size and time of their files.
 
     Of a pipe only the command is known.
     """
@@ -127,7 +130,8 @@ def fingerprint(data: DataDir, units: Iterable[list[str]], config: FeatureConfig
     def add(value: object) -> None:
         digest.update(json.dumps(value).encode() + b"\n")
 
-    add([_FORMAT, __version__, config.model_dump(mode="json"), compress])
+    augmentation = [augmenter.config.model_dump(mode="json"), augmenter.seed] if augmenter else None
+    add([_FORMAT, __version__, config.model_dump(mode="json"), compress, augmentation])
     files: dict[str, Path] = {}
     for ids in units:
         for key in ids:

@@ -18,6 +18,7 @@ from speech3.config import FeatureConfig
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir
 from speech3.errors import Speech3Error
+from speech3.features.augmenter import Augmenter
 from speech3.features.cmvn import cmvn_stats
 from speech3.features.compute import finish, static_features
 from speech3.features.given import given_statics, normalised_by_directory
@@ -74,9 +75,9 @@ def _one_thread() -> Iterator[None]:
 
 
 @_one_thread()
-def unit_features(data: DataDir, config: FeatureConfig) -> Unit:
-    """The features of all utterances of a unit, as a model reads them."""
-    unit = _statics(data, config)
+def unit_features(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None = None) -> Unit:
+    """The features of all utterances of a unit, as a model reads them, of their augmented audio if so wanted."""
+    unit = _statics(data, config, augmenter)
     if normalised_by_directory(data, config):
         config = config.model_copy(update={"cmvn": "none"})
     statics = list(unit.features.values())
@@ -87,7 +88,9 @@ def unit_features(data: DataDir, config: FeatureConfig) -> Unit:
 
 
 @_one_thread()
-def unit_stats(data: DataDir, config: FeatureConfig) -> tuple[np.ndarray | None, dict[str, str]]:
+def unit_stats(
+    data: DataDir, config: FeatureConfig, augmenter: Augmenter | None = None
+) -> tuple[np.ndarray | None, dict[str, str]]:
     """CMVN statistics of a unit, float64 (2, G), None if it has no frame; and why utterances were skipped.
 
     Raises
@@ -95,7 +98,7 @@ def unit_stats(data: DataDir, config: FeatureConfig) -> tuple[np.ndarray | None,
     Speech3Error
         Given features that are not finite numbers.
     """
-    unit = _statics(data, config)
+    unit = _statics(data, config, augmenter)
     total_2G: Tensor | None = None
     for utterance, static_TF in unit.features.items():
         stats_2G = cmvn_stats(static_TF)
@@ -105,8 +108,9 @@ def unit_stats(data: DataDir, config: FeatureConfig) -> tuple[np.ndarray | None,
     return None if total_2G is None else total_2G.numpy(), unit.skipped
 
 
-def _statics(data: DataDir, config: FeatureConfig) -> Unit:
-    unit = Unit(*given_statics(data, config)) if config.kind == "given" else _computed_statics(data, config)
+def _statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None) -> Unit:
+    given = config.kind == "given"
+    unit = Unit(*given_statics(data, config)) if given else _computed_statics(data, config, augmenter)
     dims = {static_TF.shape[1]: utterance for utterance, static_TF in unit.features.items()}
     if len(dims) > 1:
         found = ", ".join(f"{dim} values a frame in {utterance}" for dim, utterance in dims.items())
@@ -114,7 +118,7 @@ def _statics(data: DataDir, config: FeatureConfig) -> Unit:
     return unit
 
 
-def _computed_statics(data: DataDir, config: FeatureConfig) -> Unit:
+def _computed_statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None) -> Unit:
     unit, rate_hz = Unit(), config.sample_frequency or 0
     for utterance in sorted(data.utterances):
         try:
@@ -128,6 +132,8 @@ def _computed_statics(data: DataDir, config: FeatureConfig) -> Unit:
         except Speech3Error as error:
             unit.skipped[utterance] = str(error)
             continue
+        if augmenter:
+            wave_S, _ = augmenter(wave_S, rate_hz, data.utterances[utterance])
         lengths_N = torch.tensor([len(wave_S)])
         waves_NS = torch.from_numpy(_dithered(wave_S, utterance, config.dither))[None]
         noise = torch.Generator().manual_seed(_seed(utterance) >> 1)  # torch takes 63 bits

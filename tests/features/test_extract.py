@@ -10,9 +10,10 @@ import typer
 from typer.testing import CliRunner
 
 from speech3.cli import extract as extract_verb
-from speech3.config import FeatureConfig, load_preset, parse, read_yaml
+from speech3.config import AugmentConfig, FeatureConfig, load_preset, parse, read_yaml
 from speech3.corpus.datadir import DataDir, Utterance, read_datadir
 from speech3.errors import Speech3Error
+from speech3.features.augmenter import make_augmenter
 from speech3.features.compute import finish, static_features
 from speech3.features.extract import extract, features_of
 from speech3.io import parallel
@@ -166,3 +167,29 @@ def test_the_verb(tmp_path: Path) -> None:
     assert "1 utterances skipped" in result.stdout
     with pytest.raises(Speech3Error, match=r"nothing: neither a YAML file nor a preset .*fbank40"):
         CliRunner().invoke(app, [*arguments[:3], "nothing"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_augmented_on_the_way(tmp_path: Path, jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_ALONE_S", -1.0)
+    data, config = data_of(tmp_path / "data", {"u1": "a", "u2": "b", "u3": "a"}), FeatureConfig(cmvn="speaker")
+    augment = AugmentConfig(noise_prob=1, noise_snr_db=(0, 5), reverb_prob=0.5)
+    augmenter = make_augmenter(augment, data, 7)
+    extract(data, tmp_path / "out", config, jobs, augmenter=augmenter)
+    found = ArkReader(tmp_path / "out" / "feats.scp")
+    for speaker, names in {"a": ["u1", "u3"], "b": ["u2"]}.items():
+        waves = [
+            torch.from_numpy(augmenter(sound(n) / np.float32(32768), RATE_HZ, data.utterances[n])[0]) for n in names
+        ]
+        statics = [static_features(w[None], torch.tensor([len(w)]), config, RATE_HZ)[0][0] for w in waves]
+        for name, feats_TF in zip(names, finish(statics, config), strict=True):
+            np.testing.assert_allclose(found[name], feats_TF.numpy(), atol=1e-5, err_msg=speaker)
+    plain = dict(features_of(data, config))
+    assert all(np.abs(found[name] - plain[name]).max() > 0.5 for name in plain)
+
+
+def test_given_features_cannot_be_augmented(tmp_path: Path) -> None:
+    data = data_of(tmp_path / "data", {"u1": "a", "u2": "b"})
+    augmenter = make_augmenter(AugmentConfig(reverb_prob=1), data, 1)
+    with pytest.raises(Speech3Error, match="augmentation changes audio, and kind: given"):
+        extract(data, tmp_path / "out", FeatureConfig(kind="given"), 1, augmenter=augmenter)
