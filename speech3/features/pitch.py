@@ -1,8 +1,8 @@
 """Pitch, and how surely there is one: Kaldi's tracker and its post-processing, equal to Kaldi's programs.
 
 The tracker (`track`, compute-kaldi-pitch-feats; Ghahremani et al., A pitch extraction algorithm tuned for automatic
-speech recognition, 2014) resamples (`pitch_nccf`), correlates each frame with its later self (same), and finds the path
-through the lags (`pitch_viterbi`). `process` (process-kaldi-pitch-feats) makes features of it.
+speech recognition, 2014) resamples (`pitch_resample`), correlates each frame with its later self (`pitch_nccf`), and
+finds the path through the lags (`pitch_viterbi`). `process` (process-kaldi-pitch-feats) makes features of it.
 
 Axes: N utterances, S samples, T frames, P values of a frame, 2 correlation and pitch, O samples after resampling, R
 rows: all frames of all utterances, one utterance after the other in one long signal, with a few of none between them;
@@ -25,11 +25,11 @@ from speech3.features.pitch_nccf import (
     changed,
     correlate,
     pitch_sizes,
-    resample,
     rescale,
     variance,
 )
 from speech3.features.pitch_post import process
+from speech3.features.pitch_resample import resample
 from speech3.features.pitch_viterbi import Tracker
 
 __all__ = ["process", "track"]
@@ -85,7 +85,7 @@ def track(waves_NS: Tensor, lengths_N: Tensor, config: FeatureConfig, sample_rat
 
 def _one_signal(waves_NS: Tensor, lengths: list[int], sizes: PitchSizes) -> tuple[Tensor, list[_Placed]]:
     """All utterances resampled, one after the other: row r of all begins at sample r * shift."""
-    samples = [sizes.resampled(length, finished=True) for length in lengths]
+    samples = [sizes.resampler.count(length, finished=True) for length in lengths]
     frames = [sizes.frames(count, finished=True) for count in samples]
     rows = [
         -(-max(sizes.lead + count, (t - 1) * sizes.shift + sizes.span) // sizes.shift) if t else 0
@@ -94,14 +94,14 @@ def _one_signal(waves_NS: Tensor, lengths: list[int], sizes: PitchSizes) -> tupl
     signal_O = waves_NS.new_zeros(sum(rows) * sizes.shift + sizes.span)
     placed, row = [], 0
     for wave_S, length, count, t, used in zip(waves_NS, lengths, samples, frames, rows, strict=True):
-        early_samples = sizes.resampled(length, finished=False)
+        early_samples = sizes.resampler.count(length, finished=False)
         early, early_energy, energy = sizes.frames(early_samples, finished=False), 0.0, 0.0
         if t:
             begin = row * sizes.shift + sizes.lead
             out_O = signal_O[begin : begin + count]
-            moments_2 = resample(wave_S[:length], 0, 0, out_O[:early_samples], sizes)
+            moments_2 = resample(wave_S[:length], 0, 0, out_O[:early_samples], sizes.resampler)
             early_energy = variance(moments_2, early_samples)
-            moments_2 += resample(wave_S[:length], 0, early_samples, out_O[early_samples:], sizes)
+            moments_2 += resample(wave_S[:length], 0, early_samples, out_O[early_samples:], sizes.resampler)
             energy = variance(moments_2, count)
         placed.append(_Placed(row, t, early, early_energy, energy))
         row += used

@@ -1,10 +1,10 @@
-"""The front of the pitch tracker: resampling, and the correlation of every frame with its later self.
+"""The front of the pitch tracker: the correlation of every frame of the resampled signal with its later self.
 
-Sizes, filters and their float32 roundings are Kaldi's (feat/pitch-functions.cc, feat/resample.cc); the correlations are
-computed by FFT, in float64: a quiet frame before a loud one would drown in the rounding errors of float32.
+Sizes and their float32 roundings are Kaldi's (feat/pitch-functions.cc); the correlations are computed by FFT, in
+float64: a quiet frame before a loud one would drown in the rounding errors of float32.
 
-Axes: S samples, O samples after resampling, I samples under the filters of one block of those, R frames, W samples of a
-window and of its latest shift, L lags in samples, K lags on a logarithmic scale (the tracker's states).
+Axes: R frames, W samples of a window and of its latest shift, L lags in samples, K lags on a logarithmic scale (the
+tracker's states).
 """
 
 import math
@@ -14,25 +14,22 @@ from functools import lru_cache
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from speech3.config import FeatureConfig, PitchConfig
 from speech3.errors import Speech3Error
-from speech3.features.spectrum import SAMPLE_SCALE
+from speech3.features.pitch_resample import Resampler, low_pass, resampler
 
 # Kaldi looks again at the frames before this one when it knows the signal's energy better (its recompute_frame), if
 # that has changed by more than this part of the sum of both.
 RECOMPUTE_FRAME, _RECOMPUTE_CHANGE = 500, 0.01
 
-_BLOCK = 40  # resampled samples of one product with the filters, about a frame shift
-_RESAMPLED_CPU, _RESAMPLED_GPU = 1 << 15, 1 << 24  # samples at once
 _MOST_STATES = 10000
 _LEAST_NORM = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True, eq=False)
 class PitchSizes:
-    """Sizes in samples after resampling, and the filters. Made by `pitch_sizes`."""
+    """Sizes in samples after resampling, and the lags. Made by `pitch_sizes`."""
 
     window: int
     shift: int
@@ -41,20 +38,12 @@ class PitchSizes:
     snip_edges: bool
     lags_K: np.ndarray  # seconds, float32
     lag_weights_LK: np.ndarray  # float32: correlations at L, to correlations at K
-    filters_IO: np.ndarray  # float32: samples under one block, to its samples after resampling
-    block_in: int  # samples between two blocks
-    filter_reach: int  # samples before a block that its filters lie on
-    rates: tuple[int, int]  # before and after resampling
-    reach_s: float  # half of a filter's width
+    resampler: Resampler
 
     @property
     def span(self) -> int:
         """Samples of a window and of its latest shift."""
         return self.window + self.last_lag
-
-    def first_sample(self, resampled: int) -> int:
-        """The first sample (or before it) that this sample of the resampled signal is made of."""
-        return resampled // self.filters_IO.shape[1] * self.block_in - self.filter_reach
 
     @property
     def lead(self) -> int:
@@ -69,13 +58,6 @@ class PitchSizes:
         if self.snip_edges:
             return (samples - length) // self.shift + 1
         return (2 * (samples if finished else samples - (length + 1) // 2) + self.shift) // (2 * self.shift)
-
-    def resampled(self, samples: int, *, finished: bool) -> int:
-        """Samples after resampling (Kaldi GetNumOutputSamples); before the end, those that need no later sample."""
-        rate_in, rate_out = self.rates
-        ticks = math.lcm(rate_in, rate_out)
-        duration = samples * (ticks // rate_in) - (0 if finished else math.floor(np.float32(self.reach_s) * ticks))
-        return max(-(-duration // (ticks // rate_out)), 0)
 
 
 @lru_cache(maxsize=16)
@@ -107,7 +89,6 @@ def pitch_sizes(config: FeatureConfig, sample_rate_hz: int) -> PitchSizes:
             " a lower max_f0 or a higher resample_freq"
         )
     lags_K = _lags(pitch)
-    filters_IO, block_in, reach = _filters(pitch, sample_rate_hz, rate)
     return PitchSizes(
         window=window,
         shift=shift,
@@ -116,11 +97,7 @@ def pitch_sizes(config: FeatureConfig, sample_rate_hz: int) -> PitchSizes:
         snip_edges=config.snip_edges,
         lags_K=lags_K,
         lag_weights_LK=_lag_weights(pitch, lags_K, first, last, rate),
-        filters_IO=filters_IO,
-        block_in=block_in,
-        filter_reach=reach,
-        rates=(sample_rate_hz, rate),
-        reach_s=pitch.lowpass_filter_width / (2.0 * pitch.lowpass_cutoff),
+        resampler=resampler(sample_rate_hz, rate, pitch.lowpass_cutoff, pitch.lowpass_filter_width),
     )
 
 
@@ -138,72 +115,12 @@ def _lags(pitch: PitchConfig) -> np.ndarray:
     return np.array(lags, dtype=np.float32)
 
 
-def _sinc(seconds: np.ndarray, cutoff_hz: float, zeros: int) -> np.ndarray:
-    """A low pass of `zeros` zero crossings under a Hann window (Kaldi FilterFunc)."""
-    inside = np.abs(seconds) < zeros / (2 * cutoff_hz)
-    hann = 0.5 * (1 + np.cos(2 * np.pi * cutoff_hz / zeros * seconds))
-    return np.where(inside, 2 * cutoff_hz * np.sinc(2 * cutoff_hz * seconds) * hann, 0)
-
-
 def _lag_weights(pitch: PitchConfig, lags_K: np.ndarray, first: int, last: int, rate: int) -> np.ndarray:
     """Interpolation from whole to logarithmic lags (Kaldi ArbitraryResample), float32 (L, K)."""
     offset_K = lags_K - np.float32(first) / np.float32(rate)
     place_L = np.arange(last + 1 - first, dtype=np.float32) / np.float32(rate)
     distance_LK = (offset_K - place_L[:, None]).astype(np.float64)
-    return (_sinc(distance_LK, rate / 2, pitch.upsample_filter_width) / rate).astype(np.float32)
-
-
-def _filters(pitch: PitchConfig, rate_in: int, rate_out: int) -> tuple[np.ndarray, int, int]:
-    """The resampling filters of a block as one matrix (Kaldi LinearResample); the block's hop, and its reach."""
-    base = math.gcd(rate_in, rate_out)
-    repeats = max(_BLOCK * base // rate_out, 1)  # of the shortest span of whole samples at both rates
-    block_in, block_out = repeats * rate_in // base, repeats * rate_out // base
-    reach = math.ceil(rate_in * pitch.lowpass_filter_width / (2.0 * pitch.lowpass_cutoff))
-    place_I1 = np.arange(-reach, block_in + reach)[:, None] / rate_in
-    distance_IO = (place_I1 - np.arange(block_out) / rate_out).astype(np.float32).astype(np.float64)
-    filters_IO = _sinc(distance_IO, pitch.lowpass_cutoff, pitch.lowpass_filter_width) / rate_in
-    return (filters_IO * SAMPLE_SCALE).astype(np.float32), block_in, reach
-
-
-@lru_cache(maxsize=32)
-def _on(sizes: PitchSizes, name: str, device: torch.device) -> Tensor:
-    return torch.from_numpy(getattr(sizes, name)).to(device)
-
-
-def resample(piece_S: Tensor, origin: int, first: int, out_O: Tensor, sizes: PitchSizes) -> Tensor:
-    """Fill `out_O` with the resampled signal from its sample `first` on, on Kaldi's scale.
-
-    Parameters
-    ----------
-    piece_S
-        float32 in [-1, 1): the signal from its sample `origin` on. It counts as zero outside.
-
-    Returns
-    -------
-    Tensor
-        float64 (2): sum and sum of squares of `out_O`.
-    """
-    moments_2 = out_O.new_zeros(2, dtype=torch.float64)
-    step = _RESAMPLED_CPU if out_O.device.type == "cpu" else _RESAMPLED_GPU
-    for start, part_O in zip(range(first, first + len(out_O), step), out_O.split(step), strict=False):
-        part_O.copy_(_resample(piece_S, origin, start, start + len(part_O), sizes))
-        part64_O = part_O.double()
-        moments_2 += torch.stack([part64_O.sum(), part64_O.square_().sum()])
-    return moments_2
-
-
-def _resample(piece_S: Tensor, origin: int, first: int, last: int, sizes: PitchSizes) -> Tensor:
-    filters_IO = _on(sizes, "filters_IO", piece_S.device)
-    width, block_out = filters_IO.shape
-    skipped = first // block_out
-    blocks = -(-last // block_out) - skipped
-    begin = sizes.first_sample(first) - origin
-    end = begin + (blocks - 1) * sizes.block_in + width
-    part_S = piece_S[max(begin, 0) : max(end, 0)]
-    before = min(max(-begin, 0), end - begin)
-    padded_S = functional.pad(part_S, (before, end - begin - before - len(part_S)))
-    frames_BI = padded_S.as_strided((blocks, width), (sizes.block_in, 1))
-    return (frames_BI @ filters_IO).flatten()[first - skipped * block_out : last - skipped * block_out]
+    return (low_pass(distance_LK, rate / 2, pitch.upsample_filter_width) / rate).astype(np.float32)
 
 
 @dataclass
@@ -255,6 +172,11 @@ def _normalised(inner_RL: Tensor, norm_RL: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=16)
+def _lag_weights_on(sizes: PitchSizes, device: torch.device) -> Tensor:
+    return torch.from_numpy(sizes.lag_weights_LK).to(device)
+
+
+@lru_cache(maxsize=16)
 def _fft_points(least: int) -> int:
     """The smallest size from `least` on that has no factors but 2, 3 and 5, and is even."""
     points = least + least % 2
@@ -270,7 +192,7 @@ def _fft_points(least: int) -> int:
 
 def at_states(nccf_RL: Tensor, sizes: PitchSizes) -> Tensor:
     """Correlations at logarithmic lags, float32 (R, K)."""
-    return nccf_RL @ _on(sizes, "lag_weights_LK", nccf_RL.device)
+    return nccf_RL @ _lag_weights_on(sizes, nccf_RL.device)
 
 
 def variance(moments_2: Tensor, samples: int) -> float:

@@ -18,11 +18,11 @@ from speech3.features.pitch_nccf import (
     changed,
     correlate,
     pitch_sizes,
-    resample,
     rescale,
     variance,
 )
 from speech3.features.pitch_post import process
+from speech3.features.pitch_resample import resample
 from speech3.features.pitch_viterbi import Tracker
 
 _ROWS = 512  # frames correlated at once
@@ -76,7 +76,7 @@ class OnlinePitch:
     def _advance(self, *, finished: bool) -> np.ndarray:
         """Correlate and track the frames that the samples so far make; the raw (T, 2) that became settled."""
         sizes = self._sizes
-        self._resample(sizes.resampled(self._samples, finished=finished))
+        self._resample(sizes.resampler.count(self._samples, finished=finished))
         first, last = self._frames, sizes.frames(self._resampled, finished=finished)
         missing = (last - first - 1) * sizes.shift + sizes.span - len(self._signal_O) if last > first else 0
         self._signal_O = functional.pad(self._signal_O, (0, max(missing, 0)))  # at the end of the signal only
@@ -92,11 +92,11 @@ class OnlinePitch:
     def _resample(self, until: int) -> None:
         """Move what of the kept wave can be resampled to the signal, up to its sample `until`."""
         new_O = self._wave_S.new_empty(until - self._resampled)
-        moments_2 = resample(self._wave_S, self._origin, self._resampled, new_O, self._sizes)
+        moments_2 = resample(self._wave_S, self._origin, self._resampled, new_O, self._sizes.resampler)
         self._moments_2 = self._moments_2.to(new_O.device) + moments_2
         self._signal_O = torch.cat([self._signal_O.to(new_O.device), new_O])
         self._resampled = until
-        origin = max(self._sizes.first_sample(until), 0)
+        origin = max(self._sizes.resampler.first_sample(until), 0)
         self._wave_S, self._origin = self._wave_S[origin - self._origin :].clone(), origin
 
     def _track(self, signal_O: Tensor, frames: int) -> np.ndarray:
