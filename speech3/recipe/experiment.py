@@ -20,7 +20,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from speech3.config import FeatureConfig, RecipeConfig, load_config, load_preset, shipped
+from speech3.config import FeatureConfig, RecipeConfig, TrainingConfig, load_config, load_preset, shipped
 from speech3.corpus import anyspeech, digits, fsdd, shuzi
 from speech3.errors import Speech3Error
 from speech3.io.parallel import available_jobs
@@ -93,6 +93,13 @@ class Experiment:
     def teacher(self, network: str) -> str:
         """The system whose alignment a network learns."""
         return ("tri", *self.networks)[self.networks.index(network)]
+
+    @property
+    def training(self) -> TrainingConfig:
+        """How networks are trained: the recipe's way, without warped or masked frequencies where features have none."""
+        if self.presets[self.recipe.features].kind in ("fbank", "given"):
+            return self.recipe.training
+        return self.recipe.training.model_copy(update={"frequency_warp": 0.0, "frequency_masks": 0})
 
     @property
     def lexicon(self) -> Path:
@@ -250,12 +257,12 @@ def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
     ]  # fmt: skip
     return [
         *realign,
-        Step(f"train/{teacher}.frames", partial(stages.pack_frames, e, network), recipe.training.dtype,
+        Step(f"train/{teacher}.frames", partial(stages.pack_frames, e, network), e.training.dtype,
              [e.frames(network) / f"{name}.frames" for name in ("train", "heldout")],
              [realign[0].name if realign else "hmm/align", "features/augmented" if recipe.augment else nn_features],
              owns=e.frames(network)),
         Step(f"train/{network}", partial(stages.train_network, e, network),
-             [recipe.model.model_dump(), recipe.training.model_dump(), recipe.seed],
+             [recipe.model.model_dump(), e.training.model_dump(), recipe.seed],
              [e.model(network) / "model.safetensors"], [f"train/{teacher}.frames", "graph/tri"],
              owns=e.model(network)),
     ]  # fmt: skip

@@ -225,7 +225,7 @@ def pack_frames(e: Experiment, network: str) -> None:
             feats = ChainMap({}, feats, copies)  # type: ignore[arg-type]  # readers, which nobody writes to
         report = pack(
             e.frames(network) / name, feats, senones, hmm.num_pdfs,
-            utterances=list(feats), dtype=e.recipe.training.dtype, info=info,
+            utterances=list(feats), dtype=e.training.dtype, info=info,
         )  # fmt: skip
         for utterance, reason in report.skipped.items():
             say(f"  left out {utterance}: {reason}")
@@ -237,8 +237,10 @@ def train_network(e: Experiment, network: str) -> None:
     from speech3.training import train
 
     recipe = e.recipe
+    if e.training != recipe.training:
+        say(f"  {recipe.features} has no mel bins: frequencies are neither warped nor masked")
     config = TrainConfig(
-        data=str(e.frames(network)), hmm=str(e.model("tri")), model=recipe.model, training=recipe.training,
+        data=str(e.frames(network)), hmm=str(e.model("tri")), model=recipe.model, training=e.training,
         seed=recipe.seed,
     )  # fmt: skip
     train(config, e.model(network))

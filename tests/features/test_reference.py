@@ -2,15 +2,22 @@
 
 import numpy as np
 import pytest
+import soundfile
 import torch
-from kaldi64 import cepstra, frames_of, log_mel
-from reference import RECORDINGS, needs_reference, vectors, wave
+from kaldi64 import EPS, cepstra, frames_of, log_mel, plp
+from reference import RECORDINGS, REFERENCE, needs_reference, vectors, wave
 
 from speech3.config import FeatureConfig
 from speech3.features.cmvn import apply_cmvn, cmvn_stats
 from speech3.features.compute import finish, static_features
 
 pytestmark = needs_reference
+CORPORA = REFERENCE.parent / "corpora"
+needs_corpora = pytest.mark.skipif(not CORPORA.is_dir(), reason=f"{CORPORA} is absent")
+FURTHER = sorted(
+    str(path.relative_to(CORPORA))
+    for path in [*(CORPORA / "minilibri" / "test").rglob("*.flac"), *(CORPORA / "fsdd").rglob("*.wav")]
+)[::150]
 
 # In natural logarithms, below the frame's loudest bin (12: 52 dB): there float32 has few digits left, Kaldi's as ours.
 NEARLY_EMPTY = 12.0
@@ -110,3 +117,32 @@ def test_splicing_of_kaldis_statics(rate: str, name: str) -> None:
     spliced = [np.concatenate([static_TF[min(max(t + j, 0), last)] for j in range(-5, 6)]) for t in range(last + 1)]
     kaldi = vectors(rate).get(f"{name}.fbank40_splice5", np.array(spliced))
     np.testing.assert_array_equal(ours_TF.numpy(), kaldi)
+
+
+@needs_corpora
+@pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp"])
+@pytest.mark.parametrize("recording", FURTHER)
+def test_further_recordings(kind: str, recording: str) -> None:
+    knf = pytest.importorskip("kaldi_native_fbank")
+    wave_S, hz = soundfile.read(CORPORA / recording, dtype="float32")
+    wave_S = wave_S[: 4 * hz]
+    bins = 40 if kind == "fbank" else 23
+    config = FeatureConfig(kind=kind, num_mel_bins=bins, use_energy=False)
+    ours = static_features(torch.from_numpy(wave_S)[None], torch.tensor([len(wave_S)]), config, hz)[0][0].numpy()
+    exact_TM, _ = log_mel(frames_of(wave_S, hz), hz, bins, floor=0.0 if kind == "plp" else EPS)
+    exact = {"fbank": lambda m: m, "mfcc": cepstra, "plp": lambda m: plp(m, hz)}[kind](exact_TM)
+    np.testing.assert_allclose(ours, exact, rtol=0, atol=1e-3)
+    if kind == "plp":
+        return  # nobody else has it
+    options = knf.FbankOptions() if kind == "fbank" else knf.MfccOptions()
+    options.frame_opts.dither, options.frame_opts.samp_freq, options.mel_opts.num_bins = 0.0, hz, bins
+    options.use_energy = False
+    online = (knf.OnlineFbank if kind == "fbank" else knf.OnlineMfcc)(options)
+    online.accept_waveform(hz, (wave_S * 32768).tolist())
+    online.input_finished()
+    theirs = np.stack([online.get_frame(t) for t in range(online.num_frames_ready)])
+    if kind == "mfcc":
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)
+        return
+    full_TM = exact_TM.max(axis=1, keepdims=True) - exact_TM < NEARLY_EMPTY
+    assert (np.abs(ours - theirs) < np.where(full_TM, 1e-3, 1e-2)).all()
