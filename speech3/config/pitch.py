@@ -45,6 +45,12 @@ class PitchConfig(Config):
         wanted = (self.add_pov_feature, self.add_normalized_log_pitch, self.add_delta_pitch, self.add_raw_log_pitch)
         return sum(wanted)
 
+    @property
+    def right_context(self) -> int:
+        """Frames after its own that a frame's values are made of, once the tracker has settled on their pitch."""
+        normalised = self.normalization_right_context if self.add_normalized_log_pitch else 0
+        return max(normalised, self.delta_window if self.add_delta_pitch else 0)
+
     @model_validator(mode="after")
     def _consistent(self) -> "PitchConfig":
         if not self.min_f0 < self.max_f0:

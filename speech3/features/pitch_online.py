@@ -141,7 +141,7 @@ class _OnlinePost:
     def __init__(self, pitch: PitchConfig) -> None:
         self._pitch = pitch
         self._left = max(pitch.normalization_left_context, pitch.delta_window)
-        self._right = max(pitch.normalization_right_context, pitch.delta_window)
+        self._right = pitch.right_context
         self._raw_T2 = np.empty((0, 2), np.float32)  # from frame self._first on
         self._first = self._next = 0
 

@@ -21,12 +21,14 @@ def words(info: ModelInfo) -> str:
 
 def facts(info: ModelInfo) -> dict[str, str]:
     """What the model is: a line each, by name."""
-    normal = f", normalised by {info.normalization}" if info.normalization not in ("", "none") else ""
+    kinds = {"sliding": "sliding window", "global": "one mean for all"}
+    over = kinds.get(info.normalization, info.normalization)
+    how = f", normalised by {over}" if over not in ("", "none") else ""
     size = f"{info.senones:,} senones" if info.gaussians is None else f"{info.senones:,} pdfs"
     gaussians = "" if info.gaussians is None else f", {info.gaussians:,} Gaussians of {info.feat_dim} dimensions"
     return {
         "model": f"{info.system}, {size}{gaussians}, {info.parameters:,} parameters",
-        "features": f"{info.features or 'not said'}, {info.feat_dim} values a frame{normal}",
+        "features": f"{info.features or 'not said'}, {info.feat_dim} values a frame{how}",
         "context": _context(info),
         "latency": _latency(info),
         "FLOPs": f"{info.flops:,} a frame (forward; a weight applied once is two)",
@@ -94,8 +96,8 @@ def _latency(info: ModelInfo) -> str:
     if info.latency_frames is None:
         return "the whole utterance"
     own = info.right_context or 0
-    derivatives = info.latency_frames - own
-    sum_of = f": {own} of the model, {derivatives} of the features' derivatives" if derivatives else ""
+    features = info.latency_frames - own
+    sum_of = f": {own} of the model, {features} of the features" if features else ""
     in_ms = "" if info.latency_ms is None else f" ({info.latency_ms:g} ms)"
-    normal = "" if info.normalization in ("", "none") else "; without what normalises the features"
+    normal = "" if info.normalization in ("", "none", "global") else "; without what normalises the features"
     return f"{info.latency_frames} frames{in_ms}{sum_of}{normal}"

@@ -65,12 +65,13 @@ class ModelInfo:
     left_context, right_context
         Frames beside its own on which a frame's scores depend; none: all of the utterance. Of the model alone.
     latency_frames, latency_ms
-        Future that a frame's scores wait for, the derivatives of the features included; none: the whole utterance (or,
-        in ms, that the length of a frame is not known).
+        Future that a frame's scores wait for, with what the features look at: derivatives, spliced frames, windows of
+        the pitch (whose tracker waits until it is sure, too, or for `max_frames_latency`, which is counted). None: the
+        whole utterance (or, in ms, that the length of a frame is not known).
     features
         Preset, or what the features are, where none is like them; "" if the directory does not say.
     normalization
-        What the features are normalised over: none, utterance or speaker.
+        What the features are normalised over: `cmvn` of their config.
     gaussians
         Of a GMM; else none.
     trained
@@ -199,7 +200,10 @@ def name_of_features(features: FeatureConfig | None) -> str:
 
 
 def _feature_context(features: FeatureConfig | None) -> int:
-    return features.deltas * features.delta_window + features.right_context if features else 0
+    if features is None:
+        return 0
+    pitch = features.pitch.max_frames_latency + features.pitch.right_context if features.pitch else 0
+    return pitch + features.deltas * features.delta_window + features.right_context
 
 
 def _ms(frames: int | None, features: FeatureConfig | None) -> float | None:

@@ -199,11 +199,13 @@ def _limits(subject: Subject) -> list[str]:
     else:
         found.insert(0, "The interval says how far chance in the choice of test speakers or utterances goes, no more.")
     features = subject.features
-    if features and features.cmvn != "none":
+    if features and features.cmvn in ("utterance", "speaker"):
         found.append(
             f"Its features are normalised over each {features.cmvn}: a very short one is recognised worse"
             + (", and utterances must carry the right speaker." if features.cmvn == "speaker" else ".")
         )
+    if features and features.cmvn == "global":
+        found.append("Its features are normalised by the mean of its own data: another microphone means more errors.")
     if features and features.sample_frequency:
         found.append(f"Recordings of less than {features.sample_frequency:,} Hz lack what it listens to: more errors.")
     if subject.info.latency_frames is None:

@@ -119,6 +119,14 @@ def test_latency_is_bounded() -> None:
     assert frames + len(online.finish()) == 498
 
 
+def test_values_that_look_at_no_later_frame_are_not_kept_waiting() -> None:
+    pitch = {"add_normalized_log_pitch": False, "add_delta_pitch": False, "max_frames_latency": 20}
+    online, wave_S = OnlinePitch(FeatureConfig(pitch=pitch), 8000), speechlike(8000, 8000)
+    at_once_TP = online.accept(wave_S)
+    assert len(at_once_TP) >= (1 - 0.046) / 0.01 - 20 - 1
+    assert len(at_once_TP) + len(online.finish()) == 98
+
+
 @pytest.mark.parametrize("loudness", [0.0, 1.0])
 def test_what_is_kept_is_bounded(loudness: float) -> None:
     online = OnlinePitch(FeatureConfig(pitch={"max_frames_latency": 100}), 8000)

@@ -11,7 +11,16 @@ import yaml
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from speech3.config import CnnConfig, DnnConfig, FeatureConfig, LstmConfig, ModelConfig, load_preset, presets
+from speech3.config import (
+    CnnConfig,
+    DnnConfig,
+    FeatureConfig,
+    LstmConfig,
+    ModelConfig,
+    PitchConfig,
+    load_preset,
+    presets,
+)
 from speech3.errors import Speech3Error
 from speech3.hmm.gmm import Gmm
 from speech3.io.checkpoint import save_tensors
@@ -58,6 +67,20 @@ def test_dnn_in_closed_form(tmp_path):
     assert (info.features, info.normalization) == ("fbank40_d2", "speaker")
     assert info.file_bytes == (tmp_path / "model.safetensors").stat().st_size
     assert model_info(tmp_path / "model.safetensors") == info
+
+
+def test_what_the_features_look_at_is_waited_for(tmp_path):
+    pitch = {"normalization_right_context": 30, "max_frames_latency": 10}
+    features = FeatureConfig(pitch=pitch, deltas=1, right_context=1, cmvn="sliding", sample_frequency=8000)
+    info = model_info(saved(tmp_path, DnnConfig(layers=1, width=8, right_context=3), features))
+    assert info.latency_frames == 3 + 30 + 10 + 2 + 1
+    assert facts(info)["latency"] == (
+        "46 frames (460 ms): 3 of the model, 43 of the features; without what normalises the features"
+    )
+    slope = features.model_copy(update={"pitch": PitchConfig(add_normalized_log_pitch=False), "cmvn": "global"})
+    info = model_info(saved(tmp_path, DnnConfig(layers=1, width=8, right_context=3), slope))
+    assert facts(info)["latency"] == "8 frames (80 ms): 3 of the model, 5 of the features"
+    assert "normalised by one mean for all" in facts(info)["features"]
 
 
 def test_cnn_in_closed_form():

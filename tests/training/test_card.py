@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from speech3.config import DnnConfig, TrainConfig, TrainingConfig
 from speech3.frames.packed import pack
@@ -19,16 +20,14 @@ TESTED = Scored(
 )
 
 
-def _train(home: Path, **training) -> Path:
+def _train(home: Path, cmvn: str = "cmvn: speaker", **training) -> Path:
     rng = np.random.default_rng(0)
     for name, count in (("train", 40), ("heldout", 8)):
         labels = {f"{name}{i}": rng.integers(0, SENONES, 40).astype(np.int32) for i in range(count)}
         feats = {u: rng.normal(0, 1, (40, DIM)).astype(np.float32) + x[:, None] for u, x in labels.items()}
         info = {"corpus": "made up", "alignment": "tri", "speed_perturb": []}
         pack(home / "frames" / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info=info)
-    (home / "frames" / "features.yaml").write_text(
-        "{kind: fbank, num_mel_bins: 6, sample_frequency: 8000, cmvn: speaker}"
-    )
+    (home / "frames" / "features.yaml").write_text(f"{{kind: fbank, num_mel_bins: 6, sample_frequency: 8000, {cmvn}}}")
     Hmm(Lexicon((Pronunciation("WORD", ("a",)),)), monophone_tree(np.arange(2)), np.full(6, 0.5)).save(home / "hmm")
     config = TrainConfig(
         data=str(home / "frames"), hmm=str(home / "hmm"), model=DnnConfig(layers=1, width=8),
@@ -69,6 +68,18 @@ def test_a_finished_run_has_a_card(tmp_path):
     assert "fbank of no preset, 6 values a frame, normalised by speaker" in card
     assert "brought to 8,000 Hz" in card and "right speaker" in card
     assert all(f"{name} {version}" in card for name, version in about["versions"].items())
+
+
+@pytest.mark.parametrize(
+    ("cmvn", "said"),
+    [
+        ("cmvn: sliding", "normalised by sliding window"),
+        (f"cmvn: global, global_stats: [{[0.0] * 6 + [9.0]}, {[1.0] * 7}]", "by the mean of its own data"),
+    ],
+)
+def test_normalisation_over_no_utterance_and_no_speaker(tmp_path, cmvn, said):
+    card = (_train(tmp_path, cmvn) / "MODEL_CARD.md").read_text()
+    assert said in card and "normalised over each" not in card
 
 
 def test_scores_take_the_place_of_their_absence(tmp_path):
