@@ -99,6 +99,11 @@ def make_augmenter(config: AugmentConfig, data: DataDir, seed: int) -> Augmenter
     noises, babblers = split_speech(find_sounds(Path(config.noise_dir))) if config.noise_dir else ([], [])
     if config.noise_dir and config.noise_prob and not noises:
         raise Speech3Error(f"{config.noise_dir}: holds speech only, and noise_prob asks for noise; set it to 0")
+    if config.noise_dir and not config.noise_prob and not babblers:
+        raise Speech3Error(
+            f"{config.noise_dir}: holds no speech (a directory of that name, as in MUSAN) for babble, and noise_prob is"
+            " 0: leave noise_dir out for babble of the data's own speakers, or set noise_prob"
+        )
     responses = find_responses(Path(config.rir_dir)) if config.rir_dir else []
     voices: list[Sound] = []
     if config.overlap_prob or (config.babble_prob and not babblers):

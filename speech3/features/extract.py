@@ -145,7 +145,9 @@ def _extracted(
     def note(record: dict[str, Any]) -> None:
         report.skipped.update(record["skipped"])
         report.silent += record["silent"]
-        report.values = record["values"] or report.values
+        if record["values"]:
+            _check_sizes(data, report.values or record["values"], record["values"])
+            report.values = record["values"]
         for utterance, offset, frames in record["utterances"]:
             report.utterances += 1
             report.frames += frames
@@ -214,10 +216,15 @@ def _summed(
 def _plus(data: DataDir, total_2G: np.ndarray | None, stats_2G: np.ndarray | None) -> np.ndarray | None:
     if stats_2G is None or total_2G is None:
         return total_2G if stats_2G is None else stats_2G
-    if stats_2G.shape != total_2G.shape:
-        sizes = f"{total_2G.shape[1] - 1} and {stats_2G.shape[1] - 1}"
-        raise Speech3Error(f"{data.path}: features of different sizes: {sizes} values a frame; make them again")
+    _check_sizes(data, total_2G.shape[1] - 1, stats_2G.shape[1] - 1)
     return total_2G + stats_2G
+
+
+def _check_sizes(data: DataDir, before: int, values: int) -> None:
+    if values != before:
+        raise Speech3Error(
+            f"{data.path}: features of different sizes: {before} and {values} values a frame; make them again"
+        )
 
 
 def features_of(

@@ -121,7 +121,7 @@ def open_parts(target: Path) -> Iterator[Parts]:
 def fingerprint(
     data: DataDir, units: Iterable[list[str]], config: FeatureConfig, compress: bool, augmenter: Augmenter | None = None
 ) -> str:
-    """Tells one extraction from another: config, augmentation, utterances, size and time of their files.
+    """Tells one extraction from another: config, augmentation, utterances, size and time of all files.
 
     Of a pipe only the command is known.
     """
@@ -130,9 +130,14 @@ def fingerprint(
     def add(value: object) -> None:
         digest.update(json.dumps(value).encode() + b"\n")
 
-    augmentation = [augmenter.config.model_dump(mode="json"), augmenter.seed] if augmenter else None
-    add([_FORMAT, __version__, config.model_dump(mode="json"), compress, augmentation])
+    add([_FORMAT, __version__, config.model_dump(mode="json"), compress])
     files: dict[str, Path] = {}
+    if augmenter:
+        sounds = (*augmenter.noises, *augmenter.babblers, *augmenter.responses)  # voices are of `data`
+        add([augmenter.config.model_dump(mode="json"), augmenter.seed, *(sound.location for sound in sounds)])
+        for sound in sounds:
+            if not sound.location.endswith("|"):
+                files[f"{sound.directory}: {sound.location}"] = resolve(sound.location, sound.directory)
     for ids in units:
         for key in ids:
             utt = data.utterances[key]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
-from speech3.features.mel import hertz, mel_scale
+from speech3.features.mel import hertz, mel_edges, mel_scale
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,4 @@ class FrequencyWarp:
 def frequency_warp(config: FeatureConfig, dim: int, most: float) -> FrequencyWarp:
     """The warp for features of `config`; arguments and errors as of `mel_columns`."""
     columns = mel_columns(config, dim, f"training.frequency_warp={most:g}")
-    high_hz = config.high_freq + ((config.sample_frequency or 0) / 2 if config.high_freq <= 0 else 0)
-    edges = np.linspace(mel_scale(config.low_freq), mel_scale(high_hz), config.num_mel_bins + 2)
-    return FrequencyWarp(edges[1:-1], most, columns)
+    return FrequencyWarp(mel_edges(config, config.sample_frequency or 0)[1:-1], most, columns)

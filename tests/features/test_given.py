@@ -105,6 +105,9 @@ def test_sizes_that_differ_and_no_numbers(data: Path, cmvn: str) -> None:
     (data / "utt2spk").write_text("".join(f"{name} {name[0]}\n" for name in [*FEATS, "a-9"]))
     with pytest.raises(Speech3Error, match=r"features of different sizes: 4 values a frame in .*, 3 values .* in a-9"):
         extract(read_datadir(data), data / "out", config, jobs=1)
+    (data / "utt2spk").write_text("".join(f"{name} {name}\n" for name in [*FEATS, "a-9"]))
+    with pytest.raises(Speech3Error, match=r"features of different sizes: 4 .*3 values"):
+        extract(read_datadir(data), data / "out", config, jobs=1)
     if cmvn == "global":
         bad = {**FEATS, "b-1": np.full((5, 4), np.nan)}
         write_ark(data / "feats.ark", bad.items(), data / "feats.scp")

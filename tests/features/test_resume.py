@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import soundfile
 
-from speech3.config import FeatureConfig, parse, read_yaml
+from speech3.config import AugmentConfig, FeatureConfig, parse, read_yaml
 from speech3.corpus.datadir import DataDir, read_datadir
 from speech3.errors import Speech3Error
 from speech3.features import extract as room
+from speech3.features.augmenter import make_augmenter
 from speech3.features.extract import extract, features_of
-from speech3.features.parts import open_parts
+from speech3.features.parts import fingerprint, open_parts
 from speech3.io.ark import ArkReader
 
 RATE_HZ = 8000
@@ -168,6 +169,23 @@ def test_another_config_or_other_data_begins_again(
     assert stopper.calls == 3
     extract(data, tmp_path / "whole", config, 1)
     assert (tmp_path / "out" / "feats.ark").read_bytes() == (tmp_path / "whole" / "feats.ark").read_bytes()
+
+
+def test_other_noise_begins_again(data: DataDir, tmp_path: Path) -> None:
+    def found() -> str:
+        config = AugmentConfig(noise_prob=1, noise_dir=str(data.path), reverb_prob=1, rir_dir=str(tmp_path / "rirs"))
+        return fingerprint(data, [UTTERANCES], CONFIG, False, make_augmenter(config, data, 1))
+
+    (tmp_path / "rirs").mkdir()
+    response = np.eye(1, 100, dtype=np.float32)[0]
+    soundfile.write(tmp_path / "rirs" / "a.wav", response, RATE_HZ)
+    before = found()
+    assert found() == before
+    soundfile.write(tmp_path / "rirs" / "b.wav", response, RATE_HZ)
+    more = found()
+    assert more != before
+    os.utime(tmp_path / "rirs" / "a.wav", (0, 0))
+    assert found() not in (before, more)
 
 
 def test_what_is_finished_is_made_again(data: DataDir, tmp_path: Path, stopper: Stopper) -> None:
