@@ -24,10 +24,9 @@ _PEAK = 32767 / 32768  # the largest value of 16-bit audio
 
 def add_noise(waves_NS: Tensor, lengths_N: Tensor, noises_NS: Tensor, snr_db_N: Tensor) -> Tensor:
     """Add noise, as long as the waves, so that speech lies `snr_db_N` above it; silent noise changes nothing."""
-    inside_NS = _inside(waves_NS, lengths_N)
-    noises_NS = noises_NS * inside_NS
-    heard_NS = torchaudio_functional().add_noise(waves_NS * inside_NS, noises_NS, snr_db_N, lengths_N)
-    return torch.where(_power(noises_NS, lengths_N)[:, None] > 0, heard_NS, waves_NS * inside_NS)
+    waves_NS, noises_NS = _cut(waves_NS, lengths_N), _cut(noises_NS, lengths_N)
+    heard_NS = torchaudio_functional().add_noise(waves_NS, noises_NS, snr_db_N, lengths_N)
+    return torch.where(_power(noises_NS, lengths_N)[:, None] > 0, heard_NS, waves_NS)
 
 
 def overlap(
@@ -37,13 +36,13 @@ def overlap(
 
     Each one's power is that over their own length, before the cut.
     """
-    inside_NS, others_NM = _inside(waves_NS, lengths_N), others_NM * _inside(others_NM, other_lengths_N)
+    waves_NS, others_NM = _cut(waves_NS, lengths_N), _cut(others_NM, other_lengths_N)
     place_NS = torch.arange(waves_NS.shape[1], device=waves_NS.device) - start_N[:, None]
     heard_NS = others_NM.gather(1, place_NS.clamp(0, others_NM.shape[1] - 1))
-    heard_NS = heard_NS * ((place_NS >= 0) & (place_NS < other_lengths_N[:, None]) & inside_NS)
-    ratio_N = _power(waves_NS * inside_NS, lengths_N) / _power(others_NM, other_lengths_N).clamp_min(1e-20)
+    heard_NS = heard_NS * ((place_NS >= 0) & (place_NS < other_lengths_N[:, None]))
+    ratio_N = _power(waves_NS, lengths_N) / _power(others_NM, other_lengths_N).clamp_min(1e-20)
     gain_N = torch.sqrt(ratio_N * 10 ** (-snr_db_N / 10))
-    return waves_NS * inside_NS + gain_N[:, None] * heard_NS
+    return waves_NS + gain_N[:, None] * _cut(heard_NS, lengths_N)
 
 
 def reverberate(waves_NS: Tensor, lengths_N: Tensor, responses_NR: Tensor) -> Tensor:
@@ -52,11 +51,11 @@ def reverberate(waves_NS: Tensor, lengths_N: Tensor, responses_NR: Tensor) -> Te
     Kaldi's wav-reverberate with its defaults: shifted by where a response is largest (the direct sound), so that speech
     stays where it was; as loud as it was; the tail beyond the end is cut.
     """
-    inside_NS = _inside(waves_NS, lengths_N)
-    dry_NS = waves_NS * inside_NS
+    dry_NS = _cut(waves_NS, lengths_N)
     full_NX = _convolved(dry_NS, responses_NR)
     direct_N1 = responses_NR.abs().argmax(dim=1, keepdim=True)
-    wet_NS = full_NX.gather(1, direct_N1 + torch.arange(waves_NS.shape[1], device=waves_NS.device)) * inside_NS
+    wet_NS = full_NX.gather(1, direct_N1 + torch.arange(waves_NS.shape[1], device=waves_NS.device))
+    wet_NS = _cut(wet_NS, lengths_N)
     before_N, after_N = _power(dry_NS, lengths_N), _power(wet_NS, lengths_N)
     gain_N = torch.where(after_N > 0, torch.sqrt(before_N / after_N), after_N)
     return wet_NS * gain_N[:, None]
@@ -68,15 +67,14 @@ def change_speed(waves_NS: Tensor, lengths_N: Tensor, factor: float) -> tuple[Te
     torchaudio's `speed` cuts the rate to a whole number (1.15 times 8000 Hz is 9199 to it), hence `resample`.
     """
     ratio = Fraction(factor).limit_denominator(1000)
-    speech_NS = waves_NS * _inside(waves_NS, lengths_N)
-    changed_NS = torchaudio_functional().resample(speech_NS, ratio.numerator, ratio.denominator)
+    changed_NS = torchaudio_functional().resample(_cut(waves_NS, lengths_N), ratio.numerator, ratio.denominator)
     lengths_N = -(-lengths_N * ratio.denominator // ratio.numerator)
-    return changed_NS * _inside(changed_NS, lengths_N), lengths_N
+    return _cut(changed_NS, lengths_N), lengths_N
 
 
 def change_volume(waves_NS: Tensor, lengths_N: Tensor, gain_db_N: Tensor) -> Tensor:
     """Make louder or softer, but not so loud that 16-bit audio would clip."""
-    louder_NS = waves_NS * _inside(waves_NS, lengths_N) * (10 ** (gain_db_N / 20))[:, None]
+    louder_NS = _cut(waves_NS, lengths_N) * (10 ** (gain_db_N / 20))[:, None]
     return louder_NS * (_PEAK / louder_NS.abs().amax(1, keepdim=True).clamp_min(_PEAK))
 
 
@@ -89,16 +87,15 @@ def telephone(waves_NS: Tensor, lengths_N: Tensor, sample_rate_hz: int, *, mu_la
         Quantise to the 8 bits of mu-law, which G.711 approximates; what is above full scale is clipped.
     """
     functional, rate_hz = torchaudio_functional(), min(sample_rate_hz, TELEPHONE_HZ)
-    inside_NS = _inside(waves_NS, lengths_N)
-    narrow_NS = functional.resample(waves_NS * inside_NS, sample_rate_hz, rate_hz)
-    narrow_inside_NS = _inside(narrow_NS, -(-lengths_N * rate_hz // sample_rate_hz))
+    narrow_NS = functional.resample(_cut(waves_NS, lengths_N), sample_rate_hz, rate_hz)
+    narrow_lengths_N = -(-lengths_N * rate_hz // sample_rate_hz)
     band_R = _band(rate_hz).to(narrow_NS)
-    full_NX = _convolved(narrow_NS * narrow_inside_NS, band_R.expand(len(narrow_NS), -1))
+    full_NX = _convolved(_cut(narrow_NS, narrow_lengths_N), band_R.expand(len(narrow_NS), -1))
     narrow_NS = full_NX[:, _TAPS // 2 : _TAPS // 2 + narrow_NS.shape[1]]
     if mu_law:
         narrow_NS = functional.mu_law_decoding(functional.mu_law_encoding(narrow_NS.clamp(-1, 1), 256), 256)
-    wide_NS = functional.resample(narrow_NS * narrow_inside_NS, rate_hz, sample_rate_hz)
-    return wide_NS[:, : waves_NS.shape[1]] * inside_NS
+    wide_NS = functional.resample(_cut(narrow_NS, narrow_lengths_N), rate_hz, sample_rate_hz)
+    return _cut(wide_NS[:, : waves_NS.shape[1]], lengths_N)
 
 
 def _convolved(waves_NS: Tensor, responses_NR: Tensor) -> Tensor:
@@ -115,8 +112,9 @@ def _band(rate_hz: int) -> Tensor:
     return ideal_R * torch.hamming_window(_TAPS, periodic=False, dtype=torch.float64)
 
 
-def _inside(waves_NS: Tensor, lengths_N: Tensor) -> Tensor:
-    return torch.arange(waves_NS.shape[1], device=waves_NS.device) < lengths_N[:, None]
+def _cut(waves_NS: Tensor, lengths_N: Tensor) -> Tensor:
+    """Zeros beyond the lengths, whatever is there, and be it no number."""
+    return waves_NS.masked_fill(torch.arange(waves_NS.shape[1], device=waves_NS.device) >= lengths_N[:, None], 0.0)
 
 
 def _power(waves_NS: Tensor, lengths_N: Tensor) -> Tensor:

@@ -124,6 +124,22 @@ def test_speed_is_that_of_the_copies_on_disk() -> None:
     np.testing.assert_array_equal(changed[0].numpy(), resample(wave[0].numpy(), 17600, 16000))
 
 
+def test_what_lies_beyond_a_length_is_not_looked_at() -> None:
+    beyond = torch.arange(16000) >= LENGTHS[:, None]
+    levels, starts, response = torch.full((4,), 6.0), torch.full((4,), -50), torch.linspace(1, 0, 90).expand(4, -1)
+    noises, others = speech(seed=2), speech(seed=3)
+    for change in (
+        lambda waves: add_noise(waves, LENGTHS, noises.masked_fill(beyond, torch.nan), levels),
+        lambda waves: overlap(waves, LENGTHS, others.masked_fill(beyond, torch.nan), LENGTHS, starts, levels),
+        lambda waves: reverberate(waves, LENGTHS, response),
+        lambda waves: change_speed(waves, LENGTHS, 0.9)[0],
+        lambda waves: change_volume(waves, LENGTHS, levels),
+        lambda waves: telephone(waves, LENGTHS, 16000),
+    ):
+        waves = speech()
+        assert torch.equal(change(waves.masked_fill(beyond, torch.nan)), change(waves))
+
+
 def test_volume_stops_short_of_clipping() -> None:
     waves = torch.tensor([[0.1, -0.2, 0.3, 9.0], [0.5, -0.9, 0.1, 0.0]])
     louder = change_volume(waves, torch.tensor([3, 4]), torch.tensor([6.0, 20.0]))
