@@ -158,6 +158,9 @@ def _data(subject: Subject) -> str:
     noted = {"corpus": "Corpus", "data": "Data directory", "alignment": "Labelled by the alignment of",
              "speed_perturb": "With copies at the speeds"}  # fmt: skip
     lines = [f"{head}: {about['info'][key]}." for key, head in noted.items() if about["info"].get(key)]
+    if augment := about["info"].get("augment"):
+        shares = ", ".join(f"{key} {share:g}" for key, share in augment.items() if key.endswith("_prob") and share)
+        lines.append(f"With an augmented copy of each utterance: {shares}.")
     senones = f"Senones: those of {about['hmm']}."
     return f"{' '.join([*lines, senones])}\n\n{_table(rows, left=1)}"
 

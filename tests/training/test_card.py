@@ -20,12 +20,12 @@ TESTED = Scored(
 )
 
 
-def _train(home: Path, cmvn: str = "cmvn: speaker", **training) -> Path:
+def _train(home: Path, cmvn: str = "cmvn: speaker", augment: dict | None = None, **training) -> Path:
     rng = np.random.default_rng(0)
     for name, count in (("train", 40), ("heldout", 8)):
         labels = {f"{name}{i}": rng.integers(0, SENONES, 40).astype(np.int32) for i in range(count)}
         feats = {u: rng.normal(0, 1, (40, DIM)).astype(np.float32) + x[:, None] for u, x in labels.items()}
-        info = {"corpus": "made up", "alignment": "tri", "speed_perturb": []}
+        info = {"corpus": "made up", "alignment": "tri", "speed_perturb": [], "augment": augment}
         pack(home / "frames" / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info=info)
     (home / "frames" / "features.yaml").write_text(f"{{kind: fbank, num_mel_bins: 6, sample_frequency: 8000, {cmvn}}}")
     Hmm(Lexicon((Pronunciation("WORD", ("a",)),)), monophone_tree(np.arange(2)), np.full(6, 0.5)).save(home / "hmm")
@@ -56,7 +56,7 @@ def test_a_finished_run_has_a_card(tmp_path):
     assert card.startswith("# out: acoustic model trained on made up\n\nA DNN that")
     assert "each of 6 senones" in card and "states of 2 phones, with a dictionary of 1 words" in card
     assert "Word error rate: not measured." in card and "speech3 tune out DEV" in card
-    assert "Labelled by the alignment of: tri." in card and "speeds" not in card
+    assert "Labelled by the alignment of: tri. Senones" in card
     train_row, heldout_row = _rows(card, "part")[1:]
     assert train_row == ["train", "40", "1,600", "0.00", about["frames"]["train"]]
     assert heldout_row[:3] == ["heldout", "8", "320"]
@@ -77,8 +77,10 @@ def test_a_finished_run_has_a_card(tmp_path):
         (f"cmvn: global, global_stats: [{[0.0] * 6 + [9.0]}, {[1.0] * 7}]", "by the mean of its own data"),
     ],
 )
-def test_normalisation_over_no_utterance_and_no_speaker(tmp_path, cmvn, said):
-    card = (_train(tmp_path, cmvn) / "MODEL_CARD.md").read_text()
+def test_normalisation_over_no_utterance_and_no_speaker_and_augmented_copies(tmp_path, cmvn, said):
+    augment = {"noise_prob": 0.6, "noise_dir": None, "noise_snr_db": [0, 5], "reverb_prob": 0.0, "babble_prob": 0.4}
+    card = (_train(tmp_path, cmvn, augment) / "MODEL_CARD.md").read_text()
+    assert "tri. With an augmented copy of each utterance: noise_prob 0.6, babble_prob 0.4." in card
     assert said in card and "normalised over each" not in card
 
 
