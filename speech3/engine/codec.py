@@ -1,0 +1,263 @@
+"""Codecs: a vector of float32 as the bytes that are sent, and back.
+
+``ternary`` is TernGrad (Wen et al. 2017, "TernGrad: Ternary gradients to reduce communication in distributed deep
+learning"). A tensor, or a bucket of it, is clipped, f(g) = sign(g) min(abs(g), c sigma), with s the largest abs(f(g));
+each value is s sign(g) with probability abs(f(g)) / s, else 0: two bits, and one s a bucket. Its expectation is f(g),
+so nothing is kept of what the rounding lost. ``bf16`` (nearest) and ``topk`` (the largest, with their places) lose what
+no chance makes up for: their sender keeps it and adds it to what it sends next (Seide et al. 2014, "1-bit SGD"; Stich
+et al. 2018, "Sparsified SGD with memory").
+
+Here we depart from TernGrad: its published code puts the three levels into float32s, here they are two bits; where the
+values of a bucket are equal, or it has only one, sigma is zero and nothing is clipped, so buckets of one are exact.
+
+NaN and infinity are never coded into numbers: what comes out of a bucket that has one is NaN, for the server to refuse.
+
+Axes: P values, B buckets, T tiles (`codec_cpu`), M words.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from speech3.engine import codec_cpu
+
+_TILE = 1024  # values
+
+
+class Codec(Protocol):
+    """One way to write a vector of P float32s."""
+
+    unbiased: bool  # its expectation is what was coded
+
+    def encode(self, values_P: Tensor, key: int) -> Tensor:
+        """The bytes to send, uint8; `key` chooses the random numbers."""
+
+    def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
+        """Add what the bytes stand for, `times`."""
+
+
+def key_of(*numbers: int) -> int:
+    """A key of 63 bits that differs for other numbers: splitmix64 (Steele, Lea and Flood 2014) over them."""
+    key = 0
+    for number in numbers:
+        key = (key + number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        key = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        key = ((key ^ (key >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        key ^= key >> 31
+    return key >> 1
+
+
+class Float32:
+    """As they are."""
+
+    unbiased = True
+
+    def encode(self, values_P: Tensor, key: int) -> Tensor:
+        """Four bytes a value."""
+        return values_P.clone().view(torch.uint8)
+
+    def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
+        """Add them."""
+        into_P.add_(message.view(torch.float32), alpha=times)
+
+
+class Bf16:
+    """The upper half of each float32, rounded to nearest."""
+
+    unbiased = False
+
+    def encode(self, values_P: Tensor, key: int) -> Tensor:
+        """Two bytes a value."""
+        return values_P.to(torch.bfloat16).view(torch.uint8)
+
+    def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
+        """Add them."""
+        into_P.add_(message.view(torch.bfloat16), alpha=times)
+
+
+@dataclass(frozen=True)
+class TopK:
+    """The largest share of the values, at least one, and where they stand."""
+
+    share: float
+    unbiased = False
+
+    def encode(self, values_P: Tensor, key: int) -> Tensor:
+        """Eight bytes for each that is sent; NaN counts as larger than all."""
+        count = min(max(1, round(self.share * len(values_P))), len(values_P))
+        places = values_P.abs().topk(count, sorted=False).indices.sort().values
+        return torch.cat([places.to(torch.int32).view(torch.uint8), values_P[places].view(torch.uint8)])
+
+    def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
+        """Add them where they stand."""
+        places, values = message.view(2, -1)
+        into_P.index_add_(0, places.view(torch.int32).long(), values.view(torch.float32), alpha=times)
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How a flat vector is divided for the ternary code.
+
+    Attributes
+    ----------
+    starts_B, sizes_B
+        Of each bucket, int64; every bucket is inside one tensor.
+    tiles_T5
+        Of each tile, int64: start, size, its first word, its bucket, the counter of its first random number.
+    words
+        All tiles' (M).
+    floats
+        Stretches that are sent as they are.
+    """
+
+    starts_B: Tensor
+    sizes_B: Tensor
+    tiles_T5: Tensor
+    words: int
+    floats: tuple[slice, ...] = ()
+
+    @property
+    def code_bytes(self) -> int:
+        """Bytes of scales and codes, of what is coded."""
+        return 4 * (len(self.starts_B) + self.words)
+
+    @property
+    def num_floats(self) -> int:
+        """Values that are sent as they are."""
+        return sum(each.stop - each.start for each in self.floats)
+
+
+def layout(
+    views: Sequence[Tensor], *, bucket: int = 0, float_below: int = 0, float_last: bool = False,
+    counters: Sequence[int] | None = None,
+) -> Layout:  # fmt: skip
+    """Divide a vector by the tensors that are views of it, in their order.
+
+    Parameters
+    ----------
+    bucket
+        Values that share a scale, at most; 0: a whole tensor.
+    float_below
+        A tensor of fewer values is sent as it is.
+    float_last
+        And so is the last matrix (of a network: the softmax layer's), with what follows it.
+    counters
+        Number of each tensor's first value among the random numbers; none: its place in the vector.
+    """
+    matrices = [number for number, view in enumerate(views) if view.dim() > 1]
+    last = matrices[-1] if float_last and matrices else len(views)
+    starts: list[np.ndarray] = []
+    stops: list[np.ndarray] = []
+    firsts: list[np.ndarray] = []
+    floats = []
+    for number, view in enumerate(views):
+        start, size = int(view.storage_offset()), view.numel()
+        if size < float_below or number >= last:
+            floats.append(slice(start, start + size))
+            continue
+        begins = np.arange(0, size, bucket or max(size, 1))
+        starts.append(start + begins)
+        stops.append(start + np.minimum(begins + (bucket or size), size))
+        firsts.append((counters[number] if counters else start) + begins)
+    starts_B, stops_B, firsts_B = (np.concatenate([np.zeros(0, np.int64), *each]) for each in (starts, stops, firsts))
+    sizes_B = stops_B - starts_B
+    tiles_B = -(-sizes_B // _TILE)
+    bucket_T = np.repeat(np.arange(len(starts_B)), tiles_B)
+    inside_T = _TILE * (np.arange(len(bucket_T)) - np.repeat(np.cumsum(tiles_B) - tiles_B, tiles_B))
+    size_T = np.minimum(sizes_B[bucket_T] - inside_T, _TILE)
+    words_T = -(-size_T // 16)
+    tiles_T5 = np.stack(
+        [starts_B[bucket_T] + inside_T, size_T, np.cumsum(words_T) - words_T, bucket_T, firsts_B[bucket_T] + inside_T],
+        axis=1,
+    )
+    device = views[0].device if views else None
+    starts_on, sizes_on, tiles_on = (torch.from_numpy(each).to(device) for each in (starts_B, sizes_B, tiles_T5))
+    return Layout(starts_on, sizes_on, tiles_on, int(words_T.sum()), tuple(floats))
+
+
+@dataclass(frozen=True, eq=False)
+class Ternary:
+    """The ternary code over a layout; `clip` is c."""
+
+    layout: Layout
+    clip: float = 2.5
+    unbiased = True
+
+    def encode(self, values_P: Tensor, key: int) -> Tensor:
+        """The scales, the codes, and what is sent as it is."""
+        size = self.layout.code_bytes + 4 * self.layout.num_floats
+        message = torch.empty(size, dtype=torch.uint8, device=values_P.device)
+        scales_B, words_M, floats = self._parts(message)
+        limits_B = torch.empty_like(scales_B)
+        statistics(values_P, self.layout, self.clip, limits_B, scales_B)
+        pack(values_P, self.layout, limits_B, scales_B, key, words_M)
+        if self.layout.floats:
+            torch.cat([values_P[each] for each in self.layout.floats], out=floats)
+        return message
+
+    def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
+        """Add what the codes stand for, and what was sent as it is."""
+        scales_B, words_M, floats = self._parts(message)
+        add(words_M, self.layout, scales_B, times, into_P)
+        for where in self.layout.floats:
+            size = where.stop - where.start
+            into_P[where].add_(floats[:size], alpha=times)
+            floats = floats[size:]
+
+    def _parts(self, message: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        buckets, end = 4 * len(self.layout.starts_B), self.layout.code_bytes
+        scales_B, words_M = message[:buckets].view(torch.float32), message[buckets:end].view(torch.int32)
+        return scales_B, words_M, message[end:].view(torch.float32)
+
+
+class Sender:
+    """Codes one vector after another, and keeps what a codec that is not unbiased lost of each for the next."""
+
+    def __init__(self, codec: Codec) -> None:
+        self.codec = codec
+        self.lost_P: Tensor | None = None
+
+    def forget(self) -> None:
+        """Nothing was lost yet."""
+        self.lost_P = None
+
+    def encode(self, values_P: Tensor, key: int) -> Tensor:
+        """The bytes to send; values that are not finite leave what was lost before as it is."""
+        if self.codec.unbiased:
+            return self.codec.encode(values_P, key)
+        whole_P = values_P.clone() if self.lost_P is None else values_P + self.lost_P
+        message = self.codec.encode(whole_P, key)
+        self.codec.add(message, whole_P, -1.0)
+        if torch.isfinite(whole_P.sum()):
+            self.lost_P = whole_P
+        return message
+
+
+def statistics(values_P: Tensor, layout: Layout, clip: float, limits_B: Tensor, scales_B: Tensor) -> None:
+    """Write each bucket's c sigma (infinite where nothing is to be clipped) and s (NaN if a value is not finite)."""
+    _kernel(values_P, "statistics")(
+        values_P, layout.starts_B, layout.sizes_B, layout.tiles_T5, clip, limits_B, scales_B
+    )  # fmt: skip
+
+
+def pack(values_P: Tensor, layout: Layout, limits_B: Tensor, scales_B: Tensor, key: int, words_M: Tensor) -> None:
+    """Write the codes; a scale may be larger than the bucket's own. Codes of a scale that is NaN are zeros."""
+    _kernel(values_P, "pack")(values_P, layout.tiles_T5, limits_B, scales_B, key, words_M)
+
+
+def add(words_M: Tensor, layout: Layout, scales_B: Tensor, times: float, into_P: Tensor) -> None:
+    """Add `times` what the codes stand for."""
+    _kernel(into_P, "add")(words_M, layout.tiles_T5, scales_B, times, into_P)
+
+
+def _kernel(like: Tensor, name: str) -> Any:
+    if like.device.type == "cpu":
+        kernel = getattr(codec_cpu, name)
+        return lambda *args: kernel(*(each.numpy() if isinstance(each, Tensor) else each for each in args))
+    from speech3.engine import codec_cuda
+
+    return getattr(codec_cuda, name)

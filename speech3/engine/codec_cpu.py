@@ -1,0 +1,120 @@
+"""The ternary code on a CPU, by numba (what it is: `codec`): statistics, pack, unpack and add, each one pass.
+
+A tile is at most 1,024 values of a bucket, in W = ceil(values / 16) words. Value i of it is the two bits 2 (i // W) of
+word i % W: so a loop over words is a loop over vectors, with no value moved from lane to lane. Two bits are a number in
+two's complement: 0, 1 or -1.
+
+Random numbers are hashed counters: the number of a value depends on the key and the value's place alone, so it is the
+same on any machine, in any order, and in `codec_cuda`. The mixer is Wellons' "lowbias32" (2018), a bijection of 32 bits
+that flips each bit of its result with a probability of one half to 0.2 %, with 32 bits of the key added before it and
+32 put in between its products; 24 bits of the result are the number. Sums are of float64, in a fixed order.
+
+Axes: P values, B buckets, T tiles, M words.
+"""
+
+import numba
+import numpy as np
+
+_jit = numba.njit(cache=True, nogil=True, error_model="numpy")
+_inline = numba.njit(inline="always")
+
+_U = np.uint32
+_WORDS = 64  # of a full tile
+_LANES = 128
+_MAGNITUDE, _INFINITE = np.int32(0x7FFFFFFF), np.int32(0x7F800000)
+_24_BITS = np.float32(2.0**-24)
+_EQUAL = 1e-6  # variance over the mean square under which the values of a bucket count as equal
+
+
+@_inline
+def _random24(counter, key0, key1):  # type: ignore[no-untyped-def]
+    x = _U(counter + key0)
+    x = _U(_U(x ^ _U(x >> _U(16))) * _U(0x7FEB352D))
+    x = _U(_U(x ^ _U(x >> _U(15))) ^ key1)
+    x = _U(x * _U(0x846CA68B))
+    return np.float32(np.int32(_U(_U(x ^ _U(x >> _U(16))) >> _U(8)))) * _24_BITS
+
+
+@_jit
+def statistics(values_P, starts_B, sizes_B, _tiles_T5, clip, limits_B, scales_B):  # type: ignore[no-untyped-def]
+    """Each bucket's c sigma, infinite where its values are equal, and s; s is NaN where a value is not finite."""
+    bits_P = values_P.view(np.int32)
+    sums, squares, bits_of_largest = np.empty(_LANES), np.empty(_LANES), np.empty(1, np.int32)
+    for b in range(len(starts_B)):
+        start, size = starts_B[b], sizes_B[b]
+        values, bits = values_P[start : start + size], bits_P[start : start + size]
+        sums[:], squares[:] = 0, 0
+        largest = np.int32(0)
+        rows = size // _LANES
+        for row in range(rows):
+            for lane in range(_LANES):
+                value = np.float64(values[row * _LANES + lane])
+                sums[lane] += value
+                squares[lane] += value * value
+                largest = max(largest, np.int32(bits[row * _LANES + lane] & _MAGNITUDE))
+        for i in range(rows * _LANES, size):
+            value = np.float64(values[i])
+            sums[i % _LANES] += value
+            squares[i % _LANES] += value * value
+            largest = max(largest, np.int32(bits[i] & _MAGNITUDE))
+        total, square = 0.0, 0.0
+        for lane in range(_LANES):
+            total += sums[lane]
+            square += squares[lane]
+        square /= size
+        variance = square - (total / size) ** 2
+        limits_B[b] = clip * np.sqrt(variance) if variance > _EQUAL * square else np.inf
+        bits_of_largest[0] = largest
+        scales_B[b] = min(bits_of_largest.view(np.float32)[0], limits_B[b]) if largest < _INFINITE else np.nan
+
+
+@_inline
+def _pack_tile(values, words, width, limit, scale, counter, key0, key1):  # type: ignore[no-untyped-def]
+    for j in range(width):
+        words[j] = 0
+    for k in range(16):
+        for j in range(min(width, len(values) - width * k)):
+            value = values[width * k + j]
+            random = _random24(_U(counter + _U(width * k + j)), key0, key1)
+            code = _U(3) if value < 0 else _U(1)
+            sent = random * scale < min(abs(value), limit)
+            words[j] |= _U((code if sent else _U(0)) << _U(2 * k))
+
+
+@_jit
+def pack(values_P, tiles_T5, limits_B, scales_B, key, words_M):  # type: ignore[no-untyped-def]
+    """Each value's code, by its share of the bucket's scale and its random number."""
+    key0, key1, words_M = _U(key), _U(key >> 32), words_M.view(np.uint32)
+    for t in range(len(tiles_T5)):
+        start, size, word, bucket, first = tiles_T5[t]
+        limit, scale, counter = limits_B[bucket], scales_B[bucket], _U(first)
+        if size == 16 * _WORDS:
+            values, words = values_P[start : start + 16 * _WORDS], words_M[word : word + _WORDS]
+            _pack_tile(values, words, _WORDS, limit, scale, counter, key0, key1)
+        else:
+            width = (size + 15) // 16
+            values, words = values_P[start : start + size], words_M[word : word + width]
+            _pack_tile(values, words, width, limit, scale, counter, key0, key1)
+
+
+@_inline
+def _add_tile(words, width, scale, into):  # type: ignore[no-untyped-def]
+    for k in range(16):
+        up = _U(30 - 2 * k)
+        for j in range(min(width, len(into) - width * k)):
+            code = np.int32(np.int32(_U(words[j] << up)) >> np.int32(30))
+            into[width * k + j] += scale * np.float32(code)
+
+
+@_jit
+def add(words_M, tiles_T5, scales_B, times, into_P):  # type: ignore[no-untyped-def]
+    """Add `times` what the codes stand for."""
+    words_M = words_M.view(np.uint32)
+    for t in range(len(tiles_T5)):
+        start, size, word, bucket, _ = tiles_T5[t]
+        scale = np.float32(times * scales_B[bucket])
+        if size == 16 * _WORDS:
+            _add_tile(words_M[word : word + _WORDS], _WORDS, scale, into_P[start : start + 16 * _WORDS])
+        else:
+            width = (size + 15) // 16
+            _add_tile(words_M[word : word + width], width, scale, into_P[start : start + size])

@@ -1,0 +1,54 @@
+"""The mean of N workers' ternary codes, whose scale they share: 2 N + 1 levels (TernGrad, section 3.2), as bytes.
+
+The sum of N codes, plus N, is a digit to the base 2 N + 1. As many digits as fit are written into a word of 32 bits, as
+one number: 10 for four workers, so 3.2 bits a value where log2(9) is 3.17. The word is that number as a fraction of the
+largest, rounded up, and so it is read without a division: times the base, the part above 32 bits is the next digit.
+
+Axes: N workers, M words of codes, D digits, Q words of digits.
+"""
+
+import torch
+from torch import Tensor
+
+_WORD = 2.0**32
+
+
+def digits_in_word(levels: int) -> int:
+    """How many digits to that base are below 2^32."""
+    count = 1
+    while levels ** (count + 1) < _WORD:
+        count += 1
+    return count
+
+
+def sum_codes(words_NM: Tensor) -> Tensor:
+    """Digits (16, M) of the sums of the codes in words of 16, int64: from 0 to 2 N."""
+    sums = [((words_NM << (30 - 2 * k)) >> 30).sum(0) for k in range(16)]
+    return torch.stack(sums) + len(words_NM)
+
+
+def encode_levels(digits_D: Tensor, levels: int) -> Tensor:
+    """The words (Q) of digits, int32; the digit of word q that counts for most is digit q, the next digit Q + q."""
+    count = digits_in_word(levels)
+    words = -(-len(digits_D) // count)
+    digits = digits_D.new_zeros(count * words)
+    digits[: len(digits_D)] = digits_D
+    number_Q = digits.new_zeros(words, dtype=torch.int64)
+    for digit_Q in digits.view(count, words):
+        number_Q = number_Q * levels + digit_Q
+    # Rounded up, and where it was exact to one more: below the next number still, since 2^32 / levels^count is above
+    # 1 + 2^-15 for all numbers of workers up to 16,000. The margin is far more than what a product in float64 rounds.
+    fraction_Q = (number_Q.double() * (_WORD / levels**count) + 2.0**-16).floor() + 1
+    return fraction_Q.long().to(torch.int32)
+
+
+def decode_levels(words_Q: Tensor, levels: int, digits: int) -> Tensor:
+    """The digits (`digits` of them) that were encoded, int16."""
+    count = digits_in_word(levels)
+    out = words_Q.new_empty(count, len(words_Q), dtype=torch.int16)
+    fraction_Q = words_Q.long() & 0xFFFFFFFF
+    for each_Q in out:
+        fraction_Q *= levels
+        each_Q.copy_(fraction_Q >> 32)
+        fraction_Q &= 0xFFFFFFFF
+    return out.flatten()[:digits]
