@@ -172,8 +172,10 @@ def _pitch(wave_S: np.ndarray, config: FeatureConfig) -> Pitch | None:
     from speech3.features.pitch import track  # brings numba, which takes a second to load
     from speech3.features.pitch_post import voicing
 
-    tracked = FeatureConfig(pitch=config.pitch or PitchConfig())
-    rate_hz = config.sample_frequency or 0
+    pitch, rate_hz = config.pitch or PitchConfig(), config.sample_frequency or 0
+    if rate_hz < 2 * pitch.lowpass_cutoff:
+        return None
+    tracked = FeatureConfig(pitch=pitch)
     raw_NT2, frames_N = track(torch.from_numpy(wave_S)[None], torch.tensor([len(wave_S)]), tracked, rate_hz)
     raw_T2 = raw_NT2[0, : int(frames_N[0])]
     if len(raw_T2) < 2:
@@ -185,7 +187,7 @@ def _pitch(wave_S: np.ndarray, config: FeatureConfig) -> Pitch | None:
 
 def _pitch_line(pitch: Pitch | None) -> tuple[str, str]:
     if pitch is None:
-        return "pitch", "too short"
+        return "pitch", "none: too short, or of too low a sample rate"
     voiced = pitch.voicing > 0.5
     if not voiced.any():
         return "pitch", "no voiced frame"

@@ -177,7 +177,13 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
         raise Speech3Error(f"{name}: say where the corpus lies: recipes/run.sh {name} --source DIR")
     if source is not None and recipe.corpus not in NEEDS_SOURCE:
         raise Speech3Error(f"{name}: makes its own corpus and takes no --source")
-    return Experiment(name, recipe, (out or Path("exp") / name).resolve(), source and source.resolve(), command)
+    experiment = Experiment(name, recipe, (out or Path("exp") / name).resolve(), source and source.resolve(), command)
+    if recipe.augment and experiment.presets[recipe.features].kind == "given":
+        raise Speech3Error(
+            f"features={recipe.features}: augmentation changes audio, and given features are not computed from it:"
+            " leave augment out"
+        )
+    return experiment
 
 
 def steps(experiment: Experiment) -> list[Step]:

@@ -136,6 +136,12 @@ def test_a_recording(tmp_path: Path) -> None:
         inspect(tmp_path / "a.flac", PRESET, "u")
 
 
+def test_a_recording_of_so_low_a_rate_that_pitch_is_not_looked_for(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", sound(0.1), 1600)
+    found = inspect(tmp_path / "a.wav", PRESET.model_copy(update={"num_mel_bins": 6}))
+    assert dict(found.lines)["pitch"].startswith("none: ") and found.picture.pitch is None
+
+
 def _data(directory: Path):
     from speech3.corpus.datadir import read_datadir
 
