@@ -13,11 +13,12 @@ from torch import Tensor
 
 from speech3.config import FeatureConfig
 from speech3.features.mel import mel_energies
-from speech3.features.spectrum import power_spectra
+from speech3.features.spectrum import frames_at_once, power_spectra
+from speech3.features.window import framing
 
 _ROWS_CPU, _ROWS_GPU = 1 << 12, 1 << 20
-# Libraries compute the last few values in another way than the rest. With rows in sixteens a frame's features are the
-# same whatever other frames are computed with it.
+# Libraries compute the last few values in another way than the rest. With rows in sixteens a frame's features depend
+# only in their last bit on what other frames are computed with it.
 _MULTIPLE = 16
 
 
@@ -52,7 +53,11 @@ def mel_blocks(waves_NS: Tensor, frames_N: list[int], config: FeatureConfig, sam
 
     A block's tensors may be overwritten, and are by the next block.
     """
-    wanted = min(_ROWS_CPU if waves_NS.device.type == "cpu" else _ROWS_GPU, len(frames_N) * max(frames_N))
+    device = waves_NS.device
+    wanted = max(
+        _ROWS_CPU if device.type == "cpu" else _ROWS_GPU, frames_at_once(device, framing(config, sample_rate_hz))
+    )
+    wanted = min(wanted, len(frames_N) * max(frames_N))
     size = wanted + -wanted % _MULTIPLE
     energies_RM = waves_NS.new_empty(size, config.num_mel_bins)
     log_energy_R = waves_NS.new_empty(size) if config.use_energy else None

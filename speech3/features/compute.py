@@ -6,7 +6,7 @@ Axes: N utterances, S samples, T frames, F features.
 import torch
 from torch import Tensor
 
-from speech3.config import FeatureConfig
+from speech3.config import FeatureConfig, PitchConfig
 from speech3.features.blocks import mel_blocks
 from speech3.features.cmvn import normalise
 from speech3.features.deltas import add_deltas
@@ -48,7 +48,7 @@ def static_features(
     config
         Its `dither` is left to the caller, who knows how to seed it.
     generator
-        Of the noise in the delta of the pitch (`delta_pitch_noise_stddev`), on the CPU.
+        Of the noise in the delta of the pitch (`delta_pitch_noise_stddev`), on the CPU; without it there is none.
 
     Returns
     -------
@@ -98,7 +98,7 @@ def _pitch(
     assert config.pitch is not None
     raw_NT2, frames_N = track(waves_NS, lengths_N, config, sample_rate_hz)
     noise_NT = None
-    if config.pitch.delta_pitch_noise_stddev:
+    if config.pitch.delta_pitch_noise_stddev and generator is not None:
         noise_NT = torch.randn(raw_NT2.shape[:2], generator=generator).to(raw_NT2.device)
     feats_NTP = process(raw_NT2, frames_N, config.pitch, noise_NT)
     ratio = pitch_ratio(config, sample_rate_hz)
@@ -113,11 +113,14 @@ def _pitch(
 def pitch_ratio(config: FeatureConfig, sample_rate_hz: int) -> float:
     """The other features' frame shift over the pitch's: frame t of those lies at the pitch's frame t * ratio.
 
-    At rates such as 11,025 Hz a shift of the others is cut to whole samples; that of the pitch, at its own rate, is
-    not: then the nearest frame in time is taken. Else the ratio is 1.
+    Shifts are cut to whole samples, of the audio and of the rate at which pitch is tracked. Where that makes them
+    differ, as at 11,025 Hz, the nearest frame in time is taken. Else the ratio is 1.
     """
-    ratio = framing(config, sample_rate_hz).shift / (sample_rate_hz * 0.001 * config.frame_shift)
-    return 1.0 if abs(ratio - 1) < 1e-9 else ratio
+    from speech3.features.pitch_nccf import pitch_sizes
+
+    pitch = config.pitch or PitchConfig()
+    samples = framing(config, sample_rate_hz).shift * int(pitch.resample_freq)
+    return samples / (sample_rate_hz * pitch_sizes(config, sample_rate_hz).shift)
 
 
 def finish(statics: list[Tensor], config: FeatureConfig) -> list[Tensor]:

@@ -18,7 +18,7 @@ from speech3.features.window import framing
 # product is fast from 16 columns on.
 _GROUP = 16
 # Below so many rows or columns, libraries add up products in an order that depends on where in memory they stand. So no
-# group is narrower (the lowest one repeats bins of the next): a frame's features are the same wherever it is computed.
+# group is narrower (the lowest one repeats bins of the next), and a frame's features are nearly the same wherever.
 _FEW, _NARROW = 4, 8
 
 

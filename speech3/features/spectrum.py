@@ -36,6 +36,11 @@ class Chunk:
     log_energy_NT: Tensor | None
 
 
+def frames_at_once(device: torch.device, sizes: Framing) -> int:
+    """Frames of a chunk, at most."""
+    return max((_CHUNK_CPU if device.type == "cpu" else _CHUNK_GPU) // sizes.fft, 1)
+
+
 @lru_cache(maxsize=16)
 def _window(config: FeatureConfig, length: int, device: torch.device) -> Tensor:
     return (window(config, length) * SAMPLE_SCALE).to(device, torch.float32)
@@ -59,7 +64,7 @@ def power_spectra(waves_NS: Tensor, frames_N: list[int], config: FeatureConfig, 
     sizes = framing(config, sample_rate_hz)
     on_cpu = waves_NS.device.type == "cpu"
     cut, power = (_cut_cpu, _power_cpu) if on_cpu else (_cut, _power)
-    most = max((_CHUNK_CPU if on_cpu else _CHUNK_GPU) // sizes.fft, 1)
+    most = frames_at_once(waves_NS.device, sizes)
     buffer = waves_NS.new_zeros(min(most, len(frames_N) * max(frames_N)) * sizes.fft)
     rows = max(most // max(frames_N), 1)
     for first in range(0, len(frames_N), rows):

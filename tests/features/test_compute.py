@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from speech3.config import FeatureConfig, load_preset
+from speech3.config import FeatureConfig, PitchConfig, load_preset
 from speech3.features import spectrum
-from speech3.features.compute import finish, static_dim, static_features
+from speech3.features.compute import finish, pitch_ratio, static_dim, static_features
 from speech3.features.window import framing
 
 LOG_EPSILON = math.log(torch.finfo(torch.float32).eps)
@@ -173,3 +173,29 @@ def test_the_cpus_passes_equal_the_tensor_operations_of_other_devices(
     monkeypatch.setattr(spectrum, "_cut_cpu", spectrum._cut)
     monkeypatch.setattr(spectrum, "_power_cpu", spectrum._power)
     torch.testing.assert_close(passes_TF, one(noise(30000), config), atol=2e-5, rtol=0)
+
+
+def test_chunks_of_short_frames_may_be_larger_than_blocks() -> None:
+    config = FeatureConfig(frame_length=8, frame_shift=1, num_mel_bins=4)
+    wave_S = noise(8000 * 10)
+    feats_TF = one(wave_S, config, 8000)
+    assert len(feats_TF) == 9993
+    torch.testing.assert_close(feats_TF[5000:5010], one(wave_S[40000:40136], config, 8000), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(("rate_hz", "shift_ms", "ratio"), [(16000, 10, 1), (16000, 7.3, 1), (11025, 10, 110 / 110.25)])
+def test_pitch_stays_beside_the_other_features(rate_hz: int, shift_ms: float, ratio: float) -> None:
+    config = FeatureConfig(frame_shift=shift_ms, pitch=PitchConfig())
+    assert pitch_ratio(config, rate_hz) == pytest.approx(ratio, rel=1e-12)
+
+
+def test_pitch_without_a_generator_has_no_noise() -> None:
+    noisy = FeatureConfig(pitch=PitchConfig(delta_pitch_noise_stddev=0.1))
+    quiet_TF, lengths_N = one(noise(16000), FeatureConfig(pitch=PitchConfig())), torch.tensor([16000])
+    assert torch.equal(one(noise(16000), noisy), quiet_TF)
+    first, again = (
+        static_features(noise(16000)[None], lengths_N, noisy, 16000, torch.Generator().manual_seed(3))[0][0]
+        for _ in range(2)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, quiet_TF)
