@@ -13,12 +13,13 @@ from speech3.config.hmm import HmmConfig, MonophoneConfig, TriphoneConfig
 from speech3.config.models import CnnConfig, ConvolutionConfig, DnnConfig, LstmConfig, ModelConfig
 from speech3.config.pitch import PitchConfig
 from speech3.config.reading import load_config, load_preset, parse, presets, read_yaml, shipped
-from speech3.config.training import AsgdConfig, SimulationConfig, TrainingConfig
+from speech3.config.training import AsgdConfig, CodecConfig, SimulationConfig, TrainingConfig
 
 __all__ = [
     "AsgdConfig",
     "AugmentConfig",
     "CnnConfig",
+    "CodecConfig",
     "Config",
     "ConvolutionConfig",
     "DecodeConfig",

@@ -56,6 +56,21 @@ class AsgdConfig(Config):
         return self
 
 
+class CodecConfig(Config):
+    """How gradients are sent (`speech3.engine.codec`); the name of a codec alone is enough: ``codec: ternary``."""
+
+    kind: Literal["none", "ternary"] = Field("none", description="none: as float32")
+    clip: float = Field(2.5, gt=0, description="ternary: standard deviations at which values are clipped")
+    bucket: int = Field(0, ge=0, description="ternary: values that share a scale; 0: a tensor's")
+    float_below: int = Field(0, ge=0, description="ternary: tensors of fewer values are sent as float32")
+    float_last: bool = Field(False, description="ternary: the softmax layer is sent as float32")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, value: object) -> object:
+        return {"kind": value} if isinstance(value, str) else value
+
+
 class SimulationConfig(Config):
     """The virtual clock of the simulated world: times in seconds."""
 
@@ -115,6 +130,7 @@ class TrainingConfig(Config):
     keep_checkpoints: int = Field(3, ge=1)
     checkpoint_s: float = Field(60.0, ge=0, description="seconds of training between checkpoints inside an epoch")
     dtype: Literal["float16", "float32"] = Field("float32", description="of the packed frames")
+    codec: CodecConfig = CodecConfig()
     asgd: AsgdConfig = AsgdConfig()
     simulation: SimulationConfig = SimulationConfig()
 

@@ -131,33 +131,43 @@ class Layout:
         return sum(each.stop - each.start for each in self.floats)
 
 
+def as_floats(views: Sequence[Tensor], *, below: int = 0, last: bool = False) -> list[bool]:
+    """Which tensors of a model are sent as they are.
+
+    Parameters
+    ----------
+    below
+        Those of fewer values.
+    last
+        The last matrix (of a network: the softmax layer's), with what follows it.
+    """
+    matrices = [number for number, view in enumerate(views) if view.dim() > 1]
+    end = matrices[-1] if last and matrices else len(views)
+    return [view.numel() < below or number >= end for number, view in enumerate(views)]
+
+
 def layout(
-    views: Sequence[Tensor], *, bucket: int = 0, float_below: int = 0, float_last: bool = False,
-    counters: Sequence[int] | None = None,
-) -> Layout:  # fmt: skip
+    views: Sequence[Tensor], *, bucket: int = 0, floats: Sequence[bool] = (), counters: Sequence[int] | None = None
+) -> Layout:
     """Divide a vector by the tensors that are views of it, in their order.
 
     Parameters
     ----------
     bucket
         Values that share a scale, at most; 0: a whole tensor.
-    float_below
-        A tensor of fewer values is sent as it is.
-    float_last
-        And so is the last matrix (of a network: the softmax layer's), with what follows it.
+    floats
+        Which tensors are sent as they are; empty: none.
     counters
         Number of each tensor's first value among the random numbers; none: its place in the vector.
     """
-    matrices = [number for number, view in enumerate(views) if view.dim() > 1]
-    last = matrices[-1] if float_last and matrices else len(views)
     starts: list[np.ndarray] = []
     stops: list[np.ndarray] = []
     firsts: list[np.ndarray] = []
-    floats = []
+    slices = []
     for number, view in enumerate(views):
         start, size = int(view.storage_offset()), view.numel()
-        if size < float_below or number >= last:
-            floats.append(slice(start, start + size))
+        if floats and floats[number]:
+            slices.append(slice(start, start + size))
             continue
         begins = np.arange(0, size, bucket or max(size, 1))
         starts.append(start + begins)
@@ -176,7 +186,7 @@ def layout(
     )
     device = views[0].device if views else None
     starts_on, sizes_on, tiles_on = (torch.from_numpy(each).to(device) for each in (starts_B, sizes_B, tiles_T5))
-    return Layout(starts_on, sizes_on, tiles_on, int(words_T.sum()), tuple(floats))
+    return Layout(starts_on, sizes_on, tiles_on, int(words_T.sum()), tuple(slices))
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,6 +262,11 @@ def pack(values_P: Tensor, layout: Layout, limits_B: Tensor, scales_B: Tensor, k
 def add(words_M: Tensor, layout: Layout, scales_B: Tensor, times: float, into_P: Tensor) -> None:
     """Add `times` what the codes stand for."""
     _kernel(into_P, "add")(words_M, layout.tiles_T5, scales_B, times, into_P)
+
+
+def add_sums(sums_16M: Tensor, layout: Layout, scales_B: Tensor, times: float, into_P: Tensor) -> None:
+    """Add `times` what sums of codes stand for: int16, by place in the word and word (`levels`)."""
+    _kernel(into_P, "add_sums")(sums_16M, layout.tiles_T5, scales_B, times, into_P)
 
 
 def _kernel(like: Tensor, name: str) -> Any:

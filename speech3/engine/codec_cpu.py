@@ -118,3 +118,20 @@ def add(words_M, tiles_T5, scales_B, times, into_P):  # type: ignore[no-untyped-
         else:
             width = (size + 15) // 16
             _add_tile(words_M[word : word + width], width, scale, into_P[start : start + size])
+
+
+@_inline
+def _add_sums_tile(sums_16M, width, scale, into):  # type: ignore[no-untyped-def]
+    for k in range(16):
+        for j in range(min(width, len(into) - width * k)):
+            into[width * k + j] += scale * np.float32(sums_16M[k, j])
+
+
+@_jit
+def add_sums(sums_16M, tiles_T5, scales_B, times, into_P):  # type: ignore[no-untyped-def]
+    """Add `times` what sums of codes stand for."""
+    for t in range(len(tiles_T5)):
+        start, size, word, bucket, _ = tiles_T5[t]
+        width = (size + 15) // 16
+        scale = np.float32(times * scales_B[bucket])
+        _add_sums_tile(sums_16M[:, word : word + width], width, scale, into_P[start : start + size])

@@ -53,6 +53,14 @@ def add(words_M: Tensor, tiles_T5: Tensor, scales_B: Tensor, times: float, into_
             _add[(len(tiles_T5),)](words_M, tiles_T5, scales_B, times, into_P, _WORDS)
 
 
+def add_sums(sums_16M: Tensor, tiles_T5: Tensor, scales_B: Tensor, times: float, into_P: Tensor) -> None:
+    """As that of `codec_cpu`."""
+    with torch.cuda.device_of(into_P):
+        if len(tiles_T5):
+            words = sums_16M.shape[1]
+            _add_sums[(len(tiles_T5),)](sums_16M.contiguous(), words, tiles_T5, scales_B, times, into_P, _WORDS)
+
+
 @triton.jit
 def _statistics(values_P, tiles_T5, sums_T2, largest_T, SIZE: tl.constexpr):  # type: ignore[no-untyped-def] # pragma: no cover
     t = tl.program_id(0)
@@ -100,6 +108,22 @@ def _add(words_M, tiles_T5, scales_B, times, into_P, WORDS: tl.constexpr):  # ty
         i = width * k + j
         mask = (j < width) & (i < size)
         code = ((words << (30 - 2 * k)) >> 30).to(tl.float32)
+        tl.store(into_P + start + i, tl.load(into_P + start + i, mask) + scale * code, mask)
+
+
+@triton.jit
+def _add_sums(  # type: ignore[no-untyped-def] # pragma: no cover
+    sums_16M, words, tiles_T5, scales_B, times, into_P, WORDS: tl.constexpr
+):
+    tile = tiles_T5 + 5 * tl.program_id(0)
+    start, size, word, bucket = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2), tl.load(tile + 3)
+    scale = times * tl.load(scales_B + bucket)
+    width = (size + 15) // 16
+    j = tl.arange(0, WORDS)
+    for k in tl.static_range(16):
+        i = width * k + j
+        mask = (j < width) & (i < size)
+        code = tl.load(sums_16M + k * words + word + j, mask, other=0).to(tl.float32)
         tl.store(into_P + start + i, tl.load(into_P + start + i, mask) + scale * code, mask)
 
 

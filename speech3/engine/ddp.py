@@ -3,7 +3,7 @@
 N processes, each with `torch.nn.parallel.DistributedDataParallel` around its copy of the model; gloo on CPUs, NCCL on
 GPUs. In each step they compute N minibatches, one each, and their mean gradient moves all copies alike (Li et al. 2020,
 "PyTorch Distributed"); where gradients are cut down, it is the mean that is. There is no server, so a process that dies
-ends the run; it goes on from its last checkpoint.
+ends the run; it goes on from its last checkpoint. Gradients may be sent as ternary codes (`ddp_hook`).
 """
 
 import multiprocessing.connection
@@ -24,6 +24,9 @@ import torch.multiprocessing
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from speech3.config import CodecConfig
+from speech3.engine.codec import key_of
+from speech3.engine.ddp_hook import Exchange, mean_of_codes
 from speech3.engine.gradient import diverged, limit
 from speech3.engine.sgd import Sgd
 from speech3.engine.world import (
@@ -59,8 +62,9 @@ class Ddp:
     """
 
     def __init__(
-        self, build: BuildOn, *, workers: int, device: str, momentum: float = 0.0, weight_decay: float = 0.0
-    ) -> None:
+        self, build: BuildOn, *, workers: int, device: str, momentum: float = 0.0, weight_decay: float = 0.0,
+        codec: CodecConfig | None = None,
+    ) -> None:  # fmt: skip
         self.newest = Snapshot({}, np.zeros(0, np.int32), Progress())
         self.meeting = tempfile.TemporaryDirectory(prefix="speech3-ddp-")
         context = torch.multiprocessing.get_context("spawn")
@@ -70,7 +74,8 @@ class Ddp:
             place = f"cuda:{rank}" if device.startswith("cuda") else device
             process = context.Process(
                 target=_main, daemon=True,
-                args=(rank, workers, f"{self.meeting.name}/store", build, place, momentum, weight_decay, theirs),
+                args=(rank, workers, f"{self.meeting.name}/store", build, place, momentum, weight_decay,
+                      codec or CodecConfig(), theirs),
             )  # fmt: skip
             with starting_workers():
                 process.start()
@@ -152,8 +157,9 @@ class _Loss(nn.Module):
 
 
 def _main(
-    rank: int, workers: int, store: str, build: BuildOn, device: str, momentum: float, weight_decay: float, pipe: Any
-) -> None:
+    rank: int, workers: int, store: str, build: BuildOn, device: str, momentum: float, weight_decay: float,
+    codec: CodecConfig, pipe: Any,
+) -> None:  # fmt: skip
     coordinator = os.getppid()
     try:
         parts = build(device)
@@ -167,9 +173,12 @@ def _main(
             together = DistributedDataParallel(
                 _Loss(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False
             )  # fmt: skip
+        exchange = Exchange(list(parts.model.parameters()), codec)
+        if codec.kind == "ternary":
+            together.register_comm_hook(exchange, mean_of_codes)
         while os.getppid() == coordinator:
             if pipe.poll(1.0):
-                _epoch(rank, workers, parts, sgd, together, pipe, *pipe.recv())
+                _epoch(rank, workers, parts, sgd, together, exchange, pipe, *pipe.recv())
     except (EOFError, BrokenPipeError):
         return
     except Exception as error:
@@ -178,7 +187,7 @@ def _main(
 
 
 def _epoch(
-    rank: int, workers: int, parts: Parts, sgd: Sgd, together: nn.Module, pipe: Any,
+    rank: int, workers: int, parts: Parts, sgd: Sgd, together: nn.Module, exchange: Exchange, pipe: Any,
     epoch: int, states_M: np.ndarray, rate: Rate, tensors: dict[str, Tensor],
 ) -> None:  # fmt: skip
     """This process's share of an epoch: of every `workers` waiting minibatches, the one at its rank."""
@@ -187,6 +196,7 @@ def _epoch(
     groups = turns(states_M, workers, parts.source.rows)
     device = sgd.parameters.vector_K.device
     sums = torch.zeros(3, dtype=torch.float64, device=device)  # frames, loss, correct: of this process
+    exchange.up = exchange.down = 0
     began, used = time.perf_counter(), 0
     saved = began
     states = states_M.copy()
@@ -200,6 +210,7 @@ def _epoch(
             raise diverged(epoch, number, loss.item(), rate)
         for parameter in parts.model.parameters():
             parameter.grad = None
+        exchange.begin(key_of(parts.seed, epoch, before, rank))
         (loss * weight).backward()
         g = [p.grad for p in parts.model.parameters() if p.grad is not None]
         limit(g, parts.max_norm)
@@ -211,7 +222,7 @@ def _epoch(
         used += len(group)
         if turn % _REPORT_STEPS and turn < len(groups):
             continue
-        together_sums = sums.clone()
+        together_sums = torch.cat([sums, sums.new_tensor([exchange.up, exchange.down])])
         dist.all_reduce(together_sums)
         now = time.perf_counter()
         if rank == 0:
@@ -224,5 +235,8 @@ def _epoch(
 
 
 def _progress(used: int, sums: Tensor, seconds: float) -> Progress:
-    frames, loss_sum, correct = sums.tolist()
-    return Progress(used=used, frames=int(frames), loss_sum=loss_sum, correct=int(correct), seconds=seconds)
+    frames, loss_sum, correct, up, down = sums.tolist()
+    return Progress(
+        used=used, frames=int(frames), loss_sum=loss_sum, correct=int(correct), seconds=seconds, up=int(up),
+        down=int(down),
+    )  # fmt: skip

@@ -113,6 +113,8 @@ class Progress:
         Of training: held-out evaluations and starting up are not in it. Virtual in a simulation.
     staleness
         Published pushes by their staleness, from 0.
+    up, down
+        Bytes that all workers sent, and that came back to them; 0 where nothing is sent.
     """
 
     used: int = 0
@@ -125,6 +127,8 @@ class Progress:
     versions: int = 0
     returned: int = 0
     restarts: int = 0
+    up: int = 0
+    down: int = 0
     staleness: tuple[int, ...] = ()
     shards: tuple[ShardReport, ...] = ()
 
@@ -139,7 +143,7 @@ class Progress:
         def sums(mine: Sequence[Any], others: Sequence[Any], nothing: Any) -> tuple[Any, ...]:
             return tuple(a + b for a, b in zip_longest(mine, others, fillvalue=nothing))
 
-        values = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)[:10]}
+        values = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)[:12]}
         return Progress(
             **values, staleness=sums(self.staleness, other.staleness, 0),
             shards=sums(self.shards, other.shards, ShardReport()),

@@ -48,6 +48,8 @@ def epoch_record(training: TrainingConfig, standing: Standing, loss: float, accu
         "world": training.world, "workers": training.workers,
         "minibatches": {name: getattr(done, name) for name in ("used", "stale", "refused", "returned")},
     }  # fmt: skip
+    if done.up or done.down:
+        record["bytes_per_minibatch"] = {"up": done.up / max(1, done.ended), "down": done.down / max(1, done.ended)}
     if done.shards:
         record |= {"versions": done.versions, "staleness": list(done.staleness), "restarts": done.restarts,
                    "shards": [asdict(shard) for shard in done.shards]}  # fmt: skip

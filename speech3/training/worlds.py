@@ -44,6 +44,10 @@ def check_workers(config: TrainConfig) -> None:
         )
     if world == "simulated":
         _check_simulation(training.simulation, workers)
+    if training.codec.kind != "none" and world != "ddp":
+        raise Speech3Error(
+            f"training.codec={training.codec.kind}: world {world} sends no gradients; take it away, or choose ddp"
+        )
 
 
 def asynchronous(config: TrainConfig) -> bool:
@@ -117,7 +121,9 @@ def open_worlds(config: TrainConfig, times: Path, parts: Parts, build: BuildPart
         case "ddp":
             from speech3.engine.ddp import Ddp
 
-            return OneWorker(parts, **steps), Ddp(build, workers=training.workers, device=training.device, **steps)
+            return OneWorker(parts, **steps), Ddp(
+                build, workers=training.workers, device=training.device, codec=training.codec, **steps
+            )  # fmt: skip
 
 
 def simulation_of(config: TrainConfig, path: Path, parts: Callable[[], Parts]) -> SimulationConfig:

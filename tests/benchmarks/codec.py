@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import DnnConfig
-from speech3.engine.codec import Float32, Ternary, layout
+from speech3.engine.codec import Float32, Ternary, as_floats, layout
 from speech3.engine.levels import encode_levels
 from speech3.engine.sgd import Sgd
 from speech3.models import build
@@ -62,7 +62,7 @@ def main() -> None:
     flat = sgd.parameters.zeros_like()
     for view, g in zip(flat.views, gradient(), strict=True):
         view.copy_(g)
-    codec = Ternary(layout(flat.views, float_below=FLOAT_BELOW), CLIP)
+    codec = Ternary(layout(flat.views, floats=as_floats(flat.views, below=FLOAT_BELOW)), CLIP)
     whole = Ternary(layout(flat.views), CLIP)
     coded = [view for view in flat.views if view.numel() >= FLOAT_BELOW]
     message, out_P = codec.encode(flat.vector_K, 1), torch.zeros_like(flat.vector_K)

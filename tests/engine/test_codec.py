@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.engine.codec import Bf16, Float32, Sender, Ternary, TopK, key_of, layout
+from speech3.engine.codec import Bf16, Float32, Sender, Ternary, TopK, as_floats, key_of, layout
 
 
 def views(*shapes, gap=0):
@@ -160,13 +160,12 @@ GOLDEN = [89194703, 21234636, 16842767]
 def test_what_is_sent_as_it_is():
     vector, tensors = views((30, 20), (20,), (300, 30), (300,))
     vector.copy_(drawn(len(vector)))
-    codec = Ternary(layout(tensors, float_below=100, float_last=True))
+    codec = Ternary(layout(tensors, floats=as_floats(tensors, below=100, last=True)))
     out = decoded(codec, vector)
     assert torch.equal(out[600:], vector[600:]) and out[:600].unique().numel() == 3
     assert codec.encode(vector, 1).numel() == 4 + 600 // 4 + 2 + 4 * (20 + 9000 + 300)
-    everything = layout([tensors[1], tensors[3]], float_last=True)  # no matrix, so no last one
-    assert not everything.floats
-    whole = Ternary(layout(tensors, float_below=10**6))
+    assert as_floats([tensors[1], tensors[3]], last=True) == [False, False]  # no matrix, so no last one
+    whole = Ternary(layout(tensors, floats=as_floats(tensors, below=10**6)))
     assert torch.equal(decoded(whole, vector), vector)
 
 

@@ -40,6 +40,10 @@ def compare(device: str, kernels) -> None:
         kernels.add(found, tiles, scales.to(device), -0.5, found_out)
         assert torch.equal(found.cpu(), words)
         torch.testing.assert_close(found_out.cpu(), out, rtol=1e-6, atol=1e-7)
+        sums = torch.arange(16 * where.words, dtype=torch.int16).view(16, -1) % 9 - 4
+        codec.add_sums(sums, where, scales, 0.25, out)
+        kernels.add_sums(sums.to(device), tiles, scales.to(device), 0.25, found_out)
+        torch.testing.assert_close(found_out.cpu(), out, rtol=1e-6, atol=1e-6)
     for value in (float("nan"), float("inf"), -float("inf")):
         broken = torch.ones(2000)
         broken[1500] = value
@@ -65,11 +69,11 @@ def test_kernels_in_the_interpreter():
 
 _TYPES = {
     "tiles_T5": "*i64", "sums_T2": "*fp64", "largest_T": "*i32", "words_M": "*i32", "key0": "i32", "key1": "i32",
-    "times": "fp32", "SIZE": "constexpr", "WORDS": "constexpr",
+    "times": "fp32", "sums_16M": "*i16", "words": "i32", "SIZE": "constexpr", "WORDS": "constexpr",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kernel", ["_statistics", "_pack", "_add"])
+@pytest.mark.parametrize("kernel", ["_statistics", "_pack", "_add", "_add_sums"])
 def test_kernels_compile_for_a_gpu(kernel):
     triton = pytest.importorskip("triton", reason="no Triton: it comes with PyTorch for CUDA")
     from triton.backends.compiler import GPUTarget
