@@ -11,7 +11,7 @@ def command(
     overrides: Annotated[list[str] | None, typer.Argument(help="Changes to it: key=value.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; default: exp/NAME for NAME.yaml.")] = None,
     workers: Annotated[int | None, typer.Option(help="Short for training.workers=...")] = None,
-    world: Annotated[str | None, typer.Option(help="sgd, ddp, simulated or shared; training.world=...")] = None,
+    world: Annotated[str | None, typer.Option(help="sgd, ddp, simulated, shared or sandblaster.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; short for training.device=...")] = None,
     init: Annotated[Path | None, typer.Option(metavar="CKPT", help="Begin with a trained model (directory).")] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Forget an earlier run in the same directory.")] = False,

@@ -13,7 +13,7 @@ from speech3.config.hmm import HmmConfig, MonophoneConfig, TriphoneConfig
 from speech3.config.models import CnnConfig, ConvolutionConfig, DnnConfig, LstmConfig, ModelConfig
 from speech3.config.pitch import PitchConfig
 from speech3.config.reading import load_config, load_preset, parse, presets, read_yaml, shipped
-from speech3.config.training import AsgdConfig, CodecConfig, SimulationConfig, TrainingConfig
+from speech3.config.training import AsgdConfig, CodecConfig, LbfgsConfig, SimulationConfig, TrainingConfig
 
 __all__ = [
     "AsgdConfig",
@@ -26,6 +26,7 @@ __all__ = [
     "DnnConfig",
     "FeatureConfig",
     "HmmConfig",
+    "LbfgsConfig",
     "LmConfig",
     "LstmConfig",
     "ModelConfig",

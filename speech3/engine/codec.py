@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from speech3.config import CodecConfig
 from speech3.engine import codec_cpu
 
 _TILE = 1024  # values
@@ -224,26 +225,52 @@ class Ternary:
         return scales_B, words_M, message[end:].view(torch.float32)
 
 
+def make_codec(config: CodecConfig, views: Sequence[Tensor]) -> Codec | None:
+    """The codec of a config for the flat vector of these views; none where values are sent as they are."""
+    match config.kind:
+        case "ternary":
+            floats = as_floats(views, below=config.float_below, last=config.float_last)
+            return Ternary(layout(views, bucket=config.bucket, floats=floats), config.clip)
+        case "bf16":
+            return Bf16()
+        case "topk":
+            return TopK(config.share)
+        case "none":
+            return None
+
+
 class Sender:
-    """Codes one vector after another, and keeps what a codec that is not unbiased lost of each for the next."""
+    """Codes one vector after another, and keeps what a codec that is not unbiased lost of each for the next.
+
+    Attributes
+    ----------
+    lost_P
+        Of all that was sent so far; none: nothing.
+    """
 
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
         self.lost_P: Tensor | None = None
+        self.before_P: Tensor | None = None
 
     def forget(self) -> None:
         """Nothing was lost yet."""
-        self.lost_P = None
+        self.lost_P = self.before_P = None
+
+    def settle(self, *, used: bool) -> None:
+        """What was sent was used, or refused: then what was lost of it is no loss."""
+        if used:
+            self.before_P = self.lost_P
+        self.lost_P = self.before_P
 
     def encode(self, values_P: Tensor, key: int) -> Tensor:
-        """The bytes to send; values that are not finite leave what was lost before as it is."""
+        """The bytes to send."""
         if self.codec.unbiased:
             return self.codec.encode(values_P, key)
         whole_P = values_P.clone() if self.lost_P is None else values_P + self.lost_P
         message = self.codec.encode(whole_P, key)
         self.codec.add(message, whole_P, -1.0)
-        if torch.isfinite(whole_P.sum()):
-            self.lost_P = whole_P
+        self.lost_P = whole_P
         return message
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from speech3.config import AsgdConfig
+from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.server import Server
 from speech3.engine.shard import Compute, Draw, Shard, Sync, Want
 from speech3.engine.simulate import Simulated, Times
@@ -25,7 +25,7 @@ _WANTS: dict[str, type[Draw] | type[Sync]] = {"draw": Draw, "busy": Sync, "sync"
 
 def replay(
     parts: Parts, config: AsgdConfig, tensors: dict[str, Tensor], rates: Callable[[int], Rate], record: Path, *,
-    weight_decay: float = 0.0,
+    weight_decay: float = 0.0, codec: CodecConfig | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
     """Do again what ``Shared(..., record=record)`` did.
 
@@ -51,7 +51,7 @@ def replay(
     paths = sorted(record.glob("shard*.jsonl"), key=lambda path: int(path.stem[len("shard") :]))
     if not paths:
         raise Speech3Error(f"{record}: holds no record of a shard; record a run of world shared first")
-    world = Simulated(parts, config, Times((1.0,) * len(paths), 0.0), weight_decay=weight_decay)
+    world = Simulated(parts, config, Times((1.0,) * len(paths), 0.0), weight_decay=weight_decay, codec=codec)
     world.load(tensors)
     again = [_Again(shard, path, rates) for shard, path in zip(world.shards, paths, strict=True)]
     while True:

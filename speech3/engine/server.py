@@ -24,6 +24,7 @@ from speech3.engine.board import STALENESS_BINS, TOTALS, Board
 from speech3.engine.flat import Flat, wait_for_gpus
 from speech3.engine.pool import Pool
 from speech3.engine.rule import Own, Rule, State
+from speech3.engine.wire import Wire
 from speech3.engine.world import REFUSED, STALE, USED
 
 FRAMES, LOSS_SUM, CORRECT, ENDED = range(len(TOTALS))
@@ -51,6 +52,8 @@ class Push:
         That was fetched last.
     finite
         False once a loss was not.
+    wire
+        By which it is sent.
     """
 
     own: Flat
@@ -63,6 +66,7 @@ class Push:
     correct: int = 0
     rate: float = 0.0
     finite: bool = True
+    wire: Wire = field(default_factory=Wire)
 
     def begin(self, version: int) -> None:
         """Nothing computed yet since `version` was fetched."""
@@ -70,8 +74,8 @@ class Push:
         self.frames, self.loss_sum, self.correct = 0, 0.0, 0
 
     def as_own(self) -> Own:
-        """As the rule sees it."""
-        return Own(self.own.parameters_P, self.fetched_P, self.push_P)
+        """As the rule sees it, once it is sent."""
+        return self.wire.send(self.own, self.fetched_P, self.push_P)
 
 
 class Server:
@@ -109,6 +113,7 @@ class Server:
         elif (ended := self._judge(push, staleness)) != USED:
             self.pool.mark(push.numbers, ended)
             self.fetch(push)
+        push.wire.receive(push.own, push.fetched_P, push.push_P, used=ended == USED)
         push.begin(self.version)
         return ended
 

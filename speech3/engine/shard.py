@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
-from speech3.config import AsgdConfig
+from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine.codec import key_of, make_codec
 from speech3.engine.gradient import gradient
 from speech3.engine.server import Push
 from speech3.engine.sgd import Sgd
+from speech3.engine.wire import Wire
 from speech3.engine.world import Parts, Rate, position
 
 
@@ -44,17 +46,22 @@ Want = Draw | Compute | Sync
 class Shard:
     """A worker's copy of the model, and what it did to it since the last fetch."""
 
-    def __init__(self, parts: Parts, config: AsgdConfig, *, workers: int = 1, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self, parts: Parts, config: AsgdConfig, *, workers: int = 1, weight_decay: float = 0.0,
+        codec: CodecConfig | None = None,
+    ) -> None:  # fmt: skip
         self.parts, self.config, self.workers, self.weight_decay = parts, config, workers, weight_decay
         self.sgd = Sgd(parts.model, weight_decay=weight_decay)
         own = self.sgd.parameters
         self.accumulated = None if config.local_updates else own.zeros_like()
         fetched_P = own.parameters_P.clone() if config.local_updates else None
         self.push = Push(own, fetched_P, self.accumulated.vector_K if self.accumulated else None)
+        self.push.wire = Wire(make_codec(codec, own.views) if codec else None)
 
     def run(self) -> Generator[Want, Any, None]:
         """The rest of an epoch, as long as minibatches are waiting."""
         self.push.begin(-1)  # a dead one's successor pushes nothing of what it had: others compute that again
+        self.push.wire.begin()
         yield Sync(wait=True)  # nothing to push yet: fetches
         number: int | None = None
         while (number := (yield Draw(number))) is not None:
@@ -85,6 +92,7 @@ class Shard:
             step, g = gradient(self.parts, epoch, number)
         push = self.push
         push.numbers.append(number)
+        push.wire.key = key_of(self.parts.seed, epoch, number)
         push.rate = rate(position(number, self.parts.source.rows, self.workers))
         if g is None:
             push.finite = False

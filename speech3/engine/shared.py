@@ -20,7 +20,7 @@ import torch
 import torch.multiprocessing
 from torch import Tensor
 
-from speech3.config import AsgdConfig
+from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.assembly import (
     Before,
     begin_epoch,
@@ -34,10 +34,12 @@ from speech3.engine.assembly import (
 from speech3.engine.board import (
     BUSY,
     COMPUTE_S,
+    DOWN,
     EPOCH,
     MINIBATCHES,
     READY,
     SYNC_S,
+    UP,
     WAIT_S,
     FileLock,
     SharedMemory,
@@ -74,6 +76,7 @@ class Place:
     coordinator: int
     record: Path | None
     rows: tuple[range, ...] | None
+    codec: CodecConfig | None
 
     def open(self, on_gpu: tuple[Tensor, Tensor, Tensor] | None) -> tuple[Server, FileLock]:
         """The server as this process sees it, and its lock."""
@@ -107,6 +110,7 @@ class Shared:
     def __init__(
         self, build: BuildOn, parts: Parts, config: AsgdConfig, *,
         workers: int, device: str = "cpu", weight_decay: float = 0.0, record: Path | None = None,
+        codec: CodecConfig | None = None,
     ) -> None:  # fmt: skip
         own = flatten(parts.model)
         sizes = sizes_of(own, config, workers, len(parts.source))
@@ -122,7 +126,7 @@ class Shared:
             raise
         self.place = Place(
             board, server_lock, pool_lock, sizes, own.num_parameters, config, workers, weight_decay, os.getpid(),
-            record, parts.source.rows,
+            record, parts.source.rows, codec,
         )  # fmt: skip
         self.build, self.device = build, device
         self.server, self.lock = self.place.open(self.on_gpu)
@@ -236,8 +240,11 @@ def _main(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, e
 def _serve(worker: int, place: Place, parts: Parts, on_gpu: Any) -> None:
     """Rest and work as ordered, while the coordinator lives."""
     server, lock = place.open(on_gpu)
-    shard = Shard(parts, place.config, workers=place.workers, weight_decay=place.weight_decay)
+    shard = Shard(
+        parts, place.config, workers=place.workers, weight_decay=place.weight_decay, codec=place.codec
+    )  # fmt: skip
     server.rule.rehearse(server.buffers[0].state, shard.push.as_own())
+    shard.push.wire.counted()  # the rehearsal was not sent
     board, order, row = server.board, server.board.order, server.board.shards_N[worker]
     row[READY] = 1
     while os.getppid() == place.coordinator:
@@ -297,4 +304,5 @@ def _drive(
                 server.sync(shard.push)
                 note(("publish" if server.version > met else "sync", met))
                 lock.release()
+                row[[UP, DOWN]] += shard.push.wire.counted()
                 row[SYNC_S] += time.perf_counter() - begun

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from speech3.config import AsgdConfig
+from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.assembly import (
     begin_epoch,
     epoch_progress,
@@ -28,7 +28,7 @@ from speech3.engine.assembly import (
     sizes_of,
     tensors_on_gpu,
 )
-from speech3.engine.board import BUSY, COMPUTE_S, MINIBATCHES, SYNC_S, WAIT_S, private_board
+from speech3.engine.board import BUSY, COMPUTE_S, DOWN, MINIBATCHES, SYNC_S, UP, WAIT_S, private_board
 from speech3.engine.flat import wait_for_gpus
 from speech3.engine.shard import Compute, Draw, Shard, Sync, Want
 from speech3.engine.world import WAITING, Parts, Progress, Rate, Snapshot
@@ -66,11 +66,16 @@ class Simulated:
         Of one worker; the others get copies of its model.
     """
 
-    def __init__(self, parts: Parts, config: AsgdConfig, times: Times, *, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self, parts: Parts, config: AsgdConfig, times: Times, *, weight_decay: float = 0.0,
+        codec: CodecConfig | None = None,
+    ) -> None:  # fmt: skip
         self.times, self.config = times, config
         self.workers = len(times.compute_s)
         everybody = [parts] + [replace(parts, model=copy.deepcopy(parts.model)) for _ in range(self.workers - 1)]
-        self.shards = [Shard(each, config, workers=self.workers, weight_decay=weight_decay) for each in everybody]
+        self.shards = [
+            Shard(each, config, workers=self.workers, weight_decay=weight_decay, codec=codec) for each in everybody
+        ]  # fmt: skip
         own = self.shards[0].push.own
         self.board = private_board(sizes_of(own, config, self.workers, len(parts.source)))
         self.server = make_server(
@@ -179,6 +184,7 @@ class _Epoch:
                     answer = False
                 case Sync():
                     world.server.sync(shard.push)
+                    report[[UP, DOWN]] += shard.push.wire.counted()
                     self.free_at = time + times.sync_s
                     report[SYNC_S] += times.sync_s
                     return self._later(worker, self.free_at, True)
@@ -195,9 +201,11 @@ class _Epoch:
                 self._begin(other, time)
 
 
-def measure(parts: Parts, config: AsgdConfig, rounds: int = 7) -> tuple[float, float]:
+def measure(
+    parts: Parts, config: AsgdConfig, rounds: int = 7, *, codec: CodecConfig | None = None
+) -> tuple[float, float]:
     """Seconds that a minibatch and a sync take on this machine: the median of `rounds`; `parts` are used up."""
-    world = Simulated(parts, config, Times((1.0,), 0.0))
+    world = Simulated(parts, config, Times((1.0,), 0.0), codec=codec)
     shard, rate = world.shards[0], Rate(1e-3, 1, len(parts.source))
     own_K = shard.push.own.vector_K
     world.load({"parameters": own_K})

@@ -115,6 +115,8 @@ class Progress:
         Published pushes by their staleness, from 0.
     up, down
         Bytes that all workers sent, and that came back to them; 0 where nothing is sent.
+    note
+        What a person should know of how it ended; empty: nothing.
     """
 
     used: int = 0
@@ -131,6 +133,7 @@ class Progress:
     down: int = 0
     staleness: tuple[int, ...] = ()
     shards: tuple[ShardReport, ...] = ()
+    note: str = ""
 
     @property
     def ended(self) -> int:
@@ -146,7 +149,7 @@ class Progress:
         values = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)[:12]}
         return Progress(
             **values, staleness=sums(self.staleness, other.staleness, 0),
-            shards=sums(self.shards, other.shards, ShardReport()),
+            shards=sums(self.shards, other.shards, ShardReport()), note=other.note or self.note,
         )  # fmt: skip
 
 

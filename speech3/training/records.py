@@ -63,7 +63,7 @@ def epoch_words(record: dict[str, Any], *, taken_back: bool) -> str:
         f"{record['heldout_accuracy']:.2%} loss {record['heldout_loss']:.4f}{', no better' if taken_back else ''}, "
         f"rate {record['learning_rate']:g}, {record['frames'] / max(record['seconds'], 1e-9):,.0f} frames/s"
     )
-    if "staleness" in record:
+    if record.get("staleness"):
         mean, most = staleness_mean(record["staleness"]), staleness_p95(record["staleness"])
         words += f", staleness {mean:.2f} (95 % up to {most})"
     ended = record["minibatches"]

@@ -233,6 +233,8 @@ class _Run:
             if interrupt and inside:
                 raise KeyboardInterrupt
         self._take(world, before, upto)
+        if self.standing.done.note:
+            say(f"{label}: {self.standing.done.note}")
 
     def _check_refused(self) -> None:
         refused = self.standing.done.refused

@@ -18,6 +18,8 @@ from speech3.io.parallel import available_jobs
 from speech3.io.progress import say
 from speech3.training.parts import BuildParts
 
+_CODECS = ("none", "bf16", "ternary", "topk")
+
 
 def check_workers(config: TrainConfig) -> None:
     """Refuse more workers than there are cores or GPUs, and fewer than the world needs.
@@ -44,9 +46,13 @@ def check_workers(config: TrainConfig) -> None:
         )
     if world == "simulated":
         _check_simulation(training.simulation, workers)
-    if training.codec.kind != "none" and world != "ddp":
+    codecs = {"ddp": ("none", "ternary"), "shared": _CODECS, "simulated": _CODECS}.get(world, ("none",))
+    if world == "simulated" and training.simulation.synchronous and workers > 1:
+        codecs = ("none",)  # one worker, which has nobody to send to, is in every simulation
+    if training.codec.kind not in codecs:
         raise Speech3Error(
-            f"training.codec={training.codec.kind}: world {world} sends no gradients; take it away, or choose ddp"
+            f"training.codec={training.codec.kind}: here is only {' and '.join(codecs)}; there are others in "
+            f"world shared, in simulated unless it is synchronous, and in ddp (ternary)"
         )
 
 
@@ -110,13 +116,15 @@ def open_worlds(config: TrainConfig, times: Path, parts: Parts, build: BuildPart
             alone = Synchronous(parts, replace(clock, compute_s=clock.compute_s[:1]), **steps)
             if training.simulation.synchronous:
                 return alone, Synchronous(another(), clock, **steps)
-            return alone, Simulated(another(), training.asgd, clock, weight_decay=training.weight_decay)
+            return alone, Simulated(
+                another(), training.asgd, clock, weight_decay=training.weight_decay, codec=training.codec
+            )  # fmt: skip
         case "shared":
             from speech3.engine.shared import Shared
 
             return OneWorker(parts, **steps), Shared(
                 build, another(), training.asgd, workers=training.workers, device=training.device,
-                weight_decay=training.weight_decay,
+                weight_decay=training.weight_decay, codec=training.codec,
             )  # fmt: skip
         case "ddp":
             from speech3.engine.ddp import Ddp
@@ -132,7 +140,7 @@ def simulation_of(config: TrainConfig, path: Path, parts: Callable[[], Parts]) -
     if given.compute_s is not None and given.sync_s is not None:
         return given
     if not path.exists():
-        compute_s, sync_s = measure(parts(), config.training.asgd)
+        compute_s, sync_s = measure(parts(), config.training.asgd, codec=config.training.codec)
         write_json(path, {"compute_s": compute_s, "sync_s": sync_s})
     measured = {key: seconds for key, seconds in read_json(path).items() if getattr(given, key) is None}
     return given.model_copy(update=measured)

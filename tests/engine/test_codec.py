@@ -199,8 +199,10 @@ def test_error_feedback_sums_to_the_truth(codec):
         torch.testing.assert_close(out + sender.lost_P, truth, rtol=1e-4, atol=1e-4)
     alone = Sender(codec)
     assert (sender.lost_P.norm() < 0.5 * truth.norm()) and alone.lost_P is None
+    sender.settle(used=True)
     before = sender.lost_P.clone()
     sender.encode(torch.full((500,), math.nan), 0)  # is refused, and what was lost before is not
+    sender.settle(used=False)
     assert torch.equal(sender.lost_P, before)
     sender.forget()
     assert torch.equal(sender.encode(values, 1), alone.encode(values, 1))

@@ -1,0 +1,196 @@
+"""What the partitions of Sandblaster's server hold, and what they do with it: vectors that all workers see.
+
+A partition is a stretch of every vector. An operation works on one partition, reads what no other operation of the
+moment writes, and answers with scalars: done twice, because who did it first died, it leaves the same.
+
+Two points and two gradients take turns: one pair of them is the base, whole and published; the other is the point that
+the line search tries.
+
+Axes: K values of the model, P of them parameters, H slots of the history, N workers, J vectors of the recursion.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_BLOCK = 1 << 15  # values whose inner products are taken at a time, in float64
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Numbers of values, parameters, slots and workers."""
+
+    values: int
+    parameters: int
+    history: int
+    workers: int
+
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of the fields of `Vectors`, in their order."""
+        k, p = self.values, self.parameters
+        return (2, k), (2, p), (p,), (2, self.history, p), (self.workers, k)
+
+    @property
+    def bytes(self) -> int:
+        """How much memory they take."""
+        return 4 * sum(int(np.prod(shape)) for shape in self.shapes())
+
+    def partition(self, number: int) -> slice:
+        """The parameters of one of as many partitions as there are workers."""
+        return slice(self.parameters * number // self.workers, self.parameters * (number + 1) // self.workers)
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """The vectors, float32.
+
+    Attributes
+    ----------
+    points_2K
+        Parameters and buffers: the base's and the tried one's.
+    gradients_2P
+        Of the objective at these points.
+    direction_P, pairs_2HP
+        The line search's, and the history: s (differences of points) and y (of gradients).
+    sums_NK
+        What each worker computed in this evaluation: the sum over its frames of the gradient, then its buffers.
+    """
+
+    points_2K: Tensor
+    gradients_2P: Tensor
+    direction_P: Tensor
+    pairs_2HP: Tensor
+    sums_NK: Tensor
+
+    @staticmethod
+    def over(layout: Layout, memory: object) -> "Vectors":
+        """Views of a block of `layout.bytes`."""
+        views, offset = [], 0
+        for shape in layout.shapes():
+            count = int(np.prod(shape))
+            array: np.ndarray = np.frombuffer(memory, np.float32, count, offset)  # type: ignore[call-overload]
+            views.append(torch.from_numpy(array.reshape(shape)))
+            offset += 4 * count
+        return Vectors(*views)
+
+
+class Operation(Protocol):
+    """What a partition can be told to do."""
+
+    def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
+        """Do it; the answers of all partitions are added."""
+
+
+_NOTHING = np.zeros(0)
+
+
+@dataclass(frozen=True)
+class Move:
+    """The tried point becomes the base plus `step` times the direction."""
+
+    base: int
+    step: float
+
+    def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
+        """Writes the tried point; no answer."""
+        points_2K = vectors.points_2K
+        torch.add(
+            points_2K[self.base, part], vectors.direction_P[part], alpha=self.step, out=points_2K[1 - self.base, part]
+        )
+        return _NOTHING
+
+
+@dataclass(frozen=True)
+class Gather:
+    """The gradient at point `at`, from the sums of workers over so many frames, with that of the weight decay."""
+
+    at: int
+    workers: tuple[int, ...]
+    frames: int
+    weight_decay: float
+
+    def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
+        """Writes the gradient. Answer: its inner products with direction and itself, and the point's with itself."""
+        g, point = vectors.gradients_2P[self.at, part], vectors.points_2K[self.at, part]
+        torch.mul(vectors.sums_NK[self.workers[0], part], 1 / self.frames, out=g)
+        for worker in self.workers[1:]:
+            g.add_(vectors.sums_NK[worker, part], alpha=1 / self.frames)
+        if self.weight_decay:
+            g.add_(point, alpha=self.weight_decay)
+        return np.array([_dot(g, vectors.direction_P[part]), _dot(g, g), _dot(point, point)])
+
+
+@dataclass(frozen=True)
+class Multiply:
+    """The inner products of the pairs in these slots and the gradient at the base."""
+
+    base: int
+    slots: tuple[int, ...]
+
+    def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
+        """Answer: (J, J)."""
+        rows = _rows(vectors, self.base, self.slots, part)
+        dots_JJ = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+        for start in range(0, len(rows[0]), _BLOCK):
+            block = torch.stack([row[start : start + _BLOCK].double() for row in rows])
+            dots_JJ.addmm_(block, block.T)
+        return dots_JJ.numpy()
+
+
+@dataclass(frozen=True)
+class Combine:
+    """The direction becomes the sum of these coefficients times the same vectors."""
+
+    base: int
+    slots: tuple[int, ...]
+    coefficients_J: tuple[float, ...]
+
+    def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
+        """Writes the direction; no answer."""
+        direction = vectors.direction_P[part].zero_()
+        for row, coefficient in zip(_rows(vectors, self.base, self.slots, part), self.coefficients_J, strict=True):
+            direction.add_(row, alpha=coefficient)
+        return _NOTHING
+
+
+@dataclass(frozen=True)
+class Remember:
+    """The pair of the step from the base to the tried point is put into a slot."""
+
+    base: int
+    slot: int
+
+    def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
+        """Writes the slot; no answer."""
+        for row, both in enumerate((vectors.points_2K, vectors.gradients_2P)):
+            torch.sub(both[1 - self.base, part], both[self.base, part], out=vectors.pairs_2HP[row, self.slot, part])
+        return _NOTHING
+
+
+def reset_buffers(vectors: Vectors, base: int) -> None:
+    """The tried point begins with the buffers of the base."""
+    num_parameters = vectors.gradients_2P.shape[1]
+    vectors.points_2K[1 - base, num_parameters:] = vectors.points_2K[base, num_parameters:]
+
+
+@torch.no_grad()
+def gather_buffers(vectors: Vectors, base: int, workers: Sequence[int]) -> None:
+    """Running means at the tried point: the mean of those of the workers. What does not change is not rounded."""
+    num_parameters = vectors.gradients_2P.shape[1]
+    before = vectors.points_2K[base, num_parameters:]
+    change = sum(vectors.sums_NK[worker, num_parameters:] - before for worker in workers)
+    vectors.points_2K[1 - base, num_parameters:] = before + change / len(workers)
+
+
+def _rows(vectors: Vectors, base: int, slots: Sequence[int], part: slice) -> list[Tensor]:
+    pairs = [vectors.pairs_2HP[row, slot, part] for row in (0, 1) for slot in slots]
+    return [*pairs, vectors.gradients_2P[base, part]]
+
+
+def _dot(a: Tensor, b: Tensor) -> float:
+    blocks = range(0, len(a), _BLOCK)
+    return sum(float(torch.dot(a[i : i + _BLOCK].double(), b[i : i + _BLOCK].double())) for i in blocks)

@@ -1,0 +1,218 @@
+"""Sandblaster L-BFGS (Dean et al. 2012, section 4.2): a coordinator that sees no vector, workers, partitions.
+
+The objective is the mean loss over a large batch: the whole epoch, or one of `batches` equal parts of it. A batch gets
+`iterations` of L-BFGS, then the next has its turn; the history goes on across batches and epochs, and its pairs are
+differences of gradients of one and the same batch. A piece of the gradient is a minibatch, or a row of them where a
+recurrent model carries a state along it.
+
+What the words of a world mean here: each iteration stands for its share of the batch's minibatches, which are `used`
+when it is accepted; `frames` and `loss_sum` are those of the accepted points, the whole batch each time (what a line
+search tried and left is in the seconds and in the minibatches of the workers). A version is an accepted iteration.
+Progress and state are those of the last one; a checkpoint has the history, so a run that was killed goes on with it.
+
+The objective has to be the same all through a line search. Minibatches, augmentation and the seeds of dropout follow
+from epoch and number alone, so they are; batch normalisation normalises each minibatch by itself, and the running means
+that the model keeps are the mean of the workers', taken at the accepted point.
+
+We depart from the paper in two ways: partitions are stretches of shared memory, served by whichever worker is free; and
+a worker adds up the gradients of its pieces, so one sum of each is read at the end, where the paper sends several.
+
+Axes: M minibatches of an epoch, K values of the model.
+"""
+
+import math
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from speech3.config import LbfgsConfig
+from speech3.engine.crew import Crew, Evaluation
+from speech3.engine.flat import flatten
+from speech3.engine.lbfgs import Accept, Begin, Direct, Dots, History, Point, Try, Want, descend
+from speech3.engine.partition import Combine, Gather, Layout, Move, Multiply, Remember, gather_buffers, reset_buffers
+from speech3.engine.world import USED, WAITING, BuildOn, Parts, Progress, Rate, Snapshot
+from speech3.errors import Speech3Error
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One objective: its pieces, and the minibatches for which each iteration stands."""
+
+    pieces: tuple[tuple[int, ...], ...]
+    stretches: tuple[np.ndarray, ...]
+
+
+def batches_of(minibatches: int, rows: Sequence[range] | None, config: LbfgsConfig) -> list[Batch]:
+    """The objectives of an epoch. Where there are fewer pieces than batches, some are missing."""
+    pieces = [tuple(row) for row in rows] if rows is not None else [(number,) for number in range(minibatches)]
+    batches = []
+    for chosen in np.array_split(np.arange(len(pieces)), config.batches):
+        mine = tuple(pieces[index] for index in chosen)
+        numbers = np.array([number for piece in mine for number in piece], np.int64)
+        batches.append(Batch(mine, tuple(np.array_split(numbers, config.iterations))))
+    return batches
+
+
+class Sandblaster:
+    """The world of L-BFGS.
+
+    Parameters
+    ----------
+    build
+        Makes the parts of a worker in its process.
+    parts
+        Of this process; only its model's size is used.
+
+    Raises
+    ------
+    Speech3Error
+        As of `Crew`.
+    """
+
+    def __init__(
+        self, build: BuildOn, parts: Parts, config: LbfgsConfig, *,
+        workers: int, device: str = "cpu", weight_decay: float = 0.0,
+    ) -> None:  # fmt: skip
+        own = flatten(parts.model)
+        layout = Layout(own.vector_K.numel(), own.num_parameters, config.history + 1, workers)
+        self.crew = Crew(build, layout, device)
+        self.batches = batches_of(len(parts.source), parts.source.rows, config)
+        self.weight_decay, self.home = weight_decay, own.vector_K.device
+        self.history, self.base = History(config.history), 0
+        self.states_M = np.zeros(len(parts.source), np.int32)
+        self.progress = Progress()
+        self.tried = self.begun = Evaluation()
+        self.load({"parameters": own.vector_K})
+
+    def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
+        """Yields ten times a second, and at the end.
+
+        The learning rate is the length, in gradients, of the step that is tried first where there is no history.
+
+        Raises
+        ------
+        Speech3Error
+            The loss or its gradient is not finite where a batch begins; as of `Crew`.
+        """
+        self.states_M, self.progress = states_M.copy(), Progress()
+        for _ in self._epoch(epoch, rate):
+            yield replace(self.progress, returned=self.crew.returned, restarts=self.crew.restarts)
+        yield self.progress
+
+    def snapshot(self) -> Snapshot:
+        """The base, which is whole, and its history."""
+        tensors = {"parameters": self.crew.vectors.points_2K[self.base].to(self.home, copy=True)}
+        if self.history.slots:
+            tensors["lbfgs.pairs"] = self.crew.vectors.pairs_2HP[:, self.history.slots].to(self.home, copy=True)
+        return Snapshot(tensors, self.states_M.copy(), self.progress)
+
+    @torch.no_grad()
+    def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
+        """Set base and history; a history that is missing is begun."""
+        vectors, pairs = self.crew.vectors, tensors.get("lbfgs.pairs")
+        vectors.points_2K[self.base].copy_(tensors["parameters"])
+        count = 0 if pairs is None else pairs.shape[1]
+        self.history.slots = list(range(count))
+        if pairs is not None:
+            vectors.pairs_2HP[:, :count].copy_(pairs)
+
+    def close(self) -> None:
+        """End the processes."""
+        self.crew.close()
+
+    def _epoch(self, epoch: int, rate: Rate) -> Generator[None, None, None]:
+        yield from self.crew.begin()
+        for batch in self.batches:
+            left = [stretch for stretch in batch.stretches if (self.states_M[stretch] == WAITING).any()]
+            if not left:
+                continue
+            yield from self._descend(batch, left, epoch, rate(int(left[0][0])))
+            if self.progress.note:
+                return
+
+    def _descend(self, batch: Batch, left: list[np.ndarray], epoch: int, first: float) -> Generator[None, None, None]:
+        """An iteration of L-BFGS for each stretch of minibatches that is left: answer what the algorithm wants."""
+        algorithm, stretches = descend(len(left), self.history, first), iter(left)
+        answer, accepted = None, False
+        while True:
+            try:
+                want: Want = algorithm.send(answer)
+            except StopIteration as end:
+                if end.value:
+                    self._end_early(f"ended early: {end.value}")
+                return
+            if accepted:
+                yield  # only now does the history have the pair of this step
+            answer = yield from self._answer(want, batch, epoch)
+            accepted = isinstance(want, Accept)
+            if accepted:
+                self._publish(next(stretches))
+
+    def _answer(self, want: Want, batch: Batch, epoch: int) -> Generator[None, None, Any]:
+        crew, base = self.crew, self.base
+        match want:
+            case Begin():
+                return (yield from self._begin(batch, epoch))
+            case Dots(slots):
+                return (yield from crew.operate(Multiply(base, slots)))
+            case Direct(slots, coefficients_J):
+                yield from crew.operate(Combine(base, slots, coefficients_J))
+            case Try(step):
+                yield from crew.operate(Move(base, step))
+                reset_buffers(crew.vectors, base)
+                loss, slope, _ = yield from self._evaluate(1 - base, batch, epoch)
+                return Point(step, loss, slope)
+            case Accept(slot):
+                if slot is not None:
+                    yield from crew.operate(Remember(base, slot))
+                self.base = 1 - base
+        return None
+
+    def _evaluate(self, at: int, batch: Batch, epoch: int) -> Generator[None, None, tuple[float, float, float]]:
+        """Loss, slope along the direction, and squared length of the gradient."""
+        self.tried = yield from self.crew.evaluate(at, epoch, batch.pieces)
+        if self.tried.bad is not None:
+            return math.inf, math.nan, math.nan
+        gather = Gather(at, self.tried.keepers, self.tried.frames, self.weight_decay)
+        slope, squared, length = (yield from self.crew.operate(gather)).tolist()
+        if at != self.base:
+            gather_buffers(self.crew.vectors, self.base, self.tried.keepers)
+        return self.tried.loss_sum / self.tried.frames + 0.5 * self.weight_decay * length, slope, squared
+
+    def _begin(self, batch: Batch, epoch: int) -> Generator[None, None, float]:
+        loss, _, squared = yield from self._evaluate(self.base, batch, epoch)
+        if not math.isfinite(loss + squared):
+            where = f", minibatch {self.tried.bad}" if self.tried.bad is not None else ""
+            raise Speech3Error(
+                f"epoch {epoch}{where}: loss or gradient is not finite before any step is made, so no step can be "
+                f"told to be better: look for features that are no numbers (speech3 inspect), or begin with another "
+                f"model (--init)"
+            )
+        self.begun = self.tried
+        return loss
+
+    def _publish(self, stretch: np.ndarray) -> None:
+        """An iteration was accepted."""
+        done, tried = self.progress, self.tried
+        ended = int((self.states_M[stretch] == WAITING).sum())
+        self.states_M[stretch] = USED
+        self.progress = replace(
+            done, used=done.used + ended, frames=done.frames + tried.frames, correct=done.correct + tried.correct,
+            loss_sum=done.loss_sum + tried.loss_sum, versions=done.versions + 1, seconds=self.crew.seconds(),
+            returned=self.crew.returned, restarts=self.crew.restarts, shards=self.crew.reports(),
+        )  # fmt: skip
+
+    def _end_early(self, note: str) -> None:
+        """No iteration is left to stand for the minibatches that wait: they are in the objective that was minimised."""
+        ended = int((self.states_M == WAITING).sum())
+        self.states_M[self.states_M == WAITING] = USED
+        seen = Evaluation() if self.progress.frames else self.begun  # an epoch without an iteration has a loss, too
+        self.progress = replace(
+            self.progress, used=self.progress.used + ended, seconds=self.crew.seconds(), note=note,
+            frames=self.progress.frames + seen.frames, loss_sum=self.progress.loss_sum + seen.loss_sum,
+            correct=self.progress.correct + seen.correct, shards=self.crew.reports(),
+        )  # fmt: skip

@@ -1,0 +1,134 @@
+"""Coded pushes: what the server steps by is what the codes stand for; bytes; what was lost; resume; two processes."""
+
+import math
+
+import pytest
+import tiny
+import torch
+
+from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine.codec import key_of, layout, make_codec
+from speech3.engine.flat import flatten
+from speech3.engine.gradient import gradient
+from speech3.engine.replay import replay
+from speech3.engine.server import Push
+from speech3.engine.sgd import Sgd
+from speech3.engine.shared import Shared
+from speech3.engine.simulate import Simulated, Times
+from speech3.engine.wire import Wire
+from speech3.engine.world import REFUSED, USED, Parts
+
+BATCHES = tiny.Batches(60)
+VALUES = 16 * (3 + 1 + 3 + 1)  # of the flat vector of 5 - 7 - 5, padding included
+CODECS = [CodecConfig(kind=kind, share=0.2) for kind in ("none", "bf16", "ternary", "topk")]
+
+
+def simulated(config, codec, workers=1, batches=BATCHES):
+    world = Simulated(tiny.Build(batches)(), config, Times((1.0,) * workers, 0.1, jitter=0.2), codec=codec)
+    world.load({"parameters": flatten(tiny.model()).vector_K})
+    return world
+
+
+def epoch(world, number, batches=BATCHES, base=0.3):
+    return list(world.epoch(number, tiny.waiting(batches), tiny.rate(base, number, batches)))[-1]
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.kind)
+def test_the_server_steps_by_what_the_codes_stand_for(codec, local):
+    """One worker; by hand: code what it would push, with what the last one lost, and step by that."""
+    config = AsgdConfig(sync_every=2, max_distance=2, local_updates=local, push_scale=1.0, momentum=0.5)
+    world = simulated(config, codec)
+    done = epoch(world, 1)
+    model = tiny.model()
+    sgd = Sgd(model)
+    own, velocity, lost = sgd.parameters, 0.0, 0.0
+    coder, sent = make_codec(codec, own.views), 0
+    parts = Parts(model, BATCHES, tiny.loss, seed=1)
+    for first in range(0, len(BATCHES), 2):
+        fetched, total = own.vector_K.clone(), own.zeros_like()
+        for number in (first, first + 1):
+            g = gradient(parts, 1, number)[1]
+            for view, each in zip(total.views, g, strict=True):
+                view.add_(0.3 * each)
+            if local:
+                sgd.step(g, 0.3)
+        push = fetched - own.vector_K if local else total.vector_K
+        if coder:
+            message, out = coder.encode(push + lost, key_of(1, 1, first + 1)), torch.zeros_like(push)
+            coder.add(message, out)
+            lost = 0.0 if coder.unbiased else push + lost - out
+            sent, push = sent + message.numel(), out
+        velocity = 0.5 * velocity + push
+        own.vector_K.copy_(fetched - velocity)
+    torch.testing.assert_close(world.snapshot().tensors["parameters"], own.vector_K, rtol=1e-4, atol=1e-5)
+    assert done.up == (sent or 30 * 4 * VALUES)
+    assert done.down == (30 + 1) * 4 * VALUES  # the first fetch
+    assert done.used == len(BATCHES)
+
+
+@pytest.mark.parametrize("codec", CODECS[1:], ids=lambda codec: codec.kind)
+def test_coded_pushes_learn_and_a_run_that_goes_on_is_the_same(codec):
+    config, right = AsgdConfig(sync_every=1, max_distance=3, push_scale=0.5), {}
+    for each in (CODECS[0], codec):
+        world = simulated(config, each, workers=3)
+        for number in (1, 2, 3):
+            if number == 3:
+                tensors, seconds = world.snapshot().tensors, 0.0
+            done = epoch(world, number)
+        right[each.kind] = done.correct / done.frames
+    again = simulated(config, codec, workers=3)
+    again.load(tensors, seconds)
+    assert epoch(again, 3) == done
+    assert torch.equal(again.snapshot().tensors["parameters"], world.snapshot().tensors["parameters"])
+    assert right[codec.kind] > 0.85 * right["none"] > 0.4
+
+
+@pytest.mark.parametrize("codec", CODECS[1:], ids=lambda codec: codec.kind)
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
+def test_a_push_that_is_not_finite_is_refused_and_the_next_is_not(codec, value):
+    world = simulated(AsgdConfig(local_updates=False), codec)
+    world.board.states_M[:] = 0
+    server, push = world.server, world.shards[0].push
+    server.sync(push)
+    before = world.snapshot().tensors["parameters"]
+    push.numbers, push.push_P[3] = [0], value
+    assert server.sync(push) == REFUSED
+    assert torch.equal(world.snapshot().tensors["parameters"], before) and not push.push_P.any()
+    push.numbers, push.push_P[3] = [1], 0.01
+    assert server.sync(push) == USED  # nothing is left of the other
+
+
+def test_model_buffers_go_along():
+    build = tiny.Build(BATCHES, norm=True)
+    world = Simulated(build(), AsgdConfig(sync_every=1), Times((1.0,), 0.1), codec=CODECS[2])
+    world.load({"parameters": flatten(tiny.model(norm=True)).vector_K})
+    done = epoch(world, 1)
+    own = flatten(tiny.model(norm=True))
+    message = make_codec(CODECS[2], own.views).encode(own.parameters_P, 0)
+    assert done.up == done.versions * (message.numel() + own.buffers.nbytes)
+    assert not torch.equal(world.snapshot().tensors["parameters"][own.num_parameters :], own.buffers)
+
+
+def test_two_processes_and_their_replay(tmp_path):
+    build, config = tiny.Build(BATCHES), AsgdConfig(sync_every=1, max_distance=4)
+    start = {"parameters": flatten(tiny.model()).vector_K.clone()}
+    world = Shared(build, build(), config, workers=2, record=tmp_path, codec=CODECS[2])
+    try:
+        world.load(start)
+        done = epoch(world, 1)
+        found = world.snapshot().tensors
+    finally:
+        world.close()
+    assert done.used == len(BATCHES)
+    message = make_codec(CODECS[2], flatten(tiny.model()).views).encode(torch.zeros(VALUES), 0)
+    assert done.up == done.versions * message.numel() and done.down >= (done.versions + 2) * 4 * VALUES
+    again = replay(build(), config, start, lambda e: tiny.rate(0.3, e, BATCHES), tmp_path, codec=CODECS[2])
+    assert torch.equal(again["parameters"], found["parameters"])
+
+
+def test_a_wire_without_codec_hands_over_what_it_was_given():
+    own, wire = flatten(tiny.model()), Wire()
+    push = Push(own, None, torch.ones(VALUES))
+    assert push.as_own().push_P is push.push_P and wire.counted() == (0, 0)
+    assert push.wire.counted() == (4 * VALUES, 0) and layout(own.views).words == 3 + 1 + 3 + 1

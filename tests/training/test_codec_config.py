@@ -1,0 +1,50 @@
+"""Codecs from a config: by name, where there are none, and their bytes in the metrics."""
+
+import pytest
+from pydantic import ValidationError
+
+from speech3.config import CodecConfig, SimulationConfig, TrainConfig, TrainingConfig, load_preset
+from speech3.engine.world import Progress
+from speech3.errors import Speech3Error
+from speech3.training.records import epoch_record
+from speech3.training.rundir import Standing
+from speech3.training.schedule import Schedule
+from speech3.training.worlds import check_workers
+
+
+def config(**training):
+    return TrainConfig.model_construct(training=TrainingConfig(**training))
+
+
+def test_a_codec_by_its_name():
+    assert TrainingConfig(codec="ternary").codec == CodecConfig(kind="ternary")
+    assert TrainingConfig().codec.kind == "none"
+    for name, world in (("terngrad_ddp", "ddp"), ("asgd_ternary", "shared")):
+        preset = load_preset(TrainingConfig, "training", name)
+        assert (preset.world, preset.codec.kind) == (world, "ternary")
+        check_workers(config(world=world, codec=preset.codec))
+
+
+@pytest.mark.parametrize("codec", ["zip", {"kind": "topk", "share": 0}, {"kind": "ternary", "clip": 0}, {"bits": 2}])
+def test_what_is_no_codec(codec):
+    with pytest.raises(ValidationError):
+        TrainingConfig(codec=codec)
+
+
+@pytest.mark.parametrize(
+    ("codec", "training"),
+    [("ternary", {"world": "sgd"}), ("bf16", {"world": "ddp"}), ("topk", {"world": "ddp"}),
+     ("ternary", {"world": "simulated", "workers": 2, "simulation": SimulationConfig(synchronous=True)})],
+)  # fmt: skip
+def test_a_world_without_that_codec(codec, training):
+    with pytest.raises(Speech3Error, match=rf"training.codec={codec}: here is only none.*world shared"):
+        check_workers(config(codec=codec, **training))
+
+
+def test_bytes_of_a_minibatch():
+    done = Progress(used=3, stale=1, up=400, down=4000)
+    standing = Standing(epoch=1, schedule=Schedule(0.1), done=done)
+    assert epoch_record(TrainingConfig(), standing, 1.0, 0.5)["bytes_per_minibatch"] == {"up": 100, "down": 1000}
+    nothing = Standing(epoch=1, schedule=Schedule(0.1), done=Progress(used=3))
+    assert "bytes_per_minibatch" not in epoch_record(TrainingConfig(), nothing, 1.0, 0.5)
+    assert (done + done).up == 800
