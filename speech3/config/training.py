@@ -56,6 +56,14 @@ class AsgdConfig(Config):
         return self
 
 
+class LbfgsConfig(Config):
+    """Sandblaster L-BFGS (`speech3.engine.sandblaster`)."""
+
+    history: int = Field(10, ge=1, description="pairs of steps and gradient differences that are remembered")
+    batches: int = Field(1, ge=1, description="equal parts of an epoch, each an objective; 1: all of the data")
+    iterations: int = Field(10, ge=1, description="on each of them, in an epoch")
+
+
 class CodecConfig(Config):
     """How gradients are sent (`speech3.engine.codec`); the name of a codec alone is enough: ``codec: ternary``."""
 
@@ -97,7 +105,7 @@ class SimulationConfig(Config):
 class TrainingConfig(Config):
     """How parameters move."""
 
-    world: Literal["sgd", "ddp", "simulated", "shared"] = "sgd"
+    world: Literal["sgd", "ddp", "simulated", "shared", "sandblaster"] = "sgd"
     workers: int = Field(1, ge=1)
     device: str = "cpu"
     threads: int = Field(1, ge=1, description="of a worker; on a busy machine two wait for each other and lose")
@@ -133,6 +141,7 @@ class TrainingConfig(Config):
     dtype: Literal["float16", "float32"] = Field("float32", description="of the packed frames")
     codec: CodecConfig = CodecConfig()
     asgd: AsgdConfig = AsgdConfig()
+    lbfgs: LbfgsConfig = LbfgsConfig()
     simulation: SimulationConfig = SimulationConfig()
 
     def sequence_of(self, model: LstmConfig) -> int:

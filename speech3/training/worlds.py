@@ -35,7 +35,8 @@ def check_workers(config: TrainConfig) -> None:
         raise Speech3Error(
             f"training.workers={workers}: world sgd has one; choose shared, ddp or simulated (--world), or --workers 1"
         )
-    if world in ("shared", "ddp") and not training.device.startswith("cuda") and workers > available_jobs():
+    on_cores = world in ("shared", "ddp", "sandblaster") and not training.device.startswith("cuda")
+    if on_cores and workers > available_jobs():
         raise Speech3Error(
             f"training.workers={workers}: this machine has {available_jobs()} cores for us; use fewer workers, or "
             f"study more of them with --world simulated"
@@ -54,6 +55,11 @@ def check_workers(config: TrainConfig) -> None:
             f"training.codec={training.codec.kind}: here is only {' and '.join(codecs)}; there are others in "
             f"world shared, in simulated unless it is synchronous, and in ddp (ternary)"
         )
+    if world == "sandblaster" and training.gradient_clip is not None:
+        raise Speech3Error(
+            f"training.gradient_clip={training.gradient_clip:g}: a gradient that was cut down is not that of the loss, "
+            f"and the line search of world sandblaster needs it; take it away"
+        )
 
 
 def asynchronous(config: TrainConfig) -> bool:
@@ -63,7 +69,7 @@ def asynchronous(config: TrainConfig) -> bool:
 
 
 def check_epoch(config: TrainConfig, minibatches: int, warm_start: float) -> None:
-    """Refuse asynchronous training that would never be asynchronous: an epoch too small, a warm start too long.
+    """Refuse what an epoch is too small for, and asynchronous training that would never be: a warm start too long.
 
     Parameters
     ----------
@@ -77,7 +83,13 @@ def check_epoch(config: TrainConfig, minibatches: int, warm_start: float) -> Non
     Speech3Error
         Names the keys.
     """
-    training, asgd = config.training, config.training.asgd
+    training, asgd, lbfgs = config.training, config.training.asgd, config.training.lbfgs
+    if training.world == "sandblaster" and lbfgs.batches * lbfgs.iterations > minibatches:
+        raise Speech3Error(
+            f"training.lbfgs: batches={lbfgs.batches} with iterations={lbfgs.iterations} each, but an epoch has only "
+            f"{minibatches} minibatches of {training.minibatch} frames, and every iteration stands for some; lower "
+            f"them, or training.minibatch"
+        )
     if not asynchronous(config):
         return
     if warm_start >= training.max_epochs:
@@ -125,6 +137,13 @@ def open_worlds(config: TrainConfig, times: Path, parts: Parts, build: BuildPart
             return OneWorker(parts, **steps), Shared(
                 build, another(), training.asgd, workers=training.workers, device=training.device,
                 weight_decay=training.weight_decay, codec=training.codec,
+            )  # fmt: skip
+        case "sandblaster":
+            from speech3.engine.sandblaster import Sandblaster
+
+            return OneWorker(parts, **steps), Sandblaster(
+                build, another(), training.lbfgs, workers=training.workers, device=training.device,
+                weight_decay=training.weight_decay,
             )  # fmt: skip
         case "ddp":
             from speech3.engine.ddp import Ddp
