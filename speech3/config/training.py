@@ -69,6 +69,9 @@ class CodecConfig(Config):
 
     kind: Literal["none", "bf16", "ternary", "topk"] = Field("none", description="none: as float32")
     share: float = Field(0.01, gt=0, le=1, description="topk: of the values, the largest, that are sent")
+    down: Literal["float32", "ternary"] = Field(
+        "float32", description="what a shard fetches; ternary: the difference from what it has"
+    )
     clip: float = Field(2.5, gt=0, description="ternary: standard deviations at which values are clipped")
     bucket: int = Field(0, ge=0, description="ternary: values that share a scale; 0: a tensor's")
     float_below: int = Field(0, ge=0, description="ternary: tensors of fewer values are sent as float32")

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.codec import key_of, make_codec
+from speech3.engine.codec import key_of
 from speech3.engine.gradient import gradient
 from speech3.engine.server import Push
 from speech3.engine.sgd import Sgd
-from speech3.engine.wire import Wire
+from speech3.engine.wire import wire_of
 from speech3.engine.world import Parts, Rate, position
 
 
@@ -56,7 +56,7 @@ class Shard:
         self.accumulated = None if config.local_updates else own.zeros_like()
         fetched_P = own.parameters_P.clone() if config.local_updates else None
         self.push = Push(own, fetched_P, self.accumulated.vector_K if self.accumulated else None)
-        self.push.wire = Wire(make_codec(codec, own.views) if codec else None)
+        self.push.wire = wire_of(codec or CodecConfig(), own.views)
 
     def run(self) -> Generator[Want, Any, None]:
         """The rest of an epoch, as long as minibatches are waiting."""

@@ -50,6 +50,11 @@ def check_workers(config: TrainConfig) -> None:
     codecs = {"ddp": ("none", "ternary"), "shared": _CODECS, "simulated": _CODECS}.get(world, ("none",))
     if world == "simulated" and training.simulation.synchronous and workers > 1:
         codecs = ("none",)  # one worker, which has nobody to send to, is in every simulation
+    if training.codec.down != "float32" and codecs != _CODECS:
+        raise Speech3Error(
+            f"training.codec.down={training.codec.down}: only shards fetch, in world shared, and in simulated "
+            f"unless it is synchronous; take it away"
+        )
     if training.codec.kind not in codecs:
         raise Speech3Error(
             f"training.codec={training.codec.kind}: here is only {' and '.join(codecs)}; there are others in "

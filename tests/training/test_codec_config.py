@@ -41,6 +41,11 @@ def test_a_world_without_that_codec(codec, training):
         check_workers(config(codec=codec, **training))
 
 
+def test_only_shards_fetch():
+    with pytest.raises(Speech3Error, match=r"training.codec.down=ternary: only shards fetch"):
+        check_workers(config(world="ddp", codec={"kind": "ternary", "down": "ternary"}))
+
+
 def test_bytes_of_a_minibatch():
     done = Progress(used=3, stale=1, up=400, down=4000)
     standing = Standing(epoch=1, schedule=Schedule(0.1), done=done)
