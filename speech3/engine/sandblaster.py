@@ -142,6 +142,8 @@ class Sandblaster:
             try:
                 want: Want = algorithm.send(answer)
             except StopIteration as end:
+                if accepted:
+                    yield
                 if end.value:
                     self._end_early(f"ended early: {end.value}")
                 return

@@ -87,6 +87,8 @@ class Minibatches:
             self._chunk(chunk).gather(frames_B.to(self.device)) for chunk, frames_B in self._order.parts(start, stop)
         ]
         feats_BWF, senones_B = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
+        if not (self.warp or self.masks):
+            return feats_BWF, senones_B
         generator = np.random.default_rng((self.seed, epoch, number))
         if self.warp:
             feats_BWF = self.warp(feats_BWF, generator.uniform(1 - self.warp.most, 1 + self.warp.most, _WARPS))
