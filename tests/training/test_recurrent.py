@@ -56,7 +56,7 @@ def _accuracy(corpus, directory):
     ("model", "training"),
     [
         ({}, {}),
-        ({"delay": 1}, {"max_epochs": 25}),
+        ({"delay": 1}, {"max_epochs": 60}),
         ({"projection": 8, "peepholes": True}, {"sequence": 0, "minibatch": 80}),
         ({"bidirectional": True, "lookahead": 5, "cells": 12}, {}),
         (
