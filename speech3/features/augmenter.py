@@ -38,6 +38,11 @@ _LONGEST_VOICE_S = 30.0
 _WALL_M, _DIRECT_DB, _SLOPE_DB, _HUM = (1.0, 4.0), (-3.0, 9.0), (0.0, 6.0), 1 / 3
 
 
+def seed_of(name: str) -> int:
+    """64 bits that follow from an utterance's name alone: every process draws the same for it, in every run."""
+    return int.from_bytes(hashlib.blake2b(name.encode("utf-8"), digest_size=8).digest(), "little")
+
+
 @dataclass(frozen=True)
 class Augmenter:
     """Augments utterances; picklable, made once by `make_augmenter` and sent to every process.
@@ -79,8 +84,7 @@ class Augmenter:
         Speech3Error
             A noise or an impulse response cannot be read.
         """
-        digest = hashlib.blake2b((key or utterance.id).encode("utf-8"), digest_size=8).digest()
-        rng = np.random.default_rng((self.seed, int.from_bytes(digest, "little")))
+        rng = np.random.default_rng((self.seed, seed_of(key or utterance.id)))
         chain = _Chain(self, wave_S, sample_rate_hz, utterance, rng)
         for link in (chain.speed, chain.room, chain.other_speaker, chain.background, chain.line, chain.level):
             link()

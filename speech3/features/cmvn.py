@@ -25,8 +25,8 @@ def normalise(statics: list[Tensor], config: FeatureConfig) -> list[Tensor]:
     Speech3Error
         Global statistics that are missing or not of such features.
     """
-    means, variances = config.norm_means, config.norm_vars
-    if config.cmvn == "none" or not means:
+    variances = config.norm_vars
+    if config.cmvn == "none" or not config.norm_means:
         return statics
     if config.cmvn == "sliding":
         options = (config.cmn_window, config.min_cmn_window, config.center, variances)
@@ -34,9 +34,9 @@ def normalise(statics: list[Tensor], config: FeatureConfig) -> list[Tensor]:
     if config.cmvn == "global":
         if config.global_stats is None:
             raise Speech3Error("cmvn: global needs global_stats: those of the training data, from its features.yaml")
-        return [apply_global_cmvn(config.global_stats, static_TF, means, variances) for static_TF in statics]
+        return [apply_global_cmvn(config.global_stats, static_TF, variances) for static_TF in statics]
     stats_2G = torch.stack([cmvn_stats(static_TF) for static_TF in statics]).sum(0)
-    return [apply_cmvn(stats_2G, static_TF, means, variances) for static_TF in statics]
+    return [apply_cmvn(stats_2G, static_TF, norm_vars=variances) for static_TF in statics]
 
 
 def cmvn_stats(feats_TF: Tensor) -> Tensor:
@@ -67,9 +67,7 @@ def apply_cmvn(stats_2G: Tensor, feats_TF: Tensor, norm_means: bool = True, norm
     return centred_TF.to(torch.float32)
 
 
-def apply_global_cmvn(
-    stats: Sequence[Sequence[float]], feats_TF: Tensor, norm_means: bool = True, norm_vars: bool = False
-) -> Tensor:
+def apply_global_cmvn(stats: Sequence[Sequence[float]], feats_TF: Tensor, norm_vars: bool = False) -> Tensor:
     """`apply_cmvn` with statistics out of a config (its ``global_stats``).
 
     Raises
@@ -85,7 +83,7 @@ def apply_global_cmvn(
             f" {width} and {width}; leave the key out to have them computed"
         )
     stats_2G = torch.tensor(stats, dtype=torch.float64, device=feats_TF.device)
-    return apply_cmvn(stats_2G, feats_TF, norm_means, norm_vars)
+    return apply_cmvn(stats_2G, feats_TF, norm_vars=norm_vars)
 
 
 def sliding_cmvn(

@@ -140,12 +140,15 @@ class _Context:
         self._first = self._next = 0
 
     def accept(self, feats_TF: Tensor) -> Tensor:
-        self._kept_TF = feats_TF if self._kept_TF is None else torch.cat([self._kept_TF, feats_TF])
-        return self._give(self._final(self._first + len(self._kept_TF)))
+        return self._give(self._final(self._add(feats_TF)))
 
     def finish(self, feats_TF: Tensor) -> Tensor:
+        return self._give(self._add(feats_TF))
+
+    def _add(self, feats_TF: Tensor) -> int:
+        """Keep new frames; returns how many there have been."""
         self._kept_TF = feats_TF if self._kept_TF is None else torch.cat([self._kept_TF, feats_TF])
-        return self._give(self._first + len(self._kept_TF))
+        return self._first + len(self._kept_TF)
 
     def _final(self, frames: int) -> int:
         """Frames that nothing after `frames` changes."""

@@ -6,7 +6,6 @@ Axes: S samples, T frames, F features, 2 sums and sums of squares, G features an
 """
 
 import contextlib
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -18,7 +17,7 @@ from speech3.config import FeatureConfig
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir
 from speech3.errors import Speech3Error
-from speech3.features.augmenter import Augmenter
+from speech3.features.augmenter import Augmenter, seed_of
 from speech3.features.cmvn import cmvn_stats
 from speech3.features.compute import finish, static_features
 from speech3.features.given import given_statics, normalised_by_directory
@@ -136,7 +135,7 @@ def _computed_statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter
             wave_S, _ = augmenter(wave_S, rate_hz, data.utterances[utterance])
         lengths_N = torch.tensor([len(wave_S)])
         waves_NS = torch.from_numpy(_dithered(wave_S, utterance, config.dither))[None]
-        noise = torch.Generator().manual_seed(_seed(utterance) >> 1)  # torch takes 63 bits
+        noise = torch.Generator().manual_seed(seed_of(utterance) >> 1)  # torch takes 63 bits
         feats_NTF, frames_N = static_features(waves_NS, lengths_N, config, rate_hz, noise)
         if frames_N[0] == 0:
             unit.skipped[utterance] = (
@@ -150,13 +149,8 @@ def _computed_statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter
     return unit
 
 
-def _seed(utterance: str) -> int:
-    """Of the utterance's name alone, so that every run gives the same features."""
-    return int.from_bytes(hashlib.blake2b(utterance.encode("utf-8"), digest_size=8).digest(), "little")
-
-
 def _dithered(wave_S: np.ndarray, utterance: str, dither: float) -> np.ndarray:
     if dither == 0:
         return wave_S
-    noise_S = np.random.default_rng(_seed(utterance)).standard_normal(len(wave_S), dtype=np.float32)
+    noise_S = np.random.default_rng(seed_of(utterance)).standard_normal(len(wave_S), dtype=np.float32)
     return wave_S + np.float32(dither / SAMPLE_SCALE) * noise_S
