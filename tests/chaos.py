@@ -200,7 +200,7 @@ def _server_lock(coordinator: int) -> int:
     """Inode of the file that is the server's lock; 0 if it is not there yet."""
     try:
         for descriptor in Path(f"/proc/{coordinator}/fd").iterdir():
-            if str(descriptor.readlink()).startswith("/memfd:server"):
+            if str(descriptor.readlink()).startswith("/memfd:lock0"):
                 return descriptor.stat().st_ino
     except (FileNotFoundError, ProcessLookupError):
         pass

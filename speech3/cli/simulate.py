@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+
+if TYPE_CHECKING:
+    from speech3.config import TrainConfig
 
 N = TypeVar("N", int, float)
 
@@ -12,12 +15,24 @@ N = TypeVar("N", int, float)
 def command(
     conf: Annotated[Path, typer.Argument(help="YAML file as for `speech3 train`.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="Changes to it: key=value.")] = None,
-    workers: Annotated[str, typer.Option(metavar="N,N,...", help="Numbers of workers.")] = "1,2,3,4,5",
+    workers: Annotated[str, typer.Option(metavar="N,N,...", help="Numbers of workers; 1 is plain SGD.")] = "1,2,3,4,5",
     out: Annotated[Path | None, typer.Option(help="Where the runs go; default: exp/NAME_simulated.")] = None,
     rates: Annotated[str, typer.Option(metavar="R,R,...", help="Learning rates to try for each row.")] = "",
     seeds: Annotated[str, typer.Option(metavar="S,S,...", help="Seeds of the rows of one and most workers.")] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
     synchronous: Annotated[bool, typer.Option(help="Also synchronous workers, to compare.")] = True,
+    methods: Annotated[
+        str, typer.Option(metavar="M,M,...", help="Presets of conf/training, each laid over CONF's: rows for each.")
+    ] = "",
+    throughput: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Train nothing: frames a second of so many synchronous workers.")
+    ] = "",
+    gigabits: Annotated[
+        str, typer.Option(metavar="G,G,...", help="--throughput: Gbit/s of each worker's link.")
+    ] = "1,10,100",
+    models: Annotated[
+        str, typer.Option(metavar="M,M,...", help="--throughput: presets of conf/models; default: CONF's model.")
+    ] = "",
 ) -> None:
     """Train with 1, 2, ... simulated workers: real gradients, a virtual clock.
 
@@ -26,17 +41,42 @@ def command(
     prints the time to 0.90, 0.95 and 0.98 of the best held-out frame accuracy of one worker, and the scaling
     efficiency: asynchronous workers, and beside them synchronous ones with the same total minibatch. The times of a
     minibatch and a sync are measured first, unless training.simulation gives them. Draws the curves as PNG.
+    What is sent takes time where training.simulation.bandwidth (bytes per second) and latency_s say so.
+
+    `speech3 simulate my.yaml --methods sgd,downpour,downpour_adagrad,sandblaster --workers 4,16`
+
+    draws DistBelief's figure: held-out accuracy over time for every preset and number of workers. Keys that a preset
+    sets count before my.yaml's, overrides before both (training.max_epochs=5).
+
+    `speech3 simulate my.yaml --throughput 1,2,4,8,16,32,64,128,256,512 --models dnn,cnn,lstm`
+
+    trains nothing: TernGrad's performance model, from a minibatch, the coding and the coded bytes that are measured
+    here on training.device. Prints and draws frames a second with float32 and with ternary gradients
+    (training.codec.bucket, clip, float_below, float_last), and whether TernGrad's conclusions hold.
     """
     from speech3.config import TrainConfig, load_config
+    from speech3.errors import Speech3Error
     from speech3.scoring.compare import print_table, write_curves
     from speech3.training.curves import make_table
-    from speech3.training.simulation import simulate
+    from speech3.training.simulation import own_methods, preset_methods, simulate
 
+    if models and not throughput:
+        raise Speech3Error(f"--models {models}: only for --throughput; what is trained is CONF's model (model=...)")
+    if throughput and methods:
+        raise Speech3Error(f"--methods {methods}: --throughput trains nothing; take one of the two away")
     directory = out or Path("exp") / f"{conf.stem}_simulated"
-    outcomes = simulate(
-        load_config(TrainConfig, conf, overrides or []), _numbers(workers, int, "--workers"), directory,
-        rates=_numbers(rates, float, "--rates"), seeds=_numbers(seeds, int, "--seeds"), synchronous=synchronous,
-        jobs=jobs,
+    config = load_config(TrainConfig, conf, overrides or [])
+    if throughput:
+        return _throughput(
+            config, directory, _numbers(throughput, int, "--throughput"), _numbers(gigabits, float, "--gigabits"),
+            _names(models),
+        )  # fmt: skip
+    chosen = own_methods(config, synchronous=synchronous)
+    if methods:
+        chosen = preset_methods(conf, overrides or [], _names(methods))
+    outcomes, failed = simulate(
+        chosen, _numbers(workers, int, "--workers"), directory,
+        rates=_numbers(rates, float, "--rates"), seeds=_numbers(seeds, int, "--seeds"), jobs=jobs,
     )  # fmt: skip
     curves = [outcome.curve for outcome in outcomes]
     table = make_table(curves[0], curves[1:])
@@ -44,7 +84,23 @@ def command(
     if any(len(outcome.last) > 1 for outcome in outcomes):
         columns.append(("last %, each seed", [" ".join(f"{100 * a:.2f}" for a in o.last) for o in outcomes]))
     print_table(table, columns)
-    print(f"wrote {', '.join(map(str, write_curves(directory, table, curves, virtual=True)))}")
+    if failed:
+        print(f"note: left out: {', '.join(failed)}: failed at every learning rate tried; try smaller ones (--rates)")
+    systems = [outcome.variant.method.name for outcome in outcomes] if methods else []
+    print(f"wrote {', '.join(map(str, write_curves(directory, table, curves, virtual=True, systems=systems)))}")
+
+
+def _throughput(config: "TrainConfig", out: Path, workers: list[int], gigabits: list[float], models: list[str]) -> None:
+    from speech3.scoring.throughput import throughput_text, write_throughput
+    from speech3.training.throughput import throughput
+
+    found = throughput(config, workers, gigabits, models)
+    print(throughput_text(found))
+    print(f"wrote {', '.join(map(str, write_throughput(out, found)))}")
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
 
 
 def _numbers(text: str, kind: Callable[[str], N], option: str) -> list[N]:

@@ -11,7 +11,10 @@ def command(
     overrides: Annotated[list[str] | None, typer.Argument(help="Changes to it: key=value.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; default: exp/NAME for NAME.yaml.")] = None,
     workers: Annotated[int | None, typer.Option(help="Short for training.workers=...")] = None,
-    world: Annotated[str | None, typer.Option(help="sgd, ddp, simulated, shared or sandblaster.")] = None,
+    world: Annotated[str | None, typer.Option(help="sgd, ddp, simulated, shared, cluster or sandblaster.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of world cluster: HOST:PORT of Ray's head node, or auto. Default: starts a Ray.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; short for training.device=...")] = None,
     init: Annotated[Path | None, typer.Option(metavar="CKPT", help="Begin with a trained model (directory).")] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Forget an earlier run in the same directory.")] = False,
@@ -29,6 +32,9 @@ def command(
     (training.asgd.warm_start). `--world ddp` is PyTorch's synchronous training, for comparison; `--world simulated
     --workers 5` shows on one core what five would do. Keys of the engine: training.asgd.sync_every=3 and so on.
 
+    On several hosts, each a node of one Ray (`pip install speech3[cluster]`, `ray start`), with the frames at the same
+    path: `speech3 train my.yaml --world cluster --address auto --workers 8`
+
     On GPUs: `speech3 train my.yaml --workers 4 --device cuda`
 
     Fine-tuning: `speech3 train my.yaml --init exp/dnn --out exp/tuned training.learning_rate=0.02`
@@ -41,14 +47,12 @@ def command(
     from speech3.training import train
     from speech3.training.worlds import with_workers
 
-    if world == "cluster":
-        raise Speech3Error(
-            "--world cluster: training on several hosts is not there yet; --world shared takes all cores or GPUs of one"
-        )
-    given = {"world": world, "workers": workers, "device": device}
+    given = {"world": world, "workers": workers, "device": device, "cluster.address": address}
     changes = (overrides or []) + [f"training.{key}={value}" for key, value in given.items() if value is not None]
     directory = out or Path("exp") / conf.stem
     config = load_config(TrainConfig, conf, changes)
+    if address and config.training.world != "cluster":
+        raise Speech3Error(f"--address {address}: only world cluster has one; add --world cluster")
     if init:
         config = config.model_copy(update={"init": str(init)})
     if world is None and workers is not None and workers > 1 and config.training.world == "sgd":

@@ -21,7 +21,7 @@ class TrainConfig(Config):
     model: SerializeAsAny[ModelConfig]
     training: TrainingConfig
     init: str | None = Field(None, description="model directory, or model.safetensors, to begin with")
-    seed: int = 1
+    seed: int = Field(1, ge=0)
 
 
 class RecipeConfig(Config):
@@ -33,7 +33,7 @@ class RecipeConfig(Config):
     augment: AugmentConfig | None = Field(
         None, description="copies that the network learns from, too: a preset in conf/augment, or keys"
     )
-    seed: int = 1
+    seed: int = Field(1, ge=0)
     jobs: int = Field(0, ge=0, description="processes; 0: one per core")
     features: str = Field("fbank40_d2", description="preset in conf/features for the neural network")
     lang: str | None = Field(None, description="espeak-ng's code of the language, for words without a pronunciation")

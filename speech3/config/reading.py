@@ -1,6 +1,8 @@
 """From YAML files, presets and key=value overrides to configs; every fault names its file and its key."""
 
 import copy
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -90,10 +92,28 @@ def _of_family(cls: type[Config], values: Any) -> type[Config]:
 
 def load_preset(cls: type[C], kind: str, name: str) -> C:
     """Read preset `name` of ``conf/<kind>/``, or a YAML file if `name` is a path."""
-    path = Path(name) if name.endswith((".yaml", ".yml")) else shipped("conf") / kind / f"{name}.yaml"
+    path = _preset_path(kind, name)
     if not path.exists():
         raise Speech3Error(f"{name}: neither a YAML file nor a preset of conf/{kind} ({', '.join(presets(kind))})")
     return parse(cls, read_yaml(path), path)
+
+
+def _preset_path(kind: str, name: str) -> Path:
+    return Path(name) if name.endswith((".yaml", ".yml")) else shipped("conf") / kind / f"{name}.yaml"
+
+
+def training_overrides(name: str) -> list[str]:
+    """What a preset of ``conf/training`` sets, as overrides: to lay it over a config whose other keys stay."""
+    load_preset(TrainingConfig, "training", name)  # explains what is wrong with it
+    return [f"training.{key}={json.dumps(value)}" for key, value in _leaves(read_yaml(_preset_path("training", name)))]
+
+
+def _leaves(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from ((f"{key}.{below}", leaf) for below, leaf in _leaves(value))
+        else:
+            yield key, value
 
 
 def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = None) -> C:

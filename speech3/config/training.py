@@ -13,7 +13,14 @@ class AsgdConfig(Config):
     """Asynchronous SGD: how shards and server work together (the words are those of DESIGN.md's definitions)."""
 
     warm_start: float = Field(1.0, ge=0, description="passes of plain SGD on one worker before the first push")
-    sync_every: int = Field(3, ge=1, description="minibatches that a shard computes between two syncs, at least")
+    sync_every: int = Field(3, ge=1, description="minibatches that a shard computes between two pushes, at least")
+    fetch_every: int | None = Field(
+        None, ge=1, description="minibatches between two fetches, at least; none: at every push"
+    )
+    partitions: int = Field(1, ge=1, le=256, description="of the server, each with its own version and lock")
+    lock_free: bool = Field(
+        False, description="steps in place, without a lock (Hogwild); a shard that dies may leave half a step"
+    )
     max_distance: int = Field(12, ge=1, description="minibatches since the last fetch at which a shard waits to sync")
     max_relative_distance: float | None = Field(
         None, gt=0, description="distance of a shard's own parameters from those it fetched at which it waits"
@@ -40,6 +47,26 @@ class AsgdConfig(Config):
                 f"max_distance={self.max_distance} is below sync_every={self.sync_every}: a shard would have to wait "
                 f"before it may sync; set max_distance to at least sync_every"
             )
+        if self.fetch_every and self.max_distance < self.fetch_every:
+            raise ValueError(
+                f"max_distance={self.max_distance} is below fetch_every={self.fetch_every}: a shard would have to wait "
+                f"before it may fetch; set max_distance to at least fetch_every"
+            )
+        if self.fetch_every not in (None, self.sync_every) and self.delay_compensation:
+            raise ValueError(
+                "delay_compensation goes by the parameters at which a push was computed: it needs a fetch with every "
+                "push; take fetch_every away"
+            )
+        if self.fetch_every not in (None, self.sync_every) and self.max_relative_distance is not None:
+            raise ValueError(
+                "max_relative_distance goes by the parameters that were fetched, which a shard keeps only until it "
+                "pushes: it needs a fetch with every push; take fetch_every away"
+            )
+        if self.lock_free and self.partitions > 1:
+            raise ValueError(
+                f"lock_free=true with partitions={self.partitions}: partitions are there so that shards wait less for "
+                f"a lock, and there is none; take one of the two away"
+            )
         if self.projection and not self.momentum:
             raise ValueError(
                 "projection takes from a push what goes against the momentum: set momentum, too (0.5, say)"
@@ -57,7 +84,7 @@ class AsgdConfig(Config):
 
 
 class LbfgsConfig(Config):
-    """Sandblaster L-BFGS (`speech3.engine.sandblaster`)."""
+    """Sandblaster L-BFGS (`speech3.engine.sandblaster.world`)."""
 
     history: int = Field(10, ge=1, description="pairs of steps and gradient differences that are remembered")
     batches: int = Field(1, ge=1, description="equal parts of an epoch, each an objective; 1: all of the data")
@@ -65,7 +92,7 @@ class LbfgsConfig(Config):
 
 
 class CodecConfig(Config):
-    """How gradients are sent (`speech3.engine.codec`); the name of a codec alone is enough: ``codec: ternary``."""
+    """How gradients are sent (`speech3.engine.codecs`); the name of a codec alone is enough: ``codec: ternary``."""
 
     kind: Literal["none", "bf16", "ternary", "topk"] = Field("none", description="none: as float32")
     share: float = Field(0.01, gt=0, le=1, description="topk: of the values, the largest, that are sent")
@@ -83,6 +110,14 @@ class CodecConfig(Config):
         return {"kind": value} if isinstance(value, str) else value
 
 
+class ClusterConfig(Config):
+    """World cluster: shards and server partitions as Ray actors, on any host."""
+
+    address: str | None = Field(
+        None, description="HOST:PORT of Ray's head node, or auto: that of this host; none: a Ray is started here"
+    )
+
+
 class SimulationConfig(Config):
     """The virtual clock of the simulated world: times in seconds."""
 
@@ -93,7 +128,11 @@ class SimulationConfig(Config):
     jitter: float = Field(0.0, ge=0, lt=1, description="deviation of compute times, as a share of them")
     failures: tuple[tuple[int, float], ...] = Field((), description="worker (from 0) and time at which it dies")
     restart_s: float = Field(5.0, ge=0, description="until a dead worker's successor is there")
-    synchronous: bool = Field(False, description="workers average their gradients and step together, for comparison")
+    bandwidth: float | None = Field(None, description="bytes per second of each link; none: no limit")
+    latency_s: float = Field(0.0, ge=0, lt=math.inf, description="of a message")
+    method: Literal["asgd", "synchronous", "sandblaster"] = Field(
+        "asgd", description="asgd: as world shared; synchronous: workers step together, as ddp's; sandblaster: L-BFGS"
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> "SimulationConfig":
@@ -102,14 +141,24 @@ class SimulationConfig(Config):
             raise ValueError(f"compute_s={self.compute_s}: the time of a minibatch must be above 0 seconds")
         if any(worker < 0 or not 0 <= time < math.inf for worker, time in self.failures):
             raise ValueError(f"failures={self.failures}: workers count from 0, times are seconds from 0")
+        if self.bandwidth is not None and self.bandwidth <= 0:
+            raise ValueError(
+                f"bandwidth={self.bandwidth:g}: nothing would ever arrive; give bytes per second above 0 (1.25e8 is "
+                f"1 Gbit/s), or take it away for a network without a limit"
+            )
         return self
 
 
 class TrainingConfig(Config):
     """How parameters move."""
 
-    world: Literal["sgd", "ddp", "simulated", "shared", "sandblaster"] = "sgd"
+    world: Literal["sgd", "ddp", "simulated", "shared", "cluster", "sandblaster"] = "sgd"
     workers: int = Field(1, ge=1)
+    model_partitions: int = Field(
+        1,
+        ge=1,
+        description="world shared: processes of a worker, on as many devices, each with its units of all layers",
+    )
     device: str = "cpu"
     threads: int = Field(1, ge=1, description="of a worker; on a busy machine two wait for each other and lose")
     minibatch: int = Field(256, ge=1, description="frames")
@@ -145,6 +194,7 @@ class TrainingConfig(Config):
     codec: CodecConfig = CodecConfig()
     asgd: AsgdConfig = AsgdConfig()
     lbfgs: LbfgsConfig = LbfgsConfig()
+    cluster: ClusterConfig = ClusterConfig()
     simulation: SimulationConfig = SimulationConfig()
 
     def sequence_of(self, model: LstmConfig) -> int:

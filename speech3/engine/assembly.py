@@ -10,11 +10,49 @@ from torch import Tensor
 
 from speech3.config import AsgdConfig
 from speech3.engine.board import DOWN, READY, SHARD, UP, Board, Sizes
-from speech3.engine.flat import Flat, wait_for_gpus
+from speech3.engine.flat import Flat, stretches, wait_for_gpus
 from speech3.engine.pool import Pool
 from speech3.engine.rule import Rule, State
-from speech3.engine.server import CORRECT, FRAMES, LOSS_SUM, Buffer, Server
+from speech3.engine.server import CORRECT, ENDED, FRAMES, LOSS_SUM, Buffer, Partition
 from speech3.engine.world import REFUSED, STALE, USED, Progress, ShardReport
+
+
+@dataclass(frozen=True, eq=False)
+class Server:
+    """All of it, as one process sees it.
+
+    Attributes
+    ----------
+    views
+        Of its partitions, one for each record of the board: all partitions, or without a lock what each shard has.
+    shared
+        Without a lock: views are of one and the same memory.
+    """
+
+    board: Board
+    pool: Pool
+    views: tuple[Partition, ...]
+    rule: Rule
+    shared: bool
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """Which together hold the parameters."""
+        return self.views[:1] if self.shared else self.views
+
+    def seen_by(self, worker: int) -> tuple[Partition, ...]:
+        """The partitions with which a shard syncs."""
+        return self.views[worker : worker + 1] if self.shared else self.views
+
+    @property
+    def version(self) -> int:
+        """Published updates so far; with partitions, of that which has the most."""
+        return max(partition.version for partition in self.partitions)
+
+    def settle(self) -> None:
+        """Mark as used what is published, of a shard that died meanwhile, too; with all locks held."""
+        for view in self.views:
+            view.settle()
 
 
 def rule_of(config: AsgdConfig, workers: int) -> Rule:
@@ -30,19 +68,11 @@ def sizes_of(own: Flat, config: AsgdConfig, workers: int, minibatches: int) -> S
     """The board for a model on the CPU, or on a GPU, where the state lies elsewhere."""
     on_cpu = own.vector_K.device.type == "cpu"
     return Sizes(
-        minibatches, workers, push=config.max_distance,
+        minibatches, workers, workers if config.lock_free else config.partitions, push=config.max_distance,
         state=own.vector_K.numel() if on_cpu else 0,
         velocity=own.num_parameters if on_cpu and config.momentum else 0,
         squares=own.num_parameters if on_cpu and config.adagrad else 0,
     )  # fmt: skip
-
-
-def buffers_on_cpu(board: Board, num_parameters: int) -> tuple[Buffer, Buffer]:
-    """The two buffers as tensors over the board's memory."""
-    state_2K, velocity_2P, squares_2P = (
-        torch.from_numpy(array) for array in (board.state_2K, board.velocity_2P, board.squares_2P)
-    )
-    return _buffers(state_2K, velocity_2P, squares_2P, num_parameters)
 
 
 def tensors_on_gpu(own: Flat, config: AsgdConfig) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -55,47 +85,65 @@ def tensors_on_gpu(own: Flat, config: AsgdConfig) -> tuple[Tensor, Tensor, Tenso
     return state_2K, velocity_2P, squares_2P
 
 
-def _buffers(state_2K: Tensor, velocity_2P: Tensor, squares_2P: Tensor, num_parameters: int) -> tuple[Buffer, Buffer]:
+def make_server(
+    board: Board, config: AsgdConfig, workers: int, own: Flat, lock: AbstractContextManager[object],
+    on_gpu: tuple[Tensor, Tensor, Tensor] | None = None, rows: Sequence[range] | None = None,
+) -> Server:  # fmt: skip
+    """A view of the server in this process, for a model like `own`; `lock` and `rows` are the pool's."""
+    arrays = board.state_2K, board.velocity_2P, board.squares_2P
+    state_2K, velocity_2P, squares_2P = on_gpu or map(torch.from_numpy, arrays)
+    pool, rule = Pool(board.states_M, board.cursor, lock, rows), rule_of(config, workers)
+    cuts = stretches(own, 1 if config.lock_free else config.partitions)
+    views = []
+    for number, record in enumerate(board.records):
+        stretch = cuts[0 if config.lock_free else number]
+        buffers = _buffers(state_2K, velocity_2P, squares_2P, stretch, own.num_parameters)
+        views.append(Partition(
+            record, board.version_R if config.lock_free else record.version, pool,
+            buffers[:1] * 2 if config.lock_free else buffers, rule,
+            max_staleness=config.max_staleness, max_push=config.max_push,
+        ))  # fmt: skip
+    return Server(board, pool, tuple(views), rule, config.lock_free)
+
+
+def _buffers(
+    state_2K: Tensor, velocity_2P: Tensor, squares_2P: Tensor, stretch: slice, num_parameters: int
+) -> tuple[Buffer, Buffer]:
+    moved = slice(stretch.start, min(stretch.stop, num_parameters))
+
     def buffer(index: int) -> Buffer:
-        slots = (slot_2P[index] if slot_2P.numel() else None for slot_2P in (velocity_2P, squares_2P))
-        return Buffer(state_2K[index], State(state_2K[index, :num_parameters], *slots))
+        slots = (slot_2P[index, moved] if slot_2P.numel() else None for slot_2P in (velocity_2P, squares_2P))
+        return Buffer(state_2K[index, stretch], State(state_2K[index, moved], *slots))
 
     return buffer(0), buffer(1)
 
 
-def make_server(
-    board: Board, config: AsgdConfig, workers: int, num_parameters: int, lock: AbstractContextManager[object],
-    on_gpu: tuple[Tensor, Tensor, Tensor] | None = None, rows: Sequence[range] | None = None,
-) -> Server:  # fmt: skip
-    """A view of the server in this process; `lock` and `rows` are the pool's."""
-    buffers = _buffers(*on_gpu, num_parameters) if on_gpu else buffers_on_cpu(board, num_parameters)
-    pool = Pool(board.states_M, board.cursor, lock, rows)
-    return Server(
-        board, pool, buffers, rule_of(config, workers), max_staleness=config.max_staleness, max_push=config.max_push
-    )
-
-
 def published_tensors(server: Server) -> dict[str, Tensor]:
-    """Copies of the published parameters and slots; with the lock held, or with no shard at work."""
-    published = server.buffers[server.version % 2]
-    tensors = {"parameters": published.vector_K.clone()}
-    if published.state.velocity_P is not None:
-        tensors["server.velocity"] = published.state.velocity_P.clone()
-    if published.state.squares_P is not None:
-        tensors["server.squares"] = published.state.squares_P.clone()
-    wait_for_gpus(published.vector_K)
+    """Copies of the published parameters and slots; with all locks held, or with no shard at work."""
+    published = [partition.published for partition in server.partitions]
+    named = {
+        "parameters": [buffer.vector_K for buffer in published],
+        "server.velocity": [buffer.state.velocity_P for buffer in published if buffer.state.velocity_P is not None],
+        "server.squares": [buffer.state.squares_P for buffer in published if buffer.state.squares_P is not None],
+    }
+    tensors = {name: torch.cat(stretches) for name, stretches in named.items() if stretches}
+    wait_for_gpus(*tensors.values())
     return tensors
 
 
 def load_tensors(server: Server, tensors: dict[str, Tensor]) -> None:
     """Set the published state; while no shard is at work. A slot that is missing is zero."""
-    published = server.buffers[server.version % 2]
-    published.vector_K.copy_(tensors["parameters"])
-    slots = {"server.velocity": published.state.velocity_P, "server.squares": published.state.squares_P}
-    for name, slot_P in slots.items():
-        if slot_P is not None:
-            slot_P.copy_(tensors[name]) if name in tensors else slot_P.zero_()
-    wait_for_gpus(published.vector_K)
+    begin = 0
+    for partition in server.partitions:
+        published, state = partition.published, partition.published.state
+        stretch = slice(begin, begin + len(published.vector_K))
+        moved = slice(begin, begin + len(state.parameters_P))
+        published.vector_K.copy_(tensors["parameters"][stretch])
+        for name, slot_P in (("server.velocity", state.velocity_P), ("server.squares", state.squares_P)):
+            if slot_P is not None:
+                slot_P.copy_(tensors[name][moved]) if name in tensors else slot_P.zero_()
+        wait_for_gpus(published.vector_K)
+        begin = stretch.stop
 
 
 @dataclass(frozen=True)
@@ -108,23 +156,30 @@ class Before:
 
 def begin_epoch(server: Server, states_M: np.ndarray) -> Before:
     """Fill the pool and count from zero; while no shard is at work."""
-    server.begin_epoch()
+    for counts in (server.board.totals_R2, server.board.staleness_R2, server.board.journal_R2J):
+        counts[:] = 0
     server.pool.fill(states_M)
     server.board.shards_N[:, :READY] = 0
     return Before(server.version, server.pool.counts())
 
 
+def last_ended(server: Server) -> float:
+    """When a minibatch was published last, by the clock of `time.monotonic`; 0: none was in this epoch."""
+    return max(float(record.totals_2[record.index, ENDED]) for record in server.board.records)
+
+
 def epoch_progress(server: Server, before: Before, *, seconds: float, returned: int, restarts: int) -> Progress:
     """The epoch in numbers since it was taken up, from the published state."""
-    board, version = server.board, server.version
-    totals, staleness = board.totals_2[version % 2], board.staleness_2[version % 2]
+    board, records = server.board, server.board.records
+    totals = sum(record.totals_2[record.index] for record in records)
+    staleness = sum(record.staleness_2[record.index] for record in records)
     ended = {state: count - before.counts[state] for state, count in server.pool.counts().items()}
     last = int(np.flatnonzero(staleness).max(initial=-1))
     reports = (dict(zip(SHARD, row, strict=True)) for row in board.shards_N.tolist())
     return Progress(
         used=ended[USED], stale=ended[STALE], refused=ended[REFUSED], frames=int(totals[FRAMES]),
         loss_sum=float(totals[LOSS_SUM]), correct=int(totals[CORRECT]), seconds=seconds,
-        versions=version - before.version, returned=returned, restarts=restarts,
+        versions=server.version - before.version, returned=returned, restarts=restarts,
         up=int(board.shards_N[:, UP].sum()), down=int(board.shards_N[:, DOWN].sum()),
         staleness=tuple(staleness[: last + 1].tolist()),
         shards=tuple(

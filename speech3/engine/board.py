@@ -3,7 +3,8 @@
 The memory belongs to no file system (memfd): other processes open it through /proc while its creator lives, and the
 kernel takes it back when the last of them is gone, killed or not. Where there is no memfd it is a temporary file.
 
-Axes: M minibatches of an epoch, N shards, K values of the model, P of them parameters, J minibatches of a push.
+Axes: M minibatches of an epoch, N shards, K values of the model, P of them parameters, J minibatches of a push, R
+records: one for each partition of the server; where it has no lock, one for each shard.
 """
 
 import fcntl
@@ -29,18 +30,33 @@ _ALIGN = 64  # bytes: no two fields share a cache line
 
 
 @dataclass(frozen=True, eq=False)
+class Record:
+    """A version, and what is counted with it: rows of the board."""
+
+    version: np.ndarray  # (1,)
+    totals_2: np.ndarray
+    staleness_2: np.ndarray
+    journal_2J: np.ndarray
+
+    @property
+    def index(self) -> int:
+        """Of the published one of two buffers."""
+        return int(self.version[0]) % 2
+
+
+@dataclass(frozen=True, eq=False)
 class Board:
     """Arrays in one block of memory. What has 2 rows has two buffers: version mod 2 names the published one.
 
     Attributes
     ----------
-    version
-        int64 (1,): storing it publishes what was written into the other buffer.
+    version_R
+        int64: storing it publishes what was written into the other buffer.
     state_2K, velocity_2P, squares_2P
         float32: parameters with buffers; the server's momentum; Adagrad's sum of squares. The last two may be empty.
-    totals_2, staleness_2
+    totals_R2, staleness_R2
         float64 by `TOTALS`, and int64: published pushes by staleness. Part of the state, so that they are in it once.
-    journal_2J
+    journal_R2J
         int64: how many minibatches made this version, and which.
     states_M, cursor
         int32 and int64 (1,): `speech3.engine.pool`.
@@ -50,27 +66,34 @@ class Board:
         float64 (N, `SHARD`): what each shard says of itself; `epoch` is the one that it is at work on (0: none).
     """
 
-    version: np.ndarray
+    version_R: np.ndarray
     state_2K: np.ndarray
     velocity_2P: np.ndarray
     squares_2P: np.ndarray
-    totals_2: np.ndarray
-    staleness_2: np.ndarray
-    journal_2J: np.ndarray
+    totals_R2: np.ndarray
+    staleness_R2: np.ndarray
+    journal_R2J: np.ndarray
     states_M: np.ndarray
     cursor: np.ndarray
     order: np.ndarray
     shards_N: np.ndarray
 
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """One by one."""
+        fields = (self.version_R[:, None], self.totals_R2, self.staleness_R2, self.journal_R2J)
+        return tuple(Record(*rows) for rows in zip(*fields, strict=True))
+
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the size of a board follows from: numbers of minibatches and shards, the most minibatches of a push, values
-    of the state, of its velocity and squares; these three are 0 where they lie on a GPU.
+    """What the size of a board follows from: numbers of minibatches, shards and records, the most minibatches of a
+    push, values of the state, of its velocity and squares; these three are 0 where they lie on a GPU.
     """
 
     minibatches: int
     shards: int
+    records: int
     push: int
     state: int
     velocity: int
@@ -79,10 +102,11 @@ class Sizes:
     def shapes(self) -> dict[str, tuple[type, tuple[int, ...]]]:
         """Type and shape of each field."""
         return {
-            "version": (np.int64, (1,)), "state_2K": (np.float32, (2, self.state)),
+            "version_R": (np.int64, (self.records,)), "state_2K": (np.float32, (2, self.state)),
             "velocity_2P": (np.float32, (2, self.velocity)), "squares_2P": (np.float32, (2, self.squares)),
-            "totals_2": (np.float64, (2, len(TOTALS))), "staleness_2": (np.int64, (2, STALENESS_BINS)),
-            "journal_2J": (np.int64, (2, 1 + self.push)), "states_M": (np.int32, (self.minibatches,)),
+            "totals_R2": (np.float64, (self.records, 2, len(TOTALS))),
+            "staleness_R2": (np.int64, (self.records, 2, STALENESS_BINS)),
+            "journal_R2J": (np.int64, (self.records, 2, 1 + self.push)), "states_M": (np.int32, (self.minibatches,)),
             "cursor": (np.int64, (1,)), "order": (np.float64, (4,)),
             "shards_N": (np.float64, (self.shards, len(SHARD))),
         }  # fmt: skip

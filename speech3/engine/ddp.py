@@ -3,7 +3,7 @@
 N processes, each with `torch.nn.parallel.DistributedDataParallel` around its copy of the model; gloo on CPUs, NCCL on
 GPUs. In each step they compute N minibatches, one each, and their mean gradient moves all copies alike (Li et al. 2020,
 "PyTorch Distributed"); where gradients are cut down, it is the mean that is. There is no server, so a process that dies
-ends the run; it goes on from its last checkpoint. Gradients may be sent as ternary codes (`ddp_hook`).
+ends the run; it goes on from its last checkpoint. Gradients may be sent as ternary codes (`codecs.ddp_hook`).
 """
 
 import multiprocessing.connection
@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from speech3.config import CodecConfig
-from speech3.engine.codec import key_of
-from speech3.engine.ddp_hook import Exchange, mean_of_codes
+from speech3.engine.codecs.codec import key_of
+from speech3.engine.codecs.ddp_hook import Exchange, mean_of_codes
 from speech3.engine.gradient import diverged, limit
 from speech3.engine.sgd import Sgd
 from speech3.engine.world import (

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from speech3.errors import Speech3Error
+
 _ALIGN = 16  # floats: every parameter starts on a cache line
 
 
@@ -31,6 +33,11 @@ class Flat:
     def buffers(self) -> Tensor:
         """The part behind it: (K - P,)."""
         return self.vector_K[self.num_parameters :]
+
+    def cut(self, stretch: slice) -> "Flat":
+        """A stretch of it, without views."""
+        parameters = max(0, min(self.num_parameters - stretch.start, stretch.stop - stretch.start))
+        return Flat(self.vector_K[stretch], (), parameters)
 
     def zeros_like(self) -> "Flat":
         """Another vector with the same layout of the parameters, all zero, without buffers: an optimizer slot."""
@@ -64,6 +71,24 @@ def flatten(model: nn.Module) -> Flat:
         tensor.data = view
         views.append(view)
     return Flat(vector_K, tuple(views[: len(parameters)]), num_parameters)
+
+
+def stretches(flat: Flat, count: int) -> list[slice]:
+    """Divide a vector: as many parameters each, to a cache line, and the buffers with the last.
+
+    Raises
+    ------
+    Speech3Error
+        There are fewer cache lines of parameters than stretches.
+    """
+    lines = flat.num_parameters // _ALIGN
+    if count > max(1, lines):
+        raise Speech3Error(
+            f"training.asgd.partitions={count}: the model has only {flat.num_parameters} parameters, and a partition "
+            f"takes at least {_ALIGN}; use {max(1, lines)} at most"
+        )
+    bounds = [lines * number // count * _ALIGN for number in range(count)]
+    return [slice(begin, end) for begin, end in zip(bounds, [*bounds[1:], flat.vector_K.numel()], strict=True)]
 
 
 def wait_for_gpus(*tensors: Tensor) -> None:

@@ -1,7 +1,7 @@
 """The gradient of one minibatch: what every worker of every world computes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,16 +34,17 @@ def gradient(parts: Parts, epoch: int, number: int) -> tuple[Step, tuple[Tensor,
     value = total.item()
     g = torch.autograd.grad(total, list(parts.model.parameters())) if math.isfinite(value) else None
     if g is not None:
-        limit(g, parts.max_norm)
+        limit(g, parts.max_norm, parts.group.norm if parts.group else torch.nn.utils.get_total_norm)
     return Step(len(targets), value, int(correct)), g
 
 
 @torch.no_grad()
-def limit(g: Sequence[Tensor], max_norm: float) -> None:
-    """Cut a gradient down to the length `max_norm`, in place (Pascanu et al. 2013)."""
+def limit(
+    g: Sequence[Tensor], max_norm: float, norm: Callable[[Sequence[Tensor]], Tensor] = torch.nn.utils.get_total_norm
+) -> None:
+    """Cut a gradient down to the length `max_norm`, in place (Pascanu et al. 2013); `norm` measures it."""
     if max_norm < math.inf:
-        norm = torch.nn.utils.get_total_norm(g)
-        shrink = (max_norm / norm).clamp(max=1.0)
+        shrink = (max_norm / norm(g)).clamp(max=1.0)
         for each in g:
             each.mul_(shrink)
 

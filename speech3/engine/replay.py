@@ -2,11 +2,11 @@
 
 That the two worlds run the same algorithm is so put to the test, and a run whose timing was to blame can be looked at
 again at leisure. Between two published versions shards see nothing of each other, so their events need no clock: a
-shard goes on until it met a version that is not there yet.
+shard goes on until it meets a version that is not there yet, or one that others have to meet before it may publish.
 """
 
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.server import Server
+from speech3.engine.assembly import Server
+from speech3.engine.server import Partition
 from speech3.engine.shard import Compute, Draw, Shard, Sync, Want
 from speech3.engine.simulate import Simulated, Times
 from speech3.engine.world import Parts, Rate
@@ -46,24 +47,24 @@ def replay(
     Raises
     ------
     Speech3Error
-        The record is not whole, as where a shard died, or it is of another config.
+        The record is not whole, as where a shard died, or it is of another config, or of shards without a lock.
     """
     paths = sorted(record.glob("shard*.jsonl"), key=lambda path: int(path.stem[len("shard") :]))
     if not paths:
         raise Speech3Error(f"{record}: holds no record of a shard; record a run of world shared first")
+    if config.lock_free:
+        raise Speech3Error(f"{record}: without a lock nobody can tell which step came first, so it cannot be replayed")
     world = Simulated(parts, config, Times((1.0,) * len(paths), 0.0), weight_decay=weight_decay, codec=codec)
     world.load(tensors)
     again = [_Again(shard, path, rates) for shard, path in zip(world.shards, paths, strict=True)]
-    while True:
-        for each in again:
-            each.go_on(world.server, publish=False)
-        if not any(each.events for each in again):
-            return world.snapshot().tensors
-        if not any(each.go_on(world.server, publish=True) for each in again):
+    fetches = Counter(event[1:] for each in again for event in each.events if event[0] == "sync")
+    while any(each.events for each in again):
+        if not any([each.go_on(world.server, fetches) for each in again]):
             raise Speech3Error(
                 f"{record}: nobody wrote that it published version {world.server.version + 1}; a shard died, or the "
                 f"run was stopped: only a whole run can be replayed"
             )
+    return world.snapshot().tensors
 
 
 class _Again:
@@ -71,36 +72,42 @@ class _Again:
 
     def __init__(self, shard: Shard, path: Path, rates: Callable[[int], Rate]) -> None:
         self.shard, self.path, self.rates = shard, path, rates
-        self.events: deque[tuple[str, Any]] = deque(json.loads(line) for line in path.read_text().splitlines())
+        lines = path.read_text().splitlines()
+        self.events: deque[tuple[str, Any, int]] = deque(tuple(json.loads(line)) for line in lines)
         self.loop: Generator[Want, Any, None] | None = None
         self.want: Want | None = None
         self.rate: Rate
 
-    def go_on(self, server: Server, *, publish: bool) -> bool:
-        """Until it meets a version that is not there yet, or, unless it is to `publish`, would make one; one at most.
+    def go_on(self, server: Server, fetches: Counter[tuple[Any, int]]) -> bool:
+        """Until it meets a version that is not there yet, or would end one that another is still to fetch.
 
-        Returns whether it published.
+        Parameters
+        ----------
+        fetches
+            That are still to come, by version and partition.
+
+        Returns whether it came any further.
         """
+        events = len(self.events)
         while self.events:
-            kind, value = self.events[0]
-            if kind in ("sync", "publish") and value != server.version:
-                return False
-            if kind == "publish" and not publish:
-                return False
+            kind, value, partition = self.events[0]
+            if kind in ("sync", "publish") and value != server.partitions[partition].version:
+                break
+            if kind == "publish" and fetches[value, partition]:
+                break
             self.events.popleft()
-            self._do(server, kind, value)
-            if kind == "publish":
-                return True
-        return False
+            fetches[value, partition] -= kind == "sync"
+            self._do(server.partitions[partition], kind, value, partition)
+        return len(self.events) < events
 
-    def _do(self, server: Server, kind: str, value: int | None) -> None:
+    def _do(self, server: Partition, kind: str, value: int | None, partition: int) -> None:
         if kind == "epoch" and value is not None:
             self.rate, self.loop = self.rates(value), self.shard.run()
             return self._answer(None)
-        if not isinstance(self.want, _WANTS[kind]):
+        if not isinstance(self.want, _WANTS[kind]) or getattr(self.want, "partition", 0) != partition:
             raise Speech3Error(f"{self.path}: has {kind!r} where the shard wants {self.want}; is it of another config?")
         if kind in ("sync", "publish"):
-            server.sync(self.shard.push)
+            server.sync(self.shard.pushes[partition])
             if (server.version != value) != (kind == "publish"):
                 raise Speech3Error(f"{self.path}: {kind!r} at version {value} comes out otherwise; another config?")
         self._answer({"draw": value, "busy": False}.get(kind, True))

@@ -86,7 +86,12 @@ class Rule:
         push_norm, norm = step(old, new, own, *constants)
         return push_norm / max(norm, 1e-30)
 
-    def rehearse(self, state: State, own: Own) -> None:
+    @torch.no_grad()
+    def length(self, old: State, own: Own) -> float:
+        """What `step` would return, before anything is written."""
+        return float(own.push().norm()) / max(float(old.parameters_P.norm()), 1e-30)
+
+    def rehearse(self, state: State, own: Own, *, in_place: bool = False) -> None:
         """The step with a few zeros: numba loads what it compiled, which takes a third of a second, not in a sync."""
 
         def few(tensor: Tensor) -> Tensor:
@@ -98,7 +103,7 @@ class Rule:
         for staleness in (0, 1):  # of which only one compensates
             old, new = (State(few(state.parameters_P), some(state.velocity_P), some(state.squares_P)) for _ in range(2))
             small = Own(few(own.parameters_P), some(own.fetched_P), some(own.push_P))
-            self.step(old, new, small, staleness=staleness, minibatches=1, rate=1.0)
+            self.step(old, old if in_place else new, small, staleness=staleness, minibatches=1, rate=1.0)
 
     def _along(self, old: State, own: Own) -> float:
         """How much of the momentum is taken from the push: 0 if they agree."""
@@ -141,8 +146,9 @@ _EPSILON = 1e-10
 def _step_numba(
     old: State, new: State, own: Own, scale: float, along: float, momentum: float, gamma: float, compensation: float
 ) -> tuple[float, float]:
-    tensors = (old.parameters_P, new.parameters_P, own.parameters_P, own.fetched_P, own.push_P,
-              old.velocity_P, new.velocity_P, old.squares_P, new.squares_P)  # fmt: skip
+    p_new, v_new, s_new = (None,) * 3 if new is old else (new.parameters_P, new.velocity_P, new.squares_P)  # in place
+    tensors = (old.parameters_P, p_new, own.parameters_P, own.fetched_P, own.push_P,
+              old.velocity_P, v_new, old.squares_P, s_new)  # fmt: skip
     arrays: list[Any] = [None if tensor is None else tensor.numpy() for tensor in tensors]
     arrays += map(np.float32, (scale, along, momentum, gamma))
     push_square, square = _one_pass(*arrays, np.float32(compensation) if compensation else None)  # type: ignore[call-arg]
@@ -152,7 +158,8 @@ def _step_numba(
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})  # NaN and infinity stay what they are
 def _one_pass(p, p_new, own, fetched, push, v, v_new, s, s_new, scale, along, momentum, gamma, compensation):  # type: ignore[no-untyped-def]
     # What is None is compiled away: there is one loop for each set of options, each vectorised. Only "if x is not None"
-    # with a None is, so each thing that may be missing stands in an if of its own.
+    # with a None is, so each thing that may be missing stands in an if of its own. Old and new in one memory would
+    # not be vectorised: a step in place is said by new ones that are None.
     push_square, square = np.float32(0), np.float32(0)
     for i in range(len(p)):
         d = np.float32(0)
@@ -170,14 +177,24 @@ def _one_pass(p, p_new, own, fetched, push, v, v_new, s, s_new, scale, along, mo
         if v is not None:
             d -= along * v[i]
         if s is not None:
-            s_new[i] = s[i] + d * d
-            d *= gamma / (np.sqrt(s_new[i]) + np.float32(_EPSILON))
+            square_sum = s[i] + d * d
+            d *= gamma / (np.sqrt(square_sum) + np.float32(_EPSILON))
+            if s_new is not None:
+                s_new[i] = square_sum
+            if s_new is None:
+                s[i] = square_sum
         d *= scale
         if v is not None:
             d += momentum * v[i]
-            v_new[i] = d
+            if v_new is not None:
+                v_new[i] = d
+            if v_new is None:
+                v[i] = d
         value = p[i] - d
-        p_new[i] = value
+        if p_new is not None:
+            p_new[i] = value
+        if p_new is None:
+            p[i] = value
         own[i] = value
         if fetched is not None:
             fetched[i] = value

@@ -2,29 +2,36 @@
 
 Follows CMU's SPEECH3 (an update happens whenever a shard finds the server free) and Zhang et al. 2013, "Asynchronous
 stochastic gradient descent for DNN training" (version stamps). There is nobody to send a message to: the shard that
-holds the lock steps the parameters itself, and takes the new ones with it.
+holds the lock steps the parameters itself, and takes the new ones with it. When it comes is in `shard.py`, what it
+brings in `push.py`, how the parameters move in `rule.py`.
 
 The state has two buffers. A push is written into the one that is not published, together with the numbers of the
 minibatches in it, then a single store of the version publishes both. So a shard killed at any instruction leaves the
 last published version whole; if it died just after publishing, the next to hold the lock finds in the journal which
 minibatches are used.
 
-Axes: K values of a model, P of them parameters, J minibatches of a push.
+The parameters may be divided over partitions (DistBelief, Dean et al. 2012), each a server of its own: a shard goes
+from one to the next and leaves out those that are busy. A minibatch is used as soon as one partition has published it,
+and dropped if all refuse it. Or shards do not lock each other out (Hogwild, Niu et al. 2011): both buffers are one and
+steps are in place, so whoever dies in a step leaves half of it. What is counted stays exact: each shard has a record of
+its own, and holds a lock of its own, for which only who takes a snapshot waits.
+
+Axes: K values of a partition, P of them parameters, J minibatches of a push.
 """
 
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import torch
+import numpy as np
 from torch import Tensor
 
-from speech3.engine.board import STALENESS_BINS, TOTALS, Board
-from speech3.engine.flat import Flat, wait_for_gpus
+from speech3.engine.board import STALENESS_BINS, TOTALS, Record
+from speech3.engine.flat import wait_for_gpus
 from speech3.engine.pool import Pool
-from speech3.engine.rule import Own, Rule, State
-from speech3.engine.wire import Wire
+from speech3.engine.push import Push
+from speech3.engine.rule import Rule, State
 from speech3.engine.world import REFUSED, STALE, USED
 
 FRAMES, LOSS_SUM, CORRECT, ENDED = range(len(TOTALS))
@@ -32,59 +39,23 @@ FRAMES, LOSS_SUM, CORRECT, ENDED = range(len(TOTALS))
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """One of the two buffers: the model's values with its buffers, and as the rule sees it."""
+    """One of the two buffers: a partition's values with its buffers, and as the rule sees it."""
 
     vector_K: Tensor
     state: State
 
 
-@dataclass(eq=False)
-class Push:
-    """What a shard brings: its copy of the parameters, and what it computed since it fetched them.
-
-    Attributes
-    ----------
-    fetched_P
-        With local updates, the parameters as fetched: the push is fetched minus own.
-    push_P
-        Without, the learning rate times the sum of the gradients.
-    version
-        That was fetched last.
-    finite
-        False once a loss was not.
-    wire
-        By which it is sent.
-    """
-
-    own: Flat
-    fetched_P: Tensor | None
-    push_P: Tensor | None
-    version: int = -1
-    numbers: list[int] = field(default_factory=list)
-    frames: int = 0
-    loss_sum: float = 0.0
-    correct: int = 0
-    rate: float = 0.0
-    finite: bool = True
-    wire: Wire = field(default_factory=Wire)
-
-    def begin(self, version: int) -> None:
-        """Nothing computed yet since `version` was fetched."""
-        self.version, self.numbers, self.finite = version, [], True
-        self.frames, self.loss_sum, self.correct = 0, 0.0, 0
-
-    def as_own(self) -> Own:
-        """As the rule sees it, once it is sent."""
-        return self.wire.send(self.own, self.fetched_P, self.push_P)
-
-
-class Server:
-    """One view of the server's memory; every process that has the memory open has its own.
+class Partition:
+    """One view of a partition of the server; every process that has the memory open has its own.
 
     Parameters
     ----------
+    record
+        Its version and counts; without a lock those of the shard whose view this is.
+    versions
+        Of which the sum is the version: the record's own, or without a lock those of all shards.
     buffers
-        Two, in memory of the CPU or of a GPU.
+        Two, in memory of the CPU or of a GPU; without a lock twice the same.
     max_staleness
         An older push is dropped; None: none is.
     max_push
@@ -92,77 +63,90 @@ class Server:
     """
 
     def __init__(
-        self, board: Board, pool: Pool, buffers: Sequence[Buffer], rule: Rule, *,
+        self, record: Record, versions: np.ndarray, pool: Pool, buffers: Sequence[Buffer], rule: Rule, *,
         max_staleness: int | None, max_push: float,
     ) -> None:  # fmt: skip
-        self.board, self.pool, self.buffers, self.rule = board, pool, buffers, rule
+        self.record, self.versions, self.pool, self.buffers, self.rule = record, versions, pool, buffers, rule
         self.max_staleness, self.max_push = max_staleness, max_push
 
     @property
     def version(self) -> int:
         """Published updates so far."""
-        return int(self.board.version[0])
+        return int(self.versions.sum())
+
+    @property
+    def published(self) -> Buffer:
+        """The state."""
+        return self.buffers[self.record.index]
 
     def sync(self, push: Push) -> int:
-        """Apply a push and take the newest parameters; with the lock held. Returns what became of its minibatches."""
+        """Apply a push that is due, take the newest parameters if they are; with the lock held, if there is one.
+
+        Returns what became of the push's minibatches here: USED, STALE or REFUSED; USED if none was brought.
+        """
         self.settle()
-        staleness = self.version - push.version
-        if not push.numbers:
-            ended = USED
-            self.fetch(push)
-        elif (ended := self._judge(push, staleness)) != USED:
-            self.pool.mark(push.numbers, ended)
-            self.fetch(push)
-        push.wire.receive(push.own, push.fetched_P, push.push_P, used=ended == USED)
-        push.begin(self.version)
+        ended, stepped = USED, False
+        if push.brings and push.numbers:
+            numbers, push.numbers = push.numbers, []
+            ended = self._judge(push, numbers)
+            stepped = ended == USED
+        if stepped and not push.takes:
+            push.brought()
+        else:  # a step has left the newest with the shard
+            push.take(self.version, None if stepped else self.published.vector_K, used=ended == USED)
         return ended
 
     def settle(self) -> None:
         """Mark the minibatches of the published version as used: who published it may have died before."""
-        count, *numbers = self.board.journal_2J[self.version % 2].tolist()
+        count, *numbers = self.record.journal_2J[self.record.index].tolist()
         self.pool.mark(numbers[:count], USED)
 
-    def begin_epoch(self) -> None:
-        """Count from zero; while no shard is at work."""
-        for counts in (self.board.totals_2, self.board.staleness_2, self.board.journal_2J):
-            counts[:] = 0
-
-    @torch.no_grad()
-    def fetch(self, push: Push) -> None:
-        """Copy the published parameters into the shard's."""
-        published = self.buffers[self.version % 2]
-        push.own.vector_K.copy_(published.vector_K)
-        if push.fetched_P is not None:
-            push.fetched_P.copy_(published.state.parameters_P)
-        if push.push_P is not None:
-            push.push_P.zero_()
-        wait_for_gpus(push.own.vector_K, published.vector_K)
-
-    def _judge(self, push: Push, staleness: int) -> int:
+    def _judge(self, push: Push, numbers: list[int]) -> int:
         """Publish the push, unless it is stale, not finite or longer than it may be."""
+        ended, staleness = USED, self.version - push.version
         if not push.finite:
-            return REFUSED
-        if self.max_staleness is not None and staleness > self.max_staleness:
-            return STALE
-        old, new = self.buffers[self.version % 2], self.buffers[(self.version + 1) % 2]
-        length = self.rule.step(
-            old.state, new.state, push.as_own(), staleness=staleness, minibatches=len(push.numbers), rate=push.rate
-        )
-        if not (math.isfinite(length) and length <= self.max_push):
-            return REFUSED
-        new.vector_K[push.own.num_parameters :].copy_(push.own.buffers)
-        self._publish(push, staleness)
-        return USED
+            ended = REFUSED
+        elif self.max_staleness is not None and staleness > self.max_staleness:
+            ended = STALE
+        elif not self._step(push, staleness, len(numbers)):
+            ended = REFUSED
+        if ended == USED:
+            self._publish(push, staleness, numbers)
+        else:
+            self.pool.mark(push.hand.refused(numbers), ended)
+        return ended
 
-    def _publish(self, push: Push, staleness: int) -> None:
-        board, old, new = self.board, self.version % 2, (self.version + 1) % 2
-        board.totals_2[new] = board.totals_2[old]
-        board.totals_2[new, :ENDED] += push.frames, push.loss_sum, push.correct
-        board.totals_2[new, ENDED] = time.monotonic()
-        board.staleness_2[new] = board.staleness_2[old]
-        board.staleness_2[new, min(staleness, STALENESS_BINS - 1)] += 1
-        board.journal_2J[new, 0] = len(push.numbers)
-        board.journal_2J[new, 1 : 1 + len(push.numbers)] = push.numbers
+    def _step(self, push: Push, staleness: int, minibatches: int) -> bool:
+        """Write the state after the push into the other buffer; False if it is not to be published."""
+        old, new, own = self.published, self.buffers[1 - self.record.index], push.as_own()
+        in_place = old is new
+        if in_place and not self._bearable(self.rule.length(old.state, own)):
+            return False
+        length = self.rule.step(
+            old.state, new.state, own, staleness=staleness, minibatches=minibatches, rate=push.rate
+        )  # fmt: skip
+        new.vector_K[push.own.num_parameters :].copy_(push.own.buffers)
+        return in_place or self._bearable(length)  # done is done, though others have moved the parameters meanwhile
+
+    def _bearable(self, length: float) -> bool:
+        return math.isfinite(length) and length <= self.max_push
+
+    def _publish(self, push: Push, staleness: int, numbers: list[int]) -> None:
+        record, hand, old = self.record, push.hand, self.record.index
+        new = 1 - old
+        steps, before = hand.counted(numbers), hand.staleness  # not those that another partition has counted
+        record.totals_2[new] = record.totals_2[old]
+        record.totals_2[new, FRAMES] += sum(step.frames for step in steps)
+        record.totals_2[new, LOSS_SUM] += sum(step.loss * step.frames for step in steps)
+        record.totals_2[new, CORRECT] += sum(step.correct for step in steps)
+        record.totals_2[new, ENDED] = time.monotonic()
+        hand.staleness = max(before, staleness)
+        record.staleness_2[new] = record.staleness_2[old]
+        record.staleness_2[new, min(hand.staleness, STALENESS_BINS - 1)] += 1
+        if before >= 0:  # another partition took the push: it counts once, with the largest of its stalenesses
+            record.staleness_2[new, min(before, STALENESS_BINS - 1)] -= 1
+        record.journal_2J[new, 0] = len(numbers)
+        record.journal_2J[new, 1 : 1 + len(numbers)] = numbers
         wait_for_gpus(push.own.vector_K, self.buffers[new].vector_K)
-        board.version[0] += 1
+        record.version[0] += 1  # the single store
         self.settle()

@@ -1,4 +1,4 @@
-"""A shard: draw a minibatch, compute, step or accumulate, sync if the server is free.
+"""A shard: draw a minibatch, compute, step or accumulate, sync with each partition of the server that is free.
 
 The loop is a generator that says what it wants; the world that drives it answers. So processes on a host and workers
 of a simulation run the very same lines, and a schedule recorded from the one can be replayed in the other.
@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.codec import key_of
+from speech3.engine.codecs.codec import key_of
+from speech3.engine.flat import Flat, stretches
 from speech3.engine.gradient import gradient
-from speech3.engine.server import Push
+from speech3.engine.push import Hand, Minibatch, Push
 from speech3.engine.sgd import Sgd
 from speech3.engine.wire import wire_of
 from speech3.engine.world import Parts, Rate, position
@@ -35,8 +36,9 @@ class Compute:
 
 @dataclass(frozen=True)
 class Sync:
-    """Wants `Server.sync` called with the lock held: if the server is free, or, with `wait`, once it is."""
+    """Wants `Partition.sync` called with the lock held: if the partition is free, or, with `wait`, once it is."""
 
+    partition: int
     wait: bool
 
 
@@ -44,44 +46,77 @@ Want = Draw | Compute | Sync
 
 
 class Shard:
-    """A worker's copy of the model, and what it did to it since the last fetch."""
+    """A worker's copy of the model, and what it did to it since the last fetch.
+
+    Parameters
+    ----------
+    number
+        Of the worker: each begins its rounds with another partition.
+
+    Attributes
+    ----------
+    accumulated
+        Without local updates, the learning rate times the sum of the gradients: the pushes are stretches of it.
+    pushes
+        What it has for each partition, and what it knows of it.
+    """
 
     def __init__(
-        self, parts: Parts, config: AsgdConfig, *, workers: int = 1, weight_decay: float = 0.0,
+        self, parts: Parts, config: AsgdConfig, *, number: int = 0, workers: int = 1, weight_decay: float = 0.0,
         codec: CodecConfig | None = None,
     ) -> None:  # fmt: skip
         self.parts, self.config, self.workers, self.weight_decay = parts, config, workers, weight_decay
         self.sgd = Sgd(parts.model, weight_decay=weight_decay)
         own = self.sgd.parameters
         self.accumulated = None if config.local_updates else own.zeros_like()
-        fetched_P = own.parameters_P.clone() if config.local_updates else None
-        self.push = Push(own, fetched_P, self.accumulated.vector_K if self.accumulated else None)
-        self.push.wire = wire_of(codec or CodecConfig(), own.views)
+        fetched = Flat(own.parameters_P.clone(), (), own.num_parameters) if config.local_updates else None
+        self.hand, self.pushes = Hand(), list[Push]()
+        for stretch in stretches(own, config.partitions):
+            wire = wire_of(codec or CodecConfig(), own.views, stretch)
+            fetched_P, push_P = (
+                flat.cut(stretch).parameters_P if flat else None for flat in (fetched, self.accumulated)
+            )
+            self.pushes.append(Push(own.cut(stretch), fetched_P, push_P, self.hand, wire))
+        first = number % len(self.pushes)
+        self.round = [*range(first, len(self.pushes)), *range(first)]
 
     def run(self) -> Generator[Want, Any, None]:
         """The rest of an epoch, as long as minibatches are waiting."""
-        self.push.begin(-1)  # a dead one's successor pushes nothing of what it had: others compute that again
-        self.push.wire.begin()
-        yield Sync(wait=True)  # nothing to push yet: fetches
+        self.begin()
+        for partition in self.round:
+            yield Sync(partition, wait=True)  # nothing to push yet: fetches
         number: int | None = None
         while (number := (yield Draw(number))) is not None:
             yield Compute(number)
-            if not self.push.finite:
-                yield Sync(wait=True)  # to be refused, and to fetch what is whole
-            elif len(self.push.numbers) >= self.config.sync_every:
-                yield Sync(wait=self.far())
-        if self.push.numbers:
-            yield Sync(wait=True)
+            yield from self.visit(last=False)
+        yield from self.visit(last=True)
 
-    def far(self) -> bool:
-        """Has it gone as far from what it fetched as it may?"""
+    def begin(self) -> None:
+        """Nothing in hand: a dead one's successor pushes nothing of what it had, others compute that again."""
+        self.hand.minibatches.clear()
+        for push in self.pushes:
+            push.begin()
+
+    def visit(self, *, last: bool) -> Generator[Want, Any, None]:
+        """A round of the partitions with which a sync is due; one that is busy is left for the next, if it may be."""
+        config, self.hand.staleness = self.config, -1
+        for partition in self.round:
+            push = self.pushes[partition]
+            now = last or not push.finite  # to be refused, and to fetch what is whole
+            push.brings = now or len(push.numbers) >= config.sync_every
+            push.takes = push.brings if now or not config.fetch_every else push.distance >= config.fetch_every
+            if (push.brings and push.numbers) or (push.takes and not last):
+                yield Sync(partition, wait=now or self.far(push))
+
+    def far(self, push: Push) -> bool:
+        """Is it so far from what it fetched, or has it so much to push, that it is to wait for the partition?"""
         limit = self.config.max_relative_distance
-        if len(self.push.numbers) >= self.config.max_distance:
+        if max(push.distance, len(push.numbers)) >= self.config.max_distance:
             return True
-        if limit is None or self.push.fetched_P is None:
+        if limit is None or push.fetched_P is None:
             return False
-        gone = torch.dist(self.push.own.parameters_P, self.push.fetched_P)
-        return bool(gone >= limit * self.push.fetched_P.norm())
+        gone = torch.dist(push.own.parameters_P, push.fetched_P)
+        return bool(gone >= limit * push.fetched_P.norm())
 
     @torch.no_grad()
     def compute(self, epoch: int, number: int, rate: Rate) -> None:
@@ -90,20 +125,22 @@ class Shard:
             self.parts.model.train()
         with torch.enable_grad():
             step, g = gradient(self.parts, epoch, number)
-        push = self.push
-        push.numbers.append(number)
-        push.wire.key = key_of(self.parts.seed, epoch, number)
-        push.rate = rate(position(number, self.parts.source.rows, self.workers))
+        now, key = rate(position(number, self.parts.source.rows, self.workers)), key_of(self.parts.seed, epoch, number)
+        self.drew(number, Minibatch(step, len(self.pushes)), now, key, finite=g is not None)
         if g is None:
-            push.finite = False
             return
         if self.accumulated is None:
-            self.sgd.step(g, push.rate)
-        else:
-            for view, each in zip(self.accumulated.views, g, strict=True):
-                view.add_(each, alpha=push.rate)
-            if self.weight_decay:
-                self.accumulated.vector_K.add_(push.own.parameters_P, alpha=push.rate * self.weight_decay)
-        push.frames += step.frames
-        push.loss_sum += step.loss * step.frames
-        push.correct += step.correct
+            self.sgd.step(g, now)
+            return
+        for view, each in zip(self.accumulated.views, g, strict=True):
+            view.add_(each, alpha=now)
+        if self.weight_decay:
+            self.accumulated.vector_K.add_(self.sgd.parameters.parameters_P, alpha=now * self.weight_decay)
+
+    def drew(self, number: int, minibatch: Minibatch, rate: float, key: int, *, finite: bool) -> None:
+        """A minibatch is in every push, and in hand until a partition has published it."""
+        self.hand.minibatches[number] = minibatch
+        for push in self.pushes:
+            push.numbers.append(number)
+            push.distance, push.rate, push.wire.key = push.distance + 1, rate, key
+            push.finite = push.finite and finite

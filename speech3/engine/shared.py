@@ -9,9 +9,9 @@ import multiprocessing.connection
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ from torch import Tensor
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.assembly import (
     Before,
+    Server,
     begin_epoch,
     epoch_progress,
+    last_ended,
     load_tensors,
     make_server,
     published_tensors,
@@ -41,6 +43,7 @@ from speech3.engine.board import (
     SYNC_S,
     UP,
     WAIT_S,
+    Board,
     FileLock,
     SharedMemory,
     Sizes,
@@ -48,16 +51,16 @@ from speech3.engine.board import (
     memory_file,
     shared_board,
 )
-from speech3.engine.flat import flatten, wait_for_gpus
-from speech3.engine.server import ENDED, Server
+from speech3.engine.flat import Flat, flatten, wait_for_gpus
+from speech3.engine.replicas.group import GroupPool
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
 from speech3.io.parallel import starting_workers
 
-_LOOK_S = 0.1  # between two looks at shards and pool
+LOOK_S = 0.1  # between two looks at shards and pool
 _REST_S = 0.0005  # between two looks of a resting shard at its orders
-Event = tuple[str, int | None]
+Event = tuple[str, int | None, int]  # what; of which value; with which partition
 _DEATHS = 3  # of one shard, without a minibatch in between, before it is given up
 
 
@@ -66,10 +69,9 @@ class Place:
     """What a shard needs to find the server, in any process."""
 
     board: str
-    server_lock: str
+    locks: tuple[str, ...]  # of partitions; where these have none, of shards
     pool_lock: str
     sizes: Sizes
-    num_parameters: int
     config: AsgdConfig
     workers: int
     weight_decay: float
@@ -78,13 +80,11 @@ class Place:
     rows: tuple[range, ...] | None
     codec: CodecConfig | None
 
-    def open(self, on_gpu: tuple[Tensor, Tensor, Tensor] | None) -> tuple[Server, FileLock]:
-        """The server as this process sees it, and its lock."""
+    def open(self, own: Flat, on_gpu: tuple[Tensor, Tensor, Tensor] | None) -> tuple[Server, list[FileLock]]:
+        """The server as this process sees it, for a model like `own`, and its locks: one for each of its views."""
         board = shared_board(self.sizes, SharedMemory(self.board, board_bytes(self.sizes)))
-        server = make_server(
-            board, self.config, self.workers, self.num_parameters, FileLock(self.pool_lock), on_gpu, self.rows
-        )  # fmt: skip
-        return server, FileLock(self.server_lock)
+        server = make_server(board, self.config, self.workers, own, FileLock(self.pool_lock), on_gpu, self.rows)
+        return server, [FileLock(path) for path in self.locks]
 
 
 class Shared:
@@ -117,19 +117,20 @@ class Shared:
         self.on_gpu = tensors_on_gpu(own, config)
         self.stack = ExitStack()
         try:
-            board, server_lock, pool_lock = (
+            names = [f"lock{number}" for number in range(sizes.records)]
+            board, pool_lock, *locks = (
                 self.stack.enter_context(memory_file(name, size))
-                for name, size in (("board", board_bytes(sizes)), ("server", 0), ("pool", 0))
+                for name, size in (("board", board_bytes(sizes)), ("pool", 0), *((name, 0) for name in names))
             )
         except BaseException:
             self.stack.close()
             raise
         self.place = Place(
-            board, server_lock, pool_lock, sizes, own.num_parameters, config, workers, weight_decay, os.getpid(),
-            record, parts.source.rows, codec,
+            board, tuple(locks), pool_lock, sizes, config, workers, weight_decay, os.getpid(), record,
+            parts.source.rows, codec,
         )  # fmt: skip
         self.build, self.device = build, device
-        self.server, self.lock = self.place.open(self.on_gpu)
+        self.server, self.locks = self.place.open(own, self.on_gpu)
         self.context = torch.multiprocessing.get_context("spawn")
         self.processes: list[Any] = [None] * workers
         self.errors: list[Any] = [None] * workers
@@ -163,7 +164,7 @@ class Shared:
 
     def snapshot(self) -> Snapshot:
         """The published state; a shard that wants to sync meanwhile goes on computing."""
-        with self.lock:
+        with self._all_locks():
             self.server.settle()
             return Snapshot(published_tensors(self.server), self.server.board.states_M.copy(), self._progress())
 
@@ -180,52 +181,63 @@ class Shared:
         self.processes = []
         self.stack.close()
 
+    @contextmanager
+    def _all_locks(self) -> Iterator[None]:
+        """Of the server; a shard never holds more than one."""
+        with ExitStack() as stack:
+            for lock in self.locks:
+                stack.enter_context(lock)
+            yield
+
     def _progress(self) -> Progress:
-        board = self.server.board
-        ended = board.totals_2[self.server.version % 2, ENDED]
+        seconds = max(0.0, last_ended(self.server) - self.began)
         return epoch_progress(
-            self.server, self.before, seconds=max(0.0, ended - self.began), returned=self.returned,
-            restarts=self.restarts,
+            self.server, self.before, seconds=seconds, returned=self.returned, restarts=self.restarts
         )  # fmt: skip
 
     def _start(self, worker: int) -> None:
         self.server.board.shards_N[worker, [READY, EPOCH]] = 0
         self.computed[worker] = self.server.board.shards_N[worker, MINIBATCHES]
         self.errors[worker], theirs = self.context.Pipe(duplex=False)
-        device = self.device
-        if device == "cuda":
-            device = f"cuda:{worker % torch.cuda.device_count()}"
+        build, device = self._build(worker)
         self.processes[worker] = self.context.Process(
-            target=_main, args=(worker, self.place, self.build, device, self.on_gpu, theirs), daemon=True
+            target=_main, args=(worker, self.place, build, device, self.on_gpu, theirs), daemon=True
         )  # fmt: skip
         with starting_workers():
             self.processes[worker].start()
         theirs.close()
 
+    def _build(self, worker: int) -> tuple[BuildOn, str]:
+        """What makes the worker's parts, and on which device."""
+        return self.build, f"cuda:{worker % torch.cuda.device_count()}" if self.device == "cuda" else self.device
+
     def _look_after(self) -> None:
         """Wait a little; where a shard died, give back what it had out and start another."""
-        multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=_LOOK_S)
+        multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=LOOK_S)
         for worker, process in enumerate(self.processes):
             if process.is_alive():
                 continue
             process.join()
             if self.errors[worker].poll():
                 try:
-                    raise Speech3Error(f"shard {worker}: {self.errors[worker].recv()}")
+                    raise Speech3Error(f"shard {worker}: {self.errors[worker].recv()[1]}")
                 except EOFError:
                     pass
-            row = self.server.board.shards_N[worker]
-            with self.lock:
+            with self._all_locks():
                 self.server.settle()
                 self.returned += self.server.pool.give_back(worker)
-            self.deaths[worker] = 1 if row[MINIBATCHES] > self.computed[worker] else self.deaths[worker] + 1
-            if self.deaths[worker] >= _DEATHS:
-                raise Speech3Error(
-                    f"shard {worker} died {_DEATHS} times without a minibatch in between (exit status "
-                    f"{process.exitcode}; -9 is often the kernel, out of memory): use fewer workers or a smaller model"
-                )
-            self.restarts += 1
+            self._count_death(worker, process.exitcode)
             self._start(worker)
+
+    def _count_death(self, worker: int, status: int) -> None:
+        computed = self.server.board.shards_N[worker, MINIBATCHES]
+        self.deaths[worker] = 1 if computed > self.computed[worker] else self.deaths[worker] + 1
+        if self.deaths[worker] >= _DEATHS:
+            raise Speech3Error(
+                f"shard {worker} died {_DEATHS} times without a minibatch in between (exit status {status}; -9 is "
+                f"often the kernel, out of memory): use fewer workers or a smaller model"
+            )
+        self.restarts += 1
 
 
 def _main(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, errors: Any) -> None:
@@ -234,29 +246,43 @@ def _main(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, e
         _serve(worker, place, build(device), on_gpu)
     except Exception as error:
         if os.getppid() == place.coordinator:  # else nobody hears it
-            errors.send(str(error) if isinstance(error, Speech3Error) else traceback.format_exc())
+            why = str(error) if isinstance(error, Speech3Error) else traceback.format_exc()
+            errors.send((time.monotonic(), why))  # of those that a failure takes along, the first one knows why
 
 
 def _serve(worker: int, place: Place, parts: Parts, on_gpu: Any) -> None:
     """Rest and work as ordered, while the coordinator lives."""
-    server, lock = place.open(on_gpu)
     shard = Shard(
-        parts, place.config, workers=place.workers, weight_decay=place.weight_decay, codec=place.codec
+        parts, place.config, number=worker, workers=place.workers, weight_decay=place.weight_decay, codec=place.codec
     )  # fmt: skip
-    server.rule.rehearse(server.buffers[0].state, shard.push.as_own())
-    shard.push.wire.counted()  # the rehearsal was not sent
-    board, order, row = server.board, server.board.order, server.board.shards_N[worker]
+    server, locks = place.open(shard.sgd.parameters, on_gpu)
+    locks = locks[worker : worker + 1] if server.shared else locks
+    for partition, push in zip(server.seen_by(worker), shard.pushes, strict=True):
+        for push.takes in (True, not place.config.fetch_every):
+            server.rule.rehearse(partition.published.state, push.as_own(), in_place=server.shared)
+        push.wire.counted()  # the rehearsal was not sent
+    row = server.board.shards_N[worker]
+    orders = _orders(server.board, row, place.coordinator)
+    if parts.group is not None:
+        server = replace(server, pool=GroupPool(server.pool, parts.group))
+        orders = parts.group.orders(orders, row[EPOCH : EPOCH + 1])
     row[READY] = 1
-    while os.getppid() == place.coordinator:
+    for rate in orders:
+        events: list[Event] = []
+        note = events.append if place.record else _forget
+        _drive(worker, shard, server, locks, rate, place.coordinator, note)
+        if place.record:
+            with (place.record / f"shard{worker}.jsonl").open("a") as stream:
+                stream.writelines(json.dumps(event) + "\n" for event in events)
+
+
+def _orders(board: Board, row: np.ndarray, coordinator: int) -> Iterator[Rate]:
+    """The learning rate of an epoch whenever there is work; between two of them it is done."""
+    order = board.order
+    while os.getppid() == coordinator:
         row[EPOCH] = order[0]  # said first, then looked again: no order is missed, and no rest is disturbed
         if row[EPOCH] and order[0] == row[EPOCH] and board.cursor[0] < len(board.states_M):
-            rate = Rate(order[1], int(order[0]), len(board.states_M), order[2], order[3])
-            events: list[Event] = []
-            note = events.append if place.record else _forget
-            _drive(worker, shard, server, lock, rate, place.coordinator, note)
-            if place.record:
-                with (place.record / f"shard{worker}.jsonl").open("a") as stream:
-                    stream.writelines(json.dumps(event) + "\n" for event in events)
+            yield Rate(order[1], int(order[0]), len(board.states_M), order[2], order[3])
         else:
             row[EPOCH] = 0
             time.sleep(_REST_S)
@@ -267,12 +293,13 @@ def _forget(event: Event) -> None:
 
 
 def _drive(
-    worker: int, shard: Shard, server: Server, lock: FileLock, rate: Rate, coordinator: int,
+    worker: int, shard: Shard, server: Server, locks: Sequence[FileLock], rate: Rate, coordinator: int,
     note: Callable[[Event], None],
 ) -> None:  # fmt: skip
-    """Answer what the shard's loop wants; notes what happens: draws, syncs by the version met, a busy server."""
+    """Answer what the shard's loop wants; notes what happens: draws, syncs by the version met, a busy partition."""
     row, loop, answer = server.board.shards_N[worker], shard.run(), None
-    note(("epoch", rate.epoch))
+    partitions = server.seen_by(worker)
+    note(("epoch", rate.epoch, 0))
     while True:
         try:
             want = loop.send(answer)
@@ -282,27 +309,28 @@ def _drive(
         match want:
             case Draw(after):
                 answer = server.pool.draw(worker, after) if os.getppid() == coordinator else None
-                note(("draw", answer))
+                note(("draw", answer, 0))
             case Compute(number):
                 shard.compute(rate.epoch, number, rate)
                 row[MINIBATCHES] += 1
                 row[COMPUTE_S] += time.perf_counter() - begun
-            case Sync(wait):
-                wait_for_gpus(shard.push.own.vector_K)  # the server is not held for a gradient on its way
+            case Sync(number, wait):
+                partition, push, lock = partitions[number], shard.pushes[number], locks[number]
+                wait_for_gpus(push.own.vector_K)  # the server is not held for a gradient on its way
                 row[COMPUTE_S] += time.perf_counter() - begun
                 begun = time.perf_counter()
                 answer = lock.try_acquire()
                 if not answer:
                     row[BUSY] += 1
                     if not wait:
-                        note(("busy", None))
+                        note(("busy", None, number))
                         continue
                     answer = lock.acquire()
                     row[WAIT_S] += time.perf_counter() - begun
                 begun = time.perf_counter()
-                met = server.version
-                server.sync(shard.push)
-                note(("publish" if server.version > met else "sync", met))
+                met = partition.version
+                partition.sync(push)
+                note(("publish" if partition.version > met else "sync", met, number))
                 lock.release()
-                row[[UP, DOWN]] += shard.push.wire.counted()
+                row[[UP, DOWN]] += push.wire.counted()
                 row[SYNC_S] += time.perf_counter() - begun

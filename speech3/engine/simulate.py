@@ -1,13 +1,15 @@
 """Many workers in one process: real gradients, a virtual clock. How five GPUs are studied on a laptop.
 
 The shards are those of the shared world, driven event by event: a compute ends `compute_s` later, a sync holds the
-server for `sync_s`, a shard that finds it busy goes on or waits. Nothing depends on how fast this machine is, so a
-result is the same to the last bit for a seed and given times. Held-out evaluation takes no virtual time.
+server for `sync_s` and as long as its bytes take to pass the link, a shard that finds it busy goes on or waits. Nothing
+depends on how fast this machine is, so a result is the same to the last bit for a seed and given times. Held-out
+evaluation takes no virtual time.
 """
 
 import copy
 import heapq
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Generator, Iterator
@@ -48,6 +50,10 @@ class Times:
         Standard deviation of the logarithm of compute times.
     failures
         (worker, seconds of training): it dies then, and `restart_s` later another takes its place.
+    bandwidth
+        Bytes per second of each link.
+    latency_s
+        Of a message.
     """
 
     compute_s: tuple[float, ...]
@@ -55,6 +61,8 @@ class Times:
     jitter: float = 0.0
     failures: tuple[tuple[int, float], ...] = ()
     restart_s: float = 5.0
+    bandwidth: float = math.inf
+    latency_s: float = 0.0
 
 
 class Simulated:
@@ -74,13 +82,13 @@ class Simulated:
         self.workers = len(times.compute_s)
         everybody = [parts] + [replace(parts, model=copy.deepcopy(parts.model)) for _ in range(self.workers - 1)]
         self.shards = [
-            Shard(each, config, workers=self.workers, weight_decay=weight_decay, codec=codec) for each in everybody
+            Shard(each, config, number=number, workers=self.workers, weight_decay=weight_decay, codec=codec)
+            for number, each in enumerate(everybody)
         ]  # fmt: skip
-        own = self.shards[0].push.own
+        own = self.shards[0].sgd.parameters
         self.board = private_board(sizes_of(own, config, self.workers, len(parts.source)))
         self.server = make_server(
-            self.board, config, self.workers, own.num_parameters, nullcontext(), tensors_on_gpu(own, config),
-            parts.source.rows,
+            self.board, config, self.workers, own, nullcontext(), tensors_on_gpu(own, config), parts.source.rows
         )  # fmt: skip
         self.seed, self.began, self.progress = parts.seed, 0.0, Progress()
         self.failures: list[tuple[int, float]] = []
@@ -88,10 +96,10 @@ class Simulated:
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
         """Yields after every published version."""
         before = begin_epoch(self.server, states_M)
-        seen, run = self.server.version, _Epoch(self, epoch, rate)
+        seen, run = self.board.version_R.tolist(), _Epoch(self, epoch, rate)
         for seconds in run.events():
-            if self.server.version != seen or self.server.pool.finished:
-                seen = self.server.version
+            if (versions := self.board.version_R.tolist()) != seen or self.server.pool.finished:
+                seen = versions
                 self.progress = epoch_progress(
                     self.server, before, seconds=seconds, returned=run.returned, restarts=run.restarts
                 )
@@ -121,7 +129,8 @@ class _Epoch:
 
     def __init__(self, world: Simulated, epoch: int, rate: Rate) -> None:
         self.world, self.epoch, self.rate = world, epoch, rate
-        self.now = self.free_at = 0.0  # at which the server is free
+        self.now = 0.0
+        self.free_at = [0.0] * len(world.board.records)  # when partitions are free; shards without a lock never wait
         self.queue: list[tuple[float, int, int, int, Any]] = []
         self.order = itertools.count()
         self.life = [0] * world.workers  # a shard's events from before its death are void
@@ -130,11 +139,11 @@ class _Epoch:
         self.returned = self.restarts = 0
 
     def events(self) -> Iterator[float]:
-        """Yields the time after each, until every minibatch is used or dropped."""
+        """Yields the time after each, until every minibatch is used or dropped, and in all partitions."""
         world = self.world
         for worker in range(world.workers):
             self._begin(worker, 0.0)
-        while self.queue and not world.server.pool.finished:
+        while self.queue and not self._done():
             if world.failures and world.failures[0][1] - world.began <= self.queue[0][0]:
                 worker, at = world.failures.pop(0)
                 self._kill(worker, at - world.began)
@@ -145,6 +154,11 @@ class _Epoch:
             self.now = max(self.now, time)
             self._resume(worker, time, answer)
             yield self.now
+
+    def _done(self) -> bool:
+        return self.world.server.pool.finished and not any(
+            push.numbers for shard in self.world.shards for push in shard.pushes
+        )
 
     def _begin(self, worker: int, time: float) -> None:
         self.loops[worker] = self.world.shards[worker].run()
@@ -166,6 +180,8 @@ class _Epoch:
                     want = loop.send(answer)
                 except StopIteration:
                     self.loops[worker] = None
+                    if self._waiting():  # given back while it pushed what it thought to be the last
+                        self._begin(worker, time)
                     return
             match want:
                 case Draw(after):
@@ -176,47 +192,63 @@ class _Epoch:
                     seconds = times.compute_s[worker] * float(np.exp(spread))
                     report[[MINIBATCHES, COMPUTE_S]] += 1, seconds
                     return self._later(worker, time + seconds, None)
-                case Sync(wait) if time < self.free_at:
+                case Sync(partition, wait) if (free_at := self._free_at(partition)) > time:
                     report[BUSY] += 1
                     if wait:
-                        report[WAIT_S] += self.free_at - time
-                        return self._later(worker, self.free_at, want)
+                        report[WAIT_S] += free_at - time
+                        return self._later(worker, free_at, want)
                     answer = False
-                case Sync():
-                    world.server.sync(shard.push)
-                    report[[UP, DOWN]] += shard.push.wire.counted()
-                    self.free_at = time + times.sync_s
-                    report[SYNC_S] += times.sync_s
-                    return self._later(worker, self.free_at, True)
+                case Sync(partition):
+                    push = shard.pushes[partition]
+                    world.server.seen_by(worker)[partition].sync(push)
+                    sent = push.wire.counted()
+                    report[[UP, DOWN]] += sent
+                    held_s = times.sync_s / len(shard.pushes) + sum(sent) / times.bandwidth
+                    self.free_at[partition] = time + held_s
+                    report[SYNC_S] += held_s + 2 * times.latency_s
+                    return self._later(worker, time + held_s + 2 * times.latency_s, True)
+
+    def _free_at(self, partition: int) -> float:
+        return 0.0 if self.world.config.lock_free else self.free_at[partition]
 
     def _kill(self, worker: int, time: float) -> None:
         """A worker dies; what it had out waits again, also for those that had already gone home."""
         world = self.world
         self.life[worker] += 1
+        world.shards[worker].begin()
         self.returned += world.server.pool.give_back(worker)
         self.restarts += 1
         self._begin(worker, time + world.times.restart_s)
         for other in range(world.workers):
-            if other != worker and self.loops[other] is None and (world.board.states_M == WAITING).any():
+            if other != worker and self.loops[other] is None and self._waiting():
                 self._begin(other, time)
+
+    def _waiting(self) -> bool:
+        return bool((self.world.board.states_M == WAITING).any())
 
 
 def measure(
     parts: Parts, config: AsgdConfig, rounds: int = 7, *, codec: CodecConfig | None = None
 ) -> tuple[float, float]:
     """Seconds that a minibatch and a sync take on this machine: the median of `rounds`; `parts` are used up."""
-    world = Simulated(parts, config, Times((1.0,), 0.0), codec=codec)
+    world = Simulated(parts, config.model_copy(update={"fetch_every": None}), Times((1.0,), 0.0), codec=codec)
     shard, rate = world.shards[0], Rate(1e-3, 1, len(parts.source))
-    own_K = shard.push.own.vector_K
+    own_K = shard.sgd.parameters.vector_K
     world.load({"parameters": own_K})
-    world.server.sync(shard.push)  # fetches: those to be measured publish
+
+    def sync() -> None:
+        for partition, push in zip(world.server.seen_by(0), shard.pushes, strict=True):
+            push.brings = push.takes = True
+            partition.sync(push)
+
+    sync()  # fetches: those to be measured publish
     minibatches, syncs = [], []
     for number in range(rounds + 2):
         begun = time.perf_counter()
         shard.compute(1, number % len(parts.source), rate)
         wait_for_gpus(own_K)
         computed = time.perf_counter()
-        world.server.sync(shard.push)
+        sync()
         minibatches.append(computed - begun)
         syncs.append(time.perf_counter() - computed)
     return statistics.median(minibatches[2:]), statistics.median(syncs[2:])

@@ -1,15 +1,25 @@
 """What asynchrony is compared with: workers that average their gradients and step together, on the virtual clock.
 
-A step takes as long as its slowest worker, and `sync_s`, which is kind to it: an exchange among N workers takes longer
-than one worker's with its server. One worker has nobody to sync with and is plain SGD; N workers are plain SGD with N
-times larger minibatches.
+A step takes as long as its slowest worker, and the exchange of gradients. That is charged as TernGrad's performance
+model has it (Wen et al. 2017, "TernGrad: Ternary gradients to reduce communication in distributed deep learning"): N
+workers send their gradients up a tree and the mean comes down it, so 2 log2(N) W / bandwidth for W bytes a worker, of
+which here each half is what is really sent that way: as ternary codes, the mean takes more bytes than a gradient
+(`levels`). Each of the 2 log2(N) levels also costs the latency, and the whole `sync_s`. One worker has nobody to sync
+with and is plain SGD; N workers are plain SGD with N times larger minibatches (where gradients are cut down, each
+minibatch's own is).
+
+Ternary gradients are coded with a scale that all workers share, and averaged (`codecs.shared`).
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from torch import Tensor
 
+from speech3.config import CodecConfig
+from speech3.engine.codecs.shared import SharedCodes
 from speech3.engine.gradient import gradient
 from speech3.engine.sgd import OneWorker
 from speech3.engine.simulate import Times
@@ -20,33 +30,50 @@ from speech3.errors import Speech3Error
 class Synchronous(OneWorker):
     """Synchronous SGD with ``len(times.compute_s)`` virtual workers."""
 
-    def __init__(self, parts: Parts, times: Times, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self, parts: Parts, times: Times, *, momentum: float = 0.0, weight_decay: float = 0.0,
+        codec: CodecConfig | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(parts, momentum=momentum, weight_decay=weight_decay)
-        self.times = times
+        self.times, self.workers = times, len(times.compute_s)
+        self.codes = SharedCodes(self.sgd.parameters, codec) if codec and codec.kind == "ternary" else None
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
         """Yields after every step; raises as `OneWorker.epoch` does."""
         self.states_M, self.progress = states_M.copy(), Progress()
         self.parts.model.train()
         random = np.random.default_rng((self.parts.seed, epoch))
-        workers = len(self.times.compute_s)
-        for before, numbers in turns(states_M, workers, self.parts.source.rows):
+        for before, numbers in turns(states_M, self.workers, self.parts.source.rows):
             steps, gradients = zip(*(gradient(self.parts, epoch, number) for number in numbers), strict=True)
             if any(g is None for g in gradients):
                 raise Speech3Error(
                     f"epoch {epoch}, minibatches {numbers[0]} to {numbers[-1]}: a loss is not finite; the learning "
                     f"rate ({rate(before):g}) is most likely too high: lower training.learning_rate"
                 )
-            mean = [sum(each) / len(numbers) for each in zip(*gradients, strict=True)]
+            mean, up, down = self._mean(gradients, (self.parts.seed, epoch, before))
             self.sgd.step(mean, rate(before))
             self.states_M[numbers] = USED
-            spread = np.exp(self.times.jitter * random.standard_normal(workers))
+            spread = np.exp(self.times.jitter * random.standard_normal(self.workers))
             seconds = float((np.array(self.times.compute_s) * spread)[: len(numbers)].max())
-            seconds += self.times.sync_s if workers > 1 else 0.0
             done = self.progress
             self.progress = replace(
                 done, used=done.used + len(numbers), frames=done.frames + sum(step.frames for step in steps),
-                correct=done.correct + sum(step.correct for step in steps), seconds=done.seconds + seconds,
+                correct=done.correct + sum(step.correct for step in steps),
+                seconds=done.seconds + seconds + exchange_s(self.times, self.workers, up + down),
                 loss_sum=done.loss_sum + sum(step.loss * step.frames for step in steps),
+                up=done.up + self.workers * up, down=done.down + self.workers * down,
             )  # fmt: skip
             yield self.progress
+
+    def _mean(self, gradients: Sequence[Sequence[Tensor]], key: tuple[int, ...]) -> tuple[Sequence[Tensor], int, int]:
+        """The mean gradient, and the bytes that a worker sends for it and gets with it."""
+        if self.codes and self.workers > 1:
+            return self.codes.mean(gradients, self.workers, key)
+        size = sum(g.nbytes for g in gradients[0]) if self.workers > 1 else 0
+        return [sum(each) / len(gradients) for each in zip(*gradients, strict=True)], size, size
+
+
+def exchange_s(times: Times, workers: int, size: int) -> float:
+    """Seconds in which N workers exchange their gradients: `size` bytes of each, up and down together."""
+    depth = math.log2(workers)
+    return depth * size / times.bandwidth + 2 * depth * times.latency_s + (times.sync_s if workers > 1 else 0.0)

@@ -1,6 +1,6 @@
 """What passes between a shard and the server, and how many bytes it is.
 
-Up goes the push, coded (`codec`) or as float32; with both ways, the model's buffers, as float32. The server steps by
+Up goes the push, coded (`codecs`) or as float32; with both ways, the model's buffers, as float32. The server steps by
 what the codes stand for. On one host nothing needs to be sent, but the codes are made and read all the same, so a run
 here is the run that it would be on a slow network.
 
@@ -19,20 +19,20 @@ import torch
 from torch import Tensor
 
 from speech3.config import CodecConfig
-from speech3.engine.codec import Codec, Sender, key_of, make_codec
+from speech3.engine.codecs.codec import Codec, Sender, key_of, make_codec
 from speech3.engine.flat import Flat
 from speech3.engine.rule import Own
 
 _DOWN_BUCKET = 64
 
 
-def wire_of(config: CodecConfig, views: Sequence[Tensor]) -> "Wire":
-    """As configured, for a model whose parameters are these views of a flat vector."""
+def wire_of(config: CodecConfig, views: Sequence[Tensor], stretch: slice = slice(None)) -> "Wire":
+    """As configured, for a stretch of a flat vector that a model's parameters are these views of."""
     down = None
     if config.down == "ternary":
         bucket = min(config.bucket or _DOWN_BUCKET, _DOWN_BUCKET)
-        down = make_codec(config.model_copy(update={"kind": "ternary", "bucket": bucket}), views)
-    return Wire(make_codec(config, views), down)
+        down = make_codec(config.model_copy(update={"kind": "ternary", "bucket": bucket}), views, stretch)
+    return Wire(make_codec(config, views, stretch), down)
 
 
 class Wire:
@@ -44,7 +44,11 @@ class Wire:
         Of the random numbers of the push that is sent next.
     up, down
         Bytes, since they were asked for.
+    came
+        What came down last: parameters, or codes.
     """
+
+    came: Tensor
 
     def __init__(self, codec: Codec | None = None, down: Codec | None = None) -> None:
         self.sender = Sender(codec) if codec else None
@@ -52,48 +56,52 @@ class Wire:
         self.has_P: Tensor | None = None
         self.key = self.up = self.down = 0
 
+    @property
+    def plain(self) -> bool:
+        """Everything passes as it is."""
+        return self.sender is None and self.down_codec is None
+
     def begin(self) -> None:
         """Nothing is kept of what was before: an epoch that goes on after a kill is one that was not killed."""
         self.has_P = None
         if self.sender:
             self.sender.forget()
 
-    def send(self, own: Flat, fetched_P: Tensor | None, push_P: Tensor | None) -> Own:
+    def send(self, own: Own, buffers: Tensor) -> Own:
         """The push as the rule sees it."""
-        sent = Own(own.parameters_P, fetched_P, push_P)
-        self.up += own.buffers.nbytes
+        self.up += buffers.nbytes
         if self.sender is None:
             self.up += own.parameters_P.nbytes
-            return sent
-        message = self.sender.encode(sent.push(), self.key)
+            return own
+        message = self.sender.encode(own.push(), self.key)
         self.up += message.nbytes
         decoded_P = torch.zeros_like(own.parameters_P)
         self.sender.codec.add(message, decoded_P)
-        if fetched_P is not None:
-            own.parameters_P.copy_(fetched_P)  # delay compensation goes by what was fetched
+        if own.fetched_P is not None:
+            own.parameters_P.copy_(own.fetched_P)  # delay compensation goes by what was fetched
         return Own(own.parameters_P, None, decoded_P)
 
-    def receive(self, own: Flat, fetched_P: Tensor | None, push_P: Tensor | None, *, used: bool) -> None:
-        """`own` is the newest; of a push that was coded, the rule did not see what else begins anew."""
-        self.down += own.buffers.nbytes + self._come_down(own.parameters_P)
+    def settle(self, *, used: bool) -> None:
+        """The push that was sent last was used, or refused."""
         if self.sender:
             self.sender.settle(used=used)
-        if fetched_P is not None and (self.sender or self.down_codec):
-            fetched_P.copy_(own.parameters_P)
-        if self.sender and push_P is not None:
-            push_P.zero_()
 
-    def _come_down(self, own_P: Tensor) -> int:
-        """What the shard gets in place of the newest; returns bytes."""
+    def receive(self, own: Flat) -> None:
+        """`own` is the newest; what comes down is in its place afterwards."""
+        self.came = self._come_down(own.parameters_P)
+        self.down += own.buffers.nbytes + self.came.nbytes
+
+    def _come_down(self, own_P: Tensor) -> Tensor:
+        """What is sent to the shard in place of the newest."""
         if self.down_codec is None:
-            return own_P.nbytes
+            return own_P
         if self.has_P is None:
             self.has_P = own_P.clone()
-            return own_P.nbytes
+            return own_P
         message = self.down_codec.encode(own_P - self.has_P, key_of(self.key, 1))
         self.down_codec.add(message, self.has_P)
         own_P.copy_(self.has_P)
-        return message.nbytes
+        return message
 
     def counted(self) -> tuple[int, int]:
         """Bytes up and down since the last call."""

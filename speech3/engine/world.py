@@ -9,11 +9,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from itertools import accumulate, zip_longest
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from speech3.engine.replicas.group import Group
 
 Loss = Callable[[Any, Tensor], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified right
 
@@ -45,6 +48,8 @@ class Parts:
     ----------
     max_norm
         Length to which a minibatch's gradient is cut down if it is longer.
+    group
+        The processes that share the model, where one has but a slice of it.
     """
 
     model: nn.Module
@@ -52,6 +57,7 @@ class Parts:
     loss: Loss
     seed: int
     max_norm: float = math.inf
+    group: "Group | None" = None
 
 
 BuildOn = Callable[[str], Parts]  # from a device, once in every process; picklable

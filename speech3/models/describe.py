@@ -67,7 +67,9 @@ def layer_table(info: ModelInfo) -> list[tuple[str, ...]]:
 
 def workers(training: dict[str, Any]) -> str:
     """How many, in words."""
-    return "1 worker" if training["workers"] == 1 else f"{training['workers']} workers"
+    count, processes = training["workers"], training.get("model_partitions", 1)
+    each = f" of {processes} processes" + (" each" if count > 1 else "") if processes > 1 else ""
+    return ("1 worker" if count == 1 else f"{count} workers") + each
 
 
 def per_cent(share: float) -> str:

@@ -23,6 +23,7 @@ _TIMES = "Minutes:seconds of training, warm start included, until held-out frame
 _BRACKETS = ";\nin brackets the scaling efficiency in per cent, T_1 / (N T_N), with T_1 of one worker by plain SGD"
 _MINUTES = "min/10 h: minutes of training, all passes together, for each 10 hours of speech trained on"
 _DROPS = ";\ndrops: minibatches that were too stale or refused"
+_SENT = ";\nkB up, down: sent for each minibatch, from the worker and to it"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Run:
         WER or CER as a recipe scored it, a fraction; none if none did.
     asynchrony
         None: the run was not asynchronous.
+    sent
+        Bytes that a minibatch sends up and has sent down, in the last epoch; none: nothing is sent.
     heldout
         Digest of the held-out frames; empty where the run does not say it.
     notes
@@ -54,6 +57,7 @@ class Run:
     metric: str | None
     error_rate: float | None
     asynchrony: Asynchrony | None
+    sent: tuple[float, float] | None
     heldout: str
     notes: tuple[str, ...]
 
@@ -92,8 +96,12 @@ def read_run(path: Path, name: str) -> Run:
         notes.append(f"{name}: {doubt}")
     did = asynchrony(records)
     minutes = _minutes_per_10h(path, last, did)
+    sent = last.get("bytes_per_minibatch")
     heldout = identity.get("frames", {}).get("heldout", "")
-    return Run(curve, world, finished, len(epochs), minutes, metric, rate, did, heldout, tuple(notes))
+    return Run(
+        curve, world, finished, len(epochs), minutes, metric, rate, did, (sent["up"], sent["down"]) if sent else None,
+        heldout, tuple(notes),
+    )  # fmt: skip
 
 
 def _minutes_per_10h(path: Path, last: dict[str, Any], did: Asynchrony | None) -> float | None:
@@ -227,9 +235,15 @@ def comparison_text(comparison: Comparison) -> str:
     if any(did):
         columns.append(("staleness, p95", [_stale(one) for one in did]))
         columns.append(("drops", [f"{one.dropped:,}" if one else _NONE for one in did]))
-    legend = _MINUTES + (_DROPS if any(did) else "")
+    if any(run.sent for run in runs):
+        columns.append(("kB up, down", [_sent(run.sent) for run in runs]))
+    legend = _MINUTES + (_DROPS if any(did) else "") + (_SENT if any(run.sent for run in runs) else "")
     notes = "".join(f"\nnote: {note}" for note in comparison.notes)
     return f"{table_text(comparison.table, columns)}\n\n{_legend(comparison.table)}\n{legend}.{notes}"
+
+
+def _sent(sent: tuple[float, float] | None) -> str:
+    return ", ".join(f"{each / 1000:,.1f}" for each in sent) if sent else _NONE
 
 
 def _stale(one: Asynchrony | None) -> str:
@@ -251,6 +265,8 @@ def _run_json(row: Row, run: Run) -> dict[str, Any]:
         "seconds": list(row.seconds), "efficiency": list(row.efficiency),
         "world": run.world, "finished": run.finished, "epochs": run.epochs, "minutes_per_10h": run.minutes_per_10h,
     }  # fmt: skip
+    if run.sent:
+        values["bytes_per_minibatch"] = dict(zip(("up", "down"), run.sent, strict=True))
     if run.metric:
         values[run.metric.lower()] = run.error_rate
     if one := run.asynchrony:
@@ -262,14 +278,19 @@ def _run_json(row: Row, run: Run) -> dict[str, Any]:
     return values
 
 
-def write_curves(out: Path, table: Table, curves: Sequence[Curve], *, virtual: bool = False) -> list[Path]:
-    """Write ``accuracy_time.png`` and ``accuracy_frames.png``; the accuracies of `table` are marked."""
+def write_curves(
+    out: Path, table: Table, curves: Sequence[Curve], *, virtual: bool = False, systems: Sequence[str] = ()
+) -> list[Path]:
+    """Write ``accuracy_time.png`` and ``accuracy_frames.png``; the accuracies of `table` are marked.
+
+    `systems` as of `draw_accuracy`.
+    """
     from speech3.scoring.figures import write_png
     from speech3.training.engine_figures import draw_accuracy
 
     title, marks = "Held-out frame accuracy", table.accuracies
-    by_time = partial(draw_accuracy, curves=curves, against="seconds", marks=marks, virtual=virtual)
-    by_frames = partial(draw_accuracy, curves=curves, against="frames", marks=marks)
+    by_time = partial(draw_accuracy, curves=curves, against="seconds", marks=marks, virtual=virtual, systems=systems)
+    by_frames = partial(draw_accuracy, curves=curves, against="frames", marks=marks, systems=systems)
     written = {out / "accuracy_time.png": by_time, out / "accuracy_frames.png": by_frames}
     for path, draw in written.items():
         write_png(path, [(title, draw)])

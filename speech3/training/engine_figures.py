@@ -6,12 +6,13 @@ Everything is drawn on axes that the caller made, in the colours of its matplotl
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from matplotlib import rcParams
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
+from speech3.engine.throughput import Point
 from speech3.engine.world import ShardReport
 from speech3.training.asynchrony import staleness_mean, staleness_p95
 from speech3.training.curves import Curve
@@ -20,6 +21,7 @@ Against = Literal["seconds", "frames"]
 
 _COLOURS = 6  # in a style's cycle; more lines are told apart by their strokes
 _STROKES = ("-", "--", ":", "-.")
+_FAR = 10  # times as long as another run takes a run for which the axis is logarithmic
 _DOTS = 25  # points of a line that get a dot each
 _TIME_UNITS = (("seconds", 1.0, 600.0), ("minutes", 60.0, 7200.0), ("hours", 3600.0, float("inf")))
 _FRAME_UNITS = (("frames", 1.0, 1e4), ("thousand frames", 1e3, 1e6), ("million frames", 1e6, float("inf")))
@@ -62,9 +64,12 @@ def _unit(longest: float, units: Sequence[tuple[str, float, float]]) -> tuple[st
 
 
 def draw_accuracy(
-    axes: Axes, curves: Sequence[Curve], against: Against, *, marks: Sequence[float] = (), virtual: bool = False
-) -> None:
+    axes: Axes, curves: Sequence[Curve], against: Against, *, marks: Sequence[float] = (), virtual: bool = False,
+    systems: Sequence[str] = (),
+) -> None:  # fmt: skip
     """Held-out frame accuracy against seconds of training or frames trained on.
+
+    Where some runs take many times as long as others, time is on a logarithmic axis.
 
     Parameters
     ----------
@@ -72,17 +77,30 @@ def draw_accuracy(
         Accuracies that a table names: a faint line each.
     virtual
         The seconds are a simulator's, and the axis says so.
+    systems
+        Of each curve: curves of one system share its colour, and their strokes differ. None: each is one.
     """
     longest = max(getattr(curve, against)[-1] for curve in curves)
     unit, divisor = time_unit(longest) if against == "seconds" else _unit(longest, _FRAME_UNITS)
     lines = [
         Line(curve.name, [value / divisor for value in getattr(curve, against)], curve.accuracy, colour)
-        for colour, curve in enumerate(curves)
+        for colour, curve in zip(_colours(systems or [curve.name for curve in curves]), curves, strict=True)
     ]
     what = f"{'virtual ' * virtual}{unit} of training" if against == "seconds" else f"{unit} trained on"
     draw_lines(axes, lines, what, per_cent=True)
+    ends = [line.x[-1] for line in lines]
+    if against == "seconds" and max(ends) > _FAR * min(ends) > 0:
+        axes.set_xscale("log")
+        axes.set_xlim(left=min(x for line in lines for x in line.x if x > 0))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     for mark in marks:
         axes.axhline(mark, color=rcParams["xtick.color"], linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+
+
+def _colours(systems: Sequence[str]) -> list[int]:
+    places = {system: place for place, system in enumerate(dict.fromkeys(systems))}
+    before = (systems[:index].count(system) for index, system in enumerate(systems))
+    return [places[system] + _COLOURS * count for system, count in zip(systems, before, strict=True)]
 
 
 def draw_staleness(axes: Axes, counts: Sequence[int], *, colour: int = 0) -> None:
@@ -122,3 +140,33 @@ def draw_shards(axes: Axes, shards: Sequence[ShardReport]) -> None:
     axes.set_xlabel("seconds; at the end the share of the minibatches")
     axes.grid(False, axis="y")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+
+
+def draw_throughput(axes: Axes, rows: Sequence[Sequence[Point]], gigabits: Sequence[float]) -> None:
+    """Frames a second against workers, both axes logarithmic: float32 dashed, ternary in full, a colour a bandwidth.
+
+    Parameters
+    ----------
+    rows
+        Of each bandwidth, by number of workers.
+    """
+    for colour, (row, bandwidth) in enumerate(zip(rows, gigabits, strict=True)):
+        workers = [point.workers for point in row]
+        style: dict[str, Any] = {"marker": "o", "markersize": 3, "linewidth": 1.4}
+        name, colour_name = f"{bandwidth:g} Gbit/s", f"C{colour % _COLOURS}"
+        axes.plot(workers, [point.ternary for point in row], "-", color=colour_name, label=name, **style)
+        axes.plot(workers, [point.float32 for point in row], "--", color=colour_name, **style)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(workers, [str(count) for count in workers], fontsize=8)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("workers (ternary gradients; dashed: float32)")
+    axes.set_ylabel("frames a second")
+    axes.legend()
+
+
+def _short(value: float) -> str:
+    """A thousand is 1 k, a million 1 M."""
+    size, letter = next((size, letter) for size, letter in ((1e6, " M"), (1e3, " k"), (0.0, "")) if value >= size)
+    return f"{value / (size or 1):g}{letter}"

@@ -30,14 +30,14 @@ from speech3.models.loss import cross_entropy
 from speech3.training.card import counted, write_card
 from speech3.training.init import Init, read_init
 from speech3.training.package import complete
-from speech3.training.parts import BuildParts, make_parts, minibatches
+from speech3.training.parts import BuildParts, check_partitions, make_parts, minibatches
 from speech3.training.records import epoch_record, epoch_words, place
 from speech3.training.rundir import RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance, rate_of
 from speech3.training.tensorboard import open_writer
 from speech3.training.worlds import asynchronous, check_epoch, check_workers, open_worlds
 
-_NOT_COMPUTED = {"device", "keep_checkpoints", "checkpoint_s"}  # may change between the two halves of a resumed run
+_NOT_COMPUTED = {"device", "cluster", "keep_checkpoints", "checkpoint_s"}  # may change where a run is resumed
 _HELDOUT_FRAMES = 1024
 _FEW_REFUSED, _MAX_REFUSED = 20, 0.05  # minibatches of an epoch, and as a share of it, beyond which training stops
 
@@ -70,9 +70,12 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
         Ctrl-C, after a checkpoint was written.
     """
     keep_freed_memory()
-    device = _device(config.training.device)
+    device = device_of(config.training.device)
+    if config.training.model_partitions > 1:
+        device = torch.device("cpu")  # the whole model fits no other
     check_workers(config)
     packed = _open(config, Path(out))
+    check_partitions(config, packed["train"])
     init = read_init(config, packed["train"])
     check_epoch(config, len(minibatches(config, packed["train"], torch.device("cpu"))), _warm_start(config, init))
     directory = RunDirectory(Path(out), _identity(config, packed, init), config.training.keep_checkpoints)
@@ -107,7 +110,8 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """The device of that name, if this machine has it; else an error that says what it has."""
     try:
         device = torch.device(name)
     except RuntimeError as error:

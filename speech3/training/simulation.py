@@ -1,4 +1,4 @@
-"""The tables of the SPEECH3 talk from the simulator: some numbers of workers, asynchronous and synchronous.
+"""The tables of the SPEECH3 talk and DistBelief's figure from the simulator: methods, and some numbers of workers.
 
 Every row gets the learning rate that suits it best, the baseline too: what a number of workers is worth is otherwise a
 statement about the learning rate. Each run is a run directory like any other, so a killed simulation goes on.
@@ -6,32 +6,45 @@ statement about the learning rate. Each run is a run directory like any other, s
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from speech3.config import TrainConfig
+from speech3.config import SimulationConfig, TrainConfig, load_config, training_overrides
 from speech3.errors import Speech3Error
 from speech3.io.parallel import parallel_map
 from speech3.io.progress import say
 from speech3.models.linear import product
 from speech3.training.curves import SHARES, Curve, read_curve, time_to
 from speech3.training.parts import BuildParts
-from speech3.training.run import train
-from speech3.training.worlds import simulation_of
+from speech3.training.run import device_of, train
+from speech3.training.worlds import check_workers, simulation_of
+
+_SIMULATED = {
+    "sgd": "synchronous", "ddp": "synchronous", "shared": "asgd", "cluster": "asgd", "sandblaster": "sandblaster",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to train, in the simulated world; `alone`: plain SGD, which has one worker."""
+
+    name: str
+    config: TrainConfig
+    alone: bool = False
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A row of the table: so many workers, stepping together or not. One worker alone is plain SGD."""
+    """A row of the table: a method, and so many workers."""
 
+    method: Method
     workers: int
-    synchronous: bool
 
     @property
     def name(self) -> str:
         """As the table has it."""
-        return "sgd" if self.workers == 1 else f"{'sync' if self.synchronous else 'async'}{self.workers}"
+        return self.method.name if self.method.alone else f"{self.method.name}{self.workers}"
 
 
 @dataclass(frozen=True)
@@ -58,14 +71,48 @@ class Outcome:
     last: tuple[float, ...]
 
 
+def own_methods(config: TrainConfig, *, synchronous: bool = True) -> list[Method]:
+    """The config's own training: plain SGD, asynchronous workers and, to compare, synchronous ones."""
+    several = [Method("async", _by(config, "asgd"))]
+    if synchronous:
+        several.append(Method("sync", _by(config, "synchronous")))
+    return [Method("sgd", _by(config, "synchronous"), alone=True), *several]
+
+
+def preset_methods(path: Path, overrides: Sequence[str], names: Sequence[str]) -> list[Method]:
+    """Presets of ``conf/training``, or YAML files, each laid over the config at `path`, and `overrides` over that.
+
+    The baseline comes first: the first preset that is plain SGD; the config itself where none is.
+
+    Raises
+    ------
+    Speech3Error
+        No such preset, or as of `load_config`.
+    """
+    whole = [change for change in overrides if change.startswith("training=")]  # presets are laid over that, too
+    rest = [change for change in overrides if change not in whole]
+    methods = []
+    for name in dict.fromkeys(names):
+        config = load_config(TrainConfig, path, [*whole, *training_overrides(name), *rest])
+        world = config.training.world
+        kind = config.training.simulation.method if world == "simulated" else _SIMULATED[world]
+        methods.append(Method(Path(name).stem, _by(config, kind), alone=world == "sgd"))
+    methods.sort(key=lambda method: not method.alone)
+    if not methods or not methods[0].alone:
+        methods.insert(0, own_methods(load_config(TrainConfig, path, list(overrides)))[0])
+    return methods
+
+
 def simulate(
-    config: TrainConfig, workers: Sequence[int], out: Path, *, rates: Sequence[float] = (), seeds: Sequence[int] = (),
-    synchronous: bool = True, jobs: int = 1,
-) -> list[Outcome]:  # fmt: skip
-    """Simulate every row of the table; the first is plain SGD on one worker.
+    methods: Sequence[Method], workers: Sequence[int], out: Path, *, rates: Sequence[float] = (),
+    seeds: Sequence[int] = (), jobs: int = 1,
+) -> tuple[list[Outcome], list[str]]:  # fmt: skip
+    """Simulate every row of the table: plain SGD by one worker, all else by more.
 
     Parameters
     ----------
+    methods
+        The first is the baseline.
     workers
         Their numbers; 1 is always there.
     rates
@@ -73,66 +120,81 @@ def simulate(
         the best accuracy of one worker; if it does so with none, the one that ends best.
     seeds
         Of the rows of one and of the most workers; the others take the first. None: the config's.
-    synchronous
-        Also rows of as many workers that step together.
+
+    Returns
+    -------
+    outcomes, failed
+        The rows, the baseline first; names of those whose training failed at every rate.
 
     Raises
     ------
     Speech3Error
-        A number of workers below 1, or what `train` raises for every rate of a row.
+        A number of workers below 1, a rate or seed that is none; the baseline failed; what `train` raises, but for a
+        learning rate that is too high.
     """
     if not workers or min(workers) < 1:
         raise Speech3Error(f"--workers {','.join(map(str, workers))}: at least one worker each, as in 1,2,5")
     if wrong := [rate for rate in rates if not 0 < rate < math.inf]:
         raise Speech3Error(f"--rates {','.join(f'{rate:g}' for rate in wrong)}: a learning rate is above 0")
+    if wrong := [seed for seed in seeds if seed < 0]:
+        raise Speech3Error(f"--seeds {','.join(map(str, wrong))}: a seed is 0 or more")
     numbers = sorted({1, *workers})
-    kinds = (False, True) if synchronous else (False,)
-    variants = [Variant(1, True), *(Variant(n, kind) for kind in kinds for n in numbers[1:])]
-    config = _with_times(config, out)
-    seeds, rates = list(seeds) or [config.seed], list(rates) or [config.training.learning_rate]
-    curves = _run(config, out, [Trial(v, rate, seeds[0]) for v in variants for rate in rates], jobs)
+    device_of(methods[0].config.training.device)
+    methods = _with_times(methods, out)
+    variants = [Variant(method, n) for method in methods for n in ([1] if method.alone else numbers[1:])]
+    for variant in variants:  # before the first of them is trained
+        try:
+            check_workers(_config(Trial(variant, 1.0, 1)))
+        except Speech3Error as error:
+            raise Speech3Error(f"{variant.name}: {error}") from error
+    seeds = list(seeds) or [methods[0].config.seed]
+    tried = {v: list(rates) or [v.method.config.training.learning_rate] for v in variants}
+    curves = _run(out, [Trial(v, rate, seeds[0]) for v in variants for rate in tried[v]], jobs)
     found = {v: {t.learning_rate: c for t, c in curves.items() if t.variant == v} for v in variants}
-    for variant, tried in found.items():
-        if not tried:
-            raise Speech3Error(f"{variant.name}: training failed at every learning rate tried; try smaller ones")
+    failed = [variant for variant, kept in found.items() if not kept]
+    if variants[0] in failed:
+        raise Speech3Error(f"{variants[0].name}: training failed at every learning rate tried; try smaller ones")
+    variants = [variant for variant in variants if variant not in failed]
     target = SHARES[-1] * max(curve.best for curve in found[variants[0]].values())
     chosen = {variant: _best_rate(found[variant], target) for variant in variants}
     repeated = [variant for variant in variants if variant.workers in (1, numbers[-1])]
-    more = _run(config, out, [Trial(v, chosen[v], seed) for v in repeated for seed in seeds[1:]], jobs)
+    more = _run(out, [Trial(v, chosen[v], seed) for v in repeated for seed in seeds[1:]], jobs)
     outcomes = []
     for variant in variants:
         same = [found[variant][chosen[variant]], *(c for t, c in more.items() if t.variant == variant)]
         outcomes.append(Outcome(variant, chosen[variant], _mean(variant, same), tuple(c.accuracy[-1] for c in same)))
-    return outcomes
+    return outcomes, [variant.name for variant in failed]
 
 
-def _run(config: TrainConfig, out: Path, trials: Sequence[Trial], jobs: int) -> dict[Trial, Curve]:
+def _run(out: Path, trials: Sequence[Trial], jobs: int) -> dict[Trial, Curve]:
     """The curves of those trials that did not fail."""
-    results = parallel_map(partial(_train, config, out), trials, jobs, f"{out}: runs", show=False, start_at_once=True)
+    results = parallel_map(partial(_train, out), trials, jobs, f"{out}: runs", show=False, start_at_once=True)
     return {trial: read_curve(out / trial.name) for trial, failure in zip(trials, results, strict=True) if not failure}
 
 
-def _train(config: TrainConfig, out: Path, trial: Trial) -> str:
+def _train(out: Path, trial: Trial) -> str:
     """Run a trial; returns why it failed, for a learning rate may be too high."""
-    variant, training = trial.variant, config.training
-    failures = [] if variant.synchronous else [f for f in training.simulation.failures if f[0] < variant.workers]
-    simulation = training.simulation.model_copy(
-        update={"synchronous": variant.synchronous, "failures": tuple(failures)}
-    )
-    alone = {"warmup": 0.0} if variant.workers == 1 else {}  # which it does not need, and would lose time by
-    training = training.model_copy(update={
-        "world": "simulated", "workers": variant.workers, "learning_rate": trial.learning_rate,
-        "simulation": simulation, **alone,
-    })  # fmt: skip
     say(f"{trial.name} begins")
     try:
-        train(config.model_copy(update={"training": training, "seed": trial.seed}), out / trial.name)
+        train(_config(trial), out / trial.name)
     except Speech3Error as error:
         if "learning rate" not in str(error):
             raise
         say(f"{trial.name}: failed: {error}")
         return str(error)
     return ""
+
+
+def _config(trial: Trial) -> TrainConfig:
+    config, variant = trial.variant.method.config, trial.variant
+    training, simulation = config.training, config.training.simulation
+    failures = [] if simulation.method == "synchronous" else [f for f in simulation.failures if f[0] < variant.workers]
+    alone = {"warmup": 0.0} if variant.workers == 1 else {}  # which it does not need, and would lose time by
+    training = training.model_copy(update={
+        "workers": variant.workers, "learning_rate": trial.learning_rate,
+        "simulation": simulation.model_copy(update={"failures": tuple(failures)}), **alone,
+    })  # fmt: skip
+    return config.model_copy(update={"training": training, "seed": trial.seed})
 
 
 def _best_rate(tried: dict[float, Curve], target: float) -> float:
@@ -154,12 +216,35 @@ def _mean(variant: Variant, curves: Sequence[Curve]) -> Curve:
     return Curve(variant.name, variant.workers, tuple(mean("seconds")), frames, tuple(mean("accuracy")))
 
 
-def _with_times(config: TrainConfig, out: Path) -> TrainConfig:
-    """The times of all runs, measured once if they are not given."""
-    training = config.training
-    if isinstance(training.simulation.compute_s, tuple):
+def _by(config: TrainConfig, method: str) -> TrainConfig:
+    simulation = config.training.simulation.model_copy(update={"method": method})
+    training = config.training.model_copy(update={"world": "simulated", "simulation": simulation})
+    return config.model_copy(update={"training": training})
+
+
+def _with_times(methods: Sequence[Method], out: Path) -> list[Method]:
+    """The times of all runs, measured where they are not given.
+
+    A minibatch is measured once, for the baseline: one of another size takes as much longer. A sync is measured anew
+    where something else is sent.
+    """
+    first = methods[0].config.training
+    if isinstance(first.simulation.compute_s, tuple):
         raise Speech3Error("training.simulation.compute_s: give one time for all workers here, their number varies")
-    simulation = simulation_of(
-        config, out / "simulation.json", lambda: BuildParts(config, product())(training.device)
-    )  # fmt: skip
-    return config.model_copy(update={"training": training.model_copy(update={"simulation": simulation})})
+    alike = _measured(methods[0].config, out / "simulation.json")
+    compute_s = alike.compute_s
+    assert compute_s is not None and not isinstance(compute_s, tuple)
+    timed = []
+    for method in methods:
+        training, path = method.config.training, out / f"simulation_{method.name}.json"
+        clock = alike if training.codec == first.codec else _measured(method.config, path)
+        simulation = training.simulation.model_copy(
+            update={"compute_s": compute_s * training.minibatch / first.minibatch, "sync_s": clock.sync_s}
+        )
+        training = training.model_copy(update={"simulation": simulation})
+        timed.append(replace(method, config=method.config.model_copy(update={"training": training})))
+    return timed
+
+
+def _measured(config: TrainConfig, path: Path) -> SimulationConfig:
+    return simulation_of(config, path, lambda: BuildParts(config, product())(config.training.device))

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from speech3.config import DnnConfig
-from speech3.engine.codec import Float32, Ternary, as_floats, layout
-from speech3.engine.levels import encode_levels
+from speech3.engine.codecs.codec import Float32, Ternary, as_floats, layout
+from speech3.engine.codecs.levels import encode_levels
 from speech3.engine.sgd import Sgd
 from speech3.models import build
 from speech3.models.linear import product

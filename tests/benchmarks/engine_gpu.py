@@ -89,12 +89,12 @@ def _sync_and_copy(case: Case, directory: Path) -> tuple[Callable[[], None], Cal
     config = case.config(directory, "shared", 1)
     device, asgd = torch.device(case.device), config.training.asgd
     shard = Shard(make_parts(config, open_packed(directory / "train.frames"), device), asgd)
-    push, own = shard.push, shard.push.own
+    push, own = shard.pushes[0], shard.sgd.parameters
     board = private_board(sizes_of(own, asgd, 1, 1))
-    server = make_server(board, asgd, 1, own.num_parameters, nullcontext(), tensors_on_gpu(own, asgd))
-    load_tensors(server, {"parameters": own.vector_K})
-    server.fetch(push)
-    push.begin(server.version)
+    whole = make_server(board, asgd, 1, own, nullcontext(), tensors_on_gpu(own, asgd))
+    load_tensors(whole, {"parameters": own.vector_K})
+    server = whole.partitions[0]
+    server.sync(push)
 
     def sync() -> None:
         push.numbers, push.rate = [0], RATE

@@ -1,5 +1,6 @@
 """`speech3 simulate` on the tiny recipe's frames."""
 
+import json
 import re
 
 import pytest
@@ -57,6 +58,14 @@ def test_again_nothing_is_trained_and_the_table_is_the_same(simulated, conf, spe
         (["--workers", "two"], "--workers two: expected numbers with commas"),
         (["--rates", "fast"], "--rates fast: expected numbers"),
         (["--rates", "0.1,-1,inf"], "--rates -1,inf: a learning rate is above 0"),
+        (["--throughput", "0,2"], "--throughput 0,2: at least one worker each"),
+        (["--throughput", "2", "--gigabits", "0"], "--gigabits 0: give gigabits per second above 0"),
+        (["--throughput", "2", "--methods", "sgd"], "--methods sgd: --throughput trains nothing"),
+        (["--models", "dnn"], "--models dnn: only for --throughput"),
+        (["--throughput", "2", "--models", "dnn,cmm"], "cmm: neither a YAML file nor a preset of conf/models"),
+        (["--throughput", "2", "training.device=gpu"], "device 'gpu': no such kind of device"),
+        (["--methods", "uphill"], "uphill: neither a YAML file nor a preset of conf/training"),
+        (["training.simulation.bandwidth=0"], "bandwidth=0: nothing would ever arrive; give bytes per second above 0"),
         (["training.simulation.compute_s=[0.1,0.2]"], "compute_s: give one time for all workers"),
     ],
 )
@@ -64,3 +73,33 @@ def test_bad_input(conf, speech3, tmp_path, options, message):
     process = speech3("simulate", conf, "--out", tmp_path / "out", *options)
     assert process.returncode == 1
     assert message in process.stderr and "Traceback" not in process.stderr
+
+
+def test_throughput_trains_nothing(conf, speech3, tmp_path):
+    options = ("--throughput", "1,2,4", "--gigabits", "0.001,100", "--models", "dnn_small,cnn_small")
+    process = speech3("simulate", conf, *options, "--out", tmp_path / "out")
+    assert process.returncode == 0, process.stderr
+    rows = [line.split() for line in process.stdout.splitlines()]
+    assert [row[:3] for row in rows if row[:1] == ["cnn_small"] and row[2:3] == ["gain"]] == [
+        ["cnn_small", "0.001", "gain"], ["cnn_small", "100", "gain"],
+    ]  # fmt: skip
+    assert "TernGrad: less bandwidth gains more: " in process.stdout
+    found = json.loads((tmp_path / "out" / "throughput.json").read_text())
+    assert len(found["points"]) == 2 * 2 * 3 and [each["name"] for each in found["networks"]] == [
+        "dnn_small", "cnn_small",
+    ]  # fmt: skip
+    slow = [point for point in found["points"] if point["bandwidth"] == 125e3 and point["workers"] == 4]
+    assert all(point["gain"] > 2 for point in slow)  # there the bytes are all that counts
+    assert (tmp_path / "out" / "throughput.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"throughput.json", "throughput.png"}
+
+
+def test_methods_side_by_side(conf, speech3, tmp_path):
+    options = ("--methods", "sgd,asgd,terngrad_ddp,sandblaster", "--workers", "8", "training.max_epochs=1")
+    keys = ("training.minibatch=64", "training.lbfgs.iterations=2", "training.simulation.bandwidth=1e8")
+    process = speech3("simulate", conf, *options, *keys, "--out", tmp_path / "out")
+    assert process.returncode == 0, process.stderr
+    lines = [line.split()[:2] for line in process.stdout.splitlines()]
+    expected = [["sgd", "1"], ["asgd8", "8"], ["terngrad_ddp8", "8"], ["sandblaster8", "8"]]
+    assert [line for line in lines if line in expected] == expected, process.stdout
+    assert (tmp_path / "out" / "accuracy_time.png").read_bytes().startswith(b"\x89PNG")

@@ -3,36 +3,23 @@
 import re
 import signal
 
-import numpy as np
 import pytest
 import typer
 import typer.testing
-import yaml
+from small_frames import config_with_frames
 
 from speech3.errors import Speech3Error
-from speech3.frames.packed import pack
-from speech3.hmm.model import PdfsOnly
 from speech3.io.atomic import read_json, write_json
 from speech3.io.parallel import available_jobs
 from speech3.io.progress import read_metrics
 
-SENONES, DIM, MINIBATCHES = 4, 3, 12
 CORES = available_jobs()
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """A config `my.yaml` with frames that make 12 minibatches an epoch."""
-    home, rng = tmp_path_factory.mktemp("home"), np.random.default_rng(0)
-    for name, count in (("train", 12), ("heldout", 2)):
-        labels = {f"{name}{i}": rng.integers(0, SENONES, 32).astype(np.int32) for i in range(count)}
-        feats = {u: (x[:, None] + rng.normal(0, 0.2, (32, DIM))).astype(np.float32) for u, x in labels.items()}
-        pack(home / "frames" / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info={})
-    PdfsOnly(SENONES, "made by hand").save(home / "hmm")
-    config = {"data": str(home / "frames"), "hmm": str(home / "hmm"), "model": {"layers": 1, "width": 8},
-              "training": {"minibatch": 32, "max_epochs": 2}}  # fmt: skip
-    (home / "my.yaml").write_text(yaml.safe_dump(config))
-    return home
+    return config_with_frames(tmp_path_factory.mktemp("home"), {"max_epochs": 2}).parent
 
 
 def _run(home, out, *options):
@@ -85,7 +72,10 @@ def test_the_chosen_world_is_said(home, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--world", "cluster"], r"--world cluster: .*not there yet; --world shared"),
+        (["--address", "auto"], r"--address auto: only world cluster has one; add --world cluster"),
+        (["--world", "cluster", "training.asgd.lock_free=true"], r"training\.asgd\.lock_free=true: .*take it away"),
+        (["--world", "cluster", "--device", "cuda:0"], r"device 'cuda:0'|training\.device=cuda:0: .*use cuda"),
+        (["--world", "cluster", "--workers", str(CORES + 1)], rf"workers={CORES + 1}: this machine has {CORES} cores"),
         (["--world", "horovod"], r"training\.world: Input should be .*'shared'.*'horovod'"),
         (["--workers", "0"], r"training\.workers: .*greater than or equal to 1"),
         (["--workers", "2", "--world", "sgd"], r"training\.workers=2: world sgd has one; choose shared"),
@@ -114,7 +104,7 @@ def test_the_chosen_world_is_said(home, tmp_path, monkeypatch):
         ([*SIMULATED, "--workers", "2", "training.simulation.failures=[[2,0.1]]"],
          r"training\.simulation\.failures: no worker 2 of 2; they count from 0"),
         ([*SIMULATED, "training.simulation.failures=[[-1,0.1]]"], r"training\.simulation: failures=.*count from 0"),
-        ([*SIMULATED, "training.simulation.failures=[[0,0.1]]", "training.simulation.synchronous=true"],
+        ([*SIMULATED, "training.simulation.failures=[[0,0.1]]", "training.simulation.method=synchronous"],
          r"training\.simulation\.failures: .*all step together; take it away"),
         ([*SIMULATED, "training.asgd.push_scale=0"], r"training\.asgd: push_scale=0: must be above 0"),
         ([*SIMULATED, "training.asgd.push_scale=1/shards"], r"training\.asgd\.push_scale.*'1/workers'"),

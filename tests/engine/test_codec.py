@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.engine.codec import Bf16, Float32, Sender, Ternary, TopK, as_floats, key_of, layout
+from speech3.engine.codecs.codec import Bf16, Float32, Sender, Ternary, TopK, as_floats, key_of, layout
 
 
 def views(*shapes, gap=0):

@@ -11,8 +11,8 @@ import sys
 import pytest
 import torch
 
-from speech3.engine import codec, codec_cpu
-from speech3.engine.codec import Ternary, key_of, layout
+from speech3.engine.codecs import codec, cpu
+from speech3.engine.codecs.codec import Ternary, key_of, layout
 
 
 def compare(device: str, kernels) -> None:
@@ -78,11 +78,11 @@ def test_kernels_compile_for_a_gpu(kernel):
     triton = pytest.importorskip("triton", reason="no Triton: it comes with PyTorch for CUDA")
     from triton.backends.compiler import GPUTarget
 
-    from speech3.engine import codec_cuda
+    from speech3.engine.codecs import cuda
 
     if "nvidia" not in triton.backends.backends:
         pytest.skip("this Triton compiles for no GPU of NVIDIA's")
-    function = getattr(codec_cuda, kernel)
+    function = getattr(cuda, kernel)
     types = {name: _TYPES.get(name, "*fp32") for name in function.arg_names}
     constants = {name: {"SIZE": 1024, "WORDS": 64}[name] for name in types if types[name] == "constexpr"}
     source = triton.compiler.ASTSource(function, types, constants)
@@ -92,9 +92,9 @@ def test_kernels_compile_for_a_gpu(kernel):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_kernels_on_a_gpu():
     pytest.importorskip("triton")
-    from speech3.engine import codec_cuda
+    from speech3.engine.codecs import cuda
 
-    compare("cuda", codec_cuda)
+    compare("cuda", cuda)
     vector = torch.randn(5000)
     where = layout([vector.cuda()])
     out = torch.zeros(5000, device="cuda")
@@ -104,7 +104,7 @@ def test_kernels_on_a_gpu():
 
 
 if __name__ == "__main__":
-    from speech3.engine import codec_cuda
+    from speech3.engine.codecs import cuda
 
-    assert codec_cuda is not codec_cpu
-    compare("cpu", codec_cuda)
+    assert cuda is not cpu
+    compare("cpu", cuda)

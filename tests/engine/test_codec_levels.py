@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from speech3.engine.levels import decode_levels, digits_in_word, encode_levels, sum_codes
+from speech3.engine.codecs.levels import decode_levels, digits_in_word, encode_levels, sum_codes
 
 
 @pytest.mark.parametrize("workers", [*range(1, 41), 63, 64, 100, 127, 512, 1000, 16000])

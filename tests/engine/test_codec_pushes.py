@@ -7,7 +7,7 @@ import tiny
 import torch
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.codec import key_of, layout, make_codec
+from speech3.engine.codecs.codec import key_of, layout, make_codec
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
 from speech3.engine.replay import replay
@@ -90,7 +90,7 @@ def test_coded_pushes_learn_and_a_run_that_goes_on_is_the_same(codec):
 def test_a_push_that_is_not_finite_is_refused_and_the_next_is_not(codec, value):
     world = simulated(AsgdConfig(local_updates=False), codec)
     world.board.states_M[:] = 0
-    server, push = world.server, world.shards[0].push
+    server, push = world.server.partitions[0], world.shards[0].pushes[0]
     server.sync(push)
     before = world.snapshot().tensors["parameters"]
     push.numbers, push.push_P[3] = [0], value
@@ -103,12 +103,12 @@ def test_a_push_that_is_not_finite_is_refused_and_the_next_is_not(codec, value):
 def test_what_a_fetch_lost_comes_with_the_next():
     """The server does not move any more: what the shard has comes to what the server has, up to the noise of a code."""
     wire, own = wire_of(BOTH_WAYS, flatten(tiny.model()).views), flatten(tiny.model())
-    wire.receive(own, None, None, used=True)
+    wire.receive(own)
     goal_P, far = own.parameters_P + 0.1 * torch.sign(own.parameters_P), []
     for number in range(40):
         own.parameters_P.copy_(goal_P)
         wire.key = key_of(number)
-        wire.receive(own, None, None, used=True)
+        wire.receive(own)
         assert torch.equal(own.parameters_P, wire.has_P)
         far.append(float((own.parameters_P - goal_P).norm()))
     assert far[-1] < 0.05 * max(far) and wire.down < 4 * VALUES * 7

@@ -10,7 +10,7 @@ import tiny
 import torch
 
 from speech3.config import CodecConfig
-from speech3.engine.codec import add, as_floats, key_of, layout, pack, statistics
+from speech3.engine.codecs.codec import add, as_floats, key_of, layout, pack, statistics
 from speech3.engine.ddp import Ddp
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient

@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.engine.lbfgs import Accept, Begin, Direct, Dots, History, Point, Try, coefficients, descend, search
+from speech3.engine.sandblaster.lbfgs import (
+    Accept,
+    Begin,
+    Direct,
+    Dots,
+    History,
+    Point,
+    Try,
+    coefficients,
+    descend,
+    search,
+)
 
 
 def _quadratic(size, seed=0):

@@ -15,33 +15,34 @@ from speech3.errors import Speech3Error
 BATCHES = tiny.Batches(60, pause_s=0.001)
 BUILD = tiny.Build(BATCHES, dropout=0.2, norm=True)
 CONFIG = AsgdConfig(sync_every=2, max_distance=4, max_staleness=1, momentum=0.5, decay=0.9)
+PARTITIONS = CONFIG.model_copy(update={"partitions": 3, "fetch_every": 3})
 
 
 def _rates(epoch):
     return tiny.rate(0.2 / epoch, epoch, BATCHES)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """The record, the state that training began with, and the one it ended with."""
-    record = tmp_path_factory.mktemp("record")
-    world = Shared(BUILD, BUILD(), CONFIG, workers=2, record=record, weight_decay=0.01)
+@pytest.fixture(scope="module", params=[CONFIG, PARTITIONS], ids=["one", "partitions"])
+def run(request, tmp_path_factory):
+    """The config, the record, the state that training began with, the one it ended with, and its progress."""
+    config, record = request.param, tmp_path_factory.mktemp("record")
+    world = Shared(BUILD, BUILD(), config, workers=2, record=record, weight_decay=0.01)
     try:
         start = world.snapshot().tensors | {"parameters": flatten(BUILD().model).vector_K}
         world.load(start)
         done = [list(world.epoch(epoch, tiny.waiting(BATCHES), _rates(epoch)))[-1] for epoch in (1, 2)]
-        return record, start, world.snapshot().tensors, sum(done[1:], done[0])
+        return config, record, start, world.snapshot().tensors, sum(done[1:], done[0])
     finally:
         world.close()
 
 
 def test_a_replay_ends_at_the_same_parameters_to_the_last_bit(run):
-    record, start, end, done = run
+    config, record, start, end, done = run
     events = [json.loads(line) for path in record.iterdir() for line in path.read_text().splitlines()]
-    assert sum(kind == "publish" for kind, _ in events) == done.versions == sum(done.staleness) > 30
-    assert sum(kind == "draw" and value is not None for kind, value in events) == 120
+    assert sum(kind == "publish" for kind, _, _ in events) >= done.versions > 30
+    assert sum(kind == "draw" and value is not None for kind, value, _ in events) == 120
     assert all(shard.minibatches > 0 for shard in done.shards)  # both were at work
-    again = replay(BUILD(), CONFIG, start, _rates, record, weight_decay=0.01)
+    again = replay(BUILD(), config, start, _rates, record, weight_decay=0.01)
     assert set(again) == {"parameters", "server.velocity"}
     for name, tensor in again.items():
         assert torch.equal(tensor, end[name])
@@ -49,17 +50,19 @@ def test_a_replay_ends_at_the_same_parameters_to_the_last_bit(run):
 
 
 def test_another_config_does_not_end_there(run):
-    record, start, end, _ = run
-    other = replay(BUILD(), CONFIG, start, _rates, record, weight_decay=0.0)
+    config, record, start, end, _ = run
+    other = replay(BUILD(), config, start, _rates, record, weight_decay=0.0)
     assert not torch.equal(other["parameters"], end["parameters"])
     with pytest.raises(Speech3Error, match=r"shard.*another config"):
-        replay(BUILD(), CONFIG.model_copy(update={"sync_every": 3}), start, _rates, record, weight_decay=0.01)
+        replay(BUILD(), config.model_copy(update={"sync_every": 3}), start, _rates, record, weight_decay=0.01)
 
 
 def test_a_record_that_is_not_whole(run, tmp_path):
-    record, start, _, _ = run
+    config, record, start, _, _ = run
     with pytest.raises(Speech3Error, match="no record of a shard"):
-        replay(BUILD(), CONFIG, start, _rates, tmp_path)
+        replay(BUILD(), config, start, _rates, tmp_path)
     (tmp_path / "shard0.jsonl").write_text((record / "shard0.jsonl").read_text())
     with pytest.raises(Speech3Error, match="nobody wrote that it published version"):
-        replay(BUILD(), CONFIG.model_copy(update={"push_scale": 0.5}), start, _rates, tmp_path, weight_decay=0.01)
+        replay(BUILD(), config.model_copy(update={"push_scale": 0.5}), start, _rates, tmp_path, weight_decay=0.01)
+    with pytest.raises(Speech3Error, match="without a lock"):
+        replay(BUILD(), AsgdConfig(lock_free=True), start, _rates, record)

@@ -158,7 +158,7 @@ def test_one_worker_that_always_syncs_is_torch_sgd_with_momentum(local):
     config = AsgdConfig(sync_every=1, push_scale=1.0, momentum=0.9, local_updates=local, max_push=10)
     world = Simulated(tiny.Build()(), config, Times((1.0,), 0.1), weight_decay=0.01)
     batches = tiny.Batches()
-    world.load(world.snapshot().tensors | {"parameters": world.shards[0].push.own.vector_K.clone()})
+    world.load(world.snapshot().tensors | {"parameters": world.shards[0].sgd.parameters.vector_K.clone()})
     for epoch in (1, 2):
         list(world.epoch(epoch, tiny.waiting(batches), tiny.rate(0.1, epoch, batches)))
 
@@ -172,23 +172,24 @@ def test_one_worker_that_always_syncs_is_torch_sgd_with_momentum(local):
             optimizer.step()
     ours = tiny.model()
     torch.nn.utils.vector_to_parameters(
-        torch.cat([view.flatten() for view in world.shards[0].push.own.views]), ours.parameters()
+        torch.cat([view.flatten() for view in world.shards[0].sgd.parameters.views]), ours.parameters()
     )
     for a, b in zip(ours.parameters(), stock.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     assert world.server.version == 24
 
 
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize(("rule", "local"), RULES)
-def test_every_form_of_the_step_is_rehearsed_and_nothing_moves(monkeypatch, rule, local):
+def test_every_form_of_the_step_is_rehearsed_and_nothing_moves(monkeypatch, rule, local, in_place):
     """A form: which arguments are missing, for numba compiles each set of them for itself."""
     forms = []
     monkeypatch.setattr(rule_module, "_one_pass", lambda *args: forms.append(tuple(map(type, args))) or (0.0, 0.0))
     old, new, own = _case(rule, local)
     before = [tensor.clone() for tensor in (old.parameters_P, own.parameters_P)]
-    rule.rehearse(old, own)
+    rule.rehearse(old, own, in_place=in_place)
     assert torch.equal(old.parameters_P, before[0]) and torch.equal(own.parameters_P, before[1])
     rehearsed = set(forms)
     for staleness in (0, 3):
-        rule.step(old, new, own, staleness=staleness, minibatches=2, rate=RATE)
+        rule.step(old, old if in_place else new, own, staleness=staleness, minibatches=2, rate=RATE)
     assert rehearsed and rehearsed == set(forms)

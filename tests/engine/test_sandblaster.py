@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from functools import partial
 
 import convex
 import numpy as np
@@ -11,15 +12,29 @@ import tiny
 import torch
 
 from speech3.config import LbfgsConfig
-from speech3.engine.crew import Bench, Compute
 from speech3.engine.flat import flatten
-from speech3.engine.partition import Combine, Gather, Layout, Move, Multiply, Remember, Vectors, gather_buffers
-from speech3.engine.sandblaster import Sandblaster, batches_of
+from speech3.engine.sandblaster.crew import Bench, Compute
+from speech3.engine.sandblaster.partition import (
+    Combine,
+    Gather,
+    Layout,
+    Move,
+    Multiply,
+    Remember,
+    Vectors,
+    gather_buffers,
+)
+from speech3.engine.sandblaster.processes import Processes
+from speech3.engine.sandblaster.world import Sandblaster, batches_of
 from speech3.engine.world import USED, WAITING, Rate
 from speech3.errors import Speech3Error
 
 CONFIG = LbfgsConfig(history=8, iterations=10)
 BUILD = convex.Build()
+
+
+def _world(workers, build):
+    return Sandblaster(partial(Processes, build), build(), CONFIG, workers=workers)
 
 
 def _vectors(parts, workers, history=3):
@@ -151,7 +166,7 @@ def _whole(world, done, iterations=10):
 
 @pytest.fixture(scope="module")
 def world():
-    world = Sandblaster(convex.Build(), convex.Build()(), CONFIG, workers=2)
+    world = _world(2, BUILD)
     yield world
     world.close()
 
@@ -226,7 +241,7 @@ def test_killed_at_any_moment(world, reference):
 def test_a_worker_that_is_held_up_holds_up_nobody_and_its_death_loses_nothing(tmp_path, reference):
     """It sits on a piece for half an epoch, a sum in its hands, then it is killed."""
     build = convex.Build(convex.Source(stuck=tmp_path / "stuck"))
-    world = Sandblaster(build, build(), CONFIG, workers=2)
+    world = _world(2, build)
     try:
         killed = None
         for done in world.epoch(1, np.zeros(30, np.int32), Rate(0.1, 1, 30)):
@@ -265,7 +280,7 @@ def test_a_minimum_ends_the_epoch_with_a_word(world):
 @pytest.mark.parametrize(("poison", "words"), [(7, r"epoch 3, minibatch 7: .*before any step.*--init")])
 def test_a_loss_that_is_not_finite_from_the_start(poison, words):
     build = convex.Build(convex.Source(poison=poison))
-    world = Sandblaster(build, build(), CONFIG, workers=1)
+    world = _world(1, build)
     before = world.snapshot().tensors["parameters"]
     try:
         with pytest.raises(Speech3Error, match=words):
@@ -277,7 +292,7 @@ def test_a_loss_that_is_not_finite_from_the_start(poison, words):
 
 def test_a_worker_that_fails_is_named():
     build = tiny.Build(tiny.Batches(12, trouble="raise"))
-    world = Sandblaster(build, build(), CONFIG, workers=1)
+    world = _world(1, build)
     try:
         with pytest.raises(Speech3Error, match=r"(?s)worker 0: .*minibatch 5 is bewitched"):
             _run(world, minibatches=12)
@@ -287,7 +302,7 @@ def test_a_worker_that_fails_is_named():
 
 def test_nothing_is_left_behind():
     before = tiny.descriptors()
-    world = Sandblaster(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
+    world = _world(1, tiny.Build())
     pids = [worker.process.pid for worker in world.crew.workers]
     assert any("memfd:sandblaster" in each for each in tiny.descriptors()) and all(map(tiny.state, pids))
     world.close()

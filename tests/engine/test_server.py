@@ -10,12 +10,13 @@ import pytest
 import torch
 from tiny import Killed, killed_at
 
-from speech3.engine.assembly import begin_epoch, buffers_on_cpu, epoch_progress
+from speech3.config import AsgdConfig
+from speech3.engine.assembly import begin_epoch, epoch_progress, make_server
 from speech3.engine.board import Sizes, private_board
 from speech3.engine.flat import Flat
-from speech3.engine.pool import Pool
+from speech3.engine.gradient import Step
+from speech3.engine.push import Minibatch, Push
 from speech3.engine.rule import Rule
-from speech3.engine.server import Push, Server
 from speech3.engine.world import REFUSED, STALE, USED, WAITING
 
 M, P, BUFFERS = 8, 16, 3  # parameter n falls by one when minibatch n is used; buffer 0 holds the last one's number
@@ -24,15 +25,15 @@ M, P, BUFFERS = 8, 16, 3  # parameter n falls by one when minibatch n is used; b
 class _Bench:
     """A server, and shards that are pushes without a model."""
 
-    def __init__(self, rule=None, max_staleness=None, max_push=10.0, local=False):
-        self.rule, self.local = rule or Rule(), local
-        slots = (P if self.rule.momentum else 0, P if self.rule.adagrad else 0)
-        self.board = private_board(Sizes(M, 2, 4, P + BUFFERS, *slots))
-        self.buffers = buffers_on_cpu(self.board, P)
+    def __init__(self, momentum=0.0, max_staleness=None, max_push=10.0, local=False):
+        self.local = local
+        self.board = private_board(Sizes(M, 2, 1, 4, P + BUFFERS, P if momentum else 0, 0))
+        config = AsgdConfig(push_scale=1.0, momentum=momentum, max_staleness=max_staleness, max_push=max_push)
+        self.whole = make_server(self.board, config, 2, Flat(torch.zeros(P + BUFFERS), (), P), nullcontext())
+        self.server = self.whole.partitions[0]
+        self.buffers = self.server.buffers
         self.buffers[0].vector_K[:P] = 100.0
-        pool = Pool(self.board.states_M, self.board.cursor, nullcontext())
-        self.server = Server(self.board, pool, self.buffers, self.rule, max_staleness=max_staleness, max_push=max_push)
-        self.before = begin_epoch(self.server, np.zeros(M, np.int32))
+        self.before = begin_epoch(self.whole, np.zeros(M, np.int32))
         self.shards = [self.push(), self.push()]
 
     def push(self):
@@ -45,7 +46,8 @@ class _Bench:
         """Draw a minibatch for a shard, and let it compute."""
         number, push = self.server.pool.draw(shard), self.shards[shard]
         push.numbers.append(number)
-        push.frames, push.loss_sum, push.correct = push.frames + number + 1, push.loss_sum + 0.5, push.correct + 1
+        push.hand.minibatches[number] = Minibatch(Step(number + 1, 0.5 / (number + 1), 1), 1)
+        push.hand.staleness = -1
         if self.local:
             push.own.parameters_P[number] -= value
         else:
@@ -63,11 +65,11 @@ class _Bench:
         """All that is published, as bytes."""
         index = self.server.version % 2
         board = self.board
-        arrays = (board.state_2K, board.velocity_2P, board.squares_2P, board.totals_2, board.staleness_2)
+        arrays = (board.state_2K, board.velocity_2P, board.squares_2P, board.totals_R2[0], board.staleness_R2[0])
         return tuple(array[index].tobytes() for array in arrays)
 
     def progress(self):
-        return epoch_progress(self.server, self.before, seconds=0.0, returned=0, restarts=0)
+        return epoch_progress(self.whole, self.before, seconds=0.0, returned=0, restarts=0)
 
 
 @pytest.mark.parametrize("local", [True, False])
@@ -82,7 +84,7 @@ def test_a_push_is_published_whole_and_its_shard_has_the_newest(local):
     assert bench.server.version == 1
     assert bench.published().tolist() == [99.0, 99.0] + [100.0] * 14 + [1.0, 0.0, 0.0]
     assert torch.equal(bench.shards[0].own.vector_K, bench.published())
-    assert (bench.shards[0].numbers, bench.shards[0].version, bench.shards[0].frames) == ([], 1, 0)
+    assert (bench.shards[0].numbers, bench.shards[0].version, bench.shards[0].hand.minibatches) == ([], 1, {})
     assert bench.board.states_M.tolist() == [USED, USED, 2, 0, 0, 0, 0, 0]
     assert bench.sync(1) == USED  # its staleness is one
     assert bench.published()[:3].tolist() == [99.0] * 3 and bench.published()[P] == 2
@@ -114,7 +116,7 @@ def test_a_stale_push_is_dropped_and_its_shard_begins_again_from_the_newest():
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e30, 5000.0])
 def test_a_push_that_is_not_finite_or_explodes_changes_nothing(value, local):
-    bench = _Bench(Rule(momentum=0.5), local=local)
+    bench = _Bench(0.5, local=local)
     bench.draw(0)
     bench.sync(0)
     before = bench.state()
@@ -149,15 +151,14 @@ def test_a_loss_that_was_not_finite_is_refused():
 def test_staleness_beyond_the_last_bin_counts_there():
     bench = _Bench()
     bench.draw(0)
-    bench.board.version[0] = 200
+    bench.board.version_R[0] = 200
     assert bench.sync(0) == USED
-    assert np.flatnonzero(bench.board.staleness_2[201 % 2]).tolist() == [63]
+    assert np.flatnonzero(bench.board.staleness_R2[0, 201 % 2]).tolist() == [63]
 
 
 def _prepare(kind, local):
     """Shard 1 was here before; shard 0 has two minibatches and wants to sync."""
-    rule = Rule(momentum=0.5) if kind == "momentum" else Rule()
-    bench = _Bench(rule, max_staleness=0 if kind == "stale" else None, local=local)
+    bench = _Bench(0.5 if kind == "momentum" else 0.0, max_staleness=0 if kind == "stale" else None, local=local)
     bench.draw(0, 1e30 if kind == "refused" else 1.0)
     bench.draw(1)
     bench.sync(1)

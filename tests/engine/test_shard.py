@@ -27,11 +27,11 @@ def _wants(shard, told):
                 case Compute(number):
                     wants.append(number)
                     shard.compute(1, number, RATE)
-                case Sync(wait):
+                case Sync(_, wait):
                     wants.append("wait" if wait else "try")
                     answer = next(told, True)
                     if answer:
-                        shard.push.begin(0)
+                        shard.pushes[0].numbers, shard.pushes[0].distance = [], 0
     except StopIteration:
         return wants
 
@@ -54,12 +54,12 @@ def test_it_waits_at_a_relative_distance_too():
 def test_a_push_is_the_sum_of_gradients_or_of_local_steps(weight_decay):
     local = Shard(tiny.Build()(), AsgdConfig(), weight_decay=weight_decay)
     added = Shard(tiny.Build()(), AsgdConfig(local_updates=False), weight_decay=weight_decay)
-    start_P = added.push.own.parameters_P.clone()
+    start_P = added.sgd.parameters.parameters_P.clone()
     for number in (4, 7):
         for shard in (local, added):
             shard.compute(1, number, RATE)
-    assert local.push.numbers == added.push.numbers == [4, 7]
-    assert torch.equal(added.push.own.parameters_P, start_P)
+    assert local.pushes[0].numbers == added.pushes[0].numbers == [4, 7]
+    assert torch.equal(added.pushes[0].own.parameters_P, start_P)
     model, stock = tiny.model(), tiny.model()
     optimizer = torch.optim.SGD(stock.parameters(), lr=0.1, weight_decay=weight_decay)
     sums = [torch.zeros_like(p) for p in model.parameters()]
@@ -72,11 +72,13 @@ def test_a_push_is_the_sum_of_gradients_or_of_local_steps(weight_decay):
         optimizer.step()
     for view, wanted in zip(added.accumulated.views, sums, strict=True):
         torch.testing.assert_close(view, wanted, rtol=1e-5, atol=1e-7)
-    for view, wanted in zip(local.push.own.views, stock.parameters(), strict=True):
+    for view, wanted in zip(local.sgd.parameters.views, stock.parameters(), strict=True):
         torch.testing.assert_close(view, wanted, rtol=1e-5, atol=1e-7)
-    assert torch.equal(local.push.fetched_P, start_P)
-    for push in (local.push, added.push):
-        assert (push.numbers, push.frames, push.rate, push.finite) == ([4, 7], 32, 0.1, True)
+    assert torch.equal(local.pushes[0].fetched_P, start_P)
+    for shard in (local, added):
+        push = shard.pushes[0]
+        assert (push.numbers, push.distance, push.rate, push.finite) == ([4, 7], 2, 0.1, True)
+        assert [each.step.frames for each in shard.hand.minibatches.values()] == [16, 16]
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,11 @@ def test_a_loss_that_is_not_finite_is_refused_and_training_goes_on(local):
     parts = tiny.Build(batches, norm=True)()
     config = AsgdConfig(sync_every=2, local_updates=local)
     world = Simulated(Parts(parts.model, batches, parts.loss, 1), config, Times((1.0, 1.0), 0.125))
-    world.load({"parameters": world.shards[0].push.own.vector_K.clone()})
+    world.load({"parameters": world.shards[0].sgd.parameters.vector_K.clone()})
     done = list(world.epoch(1, tiny.waiting(batches), RATE))[-1]
     states_M = world.snapshot().states_M
     assert states_M[6] == REFUSED and done.refused == (states_M == REFUSED).sum() <= config.sync_every
     assert done.used == (states_M == USED).sum() == 12 - done.refused
     assert done.frames == done.used * tiny.FRAMES
     assert world.snapshot().tensors["parameters"].isfinite().all()
-    assert all(shard.push.own.vector_K.isfinite().all() for shard in world.shards)
+    assert all(shard.sgd.parameters.vector_K.isfinite().all() for shard in world.shards)

@@ -102,7 +102,7 @@ def test_killed_at_a_random_moment(world):
 
 
 def test_killed_with_the_servers_lock_in_its_hands(world):
-    inode = Path(world.place.server_lock).stat().st_ino
+    inode = Path(world.place.locks[0]).stat().st_ino
     held = []
 
     def kill():
@@ -204,7 +204,7 @@ def test_successors_that_compute_nothing_are_given_up_too(monkeypatch):
     board = world.server.board
     board.shards_N[0, MINIBATCHES] = 7
     board.states_M[:3] = 1
-    board.journal_2J[0, :3] = 2, 0, 1  # published, but it died before it could mark them
+    board.journal_R2J[0, 0, :3] = 2, 0, 1  # published, but it died before it could mark them
     try:
         for deaths in (1, 2):
             world._look_after()

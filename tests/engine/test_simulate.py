@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from speech3.config import AsgdConfig
-from speech3.engine.server import Server
+from speech3.engine.server import Partition
 from speech3.engine.sgd import OneWorker
 from speech3.engine.simulate import Simulated, Times, measure
 from speech3.engine.synchronous import Synchronous
@@ -37,7 +37,7 @@ TWELVE = tiny.Batches()
 
 def _world(config, times=THREE, **build):
     world = Simulated(tiny.Build(**build)(), config, times)
-    world.load({"parameters": world.shards[0].push.own.vector_K.clone()})
+    world.load({"parameters": world.shards[0].sgd.parameters.vector_K.clone()})
     return world
 
 
@@ -97,7 +97,7 @@ def test_a_schedule_done_by_hand():
     start = parts.model.weight.detach().numpy().astype(np.float64)
     config = AsgdConfig(sync_every=1, momentum=0.5, decay=0.75, push_scale="1/workers")
     world = Simulated(parts, config, Times((1.0, 2.0), 0.25))
-    world.load({"parameters": world.shards[0].push.own.vector_K.clone()})
+    world.load({"parameters": world.shards[0].sgd.parameters.vector_K.clone()})
     done = _train(world, 1, batches, rate)
 
     def stepped(weight, number):
@@ -146,7 +146,7 @@ def test_the_others_keep_their_rate_beside_a_straggler():
     rates = []
     for slowest in (1.0, 10.0):
         world = Simulated(tiny.Build(batches)(), config, Times((1.0, 1.0, 1.0, slowest), 0.02, jitter=0.05))
-        world.load({"parameters": world.shards[0].push.own.vector_K.clone()})
+        world.load({"parameters": world.shards[0].sgd.parameters.vector_K.clone()})
         done = _train(world, 1, batches)
         fast = done.shards[:3]
         rates.append(sum(s.minibatches for s in fast) / sum(s.compute_s + s.sync_s + s.wait_s for s in fast))
@@ -183,6 +183,14 @@ def test_who_had_gone_home_comes_back_for_what_a_dead_one_had_out():
     done = _train(_world(AsgdConfig(sync_every=1), times, batches=batches), 1, batches)
     assert (done.used, done.returned, done.seconds) == (2, 1, 5.0 + 0.125 + 1.0)
     assert [shard.minibatches for shard in done.shards] == [2, 1]
+
+
+def test_who_was_about_to_go_home_stays_for_what_a_dead_one_had_out():
+    """From 4 to 6 worker 0 pushes what it thinks is the last; from 6 it fetches, from 8 it computes, at 9 it pushes."""
+    batches = tiny.Batches(3)
+    times = Times((1.0, 10.0), 2.0, failures=((1, 5.0),), restart_s=100.0)
+    done = _train(_world(AsgdConfig(sync_every=3), times, batches=batches), 1, batches)
+    assert (done.used, done.returned, done.seconds) == (3, 1, 9.0)
 
 
 def test_what_a_dead_worker_had_computed_is_not_in_the_model():
@@ -234,8 +242,8 @@ def test_a_synchronous_step_whose_loss_is_not_finite_names_its_minibatches():
 
 
 def test_times_can_be_measured(monkeypatch):
-    syncs, sync = [], Server.sync
-    monkeypatch.setattr(Server, "sync", lambda *args: syncs.append(sync(*args)) or syncs[-1])
+    syncs, sync = [], Partition.sync
+    monkeypatch.setattr(Partition, "sync", lambda *args: syncs.append(sync(*args)) or syncs[-1])
     compute_s, sync_s = measure(tiny.Build(tiny.Batches(3, pause_s=0.01))(), AsgdConfig(), rounds=3)
     assert compute_s >= 0.01 and sync_s > 0
     assert syncs == [USED] * 6  # those that are measured are published, not refused

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import speech3.engine
-from speech3.engine.server import Server
+from speech3.engine.server import Partition
 from speech3.engine.world import Parts, Rate
 
 FRAMES = 16  # of a minibatch
@@ -77,8 +77,8 @@ class Build:
     def __call__(self, device: str = "cpu") -> Parts:
         torch.set_num_threads(1)
         if self.slow_sync_s and multiprocessing.parent_process():
-            publish = Server._publish
-            Server._publish = lambda *args: (time.sleep(self.slow_sync_s), publish(*args))[1]
+            publish = Partition._publish
+            Partition._publish = lambda *args: (time.sleep(self.slow_sync_s), publish(*args))[1]
         return Parts(model(self.dropout, self.norm).to(device), self.batches, loss, seed=1)
 
 

@@ -17,7 +17,8 @@ from speech3.training.curves import Curve, make_table
 HOUR = 360_000  # frames of 10 ms
 SHARDS = [{"minibatches": n, "compute_s": 90.0, "sync_s": 1.0, "wait_s": 0.5, "busy": 3} for n in (60, 40)]
 COUNTS = {"used": 97, "stale": 2, "refused": 1, "returned": 5}
-PUSHED = {"staleness": [10, 20, 10], "shards": SHARDS, "minibatches": COUNTS, "versions": 40, "restarts": 1}
+PUSHED = {"staleness": [10, 20, 10], "shards": SHARDS, "minibatches": COUNTS, "versions": 40, "restarts": 1,
+          "bytes_per_minibatch": {"up": 1234.5, "down": 20_000.0}}  # fmt: skip
 
 
 def a_run(
@@ -76,7 +77,8 @@ def test_values(three: list[Path]) -> None:
     assert asgd["minibatches"] == {key: 3 * value for key, value in COUNTS.items()}
     assert (asgd["drops"], asgd["restarts"], asgd["shares"]) == (9, 3, [0.6, 0.4])
     assert (ddp["efficiency"][0], ddp["finished"], ddp["workers"]) == (pytest.approx(0.5), False, 2)
-    assert not ddp.keys() & {"wer", "cer", "drops"}
+    assert asgd["bytes_per_minibatch"] == {"up": 1234.5, "down": 20_000.0}
+    assert not ddp.keys() & {"wer", "cer", "drops", "bytes_per_minibatch"}
     json.dumps(values)
 
 
@@ -85,14 +87,15 @@ def test_what_people_read(three: list[Path]) -> None:
     head, sgd, asgd, ddp = (line.split("  ") for line in text.splitlines()[:4])
     assert [cell.strip() for cell in head if cell.strip()] == [
         "run", "workers", "45.00 %", "47.50 %", "49.00 %", "best %", "last %", "world", "min/10 h", "WER %",
-        "staleness, p95", "drops",
+        "staleness, p95", "drops", "kB up, down",
     ]  # fmt: skip
     assert [cell.strip() for cell in sgd if cell.strip()] == [
         "sgd", "1", "3:20.0 (100.0)", "4:10.0 (100.0)", "4:40.0 (100.0)", "50.00", "50.00", "sgd", "50.0", "38.60",
-        "-", "-",
+        "-", "-", "-",
     ]  # fmt: skip
     assert [cell.strip() for cell in asgd if cell.strip()] == [
-        "asgd2", "2", "2:36.3 (64.0)", "3:10.0 (65.8)", "-", "48.00", "48.00", "shared", "32.3", "39.10", "1.00, 2", "9"
+        "asgd2", "2", "2:36.3 (64.0)", "3:10.0 (65.8)", "-", "48.00", "48.00", "shared", "32.3", "39.10", "1.00, 2",
+        "9", "1.2, 20.0",
     ]  # fmt: skip
     assert "ddp, epoch 2" in "  ".join(ddp)
     assert "note: ddp2: not finished" in text

@@ -42,6 +42,15 @@ def test_accuracy_is_drawn_in_units_that_fit(
     assert frames.get_xlabel() == label_frames
 
 
+def test_runs_of_very_different_lengths_have_a_logarithmic_axis(axes: Axes) -> None:
+    short, long = Curve("short", 1, (0.0, 0.5, 2.0), (0, 5, 10), (0.1, 0.2, 0.4)), (0.0, 21.0)
+    draw_accuracy(axes, [short, Curve("long", 1, long, (0, 10), (0.1, 0.5))], "seconds")
+    assert axes.get_xscale() == "log" and axes.get_xlim()[0] == 0.5
+    other = Figure().add_subplot()
+    draw_accuracy(other, [short, Curve("long", 1, (0.0, 19.0), (0, 10), (0.1, 0.5))], "seconds")
+    assert other.get_xscale() == "linear" and other.get_xlim()[0] == 0
+
+
 def test_a_simulators_clock_is_called_virtual(axes: Axes) -> None:
     draw_accuracy(axes, [Curve("x", 1, (10.0,), (10,), (0.2,))], "seconds", virtual=True)
     assert axes.get_xlabel() == "virtual seconds of training"

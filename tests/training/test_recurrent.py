@@ -87,7 +87,7 @@ def test_workers_carry_their_states_on(corpus, tmp_path, world, monkeypatch):
         return states
 
     monkeypatch.setattr(Carried, "take", watched)
-    simulation = {"compute_s": 0.01, "sync_s": 0.001, "synchronous": world == "synchronous"}
+    simulation = {"compute_s": 0.01, "sync_s": 0.001, "method": "synchronous" if world == "synchronous" else "asgd"}
     config = _config(
         corpus, world={"synchronous": "simulated"}.get(world, world), workers=2, simulation=simulation,
         asgd={"warm_start": 1.0, "sync_every": 1, "push_scale": 0.5, "momentum": 0.5}, max_epochs=3,

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from speech3.config import LbfgsConfig, TrainConfig, TrainingConfig, load_preset
-from speech3.engine.sandblaster import Sandblaster
+from speech3.engine.sandblaster.world import Sandblaster
 from speech3.errors import Speech3Error
 from speech3.frames.packed import pack
 from speech3.hmm.model import PdfsOnly
@@ -22,7 +22,7 @@ def _config(root="none", **training):
         data=f"{root}/frames", hmm=f"{root}/hmm",
         model={"family": "dnn", "layers": 1, "width": 16, "normalization": "batch", "dropout": 0.1,
                "left_context": 1, "right_context": 1},
-        training=TrainingConfig(world="sandblaster", schedule="constant", minibatch=64, **training),
+        training=TrainingConfig(**{"world": "sandblaster", "schedule": "constant", "minibatch": 64, **training}),
     )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def test_more_iterations_than_minibatches():
 
 
 def test_a_gradient_that_is_cut_down():
-    with pytest.raises(Speech3Error, match=r"training\.gradient_clip=1: .*line search of world sandblaster.*away"):
+    with pytest.raises(Speech3Error, match=r"training\.gradient_clip=1: .*line search of sandblaster.*away"):
         check_workers(_config(gradient_clip=1.0))
 
 
@@ -82,3 +82,20 @@ def test_it_learns_and_goes_on_in_the_middle_of_an_epoch(corpus, tmp_path, monke
     parameters = [list(load_network(tmp_path / name)[0].parameters()) for name in ("whole", "killed")]
     for mine, theirs in zip(*parameters, strict=True):
         torch.testing.assert_close(theirs, mine, rtol=0.05, atol=0.02)  # sums in another order, over 12 iterations
+
+
+def test_simulated_workers_learn_the_same_on_a_clock_of_their_own(corpus, tmp_path):
+    keys = {"max_epochs": 2, "lbfgs": LbfgsConfig(iterations=4)}
+    simulation = {"compute_s": 0.5, "sync_s": 0.01, "method": "sandblaster"}
+    found = {}
+    for name, more in {"real": {}, "virtual": {"world": "simulated", "workers": 16, "simulation": simulation}}.items():
+        train(_config(corpus, **keys, **more), tmp_path / name)
+        records = read_metrics(tmp_path / name / "metrics.jsonl")
+        found[name] = [each for each in records if each["event"] == "epoch"]
+    for real, virtual in zip(found["real"], found["virtual"], strict=True):
+        assert virtual["train_loss"] == pytest.approx(real["train_loss"], rel=0.02)  # running means of 16, not of one
+        assert (virtual["frames"], virtual["versions"]) == (real["frames"], real["versions"])
+        assert virtual["bytes_per_minibatch"]["down"] > 0
+    assert found["virtual"][0]["seconds"] > 5 * 0.5  # 25 minibatches by 16 workers, five times at least
+    with pytest.raises(Speech3Error, match=r"training\.gradient_clip=1: .*line search of sandblaster"):
+        check_workers(_config(gradient_clip=1.0, **keys, **more))

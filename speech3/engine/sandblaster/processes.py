@@ -1,14 +1,13 @@
-"""Sandblaster's workers: processes on one host that compute pieces of a gradient, and do what partitions are told.
+"""Sandblaster's workers as processes on one host that compute pieces of a gradient, and do what partitions are told.
 
 Parameters, history and each worker's sum of gradients lie in shared memory. What travels is small: piece numbers,
 frames and losses, coefficients and inner products. The coordinator gives a task to whoever is free, so a slow worker is
 only waited for where it has a partition in hand.
 
-What a worker has computed it adds to its sum only when told so (`speech3.engine.pieces`). One that dies may have torn
-its sum: that is left out, what was in it is computed again, and another process takes its place.
+What a worker has computed it adds to its sum only when told so (`pieces`). One that dies may have torn its sum: that is
+left out, what was in it is computed again, and another process takes its place.
 """
 
-import math
 import multiprocessing.connection
 import time
 import traceback
@@ -23,56 +22,15 @@ import torch
 import torch.multiprocessing
 
 from speech3.engine.board import SharedMemory, memory_file
-from speech3.engine.flat import flatten
-from speech3.engine.gradient import gradient
-from speech3.engine.partition import Layout, Operation, Vectors
-from speech3.engine.pieces import Pieces
-from speech3.engine.world import BuildOn, Parts, ShardReport
+from speech3.engine.sandblaster.crew import Bench, Compute, Computed, Evaluation, together, with_waits
+from speech3.engine.sandblaster.partition import Layout, Operation, Vectors
+from speech3.engine.sandblaster.pieces import Pieces
+from speech3.engine.world import BuildOn, ShardReport
 from speech3.errors import Speech3Error
 from speech3.io.parallel import starting_workers
 
 _LOOK_S = 0.1  # between two moments at which the run may look, save or stop
 _DEATHS = 3  # of one worker, without a piece in between, before it is given up
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Loss and gradient at a point: what all pieces make together; the gradient is in the sums of `keepers`.
-
-    Attributes
-    ----------
-    bad
-        A minibatch whose loss is not finite; then the rest says nothing.
-    """
-
-    frames: int = 0
-    loss_sum: float = 0.0
-    correct: int = 0
-    keepers: tuple[int, ...] = ()
-    bad: int | None = None
-
-
-@dataclass(frozen=True)
-class Compute:
-    """To a worker: the gradient of these minibatches, at that point."""
-
-    evaluation: int
-    at: int
-    epoch: int
-    piece: int
-    numbers: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Computed:
-    """From a worker: done, in so many seconds; `bad` as in `Evaluation`."""
-
-    order: Compute
-    frames: int
-    loss_sum: float
-    correct: int
-    bad: int | None
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -115,57 +73,6 @@ class Died:
     """Of a worker; another process has taken its place."""
 
 
-class Bench:
-    """Where a worker works: its copy of the model, the gradient that it has in hand."""
-
-    def __init__(self, parts: Parts, vectors: Vectors, layout: Layout, worker: int) -> None:
-        self.parts, self.vectors, self.layout, self.worker = parts, vectors, layout, worker
-        self.own = flatten(parts.model)
-        self.in_hand = self.own.zeros_like()
-        self.loaded = self.summed = -1  # evaluation whose point the copy is, and whose gradients the sum has
-        parts.model.train()
-
-    @torch.no_grad()
-    def compute(self, order: Compute) -> Computed:
-        """Sum over frames of the gradient of a piece."""
-        begun = time.perf_counter()
-        if self.loaded != order.evaluation:
-            self.own.vector_K.copy_(self.vectors.points_2K[order.at])
-            self.loaded = order.evaluation
-        self.in_hand.vector_K.zero_()
-        frames, correct, losses, bad = 0, 0, [], None
-        for number in order.numbers:
-            with torch.enable_grad():
-                step, g = gradient(self.parts, order.epoch, number)
-            if g is None:
-                bad = number
-                break
-            for view, each in zip(self.in_hand.views, g, strict=True):
-                view.add_(each, alpha=step.frames)
-            frames, correct = frames + step.frames, correct + step.correct
-            losses.append(step.loss * step.frames)
-        return Computed(order, frames, math.fsum(losses), correct, bad, time.perf_counter() - begun)
-
-    @torch.no_grad()
-    def keep(self, evaluation: int) -> None:
-        """Add it to the sum; the buffers there are those after the last piece."""
-        sum_K, num_parameters = self.vectors.sums_NK[self.worker], self.layout.parameters
-        mine = self.in_hand.vector_K.to(sum_K.device)
-        if self.summed == evaluation:
-            sum_K[:num_parameters].add_(mine)
-        else:
-            sum_K[:num_parameters].copy_(mine)
-        sum_K[num_parameters:].copy_(self.own.buffers)
-        self.summed = evaluation
-
-    @torch.no_grad()
-    def operate(self, order: Operate) -> Operated:
-        """Do what a partition is told."""
-        begun = time.perf_counter()
-        answer = order.operation(self.vectors, self.layout.partition(order.partition))
-        return Operated(answer, time.perf_counter() - begun)
-
-
 @dataclass
 class _Worker:
     process: Any
@@ -177,7 +84,7 @@ class _Worker:
     report: ShardReport = field(default_factory=ShardReport)
 
 
-class Crew:
+class Processes:
     """The processes, and the memory that they share.
 
     Parameters
@@ -193,22 +100,24 @@ class Crew:
         No memory for the vectors; a worker fails, or dies again and again.
     """
 
-    def __init__(self, build: BuildOn, layout: Layout, device: str) -> None:
+    up = down = 0  # the memory is shared
+
+    def __init__(self, build: BuildOn, layout: Layout, device: str = "cpu") -> None:
         self.build, self.layout, self.device = build, layout, device
         self.stack = ExitStack()
         self.path = self.stack.enter_context(memory_file("sandblaster", layout.bytes))
         self.vectors = Vectors.over(layout, SharedMemory(self.path, layout.bytes).map)
         self.context = torch.multiprocessing.get_context("spawn")
-        self.evaluation = self.returned = self.restarts = 0
+        self.epoch = self.evaluation = self.returned = self.restarts = 0
         self.began = self.looked = 0.0
         self.workers = [self._start(worker) for worker in range(layout.workers)]
 
-    def begin(self) -> Generator[None, None, None]:
+    def begin(self, epoch: int, seconds: float) -> Generator[None, None, None]:
         """An epoch begins: wait until everybody is there, and count from zero."""
         while not all(worker.ready for worker in self.workers):
             for _ in self._hear():
                 pass
-        self.returned = self.restarts = 0
+        self.epoch, self.returned, self.restarts = epoch, 0, 0
         for worker in self.workers:
             worker.report = ShardReport()
         self.began = self.looked = time.monotonic()
@@ -220,19 +129,16 @@ class Crew:
 
     def reports(self) -> tuple[ShardReport, ...]:
         """What workers did in the epoch: every piece computed counts, kept or not. Syncs are partitions' work."""
-        elapsed, done = self.seconds(), [worker.report for worker in self.workers]
-        return tuple(each + ShardReport(wait_s=max(0.0, elapsed - each.compute_s - each.sync_s)) for each in done)
+        return with_waits([worker.report for worker in self.workers], self.seconds())
 
-    def evaluate(
-        self, at: int, epoch: int, numbers: Sequence[tuple[int, ...]]
-    ) -> Generator[None, None, Evaluation]:  # fmt: skip
+    def evaluate(self, at: int, numbers: Sequence[tuple[int, ...]]) -> Generator[None, None, Evaluation]:
         """Loss and gradient at point `at`, a piece for each of `numbers`."""
         self.evaluation += 1
         pieces, kept = Pieces(len(numbers)), {}
         while not pieces.finished or any(worker.keeping for worker in self.workers):
             for index, worker in enumerate(self.workers):
                 if worker.free and (piece := pieces.hand(index)) is not None:
-                    self._send(index, Compute(self.evaluation, at, epoch, piece, numbers[piece]))
+                    self._send(index, Compute(self.evaluation, at, self.epoch, piece, numbers[piece]))
             for index, message in self._hear():
                 match message:
                     case Died():
@@ -247,10 +153,7 @@ class Crew:
                             self.workers[index].free = True  # it finds the next piece behind that
             if self._due():
                 yield
-        return Evaluation(
-            sum(each.frames for each in kept.values()), math.fsum(each.loss_sum for each in kept.values()),
-            sum(each.correct for each in kept.values()), pieces.keepers,
-        )  # fmt: skip
+        return together(kept.values(), pieces.keepers)
 
     def operate(self, operation: Operation) -> Generator[None, None, np.ndarray]:
         """Let every partition do it; the sum of their answers, always added in the same order."""
@@ -360,8 +263,15 @@ def _main(worker: int, path: str, layout: Layout, build: BuildOn, device: str, p
                     bench.keep(evaluation)
                     pipe.send(order)
                 case Operate() as order:
-                    pipe.send(bench.operate(order))
+                    pipe.send(_operate(order, vectors, layout))
     except (EOFError, ConnectionError):
         pass  # the coordinator is gone
     except Exception as error:
         pipe.send(Failed(str(error) if isinstance(error, Speech3Error) else traceback.format_exc()))
+
+
+@torch.no_grad()
+def _operate(order: Operate, vectors: Vectors, layout: Layout) -> Operated:
+    begun = time.perf_counter()
+    answer = order.operation(vectors, layout.partition(order.partition))
+    return Operated(answer, time.perf_counter() - begun)

@@ -5,7 +5,7 @@ word i % W: so a loop over words is a loop over vectors, with no value moved fro
 two's complement: 0, 1 or -1.
 
 Random numbers are hashed counters: the number of a value depends on the key and the value's place alone, so it is the
-same on any machine, in any order, and in `codec_cuda`. The mixer is Wellons' "lowbias32" (2018), a bijection of 32 bits
+same on any machine, in any order, and in `cuda`. The mixer is Wellons' "lowbias32" (2018), a bijection of 32 bits
 that flips each bit of its result with a probability of one half to 0.2 %, with 32 bits of the key added before it and
 32 put in between its products; 24 bits of the result are the number. Sums are of float64, in a fixed order.
 

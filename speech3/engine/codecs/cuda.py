@@ -1,4 +1,4 @@
-"""The ternary code on CUDA, by Triton: what `codec_cpu` says, a program for each tile, values read once.
+"""The ternary code on CUDA, by Triton: what `cpu` says, a program for each tile, values read once.
 
 The same random numbers and, for the same scales, the same words; a bucket's sums are of float64, so its scale is that
 of the CPU to a rounding. Imported only where it is used. Without a GPU the kernels run in Triton's interpreter, on CPU
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from speech3.engine.codec_cpu import _EQUAL
+from speech3.engine.codecs.cpu import _EQUAL
 
 _WORDS = 64  # of a full tile
 
@@ -21,7 +21,7 @@ def statistics(
     values_P: Tensor, starts_B: Tensor, sizes_B: Tensor, tiles_T5: Tensor, clip: float, limits_B: Tensor,
     scales_B: Tensor,
 ) -> None:  # fmt: skip
-    """As that of `codec_cpu`; the tiles' sums are added up bucket by bucket."""
+    """As that of `cpu`; the tiles' sums are added up bucket by bucket."""
     sums_T2 = values_P.new_empty(len(tiles_T5), 2, dtype=torch.float64)
     largest_T = values_P.new_empty(len(tiles_T5), dtype=torch.int32)
     with torch.cuda.device_of(values_P):  # Triton launches on the current device, whatever the tensors'
@@ -39,7 +39,7 @@ def statistics(
 
 
 def pack(values_P: Tensor, tiles_T5: Tensor, limits_B: Tensor, scales_B: Tensor, key: int, words_M: Tensor) -> None:
-    """As that of `codec_cpu`."""
+    """As that of `cpu`."""
     key0, key1 = (part - (part >> 31 << 32) for part in (key & 0xFFFFFFFF, key >> 32))  # as int32 has them
     with torch.cuda.device_of(values_P):
         if len(tiles_T5):
@@ -47,14 +47,14 @@ def pack(values_P: Tensor, tiles_T5: Tensor, limits_B: Tensor, scales_B: Tensor,
 
 
 def add(words_M: Tensor, tiles_T5: Tensor, scales_B: Tensor, times: float, into_P: Tensor) -> None:
-    """As that of `codec_cpu`."""
+    """As that of `cpu`."""
     with torch.cuda.device_of(into_P):
         if len(tiles_T5):
             _add[(len(tiles_T5),)](words_M, tiles_T5, scales_B, times, into_P, _WORDS)
 
 
 def add_sums(sums_16M: Tensor, tiles_T5: Tensor, scales_B: Tensor, times: float, into_P: Tensor) -> None:
-    """As that of `codec_cpu`."""
+    """As that of `cpu`."""
     with torch.cuda.device_of(into_P):
         if len(tiles_T5):
             words = sums_16M.shape[1]

@@ -1,5 +1,7 @@
 """Sandblaster L-BFGS (Dean et al. 2012, section 4.2): a coordinator that sees no vector, workers, partitions.
 
+Who the workers are is the crew's matter (`crew`): processes on this host, or virtual ones on a virtual clock.
+
 The objective is the mean loss over a large batch: the whole epoch, or one of `batches` equal parts of it. A batch gets
 `iterations` of L-BFGS, then the next has its turn; the history goes on across batches and epochs, and its pairs are
 differences of gradients of one and the same batch. A piece of the gradient is a minibatch, or a row of them where a
@@ -21,7 +23,7 @@ Axes: M minibatches of an epoch, K values of the model.
 """
 
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,11 +32,20 @@ import torch
 from torch import Tensor
 
 from speech3.config import LbfgsConfig
-from speech3.engine.crew import Crew, Evaluation
 from speech3.engine.flat import flatten
-from speech3.engine.lbfgs import Accept, Begin, Direct, Dots, History, Point, Try, Want, descend
-from speech3.engine.partition import Combine, Gather, Layout, Move, Multiply, Remember, gather_buffers, reset_buffers
-from speech3.engine.world import USED, WAITING, BuildOn, Parts, Progress, Rate, Snapshot
+from speech3.engine.sandblaster.crew import Crew, Evaluation
+from speech3.engine.sandblaster.lbfgs import Accept, Begin, Direct, Dots, History, Point, Try, Want, descend
+from speech3.engine.sandblaster.partition import (
+    Combine,
+    Gather,
+    Layout,
+    Move,
+    Multiply,
+    Remember,
+    gather_buffers,
+    reset_buffers,
+)
+from speech3.engine.world import USED, WAITING, Parts, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
 
 
@@ -62,8 +73,8 @@ class Sandblaster:
 
     Parameters
     ----------
-    build
-        Makes the parts of a worker in its process.
+    crew
+        Makes the crew, given the layout of its memory.
     parts
         Of this process; only its model's size is used.
 
@@ -74,15 +85,15 @@ class Sandblaster:
     """
 
     def __init__(
-        self, build: BuildOn, parts: Parts, config: LbfgsConfig, *,
-        workers: int, device: str = "cpu", weight_decay: float = 0.0,
+        self, crew: Callable[[Layout], Crew], parts: Parts, config: LbfgsConfig, *, workers: int,
+        weight_decay: float = 0.0,
     ) -> None:  # fmt: skip
         own = flatten(parts.model)
         layout = Layout(own.vector_K.numel(), own.num_parameters, config.history + 1, workers)
-        self.crew = Crew(build, layout, device)
+        self.crew = crew(layout)
         self.batches = batches_of(len(parts.source), parts.source.rows, config)
         self.weight_decay, self.home = weight_decay, own.vector_K.device
-        self.history, self.base = History(config.history), 0
+        self.history, self.base, self.began = History(config.history), 0, 0.0
         self.states_M = np.zeros(len(parts.source), np.int32)
         self.progress = Progress()
         self.tried = self.begun = Evaluation()
@@ -113,6 +124,7 @@ class Sandblaster:
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
         """Set base and history; a history that is missing is begun."""
+        self.began = seconds
         vectors, pairs = self.crew.vectors, tensors.get("lbfgs.pairs")
         vectors.points_2K[self.base].copy_(tensors["parameters"])
         count = 0 if pairs is None else pairs.shape[1]
@@ -125,7 +137,7 @@ class Sandblaster:
         self.crew.close()
 
     def _epoch(self, epoch: int, rate: Rate) -> Generator[None, None, None]:
-        yield from self.crew.begin()
+        yield from self.crew.begin(epoch, self.began)
         for batch in self.batches:
             left = [stretch for stretch in batch.stretches if (self.states_M[stretch] == WAITING).any()]
             if not left:
@@ -166,7 +178,7 @@ class Sandblaster:
             case Try(step):
                 yield from crew.operate(Move(base, step))
                 reset_buffers(crew.vectors, base)
-                loss, slope, _ = yield from self._evaluate(1 - base, batch, epoch)
+                loss, slope, _ = yield from self._evaluate(1 - base, batch)
                 return Point(step, loss, slope)
             case Accept(slot):
                 if slot is not None:
@@ -174,9 +186,9 @@ class Sandblaster:
                 self.base = 1 - base
         return None
 
-    def _evaluate(self, at: int, batch: Batch, epoch: int) -> Generator[None, None, tuple[float, float, float]]:
+    def _evaluate(self, at: int, batch: Batch) -> Generator[None, None, tuple[float, float, float]]:
         """Loss, slope along the direction, and squared length of the gradient."""
-        self.tried = yield from self.crew.evaluate(at, epoch, batch.pieces)
+        self.tried = yield from self.crew.evaluate(at, batch.pieces)
         if self.tried.bad is not None:
             return math.inf, math.nan, math.nan
         gather = Gather(at, self.tried.keepers, self.tried.frames, self.weight_decay)
@@ -186,7 +198,7 @@ class Sandblaster:
         return self.tried.loss_sum / self.tried.frames + 0.5 * self.weight_decay * length, slope, squared
 
     def _begin(self, batch: Batch, epoch: int) -> Generator[None, None, float]:
-        loss, _, squared = yield from self._evaluate(self.base, batch, epoch)
+        loss, _, squared = yield from self._evaluate(self.base, batch)
         if not math.isfinite(loss + squared):
             where = f", minibatch {self.tried.bad}" if self.tried.bad is not None else ""
             raise Speech3Error(
@@ -205,7 +217,8 @@ class Sandblaster:
         self.progress = replace(
             done, used=done.used + ended, frames=done.frames + tried.frames, correct=done.correct + tried.correct,
             loss_sum=done.loss_sum + tried.loss_sum, versions=done.versions + 1, seconds=self.crew.seconds(),
-            returned=self.crew.returned, restarts=self.crew.restarts, shards=self.crew.reports(),
+            returned=self.crew.returned, restarts=self.crew.restarts, shards=self.crew.reports(), up=self.crew.up,
+            down=self.crew.down,
         )  # fmt: skip
 
     def _end_early(self, note: str) -> None:
@@ -216,5 +229,6 @@ class Sandblaster:
         self.progress = replace(
             self.progress, used=self.progress.used + ended, seconds=self.crew.seconds(), note=note,
             frames=self.progress.frames + seen.frames, loss_sum=self.progress.loss_sum + seen.loss_sum,
-            correct=self.progress.correct + seen.correct, shards=self.crew.reports(),
+            correct=self.progress.correct + seen.correct, shards=self.crew.reports(), up=self.crew.up,
+            down=self.crew.down,
         )  # fmt: skip

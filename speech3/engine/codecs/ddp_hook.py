@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from speech3.config import CodecConfig
-from speech3.engine.codec import Layout, add_sums, as_floats, layout, pack, statistics
-from speech3.engine.levels import decode_levels, encode_levels, sum_codes
+from speech3.engine.codecs.codec import Layout, add_sums, as_floats, layout, pack, statistics
+from speech3.engine.codecs.levels import decode_sums, encode_levels, sum_codes
 
 
 @dataclass
@@ -94,10 +94,8 @@ def _sums(state: Exchange, words_NM: Tensor) -> Tensor:
     theirs_NM = torch.empty_like(words_NM)
     state.up += words_NM.nbytes
     dist.all_to_all_single(theirs_NM.view(-1), words_NM.view(-1))
-    levels = 2 * workers + 1
-    mine = encode_levels(sum_codes(theirs_NM).flatten(), levels)
+    mine = encode_levels(sum_codes(theirs_NM).flatten(), 2 * workers + 1)
     all_N = mine.new_empty(workers, len(mine))
     dist.all_gather_into_tensor(all_N.view(-1), mine)
     state.down += all_N.nbytes
-    shares = [decode_levels(each, levels, 16 * words).view(16, words) for each in all_N]
-    return torch.cat(shares, dim=1) - workers
+    return decode_sums(all_N, words)

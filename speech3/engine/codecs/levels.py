@@ -22,8 +22,8 @@ def digits_in_word(levels: int) -> int:
 
 
 def sum_codes(words_NM: Tensor) -> Tensor:
-    """Digits (16, M) of the sums of the codes in words of 16, int64: from 0 to 2 N."""
-    sums = [((words_NM << (30 - 2 * k)) >> 30).sum(0) for k in range(16)]
+    """Digits (16, M) of the sums of the codes in words of 16, int32: from 0 to 2 N."""
+    sums = [((words_NM << (30 - 2 * k)) >> 30).sum(0, dtype=torch.int32) for k in range(16)]
     return torch.stack(sums) + len(words_NM)
 
 
@@ -52,3 +52,14 @@ def decode_levels(words_Q: Tensor, levels: int, digits: int) -> Tensor:
         each_Q.copy_(fraction_Q >> 32)
         fraction_Q &= 0xFFFFFFFF
     return out.flatten()[:digits]
+
+
+def decode_sums(coded_NQ: Tensor, share: int) -> Tensor:
+    """Sums of codes, int16 (16, N share), from those of each worker's `share` of the words, as it encoded them."""
+    workers, words = coded_NQ.shape
+    levels = 2 * workers + 1
+    count = digits_in_word(levels)
+    digits = decode_levels(coded_NQ.flatten(), levels, coded_NQ.numel() * count)
+    # All sizes are given: there are no words where every tensor is sent as float32.
+    each_ND = digits.view(count, workers, words).transpose(0, 1).reshape(workers, count * words)[:, : 16 * share]
+    return each_ND.view(workers, 16, share).transpose(0, 1).reshape(16, workers * share) - workers

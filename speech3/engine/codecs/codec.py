@@ -12,7 +12,7 @@ values of a bucket are equal, or it has only one, sigma is zero and nothing is c
 
 NaN and infinity are never coded into numbers: what comes out of a bucket that has one is NaN, for the server to refuse.
 
-Axes: P values, B buckets, T tiles (`codec_cpu`), M words.
+Axes: P values, B buckets, T tiles (`cpu`), M words.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import CodecConfig
-from speech3.engine import codec_cpu
+from speech3.engine.codecs import cpu
 
 _TILE = 1024  # values
 
@@ -148,8 +148,9 @@ def as_floats(views: Sequence[Tensor], *, below: int = 0, last: bool = False) ->
 
 
 def layout(
-    views: Sequence[Tensor], *, bucket: int = 0, floats: Sequence[bool] = (), counters: Sequence[int] | None = None
-) -> Layout:
+    views: Sequence[Tensor], *, bucket: int = 0, floats: Sequence[bool] = (), counters: Sequence[int] | None = None,
+    origin: int = 0,
+) -> Layout:  # fmt: skip
     """Divide a vector by the tensors that are views of it, in their order.
 
     Parameters
@@ -159,21 +160,23 @@ def layout(
     floats
         Which tensors are sent as they are; empty: none.
     counters
-        Number of each tensor's first value among the random numbers; none: its place in the vector.
+        Number of each tensor's first value among the random numbers; none: its place in the storage.
+    origin
+        Where the vector begins there.
     """
     starts: list[np.ndarray] = []
     stops: list[np.ndarray] = []
     firsts: list[np.ndarray] = []
     slices = []
     for number, view in enumerate(views):
-        start, size = int(view.storage_offset()), view.numel()
+        start, size = int(view.storage_offset()) - origin, view.numel()
         if floats and floats[number]:
             slices.append(slice(start, start + size))
             continue
         begins = np.arange(0, size, bucket or max(size, 1))
         starts.append(start + begins)
         stops.append(start + np.minimum(begins + (bucket or size), size))
-        firsts.append((counters[number] if counters else start) + begins)
+        firsts.append((counters[number] if counters else start + origin) + begins)
     starts_B, stops_B, firsts_B = (np.concatenate([np.zeros(0, np.int64), *each]) for each in (starts, stops, firsts))
     sizes_B = stops_B - starts_B
     tiles_B = -(-sizes_B // _TILE)
@@ -225,18 +228,33 @@ class Ternary:
         return scales_B, words_M, message[end:].view(torch.float32)
 
 
-def make_codec(config: CodecConfig, views: Sequence[Tensor]) -> Codec | None:
-    """The codec of a config for the flat vector of these views; none where values are sent as they are."""
+def make_codec(config: CodecConfig, views: Sequence[Tensor], stretch: slice = slice(None)) -> Codec | None:
+    """The codec of a config for a stretch of the flat vector of these views; none where values are sent as they are.
+
+    A tensor that the stretch cuts has a scale of its own for the piece.
+    """
     match config.kind:
         case "ternary":
             floats = as_floats(views, below=config.float_below, last=config.float_last)
-            return Ternary(layout(views, bucket=config.bucket, floats=floats), config.clip)
+            pieces = [_piece(view, stretch) for view in views]
+            there = [(piece, kept) for piece, kept in zip(pieces, floats, strict=True) if len(piece)]
+            pieces, floats = [piece for piece, _ in there], [kept for _, kept in there]
+            return Ternary(
+                layout(pieces, bucket=config.bucket, floats=floats, origin=stretch.start or 0), config.clip
+            )  # fmt: skip
         case "bf16":
             return Bf16()
         case "topk":
             return TopK(config.share)
         case "none":
             return None
+
+
+def _piece(view: Tensor, stretch: slice) -> Tensor:
+    """What of a tensor lies in a stretch of the vector."""
+    offset = int(view.storage_offset())
+    stop = view.numel() if stretch.stop is None else max(0, stretch.stop - offset)
+    return view.flatten()[max(0, (stretch.start or 0) - offset) : stop]
 
 
 class Sender:
@@ -298,8 +316,8 @@ def add_sums(sums_16M: Tensor, layout: Layout, scales_B: Tensor, times: float, i
 
 def _kernel(like: Tensor, name: str) -> Any:
     if like.device.type == "cpu":
-        kernel = getattr(codec_cpu, name)
+        kernel = getattr(cpu, name)
         return lambda *args: kernel(*(each.numpy() if isinstance(each, Tensor) else each for each in args))
-    from speech3.engine import codec_cuda
+    from speech3.engine.codecs import cuda
 
-    return getattr(codec_cuda, name)
+    return getattr(cuda, name)

@@ -1,0 +1,299 @@
+"""The two kinds of Ray actors of world cluster: a partition of the server, and a shard.
+
+A partition is that of the other worlds, in an actor's own memory. It does one thing at a time, so it needs no lock, and
+a shard that syncs is never told that it is busy: to ask would take a message, as long on its way as the push is in its
+hands. A shard is that of the other worlds too. It brings its pushes to all partitions before it waits for the first
+answer, and asks for its next minibatch before it computes one, so neither takes a way there and back for each.
+
+Each time that a shard is set to work it has another life, a number that goes with all it sends. Partitions answer only
+lives that they were told of: so what is still on its way from a shard that is given up for dead, or from before the
+server was taken back to its last copy, changes nothing.
+
+Axes: K values of a partition, P of them parameters, M minibatches of an epoch.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from ray.exceptions import RayError, RayTaskError
+from torch import Tensor
+
+from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine.assembly import begin_epoch, load_tensors, make_server, published_tensors, sizes_of
+from speech3.engine.board import private_board
+from speech3.engine.cluster.ledger import Event
+from speech3.engine.cluster.messages import (
+    Answer,
+    Facts,
+    Order,
+    Outcome,
+    Plan,
+    Report,
+    Visit,
+    Work,
+    facts_of,
+    wires_on_cpu,
+)
+from speech3.engine.codecs.codec import Codec
+from speech3.engine.flat import Flat, wait_for_gpus
+from speech3.engine.pool import Pool
+from speech3.engine.push import Minibatch, Push
+from speech3.engine.rule import Own
+from speech3.engine.shard import Compute, Draw, Shard, Sync
+from speech3.engine.wire import Wire
+from speech3.engine.world import USED, WAITING, BuildOn, ShardReport
+
+
+class PartitionActor:
+    """A partition of the server; the first has the pool, too, from which minibatches are drawn."""
+
+    def ping(self) -> Facts:
+        """It is alive."""
+        return facts_of()
+
+    def prepare(self, plan: Plan) -> Facts:
+        """Take the memory."""
+        torch.set_num_threads(1)
+        self.plan, config = plan, plan.config.model_copy(update={"partitions": 1})
+        self.like = Flat(torch.zeros(plan.values), (), plan.parameters)
+        board = private_board(sizes_of(self.like, config, plan.workers, plan.minibatches))
+        self.server = make_server(board, config, plan.workers, self.like, nullcontext(), None, plan.rows)
+        states_M, cursor = np.zeros(plan.minibatches, np.int32), np.zeros(1, np.int64)
+        self.pool = Pool(states_M, cursor, nullcontext(), plan.rows)
+        self.push_P = torch.zeros(plan.parameters)
+        self.pushes: dict[int, Push] = {}
+        self.events: list[Event] = []
+        self.work: dict[int, Work] = {}
+        self.server.rule.rehearse(self.server.partitions[0].published.state, self._push().as_own())
+        return facts_of()
+
+    def begin(self, tensors: dict[str, np.ndarray], states_M: np.ndarray) -> None:
+        """Begin an epoch, or the rest of one, from a state; nobody is known."""
+        self.pushes.clear()
+        self.report()
+        begin_epoch(self.server, states_M)
+        load_tensors(self.server, {name: torch.from_numpy(array.copy()) for name, array in tensors.items()})
+        self.pool.fill(states_M)
+
+    def admit(self, life: int) -> None:
+        """A shard is set to work."""
+        self.pushes[life] = self._push()
+
+    def expel(self, life: int) -> Report:
+        """It is no more; what it sent and is not here yet comes too late."""
+        self.pushes.pop(life, None)
+        return self.report()
+
+    def draw(self, life: int, after: int | None) -> int | None:
+        """A minibatch, as of `Pool.draw`; none for the dead."""
+        return self.pool.draw(life, after) if life in self.pushes else None
+
+    def give_back(self, life: int, states_M: np.ndarray) -> list[int]:
+        """What a shard had out and is not ended, by `states_M`, waits again; returns which."""
+        ended = np.flatnonzero((self.pool.states_M == life + 1) & (states_M != WAITING))
+        self.pool.states_M[ended] = states_M[ended]
+        numbers = np.flatnonzero(self.pool.states_M == life + 1).tolist()
+        self.pool.give_back(life)
+        return numbers
+
+    def sync(self, visit: Visit) -> Answer | None:
+        """`Partition.sync` with a push that was sent; none: who sent it is given up for dead."""
+        if visit.life not in self.pushes:
+            return None
+        self.work[visit.life] = visit.work
+        partition, push = self.server.partitions[0], self.pushes[visit.life]
+        staleness = partition.version - visit.version
+        push.version, push.takes, push.rate, push.finite = visit.version, visit.takes, visit.rate, visit.finite
+        push.numbers, push.brings, push.wire.key = list(visit.steps), bool(visit.steps), visit.key
+        push.hand.minibatches = {number: Minibatch(step, 1) for number, step in visit.steps.items()}
+        push.hand.staleness = -1
+        self._unpack(visit, push)
+        ended = partition.sync(push)
+        if visit.steps:
+            self.events.append(Event(visit.life, visit.round, visit.steps, ended, staleness))
+        if visit.steps and ended == USED and not visit.takes:
+            return Answer(ended, partition.version)
+        return Answer(ended, partition.version, push.wire.came.numpy(), push.own.buffers.numpy())
+
+    def report(self) -> Report:
+        """What happened since the last call."""
+        report, self.events, self.work = Report(self.events, self.work), [], {}
+        return report
+
+    def snapshot(self) -> tuple[dict[str, np.ndarray], Report]:
+        """The published state, and all that happened until then."""
+        tensors = published_tensors(self.server)
+        return {name: tensor.numpy() for name, tensor in tensors.items()}, self.report()
+
+    def _push(self) -> Push:
+        """This end of a shard's push, which is as that of a shard that adds up gradients.
+
+        Its parameters are what the shard has fetched, where the rule goes by that; what is brought is here only as long
+        as a sync takes, so all shards' have the same memory.
+        """
+        apart = self.plan.config.delay_compensation > 0
+        own = Flat(torch.zeros(self.plan.values), (), self.plan.parameters) if apart else self.like
+        return Push(own, None, self.push_P, wire=Wire(None, self.plan.down))
+
+    def _unpack(self, visit: Visit, push: Push) -> None:
+        """Write what was sent into the push; arrays that came by mail cannot be written to, nor be tensors."""
+        if visit.buffers is not None:
+            np.copyto(push.own.buffers.numpy(), visit.buffers)
+        if visit.values is None:
+            self.push_P.zero_()
+        elif self.plan.up:
+            self.plan.up.add(torch.from_numpy(visit.values.copy()), self.push_P.zero_())
+        else:
+            np.copyto(self.push_P.numpy(), visit.values)
+
+
+class _Expelled(Exception):
+    """A partition does not know this life."""
+
+
+class ShardActor:
+    """A shard; its model and its minibatches are built where it is."""
+
+    def ping(self) -> Facts:
+        """It is alive."""
+        return facts_of()
+
+    def prepare(
+        self, worker: int, build: BuildOn, device: str, config: AsgdConfig, codec: CodecConfig, workers: int,
+        weight_decay: float,
+    ) -> Facts:  # fmt: skip
+        """Build the parts."""
+        parts, up = build(device), codec.model_copy(update={"down": "float32"})  # what comes down is unpacked here
+        self.shard = Shard(parts, config, number=worker, workers=workers, weight_decay=weight_decay, codec=up)
+        own = self.shard.sgd.parameters
+        self.down = [wire.down_codec for wire in wires_on_cpu(codec, own, config.partitions)]
+        return facts_of(parts, own)
+
+    def run(self, order: Order) -> Outcome:
+        """Answer what the shard's loop wants, until no minibatch is waiting."""
+        errand = _Errand(self.shard, self.down, order)
+        try:
+            errand.run()
+        except _Expelled:
+            return Outcome(errand.work, expelled=True)
+        except RayTaskError:
+            raise
+        except RayError as error:
+            return Outcome(errand.work, lost=str(error))
+        return Outcome(errand.work)
+
+
+class _Errand:
+    """One order of a shard, and what is on its way."""
+
+    def __init__(self, shard: Shard, down: Sequence[Codec | None], order: Order) -> None:
+        self.shard, self.down, self.order = shard, down, order
+        self.has: list[Tensor | None] = [None] * len(down)  # of a partition that sends codes of differences
+        self.round = 0
+        self.sent: list[tuple[int, list[int], Any]] = []  # partition, minibatches, answer to come
+        self.drawn: Any = None  # number to come
+        self.work = Work()
+
+    def run(self) -> None:
+        """Answer what the loop wants."""
+        loop, answer = self.shard.run(), None
+        while True:
+            try:
+                want = loop.send(answer)
+            except StopIteration:
+                self._receive()
+                return
+            if not isinstance(want, Sync):
+                self._receive()
+                self.round += 1
+            match want:
+                case Draw(after):
+                    answer = self._draw(after)
+                case Compute(number):
+                    self._compute(number)
+                case Sync(partition):
+                    self._send(partition)
+                    answer = True
+
+    def _draw(self, after: int | None) -> int | None:
+        begun = time.perf_counter()
+        coming = self.drawn or self.order.partitions[0].draw.remote(self.order.life, after)
+        self.drawn = None
+        number: int | None = ray.get(coming)
+        self._did(wait_s=time.perf_counter() - begun)
+        return number
+
+    def _compute(self, number: int) -> None:
+        begun = time.perf_counter()
+        self.drawn = self.order.partitions[0].draw.remote(self.order.life, number)
+        self.shard.compute(self.order.epoch, number, self.order.rate)
+        wait_for_gpus(self.shard.sgd.parameters.vector_K)
+        self._did(minibatches=1, compute_s=time.perf_counter() - begun)
+
+    def _send(self, partition: int) -> None:
+        """The push, if it is due; what is computed next belongs to another."""
+        begun, push, hand = time.perf_counter(), self.shard.pushes[partition], self.shard.hand
+        numbers = push.numbers if push.brings else []
+        visit = Visit(self.order.life, self.round, push.version, push.takes, self.work)
+        if numbers:
+            push.numbers = []
+            visit = replace(
+                visit, key=push.wire.key, rate=push.rate, finite=push.finite,
+                steps={number: hand.minibatches[number].step for number in numbers},
+                values=self._packed(push) if push.finite else None, buffers=push.own.buffers.cpu().numpy(),
+            )  # fmt: skip
+        self._did(up=visit.nbytes)
+        self.sent.append((partition, numbers, self.order.partitions[partition].sync.remote(visit)))
+        self._did(sync_s=time.perf_counter() - begun)
+
+    def _packed(self, push: Push) -> np.ndarray:
+        values = Own(push.own.parameters_P, push.fetched_P, push.push_P).push()
+        if push.wire.sender:
+            values = push.wire.sender.encode(values, push.wire.key)
+        return values.cpu().numpy()
+
+    def _receive(self) -> None:
+        """Wait for all answers and go on from them."""
+        for partition, numbers, coming in self.sent:
+            begun = time.perf_counter()
+            answer: Answer | None = ray.get(coming)
+            if answer is None:
+                raise _Expelled
+            came = time.perf_counter()
+            self._take(partition, numbers, answer)
+            self._did(down=answer.nbytes, wait_s=came - begun, sync_s=time.perf_counter() - came)
+        self.sent.clear()
+
+    def _take(self, partition: int, numbers: list[int], answer: Answer) -> None:
+        push, hand = self.shard.pushes[partition], self.shard.hand
+        if answer.values is None or answer.buffers is None:
+            push.brought()
+        else:
+            newest_K = self._unpacked(partition, answer.values, answer.buffers).to(push.own.vector_K.device)
+            push.take(answer.version, newest_K, used=answer.ended == USED)
+        for number in numbers:
+            hand.minibatches[number].open -= 1
+            if not hand.minibatches[number].open:
+                del hand.minibatches[number]
+
+    def _unpacked(self, partition: int, values: np.ndarray, buffers: np.ndarray) -> Tensor:
+        """The newest values; arrays that came by mail cannot be written to."""
+        codec, has_P = self.down[partition], self.has[partition]
+        if codec is None or has_P is None:  # what comes first is never coded
+            newest_K = torch.from_numpy(np.concatenate([values, buffers]))
+            self.has[partition] = newest_K[: len(values)].clone() if codec else None
+            return newest_K
+        codec.add(torch.from_numpy(values.copy()), has_P)
+        return torch.cat([has_P, torch.from_numpy(buffers.copy())])
+
+    def _did(
+        self, *, minibatches: int = 0, compute_s: float = 0.0, sync_s: float = 0.0, wait_s: float = 0.0, up: int = 0,
+        down: int = 0,
+    ) -> None:  # fmt: skip
+        self.work += Work(ShardReport(minibatches, compute_s, sync_s, wait_s), up, down)

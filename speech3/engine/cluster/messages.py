@@ -1,0 +1,199 @@
+"""What is sent between this process, server partitions and shards in world cluster, and who may send it.
+
+Whoever takes part in a run must have the same code, the same model and the same minibatches: a minibatch is known by
+its number alone. Each compares its `Facts` with those of the process that began the run.
+
+Axes: P parameters of a partition.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray.util
+
+import speech3
+from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine.cluster.ledger import Event
+from speech3.engine.codecs.codec import Codec
+from speech3.engine.flat import Flat, stretches
+from speech3.engine.gradient import Step
+from speech3.engine.wire import Wire, wire_of
+from speech3.engine.world import Parts, Rate, ShardReport
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What must be the same wherever a part of the run is, and where that is.
+
+    Attributes
+    ----------
+    engine
+        Digest of this package's files.
+    model, minibatches
+        Digests of its modules and the shapes of its parameters, and of how many there are and what is in the first;
+        empty: has none.
+    """
+
+    speech3: str
+    engine: str
+    model: str = ""
+    minibatches: str = ""
+    node: str = ""
+    pid: int = 0
+
+    def differs(self, other: "Facts") -> str:
+        """In what, in words; empty: in nothing."""
+        same = [each.name for each in fields(self)[:4]]
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in same}
+        return ", ".join(f"{name} {a} there, {b} here" for name, (a, b) in pairs.items() if a and b and a != b)
+
+
+def facts_of(parts: Parts | None = None, own: Flat | None = None) -> Facts:
+    """Of this process, for a shard's model and minibatches or for a partition, which has neither."""
+    facts = Facts(speech3.__version__, _engine_digest(), node=ray.util.get_node_ip_address(), pid=os.getpid())
+    if parts is None or own is None:
+        return facts
+    shapes = [tuple(view.shape) for view in own.views]
+    targets = parts.source.draw(1, 0)[1].cpu().numpy().tobytes() if len(parts.source) else b""
+    minibatches = _digest(repr((len(parts.source), parts.source.rows)).encode() + targets)
+    model = _digest(repr((parts.model, shapes, len(own.vector_K))).encode())
+    return replace(facts, model=model, minibatches=minibatches)
+
+
+def _digest(what: bytes) -> str:
+    return hashlib.sha256(what).hexdigest()[:12]
+
+
+@cache
+def _engine_digest() -> str:
+    files = sorted(Path(__file__).parents[1].rglob("*.py"))
+    return _digest(b"".join(path.read_bytes() for path in files))
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a shard did in one life: its times, and bytes up and down."""
+
+    report: ShardReport = field(default_factory=ShardReport)
+    up: int = 0
+    down: int = 0
+
+    def newer(self, other: "Work") -> bool:
+        """Or the same: of one life, which only adds to it."""
+        return (self.report.minibatches, self.up, self.down) >= (other.report.minibatches, other.up, other.down)
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(self.report + other.report, self.up + other.up, self.down + other.down)
+
+
+@dataclass(frozen=True, eq=False)
+class Visit:
+    """What a shard sends to a partition.
+
+    Attributes
+    ----------
+    round
+        Of its visits; the same to all partitions.
+    steps
+        By minibatch of the push; empty: it only fetches.
+    values
+        The push: float32 (P,), or its code in bytes.
+    """
+
+    life: int
+    round: int
+    version: int
+    takes: bool
+    work: Work
+    key: int = 0
+    rate: float = 0.0
+    finite: bool = True
+    steps: dict[int, Step] = field(default_factory=dict)
+    values: np.ndarray | None = None
+    buffers: np.ndarray | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """What is counted as sent up."""
+        return _bytes(self.values, self.buffers)
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What comes back: what became of the push, and the newest parameters, or a code, if they are taken."""
+
+    ended: int
+    version: int
+    values: np.ndarray | None = None
+    buffers: np.ndarray | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """What is counted as sent down."""
+        return _bytes(self.values, self.buffers)
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What a partition was brought since it was last asked, and what it heard of shards' work, by life."""
+
+    events: list[Event]
+    work: dict[int, Work]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a partition is made from: sizes, and the codecs of its stretch."""
+
+    config: AsgdConfig
+    workers: int
+    values: int
+    parameters: int
+    minibatches: int
+    rows: tuple[range, ...] | None
+    up: Codec | None
+    down: Codec | None
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """To a shard: work on an epoch, as this life, with these partitions."""
+
+    life: int
+    epoch: int
+    rate: Rate
+    partitions: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of an order.
+
+    Attributes
+    ----------
+    lost
+        Why a partition could not be reached; empty: nobody was missed.
+    expelled
+        It was given up for dead.
+    """
+
+    work: Work
+    lost: str = ""
+    expelled: bool = False
+
+
+def wires_on_cpu(codec: CodecConfig, own: Flat, partitions: int) -> list[Wire]:
+    """One for each partition of a model, which may be on a GPU; what is in the post is on no GPU."""
+    vector_K = own.vector_K.cpu()
+    views = [vector_K.as_strided(view.shape, view.stride(), view.storage_offset()) for view in own.views]
+    return [wire_of(codec, views, stretch) for stretch in stretches(own, partitions)]
+
+
+def _bytes(*arrays: np.ndarray | None) -> int:
+    return sum(array.nbytes for array in arrays if array is not None)

@@ -1,0 +1,175 @@
+"""The server of world cluster as the driver sees it: partitions that are elsewhere, and may die."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from ray.exceptions import RayError, RayTaskError
+from torch import Tensor
+
+from speech3.engine.cluster.actors import PartitionActor
+from speech3.engine.cluster.messages import Facts, Plan, Report
+from speech3.engine.cluster.nodes import what_there_is
+from speech3.errors import Speech3Error
+
+ROOM_S = 60.0  # that we wait for a node with room, and for an answer
+_REST_S = (
+    0.2  # before another attempt: Ray takes a while to know that a node is gone, and starts actors there until then
+)
+
+
+class Lost(Exception):
+    """A partition is dead, or cannot be reached."""
+
+
+def failure(who: str, error: RayTaskError) -> Speech3Error:
+    """What an actor raised, in its own words if it is meant for the user."""
+    while isinstance(error.cause, RayTaskError):
+        error = error.cause
+    return Speech3Error(f"{who}: {error.cause if isinstance(error.cause, Speech3Error) else error.traceback_str}")
+
+
+def check(who: str, facts: Facts, ours: Facts) -> None:
+    """Is it of the same code, model and minibatches?
+
+    Raises
+    ------
+    Speech3Error
+        Names the node and what differs.
+    """
+    if differs := facts.differs(ours):
+        raise Speech3Error(
+            f"{who} on node {facts.node} is not like the others: {differs}; all nodes need the same speech3, and the "
+            f"same files at the same path"
+        )
+
+
+class RemoteServer:
+    """The partitions.
+
+    Parameters
+    ----------
+    stretches
+        Of the values, a partition's each.
+    ours
+        With which the partitions' facts are compared.
+    hear
+        Called with a partition's number and its report.
+    """
+
+    def __init__(
+        self, plans: Sequence[Plan], stretches: Sequence[slice], ours: Facts, hear: Callable[[int, Report], None]
+    ) -> None:
+        self.plans, self.stretches, self.ours, self.hear = plans, stretches, ours, hear
+        self.kind: Any = ray.remote(num_cpus=0)(PartitionActor)
+        self.actors: list[Any] = [None] * len(plans)
+        self.facts = [ours] * len(plans)
+        self.polls: list[Any] = [None] * len(plans)
+        self.polled = 0.0
+
+    def begin(self, tensors: dict[str, Tensor], states_M: np.ndarray) -> None:
+        """From that state, with partitions started anew where they died; nobody is admitted.
+
+        Raises
+        ------
+        Speech3Error
+            There is no node for them, or they die at once.
+        """
+        arrays = [
+            {name: tensor[self._cut(stretch, tensor)].numpy() for name, tensor in tensors.items()}
+            for stretch in self.stretches
+        ]
+        end = time.monotonic() + ROOM_S
+        while True:
+            self.polls = [None] * len(self.actors)
+            try:
+                self._revive()
+                self._get([a.begin.remote(each, states_M) for a, each in zip(self.actors, arrays, strict=True)])
+                return
+            except Lost as lost:
+                if time.monotonic() > end:
+                    raise Speech3Error(
+                        f"for {ROOM_S:.0f} s no Ray node was found on which the server's partitions stay alive: "
+                        f"{what_there_is()}; the last said: {lost}"
+                    ) from lost
+            time.sleep(_REST_S)
+
+    def ask(self, method: str, *args: Any) -> list[Any]:
+        """Answers of all partitions; what they had reported before is heard first.
+
+        Raises
+        ------
+        Lost
+        """
+        polls = [(number, poll) for number, poll in enumerate(self.polls) if poll is not None]
+        self.polls = [None] * len(self.actors)
+        for (number, _), report in zip(polls, self._get([poll for _, poll in polls]), strict=True):
+            self.hear(number, report)
+        return self._get([getattr(actor, method).remote(*args) for actor in self.actors])
+
+    def ask_pool(self, method: str, *args: Any) -> Any:
+        """The answer of the partition that has the pool."""
+        return self._get([getattr(self.actors[0], method).remote(*args)])[0]
+
+    def poll(self) -> None:
+        """Hear what partitions report, without waiting for it; `Lost` if one is, or says nothing for long."""
+        if not any(poll is not None for poll in self.polls):
+            self.polls, self.polled = [actor.report.remote() for actor in self.actors], time.monotonic()
+        waiting = [poll for poll in self.polls if poll is not None]
+        came = ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]
+        if len(came) < len(waiting) and time.monotonic() - self.polled > ROOM_S:
+            raise Lost(f"a partition did not answer for {ROOM_S:.0f} s")
+        for number, poll in enumerate(self.polls):
+            if poll is not None and poll in came:
+                self.polls[number] = None
+                self.hear(number, self._get([poll])[0])
+
+    def copy(self) -> dict[str, Tensor]:
+        """The published state; all that is in it, and no more, has been heard then."""
+        states = self.ask("snapshot")
+        for number, (_, report) in enumerate(states):
+            self.hear(number, report)
+        names = states[0][0]
+        return {name: torch.cat([torch.from_numpy(np.array(tensors[name])) for tensors, _ in states]) for name in names}
+
+    def close(self) -> None:
+        """End them."""
+        for actor in self.actors:
+            if actor is not None:
+                ray.kill(actor)
+
+    def _cut(self, stretch: slice, tensor: Tensor) -> slice:
+        """That of all values; slots have none of the model's buffers."""
+        return slice(stretch.start, min(stretch.stop, len(tensor)))
+
+    def _get(self, refs: list[Any]) -> list[Any]:
+        try:
+            return ray.get(refs, timeout=ROOM_S)
+        except RayTaskError as error:
+            raise failure("a partition of the server", error) from error
+        except RayError as error:
+            raise Lost(str(error)) from error
+
+    def _revive(self) -> None:
+        """Start those that are not there; those that do not answer are not."""
+        for number, actor in enumerate(self.actors):
+            try:
+                self._get([] if actor is None else [actor.ping.remote()])
+            except Lost:
+                ray.kill(actor)
+                self.actors[number] = None
+        missing = [number for number, actor in enumerate(self.actors) if actor is None]
+        for number in missing:
+            self.actors[number] = self.kind.options(scheduling_strategy="SPREAD").remote()
+        placed = [self.actors[number].ping.remote() for number in missing]
+        if placed and len(ray.wait(placed, num_returns=len(placed), timeout=ROOM_S)[0]) < len(placed):
+            raise Speech3Error(
+                f"no Ray node had room for a partition of the server for {ROOM_S:.0f} s: {what_there_is()}"
+            )
+        prepared = self._get([self.actors[number].prepare.remote(self.plans[number]) for number in missing])
+        for number, facts in zip(missing, prepared, strict=True):
+            check(f"partition {number} of the server", facts, self.ours)
+            self.facts[number] = facts

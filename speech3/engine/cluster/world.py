@@ -1,0 +1,369 @@
+"""Shards and server partitions as Ray actors, on any node: past one host.
+
+The shards, the partitions and what passes between them are those of world shared, only that it is really sent
+(`actors`). This side sets shards to work, gathers what partitions report (`ledger`), and looks after the dead.
+
+- A shard dies, alone or with its node: partitions are told to hear no more of it, what it had out waits again, and
+  another actor is started wherever there is room. While there is none, the others go on.
+- A partition dies, and its parameters with it: the whole server goes back to its last copy, which is taken every few
+  seconds, and the minibatches since then are computed again. None counts as used that is not in the parameters.
+- This process dies: Ray ends the actors, and the run goes on from its checkpoint, as in every world.
+
+A copy is taken partition by partition while pushes go on. One that is on its way then may be in some partitions and not
+in others, as that of a shard may be that dies on its round; it counts as used, as it does there.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayError, RayTaskError
+from torch import Tensor
+
+from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine.cluster.actors import ShardActor
+from speech3.engine.cluster.ledger import Ledger
+from speech3.engine.cluster.messages import Facts, Order, Outcome, Plan, Report, Work, facts_of, wires_on_cpu
+from speech3.engine.cluster.nodes import connect, room, what_there_is
+from speech3.engine.cluster.remote import ROOM_S, Lost, RemoteServer, check, failure
+from speech3.engine.flat import Flat, flatten, stretches
+from speech3.engine.world import REFUSED, STALE, USED, BuildOn, Parts, Progress, Rate, Snapshot
+from speech3.errors import Speech3Error
+
+LOOK_S = 0.1  # between two looks at actors
+COPY_S = 5.0  # between two copies of the server, at least
+COPY_SHARE = 0.05  # of the time, that copies may take
+JOIN_S = 20.0  # that shards which are there wait for others before they begin
+_DEATHS = 3  # of one shard without a minibatch in between, of the server without a copy, before it is given up
+
+
+@dataclass(eq=False)
+class Worker:
+    """A shard, as it is seen from here.
+
+    Attributes
+    ----------
+    coming
+        What is awaited from it: a sign of life, then that it is prepared, then the `Outcome` of each order.
+    placed
+        Its facts, once it has given the sign: a node has room for it.
+    life
+        As which it was set to work last; -1: not yet.
+    go
+        It is to be set to work when it rests.
+    deaths
+        Of its forerunners, in a row.
+    hired
+        When, in seconds.
+    """
+
+    actor: Any
+    coming: Any
+    placed: Facts | None = None
+    prepared: bool = False
+    life: int = -1
+    go: bool = True
+    deaths: int = 0
+    hired: float = field(default_factory=time.monotonic)
+
+    @property
+    def rests(self) -> bool:
+        """Nothing is awaited from it."""
+        return self.coming is None
+
+    @property
+    def works(self) -> bool:
+        """On an order."""
+        return self.prepared and not self.rests
+
+
+class Cluster:
+    """The world of Ray actors.
+
+    Parameters
+    ----------
+    build
+        Makes the parts of a shard where it is; what it reads must be at the same path on all nodes.
+    parts
+        Of this process: what is on other nodes is compared with them.
+    device
+        ``cpu``: a shard takes a CPU of a node; ``cuda``: a GPU, too. The server is on CPUs.
+    address
+        As of `connect`.
+
+    Raises
+    ------
+    Speech3Error
+        No Ray at the address, or no room in it; a shard that is not like the others, fails, or dies again and again.
+    """
+
+    def __init__(
+        self, build: BuildOn, parts: Parts, config: AsgdConfig, *,
+        workers: int, device: str = "cpu", weight_decay: float = 0.0, codec: CodecConfig | None = None,
+        address: str | None = None,
+    ) -> None:  # fmt: skip
+        own, codec = flatten(parts.model), codec or CodecConfig()
+        self.facts, self.gpus = facts_of(parts, own), int(device == "cuda")
+        self.to_prepare = (build, device, config, codec, workers, weight_decay)
+        self.kind: Any = ray.remote(num_cpus=1, num_gpus=self.gpus)(ShardActor)
+        plans = _plans(parts, own, config, workers, codec)
+        self.server = RemoteServer(plans, stretches(own, config.partitions), self.facts, self._hear)
+        self.tensors = {"parameters": own.vector_K.cpu().clone()}
+        self.ledger = self.copied = Ledger(np.zeros(len(parts.source), np.int32), config.partitions)
+        self.order, self.next_life = Order(-1, 0, Rate(0.0, 1, 1), ()), 0
+        self._count_from_zero()
+        self.workers: list[Worker] = []
+        self.ours = connect(address, workers)
+        try:
+            _check_room(workers, self.gpus)
+            self.workers = [self._hire(0) for _ in range(workers)]
+            self._begin_again()
+            self._wait_for_shards(JOIN_S)
+            # Who takes the place of a dead one need not have the files as they were: they may be edited meanwhile.
+            self.facts = self.server.ours = replace(self.facts, engine="")
+        except BaseException:
+            self.close()
+            raise
+
+    def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
+        """Yields ten times a second, and at the end."""
+        self._count_from_zero()
+        self._wait_for_shards(0.0)
+        self.copied = Ledger(states_M, len(self.server.plans))
+        self.order, self.at_work = Order(-1, epoch, rate, ()), True
+        self._begin_again()
+        self.began = self.last_used = self.copied_at = time.monotonic()
+        while not self._done():
+            self._look()
+            yield self._progress(self.ledger)
+        yield self._progress(self.ledger)
+
+    def snapshot(self) -> Snapshot:
+        """The server as it is, or, where a partition has just died, as it was last; nobody is stopped."""
+        if self.at_work:
+            self._guarded(self._copy)
+        return Snapshot(dict(self.tensors), self.copied.states_M.copy(), self._progress(self.copied))
+
+    def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
+        """Set the state from which the next epoch begins."""
+        self.at_work = False
+        self.tensors = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
+
+    def close(self) -> None:
+        """End the actors; a Ray that was started for us ends, too."""
+        self.at_work = False
+        if ray.is_initialized():
+            for worker in self.workers:
+                ray.kill(worker.actor)
+            self.server.close()
+        self.workers = []
+        if self.ours:
+            ray.shutdown()
+
+    def _count_from_zero(self) -> None:
+        self.at_work = False
+        self.began = self.last_used = self.copied_at = time.monotonic()
+        self.placed_at, self.copy_took = time.monotonic(), 0.0
+        self.returned = self.restarts = self.undone = self.server_deaths = self.deaths_since_copy = 0
+        self.lives: dict[int, int] = {}  # of the epoch: whose they are
+        self.work: dict[int, Work] = {}
+
+    def _look(self) -> None:
+        """Wait a little, then see how everybody is."""
+        awaited = [worker.coming for worker in self.workers if not worker.rests]
+        came = ray.wait(awaited, timeout=LOOK_S)[0] if awaited else []
+        if not awaited:
+            time.sleep(LOOK_S)
+        self._guarded(self.server.poll)
+        for number, worker in enumerate(self.workers):
+            self._guarded(self._see_to, number, worker, came)
+        if self.at_work and time.monotonic() - self.copied_at > max(COPY_S, self.copy_took / COPY_SHARE):
+            self._guarded(self._copy)
+        if any(worker.placed for worker in self.workers):
+            self.placed_at = time.monotonic()
+        elif time.monotonic() - self.placed_at > ROOM_S:
+            raise Speech3Error(f"no Ray node had room for a shard for {ROOM_S:.0f} s: {what_there_is()}")
+
+    def _wait_for_shards(self, seconds: float) -> None:
+        """Until all are prepared; those that find no room are waited for so long, if there are others."""
+        begun = time.monotonic()
+        while not all(worker.prepared for worker in self.workers):
+            late = time.monotonic() - begun > seconds
+            nobody_near = all(worker.prepared or not worker.placed for worker in self.workers)
+            if late and nobody_near and any(worker.prepared for worker in self.workers):
+                return
+            self._look()
+
+    def _done(self) -> bool:
+        """Everything is used or dropped, in all partitions, and there is a copy of that."""
+        if any(worker.works for worker in self.workers):
+            return False
+        if self.ledger.finished or not any(worker.go and worker.prepared for worker in self.workers):
+            self._guarded(self._copy)
+            self.at_work = not self.copied.finished
+            if self.at_work:
+                for life in self.lives:
+                    self._guarded(self._give_back, life)
+        return not self.at_work
+
+    # The server
+
+    def _hear(self, partition: int, report: Report) -> None:
+        self.ledger.add(partition, report.events)
+        for life, work in report.work.items():
+            self._worked(life, work)
+        if any(event.ended == USED for event in report.events):
+            self.last_used = time.monotonic()
+
+    def _worked(self, life: int, work: Work) -> None:
+        """The newest that is known; a partition's report comes later than the shard's own."""
+        if life in self.lives and work.newer(self.work.get(life, work)):
+            self.work[life] = work
+
+    def _copy(self) -> None:
+        """Take one, and what became of the minibatches with it."""
+        begun = time.monotonic()
+        self.tensors = self.server.copy()
+        if self.ledger.ended > self.copied.ended:
+            self.deaths_since_copy = 0
+        self.copied, self.copied_at = self.ledger.copy(), time.monotonic()
+        self.copy_took = self.copied_at - begun
+
+    def _guarded(self, action: Callable[..., object], *args: Any) -> None:
+        """Do it; if a partition turns out to be lost, go back to the last copy."""
+        try:
+            action(*args)
+        except Lost as lost:
+            self.server_deaths += 1
+            self.deaths_since_copy += 1
+            if self.deaths_since_copy >= _DEATHS:
+                raise Speech3Error(
+                    f"partitions of the server died {_DEATHS} times and nothing was trained in between; the last: "
+                    f"{lost}\nUse more partitions (training.asgd.partitions) or nodes with more memory"
+                ) from lost
+            self.undone += self.ledger.ended - self.copied.ended
+            self._begin_again()
+
+    def _begin_again(self) -> None:
+        """From the last copy."""
+        self.ledger = self.copied.copy()
+        self.server.begin(self.tensors, self.ledger.states_M)
+        for worker in self.workers:
+            worker.go = True
+
+    # The shards
+
+    def _hire(self, deaths: int) -> Worker:
+        actor: Any = self.kind.options(scheduling_strategy="SPREAD").remote()
+        return Worker(actor, actor.ping.remote(), deaths=deaths)
+
+    def _see_to(self, number: int, worker: Worker, came: list[Any]) -> None:
+        """Hear what came from a shard, and set it to work if it is to."""
+        if not worker.rests and worker.coming in came:
+            coming, worker.coming = worker.coming, None
+            try:
+                self._heard(number, worker, ray.get(coming))
+            except RayTaskError as error:
+                where = f" on node {worker.placed.node}" if worker.placed else ""
+                raise failure(f"shard {number}{where}", error) from error
+            except RayError:
+                self._replace(number, worker)
+                return
+        if self.at_work and worker.prepared and worker.rests and worker.go and not self.ledger.finished:
+            life, self.next_life = self.next_life, self.next_life + 1
+            self.server.ask("admit", life)
+            self.lives[life], worker.life, worker.go = number, life, False
+            order = replace(self.order, life=life, partitions=tuple(self.server.actors))
+            worker.coming = worker.actor.run.remote(order)
+
+    def _heard(self, number: int, worker: Worker, what: Facts | Outcome) -> None:
+        if isinstance(what, Outcome):
+            self._worked(worker.life, what.work)
+            if what.lost and not worker.go:
+                self.server.ask("ping")  # are they lost for us, too?
+                self._replace(number, worker)
+            return
+        check(f"shard {number}", what, self.facts)
+        if worker.placed:
+            worker.prepared = True
+        else:
+            worker.placed, worker.coming = what, worker.actor.prepare.remote(number, *self.to_prepare)
+
+    def _replace(self, number: int, worker: Worker) -> None:
+        """It died: another takes its place, and what it had out waits again."""
+        ray.kill(worker.actor)
+        did = worker.life in self.work and self.work[worker.life].report.minibatches
+        deaths = worker.deaths
+        if worker.placed:  # else its node died before it
+            deaths, self.restarts = 1 if did else deaths + 1, self.restarts + 1
+        if deaths >= _DEATHS:
+            raise Speech3Error(
+                f"shard {number} died {_DEATHS} times without a minibatch in between (often the kernel's doing, out of "
+                f"memory): use fewer workers or a smaller model; Ray's logs are under /tmp/ray on its node"
+            )
+        self.workers[number] = self._hire(deaths)
+        if worker.life in self.lives:
+            self._give_back(worker.life)
+
+    def _give_back(self, life: int) -> None:
+        for partition, report in enumerate(self.server.ask("expel", life)):
+            self._hear(partition, report)
+        numbers = self.server.ask_pool("give_back", life, self.ledger.states_M)
+        self.ledger.waits_again(numbers)
+        self.returned += len(numbers)
+        if numbers:
+            for worker in self.workers:
+                worker.go = True
+
+    def _progress(self, ledger: Ledger) -> Progress:
+        ended = {state: count - ledger.before[state] for state, count in ledger.counts().items()}
+        each = [
+            sum((work for life, work in self.work.items() if self.lives[life] == number), Work())
+            for number in range(len(self.workers))
+        ]
+        last = int(np.flatnonzero(ledger.staleness).max(initial=-1))
+        return Progress(
+            used=ended[USED], stale=ended[STALE], refused=ended[REFUSED], frames=ledger.frames,
+            loss_sum=ledger.loss_sum, correct=ledger.correct, seconds=max(0.0, self.last_used - self.began),
+            versions=max(ledger.published_S), returned=self.returned, restarts=self.restarts,
+            up=sum(work.up for work in each), down=sum(work.down for work in each),
+            staleness=tuple(ledger.staleness[: last + 1]), shards=tuple(work.report for work in each),
+            note=self._note(),
+        )  # fmt: skip
+
+    def _note(self) -> str:
+        said = []
+        if self.server_deaths:
+            said.append(
+                f"a partition of the server died ({self.server_deaths} times): training went back to its last copy, "
+                f"and {self.undone} minibatches were computed again"
+            )
+        now = time.monotonic()
+        missing = sum(not worker.placed and now - worker.hired > JOIN_S for worker in self.workers)
+        if missing:
+            said.append(f"{missing} of {len(self.workers)} shards found no room: there are {room()}")
+        return "; ".join(said)
+
+
+def _check_room(workers: int, gpus: int) -> None:
+    there = room()
+    if workers > there.cpus or workers * gpus > there.gpus:
+        raise Speech3Error(
+            f"training.workers={workers}: a shard takes a CPU{' and a GPU' * gpus}, and there are {there}; use fewer "
+            f"workers, or start more nodes (`ray start --address=...`)"
+        )
+
+
+def _plans(parts: Parts, own: Flat, config: AsgdConfig, workers: int, codec: CodecConfig) -> list[Plan]:
+    """The partitions', which are on CPUs wherever `own` is."""
+    plans, source = [], parts.source
+    wires = wires_on_cpu(codec, own, config.partitions)
+    for stretch, wire in zip(stretches(own, config.partitions), wires, strict=True):
+        cut, up = own.cut(stretch), wire.sender.codec if wire.sender else None
+        plans.append(Plan(
+            config, workers, len(cut.vector_K), cut.num_parameters, len(source), source.rows, up, wire.down_codec
+        ))  # fmt: skip
+    return plans

@@ -1,0 +1,227 @@
+"""Shards that are groups of processes: a model larger than one device, trained by several replicas at once.
+
+Dean et al. 2012, "Large scale distributed deep networks", section 4.1 and figure 2: a replica is spread over machines,
+the parameters over server partitions, and a machine talks only to those that hold its part of the model. Here member r
+of every replica holds slice r of the model (`slices.py`), and its server is a world of its own (`shared.py`): board,
+locks, versions, everything that makes it safe to die in. Within a replica members compute each minibatch together
+(`group.py`); what they computed each of them pushes by itself, without waiting for the others, when its server is free.
+As there, no two slices of the parameters need be of one moment.
+
+Where we depart: servers are memory, and a replica's members die together. Who lost a member hears it from its next
+collective; the coordinator ends what is left of the group, gives back what it had out, and starts another.
+"""
+
+import multiprocessing.connection
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine.assembly import begin_epoch, load_tensors, published_tensors
+from speech3.engine.board import EPOCH, READY
+from speech3.engine.replicas.group import Group, combined, give_back
+from speech3.engine.replicas.slices import Slices
+from speech3.engine.shared import LOOK_S, Shared
+from speech3.engine.world import REFUSED, STALE, USED, BuildOn, Parts, Progress, Rate, Snapshot
+from speech3.errors import Speech3Error
+from speech3.io.parallel import end_with_parent
+
+_HEAR_S = 2.0  # in which who lost a member says so; then it is ended
+
+
+@dataclass(frozen=True)
+class Join:
+    """Meets the others of a replica, then makes the parts of one member."""
+
+    build: BuildOn
+    group: Group
+    store: Path
+
+    def __call__(self, device: str) -> Parts:
+        """On a device of its own."""
+        end_with_parent()  # who waits for the others cannot look for the coordinator
+        self.group.meet(self.store, torch.device(device))
+        return replace(self.build(device), group=self.group)
+
+
+class Member(Shared):
+    """Member r of all replicas, and the server of their slice of the model."""
+
+    def __init__(self, group: Group, meeting: Path, *args: Any, **kwargs: Any) -> None:
+        self.group, self.meeting = group, meeting
+        self.started = count()
+        super().__init__(*args, **kwargs)
+
+    def _build(self, worker: int) -> tuple[BuildOn, str]:
+        # All members of all replicas are started in the same order, so the number is the same in a group.
+        store, device = self.meeting / f"{worker}-{next(self.started)}", self.device
+        if device.startswith("cuda"):
+            device = f"cuda:{(worker * self.group.size + self.group.rank) % torch.cuda.device_count()}"
+        return Join(self.build, self.group, store), device
+
+
+class Replicas:
+    """The world of replicas.
+
+    Parameters
+    ----------
+    build
+        Makes the parts of a member in its process, whose default group of `torch.distributed` is the replica.
+    parts
+        Of this process, with the whole model.
+    slices
+        The model as `build` will leave it to each member of a replica, on that member's device; for its sizes.
+    workers
+        Replicas.
+    device
+        ``cpu``, or ``cuda``: members take turns over all GPUs.
+
+    Raises
+    ------
+    Speech3Error
+        No memory for the server; a member fails, or a replica dies again and again.
+    """
+
+    def __init__(
+        self, build: BuildOn, parts: Parts, slices: Sequence[nn.Module], config: AsgdConfig, *,
+        workers: int, device: str = "cpu", weight_decay: float = 0.0, codec: CodecConfig | None = None,
+    ) -> None:  # fmt: skip
+        self.slices, self.workers = Slices(parts.model, slices), workers
+        self.stack = ExitStack()
+        self.members: list[Member] = []
+        try:
+            meeting = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="speech3-replicas-")))
+            for rank, model in enumerate(slices):
+                member = Member(
+                    Group(rank, len(slices)), meeting, build, replace(parts, model=model), config, workers=workers,
+                    device=device, weight_decay=weight_decay, codec=codec,
+                )  # fmt: skip
+                self.members.append(member)
+                self.stack.callback(member.close)
+        except BaseException:
+            self.stack.close()
+            raise
+
+    def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
+        """Yields ten times a second, and at the end."""
+        first, *others = self.members
+        first.returned = first.restarts = 0
+        while not self._say(READY).all():
+            self._look_after()
+        for member in self.members:
+            member.before, member.began = begin_epoch(member.server, states_M), time.monotonic()
+            member.computed = [0.0] * self.workers
+        for member in others:
+            member.server.board.cursor[0] = len(states_M)  # nobody draws from there
+        order = first.server.board.order
+        order[:] = 0, rate.base, rate.warmup, rate.decay
+        order[0] = epoch
+        try:
+            while not all(member.server.pool.finished for member in self.members):
+                self._look_after()
+                yield self._progress()
+        finally:
+            order[0] = 0
+        while self._say(EPOCH).any():
+            self._look_after()
+        yield self._progress()
+
+    def snapshot(self) -> Snapshot:
+        """The published state: of one moment, though what is in it of a minibatch need not be in all slices yet."""
+        with self._settled():
+            states_M, progress = self._states(), self._progress()
+            found = [published_tensors(member.server) for member in self.members]
+        return Snapshot(
+            {name: self.slices.together([tensors[name] for tensors in found]) for name in found[0]}, states_M, progress
+        )  # fmt: skip
+
+    def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
+        """Set the published state, while replicas rest."""
+        known = ("parameters", "server.velocity", "server.squares")
+        taken = {name: self.slices.take(tensors[name]) for name in known if name in tensors}
+        for rank, member in enumerate(self.members):
+            load_tensors(member.server, {name: parts[rank] for name, parts in taken.items()})
+
+    def close(self) -> None:
+        """End the processes; the memory goes with the last of them."""
+        self.stack.close()
+
+    def _say(self, field: int) -> np.ndarray:
+        return np.stack([member.server.board.shards_N[:, field] for member in self.members])
+
+    def _states(self) -> np.ndarray:
+        return combined(np.stack([member.server.board.states_M for member in self.members]))
+
+    @contextmanager
+    def _settled(self) -> Iterator[None]:
+        """All locks of all servers, and what is published marked as used."""
+        with ExitStack() as locks:
+            for member in self.members:
+                locks.enter_context(member._all_locks())
+                member.server.settle()
+            yield
+
+    def _progress(self) -> Progress:
+        """Minibatches by all slices; what they were like, by the slice that has published most of them."""
+        reports = [member._progress() for member in self.members]
+        states_M, before = self._states(), self.members[0].before.counts
+        used, stale, refused = (np.count_nonzero(states_M == state) - before[state] for state in (USED, STALE, REFUSED))
+        return replace(
+            max(reports, key=lambda report: report.frames), used=int(used), stale=int(stale), refused=int(refused),
+            versions=max(report.versions for report in reports), up=sum(report.up for report in reports),
+            down=sum(report.down for report in reports), returned=self.members[0].returned,
+            restarts=self.members[0].restarts, seconds=max(report.seconds for report in reports),
+        )  # fmt: skip
+
+    def _look_after(self) -> None:
+        """Wait a little; where a member died, end its group, give back what it had out and start another."""
+        first = self.members[0]
+        sentinels = [process.sentinel for member in self.members for process in member.processes]
+        multiprocessing.connection.wait(sentinels, timeout=LOOK_S)
+        for worker in range(self.workers):
+            if all(member.processes[worker].is_alive() for member in self.members):
+                continue
+            status = self._end(worker)
+            with self._settled():
+                first.returned += give_back([member.server.pool for member in self.members], worker)
+            first._count_death(worker, status)
+            for member in self.members:
+                member._start(worker)
+
+    def _end(self, worker: int) -> int:
+        """Of a group of which one has ended: who has not said why was killed, and took the others along.
+
+        Returns its exit status.
+
+        Raises
+        ------
+        Speech3Error
+            What the first to fail said.
+        """
+        limit = time.monotonic() + _HEAR_S
+        killed, said = list[int](), list[tuple[float, str]]()
+        for member in self.members:
+            process, pipe = member.processes[worker], member.errors[worker]
+            try:
+                if pipe.poll(max(0.0, limit - time.monotonic())):
+                    said.append(pipe.recv())
+                    continue
+            except EOFError:  # it is about to end, or has
+                process.join(max(0.0, limit - time.monotonic()))
+            if process.exitcode is not None:  # else it waits for the others to this moment
+                killed.append(process.exitcode)
+        for member in self.members:
+            member.processes[worker].kill()
+            member.processes[worker].join()
+        if not killed:
+            raise Speech3Error(f"shard {worker}: {min(said)[1]}")
+        return killed[0]

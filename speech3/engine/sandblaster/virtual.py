@@ -1,0 +1,150 @@
+"""Sandblaster's workers on a virtual clock: real gradients in one process, so that 64 of them fit a laptop.
+
+What takes time: a minibatch of a piece, `compute_s` of its worker; what a partition is told to do, `sync_s` divided by
+the number of partitions, as the sync of a server of that size; a message, the latency, and there are two for every
+piece and for everything that a partition is told. With its first piece of an evaluation a worker also fetches the point
+(`4 K / bandwidth`, and two messages), and at the end each sends its sum to the partitions, all at the same time
+(`4 K / bandwidth`, and one). Partitions are machines of their own, as in the paper (in `processes`, whoever is
+free serves them), and as many as workers, so no partition's link is busier than a worker's.
+
+A piece is computed for real when the first worker that has it is through; what comes second, as a backup task, costs
+time only. A worker goes on with a piece that is no longer needed until it is through, as processes do.
+
+Axes: K values of the model, N workers.
+"""
+
+import copy
+import heapq
+import itertools
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from speech3.engine.sandblaster.crew import Bench, Compute, Computed, Evaluation, together, with_waits
+from speech3.engine.sandblaster.partition import Gather, Layout, Operation, Vectors
+from speech3.engine.sandblaster.pieces import Pieces
+from speech3.engine.simulate import Times
+from speech3.engine.world import Parts, ShardReport
+
+
+class Virtual:
+    """As many workers as the layout has, and ``times.compute_s``.
+
+    Parameters
+    ----------
+    parts
+        Of one worker; each gets a copy of its model.
+    """
+
+    def __init__(self, parts: Parts, times: Times, layout: Layout) -> None:
+        self.times, self.layout, self.seed = times, layout, parts.seed
+        self._vector = 4 * layout.values  # bytes
+        self.vectors = Vectors.over(layout, bytearray(layout.bytes))
+        self.benches = [
+            Bench(replace(parts, model=copy.deepcopy(parts.model)), self.vectors, layout, worker)
+            for worker in range(layout.workers)
+        ]  # fmt: skip
+        self.epoch = self.evaluation = 0
+        self._from_zero(0.0)
+
+    def _from_zero(self, seconds: float) -> None:
+        workers = range(self.layout.workers)
+        self.now, self.up, self.down, self.returned, self.restarts = 0.0, 0, 0, 0, 0
+        self.free_N = [0.0 for _ in workers]  # when each can begin something new
+        self.done_N = [ShardReport() for _ in workers]
+        self.random = [np.random.default_rng((self.seed, self.epoch, worker)) for worker in workers]
+        later = [(time - seconds, worker) for worker, time in self.times.failures if time >= seconds]
+        self.failures = sorted(later)
+
+    def begin(self, epoch: int, seconds: float) -> Generator[None, None, None]:
+        """The clock begins at zero; failures are told by the run's."""
+        self.epoch = epoch
+        self._from_zero(seconds)
+        yield
+
+    def seconds(self) -> float:
+        """On the virtual clock."""
+        return self.now
+
+    def reports(self) -> tuple[ShardReport, ...]:
+        """A backup task counts for both who computed it; fetching counts as sync."""
+        return with_waits(self.done_N, self.now)
+
+    def evaluate(self, at: int, numbers: Sequence[tuple[int, ...]]) -> Generator[None, None, Evaluation]:
+        """Yields after every piece that was computed."""
+        self.evaluation += 1
+        pieces, kept = Pieces(len(numbers)), dict[int, Computed]()
+        for worker, piece in self._first_through(pieces, numbers):
+            done = self.benches[worker].compute(Compute(self.evaluation, at, self.epoch, piece, numbers[piece]))
+            if done.bad is not None:
+                return Evaluation(bad=done.bad)
+            self.benches[worker].keep(self.evaluation)
+            kept[piece] = done
+            yield
+        return together(kept.values(), pieces.keepers)
+
+    @torch.no_grad()
+    def operate(self, operation: Operation) -> Generator[None, None, np.ndarray]:
+        """All partitions at the same time."""
+        while self.failures and self.failures[0][0] <= self.now:
+            self._die()
+        if isinstance(operation, Gather):
+            self.now += self.times.latency_s + self._vector / self.times.bandwidth
+            self.up += self._vector * len(operation.workers)
+        partitions = range(self.layout.workers)
+        self.now += 2 * self.times.latency_s + self.times.sync_s / len(partitions)
+        yield
+        answers = [operation(self.vectors, self.layout.partition(part)) for part in partitions]
+        return sum(answers[1:], start=answers[0])
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def _first_through(self, pieces: Pieces, numbers: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
+        """Who is the first to be through with which piece, in the order of time; the clock stands at that moment."""
+        order, idle, fetched = itertools.count(), set[int](), set[int]()
+        queue = [(max(self.now, time), next(order), worker, -1) for worker, time in enumerate(self.free_N)]
+        heapq.heapify(queue)
+        while not pieces.finished:
+            if self.failures and self.failures[0][0] <= queue[0][0]:
+                time, dead = self._die()
+                self.returned += pieces.lost(dead)
+                fetched.discard(dead)
+                queue = [event for event in queue if event[2] != dead]
+                queue.append((self.free_N[dead], next(order), dead, -1))
+                queue += [(max(self.now, time), next(order), worker, -1) for worker in sorted(idle - {dead})]
+                heapq.heapify(queue)
+                idle.clear()
+                continue
+            time, _, worker, piece = heapq.heappop(queue)
+            self.free_N[worker] = time
+            if piece >= 0 and pieces.computed(worker, piece):
+                self.now = time
+                yield worker, piece
+            if pieces.finished or (found := pieces.hand(worker)) is None:
+                idle.add(worker)
+                continue
+            self.free_N[worker] += self._seconds(worker, numbers[found], fetch=worker not in fetched)
+            fetched.add(worker)
+            heapq.heappush(queue, (self.free_N[worker], next(order), worker, found))
+
+    def _seconds(self, worker: int, numbers: tuple[int, ...], *, fetch: bool) -> float:
+        """From when a worker is free until it has told of a piece."""
+        times = self.times
+        spread = np.exp(times.jitter * self.random[worker].standard_normal(len(numbers)))
+        compute_s, sync_s = times.compute_s[worker] * float(spread.sum()), 2 * times.latency_s
+        if fetch:
+            sync_s += 2 * times.latency_s + self._vector / times.bandwidth
+            self.down += self._vector
+        self.done_N[worker] += ShardReport(len(numbers), compute_s=compute_s, sync_s=sync_s)
+        return compute_s + sync_s
+
+    def _die(self) -> tuple[float, int]:
+        """The next failure: when and who; another takes its place, with nothing."""
+        time, worker = self.failures.pop(0)
+        self.restarts += 1
+        self.free_N[worker] = time + self.times.restart_s
+        self.benches[worker].loaded = self.benches[worker].summed = -1
+        return time, worker

@@ -1,0 +1,194 @@
+"""Frames a second of N synchronous workers, by TernGrad's performance model (Wen et al. 2017, "TernGrad").
+
+A step takes the time of a minibatch, of coding, and of the exchange, 2 log2(N) W / bandwidth for W bytes of gradient
+(`synchronous.exchange_s`). What the model is fed is measured: the minibatch, a worker's part of the coding for each N
+(statistics and packing, adding up its share of everybody's codes, unpacking the mean), and the bytes of the buffers
+that it would send and get. The paper profiles one machine in the same way. We depart from it where codes go both ways
+in the same bytes: here the mean comes back at 2N + 1 levels, log2(2N + 1) bits a value, so where nothing but the
+exchange counts, more workers gain less.
+
+Axes: M words, N workers.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise, product
+from typing import Any
+
+from torch import Tensor
+
+from speech3.config import CodecConfig
+from speech3.engine.codecs.shared import SharedCodes
+from speech3.engine.flat import wait_for_gpus
+from speech3.engine.gradient import gradient
+from speech3.engine.sgd import Sgd
+from speech3.engine.simulate import Times
+from speech3.engine.synchronous import exchange_s
+from speech3.engine.world import Parts
+from speech3.errors import Speech3Error
+
+_ROUNDS = 9
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A worker's part of the exchange of one step: bytes that it sends, bytes that it gets, seconds of coding."""
+
+    up: int
+    down: int
+    coding_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a step costs a worker on this machine.
+
+    Attributes
+    ----------
+    frames
+        Of a minibatch, on average.
+    compute_s
+        Of its gradient and the step.
+    ternary
+        By number of workers; float32 is the same for all.
+    """
+
+    frames: float
+    compute_s: float
+    float32: Sent
+    ternary: dict[int, Sent]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Frames a second of so many workers with links of `bandwidth` bytes per second."""
+
+    network: str
+    bandwidth: float
+    workers: int
+    float32: float
+    ternary: float
+
+    @property
+    def gain(self) -> float:
+        """How many times as many frames ternary gradients make."""
+        return self.ternary / self.float32
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """A claim about the gain, and the steps from one point to the next in which it held.
+
+    Attributes
+    ----------
+    against
+        The steps in which it did not: both points.
+    """
+
+    claim: str
+    steps: int
+    against: tuple[tuple[Point, Point], ...]
+
+
+def measure_costs(parts: Parts, codec: CodecConfig, workers: Sequence[int]) -> Costs:
+    """Measure on the device of `parts`, which are used up: medians of a few rounds.
+
+    Raises
+    ------
+    Speech3Error
+        The first minibatch's loss is not finite.
+    """
+    sgd = Sgd(parts.model)
+    parts.model.train()
+    values_K = sgd.parameters.vector_K
+    numbers = [number % len(parts.source) for number in range(_ROUNDS)]
+    step, g = gradient(parts, 1, 0)
+    if g is None:
+        raise Speech3Error(f"the first minibatch's loss is {step.loss}: look for features that are no numbers")
+    frames = []
+
+    def train(number: int) -> None:
+        step, found = gradient(parts, 1, number)
+        sgd.step(found or g, 0.0)
+        frames.append(step.frames)
+
+    compute_s = _median_s(train, numbers, values_K)
+    codes, ternary = SharedCodes(sgd.parameters, codec), {}
+    for count in workers:
+        if count > 1:
+            up, down = codes.alone(g, count)
+            coding_s = _median_s(lambda _, count=count: codes.alone(g, count), numbers, values_K)  # type: ignore[misc]
+            ternary[count] = Sent(up, down, coding_s)
+    size = sum(each.nbytes for each in g)
+    return Costs(statistics.mean(frames[1:]), compute_s, Sent(size, size), ternary)
+
+
+def _median_s(work: Callable[[int], object], numbers: Sequence[int], on: Tensor) -> float:
+    """Seconds of `work`, after once for nothing."""
+    work(numbers[0])
+    seconds = []
+    for number in numbers:
+        wait_for_gpus(on)
+        begun = time.perf_counter()
+        work(number)
+        wait_for_gpus(on)
+        seconds.append(time.perf_counter() - begun)
+    return statistics.median(seconds)
+
+
+def frames_per_s(costs: Costs, sent: Sent | None, workers: int, network: Times) -> float:
+    """The model; `sent` is none for one worker, who has nobody to send to. Of `network` bandwidth and latency count."""
+    coding_s, size = (sent.coding_s, sent.up + sent.down) if sent else (0.0, 0)
+    return workers * costs.frames / (costs.compute_s + coding_s + exchange_s(network, workers, size))
+
+
+def throughputs(
+    costs: dict[str, Costs], workers: Sequence[int], bandwidths: Sequence[float], latency_s: float = 0.0
+) -> list[Point]:
+    """Of every network, bandwidth (bytes per second) and number of workers, in this order."""
+    points = []
+    for name, each in costs.items():
+        for bandwidth in bandwidths:
+            network = Times((), 0.0, bandwidth=bandwidth, latency_s=latency_s)
+            for count in workers:
+                plain, coded = (each.float32, each.ternary[count]) if count > 1 else (None, None)
+                rates = (frames_per_s(each, sent, count, network) for sent in (plain, coded))
+                points.append(Point(name, bandwidth, count, *rates))
+    return points
+
+
+def conclusions(points: Sequence[Point], connected: dict[str, float]) -> list[Conclusion]:
+    """TernGrad's three, each held against all pairs of points that differ by one step in that alone.
+
+    Parameters
+    ----------
+    connected
+        Share of each network's parameters that are used once a frame.
+    """
+    return [
+        _conclude("more workers gain more", points, lambda p: (p.network, p.bandwidth), lambda p: p.workers),
+        _conclude("less bandwidth gains more", points, lambda p: (p.network, p.workers), lambda p: -p.bandwidth),
+        _conclude(
+            "more fully connected layers gain more", points, lambda p: (p.bandwidth, p.workers),
+            lambda p: connected[p.network],
+        ),
+    ]  # fmt: skip
+
+
+def _conclude(
+    claim: str, points: Sequence[Point], same: Callable[[Point], tuple[Any, ...]], more: Callable[[Point], float]
+) -> Conclusion:
+    steps = list(_steps([point for point in points if point.workers > 1], same, more))
+    return Conclusion(claim, len(steps), tuple(step for step in steps if step[1].gain <= step[0].gain))
+
+
+def _steps(
+    points: Sequence[Point], same: Callable[[Point], tuple[Any, ...]], more: Callable[[Point], float]
+) -> Iterator[tuple[Point, Point]]:
+    """Pairs of points that are the same but in `more`, and neighbours there."""
+    for _, group in groupby(sorted(points, key=same), key=same):
+        ranks = [list(rank) for _, rank in groupby(sorted(group, key=more), key=more)]
+        for few, many in pairwise(ranks):
+            yield from product(few, many)

@@ -1,0 +1,172 @@
+"""World cluster on two Ray nodes of this machine: whatever is killed, training goes on and every minibatch is counted.
+
+One Ray and one world are shared by the tests that train, in the order in which they stand.
+"""
+
+import os
+import random
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import tiny
+import tiny_cluster
+import torch
+
+from speech3.config import AsgdConfig
+from speech3.engine.flat import flatten
+from speech3.engine.world import USED
+from speech3.errors import Speech3Error
+
+ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
+
+from ray.cluster_utils import Cluster as Nodes  # noqa: E402
+
+from speech3.engine.cluster import messages  # noqa: E402
+from speech3.engine.cluster import world as cluster_module  # noqa: E402
+from speech3.engine.cluster.world import Cluster  # noqa: E402
+
+BATCHES = tiny.Batches(300, pause_s=0.002)
+BUILD = tiny_cluster.Linear(BATCHES)
+RATE = 0.01
+CONFIG = AsgdConfig(sync_every=2, max_distance=6, partitions=2)
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+PATIENCE = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200,
+            "health_check_timeout_ms": 500, "health_check_failure_threshold": 3}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """Two nodes with a CPU each; this process is on the first. Their processes can import what stands beside us."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setattr(messages, "_engine_digest", lambda: "")  # who edits the engine meanwhile is no failure of these
+        nodes = Nodes(initialize_head=True, head_node_args={**NODE, "_system_config": PATIENCE})
+        nodes.add_node(**NODE)
+        yield nodes
+        ray.shutdown()
+        nodes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def world(nodes):
+    before = signal.getsignal(signal.SIGTERM)
+    world = Cluster(BUILD, BUILD(), CONFIG, workers=2, address=nodes.address)
+    assert signal.getsignal(signal.SIGTERM) is before  # Ray would have its own
+    world.load({"parameters": flatten(BUILD().model).vector_K})
+    yield world
+    world.close()
+
+
+def _epoch(world, epoch, after=None, at=60, torn=0):
+    """Train an epoch, in which `after` is called once `at` minibatches are used; returns what was last told.
+
+    The model's gradients are constant, so the parameters tell that each minibatch is in them, and once; `torn` may be
+    so in one partition only, having been on their way to the other when somebody died.
+    """
+    before = world.tensors["parameters"].clone()
+    for done in world.epoch(epoch, tiny.waiting(BATCHES), tiny.rate(RATE, epoch, BATCHES)):
+        if after and done.used >= at:
+            after()
+            after = None
+    assert after is None
+    snapshot = world.snapshot()
+    assert (snapshot.states_M == USED).all()
+    assert (done.used, done.stale, done.refused) == (len(BATCHES), 0, 0)
+    assert done.frames == len(BATCHES) * tiny.FRAMES
+    assert sum(done.staleness) >= done.versions > 0
+    moved = (before - snapshot.tensors["parameters"]).double() / (RATE / 2)  # push_scale is 1/workers
+    weight, bias = moved[:25].view(5, 5), moved[32:37]
+    largest = torch.stack([BATCHES.draw(epoch, number)[0].mean(0) for number in range(len(BATCHES))]).abs().max()
+    torch.testing.assert_close(weight, BUILD.gradients(epoch), rtol=1e-3, atol=0.01 + torn * float(largest))
+    torch.testing.assert_close(bias, torch.full((5,), 300.0).double(), rtol=1e-4, atol=torn)
+    world.load(snapshot.tensors)
+    return done
+
+
+def _shard(world, number):
+    return world.workers[number].placed.pid
+
+
+def _node_of(nodes, pid):
+    """The number of the node whose child a process is."""
+    raylets = [node.all_processes["raylet"][0].process.pid for node in nodes.list_all_nodes()]
+    return raylets.index(int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]))
+
+
+def test_two_shards_on_two_nodes(nodes, world):
+    assert {_node_of(nodes, _shard(world, number)) for number in (0, 1)} == {0, 1}
+    snapshots = []
+    done = _epoch(world, 1, lambda: snapshots.append(world.snapshot()))
+    assert (done.returned, done.restarts, done.note) == (0, 0, "")
+    assert all(shard.minibatches > 10 and shard.compute_s > 0.002 for shard in done.shards)
+    # Every push goes up whole, as float32; every one but those at the end comes down.
+    values = len(flatten(BUILD().model).vector_K)
+    assert done.up == sum(done.staleness) * 4 * values and abs(done.down - done.up) <= 4 * 4 * values
+    inside = snapshots[0]
+    assert inside.progress.used == (inside.states_M == USED).sum() < len(BATCHES)
+    assert inside.progress.frames == inside.progress.used * tiny.FRAMES
+
+
+def test_a_shard_is_killed(world):
+    def kill():
+        time.sleep(random.random() * 0.02)
+        os.kill(first, signal.SIGKILL)
+
+    first = _shard(world, 0)
+    done = _epoch(world, 2, kill, torn=CONFIG.max_distance)
+    assert done.restarts == 1 and done.returned <= CONFIG.max_distance + 1  # one is drawn ahead
+    tiny.until(lambda: world._look() or world.workers[0].prepared)
+    assert _shard(world, 0) != first
+
+
+def test_a_partition_is_killed(world, monkeypatch):
+    """Its parameters are gone: what was trained since the last copy is trained again, not counted as if it were in."""
+    monkeypatch.setattr(cluster_module, "COPY_S", 1e9)
+    first, copies = world.server.facts[1].pid, []
+
+    def kill():
+        copies.append(world.snapshot().progress.used)
+        tiny.until(lambda: world._look() or world.ledger.ended >= copies[0] + 80)
+        os.kill(first, signal.SIGKILL)
+
+    done = _epoch(world, 3, kill, torn=2 * CONFIG.max_distance)
+    assert "a partition of the server died (1 times): training went back to its last copy" in done.note
+    assert world.server.facts[1].pid != first and done.restarts == 0
+    assert 80 <= world.undone <= len(BATCHES) - copies[0]
+    assert f"{world.undone} minibatches were computed again" in done.note
+
+
+def test_a_node_is_lost_and_another_comes(nodes, world):
+    second = next(iter(nodes.worker_nodes))
+    there = [number for number in (0, 1) if _node_of(nodes, _shard(world, number)) == 1]
+    lose = partial(nodes.remove_node, second, allow_graceful=False)
+    done = _epoch(world, 4, lose, torn=2 * CONFIG.max_distance)
+    assert len(there) == 1 and done.restarts == 1
+    assert not world.workers[there[0]].placed and world.workers[1 - there[0]].prepared  # the other trained on alone
+    nodes.add_node(**NODE)
+    tiny.until(lambda: world._look() or world.workers[there[0]].prepared)
+
+
+def test_no_room_and_nothing_left_behind(world, monkeypatch):
+    """All CPUs are the other world's; then there are not enough nodes; then the other world ends."""
+    monkeypatch.setattr(cluster_module, "ROOM_S", 0.5)
+    with pytest.raises(Speech3Error, match=r"no Ray node had room for a shard .* there are 2 Ray nodes with 2 CPUs"):
+        Cluster(BUILD, BUILD(), CONFIG, workers=1)
+    with pytest.raises(Speech3Error, match=r"training\.workers=3: a shard takes a CPU, and there are 2 Ray nodes"):
+        Cluster(BUILD, BUILD(), CONFIG, workers=3)
+    with pytest.raises(Speech3Error, match=r"training\.workers=1: .* a CPU and a GPU"):
+        Cluster(BUILD, BUILD(), CONFIG, workers=1, device="cuda")
+    pids = [_shard(world, 0), _shard(world, 1), *(facts.pid for facts in world.server.facts)]
+    assert all(map(tiny.state, pids))
+    world.close()
+    tiny.until(lambda: not any(map(tiny.state, pids)))
+
+
+def test_a_shard_that_cannot_read_its_frames(nodes):
+    build = tiny_cluster.Elsewhere(BATCHES, file="/data/x.frames")
+    with pytest.raises(Speech3Error, match=r"^shard 0 on node \S+: /data/x\.frames: no such file$"):
+        Cluster(build, build(), AsgdConfig(), workers=1, address=nodes.address)

@@ -1,0 +1,233 @@
+"""A partition and a shard of world cluster, without Ray between them: they do what the simulated world does."""
+
+import pickle
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine.cluster.ledger import Event, Ledger
+from speech3.engine.flat import flatten, stretches
+from speech3.engine.gradient import Step
+from speech3.engine.simulate import Simulated, Times
+from speech3.engine.world import REFUSED, STALE, USED, WAITING, Rate
+from speech3.errors import Speech3Error
+
+ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
+
+from speech3.engine.cluster import actors as actors_module  # noqa: E402 - imports ray
+from speech3.engine.cluster.actors import PartitionActor, ShardActor  # noqa: E402
+from speech3.engine.cluster.messages import Order, Visit, Work, facts_of  # noqa: E402
+from speech3.engine.cluster.remote import check  # noqa: E402
+from speech3.engine.cluster.world import _plans  # noqa: E402
+
+BATCHES = tiny.Batches(24)
+RATE = Rate(0.3, 1, len(BATCHES), warmup=0.5)
+
+
+def mailed(message):
+    """As it arrives elsewhere: a copy whose arrays cannot be written to."""
+    buffers = []
+    data = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
+    return pickle.loads(data, buffers=[memoryview(bytes(buffer.raw())).toreadonly() for buffer in buffers])
+
+
+class Handle:
+    """An actor's handle; what is asked is done at once, and fetched by `ray.get`."""
+
+    def __init__(self, actor):
+        self.actor = actor
+
+    def __getattr__(self, method):
+        return SimpleNamespace(remote=lambda *args: mailed(getattr(self.actor, method)(*mailed(args))))
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr(actors_module.ray, "get", lambda answer: answer)
+
+
+@dataclass
+class Pair:
+    """A shard and its partitions, and what these report."""
+
+    shard: ShardActor
+    partitions: list[PartitionActor]
+    ledger: Ledger
+
+    def work(self, life=7, rate=RATE):
+        for partition in self.partitions:
+            partition.admit(life)
+        outcome = self.shard.run(Order(life, rate.epoch, rate, [Handle(each) for each in self.partitions]))
+        for number, partition in enumerate(self.partitions):
+            self.ledger.add(number, partition.report().events)
+        return outcome
+
+    def tensors(self):
+        states = [partition.snapshot()[0] for partition in self.partitions]
+        return {name: torch.cat([torch.from_numpy(each[name]) for each in states]) for name in states[0]}
+
+
+def pair(config, build, codec=CodecConfig(), states_M=None):  # noqa: B008 - frozen
+    parts, shard = build(), ShardActor()
+    own, batches = flatten(parts.model), build.batches
+    shard.prepare(0, build, "cpu", config, codec, 1, 0.01)
+    states_M = tiny.waiting(batches) if states_M is None else states_M
+    partitions = []
+    for plan, stretch in zip(_plans(parts, own, config, 1, codec), stretches(own, config.partitions), strict=True):
+        partition = PartitionActor()
+        partition.prepare(mailed(plan))
+        partition.begin({"parameters": own.vector_K[stretch].numpy()}, states_M)
+        partitions.append(partition)
+    return Pair(shard, partitions, Ledger(states_M, config.partitions))
+
+
+@pytest.mark.parametrize(
+    ("config", "codec"),
+    [
+        (AsgdConfig(sync_every=2, max_distance=5), CodecConfig()),
+        (AsgdConfig(sync_every=2, max_distance=5, partitions=3, momentum=0.5), CodecConfig()),
+        (AsgdConfig(sync_every=2, max_distance=6, fetch_every=5, partitions=2, adagrad=0.1), CodecConfig()),
+        (AsgdConfig(sync_every=4, max_distance=6, fetch_every=2), CodecConfig(kind="bf16")),
+        (AsgdConfig(local_updates=False, push_scale=0.3, partitions=2), CodecConfig()),
+        (AsgdConfig(local_updates=False, push_scale=0.3), CodecConfig(kind="topk", share=0.2)),
+        (AsgdConfig(sync_every=2, partitions=2), CodecConfig(kind="ternary", down="ternary")),
+        (AsgdConfig(sync_every=1, partitions=2), CodecConfig(kind="none", down="ternary")),
+    ],
+)
+def test_one_shard_is_that_of_the_simulated_world(config, codec):
+    """To the last bits of a float32: what is sent is subtracted there, and not in the pass that steps."""
+    build = tiny.Build(BATCHES, norm=True)
+    world = Simulated(build(), config, Times((1.0,), 0.1), weight_decay=0.01, codec=codec)
+    world.load({"parameters": flatten(build().model).vector_K})
+    done = list(world.epoch(1, tiny.waiting(BATCHES), RATE))[-1]
+    ours = pair(config, build, codec)
+    outcome = ours.work()
+    theirs, tensors = world.snapshot().tensors, ours.tensors()
+    assert tensors.keys() == theirs.keys()
+    for name, tensor in tensors.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=1e-5, atol=2e-6)
+    ledger = ours.ledger
+    assert (ledger.states_M == USED).all() and ledger.frames == done.frames and ledger.correct == done.correct
+    assert ledger.loss_sum == pytest.approx(done.loss_sum, rel=1e-5)
+    assert max(ledger.published_S) == done.versions and tuple(ledger.staleness[:1]) == done.staleness
+    assert outcome.work.report.minibatches == len(BATCHES)
+    assert (outcome.work.up, outcome.work.down) == (done.up, done.down)
+
+
+def test_delay_compensation_goes_by_what_each_shard_fetched():
+    """Two shards in turns, against the closed form p - d - lambda/rate d d (p - p at fetch)."""
+    config = AsgdConfig(sync_every=1, push_scale=1.0, delay_compensation=0.04)
+    partition = pair(config, tiny.Build()).partitions[0]
+    for life in (1, 2):
+        partition.admit(life)
+        first = partition.sync(Visit(life, 0, -1, True, Work()))
+    p0, d = first.values.copy(), np.linspace(-0.05, 0.05, len(first.values), dtype=np.float32)
+    step, buffers = {0: Step(4, 1.0, 2)}, first.buffers.copy()
+    p1 = partition.sync(Visit(1, 1, 0, True, Work(), rate=0.5, steps=step, values=d, buffers=buffers)).values.copy()
+    np.testing.assert_allclose(p1, p0 - d, atol=1e-7)
+    p2 = partition.sync(Visit(2, 1, 0, True, Work(), rate=0.5, steps=step, values=2 * d, buffers=buffers)).values
+    np.testing.assert_allclose(p2, p1 - (2 * d + 0.04 / 0.5 * 4 * d * d * (p1 - p0)), atol=1e-7)
+
+
+def test_a_shard_that_is_given_up_changes_nothing_any_more():
+    ours = pair(AsgdConfig(sync_every=2, partitions=2), tiny.Build(BATCHES))
+    first, before = ours.partitions[0], ours.tensors()["parameters"]
+    first.admit(3)
+    assert [first.draw(3, None), first.draw(3, 0)] == [0, 1]
+    assert first.expel(3).events == [] and first.draw(3, 1) is None
+    assert first.sync(Visit(3, 1, 0, True, Work(), steps={0: Step(1, 1.0, 1)})) is None
+    assert torch.equal(ours.tensors()["parameters"], before)
+    # What it had out waits again, but not what a partition had published: 1, in the ledger of who asks.
+    states_M = tiny.waiting(BATCHES)
+    states_M[1] = USED
+    assert first.give_back(3, states_M) == [0]
+    first.admit(4)
+    assert [first.draw(4, None), first.draw(4, 0)] == [0, 2]
+
+
+class Dies(Handle):
+    """A partition that dies at its third visit."""
+
+    visits = 0
+
+    def __getattr__(self, method):
+        self.visits += method == "sync"
+        if self.visits == 3:
+            raise ray.exceptions.ActorDiedError
+        return super().__getattr__(method)
+
+
+def test_a_shard_says_so_if_a_partition_is_lost_or_does_not_know_it():
+    ours = pair(AsgdConfig(sync_every=2), tiny.Build(BATCHES))
+    ours.partitions[0].admit(1)
+    outcome = ours.shard.run(Order(1, 1, RATE, [Dies(ours.partitions[0])]))
+    assert "actor" in outcome.lost and outcome.work.report.minibatches == 4
+    outcome = ours.shard.run(Order(9, 1, RATE, [Handle(ours.partitions[0])]))
+    assert outcome.expelled and not outcome.lost and not outcome.work.report.minibatches
+    # It can work again, with nothing left in its hands of what was lost.
+    numbers = ours.partitions[0].give_back(1, tiny.waiting(BATCHES))
+    assert numbers == [0, 1, 2, 3, 4]  # 4 was drawn while 3 was computed
+    ours.ledger.add(0, ours.partitions[0].report().events)
+    ours.partitions[0].begin({"parameters": flatten(tiny.model()).vector_K.numpy()}, tiny.waiting(BATCHES))
+    ours.ledger = Ledger(tiny.waiting(BATCHES), 1)
+    ours.work(life=2)
+    assert ours.ledger.finished and ours.ledger.frames == len(BATCHES) * tiny.FRAMES
+
+
+def test_what_is_too_long_is_refused_by_all_and_dropped():
+    config = AsgdConfig(sync_every=2, partitions=2, max_push=1e-6)
+    ours = pair(config, tiny.Build(BATCHES))
+    before = ours.tensors()["parameters"]
+    ours.work()
+    assert (ours.ledger.states_M == REFUSED).all() and ours.ledger.frames == 0
+    assert torch.equal(ours.tensors()["parameters"], before)
+
+
+def _event(numbers, ended=USED, staleness=0, life=1, round=1):
+    return Event(life, round, {number: Step(10, 0.5, 4) for number in numbers}, ended, staleness)
+
+
+def test_a_minibatch_is_counted_with_the_first_partition_and_dropped_by_the_last():
+    ledger = Ledger(np.array([0, 0, 0, USED, 5], np.int32), 2)
+    assert ledger.states_M.tolist() == [WAITING, WAITING, WAITING, USED, WAITING]
+    ledger.add(0, [_event([0, 1], staleness=1), _event([2], STALE, 9, round=2)])
+    assert ledger.states_M.tolist() == [USED, USED, WAITING, USED, WAITING] and ledger.frames == 20
+    copy = ledger.copy()
+    ledger.add(1, [_event([0, 1], staleness=3), _event([2], staleness=2, round=2)])
+    assert ledger.states_M.tolist() == [USED, USED, USED, USED, WAITING] and ledger.frames == 30
+    assert ledger.staleness[:4] == [0, 0, 1, 1] and ledger.published_S == [1, 2] and ledger.correct == 12
+    # The copy is of its time; there the second refuses 2 as well.
+    copy.add(1, [_event([2], STALE, 9, round=2)])
+    assert copy.states_M.tolist() == [USED, USED, STALE, USED, WAITING] and copy.counts()[STALE] == 1
+    assert copy.ended - sum(copy.before.values()) == 3 and not copy.finished
+    # A dead shard's minibatch is everybody's again: one refusal of two is no longer held against it.
+    ledger.add(0, [_event([4], REFUSED, round=3)])
+    ledger.waits_again([4])
+    ledger.add(1, [_event([4], REFUSED, life=2)])
+    assert not ledger.finished
+    ledger.add(0, [_event([4], REFUSED, life=2)])
+    assert ledger.finished and ledger.counts() == {USED: 4, STALE: 0, REFUSED: 1}
+
+
+def test_facts_differ_by_model_and_by_minibatches():
+    def facts(build, width=None):
+        parts = build()
+        if width:
+            parts = type(parts)(torch.nn.Linear(5, width), parts.source, parts.loss, parts.seed)
+        return facts_of(parts, flatten(parts.model))
+
+    one = facts(tiny.Build(BATCHES))
+    assert not one.differs(facts(tiny.Build(BATCHES))) and not facts_of().differs(one)
+    assert one.differs(facts(tiny.Build(BATCHES), width=3)).startswith("model ")
+    assert one.differs(facts(tiny.Build(BATCHES, dropout=0.5))).startswith("model ")
+    assert one.differs(facts(tiny.Build(tiny.Batches(23)))).startswith("minibatches ")
+    check("shard 1", one, facts(tiny.Build(BATCHES)))
+    assert one.differs(replace(one, engine="edited")) == f"engine {one.engine} there, edited here"
+    there = replace(facts(tiny.Build(BATCHES), width=3), node="10.0.0.7")
+    with pytest.raises(Speech3Error, match=r"shard 1 on node 10\.0\.0\.7 is not like the others: model \w+ there, "):
+        check("shard 1", there, one)

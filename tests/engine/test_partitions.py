@@ -1,0 +1,321 @@
+"""A server in partitions, pushes and fetches apart, no lock: against one server, Downpour's procedure, processes."""
+
+import copy
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from tiny import killed_at
+
+from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine.assembly import begin_epoch, epoch_progress
+from speech3.engine.flat import flatten
+from speech3.engine.gradient import gradient
+from speech3.engine.rule import Rule
+from speech3.engine.shared import Shared
+from speech3.engine.simulate import Simulated, Times
+from speech3.engine.world import STALE, USED, Parts
+from speech3.errors import Speech3Error
+
+BATCHES = tiny.Batches(48)
+START = {"parameters": flatten(tiny.model()).vector_K.clone()}
+VALUES = 16 * (3 + 1 + 3 + 1)  # of the flat vector of 5 - 7 - 5, padding included
+
+
+def _train(config, times, codec=None, batches=BATCHES, epochs=1):
+    world = Simulated(tiny.Build(batches)(), config, times, weight_decay=0.01, codec=codec)
+    world.load(START)
+    for epoch in range(1, epochs + 1):
+        done = list(world.epoch(epoch, tiny.waiting(batches), tiny.rate(0.2, epoch, batches)))[-1]
+    return world, done
+
+
+CONFIGS = {
+    "local": AsgdConfig(sync_every=2, max_distance=4, momentum=0.5, decay=0.9, max_staleness=3),
+    "gradients": AsgdConfig(sync_every=3, max_distance=3, local_updates=False, delay_compensation=0.1),
+    "adagrad": AsgdConfig(sync_every=1, adagrad=0.05),
+    "downpour": AsgdConfig(sync_every=2, fetch_every=3, max_distance=6, adagrad=0.05),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_partitions_that_are_never_busy_are_one_server(name):
+    """A sync takes no time, so every round finds all of them free: the same steps, value by value."""
+    times = Times((1.0, 1.3, 2.1), 0.0, jitter=0.2)
+    one, done = _train(CONFIGS[name], times, epochs=2)
+    for partitions in (2, 8):
+        config = CONFIGS[name].model_copy(update={"partitions": partitions})
+        many, again = _train(config, times, epochs=2)
+        assert again == done
+        for key, tensor in one.snapshot().tensors.items():
+            assert torch.equal(many.snapshot().tensors[key], tensor)
+        assert many.server.version == one.server.version > 20
+
+
+def test_busy_partitions_go_their_own_ways():
+    config = AsgdConfig(sync_every=1, max_distance=6, partitions=4)
+    world, done = _train(config, Times((1.0, 1.1, 1.2), 0.8))
+    assert len(set(world.board.version_R.tolist())) > 1 and done.used == len(BATCHES)
+    assert sum(shard.busy for shard in done.shards) > 10
+    # A push counts once, with the largest of its stalenesses; of its minibatches nothing is counted twice.
+    assert done.frames == len(BATCHES) * tiny.FRAMES
+    assert max(world.board.version_R) <= sum(done.staleness) <= sum(world.board.version_R)
+    again, _ = _train(config, Times((1.0, 1.1, 1.2), 0.8))
+    assert torch.equal(again.snapshot().tensors["parameters"], world.snapshot().tensors["parameters"])
+
+
+def test_a_minibatch_is_dropped_only_if_all_partitions_refuse_it():
+    """By hand: shard 1 pushes to partition 1 before shard 0 does, so shard 0 is stale there, and nowhere else."""
+    config = AsgdConfig(sync_every=1, partitions=2, max_staleness=0, push_scale=1.0)
+    world = Simulated(tiny.Build(BATCHES)(), config, Times((1.0, 1.0), 0.1))
+    world.load(START)
+    world.board.states_M[:3] = 1, 2, 1
+    rate, (p0, p1) = tiny.rate(0.2, 1, BATCHES), world.server.partitions
+    first, second = world.shards
+    for shard in world.shards:
+        for partition, push in zip((p0, p1), shard.pushes, strict=True):
+            partition.sync(push)
+    first.compute(1, 0, rate)
+    second.compute(1, 1, rate)
+    assert p1.sync(second.pushes[1]) == USED
+    assert p1.sync(first.pushes[1]) == STALE and world.board.states_M[0] == 1  # another may take it
+    assert p0.sync(first.pushes[0]) == USED and world.board.states_M[0] == USED
+    assert p0.sync(second.pushes[0]) == STALE and world.board.states_M[1] == USED  # as it was
+    first.compute(1, 2, rate)
+    second.compute(1, 1, rate)
+    for partition, push in zip((p0, p1), second.pushes, strict=True):
+        assert partition.sync(push) == USED
+    assert p0.sync(first.pushes[0]) == STALE and world.board.states_M[2] == 1
+    assert p1.sync(first.pushes[1]) == STALE and world.board.states_M[2] == STALE
+
+
+def _downpour(config, minibatches):
+    """Algorithm 7.1 of Dean et al. 2012 with one replica, and Adagrad on the server; their steps count from 1 here."""
+    server = tiny.model()
+    replica, rate = copy.deepcopy(server), 0.2
+    parts = Parts(replica, BATCHES, tiny.loss, seed=1)
+    accrued = [torch.zeros_like(p) for p in replica.parameters()]
+    squares = [torch.zeros_like(p) for p in replica.parameters()]
+    for step in range(1, minibatches + 1):
+        g = gradient(parts, 1, step - 1)[1]
+        with torch.no_grad():
+            for p, each, a in zip(replica.parameters(), g, accrued, strict=True):
+                a.add_(rate * each)
+                p.sub_(rate * each)
+            if step % config.sync_every == 0:
+                for p, a, s in zip(server.parameters(), accrued, squares, strict=True):
+                    s.add_(a * a)
+                    p.sub_(config.adagrad * a / (s.sqrt() + 1e-10))
+                    a.zero_()
+            if step % config.fetch_every == 0:
+                for p, newest in zip(replica.parameters(), server.parameters(), strict=True):
+                    p.copy_(newest)
+    return server
+
+
+@pytest.mark.parametrize(("n_push", "n_fetch"), [(1, 1), (1, 4), (4, 1), (2, 3), (6, 4), (4, 12)])
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_pushes_and_fetches_apart_are_downpour(n_push, n_fetch, partitions):
+    config = AsgdConfig(
+        sync_every=n_push, fetch_every=n_fetch, max_distance=12, adagrad=0.02, partitions=partitions, max_push=10
+    )
+    world = Simulated(tiny.Build(BATCHES)(), config, Times((1.0,), 0.1))
+    world.load(START)
+    done = list(world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.2, 1, BATCHES)))[-1]
+    wanted = flatten(_downpour(config, len(BATCHES)))
+    torch.testing.assert_close(world.snapshot().tensors["parameters"], wanted.vector_K, rtol=1e-4, atol=1e-6)
+    assert done.staleness == (48 // n_push,)  # its own pushes make nothing stale
+    assert done.up == 48 // n_push * 4 * VALUES and done.down == (1 + 48 // n_fetch) * 4 * VALUES
+
+
+@pytest.mark.parametrize("codec", ["bf16", "ternary", "topk"])
+def test_codes_over_partitions(codec):
+    config = AsgdConfig(sync_every=1, max_distance=3, push_scale=0.5, partitions=3, fetch_every=2)
+    right = {}
+    for kind in ("none", codec):
+        world, done = _train(
+            config, Times((1.0,) * 3, 0.1, jitter=0.2), CodecConfig(kind=kind, share=0.2), tiny.Batches(120), epochs=2
+        )
+        right[kind] = done.correct / done.frames
+    assert right[codec] > 0.85 * right["none"] > 0.4
+    assert world.snapshot().tensors["parameters"].isfinite().all()
+
+
+def test_links_take_their_time():
+    """One worker: what a sync holds the server, its bytes over the bandwidth, and the way there and back."""
+    config = AsgdConfig(sync_every=2, partitions=2)
+    bandwidth, latency_s = 1000.0, 0.25
+    _, done = _train(config, Times((1.0,), 0.5, bandwidth=bandwidth, latency_s=latency_s))
+    assert done.up + done.down == (1 + 2 * 24) * 4 * VALUES
+    # The last rounds' way back is nobody's loss; the time is when the last partition was pushed to.
+    rounds_s = 24 * 0.5 + (done.up + done.down) / bandwidth + 2 * 2 * latency_s * 24
+    assert done.seconds == pytest.approx(48 + rounds_s, abs=2 * (0.5 + 4 * VALUES / bandwidth + 4 * latency_s))
+    assert done.shards[0].sync_s == pytest.approx(25 * 0.5 + (done.up + done.down) / bandwidth + 25 * 4 * latency_s)
+
+
+class _Round:
+    """Two shards of a server in partitions: the second has pushed minibatch 1, the first is about to push 0 and 2."""
+
+    def __init__(self, config):
+        batches = tiny.Batches(6)
+        self.world, self.rate = (
+            Simulated(tiny.Build(batches)(), config, Times((1.0, 1.0), 0.1)),
+            tiny.rate(0.2, 1, batches),
+        )
+        self.server, self.shards = self.world.server, self.world.shards
+        self.world.load(START)
+        self.before = begin_epoch(self.server, tiny.waiting(batches))
+        for worker in (0, 1):
+            self.fetch(worker)
+        self.compute(0), self.compute(1), self.visit(1), self.compute(0)
+
+    def fetch(self, worker):
+        self.shards[worker].begin()
+        for partition, push in zip(self.server.partitions, self.shards[worker].pushes, strict=True):
+            partition.sync(push)
+
+    def compute(self, worker):
+        if (number := self.server.pool.draw(worker)) is not None:
+            self.shards[worker].compute(1, number, self.rate)
+        return number is not None
+
+    def visit(self, worker):
+        for want in self.shards[worker].visit(last=worker == 1):
+            self.server.partitions[want.partition].sync(self.shards[worker].pushes[want.partition])
+
+    def published(self):
+        """Of each partition, as bytes: values, momentum, what is counted but for the time, the journal."""
+        tensors = [(each.published.vector_K, each.published.state.velocity_P) for each in self.server.partitions]
+        records = [each.record for each in self.server.partitions]
+        counts = [(r.totals_2[r.index, :3], r.staleness_2[r.index], r.journal_2J[r.index]) for r in records]
+        return [[bytes(np.asarray(a)) for a in (*t, *c)] for t, c in zip(tensors, counts, strict=True)]
+
+
+@pytest.mark.parametrize("fetch_every", [None, 4])
+def test_a_shard_killed_at_any_instruction_of_a_round_leaves_each_partition_whole(fetch_every):
+    config = AsgdConfig(sync_every=2, fetch_every=fetch_every, partitions=2, momentum=0.5, push_scale=0.5)
+    whole = _Round(config)
+    before = whole.published()
+    with killed_at(10**9) as run:
+        whole.visit(0)
+    after, met = whole.published(), set()
+    for instruction in range(0, run() + 1, 11):
+        again = _Round(config)
+        with killed_at(instruction):
+            again.visit(0)
+        versions = again.world.board.version_R.tolist()
+        met.add(tuple(versions))
+        assert again.published() == [after[n] if version == 2 else before[n] for n, version in enumerate(versions)]
+        # The coordinator's part; then all go on.
+        again.server.settle()
+        assert again.server.pool.give_back(0) == (0 if 2 in versions else 2)
+        again.fetch(0)
+        while any([again.compute(0), again.compute(1)]):
+            again.visit(0), again.visit(1)
+        again.visit(1)
+        for want in again.shards[0].visit(last=True):
+            again.server.partitions[want.partition].sync(again.shards[0].pushes[want.partition])
+        done = epoch_progress(again.server, again.before, seconds=0.0, returned=0, restarts=0)
+        assert again.server.pool.finished and done.used == 6 and done.frames == 6 * tiny.FRAMES
+        assert min(done.staleness) >= 0
+    assert met == {(1, 1), (2, 1), (2, 2)}
+
+
+def test_what_goes_by_the_parameters_fetched_wants_them_with_every_push():
+    for option in ({"delay_compensation": 0.1}, {"max_relative_distance": 0.1}):
+        AsgdConfig(sync_every=2, fetch_every=2, **option)
+        with pytest.raises(ValueError, match=rf"{next(iter(option))} goes by .*fetch_every away"):
+            AsgdConfig(sync_every=2, fetch_every=4, **option)
+
+
+def test_more_partitions_than_the_model_can_have():
+    with pytest.raises(Speech3Error, match=r"training\.asgd\.partitions=9: .*128 parameters.*use 8 at most"):
+        _train(AsgdConfig(partitions=9), Times((1.0,), 0.1))
+
+
+def test_more_partitions_than_there_may_be_locks():
+    with pytest.raises(ValueError, match="less than or equal to 256"):
+        AsgdConfig(partitions=257)
+
+
+def test_without_a_lock_one_worker_is_a_server_with_one():
+    times = Times((1.0,), 0.1)
+    for name, config in CONFIGS.items():
+        if name != "downpour":
+            locked, done = _train(config, times)
+            free, again = _train(config.model_copy(update={"lock_free": True}), times)
+            assert (again.used, again.staleness, again.correct) == (done.used, done.staleness, done.correct)
+            for key, tensor in locked.snapshot().tensors.items():
+                torch.testing.assert_close(free.snapshot().tensors[key], tensor, rtol=1e-5, atol=1e-6)
+
+
+def test_a_bad_push_does_not_reach_memory_without_a_lock():
+    config = AsgdConfig(sync_every=1, lock_free=True, local_updates=False, momentum=0.5)
+    world, _ = _train(config, Times((1.0,), 0.1))
+    push, before = world.shards[0].pushes[0], world.snapshot().tensors
+    for value in (float("nan"), 1e30):
+        push.numbers, push.brings, push.push_P[3] = [0], True, value
+        assert world.server.seen_by(0)[0].sync(push) < USED
+        for key, tensor in world.snapshot().tensors.items():
+            assert torch.equal(tensor, before[key])
+
+
+def test_a_step_in_place_counts_whatever_others_did_meanwhile(monkeypatch):
+    """It is in memory, though the parameters became so small behind its back that it is too long for them."""
+    config = AsgdConfig(sync_every=1, lock_free=True, local_updates=False, max_push=0.1)
+    world, _ = _train(config, Times((1.0,), 0.1))
+    shard, before = world.shards[0], world.snapshot().tensors["parameters"]
+    monkeypatch.setattr(Rule, "length", lambda *_: 0.0)
+    world.board.states_M[0] = 1
+    shard.compute(1, 0, tiny.rate(0.2, 1, BATCHES))
+    shard.pushes[0].push_P.fill_(1.0)
+    assert world.server.seen_by(0)[0].sync(shard.pushes[0]) == USED == world.board.states_M[0]
+    assert not torch.equal(world.snapshot().tensors["parameters"], before)
+
+
+def test_a_snapshot_without_a_lock_is_of_no_half_step():
+    """One process that is nearly always between a step and its publishing: still, what is there is what is counted."""
+    batches = tiny.Batches(24)
+    config = AsgdConfig(sync_every=1, lock_free=True)
+    times, rate = Times((1.0,), 0.1), tiny.rate(0.3, 1, batches)
+    alone = Simulated(tiny.Build(batches)(), config, times)
+    alone.load(START)
+    wanted = [
+        START["parameters"],
+        *(alone.snapshot().tensors["parameters"] for _ in alone.epoch(1, tiny.waiting(batches), rate)),
+    ]
+    world = Shared(tiny.Build(batches, slow_sync_s=0.05), tiny.Build(batches)(), config, workers=1)
+    try:
+        world.load(START)
+        snapshots = [world.snapshot() for _ in world.epoch(1, tiny.waiting(batches), rate)]
+    finally:
+        world.close()
+    assert {snapshot.progress.used for snapshot in snapshots} - {0, 24}
+    for snapshot in snapshots:
+        done = snapshot.progress
+        assert done.used == (snapshot.states_M == USED).sum() == done.frames / tiny.FRAMES
+        torch.testing.assert_close(snapshot.tensors["parameters"], wanted[done.used], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "config", [AsgdConfig(sync_every=1, partitions=4, max_distance=6), AsgdConfig(sync_every=1, lock_free=True)],
+    ids=["partitions", "lock_free"],
+)  # fmt: skip
+def test_two_processes(config):
+    batches = tiny.Batches(300, pause_s=0.001)
+    world = Shared(tiny.Build(batches), tiny.Build(batches)(), config, workers=2)
+    try:
+        world.load(START)
+        for epoch in (1, 2):
+            moves = world.epoch(epoch, tiny.waiting(batches), tiny.rate(0.3, epoch, batches))
+            for done in moves:
+                if epoch == 1 and done.used > 100 and not done.restarts:
+                    world.processes[0].kill()
+        snapshot = world.snapshot()
+    finally:
+        world.close()
+    assert (snapshot.states_M == USED).all() and done.used == 300 and done.frames == 300 * tiny.FRAMES
+    assert done.versions <= sum(done.staleness) and (not config.lock_free or sum(done.staleness) == done.versions)
+    assert done.correct / done.frames > 0.6 and np.isfinite(done.loss_sum)
+    assert snapshot.tensors["parameters"].isfinite().all()

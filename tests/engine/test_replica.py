@@ -1,0 +1,151 @@
+"""Replicas of two processes each train; one that dies takes its replica along, and no more; one that fails is named.
+
+That they compute what one process would is tested with whole runs (tests/training/test_partitioned.py).
+
+Axes: B minibatch, F feature bins.
+"""
+
+import os
+import signal
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from speech3.config import AsgdConfig, DnnConfig
+from speech3.engine.pool import Pool
+from speech3.engine.replicas.group import combined, give_back
+from speech3.engine.replicas.world import Replicas
+from speech3.engine.sgd import OneWorker
+from speech3.engine.world import REFUSED, STALE, USED, WAITING, Parts
+from speech3.errors import Speech3Error
+from speech3.models import build
+from speech3.models.loss import cross_entropy
+from speech3.models.split import SplitCrossEntropy, split
+
+BATCHES = tiny.Batches(40)
+
+
+def whole_model(dropout=0.0):
+    config = DnnConfig(layers=2, width=7, normalization="batch", dropout=dropout, left_context=0, right_context=0)
+    return build(config, 5, 5, seed=2)
+
+
+def slices(dropout=0.0):
+    return [split(whole_model(dropout), rank, 2, None) for rank in range(2)]
+
+
+@dataclass(frozen=True)
+class Cursed(tiny.Batches):
+    """Raises in the second member of a replica, once a file is there."""
+
+    file: Path | None = None
+
+    def draw(self, epoch, number):
+        if self.file is not None and self.file.exists() and dist.is_initialized() and dist.get_rank() == 1:
+            raise ValueError("the second member is bewitched")
+        return super().draw(epoch, number)
+
+
+@dataclass(frozen=True)
+class Build:
+    """The whole model's parts in this process, a member's in a replica."""
+
+    batches: tiny.Batches = BATCHES
+    dropout: float = 0.0
+    max_norm: float = 5.0
+
+    def __call__(self, device="cpu"):
+        torch.set_num_threads(1)
+        parts = Parts(whole_model(self.dropout), self.batches, cross_entropy, 1, self.max_norm)
+        if not dist.is_initialized():
+            return parts
+        mesh, rank = DeviceMesh.from_group(dist.group.WORLD, "cpu"), dist.get_rank()
+        model = split(parts.model, rank, 2, mesh)
+        return replace(parts, model=model, loss=SplitCrossEntropy(mesh, 5), seed=1 + rank)
+
+
+def _pids(world):
+    return [[process.pid for process in member.processes] for member in world.members]
+
+
+@pytest.fixture(scope="module")
+def curse(tmp_path_factory):
+    return tmp_path_factory.mktemp("curse") / "cast"
+
+
+@pytest.fixture(scope="module")
+def world(curse):
+    made = Build(Cursed(120, pause_s=0.002, file=curse), dropout=0.1)
+    config = AsgdConfig(sync_every=2, max_distance=6, partitions=2)
+    world = Replicas(made, made(), slices(0.1), config, workers=2)
+    world.load(OneWorker(made()).snapshot().tensors)
+    yield world
+    pids = _pids(world)
+    world.close()
+    assert len(pids) == 2 and not any(tiny.state(pid) for member in pids for pid in member)
+
+
+def _epoch(world, epoch, at, action):
+    """Train an epoch; when `at` minibatches are used, `action` is called once. Returns the last progress."""
+    moves, last = world.epoch(epoch, np.zeros(120, np.int32), tiny.rate(0.2, epoch, range(120))), None
+    for done in moves:
+        if action and done.used >= at:
+            action()
+            action = None
+        last = done
+    assert action is None
+    return last
+
+
+def test_two_replicas_train(world):
+    before, inside = world.snapshot().tensors["parameters"], []
+    done = _epoch(world, 1, 30, lambda: inside.append(world.snapshot()))
+    assert (done.used, done.stale, done.refused, done.frames) == (120, 0, 0, 120 * tiny.FRAMES)
+    assert (done.returned, done.restarts) == (0, 0)
+    values = sum(each.numel() for each in whole_model().parameters())
+    assert min(done.up, done.down) > 4 * values * done.versions  # each member's versions, about: both push their part
+    assert len(done.shards) == 2 and all(shard.minibatches > 10 for shard in done.shards)
+    assert inside[0].progress.used == (inside[0].states_M == USED).sum() < 120
+    snapshot = world.snapshot()
+    assert (snapshot.states_M == USED).all()
+    one = OneWorker(Build(BATCHES)())
+    one.load(snapshot.tensors)
+    assert not torch.equal(before, snapshot.tensors["parameters"])
+    inputs, targets = (torch.cat(each) for each in zip(*(BATCHES.draw(9, n) for n in range(20)), strict=True))
+    assert (one.parts.model.eval()(inputs).argmax(1) == targets).float().mean() > 0.6
+
+
+def test_a_member_that_dies_takes_its_replica_along_and_no_other(world):
+    first = _pids(world)
+    done = _epoch(world, 2, 30, lambda: os.kill(first[1][0], signal.SIGKILL))
+    assert (done.used, done.stale, done.refused) == (120, 0, 0) and (world.snapshot().states_M == USED).all()
+    assert done.restarts == 1 and 0 < done.returned <= 6
+    assert abs(done.frames / tiny.FRAMES - 120) <= 6
+    second = _pids(world)
+    assert not tiny.state(first[0][0]) and not tiny.state(first[1][0])
+    assert all(tiny.state(pid) for member in second for pid in member)
+    assert [pids[0] for pids in first] != [pids[0] for pids in second]
+    assert [pids[1] for pids in first] == [pids[1] for pids in second]
+
+
+def test_a_member_that_fails_is_named(world, curse):
+    with pytest.raises(Speech3Error, match=r"(?s)shard \d: .*ValueError: the second member is bewitched"):
+        _epoch(world, 3, 30, curse.touch)
+
+
+def test_what_became_of_a_minibatch_in_two_slices():
+    """Columns: waiting; out with replica 0 and 1; used in one slice; in both; dropped in one; in both."""
+    rows_GM = np.array([[0, 1, 2, USED, USED, STALE, STALE], [0, 1, 2, 1, USED, 1, REFUSED]], np.int32)
+    assert combined(rows_GM).tolist() == [WAITING, 1, 2, USED, USED, 1, STALE]
+    with tempfile.TemporaryFile() as lock:
+        pools = [Pool(row_M, np.array([7]), lock) for row_M in rows_GM]
+        assert give_back(pools, 0) == 2
+    assert rows_GM.tolist() == [[0, 0, 2, USED, USED, 0, STALE], [0, 0, 2, USED, USED, 0, REFUSED]]
+    assert pools[0].cursor[0] == 1
