@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Ways of driving many workers, side by side: the tables of README.md, "Methods", where their cost is.
+#   recipes/fsdd/methods.sh --source DIR [--recipe fsdd|minilibri|digits] [--out OUT] [--jobs N] [--workers 4,16]
+#                           [--methods LIST] [--epochs N] [--seed N]
+# Runs the recipe if OUT (default exp/RECIPE) does not hold it, plain SGD, each method on the virtual clock, and decodes.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+. "$root/recipes/environment.sh"
+recipe=fsdd out='' source='' jobs=1 workers=4,16 epochs=4 seed=1
+methods=sync,terngrad,asgd,asgd_ternary,downpour,downpour_adagrad,sandblaster
+speech3_options "recipe source out jobs workers methods epochs seed" "$@"
+[ -n "$source" ] || [ "$recipe" = digits ] || speech3_usage
+out=${out:-exp/$recipe}
+speech3_environment "$root" espeak
+export OMP_NUM_THREADS=1
+
+[ -e "$out/frames/tri/train.frames" ] || speech3 recipe "$recipe" ${source:+--source "$source"} --out "$out"
+runs=$out/methods/seed$seed
+mkdir -p "$runs/score"
+conf=$runs/conf.yaml
+cat >"$conf" <<END
+data: $out/frames/tri
+hmm: $out/tri
+model: {layers: 4, width: 256, normalization: batch}
+training: sgd
+seed: $seed
+END
+# The clock: 10 ms a minibatch of 256, spread by 10 %, 0.6 ms a sync, links of 10 Gbit/s with 50 us.
+common=(
+    "training.max_epochs=$epochs" training.schedule=exponential training.final_rate=0.05 training.evaluations=8
+    training.simulation.compute_s=0.01 training.simulation.sync_s=0.0006 training.simulation.jitter=0.1
+    training.simulation.bandwidth=1.25e9 training.simulation.latency_s=5e-5
+)
+
+# What a method is, and its learning rate: of 0.4, 0.8 and 1.6 the best on fsdd; ternary gradients keep float32's. More than
+# 16 shards fall apart unless pushes are scaled down (64 on digits: 0.05 was better than 0.1), and need more partitions.
+keys() {
+    local method=$1 workers=$2 rate=0.8 many=()
+    [ "$workers" -le 4 ] || rate=0.4
+    [ "$workers" -le 16 ] || { rate=0.8 && many=(training.asgd.push_scale=0.05 training.asgd.partitions=16); }
+    case $method in
+    sgd) echo training=sgd training.simulation.method=synchronous training.learning_rate=0.8 ;;
+    sync) echo training=sgd training.simulation.method=synchronous training.learning_rate=1.6 ;;
+    terngrad) echo training=terngrad_ddp training.simulation.method=synchronous training.learning_rate=1.6 ;;
+    downpour_adagrad) echo training=downpour_adagrad training.learning_rate=0.4 training.schedule=constant ;;
+    sandblaster) # minibatches are four times as large
+        echo training=sandblaster training.simulation.method=sandblaster training.learning_rate=0.1 \
+            training.schedule=constant training.simulation.compute_s=0.04
+        ;;
+    *) echo "training=$method" "training.learning_rate=$rate" "${many[@]}" ;;
+    esac
+}
+
+one() {
+    local method=$1 workers=$2 name=$1$2 own
+    read -r -a own <<<"$(keys "$method" "$workers")"
+    speech3 train "$conf" --world simulated --workers "$workers" --out "$runs/$name" \
+        "${own[0]}" "${common[@]}" "${own[@]:1}" >"$runs/$name.log" 2>&1 || { tail -n 1 "$runs/$name.log" >&2; return; }
+    [ -e "$runs/$name/decode.json" ] || speech3 tune "$runs/$name" "$out/data/dev" >/dev/null 2>&1
+    [ -e "$runs/$name/test/hyp.txt" ] || speech3 decode "$runs/$name" "$out/data/test" "$runs/$name/test" >/dev/null 2>&1
+    mkdir -p "$runs/score/$name"
+    speech3 score "$out/data/test/text" "$runs/$name/test/hyp.txt" --json >"$runs/score/$name/score.json"
+}
+
+names=(sgd1)
+one sgd 1
+for n in ${workers//,/ }; do
+    for method in ${methods//,/ }; do
+        while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
+        one "$method" "$n" &
+        names+=("$method$n")
+    done
+done
+wait
+speech3 compare "${names[@]/#/$runs/}" --out "$runs/figures"
