@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import AsgdConfig
-from speech3.engine.board import DOWN, READY, SHARD, UP, Board, Sizes
+from speech3.engine.board import DOWN, MISSED, READY, SHARD, UP, Board, Sizes
 from speech3.engine.flat import Flat, stretches, wait_for_gpus
 from speech3.engine.pool import Pool
 from speech3.engine.rule import Rule, State
@@ -181,6 +181,7 @@ def epoch_progress(server: Server, before: Before, *, seconds: float, returned: 
         loss_sum=float(totals[LOSS_SUM]), correct=int(totals[CORRECT]), seconds=seconds,
         versions=server.version - before.version, returned=returned, restarts=restarts,
         up=int(board.shards_N[:, UP].sum()), down=int(board.shards_N[:, DOWN].sum()),
+        missed=int(board.shards_N[:, MISSED].sum()),
         staleness=tuple(staleness[: last + 1].tolist()),
         shards=tuple(
             ShardReport(int(r["minibatches"]), r["compute_s"], r["sync_s"], r["wait_s"], int(r["busy"]))

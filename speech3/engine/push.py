@@ -30,12 +30,16 @@ class Minibatch:
 
     Attributes
     ----------
-    open
-        Partitions that have not refused it.
+    partitions, open
+        To how many it is brought, and how many of them have not refused it.
     """
 
     step: Step
-    open: int
+    partitions: int
+    open: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.open = self.partitions
 
 
 @dataclass(eq=False)
@@ -48,10 +52,13 @@ class Hand:
         By number.
     staleness
         The largest, over the partitions that took a push in this round of visits; -1: none did.
+    missed
+        How often a partition refused a minibatch of which not all did: where it was used, its steps lack that stretch.
     """
 
     minibatches: dict[int, Minibatch] = field(default_factory=dict)
     staleness: int = -1
+    missed: int = 0
 
     def counted(self, numbers: Sequence[int]) -> list[Step]:
         """Of these minibatches that a partition publishes, what no other has counted."""
@@ -59,12 +66,12 @@ class Hand:
 
     def refused(self, numbers: Sequence[int]) -> list[int]:
         """A partition does not take these; returns those that none takes."""
+        self.missed += len(numbers)
         for number in numbers:
             if number in self.minibatches:
                 self.minibatches[number].open -= 1
         dropped = [number for number in numbers if number in self.minibatches and not self.minibatches[number].open]
-        for number in dropped:
-            del self.minibatches[number]
+        self.missed -= sum(self.minibatches.pop(number).partitions for number in dropped)
         return dropped
 
 

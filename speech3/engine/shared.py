@@ -39,6 +39,7 @@ from speech3.engine.board import (
     DOWN,
     EPOCH,
     MINIBATCHES,
+    MISSED,
     READY,
     SYNC_S,
     UP,
@@ -328,9 +329,10 @@ def _drive(
                     answer = lock.acquire()
                     row[WAIT_S] += time.perf_counter() - begun
                 begun = time.perf_counter()
-                met = partition.version
+                met, missed = partition.version, shard.hand.missed
                 partition.sync(push)
                 note(("publish" if partition.version > met else "sync", met, number))
                 lock.release()
                 row[[UP, DOWN]] += push.wire.counted()
+                row[MISSED] += shard.hand.missed - missed
                 row[SYNC_S] += time.perf_counter() - begun

@@ -30,7 +30,7 @@ from speech3.engine.assembly import (
     sizes_of,
     tensors_on_gpu,
 )
-from speech3.engine.board import BUSY, COMPUTE_S, DOWN, MINIBATCHES, SYNC_S, UP, WAIT_S, private_board
+from speech3.engine.board import BUSY, COMPUTE_S, DOWN, MINIBATCHES, MISSED, SYNC_S, UP, WAIT_S, private_board
 from speech3.engine.flat import wait_for_gpus
 from speech3.engine.shard import Compute, Draw, Shard, Sync, Want
 from speech3.engine.world import WAITING, Parts, Progress, Rate, Snapshot
@@ -199,10 +199,11 @@ class _Epoch:
                         return self._later(worker, free_at, want)
                     answer = False
                 case Sync(partition):
-                    push = shard.pushes[partition]
+                    push, missed = shard.pushes[partition], shard.hand.missed
                     world.server.seen_by(worker)[partition].sync(push)
                     sent = push.wire.counted()
                     report[[UP, DOWN]] += sent
+                    report[MISSED] += shard.hand.missed - missed
                     held_s = times.sync_s / len(shard.pushes) + sum(sent) / times.bandwidth
                     self.free_at[partition] = time + held_s
                     report[SYNC_S] += held_s + 2 * times.latency_s

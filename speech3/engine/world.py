@@ -121,6 +121,8 @@ class Progress:
         Published pushes by their staleness, from 0.
     up, down
         Bytes that all workers sent, and that came back to them; 0 where nothing is sent.
+    missed
+        How often a partition of the server did not take a minibatch that is used, for others did.
     note
         What a person should know of how it ended; empty: nothing.
     """
@@ -137,6 +139,7 @@ class Progress:
     restarts: int = 0
     up: int = 0
     down: int = 0
+    missed: int = 0
     staleness: tuple[int, ...] = ()
     shards: tuple[ShardReport, ...] = ()
     note: str = ""
@@ -152,7 +155,7 @@ class Progress:
         def sums(mine: Sequence[Any], others: Sequence[Any], nothing: Any) -> tuple[Any, ...]:
             return tuple(a + b for a, b in zip_longest(mine, others, fillvalue=nothing))
 
-        values = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)[:12]}
+        values = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)[:13]}
         return Progress(
             **values, staleness=sums(self.staleness, other.staleness, 0),
             shards=sums(self.shards, other.shards, ShardReport()), note=other.note or self.note,

@@ -32,6 +32,8 @@ def place(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
             words.append(f"waited {waited:.1f} s")
     if done.stale or done.refused:
         words.append(f"dropped {done.stale} stale, {done.refused} refused")
+    if done.missed:
+        words.append(f"{done.missed} not taken by a partition")
     return done.ended, ", ".join(words)
 
 
@@ -50,6 +52,8 @@ def epoch_record(training: TrainingConfig, standing: Standing, loss: float, accu
     }  # fmt: skip
     if done.up or done.down:
         record["bytes_per_minibatch"] = {"up": done.up / max(1, done.ended), "down": done.down / max(1, done.ended)}
+    if done.missed:
+        record["missed_by_partitions"] = done.missed
     if done.shards:
         record |= {"versions": done.versions, "staleness": list(done.staleness), "restarts": done.restarts,
                    "shards": [asdict(shard) for shard in done.shards]}  # fmt: skip
@@ -69,4 +73,6 @@ def epoch_words(record: dict[str, Any], *, taken_back: bool) -> str:
     ended = record["minibatches"]
     if ended["stale"] or ended["refused"] or ended["returned"]:
         words += f", minibatches stale {ended['stale']}, refused {ended['refused']}, given back {ended['returned']}"
+    if record.get("missed_by_partitions"):
+        words += f", {record['missed_by_partitions']} used but not taken by a partition"
     return words

@@ -201,10 +201,13 @@ def test_a_minibatch_is_counted_with_the_first_partition_and_dropped_by_the_last
     ledger.add(1, [_event([0, 1], staleness=3), _event([2], staleness=2, round=2)])
     assert ledger.states_M.tolist() == [USED, USED, USED, USED, WAITING] and ledger.frames == 30
     assert ledger.staleness[:4] == [0, 0, 1, 1] and ledger.published_S == [1, 2] and ledger.correct == 12
+    assert ledger.missed == 1
     # The copy is of its time; there the second refuses 2 as well.
     copy.add(1, [_event([2], STALE, 9, round=2)])
     assert copy.states_M.tolist() == [USED, USED, STALE, USED, WAITING] and copy.counts()[STALE] == 1
-    assert copy.ended - sum(copy.before.values()) == 3 and not copy.finished
+    assert copy.ended - sum(copy.before.values()) == 3 and not copy.finished and not copy.missed
+    copy.add(1, [_event([0], STALE, 9, round=3)])  # too late, and elsewhere it is used
+    assert copy.states_M[0] == USED and copy.missed == 1
     # A dead shard's minibatch is everybody's again: one refusal of two is no longer held against it.
     ledger.add(0, [_event([4], REFUSED, round=3)])
     ledger.waits_again([4])

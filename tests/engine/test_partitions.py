@@ -82,12 +82,28 @@ def test_a_minibatch_is_dropped_only_if_all_partitions_refuse_it():
     assert p1.sync(first.pushes[1]) == STALE and world.board.states_M[0] == 1  # another may take it
     assert p0.sync(first.pushes[0]) == USED and world.board.states_M[0] == USED
     assert p0.sync(second.pushes[0]) == STALE and world.board.states_M[1] == USED  # as it was
+    assert first.hand.missed == second.hand.missed == 1
     first.compute(1, 2, rate)
     second.compute(1, 1, rate)
     for partition, push in zip((p0, p1), second.pushes, strict=True):
         assert partition.sync(push) == USED
     assert p0.sync(first.pushes[0]) == STALE and world.board.states_M[2] == 1
     assert p1.sync(first.pushes[1]) == STALE and world.board.states_M[2] == STALE
+    assert first.hand.missed == second.hand.missed == 1  # what none took is dropped, and counted as that
+
+
+def test_what_some_partitions_refuse_is_counted():
+    """The second of three partitions takes no push, whatever there is in it."""
+    config = AsgdConfig(sync_every=2, partitions=3)
+    world = Simulated(tiny.Build(BATCHES)(), config, Times((1.0, 1.3), 0.1))
+    world.load(START)
+    world.server.partitions[1].max_push = 0.0
+    done = list(world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.2, 1, BATCHES)))[-1]
+    assert (done.used, done.refused, done.missed) == (len(BATCHES), 0, len(BATCHES))
+    assert world.board.version_R[1] == 0 < world.board.version_R[0]
+    world.server.partitions[1].max_push = 1.0
+    done = list(world.epoch(2, tiny.waiting(BATCHES), tiny.rate(0.2, 2, BATCHES)))[-1]
+    assert (done.used, done.missed) == (len(BATCHES), 0)
 
 
 def _downpour(config, minibatches):
@@ -296,6 +312,20 @@ def test_a_snapshot_without_a_lock_is_of_no_half_step():
         done = snapshot.progress
         assert done.used == (snapshot.states_M == USED).sum() == done.frames / tiny.FRAMES
         torch.testing.assert_close(snapshot.tensors["parameters"], wanted[done.used], rtol=1e-5, atol=1e-6)
+
+
+def test_processes_say_what_some_partitions_refuse():
+    """A partition of nothing but zeros finds every push too long."""
+    start = {"parameters": START["parameters"].clone()}
+    start["parameters"][48:64] = 0.0  # a bias, the fourth of eight stretches
+    batches = tiny.Batches(24)
+    world = Shared(tiny.Build(batches), tiny.Build(batches)(), AsgdConfig(sync_every=2, partitions=8), workers=1)
+    try:
+        world.load(start)
+        done = list(world.epoch(1, tiny.waiting(batches), tiny.rate(0.2, 1, batches)))[-1]
+    finally:
+        world.close()
+    assert (done.used, done.refused, done.missed) == (24, 0, 24)
 
 
 @pytest.mark.parametrize(

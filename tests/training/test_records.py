@@ -4,7 +4,7 @@ import pytest
 
 from speech3.config import TrainingConfig
 from speech3.engine.world import Progress
-from speech3.training.records import epoch_record
+from speech3.training.records import epoch_record, epoch_words, place
 from speech3.training.rundir import Standing
 from speech3.training.schedule import Schedule
 
@@ -22,3 +22,13 @@ def test_the_learning_rate_is_that_at_the_end_of_the_epoch(values, rate):
     record = epoch_record(TrainingConfig(learning_rate=0.4, **values), standing, 1.0, 0.5)
     assert record["learning_rate"] == pytest.approx(rate)
     assert (record["train_loss"], record["train_accuracy"]) == (2.0, 0.5)
+
+
+def test_what_a_partition_did_not_take_is_told():
+    done = Progress(used=8, frames=80, loss_sum=20.0, correct=5, missed=3)
+    record = epoch_record(TrainingConfig(), Standing(Schedule(0.4), epoch=1, done=done), 1.0, 0.5)
+    assert record["missed_by_partitions"] == 3
+    assert "3 used but not taken by a partition" in epoch_words(record, taken_back=False)
+    assert "3 not taken by a partition" in place(done, None)[1]
+    nothing = epoch_record(TrainingConfig(), Standing(Schedule(0.4), epoch=1, done=Progress(used=8)), 1.0, 0.5)
+    assert "missed_by_partitions" not in nothing and "partition" not in epoch_words(nothing, taken_back=False)

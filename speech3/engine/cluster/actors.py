@@ -278,7 +278,7 @@ class _Errand:
             newest_K = self._unpacked(partition, answer.values, answer.buffers).to(push.own.vector_K.device)
             push.take(answer.version, newest_K, used=answer.ended == USED)
         for number in numbers:
-            hand.minibatches[number].open -= 1
+            hand.minibatches[number].open -= 1  # of partitions that have not answered, whatever they say
             if not hand.minibatches[number].open:
                 del hand.minibatches[number]
 

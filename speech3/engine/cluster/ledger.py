@@ -82,8 +82,12 @@ class Ledger:
             if event.ended == USED:
                 self._publish(partition, event)
             for number, step in event.steps.items():
-                if self.states_M[number] == WAITING:
-                    self._end(number, step, event.ended)
+                self._end(number, step, event.ended)
+
+    @property
+    def missed(self) -> int:
+        """How often a partition refused a minibatch that is used."""
+        return int((self.partitions - self.open_M)[self.states_M == USED].sum())
 
     def waits_again(self, numbers: Sequence[int]) -> None:
         """Their shard died: what partitions refused of them is no longer theirs."""
@@ -114,12 +118,14 @@ class Ledger:
             self.rounds.popitem(last=False)
 
     def _end(self, number: int, step: Step, ended: int) -> None:
+        if ended != USED:
+            self.open_M[number] -= 1
+        if self.states_M[number] != WAITING:
+            return
         if ended == USED:
             self.states_M[number] = USED
             self.frames += step.frames
             self.loss_sum += step.loss * step.frames
             self.correct += step.correct
-            return
-        self.open_M[number] -= 1
-        if not self.open_M[number]:
+        elif not self.open_M[number]:
             self.states_M[number] = ended

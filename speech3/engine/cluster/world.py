@@ -330,8 +330,8 @@ class Cluster:
             loss_sum=ledger.loss_sum, correct=ledger.correct, seconds=max(0.0, self.last_used - self.began),
             versions=max(ledger.published_S), returned=self.returned, restarts=self.restarts,
             up=sum(work.up for work in each), down=sum(work.down for work in each),
-            staleness=tuple(ledger.staleness[: last + 1]), shards=tuple(work.report for work in each),
-            note=self._note(),
+            missed=ledger.missed, staleness=tuple(ledger.staleness[: last + 1]),
+            shards=tuple(work.report for work in each), note=self._note(),
         )  # fmt: skip
 
     def _note(self) -> str:

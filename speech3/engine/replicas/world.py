@@ -174,12 +174,15 @@ class Replicas:
         """Minibatches by all slices; what they were like, by the slice that has published most of them."""
         reports = [member._progress() for member in self.members]
         states_M, before = self._states(), self.members[0].before.counts
+        rows_GM = np.stack([member.server.board.states_M for member in self.members])
         used, stale, refused = (np.count_nonzero(states_M == state) - before[state] for state in (USED, STALE, REFUSED))
         return replace(
             max(reports, key=lambda report: report.frames), used=int(used), stale=int(stale), refused=int(refused),
             versions=max(report.versions for report in reports), up=sum(report.up for report in reports),
-            down=sum(report.down for report in reports), returned=self.members[0].returned,
-            restarts=self.members[0].restarts, seconds=max(report.seconds for report in reports),
+            down=sum(report.down for report in reports),
+            missed=int(np.isin(rows_GM[:, states_M == USED], (STALE, REFUSED)).sum()),
+            returned=self.members[0].returned, restarts=self.members[0].restarts,
+            seconds=max(report.seconds for report in reports),
         )  # fmt: skip
 
     def _look_after(self) -> None:
