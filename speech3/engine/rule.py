@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_SMALL = 0.01  # a parameter; the weights of 1,024 inputs begin two to four times as large
+
 
 @dataclass(frozen=True, eq=False)
 class State:
@@ -77,19 +79,20 @@ class Rule:
         Returns
         -------
         length
-            Euclidean norm of the push over that of the parameters; not finite if one value is not.
+            Euclidean norm of the push over that of the parameters, or over `_SMALL` for each where they are smaller: a
+            partition may have nothing but biases, which begin at zero. Not finite if one value is not.
         """
         along = self._along(old, own) if self.projection else 0.0
         compensation = self.delay_compensation / rate if self.delay_compensation and staleness else 0.0
         constants = (self.scale(staleness, minibatches), along, self.momentum, self.adagrad, compensation)
         step = _step_numba if old.parameters_P.device.type == "cpu" else step_torch
         push_norm, norm = step(old, new, own, *constants)
-        return push_norm / max(norm, 1e-30)
+        return push_norm / max(norm, _SMALL * len(old.parameters_P) ** 0.5)
 
     @torch.no_grad()
     def length(self, old: State, own: Own) -> float:
         """What `step` would return, before anything is written."""
-        return float(own.push().norm()) / max(float(old.parameters_P.norm()), 1e-30)
+        return float(own.push().norm()) / max(float(old.parameters_P.norm()), _SMALL * len(old.parameters_P) ** 0.5)
 
     def rehearse(self, state: State, own: Own, *, in_place: bool = False) -> None:
         """The step with a few zeros: numba loads what it compiled, which takes a third of a second, not in a sync."""

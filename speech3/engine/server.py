@@ -31,7 +31,7 @@ from speech3.engine.board import STALENESS_BINS, TOTALS, Record
 from speech3.engine.flat import wait_for_gpus
 from speech3.engine.pool import Pool
 from speech3.engine.push import Push
-from speech3.engine.rule import Rule, State
+from speech3.engine.rule import Own, Rule, State
 from speech3.engine.world import REFUSED, STALE, USED
 
 FRAMES, LOSS_SUM, CORRECT, ENDED = range(len(TOTALS))
@@ -104,11 +104,12 @@ class Partition:
     def _judge(self, push: Push, numbers: list[int]) -> int:
         """Publish the push, unless it is stale, not finite or longer than it may be."""
         ended, staleness = USED, self.version - push.version
-        if not push.finite:
+        own = push.as_own() if push.finite else None
+        if own is None:
             ended = REFUSED
         elif self.max_staleness is not None and staleness > self.max_staleness:
             ended = STALE
-        elif not self._step(push, staleness, len(numbers)):
+        elif not self._step(push, own, staleness, len(numbers)):
             ended = REFUSED
         if ended == USED:
             self._publish(push, staleness, numbers)
@@ -116,9 +117,9 @@ class Partition:
             self.pool.mark(push.hand.refused(numbers), ended)
         return ended
 
-    def _step(self, push: Push, staleness: int, minibatches: int) -> bool:
+    def _step(self, push: Push, own: Own, staleness: int, minibatches: int) -> bool:
         """Write the state after the push into the other buffer; False if it is not to be published."""
-        old, new, own = self.published, self.buffers[1 - self.record.index], push.as_own()
+        old, new = self.published, self.buffers[1 - self.record.index]
         in_place = old is new
         if in_place and not self._bearable(self.rule.length(old.state, own)):
             return False

@@ -62,6 +62,7 @@ from speech3.io.parallel import starting_workers
 LOOK_S = 0.1  # between two looks at shards and pool
 _REST_S = 0.0005  # between two looks of a resting shard at its orders
 Event = tuple[str, int | None, int]  # what; of which value; with which partition
+_SAID = 5000  # characters of what a shard raised: of its begin, and of its end
 _DEATHS = 3  # of one shard, without a minibatch in between, before it is given up
 
 
@@ -139,8 +140,12 @@ class Shared:
         self.computed = [0.0] * workers  # minibatches of the epoch when the process began
         self.before, self.began = Before(0, self.server.pool.counts()), 0.0
         self.returned = self.restarts = 0
-        for worker in range(workers):
-            self._start(worker)
+        try:
+            for worker in range(workers):
+                self._start(worker)
+        except BaseException:
+            self.close()
+            raise
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
         """Yields ten times a second, and at the end."""
@@ -248,6 +253,7 @@ def _main(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, e
     except Exception as error:
         if os.getppid() == place.coordinator:  # else nobody hears it
             why = str(error) if isinstance(error, Speech3Error) else traceback.format_exc()
+            why = why[:_SAID] + why[_SAID:][-_SAID:]  # who hears it does so in the end, and a pipe holds no more
             errors.send((time.monotonic(), why))  # of those that a failure takes along, the first one knows why
 
 

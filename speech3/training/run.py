@@ -6,7 +6,7 @@ Axes: B minibatch, S senones, F feature bins.
 import math
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,12 +85,10 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
             say(f"{directory.model}: finished before, not trained again")
             return load_tensors(directory.model, "nn")[1]
         with deferred_interrupt() as interrupt, _threads(config.training.threads):
-            run = _Run(config, directory, packed, device, init)
-            try:
+            with ExitStack() as opened:
+                run = _Run(config, directory, packed, device, init, opened)
                 while not run.standing.schedule.done:
                     run.epoch(interrupt)
-            finally:
-                run.close()
             return run.finish()
 
 
@@ -156,6 +154,11 @@ def _warm_start(config: TrainConfig, init: Init | None) -> float:
 class _Run:
     """The moving parts of a run, and where it stands.
 
+    Parameters
+    ----------
+    opened
+        Gets what is to be closed at the end.
+
     Attributes
     ----------
     one
@@ -171,7 +174,7 @@ class _Run:
 
     def __init__(
         self, config: TrainConfig, directory: RunDirectory, packed: dict[str, PackedFrames], device: torch.device,
-        init: Init | None,
+        init: Init | None, opened: ExitStack,
     ) -> None:  # fmt: skip
         self.config, self.directory, self.packed = config, directory, packed
         training = config.training
@@ -181,6 +184,8 @@ class _Run:
         self.one, self.world = open_worlds(
             config, directory.times, make_parts(config, packed["train"], device), BuildParts(config, product())
         )
+        if self.world:
+            opened.callback(self.world.close)
         self.model = self.one.parts.model
         self.begun_with = init.put_into(self.model) if init and not resumed else {}
         self.heldout = minibatches(config, packed["heldout"], device)
@@ -195,6 +200,8 @@ class _Run:
             self._restore(*resumed[:2])
         self.metrics = Metrics(directory.metrics)
         self.board = open_writer(directory.path, self.standing.frames, self.standing.seconds)
+        if self.board:
+            opened.callback(self.board.close)
         if init and not resumed:
             self._look_before(init)
 
@@ -258,13 +265,6 @@ class _Run:
 
     def _looks_due(self, minibatch: int) -> int:
         return minibatch * self.config.training.evaluations // self.epoch_minibatches
-
-    def close(self) -> None:
-        """End the processes of the world."""
-        if self.world:
-            self.world.close()
-        if self.board:
-            self.board.close()
 
     def _note(self, **record: Any) -> None:
         self.metrics.write(**record)

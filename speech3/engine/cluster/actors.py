@@ -246,7 +246,8 @@ class _Errand:
             visit = replace(
                 visit, key=push.wire.key, rate=push.rate, finite=push.finite,
                 steps={number: hand.minibatches[number].step for number in numbers},
-                values=self._packed(push) if push.finite else None, buffers=push.own.buffers.cpu().numpy(),
+                values=self._packed(push) if push.finite else None,
+                buffers=push.own.buffers.cpu().numpy() if push.finite else None,
             )  # fmt: skip
         self._did(up=visit.nbytes)
         self.sent.append((partition, numbers, self.order.partitions[partition].sync.remote(visit)))

@@ -90,7 +90,7 @@ class Ledger:
         return int((self.partitions - self.open_M)[self.states_M == USED].sum())
 
     def waits_again(self, numbers: Sequence[int]) -> None:
-        """Their shard died: what partitions refused of them is no longer theirs."""
+        """They are computed again: what partitions refused of them before is not held against that."""
         self.open_M[list(numbers)] = self.partitions
 
     def counts(self) -> dict[int, int]:

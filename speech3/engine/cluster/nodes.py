@@ -82,7 +82,8 @@ def connect(address: str | None, workers: int) -> bool:
         with _quiet():
             ray.init(address or "local", **options)
     except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
-        raise Speech3Error(_why_not(address, str(error))) from error
+        because = str(error.__cause__ or "").strip().splitlines()[-1:]  # Ray's own words are in what its words are of
+        raise Speech3Error(_why_not(address, " ".join([str(error), *because]))) from error
     return True
 
 
@@ -116,7 +117,7 @@ def _knock(address: str, found: str) -> None:
     if not host or not port.isdigit() or "/" in found:
         raise Speech3Error(f"--address {said}: must be HOST:PORT of Ray's head node ({_PORT} is usual), or auto")
     try:
-        with socket.create_connection((host, int(port)), timeout=_KNOCK_S) as door:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S) as door:
             if "RAY_USE_TLS" not in os.environ:
                 door.sendall(_HELLO)
                 if door.recv(4)[3:] != b"\x04":  # the other side's SETTINGS

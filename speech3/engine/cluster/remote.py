@@ -165,10 +165,12 @@ class RemoteServer:
         for number in missing:
             self.actors[number] = self.kind.options(scheduling_strategy="SPREAD").remote()
         placed = [self.actors[number].ping.remote() for number in missing]
-        if placed and len(ray.wait(placed, num_returns=len(placed), timeout=ROOM_S)[0]) < len(placed):
-            raise Speech3Error(
-                f"no Ray node had room for a partition of the server for {ROOM_S:.0f} s: {what_there_is()}"
-            )
+        while placed:  # a node starts many of them one after the other
+            came, placed = ray.wait(placed, timeout=ROOM_S)
+            if not came:
+                raise Speech3Error(
+                    f"no Ray node had room for a partition of the server for {ROOM_S:.0f} s: {what_there_is()}"
+                )
         prepared = self._get([self.actors[number].prepare.remote(self.plans[number]) for number in missing])
         for number, facts in zip(missing, prepared, strict=True):
             check(f"partition {number} of the server", facts, self.ours)

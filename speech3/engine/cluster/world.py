@@ -30,7 +30,7 @@ from speech3.engine.cluster.messages import Facts, Order, Outcome, Plan, Report,
 from speech3.engine.cluster.nodes import connect, room, what_there_is
 from speech3.engine.cluster.remote import ROOM_S, Lost, RemoteServer, check, failure
 from speech3.engine.flat import Flat, flatten, stretches
-from speech3.engine.world import REFUSED, STALE, USED, BuildOn, Parts, Progress, Rate, Snapshot
+from speech3.engine.world import REFUSED, STALE, USED, WAITING, BuildOn, Parts, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
 
 LOOK_S = 0.1  # between two looks at actors
@@ -250,6 +250,7 @@ class Cluster:
     def _begin_again(self) -> None:
         """From the last copy."""
         self.ledger = self.copied.copy()
+        self.ledger.waits_again(np.flatnonzero(self.ledger.states_M == WAITING).tolist())
         self.server.begin(self.tensors, self.ledger.states_M)
         for worker in self.workers:
             worker.go = True
