@@ -29,7 +29,8 @@ from speech3.engine.synchronous import exchange_s
 from speech3.engine.world import Parts
 from speech3.errors import Speech3Error
 
-_ROUNDS = 9
+LEVEL = 0.02  # gains that differ by less are level: two runs differ by as much, since times are measured
+_ROUNDS = 15
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,17 @@ class Conclusion:
 
     Attributes
     ----------
+    steps
+        From one point to the next, those in which the gain changes: by more than `LEVEL` of the smaller one.
+    level
+        The other steps, which say nothing.
     against
-        The steps in which it did not: both points.
+        Of `steps` those in which it did not hold: both points.
     """
 
     claim: str
     steps: int
+    level: int
     against: tuple[tuple[Point, Point], ...]
 
 
@@ -114,28 +120,28 @@ def measure_costs(parts: Parts, codec: CodecConfig, workers: Sequence[int]) -> C
         sgd.step(found or g, 0.0)
         frames.append(step.frames)
 
-    compute_s = _median_s(train, numbers, values_K)
-    codes, ternary = SharedCodes(sgd.parameters, codec), {}
-    for count in workers:
-        if count > 1:
-            up, down = codes.alone(g, count)
-            coding_s = _median_s(lambda _, count=count: codes.alone(g, count), numbers, values_K)  # type: ignore[misc]
-            ternary[count] = Sent(up, down, coding_s)
+    (compute_s,) = _medians_s([train], numbers, values_K)
+    codes, coded = SharedCodes(sgd.parameters, codec), [count for count in workers if count > 1]
+    sent = [codes.alone(g, count) for count in coded]
+    times = _medians_s([lambda _, count=count: codes.alone(g, count) for count in coded], numbers, values_K)  # type: ignore[misc]
+    ternary = {count: Sent(*size, coding_s) for count, size, coding_s in zip(coded, sent, times, strict=True)}
     size = sum(each.nbytes for each in g)
     return Costs(statistics.mean(frames[1:]), compute_s, Sent(size, size), ternary)
 
 
-def _median_s(work: Callable[[int], object], numbers: Sequence[int], on: Tensor) -> float:
-    """Seconds of `work`, after once for nothing."""
-    work(numbers[0])
-    seconds = []
+def _medians_s(works: Sequence[Callable[[int], object]], numbers: Sequence[int], on: Tensor) -> list[float]:
+    """Seconds of each, after once for nothing; all in turns, so that what slows the machine down slows them alike."""
+    for work in works:
+        work(numbers[0])
+    seconds: list[list[float]] = [[] for _ in works]
     for number in numbers:
-        wait_for_gpus(on)
-        begun = time.perf_counter()
-        work(number)
-        wait_for_gpus(on)
-        seconds.append(time.perf_counter() - begun)
-    return statistics.median(seconds)
+        for work, taken in zip(works, seconds, strict=True):
+            wait_for_gpus(on)
+            begun = time.perf_counter()
+            work(number)
+            wait_for_gpus(on)
+            taken.append(time.perf_counter() - begun)
+    return [statistics.median(taken) for taken in seconds]
 
 
 def frames_per_s(costs: Costs, sent: Sent | None, workers: int, network: Times) -> float:
@@ -181,7 +187,9 @@ def _conclude(
     claim: str, points: Sequence[Point], same: Callable[[Point], tuple[Any, ...]], more: Callable[[Point], float]
 ) -> Conclusion:
     steps = list(_steps([point for point in points if point.workers > 1], same, more))
-    return Conclusion(claim, len(steps), tuple(step for step in steps if step[1].gain <= step[0].gain))
+    held = sum(after.gain > (1 + LEVEL) * before.gain for before, after in steps)
+    against = tuple((before, after) for before, after in steps if before.gain > (1 + LEVEL) * after.gain)
+    return Conclusion(claim, held + len(against), len(steps) - held - len(against), against)
 
 
 def _steps(

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from speech3.engine.throughput import Conclusion, Point
+from speech3.engine.throughput import LEVEL, Conclusion, Point
 from speech3.io.atomic import write_json
 from speech3.scoring.tables import grid
 from speech3.training.throughput import BYTES_PER_GIGABIT, Network, Throughput
@@ -55,11 +55,13 @@ def _rate(frames: float) -> str:
 
 
 def _conclusion(found: Conclusion) -> str:
+    alike = f"{found.level} level, within {100 * LEVEL:g} %"
     if not found.steps:
-        return f"TernGrad: {found.claim}: nothing to compare"
+        return f"TernGrad: {found.claim}: nothing to compare{f' ({alike})' if found.level else ''}"
     held = found.steps - len(found.against)
     verdict = "holds" if not found.against else "does not hold" if not held else "does not always hold"
-    text = f"TernGrad: {found.claim}: {verdict} ({held} of {found.steps} steps)"
+    beside = f"; {alike}" if found.level else ""
+    text = f"TernGrad: {found.claim}: {verdict} ({held} of {found.steps} steps{beside})"
     for before, after in found.against[:_SHOWN]:
         text += f"\n  not: {_place(before)}: gain {before.gain:.3f}; {_place(after)}: {after.gain:.3f}"
     more = len(found.against) - _SHOWN
@@ -76,9 +78,10 @@ def write_throughput(out: Path, found: Throughput) -> list[Path]:
     from speech3.training.engine_figures import draw_throughput
 
     values = asdict(found)
+    values["level_within"] = LEVEL
     values["points"] = [asdict(point) | {"gain": point.gain} for point in found.points]
     values["conclusions"] = [
-        {"claim": each.claim, "steps": each.steps,
+        {"claim": each.claim, "steps": each.steps, "level": each.level,
          "against": [[asdict(point) | {"gain": point.gain} for point in pair] for pair in each.against]}
         for each in found.conclusions
     ]  # fmt: skip

@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 
-from speech3.engine.codecs.levels import decode_levels, digits_in_word, encode_levels, sum_codes
+from speech3.engine.codecs.levels import MOST_WORKERS, decode_levels, digits_in_word, encode_levels, sum_codes
+from speech3.errors import Speech3Error
 
 
-@pytest.mark.parametrize("workers", [*range(1, 41), 63, 64, 100, 127, 512, 1000, 16000])
+@pytest.mark.parametrize("workers", [*range(1, 41), 63, 64, 100, 127, 512, 1000, MOST_WORKERS])
 def test_every_digit_comes_back(workers):
     levels, generator = 2 * workers + 1, torch.Generator().manual_seed(workers)
     count = digits_in_word(levels)
@@ -24,6 +25,15 @@ def test_every_digit_comes_back(workers):
     rows = [[number // levels**place % levels for place in reversed(range(count))] for number in sorted(numbers)]
     digits = torch.tensor(rows).T.flatten()
     assert torch.equal(decode_levels(encode_levels(digits, levels), levels, len(digits)).long(), digits)
+
+
+def test_more_workers_than_fit_16_bits_are_refused():
+    """One more, and the largest digit would come back below 0."""
+    levels = 2 * (MOST_WORKERS + 1) + 1
+    digits = torch.tensor([0, levels - 1])
+    for work in (lambda: encode_levels(digits, levels), lambda: decode_levels(digits.to(torch.int32), levels, 2)):
+        with pytest.raises(Speech3Error, match=r"16,384 workers: .* for 16,383 workers at most; use fewer"):
+            work()
 
 
 def test_bits_of_the_mean():

@@ -80,7 +80,7 @@ def world():
         each.close()
 
 
-def test_two_processes_step_by_the_mean_of_their_codings_and_learn(world):
+def test_two_processes_step_by_the_mean_of_their_codings_and_learn(world, capfd):
     """DDP rebuilds its buckets after the first step, and a run that goes on begins with the first ones again."""
     start = flatten(tiny.model()).vector_K.clone()
     found, done = train(world(TERNARY), BATCHES, start, (1, 2, 3))
@@ -98,6 +98,7 @@ def test_two_processes_step_by_the_mean_of_their_codings_and_learn(world):
         world(TERNARY.model_copy(update={"float_below": 7})), BATCHES, middle, (2, 3)
     )  # of the same tensors
     assert torch.equal(again, found)
+    assert "Warning" not in capfd.readouterr().err  # of either process
 
 
 def test_buckets_and_the_softmax_layer_as_float32(world):

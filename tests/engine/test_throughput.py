@@ -68,12 +68,21 @@ def test_claims_that_hold():
         "more workers gain more", "less bandwidth gains more", "more fully connected layers gain more",
     ]  # fmt: skip
     assert [each.steps for each in found] == [3 * 2 * 2, 3 * 3, 2 * 3 * 2]  # one worker alone is in none of them
-    assert all(each.against == () for each in found)
+    assert all(each.against == () and each.level == 0 for each in found)
 
 
 def test_claims_that_do_not():
     found = conclusions(_points(lambda net, b, n: 9 - abs(n - 4) - CONNECTED[net]), CONNECTED)
     workers, bandwidth, connected = found
     assert [(a.workers, b.workers) for a, b in workers.against] == [(4, 8)] * 6
-    assert len(bandwidth.against) == bandwidth.steps  # no gain is no gain
+    assert (bandwidth.steps, bandwidth.level, bandwidth.against) == (0, 9, ())  # the same gain says nothing
     assert len(connected.against) == connected.steps and {a.network for a, _ in connected.against} == {"cnn"}
+
+
+@pytest.mark.parametrize(("sign", "against"), [(1, 0), (-1, 6)])
+def test_steps_that_noise_may_have_made_are_level(sign, against):
+    """Gains of 2, 4 and 8 workers: the first step is 1.9 %, the second 2.1 %."""
+    gains = {1: 1.0, 2: 0.9, 4: 0.9 * 1.019**sign, 8: 0.9 * (1.019 * 1.021) ** sign}
+    more = conclusions(_points(lambda net, b, n: gains[n]), CONNECTED)[0]
+    assert (more.steps, more.level, len(more.against)) == (6, 6, against)
+    assert {(a.workers, b.workers) for a, b in more.against} <= {(4, 8)}

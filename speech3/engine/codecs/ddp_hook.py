@@ -21,6 +21,9 @@ from speech3.config import CodecConfig
 from speech3.engine.codecs.codec import Layout, add_sums, as_floats, layout, pack, statistics
 from speech3.engine.codecs.levels import decode_sums, encode_levels, sum_codes
 
+# Its name from PyTorch 2.13 on, where the old one warns in every process.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
 
 @dataclass
 class Exchange:
@@ -96,6 +99,6 @@ def _sums(state: Exchange, words_NM: Tensor) -> Tensor:
     dist.all_to_all_single(theirs_NM.view(-1), words_NM.view(-1))
     mine = encode_levels(sum_codes(theirs_NM).flatten(), 2 * workers + 1)
     all_N = mine.new_empty(workers, len(mine))
-    dist.all_gather_into_tensor(all_N.view(-1), mine)
+    _all_gather(all_N.view(-1), mine)
     state.down += all_N.nbytes
     return decode_sums(all_N, words)

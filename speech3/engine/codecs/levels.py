@@ -10,7 +10,25 @@ Axes: N workers, M words of codes, D digits, Q words of digits.
 import torch
 from torch import Tensor
 
+from speech3.errors import Speech3Error
+
+MOST_WORKERS = 2**14 - 1  # so that 2 N, the largest digit, is an int16
 _WORD = 2.0**32
+
+
+def check_levels(workers: int) -> None:
+    """Refuse more workers than the sums of their codes can be written for.
+
+    Raises
+    ------
+    Speech3Error
+        There are more than `MOST_WORKERS`.
+    """
+    if workers > MOST_WORKERS:
+        raise Speech3Error(
+            f"{workers:,} workers: the mean of ternary codes is written in 16 bits a value before it is packed, so for "
+            f"{MOST_WORKERS:,} workers at most; use fewer"
+        )
 
 
 def digits_in_word(levels: int) -> int:
@@ -28,7 +46,14 @@ def sum_codes(words_NM: Tensor) -> Tensor:
 
 
 def encode_levels(digits_D: Tensor, levels: int) -> Tensor:
-    """The words (Q) of digits, int32; the digit of word q that counts for most is digit q, the next digit Q + q."""
+    """The words (Q) of digits, int32; the digit of word q that counts for most is digit q, the next digit Q + q.
+
+    Raises
+    ------
+    Speech3Error
+        The levels are those of too many workers: `check_levels`.
+    """
+    check_levels(levels // 2)
     count = digits_in_word(levels)
     words = -(-len(digits_D) // count)
     digits = digits_D.new_zeros(count * words)
@@ -37,13 +62,15 @@ def encode_levels(digits_D: Tensor, levels: int) -> Tensor:
     for digit_Q in digits.view(count, words):
         number_Q = number_Q * levels + digit_Q
     # Rounded up, and where it was exact to one more: below the next number still, since 2^32 / levels^count is above
-    # 1 + 2^-15 for all numbers of workers up to 16,000. The margin is far more than what a product in float64 rounds.
+    # 1 + 2^-11 for all numbers of workers up to `MOST_WORKERS`. The margin is far more than what a product in float64
+    # rounds.
     fraction_Q = (number_Q.double() * (_WORD / levels**count) + 2.0**-16).floor() + 1
     return fraction_Q.long().to(torch.int32)
 
 
 def decode_levels(words_Q: Tensor, levels: int, digits: int) -> Tensor:
-    """The digits (`digits` of them) that were encoded, int16."""
+    """The digits (`digits` of them) that were encoded, int16; raises as `encode_levels` does."""
+    check_levels(levels // 2)
     count = digits_in_word(levels)
     out = words_Q.new_empty(count, len(words_Q), dtype=torch.int16)
     fraction_Q = words_Q.long() & 0xFFFFFFFF
