@@ -9,6 +9,9 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 recipe=fsdd out='' source='' jobs=1 workers=4,16 epochs=4 seed=1
 methods=sync,terngrad,asgd,asgd_ternary,downpour,downpour_adagrad,sandblaster
 speech3_options "recipe source out jobs workers methods epochs seed" "$@"
+for number in "$jobs" "$epochs" ${workers//,/ }; do
+    [[ $number =~ ^[1-9][0-9]*$ ]] || { echo "error: $number: --jobs, --epochs and --workers are numbers from 1" >&2 && exit 1; }
+done
 [ -n "$source" ] || [ "$recipe" = digits ] || speech3_usage
 out=${out:-exp/$recipe}
 speech3_environment "$root" espeak
@@ -54,22 +57,26 @@ keys() {
 one() {
     local method=$1 workers=$2 name=$1$2 own
     read -r -a own <<<"$(keys "$method" "$workers")"
-    speech3 train "$conf" --world simulated --workers "$workers" --out "$runs/$name" \
-        "${own[0]}" "${common[@]}" "${own[@]:1}" >"$runs/$name.log" 2>&1 || { tail -n 1 "$runs/$name.log" >&2; return; }
-    [ -e "$runs/$name/decode.json" ] || speech3 tune "$runs/$name" "$out/data/dev" >/dev/null 2>&1
-    [ -e "$runs/$name/test/hyp.txt" ] || speech3 decode "$runs/$name" "$out/data/test" "$runs/$name/test" >/dev/null 2>&1
-    mkdir -p "$runs/score/$name"
-    speech3 score "$out/data/test/text" "$runs/$name/test/hyp.txt" --json >"$runs/score/$name/score.json"
+    {
+        speech3 train "$conf" --world simulated --workers "$workers" --out "$runs/$name" \
+            "${own[0]}" "${common[@]}" "${own[@]:1}" &&
+            { [ -e "$runs/$name/decode.json" ] || speech3 tune "$runs/$name" "$out/data/dev"; } &&
+            { [ -e "$runs/$name/test/hyp.txt" ] || speech3 decode "$runs/$name" "$out/data/test" "$runs/$name/test"; } &&
+            mkdir -p "$runs/score/$name" &&
+            speech3 score "$out/data/test/text" "$runs/$name/test/hyp.txt" --json >"$runs/score/$name/score.json"
+    } >"$runs/$name.log" 2>&1 || { echo "$name: $(tail -n 1 "$runs/$name.log") (all of it: $runs/$name.log)" >&2 && return 1; }
 }
 
 names=(sgd1)
 one sgd 1
+rm -f "$runs/failed"
 for n in ${workers//,/ }; do
     for method in ${methods//,/ }; do
-        while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
-        one "$method" "$n" &
+        while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || true; done
+        { one "$method" "$n" || touch "$runs/failed"; } &
         names+=("$method$n")
     done
 done
 wait
+[ ! -e "$runs/failed" ] || exit 1 # what an earlier run left there is not shown for this one's
 speech3 compare "${names[@]/#/$runs/}" --out "$runs/figures"

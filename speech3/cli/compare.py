@@ -16,10 +16,10 @@ def command(
 
     `speech3 compare exp/sgd exp/asgd2 exp/ddp2 --out exp/comparison`
 
-    The accuracies are 0.90, 0.95 and 0.98 of the best held-out frame accuracy of the first run with one worker (world
-    `sgd` or `simulated`), to which the efficiency relates as well. Error rates are shown where a recipe scored a
-    run. Runs that are not finished are shown as they stand. `--out` writes `accuracy_time.png`, `accuracy_frames.png`
-    and, for asynchronous runs, `staleness.png` and `shards.png`.
+    The accuracies are 0.90, 0.95 and 0.98 of the best held-out frame accuracy of the first run with one worker by
+    plain SGD (world `sgd`, or `simulated` synchronous), to which the efficiency relates as well. Error rates are shown
+    where a recipe scored a run. Runs that are not finished are shown as they stand. `--out` writes
+    `accuracy_time.png`, `accuracy_frames.png` and, for asynchronous runs, `staleness.png` and `shards.png`.
     """
     from speech3.scoring import compare
 

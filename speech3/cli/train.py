@@ -30,7 +30,8 @@ def command(
 
     trains asynchronously (world shared: a process each, one server in shared memory), after one epoch of plain SGD
     (training.asgd.warm_start). `--world ddp` is PyTorch's synchronous training, for comparison; `--world simulated
-    --workers 5` shows on one core what five would do. Keys of the engine: training.asgd.sync_every=3 and so on.
+    --workers 5` shows on one core what five would do (also with training=sandblaster or terngrad_ddp). Keys of the
+    engine: training.asgd.sync_every=3 and so on.
 
     On several hosts, each a node of one Ray (`pip install speech3[cluster]`, `ray start`), with the frames at the same
     path: `speech3 train my.yaml --world cluster --address auto --workers 8`
@@ -45,12 +46,17 @@ def command(
     from speech3.errors import Speech3Error
     from speech3.io.progress import say
     from speech3.training import train
-    from speech3.training.worlds import with_workers
+    from speech3.training.worlds import SIMULATED, with_workers
 
     given = {"world": world, "workers": workers, "device": device, "cluster.address": address}
     changes = (overrides or []) + [f"training.{key}={value}" for key, value in given.items() if value is not None]
     directory = out or Path("exp") / conf.stem
     config = load_config(TrainConfig, conf, changes)
+    if world == "simulated" and not any(change.startswith("training.simulation.method=") for change in changes):
+        method = SIMULATED.get(load_config(TrainConfig, conf, overrides).training.world)
+        if method and method != config.training.simulation.method:
+            config = load_config(TrainConfig, conf, [*changes, f"training.simulation.method={method}"])
+            say(f"--world simulated: training.simulation.method={method}, as the config has it in its own world")
     if address and config.training.world != "cluster":
         raise Speech3Error(f"--address {address}: only world cluster has one; add --world cluster")
     if init:

@@ -171,6 +171,8 @@ def _set(values: dict[str, Any], keys: list[str], value: Any, override: str) -> 
     for index, key in enumerate(keys[:-1]):
         if isinstance(here.get(key), str) and index == 0 and key in _PRESETS:
             here[key] = _expand(key, here[key])
+        if keys[: index + 1] == ["training", "codec"] and isinstance(here.get(key), str):
+            here[key] = {"kind": here[key]}  # the name alone, which is enough for a codec
         here = here.setdefault(key, {})
         if not isinstance(here, dict):
             raise Speech3Error(f"{override}: {'.'.join(keys[: index + 1])} is a value, not a group of keys")

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -44,6 +44,7 @@ from speech3.errors import Speech3Error
 from speech3.io.parallel import starting_workers
 
 _REPORT_STEPS = 50  # between two reports, for which the processes add up their sums
+_GO_ON = "; run the same command again, it goes on from the last checkpoint"
 _SNAPSHOT_S = 5.0  # between two copies of the parameters that the first sends along, for checkpoints inside an epoch
 
 
@@ -105,7 +106,7 @@ class Ddp:
                 ended = kind == "ended"
                 yield progress
             if not ended and not all(process.is_alive() for process in self.processes):
-                self._fail("a process died")
+                self._fail(f"a process died{_GO_ON}")
 
     def snapshot(self) -> Snapshot:
         """The state that the first process sent last."""
@@ -126,23 +127,23 @@ class Ddp:
         try:
             pipe.send(value)
         except OSError:
-            self._fail("a process died")
+            self._fail(f"a process died{_GO_ON}")
 
     def _receive(self, pipe: Any) -> Any:
         try:
             return pipe.recv()
         except (EOFError, OSError):
-            return "failed", "a process died"
+            return "failed", f"a process died{_GO_ON}"
 
-    def _fail(self, why: str) -> None:
-        """Who was killed is to blame, not those whose connection to it broke."""
+    def _fail(self, said: str) -> NoReturn:
+        """Who was killed is to blame, not those whose connection to it broke; else what one of them said is."""
         ended = multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=1.0)
         for rank, process in enumerate(self.processes):
             if process.sentinel in ended:
                 process.join()
                 if (process.exitcode or 0) < 0:
-                    why = f"process {rank} died (exit status {process.exitcode})"
-        raise Speech3Error(f"world ddp: {why}; run the same command again, it goes on from the last checkpoint")
+                    said = f"process {rank} died (exit status {process.exitcode}){_GO_ON}"
+        raise Speech3Error(f"world ddp: {said}")
 
 
 class _Loss(nn.Module):

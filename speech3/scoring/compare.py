@@ -18,7 +18,6 @@ from speech3.training.curves import Curve, Row, Table, make_table, read_curve
 
 _SHIFT_MS = 10.0  # of frames that came without features.yaml
 _NONE = "-"
-_PLAIN = ("sgd", "simulated")  # the worlds in which one worker is plain SGD
 _TIMES = "Minutes:seconds of training, warm start included, until held-out frame accuracy first reaches a per cent"
 _BRACKETS = ";\nin brackets the scaling efficiency in per cent, T_1 / (N T_N), with T_1 of one worker by plain SGD"
 _MINUTES = "min/10 h: minutes of training, all passes together, for each 10 hours of speech trained on"
@@ -45,6 +44,8 @@ class Run:
         Bytes that a minibatch sends up and has sent down, in the last epoch; none: nothing is sent.
     heldout
         Digest of the held-out frames; empty where the run does not say it.
+    plain
+        One worker, by plain SGD.
     notes
         What a reader of its row must know.
     """
@@ -59,6 +60,7 @@ class Run:
     asynchrony: Asynchrony | None
     sent: tuple[float, float] | None
     heldout: str
+    plain: bool
     notes: tuple[str, ...]
 
 
@@ -86,7 +88,10 @@ def read_run(path: Path, name: str) -> Run:
     identity = read_json(path / "run.json") if (path / "run.json").exists() else {}
     epochs = {record["epoch"]: record for record in records if record.get("event") == "epoch"}
     last = epochs[max(epochs)] if epochs else {}
-    world = last.get("world", identity.get("training", {}).get("world", "sgd"))
+    training = identity.get("training", {})
+    world, simulated = last.get("world", training.get("world", "sgd")), training.get("simulation", {})
+    # A server's steps need not be those of SGD, even with one shard.
+    plain = world == "sgd" or (world == "simulated" and simulated.get("method", "synchronous") == "synchronous")
     finished = (path / "model.safetensors").exists()
     notes = [] if finished else [f"{name}: not finished; this is how it stands after epoch {len(epochs)}"]
     if identity.get("init"):
@@ -100,7 +105,7 @@ def read_run(path: Path, name: str) -> Run:
     heldout = identity.get("frames", {}).get("heldout", "")
     return Run(
         curve, world, finished, len(epochs), minutes, metric, rate, did, (sent["up"], sent["down"]) if sent else None,
-        heldout, tuple(notes),
+        heldout, plain and curve.workers == 1, tuple(notes),
     )  # fmt: skip
 
 
@@ -150,7 +155,7 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
     if not runs:
         text = "".join(f"\n  {reason}" for reason in reasons)
         raise Speech3Error(f"no run to compare; name directories that speech3 train wrote:{text}")
-    first = next((run for run in runs if run.curve.workers == 1 and run.world in _PLAIN), None)
+    first = next((run for run in runs if run.plain), None)
     runs = [*([first] if first else []), *(run for run in runs if run is not first)]
     table = make_table(first.curve if first else None, [run.curve for run in runs if run is not first])
     notes = [f"left out: {reason}" for reason in reasons] + [note for run in runs for note in run.notes]

@@ -28,6 +28,9 @@ _CODECS = ("none", "bf16", "ternary", "topk")
 _SHARED_SCALE = ("none", "ternary")  # the codecs of gradients whose mean is sent back
 
 
+SIMULATED = {"ddp": "synchronous", "shared": "asgd", "cluster": "asgd", "sandblaster": "sandblaster"}  # by world
+
+
 def check_workers(config: TrainConfig) -> None:
     """Refuse more workers than there are cores or GPUs, and fewer than the world needs.
 

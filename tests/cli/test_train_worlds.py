@@ -1,5 +1,6 @@
 """`speech3 train --workers --world`, and engine settings that cannot be: one line that names the key, nothing begun."""
 
+import multiprocessing
 import re
 import signal
 
@@ -49,6 +50,22 @@ def test_the_virtual_world(home, tmp_path):
     # After 12 minibatches of plain SGD by one, three workers need at least 4 minibatches each.
     assert records[1]["seconds"] - records[0]["seconds"] >= 0.04
     assert len(records[1]["shards"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("preset", "method"), [("sandblaster", "sandblaster"), ("terngrad_ddp", "synchronous"), ("downpour", "asgd")]
+)
+def test_what_is_simulated_is_the_configs_own_way_to_train(home, tmp_path, monkeypatch, preset, method):
+    seen = []
+
+    def nothing(config, out, restart):
+        seen.append(config.training)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("speech3.training.train", nothing)
+    _run(home, tmp_path / "out", "--world", "simulated", f"training={preset}")
+    _run(home, tmp_path / "out", "--world", "simulated", f"training={preset}", "training.simulation.method=asgd")
+    assert [(each.world, each.simulation.method) for each in seen] == [("simulated", method), ("simulated", "asgd")]
 
 
 def test_two_workers_without_a_world_share_one_server(home, tmp_path, monkeypatch, capsys):
@@ -164,6 +181,22 @@ def test_measured_times_of_an_earlier_run_are_forgotten_with_it(home, tmp_path):
     write_json(out / "simulation.json", {"compute_s": 1000, "sync_s": 0})
     assert _run(home, out, *measured, "--restart").exit_code == 0
     assert read_json(out / "simulation.json")["compute_s"] < 100
+
+
+def test_training_that_diverged_is_not_to_be_repeated(home, tmp_path):
+    result = _run(home, tmp_path / "out", "--workers", "2", "--world", "ddp", "training.learning_rate=1e30")
+    assert "lower training.learning_rate" in str(result.exception)
+    assert "same command" not in str(result.exception)
+
+
+def test_a_run_that_cannot_begin_leaves_no_shard(home, tmp_path, monkeypatch):
+    def full(path):
+        raise Speech3Error(f"{path}: no space left on device")
+
+    monkeypatch.setattr("speech3.training.run.Metrics", full)
+    result = _run(home, tmp_path / "out", "--workers", "2", "--world", "shared")
+    assert "no space left" in str(result.exception)
+    assert not multiprocessing.active_children()
 
 
 def test_sigterm_is_taken_as_ctrl_c(tmp_path, started):

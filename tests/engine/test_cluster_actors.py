@@ -3,6 +3,7 @@
 import pickle
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from speech3.engine.cluster import actors as actors_module  # noqa: E402 - impor
 from speech3.engine.cluster.actors import PartitionActor, ShardActor  # noqa: E402
 from speech3.engine.cluster.messages import Order, Visit, Work, facts_of  # noqa: E402
 from speech3.engine.cluster.remote import check  # noqa: E402
-from speech3.engine.cluster.world import _plans  # noqa: E402
+from speech3.engine.cluster.world import Cluster, _plans  # noqa: E402
 
 BATCHES = tiny.Batches(24)
 RATE = Rate(0.3, 1, len(BATCHES), warmup=0.5)
@@ -215,6 +216,17 @@ def test_a_minibatch_is_counted_with_the_first_partition_and_dropped_by_the_last
     assert not ledger.finished
     ledger.add(0, [_event([4], REFUSED, life=2)])
     assert ledger.finished and ledger.counts() == {USED: 4, STALE: 0, REFUSED: 1}
+
+
+def test_a_server_that_was_taken_back_holds_no_refusal_against_anybody():
+    world = object.__new__(Cluster)
+    world.copied, world.server, world.tensors, world.workers = Ledger(np.zeros(2, np.int32), 2), Mock(), {}, []
+    world.copied.add(0, [_event([1], STALE, 9)])
+    world._begin_again()
+    world.ledger.add(0, [_event([1], STALE, 9, life=2)])
+    assert world.ledger.states_M.tolist() == [WAITING, WAITING]
+    world.ledger.add(1, [_event([1], life=2)])
+    assert world.ledger.states_M.tolist() == [WAITING, USED] and world.ledger.missed == 1
 
 
 def test_facts_differ_by_model_and_by_minibatches():

@@ -92,6 +92,12 @@ def test_a_minibatch_is_dropped_only_if_all_partitions_refuse_it():
     assert first.hand.missed == second.hand.missed == 1  # what none took is dropped, and counted as that
 
 
+def test_a_stale_push_was_sent():
+    config = AsgdConfig(sync_every=1, max_staleness=0)
+    _, done = _train(config, Times((1.0, 1.1, 1.2), 0.0))
+    assert done.stale > 10 and done.up == (done.used + done.stale) * START["parameters"].nbytes
+
+
 def test_what_some_partitions_refuse_is_counted():
     """The second of three partitions takes no push, whatever there is in it."""
     config = AsgdConfig(sync_every=2, partitions=3)
@@ -315,17 +321,29 @@ def test_a_snapshot_without_a_lock_is_of_no_half_step():
 
 
 def test_processes_say_what_some_partitions_refuse():
-    """A partition of nothing but zeros finds every push too long."""
+    """All pushes are too long but those to the last of eight: its biases are large, and all outputs alike."""
     start = {"parameters": START["parameters"].clone()}
-    start["parameters"][48:64] = 0.0  # a bias, the fourth of eight stretches
+    start["parameters"][112:128] = 1000.0
     batches = tiny.Batches(24)
-    world = Shared(tiny.Build(batches), tiny.Build(batches)(), AsgdConfig(sync_every=2, partitions=8), workers=1)
+    config = AsgdConfig(sync_every=2, partitions=8, max_push=1e-3)
+    world = Shared(tiny.Build(batches), tiny.Build(batches)(), config, workers=1)
     try:
         world.load(start)
         done = list(world.epoch(1, tiny.waiting(batches), tiny.rate(0.2, 1, batches)))[-1]
     finally:
         world.close()
-    assert (done.used, done.refused, done.missed) == (24, 0, 24)
+    assert (done.used, done.refused, done.missed) == (24, 0, 7 * 24)
+
+
+def test_a_partition_of_nothing_but_zeros_takes_pushes():
+    """Biases begin at zero, and a partition may have no more than one: its pushes are not measured by their length."""
+    start = {"parameters": START["parameters"].clone()}
+    start["parameters"][48:64] = 0.0  # a bias, the fourth of eight stretches
+    world = Simulated(tiny.Build(BATCHES)(), AsgdConfig(sync_every=2, partitions=8), Times((1.0,), 0.0))
+    world.load(start)
+    done = list(world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.2, 1, BATCHES)))[-1]
+    assert (done.used, done.refused, done.missed) == (len(BATCHES), 0, 0)
+    assert world.snapshot().tensors["parameters"][48:55].abs().min() > 0
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,16 @@ def test_what_people_read(three: list[Path]) -> None:
     assert "drops: " in text
 
 
+@pytest.mark.parametrize(
+    ("method", "baseline"), [("asgd", "sgd"), ("sandblaster", "sgd"), ("synchronous", "one")]
+)  # fmt: skip
+def test_one_simulated_worker_is_the_baseline_if_it_is_plain_sgd(tmp_path: Path, method: str, baseline: str) -> None:
+    training = {"world": "simulated", "workers": 1, "simulation": {"method": method}}
+    one = a_run(tmp_path / "one", "simulated", 1, [(100, 0.30)], identity={"training": training})
+    sgd = a_run(tmp_path / "sgd", "sgd", 1, [(100, 0.50)])
+    assert as_json(compare_runs([one, sgd]))["baseline"] == baseline
+
+
 def test_characters_and_the_frame_shift_of_the_features(tmp_path: Path) -> None:
     run = a_run(tmp_path / "sgd", "sgd", 1, [(300, 0.5)], epoch_frames=HOUR // 2)
     (run / "features.yaml").write_text("frame_shift: 20\n", encoding="utf-8")

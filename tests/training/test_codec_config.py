@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from speech3.config import CodecConfig, SimulationConfig, TrainConfig, TrainingConfig, load_preset
+from speech3.config import CodecConfig, SimulationConfig, TrainConfig, TrainingConfig, load_config, load_preset
 from speech3.engine.world import Progress
 from speech3.errors import Speech3Error
 from speech3.training.records import epoch_record
@@ -23,6 +23,16 @@ def test_a_codec_by_its_name():
         preset = load_preset(TrainingConfig, "training", name)
         assert (preset.world, preset.codec.kind) == (world, "ternary")
         check_workers(config(world=world, codec=preset.codec))
+
+
+def test_a_codecs_name_and_one_of_its_keys(tmp_path):
+    (tmp_path / "my.yaml").write_text("data: d\nhmm: h\nmodel: dnn\n")
+    changes = ["training=asgd", "training.codec=bf16", "training.codec.down=ternary"]
+    codec = load_config(TrainConfig, tmp_path / "my.yaml", changes).training.codec
+    assert codec == CodecConfig(kind="bf16", down="ternary")
+    changes = ["training=asgd", "training.minibatch=3", "training.minibatch.size=4"]
+    with pytest.raises(Speech3Error, match="is a value, not a group of keys"):
+        load_config(TrainConfig, tmp_path / "my.yaml", changes)
 
 
 @pytest.mark.parametrize("codec", ["zip", {"kind": "topk", "share": 0}, {"kind": "ternary", "clip": 0}, {"bits": 2}])

@@ -8,7 +8,10 @@ no chance makes up for: their sender keeps it and adds it to what it sends next 
 et al. 2018, "Sparsified SGD with memory").
 
 Here we depart from TernGrad: its published code puts the three levels into float32s, here they are two bits; where the
-values of a bucket are equal, or it has only one, sigma is zero and nothing is clipped, so buckets of one are exact.
+values of a bucket are equal (to a thousandth of their size), or it has only one, nothing is clipped, so buckets of one
+are exact. Sigma is about the mean, as the paper has it. So clipping costs little (1 to 1.5 % of the length) only where
+the mean is near zero and values are many: of normally distributed ones, buckets of 2, 3 and 4 keep 0.89, 0.96 and 0.98
+of the length, and of values that are nearly equal, though not quite, nearly nothing is left.
 
 NaN and infinity are never coded into numbers: what comes out of a bucket that has one is NaN, for the server to refuse.
 

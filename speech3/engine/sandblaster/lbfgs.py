@@ -140,7 +140,10 @@ def descend(iterations: int, history: History, first: float) -> Generator[Want, 
                 start = Point(0.0, loss, slope)
                 point = yield from search(start, 1.0 if history.slots else first)
             if point is None and not history.slots:
-                return f"no step along the gradient lowers the loss ({loss:.6g}): at a minimum, or a gradient too rough"
+                return (
+                    f"no step along the gradient lowers the loss ({loss:.6g}): at a minimum, a gradient too rough, or "
+                    f"a first step (training.learning_rate) far too long or too short"
+                )
             if point is None:
                 history.slots = []  # once more, along the gradient
         bent = point.step * (point.slope - slope) > _BEND * point.step * abs(slope)

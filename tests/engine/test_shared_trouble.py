@@ -1,0 +1,49 @@
+"""World shared where it cannot begin, or a shard has too much to say."""
+
+import multiprocessing
+from dataclasses import dataclass
+
+import pytest
+import tiny
+
+from speech3.config import AsgdConfig
+from speech3.engine.shared import Shared
+from speech3.errors import Speech3Error
+
+BATCHES = tiny.Batches(12)
+
+
+@dataclass(frozen=True)
+class Talkative(tiny.Build):
+    """Cannot be built in a shard, and says so in 200,000 characters."""
+
+    def __call__(self, device="cpu"):
+        if multiprocessing.parent_process():
+            raise Speech3Error("no frames: " + "x" * 200_000 + " at all")
+        return super().__call__(device)
+
+
+def test_more_words_than_a_pipe_holds():
+    build = Talkative(BATCHES)
+    world = Shared(build, build(), AsgdConfig(), workers=1)
+    try:
+        with pytest.raises(Speech3Error, match=r"shard 0: no frames: x+ at all$"):
+            list(world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)))
+    finally:
+        world.close()
+
+
+def test_if_the_second_cannot_be_started_the_first_is_ended(monkeypatch):
+    start, begun = Shared._start, []
+
+    def only_the_first(self, worker):
+        if worker:
+            begun.extend(self.processes[:1])
+            raise OSError("no more processes")
+        start(self, worker)
+
+    monkeypatch.setattr(Shared, "_start", only_the_first)
+    build = tiny.Build(BATCHES)
+    with pytest.raises(OSError, match="no more processes"):
+        Shared(build, build(), AsgdConfig(), workers=2)
+    assert len(begun) == 1 and not begun[0].is_alive()
