@@ -126,7 +126,9 @@ class SimulationConfig(Config):
     )
     sync_s: float | None = Field(None, ge=0, description="that a sync holds the server; none: measured")
     jitter: float = Field(0.0, ge=0, lt=1, description="deviation of compute times, as a share of them")
-    failures: tuple[tuple[int, float], ...] = Field((), description="worker (from 0) and time at which it dies")
+    failures: tuple[tuple[int, float], ...] = Field(
+        (), description="worker (from 0) and seconds of training at which it dies; not in the warm start"
+    )
     restart_s: float = Field(5.0, ge=0, description="until a dead worker's successor is there")
     bandwidth: float | None = Field(None, description="bytes per second of each link; none: no limit")
     latency_s: float = Field(0.0, ge=0, lt=math.inf, description="of a message")

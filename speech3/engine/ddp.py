@@ -27,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from speech3.config import CodecConfig
 from speech3.engine.codecs.codec import key_of
 from speech3.engine.codecs.ddp_hook import Exchange, mean_of_codes
+from speech3.engine.codecs.shared import SharedCodes
 from speech3.engine.gradient import diverged, limit
 from speech3.engine.sgd import Sgd
 from speech3.engine.world import (
@@ -177,6 +178,8 @@ def _main(
         exchange = Exchange(list(parts.model.parameters()), codec)
         if codec.kind == "ternary":
             together.register_comm_hook(exchange, mean_of_codes)
+            SharedCodes(sgd.parameters, codec).alone(sgd.parameters.zeros_like().views, workers)  # numba loads its code
+        dist.barrier()
         while os.getppid() == coordinator:
             if pipe.poll(1.0):
                 _epoch(rank, workers, parts, sgd, together, exchange, pipe, *pipe.recv())

@@ -53,6 +53,7 @@ from speech3.engine.board import (
     shared_board,
 )
 from speech3.engine.flat import Flat, flatten, wait_for_gpus
+from speech3.engine.gradient import gradient
 from speech3.engine.replicas.group import GroupPool
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
@@ -273,6 +274,7 @@ def _serve(worker: int, place: Place, parts: Parts, on_gpu: Any) -> None:
     if parts.group is not None:
         server = replace(server, pool=GroupPool(server.pool, parts.group))
         orders = parts.group.orders(orders, row[EPOCH : EPOCH + 1])
+        gradient(parts, 1, 0)  # PyTorch makes ready what passes between its members: a second, not one of training
     row[READY] = 1
     for rate in orders:
         events: list[Event] = []
