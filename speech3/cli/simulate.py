@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from speech3.config import TrainConfig
 
 N = TypeVar("N", int, float)
+_GIGABITS = "1,10,100"
 
 
 def command(
@@ -28,8 +29,8 @@ def command(
         str, typer.Option(metavar="N,N,...", help="Train nothing: frames a second of so many synchronous workers.")
     ] = "",
     gigabits: Annotated[
-        str, typer.Option(metavar="G,G,...", help="--throughput: Gbit/s of each worker's link.")
-    ] = "1,10,100",
+        str, typer.Option(metavar="G,G,...", help="--throughput: Gbit/s of each worker's link; default: 1,10,100.")
+    ] = "",
     models: Annotated[
         str, typer.Option(metavar="M,M,...", help="--throughput: presets of conf/models; default: CONF's model.")
     ] = "",
@@ -62,18 +63,25 @@ def command(
 
     if models and not throughput:
         raise Speech3Error(f"--models {models}: only for --throughput; what is trained is CONF's model (model=...)")
-    if throughput and methods:
-        raise Speech3Error(f"--methods {methods}: --throughput trains nothing; take one of the two away")
+    if gigabits and not throughput:
+        raise Speech3Error(
+            f"--gigabits {gigabits}: only for --throughput; what training sends takes time by "
+            f"training.simulation.bandwidth, in bytes per second"
+        )
+    for option, given in (("--methods", methods), ("--rates", rates), ("--seeds", seeds)):
+        if throughput and given:
+            raise Speech3Error(f"{option} {given}: --throughput trains nothing; take one of the two away")
     directory = out or Path("exp") / f"{conf.stem}_simulated"
     config = load_config(TrainConfig, conf, overrides or [])
     if throughput:
         return _throughput(
-            config, directory, _numbers(throughput, int, "--throughput"), _numbers(gigabits, float, "--gigabits"),
-            _names(models),
+            config, directory, _numbers(throughput, int, "--throughput"),
+            _numbers(gigabits or _GIGABITS, float, "--gigabits"), _names(models, "--models"),
         )  # fmt: skip
-    chosen = own_methods(config, synchronous=synchronous)
     if methods:
-        chosen = preset_methods(conf, overrides or [], _names(methods))
+        chosen = preset_methods(conf, overrides or [], _names(methods, "--methods"))
+    else:
+        chosen = own_methods(config, synchronous=synchronous)
     outcomes, failed = simulate(
         chosen, _numbers(workers, int, "--workers"), directory,
         rates=_numbers(rates, float, "--rates"), seeds=_numbers(seeds, int, "--seeds"), jobs=jobs,
@@ -99,14 +107,22 @@ def _throughput(config: "TrainConfig", out: Path, workers: list[int], gigabits: 
     print(f"wrote {', '.join(map(str, write_throughput(out, found)))}")
 
 
-def _names(text: str) -> list[str]:
-    return [name for name in text.split(",") if name]
+def _names(text: str, option: str) -> list[str]:
+    from speech3.errors import Speech3Error
+
+    names = [name for name in text.split(",") if name]
+    if text and not names:
+        raise Speech3Error(f"{option} {text}: expected names with commas between them, as in sgd,downpour or dnn,cnn")
+    return names
 
 
 def _numbers(text: str, kind: Callable[[str], N], option: str) -> list[N]:
     from speech3.errors import Speech3Error
 
     try:
-        return [kind(part) for part in text.split(",") if part]
+        numbers = [kind(part) for part in text.split(",") if part]
+        if text and not numbers:
+            raise ValueError("nothing but commas")
+        return numbers
     except ValueError as error:
         raise Speech3Error(f"{option} {text}: expected numbers with commas between them, as in 1,2,5") from error

@@ -8,17 +8,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
-from speech3.config import SimulationConfig, TrainConfig, load_config, training_overrides
+import torch
+
+from speech3.config import CodecConfig, SimulationConfig, TrainConfig, load_config, training_overrides
+from speech3.engine.codecs.levels import check_levels
 from speech3.errors import Speech3Error
+from speech3.frames.packed import open_packed
 from speech3.io.parallel import parallel_map
 from speech3.io.progress import say
 from speech3.models.linear import product
 from speech3.training.curves import SHARES, Curve, read_curve, time_to
-from speech3.training.parts import BuildParts
+from speech3.training.init import read_init
+from speech3.training.parts import BuildParts, minibatches
 from speech3.training.run import device_of, train
-from speech3.training.worlds import check_workers, simulation_of
+from speech3.training.worlds import check_epoch, check_workers, simulation_of
 
 _SIMULATED = {
     "sgd": "synchronous", "ddp": "synchronous", "shared": "asgd", "cluster": "asgd", "sandblaster": "sandblaster",
@@ -72,11 +78,35 @@ class Outcome:
 
 
 def own_methods(config: TrainConfig, *, synchronous: bool = True) -> list[Method]:
-    """The config's own training: plain SGD, asynchronous workers and, to compare, synchronous ones."""
-    several = [Method("async", _by(config, "asgd"))]
-    if synchronous:
+    """The config's own training: plain SGD, asynchronous workers and, where its codec lets them, synchronous ones."""
+    several, codec = [Method("async", _by(config, "asgd"))], config.training.codec
+    if synchronous and _averaged(codec):
         several.append(Method("sync", _by(config, "synchronous")))
+    elif synchronous:
+        say(f"no row of synchronous workers: training.codec is {codec.kind}, with down={codec.down}, and theirs is "
+            f"none or ternary, with down=float32")  # fmt: skip
     return [Method("sgd", _by(config, "synchronous"), alone=True), *several]
+
+
+def _averaged(codec: CodecConfig) -> bool:
+    """Can synchronous workers send their gradients so, and get the mean?"""
+    return codec.kind in ("none", "ternary") and codec.down == "float32"
+
+
+def refuse_split(config: TrainConfig) -> None:
+    """Refuse a model that is split over processes, before anything is built of it.
+
+    Raises
+    ------
+    Speech3Error
+        It is.
+    """
+    partitions = config.training.model_partitions
+    if partitions > 1:
+        raise Speech3Error(
+            f"training.model_partitions={partitions}: a model that is split over processes is not simulated; simulate "
+            f"the whole one with training.model_partitions=1"
+        )
 
 
 def preset_methods(path: Path, overrides: Sequence[str], names: Sequence[str]) -> list[Method]:
@@ -87,20 +117,28 @@ def preset_methods(path: Path, overrides: Sequence[str], names: Sequence[str]) -
     Raises
     ------
     Speech3Error
-        No such preset, or as of `load_config`.
+        No such preset, two of one name, or as of `load_config`.
     """
+    names = list(dict.fromkeys(names))
+    for stem, same in groupby(sorted(names, key=_stem), key=_stem):
+        if len(alike := list(same)) > 1:
+            raise Speech3Error(f"--methods {','.join(alike)}: the rows of both would be called {stem}; rename a file")
     whole = [change for change in overrides if change.startswith("training=")]  # presets are laid over that, too
     rest = [change for change in overrides if change not in whole]
     methods = []
-    for name in dict.fromkeys(names):
+    for name in names:
         config = load_config(TrainConfig, path, [*whole, *training_overrides(name), *rest])
         world = config.training.world
         kind = config.training.simulation.method if world == "simulated" else _SIMULATED[world]
-        methods.append(Method(Path(name).stem, _by(config, kind), alone=world == "sgd"))
+        methods.append(Method(_stem(name), _by(config, kind), alone=world == "sgd"))
     methods.sort(key=lambda method: not method.alone)
     if not methods or not methods[0].alone:
-        methods.insert(0, own_methods(load_config(TrainConfig, path, list(overrides)))[0])
+        methods.insert(0, own_methods(load_config(TrainConfig, path, list(overrides)), synchronous=False)[0])
     return methods
+
+
+def _stem(name: str) -> str:
+    return Path(name).stem
 
 
 def simulate(
@@ -130,7 +168,7 @@ def simulate(
     ------
     Speech3Error
         A number of workers below 1, a rate or seed that is none; the baseline failed; what `train` raises, but for a
-        learning rate that is too high.
+        learning rate that is too high. What a row's config cannot have is told before the first is trained.
     """
     if not workers or min(workers) < 1:
         raise Speech3Error(f"--workers {','.join(map(str, workers))}: at least one worker each, as in 1,2,5")
@@ -139,14 +177,8 @@ def simulate(
     if wrong := [seed for seed in seeds if seed < 0]:
         raise Speech3Error(f"--seeds {','.join(map(str, wrong))}: a seed is 0 or more")
     numbers = sorted({1, *workers})
-    device_of(methods[0].config.training.device)
-    methods = _with_times(methods, out)
-    variants = [Variant(method, n) for method in methods for n in ([1] if method.alone else numbers[1:])]
-    for variant in variants:  # before the first of them is trained
-        try:
-            check_workers(_config(Trial(variant, 1.0, 1)))
-        except Speech3Error as error:
-            raise Speech3Error(f"{variant.name}: {error}") from error
+    _check(_variants(methods, numbers))  # before anything is measured, or the first of them is trained
+    variants = _variants(_with_times(methods, out), numbers)
     seeds = list(seeds) or [methods[0].config.seed]
     tried = {v: list(rates) or [v.method.config.training.learning_rate] for v in variants}
     curves = _run(out, [Trial(v, rate, seeds[0]) for v in variants for rate in tried[v]], jobs)
@@ -166,6 +198,40 @@ def simulate(
     return outcomes, [variant.name for variant in failed]
 
 
+def _variants(methods: Sequence[Method], numbers: Sequence[int]) -> list[Variant]:
+    return [Variant(method, n) for method in methods for n in ([1] if method.alone else numbers[1:])]
+
+
+def _check(variants: Sequence[Variant]) -> None:
+    """Refuse what `train` would refuse in one of them, and two of one name."""
+    base = variants[0].method.config
+    if isinstance(base.training.simulation.compute_s, tuple):
+        raise Speech3Error("training.simulation.compute_s: give one time for all workers here, their number varies")
+    refuse_split(base)
+    device_of(base.training.device)
+    frames = open_packed(Path(base.data) / "train.frames")
+    init = read_init(base, frames)
+    for name, same in groupby(sorted(variants, key=_name), key=_name):
+        if len(alike := [f"{each.method.name} with {each.workers} workers" for each in same]) > 1:
+            raise Speech3Error(f"--methods: {' and '.join(alike)} would both be called {name}; rename one of the files")
+    for variant in variants:
+        config = _config(Trial(variant, 1.0, 1))
+        training = config.training
+        try:
+            refuse_split(config)
+            check_workers(config)
+            if training.codec.kind == "ternary" and training.simulation.method == "synchronous":
+                check_levels(variant.workers)
+            epoch = len(minibatches(config, frames, torch.device("cpu")))
+            check_epoch(config, epoch, 0.0 if init and init.same_senones else training.asgd.warm_start)
+        except Speech3Error as error:
+            raise Speech3Error(f"{variant.name}: {error}") from error
+
+
+def _name(variant: Variant) -> str:
+    return variant.name
+
+
 def _run(out: Path, trials: Sequence[Trial], jobs: int) -> dict[Trial, Curve]:
     """The curves of those trials that did not fail."""
     results = parallel_map(partial(_train, out), trials, jobs, f"{out}: runs", show=False, start_at_once=True)
@@ -178,6 +244,12 @@ def _train(out: Path, trial: Trial) -> str:
     try:
         train(_config(trial), out / trial.name)
     except Speech3Error as error:
+        fault, of_another, _ = str(error).partition("; give another --out, or --restart")
+        if of_another:  # there is no `simulate --restart`
+            raise Speech3Error(
+                f"{fault}; give another --out, or remove {out / trial.name} (or all of {out}, where times that were "
+                f"measured for that config may be, too)"
+            ) from error
         if "learning rate" not in str(error):
             raise
         say(f"{trial.name}: failed: {error}")
@@ -229,8 +301,6 @@ def _with_times(methods: Sequence[Method], out: Path) -> list[Method]:
     where something else is sent.
     """
     first = methods[0].config.training
-    if isinstance(first.simulation.compute_s, tuple):
-        raise Speech3Error("training.simulation.compute_s: give one time for all workers here, their number varies")
     alike = _measured(methods[0].config, out / "simulation.json")
     compute_s = alike.compute_s
     assert compute_s is not None and not isinstance(compute_s, tuple)

@@ -4,16 +4,22 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import torch
 
 from speech3.config import ModelConfig, TrainConfig, load_preset
+from speech3.engine.codecs.levels import check_levels
 from speech3.engine.throughput import Conclusion, Costs, Point, conclusions, measure_costs, throughputs
 from speech3.errors import Speech3Error
+from speech3.frames.packed import open_packed
 from speech3.io.progress import say
 from speech3.models.base import AcousticModel
 from speech3.models.info import layers_of
 from speech3.models.linear import product
-from speech3.training.parts import BuildParts
+from speech3.training.parts import BuildParts, make_parts
 from speech3.training.run import device_of
+from speech3.training.simulation import refuse_split
 
 BYTES_PER_GIGABIT = 1e9 / 8
 
@@ -64,22 +70,27 @@ def throughput(
     Raises
     ------
     Speech3Error
-        Fewer workers than one, a bandwidth that is not above 0 and finite, an unknown model, no such device, missing
-        frames.
+        Fewer workers than one, or more than ternary codes can be added up for; a bandwidth that is not above 0 and
+        finite, a split model, an unknown one or one that these frames cannot feed, no such device, missing frames. All
+        that before the first network is measured.
     """
     if not workers or min(workers) < 1:
         raise Speech3Error(f"--throughput {','.join(map(str, workers))}: at least one worker each, as in 1,2,4,512")
+    try:
+        check_levels(max(workers))
+    except Speech3Error as error:
+        raise Speech3Error(f"--throughput: {error}") from error
     if not gigabits or not all(0 < each < math.inf for each in gigabits):
         given = ",".join(f"{each:g}" for each in gigabits)
         raise Speech3Error(f"--gigabits {given}: give gigabits per second above 0, as 1,10; at 0 nothing ever arrives")
+    refuse_split(config)
     device_of(config.training.device)
     workers, gigabits = sorted(set(workers)), sorted(set(gigabits))
     codec = config.training.codec.model_copy(update={"kind": "ternary"})
-    chosen = {name: load_preset(ModelConfig, "models", name) for name in models} or {"model": config.model}
     networks = []
-    for name, model in chosen.items():
+    for name, chosen in _configs(config, models).items():
         say(f"{name}: measuring a minibatch, and the coding for each number of workers")
-        parts = BuildParts(config.model_copy(update={"model": model}), product())(config.training.device)
+        parts = BuildParts(chosen, product())(config.training.device)
         assert isinstance(parts.model, AcousticModel)
         layers = layers_of(copy.deepcopy(parts.model).cpu())
         total = sum(layer.parameters for layer in layers)
@@ -93,3 +104,16 @@ def throughput(
     return Throughput(
         config.training.device, tuple(workers), tuple(gigabits), tuple(networks), tuple(points), tuple(found)
     )  # fmt: skip
+
+
+def _configs(config: TrainConfig, models: Sequence[str]) -> dict[str, TrainConfig]:
+    """The config of each network. Each was built once, so that none is refused when others have been measured."""
+    chosen = {name: load_preset(ModelConfig, "models", name) for name in models} or {"model": config.model}
+    configs = {name: config.model_copy(update={"model": model}) for name, model in chosen.items()}
+    frames = open_packed(Path(config.data) / "train.frames")
+    for name, each in configs.items():
+        try:
+            make_parts(each, frames, torch.device("cpu"))
+        except Speech3Error as error:
+            raise Speech3Error(f"{name}: {error}") from error
+    return configs

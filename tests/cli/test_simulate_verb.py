@@ -51,6 +51,15 @@ def test_again_nothing_is_trained_and_the_table_is_the_same(simulated, conf, spe
     assert again.stderr.count("finished before, not trained again") == 9
 
 
+def test_of_another_config_says_what_helps(simulated, conf, speech3):
+    out, _ = simulated
+    changed = ("--workers", "1,3", "--rates", "0.1", "--out", out, "training.momentum=0.5")
+    process = speech3("simulate", conf, *changed)
+    assert process.returncode == 1 and "holds a run of another config (training.momentum" in process.stderr
+    assert f"give another --out, or remove {out}/sgd_rate0.1_seed1 (or all of {out}," in process.stderr
+    assert "--restart" not in process.stderr  # which this verb has not
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -61,7 +70,11 @@ def test_again_nothing_is_trained_and_the_table_is_the_same(simulated, conf, spe
         (["--throughput", "0,2"], "--throughput 0,2: at least one worker each"),
         (["--throughput", "2", "--gigabits", "0"], "--gigabits 0: give gigabits per second above 0"),
         (["--throughput", "2", "--methods", "sgd"], "--methods sgd: --throughput trains nothing"),
+        (["--throughput", "2", "--rates", "0.1"], "--rates 0.1: --throughput trains nothing"),
+        (["training=partitioned"], "is not simulated; simulate the whole one with training.model_partitions=1"),
         (["--models", "dnn"], "--models dnn: only for --throughput"),
+        (["--gigabits", "1"], "--gigabits 1: only for --throughput"),
+        (["--methods", ","], "--methods ,: expected names with commas"),
         (["--throughput", "2", "--models", "dnn,cmm"], "cmm: neither a YAML file nor a preset of conf/models"),
         (["--throughput", "2", "training.device=gpu"], "device 'gpu': no such kind of device"),
         (["--methods", "uphill"], "uphill: neither a YAML file nor a preset of conf/training"),

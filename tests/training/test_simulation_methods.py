@@ -3,21 +3,33 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import yaml
 
 from speech3.config import CodecConfig, TrainConfig, load_config, training_overrides
 from speech3.errors import Speech3Error
+from speech3.frames.packed import pack
 from speech3.training import simulation
+from speech3.training import throughput as throughputs
 from speech3.training.simulation import own_methods, preset_methods, simulate
 from speech3.training.throughput import throughput
 
 
+@pytest.fixture(scope="module")
+def frames(tmp_path_factory):
+    """Of three bins, enough for ten minibatches of sandblaster's."""
+    path = tmp_path_factory.mktemp("frames")
+    feats, labels = np.random.default_rng(0).normal(size=(10_500, 3)).astype(np.float32), np.zeros(10_500, np.int32)
+    pack(path / "train.frames", {"a": feats}, {"a": labels}, 4, utterances=["a"], info={})
+    return path
+
+
 @pytest.fixture
-def conf(tmp_path):
+def conf(frames, tmp_path):
     path = tmp_path / "conf.yaml"
     path.write_text(yaml.safe_dump({
-        "data": "none", "hmm": "none", "model": {"width": 8},
+        "data": str(frames), "hmm": "none", "model": {"width": 8},
         "training": {"max_epochs": 7, "evaluations": 3, "minibatch": 128, "codec": {"clip": 2.0},
                      "simulation": {"compute_s": 0.01, "sync_s": 0.002}},
     }))  # fmt: skip
@@ -91,6 +103,78 @@ def test_what_one_method_cannot_have_is_told_before_any_is_trained(conf, trained
     methods = preset_methods(conf, ["training.gradient_clip=1"], ["sgd", "asgd", "sandblaster"])
     with pytest.raises(Speech3Error, match=r"sandblaster2: training\.gradient_clip=1: .*line search of sandblaster"):
         simulate(methods, [2], tmp_path / "out")
+    assert not trained
+
+
+def test_an_epoch_too_small_for_one_method_is_told_before_any_is_trained(conf, trained, tmp_path):
+    methods = preset_methods(conf, ["training.minibatch=2048"], ["sgd", "sandblaster"])
+    with pytest.raises(Speech3Error, match=r"sandblaster2: training\.lbfgs: .* an epoch has only 5 minibatches"):
+        simulate(methods, [2], tmp_path / "out")
+    methods = own_methods(load_config(TrainConfig, conf, ["training.max_epochs=1"]))
+    with pytest.raises(
+        Speech3Error, match=r"async3: training\.asgd\.warm_start=1: that is all of training\.max_epochs"
+    ):
+        simulate(methods, [3], tmp_path / "out")
+    assert not trained
+
+
+def test_a_split_model_is_refused_before_anything_is_measured(conf, trained, tmp_path, monkeypatch):
+    config = load_config(TrainConfig, conf, ["training=partitioned"])
+    for module, name in ((simulation, "_with_times"), (throughputs, "measure_costs")):
+        monkeypatch.setattr(module, name, lambda *_: pytest.fail("measured"))
+    for work in (lambda: simulate(own_methods(config), [2], tmp_path), lambda: throughput(config, [2], [1.0])):
+        with pytest.raises(Speech3Error, match=r"model_partitions=2: .* is not simulated; .*model_partitions=1"):
+            work()
+    split = conf.with_name("split.yaml")
+    split.write_text("world: shared\nmodel_partitions: 2\n")
+    with pytest.raises(Speech3Error, match=r"split3: training\.model_partitions=2: .* is not simulated"):
+        simulate(preset_methods(conf, [], ["sgd", str(split)]), [3], tmp_path)
+    assert not trained
+
+
+def test_a_network_that_the_frames_cannot_feed_is_named_before_another_is_measured(conf, monkeypatch):
+    monkeypatch.setattr(throughputs, "measure_costs", lambda *_: pytest.fail("measured"))
+    with pytest.raises(Speech3Error, match=r"cnn: model\.convolutions\[0\]\.kernel=9 x 9: larger than its input"):
+        throughput(load_config(TrainConfig, conf), [2], [1.0], ["dnn_small", "cnn"])
+
+
+def test_more_workers_than_codes_can_be_added_up_for(conf, trained, tmp_path):
+    config = load_config(TrainConfig, conf, ["training.codec=ternary"])
+    with pytest.raises(Speech3Error, match=r"--throughput: 16,384 workers: .* for 16,383 workers at most"):
+        throughput(config, [2, 16_384], [1.0])
+    with pytest.raises(Speech3Error, match=r"sync16384: 16,384 workers: .* for 16,383 workers at most"):
+        simulate(own_methods(config), [16_384], tmp_path / "out")
+    assert not trained
+
+
+@pytest.mark.parametrize("codec", ["kind=topk", "kind=bf16", "down=ternary"])
+def test_without_synchronous_workers_where_they_cannot_have_the_codec(conf, trained, tmp_path, capfd, codec):
+    config = load_config(TrainConfig, conf, [f"training.codec.{codec}"])
+    outcomes, _ = simulate(own_methods(config), [2], tmp_path / "out")
+    assert [outcome.curve.name for outcome in outcomes] == ["sgd", "async2"]
+    assert "no row of synchronous workers: training.codec is" in capfd.readouterr().err
+    assert [method.name for method in own_methods(config, synchronous=False)] == ["sgd", "async"]
+    assert not capfd.readouterr().err  # they were not asked for
+    ternary = load_config(TrainConfig, conf, ["training.codec=ternary"])
+    assert [method.name for method in own_methods(ternary)] == ["sgd", "async", "sync"]
+
+
+def test_plain_sgd_is_not_warmed_up(conf, trained, tmp_path):
+    """It needs no rising learning rate, and as the baseline it would lose time by one."""
+    simulate(own_methods(load_config(TrainConfig, conf, ["training.warmup=0.5"])), [2], tmp_path / "out")
+    warmup = {name.split("_rate")[0]: training.warmup for name, training in trained.items()}
+    assert warmup == {"sgd": 0.0, "async2": 0.5, "sync2": 0.5}
+
+
+def test_two_rows_of_one_name_are_refused(conf, trained, tmp_path):
+    for name in ("asgd", "asgd1"):
+        conf.with_name(f"{name}.yaml").write_text("world: shared\n")
+    mine, other = str(conf.with_name("asgd.yaml")), str(conf.with_name("asgd1.yaml"))
+    with pytest.raises(Speech3Error, match=r"--methods asgd,.*/asgd\.yaml: the rows of both would be called asgd"):
+        preset_methods(conf, [], ["asgd", "sgd", mine])
+    methods = preset_methods(conf, [], ["sgd", mine, other, mine])
+    with pytest.raises(Speech3Error, match="asgd with 12 workers and asgd1 with 2 workers would both be called asgd12"):
+        simulate(methods, [2, 12], tmp_path / "out")
     assert not trained
 
 
