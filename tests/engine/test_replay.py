@@ -26,7 +26,8 @@ def _rates(epoch):
 def run(request, tmp_path_factory):
     """The config, the record, the state that training began with, the one it ended with, and its progress."""
     config, record = request.param, tmp_path_factory.mktemp("record")
-    world = Shared(BUILD, BUILD(), config, workers=2, record=record, weight_decay=0.01)
+    build = tiny.Gated(BUILD, tiny.Gate(tmp_path_factory.mktemp("gate"), each=20))
+    world = Shared(build, BUILD(), config, workers=2, record=record, weight_decay=0.01)
     try:
         start = world.snapshot().tensors | {"parameters": flatten(BUILD().model).vector_K}
         world.load(start)
@@ -39,9 +40,10 @@ def run(request, tmp_path_factory):
 def test_a_replay_ends_at_the_same_parameters_to_the_last_bit(run):
     config, record, start, end, done = run
     events = [json.loads(line) for path in record.iterdir() for line in path.read_text().splitlines()]
-    assert sum(kind == "publish" for kind, _, _ in events) >= done.versions > 30
+    # A push has at most 4 minibatches; for each that is dropped as stale the other shard published two: 120 / 4 * 2/3
+    assert sum(kind == "publish" for kind, _, _ in events) >= done.versions >= 20
     assert sum(kind == "draw" and value is not None for kind, value, _ in events) == 120
-    assert all(shard.minibatches > 0 for shard in done.shards)  # both were at work
+    assert all(shard.minibatches >= 2 * 20 for shard in done.shards)  # both were at work
     again = replay(BUILD(), config, start, _rates, record, weight_decay=0.01)
     assert set(again) == {"parameters", "server.velocity"}
     for name, tensor in again.items():

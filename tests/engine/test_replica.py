@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from speech3.config import AsgdConfig, DnnConfig
+from speech3.engine.board import UP
 from speech3.engine.pool import Pool
 from speech3.engine.replicas.group import combined, give_back
 from speech3.engine.replicas.world import Replicas
@@ -81,10 +82,15 @@ def curse(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def world(curse):
+def gate(tmp_path_factory):
+    return tiny.Gate(tmp_path_factory.mktemp("gate"), at=60, each=11, processes=4)
+
+
+@pytest.fixture(scope="module")
+def world(curse, gate):
     made = Build(Cursed(120, pause_s=0.002, file=curse), dropout=0.1)
     config = AsgdConfig(sync_every=2, max_distance=6, partitions=2)
-    world = Replicas(made, made(), slices(0.1), config, workers=2)
+    world = Replicas(tiny.Gated(made, gate), made(), slices(0.1), config, workers=2)
     world.load(OneWorker(made()).snapshot().tensors)
     yield world
     pids = _pids(world)
@@ -92,25 +98,33 @@ def world(curse):
     assert len(pids) == 2 and not any(tiny.state(pid) for member in pids for pid in member)
 
 
-def _epoch(world, epoch, at, action):
-    """Train an epoch; when `at` minibatches are used, `action` is called once. Returns the last progress."""
+def _epoch(world, gate, epoch, action):
+    """Train an epoch; when 30 minibatches are used, `action` is called, and the second half waits for that.
+
+    Returns the last progress.
+    """
+    gate.close(f"epoch{epoch}")
     moves, last = world.epoch(epoch, np.zeros(120, np.int32), tiny.rate(0.2, epoch, range(120))), None
     for done in moves:
-        if action and done.used >= at:
+        if action and done.used >= 30:
             action()
             action = None
+            gate.open(f"epoch{epoch}")
         last = done
     assert action is None
     return last
 
 
-def test_two_replicas_train(world):
+def test_two_replicas_train(world, gate):
     before, inside = world.snapshot().tensors["parameters"], []
-    done = _epoch(world, 1, 30, lambda: inside.append(world.snapshot()))
+    done = _epoch(world, gate, 1, lambda: inside.append(world.snapshot()))
     assert (done.used, done.stale, done.refused, done.frames) == (120, 0, 0, 120 * tiny.FRAMES)
     assert (done.returned, done.restarts) == (0, 0)
-    values = sum(each.numel() for each in whole_model().parameters())
-    assert min(done.up, done.down) > 4 * values * done.versions  # each member's versions, about: both push their part
+    # Both members push their part: each at most 6 of the 120 minibatches at a time.
+    sent = [member.server.board.shards_N[:, UP].sum() for member in world.members]
+    own = [sum(each.numel() for each in model.parameters()) for model in slices()]
+    assert all(up >= 20 * 4 * values for up, values in zip(sent, own, strict=True))
+    assert sum(sent) == done.up and done.down > 20 * 4 * sum(own)
     assert len(done.shards) == 2 and all(shard.minibatches > 10 for shard in done.shards)
     assert inside[0].progress.used == (inside[0].states_M == USED).sum() < 120
     snapshot = world.snapshot()
@@ -122,9 +136,14 @@ def test_two_replicas_train(world):
     assert (one.parts.model.eval()(inputs).argmax(1) == targets).float().mean() > 0.6
 
 
-def test_a_member_that_dies_takes_its_replica_along_and_no_other(world):
+def test_a_member_that_dies_takes_its_replica_along_and_no_other(world, gate):
     first = _pids(world)
-    done = _epoch(world, 2, 30, lambda: os.kill(first[1][0], signal.SIGKILL))
+
+    def kill():
+        tiny.until(lambda: first[1][0] in gate.standing("epoch2"))  # so it has a minibatch out
+        os.kill(first[1][0], signal.SIGKILL)
+
+    done = _epoch(world, gate, 2, kill)
     assert (done.used, done.stale, done.refused) == (120, 0, 0) and (world.snapshot().states_M == USED).all()
     assert done.restarts == 1 and 0 < done.returned <= 6
     assert abs(done.frames / tiny.FRAMES - 120) <= 6
@@ -135,9 +154,9 @@ def test_a_member_that_dies_takes_its_replica_along_and_no_other(world):
     assert [pids[1] for pids in first] == [pids[1] for pids in second]
 
 
-def test_a_member_that_fails_is_named(world, curse):
+def test_a_member_that_fails_is_named(world, gate, curse):
     with pytest.raises(Speech3Error, match=r"(?s)shard \d: .*ValueError: the second member is bewitched"):
-        _epoch(world, 3, 30, curse.touch)
+        _epoch(world, gate, 3, curse.touch)
 
 
 def test_what_became_of_a_minibatch_in_two_slices():

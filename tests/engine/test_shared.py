@@ -40,23 +40,29 @@ def _whole(world, done, batches=BATCHES):
     assert sum(shard.minibatches for shard in done.shards) >= len(batches)
 
 
-def _epoch(world, epoch, after=None, at=50):
-    """Train an epoch; when `at` minibatches are used, `after` is called. Returns the last progress."""
+def _epoch(world, epoch, after):
+    """Train an epoch; when 50 minibatches are used, `after` is called, and the last 100 wait for that.
+
+    Returns the last progress.
+    """
+    world.build.gate.close(f"epoch{epoch}")
     moves = world.epoch(epoch, tiny.waiting(BATCHES), tiny.rate(0.3, epoch, BATCHES))
     last = None
     for done in moves:
         assert last is None or (done.used >= last.used and done.versions >= last.versions)
-        if after and done.used >= at:
+        if after and done.used >= 50:
             after()
             after = None
+            world.build.gate.open(f"epoch{epoch}")
         last = done
     assert after is None
     return last
 
 
 @pytest.fixture(scope="module")
-def world():
-    world = Shared(BUILD, BUILD(), CONFIG, workers=2)
+def world(tmp_path_factory):
+    gate = tiny.Gate(tmp_path_factory.mktemp("gate"), at=200, each=11)
+    world = Shared(tiny.Gated(BUILD, gate), BUILD(), CONFIG, workers=2)
     world.load({"parameters": flatten(tiny.model()).vector_K})
     yield world
     world.close()
@@ -102,24 +108,22 @@ def test_killed_at_a_random_moment(world):
 
 
 def test_killed_with_the_servers_lock_in_its_hands(world):
-    inode = Path(world.place.locks[0]).stat().st_ino
-    held = []
+    inode, gate, held = Path(world.place.locks[0]).stat().st_ino, world.build.gate, []
 
     def kill():
-        pid = _pids(world)[1]
-        while not (held or world.server.pool.finished):
-            tiny.until(lambda: (pid, inode) in tiny.flocks({pid}) or world.server.pool.finished)
-            os.kill(pid, signal.SIGSTOP)
-            tiny.until(lambda: tiny.state(pid) == "T")
-            if (pid, inode) in tiny.flocks({pid}):
-                held.append(pid)
-                os.kill(pid, signal.SIGKILL)
-            os.kill(pid, signal.SIGCONT)
+        gate.close("publish")
+        gate.open("epoch3")  # so that there is something to publish
+        (pid,) = tiny.until(lambda: gate.standing("publish"))
+        held.append(pid)
+        assert (pid, inode) in tiny.flocks({pid})
+        os.kill(pid, signal.SIGKILL)
+        tiny.until(lambda: not tiny.state(pid))
+        gate.open("publish")
 
     done = _epoch(world, 3, kill)
     _whole(world, done)
-    assert held and held[0] not in _pids(world)
-    assert done.restarts == 1
+    assert held[0] not in _pids(world)
+    assert done.restarts == 1 and 0 < done.returned <= CONFIG.max_distance
 
 
 def test_nothing_is_left_behind():

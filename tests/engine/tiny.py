@@ -1,14 +1,17 @@
 """A model, minibatches and a loss so small that an epoch takes milliseconds; importable by processes that are spawned.
 
+And gates, at which processes wait for a test, so that no test depends on how fast a machine is.
+
 Axes: B minibatch, C classes.
 """
 
 import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,7 +22,7 @@ from torch import nn
 
 import speech3.engine
 from speech3.engine.server import Partition
-from speech3.engine.world import Parts, Rate
+from speech3.engine.world import BuildOn, Parts, Rate, Source
 
 FRAMES = 16  # of a minibatch
 
@@ -80,6 +83,96 @@ class Build:
             publish = Partition._publish
             Partition._publish = lambda *args: (time.sleep(self.slow_sync_s), publish(*args))[1]
         return Parts(model(self.dropout, self.norm).to(device), self.batches, loss, seed=1)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Where processes wait for a test, or for each other, by files; a minute at most, so nothing hangs.
+
+    Attributes
+    ----------
+    folder
+        Empty.
+    at
+        While gate ``epochN`` is closed, minibatches of epoch N from that number on wait to be computed.
+    each, processes
+        In every epoch nobody draws more than `each` minibatches before so many processes have drawn as many.
+    """
+
+    folder: Path
+    at: int = sys.maxsize
+    each: int = 0
+    processes: int = 2
+
+    def close(self, name: str) -> None:
+        """Nobody stands there yet."""
+        for path in self.folder.glob(f"{name}.*"):
+            path.unlink()
+        (self.folder / name).touch()
+
+    def open(self, name: str) -> None:
+        """Who stands there goes on."""
+        (self.folder / name).unlink(missing_ok=True)
+
+    def standing(self, name: str) -> set[int]:
+        """The processes that have come to it since it was closed."""
+        return {int(path.suffix[1:]) for path in self.folder.glob(f"{name}.*")}
+
+    def wait(self, name: str) -> None:
+        """Stand there while it is closed."""
+        if (self.folder / name).exists():
+            (self.folder / f"{name}.{os.getpid()}").touch()
+            until(lambda: not (self.folder / name).exists())
+
+    def draw(self, epoch: int, number: int) -> None:
+        """What a process does before it has a minibatch."""
+        if self.each:
+            self._meet(self.folder / f"drawn{epoch}.{os.getpid()}")
+        if number >= self.at:
+            self.wait(f"epoch{epoch}")
+
+    def _meet(self, own: Path) -> None:
+        """Each process has a file with a letter for every minibatch."""
+
+        def there() -> int:
+            return sum(path.stat().st_size >= self.each for path in self.folder.glob(f"{own.stem}.*"))
+
+        with own.open("a") as stream:
+            stream.write(".")
+        if own.stat().st_size == self.each + 1:
+            until(lambda: there() >= self.processes)
+
+
+@dataclass(frozen=True)
+class GatedSource:
+    """Minibatches behind a gate."""
+
+    source: Source
+    gate: Gate
+
+    @property
+    def rows(self) -> tuple[range, ...] | None:
+        return self.source.rows
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def draw(self, epoch: int, number: int) -> tuple[Any, torch.Tensor]:
+        self.gate.draw(epoch, number)
+        return self.source.draw(epoch, number)
+
+
+@dataclass(frozen=True)
+class Gated:
+    """The parts of another build, with a gate before each minibatch; gate ``publish`` is in the midst of a sync."""
+
+    build: BuildOn
+    gate: Gate
+
+    def __call__(self, device: str) -> Parts:
+        parts, publish = self.build(device), Partition._publish
+        Partition._publish = lambda *args: (self.gate.wait("publish"), publish(*args))[1]
+        return replace(parts, source=GatedSource(parts.source, self.gate))
 
 
 def waiting(batches: Batches) -> np.ndarray:
