@@ -114,6 +114,21 @@ def test_what_a_fetch_lost_comes_with_the_next():
     assert far[-1] < 0.05 * max(far) and wire.down < 4 * VALUES * 7
 
 
+@pytest.mark.parametrize("bucket", [0, 4096])
+def test_what_fetches_lose_settles_for_large_tensors(bucket):
+    """The server moves on between fetches; with a scale for all 4,096 values the error would grow without end."""
+    own = flatten(torch.nn.Linear(64, 64, bias=False))
+    wire = wire_of(BOTH_WAYS.model_copy(update={"bucket": bucket}), own.views)
+    server_P, generator, far = own.parameters_P.clone(), torch.Generator().manual_seed(5), []
+    for number in range(101):
+        server_P += torch.randn(len(server_P), generator=generator)
+        own.parameters_P.copy_(server_P)
+        wire.key = key_of(number)
+        wire.receive(own)
+        far.append(float((own.parameters_P - server_P).norm()) / math.sqrt(len(server_P)))  # in steps
+    assert far[0] == 0 and 2 < far[50] < 3.5 and 2 < far[100] < 3.5
+
+
 def test_model_buffers_go_along():
     build = tiny.Build(BATCHES, norm=True)
     world = Simulated(build(), AsgdConfig(sync_every=1), Times((1.0,), 0.1), codec=CODECS[2])
