@@ -43,6 +43,7 @@ def nodes():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setattr(cluster_module, "JOIN_S", 300.0)  # nobody begins alone
         patch.setattr(messages, "_engine_digest", lambda: "")  # who edits the engine meanwhile is no failure of these
         nodes = Nodes(initialize_head=True, head_node_args={**NODE, "_system_config": PATIENCE})
         nodes.add_node(**NODE)
@@ -52,26 +53,35 @@ def nodes():
 
 
 @pytest.fixture(scope="module")
-def world(nodes):
+def gate(tmp_path_factory):
+    return tiny.Gate(tmp_path_factory.mktemp("gate"), at=150, each=12)  # the first of epoch 1 is drawn to be compared
+
+
+@pytest.fixture(scope="module")
+def world(nodes, gate):
     before = signal.getsignal(signal.SIGTERM)
-    world = Cluster(BUILD, BUILD(), CONFIG, workers=2, address=nodes.address)
+    world = Cluster(tiny.Gated(BUILD, gate), BUILD(), CONFIG, workers=2, address=nodes.address)
     assert signal.getsignal(signal.SIGTERM) is before  # Ray would have its own
     world.load({"parameters": flatten(BUILD().model).vector_K})
     yield world
     world.close()
 
 
-def _epoch(world, epoch, after=None, at=60, torn=0):
-    """Train an epoch, in which `after` is called once `at` minibatches are used; returns what was last told.
+def _epoch(world, gate, epoch, after, torn=0):
+    """Train an epoch, in which `after` is called once 60 minibatches are used; returns what was last told.
+
+    The second half waits for that; `after` may open the gate before it has done.
 
     The model's gradients are constant, so the parameters tell that each minibatch is in them, and once; `torn` may be
     so in one partition only, having been on their way to the other when somebody died.
     """
     before = world.tensors["parameters"].clone()
+    gate.close(f"epoch{epoch}")
     for done in world.epoch(epoch, tiny.waiting(BATCHES), tiny.rate(RATE, epoch, BATCHES)):
-        if after and done.used >= at:
+        if after and done.used >= 60:
             after()
             after = None
+            gate.open(f"epoch{epoch}")
     assert after is None
     snapshot = world.snapshot()
     assert (snapshot.states_M == USED).all()
@@ -97,10 +107,10 @@ def _node_of(nodes, pid):
     return raylets.index(int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]))
 
 
-def test_two_shards_on_two_nodes(nodes, world):
+def test_two_shards_on_two_nodes(nodes, world, gate):
     assert {_node_of(nodes, _shard(world, number)) for number in (0, 1)} == {0, 1}
     snapshots = []
-    done = _epoch(world, 1, lambda: snapshots.append(world.snapshot()))
+    done = _epoch(world, gate, 1, lambda: snapshots.append(world.snapshot()))
     assert (done.returned, done.restarts, done.note) == (0, 0, "")
     assert all(shard.minibatches > 10 and shard.compute_s > 0.002 for shard in done.shards)
     # Every push goes up whole, as float32; every one but those at the end comes down.
@@ -111,40 +121,41 @@ def test_two_shards_on_two_nodes(nodes, world):
     assert inside.progress.frames == inside.progress.used * tiny.FRAMES
 
 
-def test_a_shard_is_killed(world):
+def test_a_shard_is_killed(world, gate):
     def kill():
         time.sleep(random.random() * 0.02)
         os.kill(first, signal.SIGKILL)
 
     first = _shard(world, 0)
-    done = _epoch(world, 2, kill, torn=CONFIG.max_distance)
+    done = _epoch(world, gate, 2, kill, torn=CONFIG.max_distance)
     assert done.restarts == 1 and done.returned <= CONFIG.max_distance + 1  # one is drawn ahead
     tiny.until(lambda: world._look() or world.workers[0].prepared)
     assert _shard(world, 0) != first
 
 
-def test_a_partition_is_killed(world, monkeypatch):
+def test_a_partition_is_killed(world, gate, monkeypatch):
     """Its parameters are gone: what was trained since the last copy is trained again, not counted as if it were in."""
     monkeypatch.setattr(cluster_module, "COPY_S", 1e9)
     first, copies = world.server.facts[1].pid, []
 
     def kill():
         copies.append(world.snapshot().progress.used)
+        gate.open("epoch3")
         tiny.until(lambda: world._look() or world.ledger.ended >= copies[0] + 80)
         os.kill(first, signal.SIGKILL)
 
-    done = _epoch(world, 3, kill, torn=2 * CONFIG.max_distance)
+    done = _epoch(world, gate, 3, kill, torn=2 * CONFIG.max_distance)
     assert "a partition of the server died (1 times): training went back to its last copy" in done.note
     assert world.server.facts[1].pid != first and done.restarts == 0
     assert 80 <= world.undone <= len(BATCHES) - copies[0]
     assert f"{world.undone} minibatches were computed again" in done.note
 
 
-def test_a_node_is_lost_and_another_comes(nodes, world):
+def test_a_node_is_lost_and_another_comes(nodes, world, gate):
     second = next(iter(nodes.worker_nodes))
     there = [number for number in (0, 1) if _node_of(nodes, _shard(world, number)) == 1]
     lose = partial(nodes.remove_node, second, allow_graceful=False)
-    done = _epoch(world, 4, lose, torn=2 * CONFIG.max_distance)
+    done = _epoch(world, gate, 4, lose, torn=2 * CONFIG.max_distance)
     assert len(there) == 1 and done.restarts == 1
     assert not world.workers[there[0]].placed and world.workers[1 - there[0]].prepared  # the other trained on alone
     nodes.add_node(**NODE)
