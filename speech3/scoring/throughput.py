@@ -88,10 +88,12 @@ def write_throughput(out: Path, found: Throughput) -> list[Path]:
     written = [out / "throughput.json", out / "throughput.png"]
     write_json(written[0], values)
     rows = _rows(found)
+    rates = [rate for point in found.points for rate in (point.float32, point.ternary)]
+    span = (min(rates), max(rates))
     panels = []
     for network in found.networks:
         mine = [row for row in rows if row[0].network == network.name]
         title = f"{network.name}: {100 * network.connected:.0f} % fully connected"
-        panels.append((title, partial(draw_throughput, rows=mine, gigabits=found.gigabits)))
+        panels.append((title, partial(draw_throughput, rows=mine, gigabits=found.gigabits, span=span)))
     write_png(written[1], panels)
     return written

@@ -21,7 +21,10 @@ Against = Literal["seconds", "frames"]
 
 _COLOURS = 6  # in a style's cycle; more lines are told apart by their strokes
 _STROKES = ("-", "--", ":", "-.")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # with the colours, 42 looks
+_NAMES_INSIDE = 4  # lines whose names find room between them; those of more stand beside the axes
 _FAR = 10  # times as long as another run takes a run for which the axis is logarithmic
+_MARGIN = 1.3  # of a logarithmic axis: so many times the most, and of the least a part
 _DOTS = 25  # points of a line that get a dot each
 _TIME_UNITS = (("seconds", 1.0, 600.0), ("minutes", 60.0, 7200.0), ("hours", 3600.0, float("inf")))
 _FRAME_UNITS = (("frames", 1.0, 1e4), ("thousand frames", 1e3, 1e6), ("million frames", 1e6, float("inf")))
@@ -50,7 +53,9 @@ def draw_lines(axes: Axes, lines: Sequence[Line], x_label: str, *, per_cent: boo
     axes.set_xlim(left=0)
     if per_cent:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
-    if len(lines) > 1:
+    if len(lines) > _NAMES_INSIDE:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    elif len(lines) > 1:
         axes.legend()
 
 
@@ -142,28 +147,36 @@ def draw_shards(axes: Axes, shards: Sequence[ShardReport]) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
 
 
-def draw_throughput(axes: Axes, rows: Sequence[Sequence[Point]], gigabits: Sequence[float]) -> None:
-    """Frames a second against workers, both axes logarithmic: float32 dashed, ternary in full, a colour a bandwidth.
+def draw_throughput(
+    axes: Axes, rows: Sequence[Sequence[Point]], gigabits: Sequence[float], *, span: tuple[float, float] | None = None
+) -> None:
+    """Frames a second against workers, both axes logarithmic: float32 dashed, ternary in full.
+
+    A bandwidth has its colour and its marker.
 
     Parameters
     ----------
     rows
         Of each bandwidth, by number of workers.
+    span
+        The fewest and most frames a second of all panels, so that they have one scale; none: this one's own.
     """
-    for colour, (row, bandwidth) in enumerate(zip(rows, gigabits, strict=True)):
+    for place, (row, bandwidth) in enumerate(zip(rows, gigabits, strict=True)):
         workers = [point.workers for point in row]
-        style: dict[str, Any] = {"marker": "o", "markersize": 3, "linewidth": 1.4}
-        name, colour_name = f"{bandwidth:g} Gbit/s", f"C{colour % _COLOURS}"
-        axes.plot(workers, [point.ternary for point in row], "-", color=colour_name, label=name, **style)
-        axes.plot(workers, [point.float32 for point in row], "--", color=colour_name, **style)
+        marker = _MARKERS[place % len(_MARKERS)]
+        style: dict[str, Any] = {"color": f"C{place % _COLOURS}", "marker": marker, "markersize": 4, "linewidth": 1.4}
+        axes.plot(workers, [point.ternary for point in row], "-", label=f"{bandwidth:g} Gbit/s", **style)
+        axes.plot(workers, [point.float32 for point in row], "--", **style)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    if span:
+        axes.set_ylim(span[0] / _MARGIN, span[1] * _MARGIN)
     axes.set_xticks(workers, [str(count) for count in workers], fontsize=8)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("workers (ternary gradients; dashed: float32)")
     axes.set_ylabel("frames a second")
-    axes.legend()
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize=8)
 
 
 def _short(value: float) -> str:

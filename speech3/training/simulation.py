@@ -207,7 +207,6 @@ def _check(variants: Sequence[Variant]) -> None:
     base = variants[0].method.config
     if isinstance(base.training.simulation.compute_s, tuple):
         raise Speech3Error("training.simulation.compute_s: give one time for all workers here, their number varies")
-    refuse_split(base)
     device_of(base.training.device)
     frames = open_packed(Path(base.data) / "train.frames")
     init = read_init(base, frames)

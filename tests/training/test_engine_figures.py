@@ -5,9 +5,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from speech3.engine.throughput import Point
 from speech3.engine.world import ShardReport
 from speech3.training.curves import Curve
-from speech3.training.engine_figures import Line, draw_accuracy, draw_lines, draw_shards, draw_staleness
+from speech3.training.engine_figures import (
+    Line,
+    draw_accuracy,
+    draw_lines,
+    draw_shards,
+    draw_staleness,
+    draw_throughput,
+)
 
 
 @pytest.fixture
@@ -61,6 +69,40 @@ def test_more_lines_than_colours_are_told_apart(axes: Axes) -> None:
     draw_lines(axes, [Line(str(number), [0, 1], [0, 1], number) for number in range(14)], "x")
     looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
     assert len(looks) == 14
+
+
+@pytest.mark.parametrize(("count", "beside"), [(2, False), (4, False), (5, True), (14, True)])
+def test_the_names_of_many_lines_stand_beside_the_axes(count: int, beside: bool) -> None:
+    figure = Figure(layout="constrained")
+    axes = figure.add_subplot()
+    draw_lines(axes, [Line(f"run {number}", [0, 1], [0, 1], number) for number in range(count)], "x")
+    figure.draw_without_rendering()
+    legend = axes.get_legend()
+    assert legend and [text.get_text() for text in legend.get_texts()] == [f"run {number}" for number in range(count)]
+    assert (legend.get_window_extent().x0 >= axes.get_window_extent().x1) == beside
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+
+
+def test_throughput_of_many_bandwidths(axes: Axes) -> None:
+    """Each has its look; float32 is dashed and ternary is not."""
+    bandwidths, workers = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0], [1, 2, 4]
+    rows = [[Point("dnn", b, n, 100 * b * n, 200 * b * n) for n in workers] for b in bandwidths]
+    draw_throughput(axes, rows, bandwidths, span=(1.0, 1e6))
+    looks = [(line.get_color(), line.get_marker(), line.get_linestyle()) for line in axes.lines]
+    assert len(set(looks)) == 2 * len(bandwidths) and len({look[:2] for look in looks}) == len(bandwidths)
+    for number, bandwidth in enumerate(bandwidths):
+        ternary, float32 = axes.lines[2 * number : 2 * number + 2]
+        assert list(ternary.get_ydata()) == pytest.approx([200 * bandwidth * n for n in workers])
+        assert list(float32.get_ydata()) == pytest.approx([100 * bandwidth * n for n in workers])
+        assert list(ternary.get_xdata()) == list(float32.get_xdata()) == workers
+        assert (ternary.get_linestyle(), float32.get_linestyle()) == ("-", "--")
+    legend = axes.get_legend()
+    assert legend and [text.get_text() for text in legend.get_texts()] == [f"{each:g} Gbit/s" for each in bandwidths]
+    assert axes.get_ylim()[0] < 1.0 and axes.get_ylim()[1] > 1e6
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "4"]
+    assert axes.get_xlabel() == "workers (ternary gradients; dashed: float32)"
+    figures = [axes.yaxis.get_major_formatter()(value, 0) for value in (500.0, 2e3, 3e6)]
+    assert figures == ["500", "2 k", "3 M"]
 
 
 def test_staleness(axes: Axes) -> None:
