@@ -236,7 +236,8 @@ class _Run:
             if inside and self._looks_due(self.standing.minibatch) > looked:
                 looked = self._looks_due(self.standing.minibatch)
                 self._take(world, before, upto)
-                self.looks.append((self.standing.done, self.tensors["parameters"]))
+                if self.standing.minibatch < total:  # what is taken is newer than what was told: it may be the end
+                    self.looks.append((self.standing.done, self.tensors["parameters"]))
             if inside and (interrupt or self.standing.seconds - saved >= self.config.training.checkpoint_s):
                 self._take(world, before, upto)
                 self._save()

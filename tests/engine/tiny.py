@@ -189,6 +189,7 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing of the engine catches it."""
 
 
+PATH = str(Path(__file__).parent)  # for scripts that import this
 ENGINE = str(Path(speech3.engine.__file__).parent)
 
 

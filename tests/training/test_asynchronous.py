@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
 from speech3.config import DnnConfig, TrainConfig, TrainingConfig
@@ -25,6 +25,7 @@ from speech3.io.progress import read_metrics
 from speech3.models import load_network, logits
 from speech3.training import run as run_module
 from speech3.training import train
+from speech3.training.parts import BuildParts
 from speech3.training.rundir import RunDirectory
 from speech3.training.simulation import own_methods, simulate
 
@@ -93,10 +94,15 @@ def _same(first, second):
 
 @pytest.fixture(scope="module")
 def shared(corpus, tmp_path_factory):
-    """A finished run of two shards with normalised layers: half an epoch of warm start, three looks an epoch."""
-    out = tmp_path_factory.mktemp("shared") / "out"
+    """A finished run of two shards with normalised layers: half an epoch of warm start, three looks an epoch.
+
+    No shard is so fast that nothing is left for the other.
+    """
+    out, gate = tmp_path_factory.mktemp("shared") / "out", tiny.Gate(tmp_path_factory.mktemp("gate"), each=5)
     config = _config(corpus, {"normalization": "batch"}, world="shared", evaluations=3, checkpoint_s=0, max_epochs=4)
-    return out, train(config, out)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module, "BuildParts", lambda *args: tiny.Gated(BuildParts(*args), gate))
+        return out, train(config, out)
 
 
 def test_two_shards_learn(shared):
@@ -112,7 +118,7 @@ def test_two_shards_account_for_every_minibatch(shared):
     for record, minibatches in zip(records, [50, 100, 100, 100], strict=True):  # the first 50: plain SGD
         assert sum(record["staleness"]) == record["versions"] > 0
         assert sum(shard["minibatches"] for shard in record["shards"]) == minibatches
-        assert all(shard["minibatches"] for shard in record["shards"])
+        assert len(record["shards"]) == 2 and all(shard["minibatches"] >= 5 for shard in record["shards"])
 
 
 def test_statistics_of_normalisation_travel_with_the_parameters(corpus, shared):
@@ -127,7 +133,7 @@ def test_looks_inside_an_epoch_are_recorded(shared):
     epochs = {record["epoch"]: record for record in _epochs(shared[0])}
     assert {1} <= {look["epoch"] for look in looks}  # plain SGD yields after every minibatch, shards now and then
     for look in looks:
-        assert look["frames"] < epochs[look["epoch"]]["frames"] and look["seconds"] < epochs[look["epoch"]]["seconds"]
+        assert look["frames"] < epochs[look["epoch"]]["frames"] and look["seconds"] <= epochs[look["epoch"]]["seconds"]
         assert 0 < look["heldout_accuracy"] <= 1
 
 
@@ -136,12 +142,28 @@ def test_the_last_checkpoints_are_kept(shared):
     assert len(names) == 3 and names[-1].startswith("e0005-m00000000")
 
 
+def test_what_is_the_end_already_is_no_look_inside_the_epoch(corpus, tmp_path, monkeypatch):
+    """Progress is told late: the copy that is taken then is of the end."""
+    epoch = Simulated.epoch
+    monkeypatch.setattr(Simulated, "epoch", lambda *args: iter(list(epoch(*args))))
+    train(_config(corpus, evaluations=3, checkpoint_s=0, max_epochs=2), tmp_path / "out")
+    looks = [record for record in read_metrics(tmp_path / "out" / "metrics.jsonl") if record["event"] == "heldout"]
+    assert [(look["epoch"], look["frames"]) for look in looks] == [(1, 34 * 16)]  # of the warm start
+    _accounted(_epochs(tmp_path / "out"))
+
+
 _SCRIPT = """
 import sys
+from pathlib import Path
+sys.path.append({path!r})
+import tiny
 from speech3.config import TrainConfig
-from speech3.training import train
+from speech3.training import run, train
+from speech3.training.parts import BuildParts
 if __name__ == "__main__":
-    train(TrainConfig.model_validate_json(sys.argv[1]), sys.argv[2])
+    config, out, gate, at = sys.argv[1:]
+    run.BuildParts = lambda *args: tiny.Gated(BuildParts(*args), tiny.Gate(Path(gate), int(at)))
+    train(TrainConfig.model_validate_json(config), out)
 """
 
 
@@ -150,14 +172,16 @@ def test_a_run_of_two_shards_goes_on_in_the_middle_of_an_epoch(corpus, tmp_path)
     config = _config(corpus, {"width": 256}, world="shared", minibatch=1, max_epochs=1, checkpoint_s=0,
                      learning_rate=0.01, asgd={"warm_start": 0.05, "sync_every": 1})  # fmt: skip
     out, script, at = tmp_path / "out", tmp_path / "script.py", 80  # of the warm start
-    script.write_text(_SCRIPT)
-    for kind in (signal.SIGINT, signal.SIGKILL):
-        stderr = _stopped_behind(at, out, kind, [sys.executable, str(script), config.model_dump_json(), str(out)])
+    script.write_text(_SCRIPT.format(path=tiny.PATH))
+    tiny.Gate(tmp_path).close("epoch1")
+    for kind, closed in ((signal.SIGINT, 600), (signal.SIGKILL, 1200)):  # later minibatches wait until they are killed
+        command = [sys.executable, str(script), config.model_dump_json(), str(out), str(tmp_path), str(closed)]
+        stderr = _stopped_behind(at, out, kind, command)
         assert ("KeyboardInterrupt" in stderr) == (kind == signal.SIGINT), stderr
         assert (f"going on from epoch 1, minibatch {at}" in stderr) == (at > 80)
         tensors, about = load_tensors(max((out / "checkpoints").iterdir()), "nn-checkpoint")
         before, at = at, about["standing"]["done"]["used"]
-        assert before < at < FRAMES and int((tensors["states"] == -1).sum()) == at
+        assert before < at <= closed and int((tensors["states"] == -1).sum()) == at
     about = train(config, out)
     (record,) = _epochs(out)
     _accounted([record], FRAMES)
@@ -172,10 +196,9 @@ def _stopped_behind(minibatch, out, kind, command):
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
-    deadline, later = time.monotonic() + 120, f"e0001-m{minibatch + 1:08d}"
-    while not any(path.name > later for path in out.glob("checkpoints/e*")) and time.monotonic() < deadline:
-        assert process.poll() is None
-        time.sleep(0.002)
+    later = f"e0001-m{minibatch + 1:08d}"
+    tiny.until(lambda: process.poll() is not None or any(p.name > later for p in out.glob("checkpoints/e*")), 120)
+    assert process.poll() is None
     os.killpg(process.pid, kind)
     stderr = process.communicate(timeout=60)[1].decode()
     assert process.returncode != 0
