@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny
 
 from speech3.config import CnnConfig, DnnConfig, LstmConfig, TrainConfig, TrainingConfig, load_preset
 from speech3.errors import Speech3Error
@@ -46,28 +46,32 @@ def _config(corpus, model=None, **training):
 
 SCRIPT = """
 import sys
+from pathlib import Path
+sys.path.append({path!r})
+import tiny
 from speech3.config import TrainConfig
-from speech3.training import train
+from speech3.training import run, train
+from speech3.training.parts import BuildParts
 if __name__ == "__main__":
-    train(TrainConfig.model_validate_json(sys.argv[1]), sys.argv[2])
+    config, out, gate = sys.argv[1:]
+    run.BuildParts = lambda *args: tiny.Gated(BuildParts(*args), tiny.Gate(Path(gate), at=25))
+    train(TrainConfig.model_validate_json(config), out)
 """
 
 
 def _killed(config, out, script):
     """Kill the run, and only the process that looks after the others, once its first epoch is over."""
-    script.write_text(SCRIPT)
-    command = [sys.executable, str(script), config.model_dump_json(), str(out)]
+    script.write_text(SCRIPT.format(path=tiny.PATH))
+    tiny.Gate(script.parent).close("epoch2")  # which does not end before that
+    command = [sys.executable, str(script), config.model_dump_json(), str(out), str(script.parent)]
     with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
-        deadline, children = time.monotonic() + 120, Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        while not list(out.glob("checkpoints/e0002-m00000000*")) and time.monotonic() < deadline:
-            assert process.poll() is None
-            time.sleep(0.002)
+        tiny.until(lambda: process.poll() is not None or list(out.glob("checkpoints/e0002-m00000000*")), 120)
+        assert process.poll() is None
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         members = [int(pid) for pid in children.read_text().split()]
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL and len(members) >= 2
-    while (left := [pid for pid in members if Path(f"/proc/{pid}/cmdline").exists()]) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not left
+    tiny.until(lambda: not any(map(tiny.state, members)))
 
 
 def test_a_replica_of_two_processes_learns_what_one_process_does(corpus, tmp_path):

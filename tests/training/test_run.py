@@ -5,10 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
 from speech3.config import DnnConfig, TrainConfig, TrainingConfig
@@ -163,22 +163,30 @@ def test_a_killed_run_ends_bitwise_as_one_that_was_not(corpus, monkeypatch, mode
 
 _SCRIPT = """
 import sys
+from dataclasses import replace
+from pathlib import Path
+config, out, path, gate = sys.argv[1:]
+sys.path.append(path)
+import tiny
 from speech3.config import TrainConfig
-from speech3.training import train
-train(TrainConfig.model_validate_json(sys.argv[1]), sys.argv[2])
+from speech3.training import run, train
+make, gate = run.make_parts, tiny.Gate(Path(gate), at=200)
+run.make_parts = lambda *args: replace(parts := make(*args), source=tiny.GatedSource(parts.source, gate))
+train(TrainConfig.model_validate_json(config), out)
 """
 
 
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
 def test_a_process_that_is_killed_goes_on(corpus, kind):
     config = _config(corpus, checkpoint_s=0, max_epochs=3, schedule="constant", minibatch=4)
-    command = [sys.executable, "-c", _SCRIPT, config.model_dump_json(), str(corpus / "killed")]
+    command = [sys.executable, "-c", _SCRIPT, config.model_dump_json(), str(corpus / "killed"), tiny.PATH, str(corpus)]
+    gate, checkpoints = tiny.Gate(corpus), corpus / "killed" / "checkpoints"
+    gate.close("epoch3")  # half of it waits for the signal
     process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    checkpoints = corpus / "killed" / "checkpoints"
-    deadline = time.monotonic() + 60
-    while not (checkpoints.exists() and list(checkpoints.glob("e*"))) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    tiny.until(lambda: process.poll() is not None or list(checkpoints.glob("e*")), 120)
+    assert process.poll() is None
     process.send_signal(kind)
+    gate.open("epoch3")
     stderr = process.communicate(timeout=60)[1].decode()
     assert process.returncode != 0
     assert "KeyboardInterrupt" in stderr or kind == signal.SIGKILL
