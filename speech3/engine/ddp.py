@@ -6,6 +6,7 @@ GPUs. In each step they compute N minibatches, one each, and their mean gradient
 ends the run; it goes on from its last checkpoint. Gradients may be sent as ternary codes (`codecs.ddp_hook`).
 """
 
+import math
 import multiprocessing.connection
 import os
 import tempfile
@@ -13,6 +14,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
@@ -46,6 +48,7 @@ from speech3.io.parallel import starting_workers
 
 _REPORT_STEPS = 50  # between two reports, for which the processes add up their sums
 _GO_ON = "; run the same command again, it goes on from the last checkpoint"
+_DIED = (math.inf, f"a process died{_GO_ON}")  # when, and what is said of it
 _SNAPSHOT_S = 5.0  # between two copies of the parameters that the first sends along, for checkpoints inside an epoch
 
 
@@ -107,7 +110,7 @@ class Ddp:
                 ended = kind == "ended"
                 yield progress
             if not ended and not all(process.is_alive() for process in self.processes):
-                self._fail(f"a process died{_GO_ON}")
+                self._fail(_DIED)
 
     def snapshot(self) -> Snapshot:
         """The state that the first process sent last."""
@@ -128,23 +131,32 @@ class Ddp:
         try:
             pipe.send(value)
         except OSError:
-            self._fail(f"a process died{_GO_ON}")
+            self._fail(_DIED)
 
     def _receive(self, pipe: Any) -> Any:
         try:
             return pipe.recv()
         except (EOFError, OSError):
-            return "failed", f"a process died{_GO_ON}"
+            return "failed", _DIED
 
-    def _fail(self, said: str) -> NoReturn:
-        """Who was killed is to blame, not those whose connection to it broke; else what one of them said is."""
+    def _fail(self, said: tuple[float, str]) -> NoReturn:
+        """Who was killed is to blame, not those whose connection to it broke; else who said first that it failed."""
         ended = multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=1.0)
+        why = min([said, *self._last_words()])[1]
         for rank, process in enumerate(self.processes):
             if process.sentinel in ended:
                 process.join()
                 if (process.exitcode or 0) < 0:
-                    said = f"process {rank} died (exit status {process.exitcode}){_GO_ON}"
-        raise Speech3Error(f"world ddp: {said}")
+                    why = f"process {rank} died (exit status {process.exitcode}){_GO_ON}"
+        raise Speech3Error(f"world ddp: {why}")
+
+    def _last_words(self) -> Iterator[tuple[float, str]]:
+        for pipe in self.pipes:
+            with suppress(EOFError, OSError):
+                while pipe.poll():
+                    kind, value = pipe.recv()
+                    if kind == "failed":
+                        yield value
 
 
 class _Loss(nn.Module):
@@ -187,7 +199,8 @@ def _main(
         return
     except Exception as error:
         text = str(error) if isinstance(error, Speech3Error) else traceback.format_exc()
-        pipe.send(("failed", text))
+        pipe.send(("failed", (time.monotonic(), text)))
+        os._exit(1)  # threads of gloo that wait for others would have C++ abort what ends in order
 
 
 def _epoch(
