@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from speech3.config import CodecConfig, SimulationConfig, TrainConfig, load_config, training_overrides
+from speech3.config import CodecConfig, SimulationConfig, TrainConfig, TrainingConfig, load_config, training_overrides
 from speech3.engine.codecs.levels import check_levels
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
@@ -24,11 +24,7 @@ from speech3.training.curves import SHARES, Curve, read_curve, time_to
 from speech3.training.init import read_init
 from speech3.training.parts import BuildParts, minibatches
 from speech3.training.run import device_of, train
-from speech3.training.worlds import check_epoch, check_workers, simulation_of
-
-_SIMULATED = {
-    "sgd": "synchronous", "ddp": "synchronous", "shared": "asgd", "cluster": "asgd", "sandblaster": "sandblaster",
-}  # fmt: skip
+from speech3.training.worlds import SIMULATED, check_epoch, check_workers, simulation_of
 
 
 @dataclass(frozen=True)
@@ -78,8 +74,13 @@ class Outcome:
 
 
 def own_methods(config: TrainConfig, *, synchronous: bool = True) -> list[Method]:
-    """The config's own training: plain SGD, asynchronous workers and, where its codec lets them, synchronous ones."""
-    several, codec = [Method("async", _by(config, "asgd"))], config.training.codec
+    """The config's own training: plain SGD, workers that are asynchronous (or sandblaster's, where it is theirs) and,
+    where its codec lets them, synchronous ones.
+    """
+    sandblaster, codec = _simulated(config.training) == "sandblaster", config.training.codec
+    several = [
+        Method("sandblaster", _by(config, "sandblaster")) if sandblaster else Method("async", _by(config, "asgd"))
+    ]
     if synchronous and _averaged(codec):
         several.append(Method("sync", _by(config, "synchronous")))
     elif synchronous:
@@ -128,13 +129,18 @@ def preset_methods(path: Path, overrides: Sequence[str], names: Sequence[str]) -
     methods = []
     for name in names:
         config = load_config(TrainConfig, path, [*whole, *training_overrides(name), *rest])
-        world = config.training.world
-        kind = config.training.simulation.method if world == "simulated" else _SIMULATED[world]
-        methods.append(Method(_stem(name), _by(config, kind), alone=world == "sgd"))
+        alone = config.training.world == "sgd"
+        kind = "synchronous" if alone else _simulated(config.training)
+        methods.append(Method(_stem(name), _by(config, kind), alone=alone))
     methods.sort(key=lambda method: not method.alone)
     if not methods or not methods[0].alone:
         methods.insert(0, own_methods(load_config(TrainConfig, path, list(overrides)), synchronous=False)[0])
     return methods
+
+
+def _simulated(training: TrainingConfig) -> str:
+    """The method that is its own, on the virtual clock."""
+    return SIMULATED.get(training.world, training.simulation.method)
 
 
 def _stem(name: str) -> str:

@@ -118,6 +118,13 @@ def test_an_epoch_too_small_for_one_method_is_told_before_any_is_trained(conf, t
     assert not trained
 
 
+def test_a_config_of_sandblasters_is_simulated_as_that(conf):
+    for changes in (["training=sandblaster"], ["training.world=simulated", "training.simulation.method=sandblaster"]):
+        methods = own_methods(load_config(TrainConfig, conf, changes))
+        kinds = [(method.name, method.config.training.simulation.method) for method in methods]
+        assert kinds == [("sgd", "synchronous"), ("sandblaster", "sandblaster"), ("sync", "synchronous")]
+
+
 def test_a_split_model_is_refused_before_anything_is_measured(conf, trained, tmp_path, monkeypatch):
     config = load_config(TrainConfig, conf, ["training=partitioned"])
     for module, name in ((simulation, "_with_times"), (throughputs, "measure_costs")):
