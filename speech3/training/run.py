@@ -226,10 +226,13 @@ class _Run:
         rate = rate_of(before.schedule, before.epoch, total, self.config.training)
         moves, label = world.epoch(before.epoch, states_M, rate), f"epoch {before.epoch}"
         saved, looked = before.seconds, self._looks_due(before.minibatch)
-        last = before.history[-1]["heldout_accuracy"] if before.history else None
+        last, told = before.history[-1]["heldout_accuracy"] if before.history else None, ""
         for done in progress(moves, total, label, place=lambda done: place(before.done + done, last)):
             if before.done.restarts + done.restarts > self.standing.done.restarts:
                 say(f"{label}: a shard died; another takes its place ({done.returned} minibatches given back so far)")
+            if done.note not in ("", told):
+                say(f"{label}: {done.note}")
+            told = done.note
             self.standing = replace(before, done=before.done + done)
             self._check_refused()
             inside = self.standing.minibatch < total
@@ -245,8 +248,6 @@ class _Run:
             if interrupt and inside:
                 raise KeyboardInterrupt
         self._take(world, before, upto)
-        if self.standing.done.note:
-            say(f"{label}: {self.standing.done.note}")
 
     def _check_refused(self) -> None:
         refused = self.standing.done.refused

@@ -68,6 +68,13 @@ def test_what_is_simulated_is_the_configs_own_way_to_train(home, tmp_path, monke
     assert [(each.world, each.simulation.method) for each in seen] == [("simulated", method), ("simulated", "asgd")]
 
 
+def test_how_an_epoch_ended_is_said_once(home, tmp_path, capfd):
+    changes = ("training=sandblaster", "training.learning_rate=1e-30", "training.minibatch=32", "training.max_epochs=1")
+    result = _run(home, tmp_path / "out", "--world", "simulated", *changes)
+    assert result.exit_code == 0, result.output
+    assert (result.stderr + capfd.readouterr().err).count("epoch 1: ended early: no step along the gradient") == 1
+
+
 def test_two_workers_without_a_world_share_one_server(home, tmp_path, monkeypatch, capsys):
     asked = []
     monkeypatch.setattr("speech3.training.train", lambda config, out, restart: asked.append(config) or 1 / 0)
