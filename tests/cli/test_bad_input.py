@@ -1,6 +1,5 @@
 """What users get wrong, through the command line: one message that names the culprit, status 1, no traceback."""
 
-import gzip
 import resource
 import shutil
 import subprocess
@@ -13,7 +12,6 @@ import soundfile
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 RATE_HZ = 16000
-DIGITS = ("ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE", "OH")
 
 
 def refused(process: subprocess.CompletedProcess[str], *culprits: str | Path) -> str:
@@ -158,22 +156,6 @@ def test_words_nobody_can_pronounce_stop_training(mine: Path, speech3: Run, tiny
     options = ("recipe", "digits", "--out", mine, *tiny)
     refused(speech3(*options, "--from", "hmm", "--to", "hmm"), mine / "data" / "train", "SEVENTY", "lexicon")
     assert (mine / "features" / "mfcc13_d2_utt" / "train" / "feats.scp").exists()
-
-
-def test_phones_and_words_without_data(mine: Path, tmp_path: Path, speech3: Run, tiny: Sequence[str]) -> None:
-    """A lexicon may hold more than was said, and a language model more than the lexicon; both work."""
-    lexicon = mine / "data" / "lexicon.txt"
-    lexicon.write_text(lexicon.read_text() + "LOCH L O X\n")
-    arpa = tmp_path / "lm.arpa.gz"
-    words = ["<s>", "</s>", "LOCH", "NESS", *DIGITS]
-    unigrams = "".join(f"{-99 if word == '<s>' else -1.1}\t{word}\n" for word in words)
-    arpa.write_bytes(gzip.compress(f"\\data\\\nngram 1={len(words)}\n\n\\1-grams:\n{unigrams}\n\\end\\\n".encode()))
-    options = ("recipe", "digits", "--out", mine, *tiny, "lm.order=null", f"lm.arpa={arpa}")
-    process = speech3(*options, "--from", "hmm", "decode.acoustic_scales=[0.1]", "decode.word_penalties=[0]")
-    assert process.returncode == 0, process.stderr
-    assert "1 words of the language model are not in the lexicon" in process.stderr
-    assert (mine / "tri" / "graph" / "dropped.txt").read_text() == "NESS\n"
-    assert process.stdout.count(" WER ") == 3
 
 
 @pytest.mark.parametrize("other", ["mono", "dnn", "cut"])

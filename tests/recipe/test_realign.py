@@ -1,18 +1,56 @@
-"""The recipe with all that the HMM room can: places of phones, probabilities of silence, realignment by the network."""
+"""The recipe with all that the HMM room can: places of phones, probabilities of silence, realignment by the network.
 
+And with a lexicon that holds more than was said, and a language model that holds more than the lexicon.
+"""
+
+import gzip
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from speech3.decoding.recognizer import load_recognizer
 from speech3.hmm.model import load_hmm
 from speech3.io.ark import read_int_ark
 
+WORDS = ("ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE", "OH")
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
-def test_a_network_learns_from_the_alignment_of_another(speech3, tiny, mine: Path) -> None:
-    process = speech3("recipe", "digits", "--out", mine, *tiny, "realign=1", "hmm.position_dependent=true",
-                      "hmm.lexicon_probs=true", "hmm.tri.leaves=85")  # fmt: skip
+
+@pytest.fixture(scope="module")
+def process(
+    speech3: Run, tiny: Sequence[str], experiment: Path, tmp_path_factory: pytest.TempPathFactory
+) -> subprocess.CompletedProcess[str]:
+    """The recipe, from `hmm` on, in the directory that is its last argument."""
+    mine = tmp_path_factory.mktemp("realigned") / "digits"
+    shutil.copytree(experiment, mine, symlinks=True)
+    lexicon, arpa = mine / "data" / "lexicon.txt", mine.parent / "lm.arpa.gz"
+    lexicon.write_text(lexicon.read_text() + "LOCH L O X\n")
+    words = ["<s>", "</s>", "LOCH", "NESS", *WORDS]
+    unigrams = "".join(f"{-99 if word == '<s>' else -1.1}\t{word}\n" for word in words)
+    arpa.write_bytes(gzip.compress(f"\\data\\\nngram 1={len(words)}\n\n\\1-grams:\n{unigrams}\n\\end\\\n".encode()))
+    return speech3("recipe", "digits", *tiny, "realign=1", "hmm.position_dependent=true", "hmm.lexicon_probs=true",
+                   "hmm.tri.leaves=85", "lm.order=null", f"lm.arpa={arpa}", "--from", "hmm", "--out", mine)  # fmt: skip
+
+
+@pytest.fixture
+def mine(process: subprocess.CompletedProcess[str]) -> Path:
+    """The directory; not to be changed."""
     assert process.returncode == 0, process.stderr
+    return Path(process.args[-1])
+
+
+def test_phones_and_words_without_data(process: subprocess.CompletedProcess[str], mine: Path) -> None:
+    """A lexicon may hold more than was said, and a language model more than the lexicon; both work."""
+    assert "1 words of the language model are not in the lexicon" in process.stderr
+    assert (mine / "tri" / "graph" / "dropped.txt").read_text() == "NESS\n"
+    assert process.stdout.count(" WER ") == 4
+
+
+def test_a_network_learns_from_the_alignment_of_another(process: subprocess.CompletedProcess[str], mine: Path) -> None:
     systems = [line.split()[1] for line in process.stdout.splitlines()[-4:]]
     assert systems == ["mono", "tri", "dnn", "dnn_realigned1"]
 
