@@ -46,15 +46,15 @@ def command(
     from speech3.errors import Speech3Error
     from speech3.io.progress import say
     from speech3.training import train
-    from speech3.training.worlds import SIMULATED, with_workers
+    from speech3.training.worlds import own_method, with_workers
 
     given = {"world": world, "workers": workers, "device": device, "cluster.address": address}
     changes = (overrides or []) + [f"training.{key}={value}" for key, value in given.items() if value is not None]
     directory = out or Path("exp") / conf.stem
     config = load_config(TrainConfig, conf, changes)
     if world == "simulated" and not any(change.startswith("training.simulation.method=") for change in changes):
-        method = SIMULATED.get(load_config(TrainConfig, conf, overrides).training.world)
-        if method and method != config.training.simulation.method:
+        method = own_method(load_config(TrainConfig, conf, overrides).training)
+        if method != config.training.simulation.method:
             config = load_config(TrainConfig, conf, [*changes, f"training.simulation.method={method}"])
             say(f"--world simulated: training.simulation.method={method}, as the config has it in its own world")
     if address and config.training.world != "cluster":

@@ -63,6 +63,14 @@ class Standing:
         return self.done.ended
 
 
+class AnotherRun(Speech3Error):
+    """A directory holds a run of another config; `fault` is that without what to do."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(f"{fault}; give another --out, or --restart to remove it and begin again")
+        self.fault = fault
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """A directory that belongs to the run which `identity` describes."""
@@ -134,10 +142,7 @@ class RunDirectory:
             differ = sorted(key for key in there.keys() | now.keys() if there.get(key) != now.get(key))
             if differ:
                 changes = ", ".join(f"{key} {there.get(key)} there, {now.get(key)} now" for key in differ)
-                raise Speech3Error(
-                    f"{self.path}: holds a run of another config ({changes}); give another --out, or --restart to "
-                    f"remove it and begin again"
-                )
+                raise AnotherRun(f"{self.path}: holds a run of another config ({changes})")
         elif self.model.exists():
             raise Speech3Error(f"{self.model}: a model that no run of this directory made; give another --out")
         else:

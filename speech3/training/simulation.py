@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from speech3.config import CodecConfig, SimulationConfig, TrainConfig, TrainingConfig, load_config, training_overrides
+from speech3.config import CodecConfig, SimulationConfig, TrainConfig, load_config, training_overrides
 from speech3.engine.codecs.levels import check_levels
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
@@ -24,7 +24,8 @@ from speech3.training.curves import SHARES, Curve, read_curve, time_to
 from speech3.training.init import read_init
 from speech3.training.parts import BuildParts, minibatches
 from speech3.training.run import device_of, train
-from speech3.training.worlds import SIMULATED, check_epoch, check_workers, simulation_of
+from speech3.training.rundir import AnotherRun
+from speech3.training.worlds import check_epoch, check_workers, own_method, simulation_of
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def own_methods(config: TrainConfig, *, synchronous: bool = True) -> list[Method
     """The config's own training: plain SGD, workers that are asynchronous (or sandblaster's, where it is theirs) and,
     where its codec lets them, synchronous ones.
     """
-    sandblaster, codec = _simulated(config.training) == "sandblaster", config.training.codec
+    sandblaster, codec = own_method(config.training) == "sandblaster", config.training.codec
     several = [
         Method("sandblaster", _by(config, "sandblaster")) if sandblaster else Method("async", _by(config, "asgd"))
     ]
@@ -130,17 +131,12 @@ def preset_methods(path: Path, overrides: Sequence[str], names: Sequence[str]) -
     for name in names:
         config = load_config(TrainConfig, path, [*whole, *training_overrides(name), *rest])
         alone = config.training.world == "sgd"
-        kind = "synchronous" if alone else _simulated(config.training)
+        kind = "synchronous" if alone else own_method(config.training)
         methods.append(Method(_stem(name), _by(config, kind), alone=alone))
     methods.sort(key=lambda method: not method.alone)
     if not methods or not methods[0].alone:
         methods.insert(0, own_methods(load_config(TrainConfig, path, list(overrides)), synchronous=False)[0])
     return methods
-
-
-def _simulated(training: TrainingConfig) -> str:
-    """The method that is its own, on the virtual clock."""
-    return SIMULATED.get(training.world, training.simulation.method)
 
 
 def _stem(name: str) -> str:
@@ -248,13 +244,12 @@ def _train(out: Path, trial: Trial) -> str:
     say(f"{trial.name} begins")
     try:
         train(_config(trial), out / trial.name)
+    except AnotherRun as error:  # there is no `simulate --restart`
+        raise Speech3Error(
+            f"{error.fault}; give another --out, or remove {out / trial.name} (or all of {out}, where times that were "
+            f"measured for that config may be, too)"
+        ) from error
     except Speech3Error as error:
-        fault, of_another, _ = str(error).partition("; give another --out, or --restart")
-        if of_another:  # there is no `simulate --restart`
-            raise Speech3Error(
-                f"{fault}; give another --out, or remove {out / trial.name} (or all of {out}, where times that were "
-                f"measured for that config may be, too)"
-            ) from error
         if "learning rate" not in str(error):
             raise
         say(f"{trial.name}: failed: {error}")

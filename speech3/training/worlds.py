@@ -28,7 +28,12 @@ _CODECS = ("none", "bf16", "ternary", "topk")
 _SHARED_SCALE = ("none", "ternary")  # the codecs of gradients whose mean is sent back
 
 
-SIMULATED = {"ddp": "synchronous", "shared": "asgd", "cluster": "asgd", "sandblaster": "sandblaster"}  # by world
+_SIMULATED = {"ddp": "synchronous", "shared": "asgd", "cluster": "asgd", "sandblaster": "sandblaster"}  # by world
+
+
+def own_method(training: TrainingConfig) -> str:
+    """What `training.simulation.method` stands for the config's own way to train, on the virtual clock."""
+    return _SIMULATED.get(training.world, training.simulation.method)
 
 
 def check_workers(config: TrainConfig) -> None:

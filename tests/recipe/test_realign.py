@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from speech3.corpus.digits import DIGITS
 from speech3.decoding.recognizer import load_recognizer
 from speech3.hmm.model import load_hmm
 from speech3.io.ark import read_int_ark
 
-WORDS = ("ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE", "OH")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -29,7 +29,7 @@ def process(
     shutil.copytree(experiment, mine, symlinks=True)
     lexicon, arpa = mine / "data" / "lexicon.txt", mine.parent / "lm.arpa.gz"
     lexicon.write_text(lexicon.read_text() + "LOCH L O X\n")
-    words = ["<s>", "</s>", "LOCH", "NESS", *WORDS]
+    words = ["<s>", "</s>", "LOCH", "NESS", *DIGITS, "OH"]
     unigrams = "".join(f"{-99 if word == '<s>' else -1.1}\t{word}\n" for word in words)
     arpa.write_bytes(gzip.compress(f"\\data\\\nngram 1={len(words)}\n\n\\1-grams:\n{unigrams}\n\\end\\\n".encode()))
     return speech3("recipe", "digits", *tiny, "realign=1", "hmm.position_dependent=true", "hmm.lexicon_probs=true",
