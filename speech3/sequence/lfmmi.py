@@ -1,0 +1,112 @@
+"""Lattice-free maximum mutual information (Povey et al. 2016, "Purely sequence-trained neural networks for ASR").
+
+The criterion of a chunk is the log probability of what was said, by all its paths in the numerator, minus that of all
+that could have been said, by the denominator. Its gradient with respect to the outputs is the difference of the
+posteriors of the two. Beside it stand the squares of the outputs (l2) and, where the network has a second output,
+cross-entropy against the posteriors of the numerator.
+
+Axes: B chunks, T output frames of a chunk, S pdfs.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from speech3.errors import Speech3Error
+from speech3.sequence.denominator import Denominator
+from speech3.sequence.forward_backward import denominator_posteriors
+from speech3.sequence.numerator import Numerators, numerator_posteriors
+from speech3.sequence.sparse import denominator_log_z
+
+LIMIT = 30.0  # outputs stay within +- that: beyond it float32 has no room for their exponentials
+
+
+@dataclass(frozen=True, eq=False)
+class LfMmi:
+    """The loss of a minibatch of chunks, for any network; picklable.
+
+    Attributes
+    ----------
+    leak
+        Probability of the leaky HMM.
+    cross_entropy
+        Weight of the second output's cross-entropy.
+    l2
+        Weight of half the sum of squares of a frame's outputs.
+    """
+
+    denominator: Denominator
+    leak: float = 0.1
+    cross_entropy: float = 0.1
+    l2: float = 5e-5
+
+    def __call__(self, outputs: Tensor | tuple[Tensor, Tensor], numerators: Numerators) -> tuple[Tensor, Tensor]:
+        """Mean loss of a frame, and the frames whose best pdf is that of the numerator.
+
+        Parameters
+        ----------
+        outputs
+            (B, T, S), or two of them: the second is trained by cross-entropy.
+
+        Raises
+        ------
+        Speech3Error
+            The network has another number of outputs than the denominator pdfs.
+        """
+        y_BTS, second_BTS = outputs if isinstance(outputs, tuple) else (outputs, None)
+        if y_BTS.shape[2] != self.denominator.num_pdfs:
+            raise Speech3Error(
+                f"the network has {y_BTS.shape[2]} outputs, but the denominator {self.denominator.num_pdfs} pdfs: it is "
+                "the denominator of another tree; build it again"
+            )
+        objective, posterior_BTS = _Criterion.apply(y_BTS.clamp(-LIMIT, LIMIT), numerators, self.denominator, self.leak)
+        loss = -objective + 0.5 * self.l2 * y_BTS.square().sum()
+        judged_BTS = y_BTS.detach()
+        if second_BTS is not None:
+            loss = loss - self.cross_entropy * (second_BTS.log_softmax(2) * posterior_BTS).sum()
+            judged_BTS = second_BTS.detach()
+        said_BT = posterior_BTS.sum(2) > 0
+        correct = ((judged_BTS.argmax(2) == posterior_BTS.argmax(2)) & said_BT).sum()
+        return loss / len(numerators), correct
+
+
+class _Criterion(torch.autograd.Function):
+    """The sum over chunks of numerator minus denominator; chunks without a path in the numerator count as zero."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, y_BTS: Tensor, numerators: Numerators, graph: Denominator, leak: float
+    ) -> tuple[Tensor, Tensor]:
+        numerator_B, said_BTS = numerator_posteriors(y_BTS.detach().cpu().numpy(), numerators)
+        fits_B = numerator_B > -np.inf
+        denominator_B, all_BTS = _denominator(y_BTS.detach(), graph, leak)
+        said = torch.from_numpy(said_BTS).to(y_BTS)
+        fits = torch.from_numpy(fits_B | np.isnan(numerator_B)).to(y_BTS.device)
+        objective = (torch.from_numpy(numerator_B).to(y_BTS.device) - denominator_B)[fits].sum().to(y_BTS.dtype)
+        ctx.save_for_backward(torch.where(fits[:, None, None], said - all_BTS, 0.0))
+        ctx.mark_non_differentiable(said)
+        return objective, said
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
+        (difference_BTS,) = ctx.saved_tensors
+        return grad * difference_BTS, None, None, None
+
+
+def _denominator(y_BTS: Tensor, graph: Denominator, leak: float) -> tuple[Tensor, Tensor]:
+    """Log of the total probability (B,), and the posteriors (B, T, S)."""
+    y_TSB = y_BTS.permute(1, 2, 0).contiguous()
+    if y_TSB.device.type == "cpu" and y_TSB.dtype == torch.float32:
+        largest_T1B = y_TSB.amax(1, keepdim=True)
+        log_z_B, posterior_TSB = denominator_posteriors((y_TSB - largest_T1B).exp_().numpy(), graph, leak)
+        log_z = torch.from_numpy(log_z_B) + largest_T1B.sum((0, 1)).double()
+        return log_z, torch.from_numpy(posterior_TSB).permute(2, 0, 1)
+    with torch.enable_grad():
+        y_TSB.requires_grad_()
+        log_z = denominator_log_z(y_TSB, graph, leak)
+        (posterior,) = torch.autograd.grad(log_z.sum(), y_TSB)
+    return log_z.detach().double(), posterior.permute(2, 0, 1)

@@ -1,0 +1,121 @@
+"""The phone language model of the denominator: an n-gram without back-off (Povey et al. 2016; chain-est-phone-lm.cc).
+
+Back-off arcs would let every phone follow every other and multiply the arcs of the graph. So each history that was
+seen is a state, and a phone that never followed it has probability zero there. Histories are two phones long; the most
+frequent histories of three phones are states, too. The probability of a phone is its relative frequency after the state
+that the training sequences themselves pass through, which is the maximum likelihood estimate for this automaton.
+
+Axes: J states, A arcs.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+START = 0  # the state before the first phone
+_HISTORY = 2  # phones of a history
+
+
+@dataclass(frozen=True, eq=False)
+class PhoneLm:
+    """A deterministic automaton over phone sequences; state 0 is the start.
+
+    Attributes
+    ----------
+    left_J, phone_J
+        int32: the last two phones before a state; 0: the beginning of the utterance.
+    ptr_J1
+        int32: the arcs of state j are those from ``ptr[j]`` up to ``ptr[j + 1]``, by ascending phone.
+    arc_phone_A, next_A
+        int32: what an arc reads, and where it leads.
+    prob_A
+        float64: probability of the arc; what is missing to one at a state is that of the end of the utterance.
+    """
+
+    left_J: np.ndarray
+    phone_J: np.ndarray
+    ptr_J1: np.ndarray
+    arc_phone_A: np.ndarray
+    next_A: np.ndarray
+    prob_A: np.ndarray
+
+    @property
+    def num_states(self) -> int:
+        """J."""
+        return len(self.phone_J)
+
+    def arc(self, state: int, phone: int) -> int:
+        """The arc of `state` that reads `phone`, or -1."""
+        first, end = self.ptr_J1[state : state + 2]
+        place = first + int(np.searchsorted(self.arc_phone_A[first:end], phone))
+        return place if place < end and self.arc_phone_A[place] == phone else -1
+
+    def log_prob(self, phones: Sequence[int]) -> float:
+        """Natural log probability of a whole sequence and its end; minus infinity if an arc is missing."""
+        state, total = START, 0.0
+        for phone in phones:
+            arc = self.arc(state, phone)
+            if arc < 0:
+                return -np.inf
+            total += float(np.log(self.prob_A[arc]))
+            state = int(self.next_A[arc])
+        end = 1.0 - self.prob_A[self.ptr_J1[state] : self.ptr_J1[state + 1]].sum()
+        return total + float(np.log(end)) if end > 1e-12 else -np.inf
+
+
+def estimate(sequences: Iterable[Sequence[int]], longer_histories: int = 2000) -> PhoneLm:
+    """Estimate the phone language model from phone sequences (phones count from 1).
+
+    Parameters
+    ----------
+    longer_histories
+        How many histories of three phones become states: the most frequent ones.
+
+    Raises
+    ------
+    ValueError
+        There are no phones.
+    """
+    counts: Counter[tuple[int, ...]] = Counter()
+    distinct: Counter[tuple[int, ...]] = Counter()
+    for sequence in sequences:
+        distinct[tuple(int(phone) for phone in sequence)] += 1
+    for phones, times in distinct.items():
+        padded = (0,) * _HISTORY + phones
+        for place in range(_HISTORY + 1, len(padded)):
+            counts[padded[place - _HISTORY : place + 1]] += times
+    if not any(distinct):
+        raise ValueError("no phones to estimate a phone language model from")
+    frequent = sorted(counts, key=lambda history: (-counts[history], history))[:longer_histories]
+    return _automaton(distinct, frozenset(frequent))
+
+
+def _automaton(distinct: Counter[tuple[int, ...]], longer: frozenset[tuple[int, ...]]) -> PhoneLm:
+    """Pass the sequences through the states, adding those that are new, and count."""
+    states: dict[tuple[int, ...], int] = {(0,) * _HISTORY: START}
+    arcs: Counter[tuple[int, int]] = Counter()  # by state and phone
+    target: dict[tuple[int, int], int] = {}
+    ends: Counter[int] = Counter()
+    for phones, times in distinct.items():
+        state, recent = START, (0,) * (_HISTORY + 1)
+        for phone in phones:
+            recent = (*recent[1:], phone)
+            history = recent if recent in longer else recent[1:]
+            arcs[state, phone] += times
+            state = target.setdefault((state, phone), states.setdefault(history, len(states)))
+        ends[state] += times
+    passed = Counter(ends)
+    for (state, _), times in arcs.items():
+        passed[state] += times
+    ordered = sorted(arcs)
+    ptr_J1 = np.searchsorted([state for state, _ in ordered], np.arange(len(states) + 1)).astype(np.int32)
+    return PhoneLm(
+        left_J=np.array([history[-2] for history in states], np.int32),
+        phone_J=np.array([history[-1] for history in states], np.int32),
+        ptr_J1=ptr_J1,
+        arc_phone_A=np.array([phone for _, phone in ordered], np.int32),
+        next_A=np.array([target[arc] for arc in ordered], np.int32),
+        prob_A=np.array([arcs[arc] / passed[arc[0]] for arc in ordered]),
+    )

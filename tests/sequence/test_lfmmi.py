@@ -1,0 +1,185 @@
+"""The criterion against enumeration, finite differences and PyTorch's autograd."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from speech3.errors import Speech3Error
+from speech3.sequence.forward_backward import denominator_posteriors
+from speech3.sequence.lfmmi import LfMmi
+from speech3.sequence.numerator import Chunk, NumeratorMaker, numerator_posteriors, phone_labels
+from speech3.sequence.phone_lm import START, estimate
+from speech3.sequence.sparse import denominator_log_z
+from denominators import enumerated_log_z, enumerated_numerator, toy_denominator
+
+LEAK = 0.1
+
+
+def outputs(frames: int, pdfs: int, batch: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(frames, pdfs, batch, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def labels_of(phones: list[int], lengths: list[int]) -> np.ndarray:
+    return phone_labels(np.array(phones), np.cumsum([0, *lengths]))
+
+
+def sayable(graph, count: int, seed: int = 0) -> list[int]:
+    """Phones that the phone language model has seen after one another."""
+    generator, state, phones = np.random.default_rng(seed), START, []
+    while len(phones) < count:
+        first, end = graph.lm.ptr_J1[state : state + 2]
+        if first == end:
+            state, phones = START, []
+            continue
+        arc = int(generator.integers(first, end))
+        phones.append(int(graph.lm.arc_phone_A[arc]))
+        state = int(graph.lm.next_A[arc])
+    return phones
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_denominator_equals_enumeration(seed: int) -> None:
+    graph = toy_denominator(seed)
+    y = outputs(3, graph.num_pdfs, 1, seed)
+    expected = enumerated_log_z(y[:, :, 0].numpy(), graph, LEAK)
+    assert denominator_log_z(y, graph, LEAK).item() == pytest.approx(expected, abs=1e-9)
+    log_z, _ = denominator_posteriors(y.exp().float().numpy(), graph, LEAK)
+    assert log_z[0] == pytest.approx(expected, abs=1e-5)
+
+
+def test_denominator_has_no_path_but_through_leaks_where_phones_were_never_seen() -> None:
+    graph = toy_denominator(1)
+    y = outputs(4, graph.num_pdfs, 1)
+    assert enumerated_log_z(y[:, :, 0].numpy()[:3], graph, 1e-9) < enumerated_log_z(y[:, :, 0].numpy()[:3], graph, 0.5)
+
+
+@pytest.mark.parametrize("batch", [1, 5, 16, 33])
+def test_compiled_gradient_equals_autograd_through_sparse_products(batch: int) -> None:
+    graph = toy_denominator(2, phones=6, pdfs=20)
+    y = (3 * outputs(12, graph.num_pdfs, batch)).requires_grad_()
+    log_z = denominator_log_z(y, graph, LEAK)
+    (expected,) = torch.autograd.grad(log_z.sum(), y)
+    found, posterior = denominator_posteriors((y - y.amax(1, keepdim=True)).exp().detach().float().numpy(), graph, LEAK)
+    np.testing.assert_allclose(found + y.amax(1).sum(0).detach().numpy(), log_z.detach().numpy(), rtol=1e-5)
+    np.testing.assert_allclose(posterior, expected.numpy(), atol=2e-5)
+    np.testing.assert_allclose(posterior.sum(1), 1, atol=1e-4)
+
+
+@pytest.mark.parametrize("tolerance", [0, 1, 2])
+def test_numerator_of_a_whole_utterance_equals_enumeration(tolerance: int) -> None:
+    graph = toy_denominator(0)
+    phones = sayable(graph, 3)
+    maker = NumeratorMaker(graph, frames=24, tolerance=tolerance, leak=LEAK)
+    numerators = maker([Chunk(labels_of(phones, [9, 6, 9]), 0)])
+    y = outputs(8, graph.num_pdfs, 1)[:, :, 0]
+    expected = enumerated_numerator(y.numpy(), phones, [0, 3, 5], graph, graph.lm, tolerance)
+    log_z, posterior = numerator_posteriors(y[None].numpy(), numerators)
+    assert log_z[0] == pytest.approx(expected, abs=1e-9)
+    np.testing.assert_allclose(posterior.sum(2), 1, atol=1e-9)
+
+
+def test_numerator_posteriors_are_the_gradient() -> None:
+    graph = toy_denominator(3)
+    maker = NumeratorMaker(graph, frames=18, leak=LEAK)
+    numerators = maker([Chunk(labels_of(sayable(graph, 5), [5, 7, 6, 9, 9]), 7), Chunk(labels_of([1, 2], [9, 9]), 0)])
+    y = outputs(6, graph.num_pdfs, 2).permute(2, 0, 1).contiguous().numpy()
+    _, posterior = numerator_posteriors(y, numerators)
+    step = 1e-5
+    for place in itertools.product(range(2), range(0, 6, 2), range(graph.num_pdfs)):
+        ahead, back = y.copy(), y.copy()
+        ahead[place] += step
+        back[place] -= step
+        difference = (numerator_posteriors(ahead, numerators)[0] - numerator_posteriors(back, numerators)[0])[place[0]]
+        assert posterior[place] == pytest.approx(difference / (2 * step), abs=1e-6)
+
+
+@pytest.mark.parametrize("start", [-3, 0, 4, 10, 17])
+@pytest.mark.parametrize("speed", [0.9, 1.0, 1.1])
+def test_numerator_is_never_above_the_denominator(start: int, speed: float) -> None:
+    graph = toy_denominator(4)
+    labels = labels_of([*sayable(graph, 6), 3, 3], [4, 5, 3, 6, 8, 3, 4, 5])
+    numerators = NumeratorMaker(graph, frames=18, leak=LEAK)([Chunk(labels, max(start, 0), speed)])
+    for seed in range(5):
+        y = 4 * outputs(6, graph.num_pdfs, 1, seed)
+        log_z, _ = numerator_posteriors(y.permute(2, 0, 1).contiguous().numpy(), numerators)
+        assert np.isfinite(log_z[0])
+        assert log_z[0] <= denominator_log_z(y, graph, LEAK).item() + 1e-9
+
+
+def test_loss_has_the_gradient_of_its_value() -> None:
+    graph = toy_denominator(5)
+    numerators = NumeratorMaker(graph, frames=12, leak=LEAK)([Chunk(labels_of(sayable(graph, 3), [4, 4, 4]), 0)])
+    criterion = LfMmi(graph, leak=LEAK, cross_entropy=0.3, l2=0.01)
+    both = [outputs(4, graph.num_pdfs, 1, seed).permute(2, 0, 1).clone() for seed in (0, 1)]
+    assert torch.autograd.gradcheck(lambda y: criterion(y, numerators)[0], both[0].clone().requires_grad_())
+    # The targets of the second output are constants.
+    assert torch.autograd.gradcheck(lambda y: criterion((both[0], y), numerators)[0], both[1].clone().requires_grad_())
+    loss, _ = criterion((both[0].float(), both[1].float()), numerators)
+    exact, _ = criterion((both[0], both[1]), numerators)
+    assert loss.item() == pytest.approx(exact.item(), rel=1e-5)
+
+
+def test_outputs_beyond_the_limit_stay_finite_and_get_no_gradient_from_the_criterion() -> None:
+    graph = toy_denominator(5)
+    numerators = NumeratorMaker(graph, frames=12, leak=LEAK)([Chunk(labels_of(sayable(graph, 3), [4, 4, 4]), 0)])
+    y = (200 * outputs(4, graph.num_pdfs, 1)).permute(2, 0, 1).float().requires_grad_()
+    loss, _ = LfMmi(graph, leak=LEAK, l2=0.0)(y, numerators)
+    (gradient,) = torch.autograd.grad(loss, y)
+    assert math.isfinite(loss.item())
+    assert not gradient[y.detach().abs() > 30].any()
+
+
+def test_a_chunk_that_is_too_short_for_its_phones_counts_as_nothing() -> None:
+    graph = toy_denominator(0)
+    fits, not_fits = Chunk(labels_of([1, 2], [6, 6]), 0), Chunk(labels_of([1, 2, 1, 2, 3, 1, 2, 1], [1] * 7 + [2]), 0)
+    maker = NumeratorMaker(graph, frames=12, leak=LEAK)
+    y = outputs(4, graph.num_pdfs, 2).permute(2, 0, 1).float().requires_grad_()
+    criterion = LfMmi(graph, leak=LEAK, l2=0.0)
+    loss, _ = criterion(y, maker([fits, not_fits]))
+    alone, _ = criterion(y[:1], maker([fits]))
+    assert loss.item() == pytest.approx(alone.item() / 2)
+    (gradient,) = torch.autograd.grad(loss, y)
+    assert gradient[0].any()
+    assert not gradient[1].any()
+
+
+def test_nan_in_the_outputs_is_nan_in_the_loss() -> None:
+    graph = toy_denominator(0)
+    y = outputs(4, graph.num_pdfs, 1).permute(2, 0, 1).float()
+    y[0, 1, :] = math.nan
+    loss, _ = LfMmi(graph)(y, NumeratorMaker(graph, frames=12)([Chunk(labels_of([1, 2], [6, 6]), 0)]))
+    assert math.isnan(loss.item())
+
+
+def test_another_number_of_outputs_is_refused() -> None:
+    graph = toy_denominator(0)
+    numerators = NumeratorMaker(graph, frames=12)([Chunk(labels_of([1, 2], [6, 6]), 0)])
+    with pytest.raises(Speech3Error, match=f"{graph.num_pdfs + 1} outputs.* {graph.num_pdfs} pdfs"):
+        LfMmi(graph)(torch.zeros(1, 4, graph.num_pdfs + 1), numerators)
+
+
+def test_phone_lm_is_relative_frequency() -> None:
+    lm = estimate([[1, 2, 3], [1, 2, 2], [1, 2, 3]], longer_histories=0)
+    # After the start always 1; after (0, 1) always 2; after (1, 2) 3 twice and 2 once; then always the end.
+    assert lm.log_prob([1, 2, 3]) == pytest.approx(math.log(2 / 3))
+    assert lm.log_prob([1, 2, 2]) == pytest.approx(math.log(1 / 3))
+    assert lm.log_prob([1, 3]) == -math.inf
+    assert lm.log_prob([1, 2]) == -math.inf
+
+
+def test_longer_histories_are_told_apart() -> None:
+    text = [[1, 2, 3, 1], [4, 2, 3, 4]] * 3
+    short, long = estimate(text, 0), estimate(text, 10)
+    assert short.log_prob([1, 2, 3, 1]) == pytest.approx(2 * math.log(1 / 2))
+    assert long.log_prob([1, 2, 3, 1]) == pytest.approx(math.log(1 / 2))
+    with pytest.raises(ValueError, match="no phones"):
+        estimate([])
+
+
+def test_initial_weights_sum_to_one_and_leave_no_state_out() -> None:
+    graph = toy_denominator(0)
+    assert graph.initial_J.sum() == pytest.approx(1, abs=1e-6)
+    assert (graph.initial_J > 0).all()
