@@ -15,14 +15,13 @@ With alpha the forward probabilities, i the initial ones, x the exponentials of 
 Axes: T frames, S pdfs, J states, A arcs, B chunks.
 """
 
-import math
-
 import numba
 import numpy as np
 
 from speech3.sequence.denominator import Denominator
 
 _LANES = 16  # float32 values of a 512-bit register
+_AT_A_TIME = 32  # chunks: the probabilities of a frame then stay in the cache of a core
 
 
 def denominator_posteriors(x_TSB: np.ndarray, graph: Denominator, leak: float) -> tuple[np.ndarray, np.ndarray]:
@@ -40,6 +39,15 @@ def denominator_posteriors(x_TSB: np.ndarray, graph: Denominator, leak: float) -
     log_z_B, posterior_TSB
         float64, float32. Where values are not finite, log_z is not either.
     """
+    parts = [
+        _posteriors(np.ascontiguousarray(x_TSB[:, :, first : first + _AT_A_TIME]), graph, leak)
+        for first in range(0, x_TSB.shape[2], _AT_A_TIME)
+    ]
+    log_z_B, posterior_TSB = (np.concatenate(arrays, axis=-1) for arrays in zip(*parts, strict=True))
+    return log_z_B, posterior_TSB
+
+
+def _posteriors(x_TSB: np.ndarray, graph: Denominator, leak: float) -> tuple[np.ndarray, np.ndarray]:
     batch = x_TSB.shape[2]
     padded = -batch % _LANES
     if padded:  # so that every vector is whole; the copies are of the last chunk, or they could overflow

@@ -59,8 +59,8 @@ class LfMmi:
         y_BTS, second_BTS = outputs if isinstance(outputs, tuple) else (outputs, None)
         if y_BTS.shape[2] != self.denominator.num_pdfs:
             raise Speech3Error(
-                f"the network has {y_BTS.shape[2]} outputs, but the denominator {self.denominator.num_pdfs} pdfs: it is "
-                "the denominator of another tree; build it again"
+                f"the network has {y_BTS.shape[2]} outputs, but the denominator {self.denominator.num_pdfs} pdfs: it "
+                "is the denominator of another tree; build it again"
             )
         objective, posterior_BTS = _Criterion.apply(y_BTS.clamp(-LIMIT, LIMIT), numerators, self.denominator, self.leak)
         loss = -objective + 0.5 * self.l2 * y_BTS.square().sum()
