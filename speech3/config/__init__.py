@@ -13,12 +13,14 @@ from speech3.config.hmm import HmmConfig, MonophoneConfig, TriphoneConfig
 from speech3.config.models import CnnConfig, ConvolutionConfig, DnnConfig, LstmConfig, ModelConfig
 from speech3.config.pitch import PitchConfig
 from speech3.config.reading import load_config, load_preset, parse, presets, read_yaml, shipped, training_overrides
+from speech3.config.tdnn import CnnTdnnConfig, TdnnConfig
 from speech3.config.training import AsgdConfig, CodecConfig, LbfgsConfig, SimulationConfig, TrainingConfig
 
 __all__ = [
     "AsgdConfig",
     "AugmentConfig",
     "CnnConfig",
+    "CnnTdnnConfig",
     "CodecConfig",
     "Config",
     "ConvolutionConfig",
@@ -34,6 +36,7 @@ __all__ = [
     "PitchConfig",
     "RecipeConfig",
     "SimulationConfig",
+    "TdnnConfig",
     "TrainConfig",
     "TrainingConfig",
     "TriphoneConfig",

@@ -1,6 +1,6 @@
 """Acoustic models: one class of keys a family; `ModelConfig` stands for any of them."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field, PositiveInt, ValidatorFunctionWrapHandler, model_validator
 
@@ -15,7 +15,7 @@ class ModelConfig(Config):
 
     families: ClassVar[dict[str, type["ModelConfig"]]] = {}
 
-    family: Literal["dnn", "cnn", "lstm"] = "dnn"
+    family: Literal["dnn", "cnn", "lstm", "tdnn", "cnn_tdnn"] = "dnn"
     left_context: int = Field(5, ge=0, description="frames")
     right_context: int = Field(5, ge=0, description="frames")
     dropout: float = Field(0.0, ge=0, lt=1)
@@ -25,9 +25,12 @@ class ModelConfig(Config):
         """As a recipe names a network of this kind, and its directory."""
         return self.family
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls.families[cls.__name__.removesuffix("Config").lower()] = cls
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """A subclass is the class of the family that it names as the one value of its key ``family``."""
+        super().__pydantic_init_subclass__(**kwargs)
+        (family,) = get_args(cls.model_fields["family"].annotation)
+        cls.families[family] = cls
 
     @classmethod
     def of_family(cls, values: dict[str, Any]) -> type["ModelConfig"]:

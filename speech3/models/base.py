@@ -26,6 +26,8 @@ class AcousticModel(nn.Module):
         Frames that an output lags behind its frame's input.
     bidirectional
         A frame's scores depend on all that comes after it.
+    subsampling
+        Frames for which there is one output.
     """
 
     shift_F: Tensor
@@ -33,6 +35,7 @@ class AcousticModel(nn.Module):
     recurrent = False
     delay = 0
     bidirectional = False
+    subsampling = 1
 
     def __init__(self, config: ModelConfig, feat_dim: int, num_senones: int) -> None:
         super().__init__()
@@ -55,18 +58,21 @@ class AcousticModel(nn.Module):
         """(..., F) features to zero mean and unit variance."""
         return (feats + self.shift_F) * self.scale_F
 
-    def forward(self, inputs: Any) -> Tensor:
-        """A minibatch to its logits (frames, S)."""
+    def forward(self, inputs: Any) -> Any:
+        """A minibatch to its logits (frames, S); of the families of `speech3.models.tdnn`: (chunks, outputs, S)."""
         raise NotImplementedError
 
     def score(self, feats_TF: Tensor) -> Tensor:
-        """Logits (T, S) of one utterance, edge frames repeated beyond its ends; the memory is that of the logits."""
+        """Logits (T, S) of one utterance, edge frames repeated beyond its ends; the memory is that of the logits.
+
+        With `subsampling` they are (ceil(T / subsampling), S).
+        """
         raise NotImplementedError
 
 
 @torch.no_grad()
 def logits(model: AcousticModel, feats_TF: Tensor) -> Tensor:
-    """Senone logits (T, S) of one utterance, in evaluation mode.
+    """Senone logits (T, S) of one utterance, in evaluation mode; with `subsampling` of every so many frames.
 
     Raises
     ------

@@ -5,6 +5,7 @@ Axes: B minibatch, W frames of a window, F feature values of a frame (channels x
 a convolution is then one product of patches, and neither pooling nor normalisation copies anything.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -86,21 +87,27 @@ class ConvolutionalLayer(nn.Module):
 class Convolution(nn.Conv2d):
     """`nn.Conv2d` without padding and, in frequency, `nn.MaxPool2d`, for tensors whose channels are the last axis.
 
+    The names are those of a convolution over frequency and time, in this order; nothing depends on it without pooling.
+
     On the CPU both are of this module's own: a step of the preset ``cnn`` takes half the time of PyTorch's layers
     (tests/benchmarks/cnn.py), whose convolutions run at a quarter to a half of the speed of `speech3.models.linear`.
     """
 
-    def __init__(self, channels: int, maps: int, kernel: tuple[int, int], pool: int = 1) -> None:
-        super().__init__(channels, maps, kernel)
+    def __init__(
+        self, channels: int, maps: int, kernel: tuple[int, int], pool: int = 1, *, stride: tuple[int, int] = (1, 1),
+        dilation: tuple[int, int] = (1, 1),
+    ) -> None:  # fmt: skip
+        super().__init__(channels, maps, kernel, stride=stride, dilation=dilation)
         self.pool = pool
+        self.places_of = _Places(kernel, stride, dilation)
 
     def forward(self, x_BKWC: Tensor) -> Tensor:
-        """(B, K, W, in_channels) to (B, (K - kernel + 1) // pool, W - kernel + 1, out_channels)."""
+        """(B, K, W, in_channels) to (B, (K - kernel + 1) // pool, W - kernel + 1, out_channels), at stride 1."""
         if x_BKWC.device.type != "cpu":
             return self.stock(x_BKWC)
         weight_CP = self.weight.permute(0, 2, 3, 1).flatten(1)
         windows = max(1, _IN_CACHE // (self.places(x_BKWC) * weight_CP.shape[1]))
-        y_BKWC: Tensor = _Convolve.apply(x_BKWC, weight_CP, self.bias, self.kernel_size, self.pool, windows)
+        y_BKWC: Tensor = _Convolve.apply(x_BKWC, weight_CP, self.bias, self.places_of, self.pool, windows)
         return y_BKWC
 
     def stock(self, x_BKWC: Tensor) -> Tensor:
@@ -110,7 +117,29 @@ class Convolution(nn.Conv2d):
 
     def places(self, x_BKWC: Tensor) -> int:
         """How often the kernel is applied to a window."""
-        return (x_BKWC.shape[1] - self.kernel_size[0] + 1) * (x_BKWC.shape[2] - self.kernel_size[1] + 1)
+        return self.places_of.count(0, x_BKWC.shape[1]) * self.places_of.count(1, x_BKWC.shape[2])
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where a kernel is applied along its two axes."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+
+    def span(self, axis: int) -> int:
+        """From the first value under the kernel to the last."""
+        return (self.kernel[axis] - 1) * self.dilation[axis] + 1
+
+    def count(self, axis: int, size: int) -> int:
+        """Of places along an axis of this size."""
+        return (size - self.span(axis)) // self.stride[axis] + 1
+
+    def under(self, axis: int, tap: int, count: int) -> slice:
+        """The values that one tap of the kernel meets in so many places."""
+        first = tap * self.dilation[axis]
+        return slice(first, first + (count - 1) * self.stride[axis] + 1, self.stride[axis])
 
 
 class _Convolve(torch.autograd.Function):
@@ -121,12 +150,12 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_BKWC: Tensor, weight_CP: Tensor, bias_C: Tensor, kernel: tuple[int, int], pool: int, windows: int
+        ctx: Any, x_BKWC: Tensor, weight_CP: Tensor, bias_C: Tensor, places: _Places, pool: int, windows: int
     ) -> Tensor:
-        ctx.kernel, ctx.pool, ctx.windows = kernel, pool, windows
+        ctx.places, ctx.pool, ctx.windows = places, pool, windows
         parts, winners = [], []
         for x in x_BKWC.split(windows):
-            patches = _patches(x, kernel)
+            patches = _patches(x, places)
             y = multiply(patches.flatten(0, 2), weight_CP, bias_C).view(*patches.shape[:3], -1)
             if pool > 1:
                 y, winner = torch.ops.aten.max_pool2d_with_indices(y.permute(0, 3, 1, 2), [pool, 1])
@@ -144,7 +173,7 @@ class _Convolve(torch.autograd.Function):
         grad_x_BKWC = torch.zeros_like(x_BKWC) if ctx.needs_input_grad[0] else None
         grad_weight_CP = torch.zeros_like(weight_CP)
         for part, (x, g) in enumerate(zip(x_BKWC.split(ctx.windows), grad_BKWC.split(ctx.windows), strict=True)):
-            patches = _patches(x, ctx.kernel)
+            patches = _patches(x, ctx.places)
             if winners:
                 like = g.new_empty(*patches.shape[:3], maps).permute(0, 3, 1, 2)
                 g = torch.ops.aten.max_pool2d_with_indices_backward(
@@ -154,22 +183,24 @@ class _Convolve(torch.autograd.Function):
             grad_weight_CP += multiply(g.t(), patches.flatten(0, 2).t())
             if grad_x_BKWC is not None:
                 grad_patches = multiply(g, weight_CP.t()).view(patches.shape)
-                _add_patches(grad_x_BKWC[part * ctx.windows :][: len(x)], grad_patches, ctx.kernel)
+                _add_patches(grad_x_BKWC[part * ctx.windows :][: len(x)], grad_patches, ctx.places)
         grad_bias_C = grad_BKWC.new_ones(grad_BKWC.numel() // maps) @ grad_BKWC.reshape(-1, maps)
         return grad_x_BKWC, grad_weight_CP, grad_bias_C, None, None, None
 
 
-def _patches(x_BKWC: Tensor, kernel: tuple[int, int]) -> Tensor:
+def _patches(x_BKWC: Tensor, places: _Places) -> Tensor:
     """What lies under the kernel at each of its places: (B, K, W, P)."""
-    return x_BKWC.unfold(1, kernel[0], 1).unfold(2, kernel[1], 1).permute(0, 1, 2, 4, 5, 3).flatten(3)
+    for axis in (0, 1):
+        x_BKWC = x_BKWC.unfold(1 + axis, places.span(axis), places.stride[axis])[..., :: places.dilation[axis]]
+    return x_BKWC.permute(0, 1, 2, 4, 5, 3).flatten(3)
 
 
-def _add_patches(x_BKWC: Tensor, patches_BKWP: Tensor, kernel: tuple[int, int]) -> None:
+def _add_patches(x_BKWC: Tensor, patches_BKWP: Tensor, places: _Places) -> None:
     """Add each patch to where it came from."""
-    (height, width), parts = patches_BKWP.shape[1:3], patches_BKWP.unflatten(3, (*kernel, -1))
-    for i in range(kernel[0]):
-        for j in range(kernel[1]):
-            x_BKWC[:, i : i + height, j : j + width] += parts[:, :, :, i, j]
+    (height, width), parts = patches_BKWP.shape[1:3], patches_BKWP.unflatten(3, (*places.kernel, -1))
+    for i in range(places.kernel[0]):
+        for j in range(places.kernel[1]):
+            x_BKWC[:, places.under(0, i, height), places.under(1, j, width)] += parts[:, :, :, i, j]
 
 
 def _shape_after(each: ConvolutionConfig, shape_KWC: tuple[int, int, int], key: str) -> tuple[int, int, int]:

@@ -32,7 +32,7 @@ def use(name: str) -> None:
     _chosen = "onednn" if name == "onednn" and _onednn_available() else "stock"
 
 
-def linear(x_BI: Tensor, weight_OI: Tensor, bias_O: Tensor, *, relu: bool = False) -> Tensor:
+def linear(x_BI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, *, relu: bool = False) -> Tensor:
     """x w^T + b, optionally max(0, .) of it: `torch.nn.functional.linear`'s result to rounding, shape (..., O)."""
     if _stock(x_BI):
         y_BO = nn.functional.linear(x_BI, weight_OI, bias_O)
@@ -66,7 +66,7 @@ def _mm(a_MK: Tensor, b_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
 
 class _OneDnnLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_BI: Tensor, weight_OI: Tensor, bias_O: Tensor, relu: bool) -> Tensor:
+    def forward(ctx: Any, x_BI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, relu: bool) -> Tensor:
         y_BO = _mm(x_BI, weight_OI, bias_O)
         if relu:  # oneDNN's own, as part of the product, is no faster and makes zero of NaN
             y_BO.relu_()
@@ -76,12 +76,13 @@ class _OneDnnLinear(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_BO: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+    def backward(ctx: Any, grad_BO: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:
         x_BI, weight_OI, *y = ctx.saved_tensors
         grad_BO = torch.ops.aten.threshold_backward(grad_BO, y[0], 0) if ctx.relu else grad_BO.contiguous()
         grad_x_BI = _mm(grad_BO, weight_OI.t()) if ctx.needs_input_grad[0] else None
         # A product with ones sums over rows twice as fast as sum(0), which strides.
-        return grad_x_BI, _mm(grad_BO.t(), x_BI.t()), grad_BO.new_ones(len(grad_BO)) @ grad_BO, None
+        grad_bias_O = grad_BO.new_ones(len(grad_BO)) @ grad_BO if ctx.needs_input_grad[2] else None
+        return grad_x_BI, _mm(grad_BO.t(), x_BI.t()), grad_bias_O, None
 
 
 def _onednn_available() -> bool:

@@ -18,8 +18,11 @@ from speech3.models.base import AcousticModel
 from speech3.models.cnn import Cnn
 from speech3.models.dnn import Dnn
 from speech3.models.lstm import Lstm
+from speech3.models.tdnn import Tdnn
 
-FAMILIES: dict[str, Callable[..., AcousticModel]] = {"dnn": Dnn, "cnn": Cnn, "lstm": Lstm}
+FAMILIES: dict[str, Callable[..., AcousticModel]] = {
+    "dnn": Dnn, "cnn": Cnn, "lstm": Lstm, "tdnn": Tdnn, "cnn_tdnn": Tdnn,
+}  # fmt: skip
 
 
 def build(config: ModelConfig, feat_dim: int, num_senones: int, seed: int) -> AcousticModel:

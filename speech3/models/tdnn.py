@@ -1,0 +1,189 @@
+"""Time-delay networks of factored layers (TDNN-F), with convolutions before them if so wished.
+
+Povey et al. 2018, "Semi-orthogonal low-rank matrix factorization for deep neural networks": each layer's matrix is the
+product of two with a bottleneck between them, the first of which is kept semi-orthogonal. Layers, bypass and dropout
+are those of Kaldi's ``tdnnf-layer``.
+
+No layer pads: a chunk of T frames (a multiple of `subsampling`) is given with `left_context` frames before it and
+`right_context` after it, and has T / `subsampling` outputs. At a subsampling of 3, output k is that of frames 3k,
+3k + 1 and 3k + 2, and what it sees is centred on 3k + 1.
+
+Axes: B chunks, T times (frames, or outputs of the first layer), F feature bins, D units of a layer, O units of a
+bottleneck, S senones.
+"""
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from speech3.config import TdnnConfig
+from speech3.models.base import AcousticModel
+from speech3.models.dropout import Dropout
+from speech3.models.layers import BatchNorm, gain_of, glorot
+from speech3.models.linear import Linear, linear, multiply
+from speech3.models.tdnn_front import STEP, front_of
+
+_SCORED_AT_A_TIME = 1000  # outputs: bounds the memory
+
+
+class Chunks(Protocol):
+    """A minibatch that is more than its features."""
+
+    @property
+    def feats_BTF(self) -> Tensor:
+        """See `Tdnn.forward`."""
+
+
+class Tdnn(AcousticModel):
+    """First layers (`speech3.models.tdnn_front`), factored layers, a narrower layer, the outputs, which begin at zero.
+
+    Raises
+    ------
+    Speech3Error
+        A kernel is larger than what it works on.
+    """
+
+    def __init__(self, config: TdnnConfig, feat_dim: int, num_senones: int, generator: torch.Generator) -> None:
+        super().__init__(config, feat_dim, num_senones)
+        self.subsampling, self.two_outputs = config.subsampling, config.two_outputs
+        self.front = front_of(config, feat_dim, generator)
+        self.layers = nn.ModuleList(FactoredLayer(config, generator) for _ in range(config.layers))
+        center = (config.subsampling - 1) // 2  # of the frames of an output
+        self.left_context = self.front.before + config.layers * config.context * STEP - center
+        self.right_context = self.front.after + config.layers * config.context * STEP - center
+        self.prefinal = Prefinal(config, generator)
+        self.output = Linear(config.prefinal, num_senones)
+        outputs = [self.output]
+        if config.two_outputs:
+            self.xent_prefinal = Prefinal(config, generator)
+            self.xent_output = Linear(config.prefinal, num_senones)
+            outputs.append(self.xent_output)
+        for output in outputs:
+            nn.init.zeros_(output.weight)
+            nn.init.zeros_(output.bias)
+
+    def forward(self, inputs: Tensor | Chunks) -> Any:
+        """Outputs (B, T / subsampling, S) of a minibatch of chunks with their context.
+
+        Parameters
+        ----------
+        inputs
+            (B, left_context + T + right_context, F) float32, or what has them as ``feats_BTF``.
+
+        Returns
+        -------
+        With `two_outputs` a pair: those of the main output layer, and those of the one for cross-entropy.
+        """
+        x_BTD = self._hidden(inputs if isinstance(inputs, Tensor) else inputs.feats_BTF)
+        outputs_BTS = self.output(self.prefinal(x_BTD))
+        return (outputs_BTS, self.xent_output(self.xent_prefinal(x_BTD))) if self.two_outputs else outputs_BTS
+
+    def score(self, feats_TF: Tensor) -> Tensor:
+        """See `AcousticModel.score`; of the main output layer."""
+        frames, step = len(feats_TF), self.subsampling
+        outputs = -(-frames // step)
+        logits_TS = feats_TF.new_empty((outputs, self.num_senones), dtype=torch.float32)
+        for start in range(0, outputs, _SCORED_AT_A_TIME):
+            stop = min(start + _SCORED_AT_A_TIME, outputs)
+            first, end = start * step - self.left_context, stop * step + self.right_context
+            seen_T = torch.arange(first, end, device=feats_TF.device).clamp_(0, frames - 1)
+            x_1TD = self._hidden(feats_TF[seen_T].float()[None])
+            logits_TS[start:stop] = self.output(self.prefinal(x_1TD))[0]
+        return logits_TS
+
+    def _hidden(self, feats_BTF: Tensor) -> Tensor:
+        x_BTD = self.front(self.normalize(feats_BTF))
+        for layer in self.layers:
+            x_BTD = layer(x_BTD)
+        return x_BTD
+
+
+class FactoredLayer(nn.Module):
+    """Two products, each of two times; rectifiers, batch normalisation, dropout, and the bypass of the input.
+
+    The first product sees times -offset and 0, the second 0 and +offset. Dropout zeroes a unit for a whole chunk.
+    """
+
+    def __init__(self, config: TdnnConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.offset = config.context * STEP // config.subsampling
+        self.bypass = config.bypass
+        self.linear = SemiOrthogonal(config.width, config.bottleneck, self.offset, generator)
+        self.affine = Linear(2 * config.bottleneck, config.width)
+        glorot(self.affine, gain_of("relu"), generator)
+        self.norm = BatchNorm(config.width)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """(B, T, width) to (B, T - 2 offset, width)."""
+        times = x_BTD.shape[1] - 2 * self.offset
+        y_BTO = self.linear(x_BTD)
+        y_BTD = self.affine(torch.cat((y_BTO[:, :times], y_BTO[:, self.offset :]), 2))
+        y_BTD = self.norm(y_BTD.relu().flatten(0, 1)).view(y_BTD.shape)
+        y_BTD = y_BTD * self.dropout(torch.ones_like(y_BTD[:, :1]))
+        return y_BTD + self.bypass * x_BTD[:, self.offset :][:, :times]
+
+
+class SemiOrthogonal(nn.Module):
+    """A product of two times whose matrix, (outputs, 2 x inputs), has orthogonal rows of one length, any length.
+
+    In training each forward pass first takes it a step towards that. No random numbers are drawn for it, so all who
+    compute with equal parameters change them equally.
+
+    Attributes
+    ----------
+    weight
+        (2, outputs, inputs): its two halves.
+    """
+
+    def __init__(self, inputs: int, outputs: int, offset: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.offset = offset
+        self.weight = nn.Parameter(torch.empty(2, outputs, inputs))
+        nn.init.normal_(self.weight, std=(2 * inputs) ** -0.5, generator=generator)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """(B, T, inputs) to (B, T - offset, outputs)."""
+        if self.training:
+            constrain(self.weight)
+        # Both halves are applied to all times, and what belongs together is added behind the bottleneck: that copies
+        # outputs where it would copy inputs, which are several times as many.
+        y_BTO = linear(x_BTD, self.weight.flatten(0, 1), None)
+        outputs = self.weight.shape[1]
+        return y_BTO[:, : -self.offset, :outputs] + y_BTO[:, self.offset :, outputs:]
+
+
+@torch.no_grad()
+def constrain(weight_2OD: Tensor) -> None:
+    """One step, in place, towards M M^T = alpha^2 I of M = (first half, second half), (O, 2 D).
+
+    Povey et al. 2018, section 2: M -= 4 nu / alpha^2 (P - alpha^2 I) M with P = M M^T, nu = 1/8 and, which leaves the
+    length of M as it is, alpha^2 = tr(P P^T) / tr(P). As in Kaldi (nnet-utils.cc, ``ConstrainOrthonormalInternal``) the
+    step is a half or a quarter of that as long as P's eigenvalues differ much, where it could diverge. At a
+    semi-orthogonal M it is zero.
+    """
+    m_OD = weight_2OD.transpose(0, 1).flatten(1)
+    p_OO = multiply(m_OD, m_OD)
+    trace, trace_of_square = p_OO.trace(), p_OO.square().sum()
+    alpha_squared = trace_of_square / trace
+    spread = trace_of_square * len(p_OO) / trace.square()  # 1 where all eigenvalues are the same
+    nu = 0.125 / (1.0 + (spread > 1.02) + 2.0 * (spread > 1.1))
+    p_OO.diagonal().sub_(alpha_squared)
+    step_OD = multiply(p_OO.mul_(4 * nu / alpha_squared), m_OD.t())
+    weight_2OD.sub_(step_OD.unflatten(1, (2, -1)).transpose(0, 1))
+
+
+class Prefinal(nn.Module):
+    """The last hidden layer of an output: affine, rectifiers, batch normalisation."""
+
+    def __init__(self, config: TdnnConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.affine = Linear(config.width, config.prefinal)
+        glorot(self.affine, gain_of("relu"), generator)
+        self.norm = BatchNorm(config.prefinal)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """(B, T, width) to (B, T, prefinal)."""
+        y_BTD = self.affine(x_BTD)
+        return self.norm(y_BTD.relu().flatten(0, 1)).view(y_BTD.shape)

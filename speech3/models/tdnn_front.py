@@ -1,0 +1,99 @@
+"""What comes before the factored layers of a time-delay network: from frames to one row of units for each output.
+
+The first convolution alone moves by `subsampling` frames. Kernels after it are counted in steps of `STEP` frames, so at
+a subsampling of 1 they are dilated: the network computes the same there, at every frame.
+
+Axes: B chunks, T times (frames, or outputs of the first layer), F feature bins, K frequency (bins, or what convolutions
+leave of them), C channels or maps, D units of a layer.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from speech3.config import CnnTdnnConfig, TdnnConfig
+from speech3.errors import Speech3Error
+from speech3.models.cnn import Convolution
+from speech3.models.layers import BatchNorm, gain_of, glorot
+from speech3.models.linear import Linear
+
+STEP = 3  # frames
+_WINDOW = 5  # frames that the first layer of a network without convolutions sees
+
+
+class AffineFront(nn.Module):
+    """One affine layer over a window of frames, rectifiers, batch normalisation.
+
+    Attributes
+    ----------
+    before, after
+        Frames that an output sees before and after the frame that it is centred on.
+    """
+
+    before, after = (_WINDOW - 1) // 2, _WINDOW // 2
+
+    def __init__(self, config: TdnnConfig, feat_dim: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.affine = Convolution(feat_dim, config.width, (_WINDOW, 1), stride=(config.subsampling, 1))
+        glorot(self.affine, gain_of("relu"), generator)
+        self.norm = BatchNorm(config.width)
+
+    def forward(self, x_BTF: Tensor) -> Tensor:
+        """(B, T, F) frames to (B, T', width)."""
+        y_BTD = self.affine(x_BTF.unsqueeze(2)).squeeze(2)  # a frame's values as the channels of one place
+        return self.norm(y_BTD.relu().flatten(0, 1)).view(y_BTD.shape)
+
+
+class ConvolutionalFront(nn.Module):
+    """Convolutions, each with batch normalisation and rectifiers, then an affine layer over all frequencies and maps.
+
+    Attributes
+    ----------
+    before, after
+        As of `AffineFront`.
+
+    Raises
+    ------
+    Speech3Error
+        A kernel is larger than what it works on.
+    """
+
+    def __init__(self, config: CnnTdnnConfig, feat_dim: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.before = self.after = 0
+        convolutions, norms, bins, channels = [], [], feat_dim, 1
+        for number, each in enumerate(config.convolutions):
+            rows, times = each.kernel
+            if rows > bins:
+                raise Speech3Error(
+                    f"model.convolutions[{number}].kernel={rows} x {times}: larger than its input, {bins} in frequency;"
+                    f" make it smaller, or take features of more bins (fbank40)"
+                )
+            stride, dilation, frames = (1, STEP // config.subsampling, STEP) if number else (config.subsampling, 1, 1)
+            self.before += (times - 1) // 2 * frames
+            self.after += times // 2 * frames
+            convolutions.append(
+                Convolution(channels, each.maps, (times, rows), stride=(stride, each.stride), dilation=(dilation, 1))
+            )
+            glorot(convolutions[-1], gain_of("relu"), generator)
+            norms.append(BatchNorm(each.maps))
+            bins, channels = (bins - rows) // each.stride + 1, each.maps
+        self.convolutions, self.norms = nn.ModuleList(convolutions), nn.ModuleList(norms)
+        self.affine = Linear(bins * channels, config.width)
+        glorot(self.affine, gain_of("relu"), generator)
+        self.norm = BatchNorm(config.width)
+
+    def forward(self, x_BTF: Tensor) -> Tensor:
+        """(B, T, F) frames to (B, T', width)."""
+        x_BTKC = x_BTF.unsqueeze(3)
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            x_BTKC = convolution(x_BTKC)
+            x_BTKC = norm(x_BTKC.flatten(0, 2)).view(x_BTKC.shape).relu()
+        y_BTD = self.affine(x_BTKC.flatten(2))
+        return self.norm(y_BTD.relu().flatten(0, 1)).view(y_BTD.shape)
+
+
+def front_of(config: TdnnConfig, feat_dim: int, generator: torch.Generator) -> AffineFront | ConvolutionalFront:
+    """The one of this family."""
+    if isinstance(config, CnnTdnnConfig):
+        return ConvolutionalFront(config, feat_dim, generator)
+    return AffineFront(config, feat_dim, generator)
