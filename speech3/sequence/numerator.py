@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
+from speech3.frames.chunks import Chunk
 from speech3.sequence.denominator import Denominator
 from speech3.sequence.phone_lm import START
 
@@ -29,25 +30,6 @@ def phone_labels(phones: np.ndarray, starts: np.ndarray) -> np.ndarray:
     labels_T = np.repeat(2 * np.asarray(phones, np.int32), np.diff(starts))
     labels_T[starts[:-1]] += 1
     return labels_T
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """A stretch of an utterance.
-
-    Attributes
-    ----------
-    labels_T
-        Of the whole utterance, as `phone_labels` makes them.
-    start
-        Its first frame.
-    speed
-        Frames of the utterance that pass in a frame of the chunk.
-    """
-
-    labels_T: np.ndarray
-    start: int
-    speed: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,10 @@ import torch
 from denominators import enumerated_log_z, enumerated_numerator, toy_denominator
 
 from speech3.errors import Speech3Error
+from speech3.frames.chunks import Chunk
 from speech3.sequence.forward_backward import denominator_posteriors
 from speech3.sequence.lfmmi import LfMmi
-from speech3.sequence.numerator import Chunk, NumeratorMaker, numerator_posteriors, phone_labels
+from speech3.sequence.numerator import NumeratorMaker, numerator_posteriors, phone_labels
 from speech3.sequence.phone_lm import START, estimate
 from speech3.sequence.sparse import denominator_log_z
 

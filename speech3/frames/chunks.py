@@ -1,0 +1,183 @@
+"""Minibatches of chunks of consecutive frames, for models that see no further than their context: time-delay networks.
+
+An utterance has as many chunks in each epoch as cover it once. They begin evenly apart, a little earlier or later in
+each epoch, and all chunks of the corpus are shuffled. The context on both sides of a chunk is of the utterance, its
+edge frames repeated beyond its ends, as is the last frame where an utterance is shorter than a chunk.
+
+A chunk may be given at another speed, without copies of the recordings on disk: log mel frames are interpolated in time
+and warped in frequency, as both change when a recording is played faster (Ko et al. 2015, "Audio augmentation for
+speech recognition", who resample the recordings).
+
+Axes: B chunks, L frames of a chunk with its context, F feature bins, U utterances (U1: and the end of the last),
+T outputs of a chunk, M mel bins.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from speech3.features.masks import SpecAugment
+from speech3.features.warp import FrequencyWarp
+from speech3.frames.packed import PackedFrames
+from speech3.frames.resident import on_device
+from speech3.frames.shuffle import Shuffle
+
+_WARPS = 33  # different ones at each speed
+_JITTER = 1 / 6  # of a chunk, by which it may begin earlier or later
+
+
+class ChunkInputs(NamedTuple):
+    """What a time-delay network is given: (B, L, F) float32."""
+
+    feats_BTF: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        """Of the features."""
+        return self.feats_BTF.device
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A stretch of an utterance.
+
+    Attributes
+    ----------
+    labels_T
+        Of all frames of the utterance.
+    start
+        The first frame of the stretch.
+    speed
+        Frames of the utterance that pass in a frame of the chunk.
+    """
+
+    labels_T: np.ndarray
+    start: int
+    speed: float = 1.0
+
+
+class Chunks:
+    """The chunks of a packed file, in minibatches. One is identified by (epoch, number) alone.
+
+    Parameters
+    ----------
+    left, right
+        Context, in frames.
+    chunk
+        Frames of a chunk, a multiple of `subsampling`.
+    streams
+        B, chunks of a minibatch; the last may have fewer.
+    subsampling
+        Frames for which there is one output.
+    seed
+        Of the order, the beginnings, and of `speeds`, `warp` and `masks`.
+    speeds, warp, masks
+        Change what `draw` gives, but not `sequential`.
+    targets
+        Of some chunks; none: the label of the frame in the middle of each output, (B * T,) int64.
+
+    Attributes
+    ----------
+    rows
+        None: they may be computed in any order.
+    """
+
+    rows: tuple[range, ...] | None = None
+
+    def __init__(
+        self, packed: PackedFrames, *, left: int, right: int, chunk: int, streams: int, subsampling: int, seed: int,
+        device: torch.device, speeds: Sequence[float] = (), warp: FrequencyWarp | None = None,
+        masks: SpecAugment | None = None, targets: Callable[[Sequence[Chunk]], Any] | None = None,
+    ) -> None:  # fmt: skip
+        self.packed, self.left, self.right, self.chunk, self.streams = packed, left, right, chunk, streams
+        self.subsampling, self.seed, self.device = subsampling, seed, device
+        self.speeds, self.masks = tuple(speeds) or (1.0,), masks
+        self.targets = targets or self._labels
+        self.num_frames = len(packed)
+        self._frames_NF = on_device(packed.frames_NF)
+        lengths_U = np.diff(packed.offsets_U1)
+        self._ends_U = np.maximum(1, -(-lengths_U // chunk)).cumsum()
+        self._order: tuple[int, Tensor] = (-1, torch.empty(0))
+        self._matrices_MM: Tensor | None = None
+        if warp:
+            factors = [f / speed for speed in self.speeds for f in np.linspace(1 - warp.most, 1 + warp.most, _WARPS)]
+            self._matrices_MM = torch.from_numpy(np.stack([warp.matrix(factor) for factor in factors]))
+
+    def __len__(self) -> int:
+        """Minibatches in an epoch."""
+        return -(-int(self._ends_U[-1]) // self.streams)
+
+    def draw(self, epoch: int, number: int) -> tuple[ChunkInputs, Any]:
+        """Minibatch `number` (from 0) of `epoch`, and its targets."""
+        if self._order[0] != epoch:
+            self._order = epoch, Shuffle(int(self._ends_U[-1]), self.seed, epoch).all()
+        chosen_B = self._order[1][number * self.streams : (number + 1) * self.streams].numpy()
+        generator = np.random.default_rng((self.seed, epoch, number))
+        speed_B = generator.integers(0, len(self.speeds), len(chosen_B))
+        warp_B = generator.integers(0, _WARPS, len(chosen_B))
+        chunks, first_B = self._place(chosen_B, np.array(self.speeds)[speed_B], generator.uniform(-1, 1, len(chosen_B)))
+        feats_BLF = self._gather(chunks, first_B)
+        if self._matrices_MM is not None:
+            matrices_BMM = self._matrices_MM[torch.from_numpy(speed_B * _WARPS + warp_B)].to(self.device)
+            blocks_BXM = feats_BLF.reshape(len(chunks), -1, matrices_BMM.shape[1])
+            feats_BLF = torch.bmm(blocks_BXM, matrices_BMM.transpose(1, 2)).view(feats_BLF.shape)
+        if self.masks:
+            feats_BLF = self.masks(feats_BLF, *self.masks.draw(generator, len(chunks)))
+        return ChunkInputs(feats_BLF), self.targets(chunks)
+
+    def sequential(self, size: int) -> Iterator[tuple[ChunkInputs, Any]]:
+        """All chunks once, as they are, in the order of the file, about `size` frames at a time.
+
+        The last chunk of an utterance ends with it, and so overlaps the one before.
+        """
+        streams = max(1, size // self.chunk)
+        for first in range(0, int(self._ends_U[-1]), streams):
+            chosen_B = np.arange(first, min(first + streams, int(self._ends_U[-1])))
+            chunks, first_B = self._place(chosen_B, np.ones(len(chosen_B)), np.zeros(len(chosen_B)))
+            yield ChunkInputs(self._gather(chunks, first_B)), self.targets(chunks)
+
+    def _place(self, chosen_B: np.ndarray, speed_B: np.ndarray, shift_B: np.ndarray) -> tuple[list[Chunk], np.ndarray]:
+        """The chunks of these numbers, moved by `shift_B` (-1 to 1); and the first frame of each one's utterance."""
+        utterance_B = np.searchsorted(self._ends_U, chosen_B, side="right")
+        count_B = self._ends_U[utterance_B] - np.where(utterance_B > 0, self._ends_U[utterance_B - 1], 0)
+        index_B = chosen_B - (self._ends_U[utterance_B] - count_B)
+        first_B, end_B = self.packed.offsets_U1[utterance_B], self.packed.offsets_U1[utterance_B + 1]
+        room_B = np.maximum(0, end_B - first_B - np.ceil(self.chunk * speed_B)).astype(np.int64)
+        # A single chunk may lie anywhere; of several the first begins with the utterance, the last ends with it.
+        alone_B = (count_B == 1) & (shift_B != 0)
+        even_B = np.where(alone_B, room_B / 2, room_B * index_B / np.maximum(1, count_B - 1))
+        moved_B = even_B + shift_B * np.where(alone_B, np.maximum(room_B, self.chunk * _JITTER), self.chunk * _JITTER)
+        start_B = np.clip(moved_B.round().astype(np.int64), 0, room_B)
+        labels = self.packed.senones_N
+        chunks = [
+            Chunk(labels[first:end], start, speed)
+            for first, end, start, speed in zip(*(a.tolist() for a in (first_B, end_B, start_B, speed_B)), strict=True)
+        ]
+        return chunks, first_B
+
+    def _gather(self, chunks: Sequence[Chunk], first_B: np.ndarray) -> Tensor:
+        place_L = np.arange(-self.left, self.chunk + self.right)
+        start_B1, speed_B1, last_B1 = (
+            np.array([getter(chunk) for chunk in chunks])[:, None]
+            for getter in (lambda c: c.start, lambda c: c.speed, lambda c: len(c.labels_T) - 1)
+        )
+        place_BL = np.clip(start_B1 + speed_B1 * place_L, 0, last_B1)
+        before_BL = place_BL.astype(np.int64)
+        feats_BLF = self._rows(first_B[:, None] + before_BL)
+        if (share_BL := place_BL - before_BL).any():
+            after_BLF = self._rows(first_B[:, None] + np.minimum(before_BL + 1, last_B1))
+            feats_BLF = torch.lerp(feats_BLF, after_BLF, torch.from_numpy(share_BL).to(feats_BLF)[:, :, None])
+        return feats_BLF
+
+    def _rows(self, frame_BL: np.ndarray) -> Tensor:
+        rows_RF = self._frames_NF.index_select(0, torch.from_numpy(frame_BL).view(-1))
+        return rows_RF.view(*frame_BL.shape, -1).to(self.device).float()
+
+    def _labels(self, chunks: Sequence[Chunk]) -> Tensor:
+        place_T = np.arange(0, self.chunk, self.subsampling) + self.subsampling // 2
+        labels = [c.labels_T[np.clip(c.start + c.speed * place_T, 0, len(c.labels_T) - 1).astype(int)] for c in chunks]
+        return torch.from_numpy(np.concatenate(labels).astype(np.int64)).to(self.device)
