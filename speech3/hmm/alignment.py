@@ -8,8 +8,8 @@ import numpy as np
 
 from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm
+from speech3.hmm.topology import THREE_STATES, Topology
 from speech3.hmm.transcript import NO_WORD, TranscriptGraph
-from speech3.hmm.tree import STATES
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,17 +66,20 @@ def from_path(graph: TranscriptGraph, path: np.ndarray, score: float) -> Alignme
     return Alignment(graph.phone[at], graph.word[at], starts, graph.state[path].astype(np.int8), score)
 
 
-def evened_out(alignment: Alignment) -> Alignment:
+def evened_out(alignment: Alignment, topology: Topology = THREE_STATES) -> Alignment:
     """Share the frames of each phone out equally among its states."""
     lengths = np.diff(alignment.starts)
     place = np.arange(alignment.num_frames) - np.repeat(alignment.starts[:-1], lengths)
-    return replace(alignment, states=(place * STATES // np.repeat(lengths, lengths)).astype(np.int8))
+    part_T = alignment.segment * topology.min_frames + place * topology.min_frames // np.repeat(lengths, lengths)
+    return replace(alignment, states=topology.states_of_parts(part_T))
 
 
-def equal_alignment(lexicon: Lexicon, words: Sequence[str], num_frames: int) -> Alignment | None:
+def equal_alignment(
+    lexicon: Lexicon, words: Sequence[str], num_frames: int, topology: Topology = THREE_STATES
+) -> Alignment | None:
     """Share the frames out equally: silence, the first pronunciation of each word, silence (a flat start).
 
-    Returns None if there are fewer frames than states.
+    Returns None if there are fewer frames than these phones take.
     """
     phones, index = [lexicon.silence], [NO_WORD]
     for number, word in enumerate(words):
@@ -84,8 +87,10 @@ def equal_alignment(lexicon: Lexicon, words: Sequence[str], num_frames: int) -> 
         phones += [lexicon.phone_ids[phone] for phone in spoken]
         index += [number] * len(spoken)
     phones, index = [*phones, lexicon.silence], [*index, NO_WORD]
-    if num_frames < len(phones) * STATES:
+    parts = len(phones) * topology.min_frames
+    if num_frames < parts:
         return None
-    edges = np.linspace(0, num_frames, len(phones) * STATES + 1).round().astype(np.int32)
-    states = np.repeat(np.tile(np.arange(STATES, dtype=np.int8), len(phones)), np.diff(edges))
-    return Alignment(np.array(phones, np.int32), np.array(index, np.int32), edges[::STATES], states, 0.0)
+    edges = np.linspace(0, num_frames, parts + 1).round().astype(np.int32)
+    states = topology.states_of_parts(np.repeat(np.arange(parts), np.diff(edges)))
+    starts = edges[:: topology.min_frames]
+    return Alignment(np.array(phones, np.int32), np.array(index, np.int32), starts, states, 0.0)

@@ -15,7 +15,8 @@ import numpy as np
 from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.questions import log_likelihood, merge_questions
-from speech3.hmm.tree import CENTRE, LEFT, RIGHT, STATES, Tree
+from speech3.hmm.topology import THREE_STATES, Topology
+from speech3.hmm.tree import CENTRE, LEFT, RIGHT, Tree
 
 _DIGIT = r"(?<=[^\d])\d$"
 
@@ -122,7 +123,15 @@ class _Growing:
 
 
 def build_tree(
-    data: ContextStats, lexicon: Lexicon, leaves: int, min_frames: float, extra: Sequence[frozenset[int]] = ()
+    data: ContextStats,
+    lexicon: Lexicon,
+    leaves: int,
+    min_frames: float,
+    extra: Sequence[frozenset[int]] = (),
+    *,
+    topology: Topology = THREE_STATES,
+    sides: Sequence[int] = (LEFT, CENTRE, RIGHT),
+    key: str = "hmm.tri.leaves",
 ) -> Tree:
     """Grow a tree with (about) `leaves` leaves.
 
@@ -132,54 +141,58 @@ def build_tree(
         A question is asked only if both answers keep that many frames.
     extra
         Sets of phones to ask for, beside those found by clustering and `phone_sets`.
+    sides
+        Which phones may be asked about: LEFT and CENTRE make left biphones.
+    key
+        Of the config, for `leaves`.
 
     Raises
     ------
     Speech3Error
         There are fewer leaves than roots.
     """
-    groups, phones = phone_groups(lexicon), len(lexicon.phones)
-    if leaves < len(groups) * STATES:
+    groups, phones, states = phone_groups(lexicon), len(lexicon.phones), topology.states
+    if leaves < len(groups) * states:
         raise Speech3Error(
-            f"hmm.tri.leaves={leaves}: the lexicon's {len(groups)} phones need at least {len(groups) * STATES} leaves"
+            f"{key}={leaves}: the lexicon's {len(groups)} phones need at least {len(groups) * states} leaves"
         )
     clustered = [group for group in groups if group[0] not in lexicon.context_free]
-    questions = merge_questions(_by_phone(data, phones), clustered, [*phone_sets(lexicon), *extra])
+    questions = merge_questions(_by_phone(data, phones, states // 2), clustered, [*phone_sets(lexicon), *extra])
     tree = _Growing(phones)
-    root = np.zeros((phones + 1, STATES), np.int32)
+    root = np.zeros((phones + 1, states), np.int32)
     heap: list[tuple[float, int, tuple[int, int], np.ndarray]] = []
     for group in groups:
-        for state in range(STATES):
+        for state in range(states):
             node = tree.leaf()
             root[list(group), state] = node
             rows = np.flatnonzero(np.isin(data.context[:, 1], group) & (data.context[:, 3] == state))
             if group[0] not in lexicon.context_free:
-                _offer(heap, data, questions, rows, node, min_frames)
+                _offer(heap, data, questions, rows, node, min_frames, sides)
     count = len(tree.side)
     while heap and count < leaves:
         _, node, (side, question), rows = heapq.heappop(heap)
         tree.side[node], tree.member[node] = side, questions[question]
         answer = questions[question][data.context[rows, side]]
         tree.yes[node], tree.no[node] = tree.leaf(), tree.leaf()
-        _offer(heap, data, questions, rows[answer], tree.yes[node], min_frames)
-        _offer(heap, data, questions, rows[~answer], tree.no[node], min_frames)
+        _offer(heap, data, questions, rows[answer], tree.yes[node], min_frames, sides)
+        _offer(heap, data, questions, rows[~answer], tree.no[node], min_frames, sides)
         count += 1
     return _numbered(tree, root)
 
 
-def _by_phone(data: ContextStats, phones: int) -> np.ndarray:
+def _by_phone(data: ContextStats, phones: int, state: int) -> np.ndarray:
     table = np.zeros((phones + 1, data.stats.shape[1]))
-    middle = data.context[:, 3] == STATES // 2
+    middle = data.context[:, 3] == state
     np.add.at(table, data.context[middle, 1], data.stats[middle])
     return table
 
 
-def _offer(heap, data, questions, rows, node, min_frames) -> None:  # type: ignore[no-untyped-def]
+def _offer(heap, data, questions, rows, node, min_frames, sides) -> None:  # type: ignore[no-untyped-def]
     """Put the node's best question, if one is any good, on the heap."""
     stats = data.stats[rows]
     before = log_likelihood(stats.sum(0)) if len(rows) else 0.0
     best_gain, best = 0.0, None
-    for side in (LEFT, CENTRE, RIGHT):
+    for side in sides:
         table = np.zeros((questions.shape[1], data.stats.shape[1]))
         np.add.at(table, data.context[rows, side], stats)
         yes = questions.astype(np.float64) @ table

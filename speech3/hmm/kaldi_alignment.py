@@ -14,7 +14,8 @@ from speech3.hmm.kaldi_lang import check_same_phones, read_lang
 from speech3.hmm.kaldi_model import TransitionModel, left_to_right, read_transition_model
 from speech3.hmm.kaldi_tree import KaldiTree, read_tree, to_tree
 from speech3.hmm.model import Hmm, PdfsOnly
-from speech3.hmm.tree import STATES, Tree
+from speech3.hmm.topology import THREE_STATES
+from speech3.hmm.tree import Tree
 from speech3.io.ark import read_int_ark
 
 
@@ -80,10 +81,10 @@ class KaldiAlignment:
             if phone not in self.model.topology:
                 raise Speech3Error(f"{lang}: phone {names[phone]} is unknown to {self.path}/final.mdl")
             if not left_to_right(self.model.topology[phone]):
-                states = len(self.model.topology[phone]) - 1
+                states, ours = len(self.model.topology[phone]) - 1, THREE_STATES.states
                 return self._pdfs_only(
-                    f"phone {names[phone]} has {states} states or skips some, and ours have {STATES} in a row"
-                    f" (prepare_lang.sh --num-sil-states {STATES} makes such phones)"
+                    f"phone {names[phone]} has {states} states or skips some, and ours have {ours} in a row"
+                    f" (prepare_lang.sh --num-sil-states {ours} makes such phones)"
                 )
         try:
             tree = to_tree(self.tree, number)
@@ -137,4 +138,4 @@ def open_alignment(path: Path | str) -> KaldiAlignment:
 
 
 def _asks_neighbours(tree: Tree, phone: int) -> bool:
-    return any(tree.side[tree.root[phone, state]] >= 0 for state in range(STATES))
+    return any(tree.side[tree.root[phone, state]] >= 0 for state in range(tree.states))

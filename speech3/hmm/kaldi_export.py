@@ -22,7 +22,8 @@ from speech3.hmm.kaldi_model import (
 from speech3.hmm.kaldi_tree import Leaf, Node, Question, Table, tree_text
 from speech3.hmm.lexicon import UNKNOWN, Lexicon, Pronunciation, write_lexicon
 from speech3.hmm.model import Hmm
-from speech3.hmm.tree import CENTRE, LEFT, STATES, Tree
+from speech3.hmm.topology import FIRST_AND_LOOP
+from speech3.hmm.tree import CENTRE, LEFT, RIGHT, Tree
 from speech3.io.atomic import write_text
 
 _INITIAL = 0.75  # probability of staying in Kaldi's topologies; only training begins with it
@@ -37,9 +38,9 @@ def export_kaldi(hmm: Hmm, out: Path) -> None:
     ``--phone-symbol-table``, for phones without positions. So a phone's place in the word is written ``-B``, not
     ``_B``, and told to Kaldi in ``dict/word_boundary.txt``. The tree asks about neighbours only if ours does.
     """
-    width = 3 if np.isin(hmm.tree.side, (-1, CENTRE), invert=True).any() else 1
+    width = hmm.tree.width
     write_text(out / "tree", tree_text(_root(hmm, width), width, width // 2))
-    topology = _topology(len(hmm.lexicon.phones))
+    topology = _topology(hmm)
     write_text(out / "topo", topology_text(topology))
     write_text(out / "final.mdl", transition_model_text(transition_model(hmm, topology)))
     phones = ["<eps>", *map(_exported, hmm.lexicon.phones), "#0"]
@@ -51,22 +52,35 @@ def _exported(phone: str) -> str:
     return re.sub(r"_([BIES])$", r"-\1", phone)
 
 
-def _topology(phones: int) -> Topology:
-    states = [TopologyState(s, s, ((s, _INITIAL), (s + 1, 1 - _INITIAL))) for s in range(STATES)]
-    return dict.fromkeys(range(1, phones + 1), (*states, TopologyState(NO_PDF, NO_PDF, ())))
+def _topology(hmm: Hmm) -> Topology:
+    if hmm.topology == FIRST_AND_LOOP:  # as Kaldi has it: one state, whose pdf of staying is not that of entering
+        states = [TopologyState(0, 1, ((0, 0.5), (1, 0.5)))]
+    else:
+        states = [TopologyState(s, s, ((s, _INITIAL), (s + 1, 1 - _INITIAL))) for s in range(hmm.topology.states)]
+    phones = range(1, len(hmm.lexicon.phones) + 1)
+    return dict.fromkeys(phones, (*states, TopologyState(NO_PDF, NO_PDF, ())))
 
 
 def transition_model(hmm: Hmm, topology: Topology) -> TransitionModel:
     """Every (phone, state, pdf) that the tree can give, in Kaldi's order, with our probabilities of staying."""
+    if hmm.topology == FIRST_AND_LOOP:
+        pairs = [(phone, 0, first, loop) for phone in topology for first, loop in sorted(_pairs(hmm.tree, phone))]
+        return TransitionModel(topology, np.array(pairs, np.int32), np.log([1.0, *[0.5] * (2 * len(pairs))]))
     tuples = np.array([
         (phone, state, pdf, pdf)
         for phone in topology
-        for state in range(STATES)
+        for state in range(hmm.topology.states)
         for pdf in sorted(_pdfs(hmm.tree, phone, state))
     ], np.int32)  # fmt: skip
     loop = np.clip(hmm.self_loop[tuples[:, 2]], *_LOOPS)
     log_prob_K = np.concatenate([[0.0], np.log(np.stack([loop, 1 - loop], axis=1)).reshape(-1)])
     return TransitionModel(topology, tuples, log_prob_K)
+
+
+def _pairs(tree: Tree, phone: int) -> set[tuple[int, ...]]:
+    """The pdfs of a phone's two states that go together, whoever its neighbours are."""
+    lefts, rights = (range(len(tree.root)) if side in tree.sides else (0,) for side in (LEFT, RIGHT))
+    return {tree.pdfs(left, phone, right) for left in lefts for right in rights}
 
 
 def _pdfs(tree: Tree, phone: int, state: int) -> set[int]:
@@ -97,7 +111,9 @@ def _root(hmm: Hmm, width: int) -> Table:
         return Question(key, frozenset(np.flatnonzero(member).tolist()), yes, no)
 
     phones = range(1, len(hmm.lexicon.phones) + 1)
-    ways = [Table(-1, tuple(node(int(tree.root[phone, state]), phone) for state in range(STATES))) for phone in phones]
+    ways = [
+        Table(-1, tuple(node(int(tree.root[phone, state]), phone) for state in range(tree.states))) for phone in phones
+    ]
     return Table(width // 2, (None, *ways))
 
 

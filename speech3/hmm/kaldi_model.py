@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.hmm.tree import STATES
+from speech3.hmm.topology import THREE_STATES
 from speech3.io.kaldi_object import KaldiObject, opened_object
 
 NO_PDF = -1
@@ -83,9 +83,9 @@ class TransitionModel:
 
 
 def left_to_right(states: tuple[TopologyState, ...]) -> bool:
-    """Is this the topology of `hmm.model.Hmm`: `STATES` states that loop or move on, each with a pdf of its own?"""
+    """Is this `hmm.topology.THREE_STATES`: as many states that loop or move on, each with a pdf of its own?"""
     emitting = states[:-1]
-    return len(emitting) == STATES and all(
+    return len(emitting) == THREE_STATES.states and all(
         state.forward_class == state.loop_class == number and [to for to, _ in state.arcs] == [number, number + 1]
         for number, state in enumerate(emitting)
     )
@@ -190,6 +190,8 @@ def topology_text(topology: Topology) -> str:
         lines += ["<TopologyEntry>", "<ForPhones>", " ".join(map(str, phones)), "</ForPhones>"]
         for number, state in enumerate(states):
             classes = f"<PdfClass> {state.forward_class} " if state.forward_class != NO_PDF else ""
+            if state.forward_class != state.loop_class:
+                classes = f"<ForwardPdfClass> {state.forward_class} <SelfLoopPdfClass> {state.loop_class} "
             arcs = "".join(f"<Transition> {to} {prob:.7g} " for to, prob in state.arcs)
             lines.append(f"<State> {number} {classes}{arcs}</State>")
         lines.append("</TopologyEntry>")
@@ -197,10 +199,12 @@ def topology_text(topology: Topology) -> str:
 
 
 def transition_model_text(model: TransitionModel) -> str:
-    """Kaldi's text form of a model whose states have one pdf each."""
-    triples = "".join(f"{phone} {state} {pdf} \n" for phone, state, pdf, _ in model.tuples.tolist())
+    """Kaldi's text form; rows have a fourth column if some state's pdf of staying is not that of leaving."""
+    two_classes = any(state.forward_class != state.loop_class for each in model.topology.values() for state in each)
+    name, width = ("Tuples", 4) if two_classes else ("Triples", 3)
+    rows = "".join(" ".join(map(str, row[:width])) + " \n" for row in model.tuples.tolist())
     probs = " ".join(f"{value:.7g}" for value in model.log_prob_K)
     return (
-        f"<TransitionModel> \n{topology_text(model.topology)}<Triples> {len(model.tuples)} \n{triples}</Triples> \n"
+        f"<TransitionModel> \n{topology_text(model.topology)}<{name}> {len(model.tuples)} \n{rows}</{name}> \n"
         f"<LogProbs> \n [ {probs} ]\n</LogProbs> \n</TransitionModel> \n"
     )

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.hmm.tree import LEFT, RIGHT, STATES, Tree
+from speech3.hmm.topology import THREE_STATES
+from speech3.hmm.tree import LEFT, RIGHT, Tree
 from speech3.io.kaldi_object import KaldiObject, opened_object
 
 _CLASS = -1  # the key that asks for the pdf class
@@ -204,7 +205,7 @@ def _way(node: Question | Table, value: int) -> Node | None:
 
 
 def to_tree(tree: KaldiTree, number: Mapping[int, int]) -> Tree:
-    """Translate a tree of at most one neighbour to either side, for phones of `STATES` states.
+    """Translate a tree of at most one neighbour to either side, for phones of three states.
 
     Parameters
     ----------
@@ -219,9 +220,9 @@ def to_tree(tree: KaldiTree, number: Mapping[int, int]) -> Tree:
     if tree.width - tree.centre > 2 or tree.centre > 1:
         raise Speech3Error(f"the tree's window is {tree.width} phones wide, the phone itself at place {tree.centre}")
     builder = _Builder(tree, number)
-    root = np.zeros((max(number.values()) + 1, STATES), np.int32)
+    root = np.zeros((max(number.values()) + 1, THREE_STATES.states), np.int32)
     for phone, ours in number.items():
-        root[ours] = [builder.build(tree.root, phone, state) for state in range(STATES)]
+        root[ours] = [builder.build(tree.root, phone, state) for state in range(THREE_STATES.states)]
     return Tree(
         root, np.array(builder.side, np.int8), np.stack(builder.member), np.array(builder.yes, np.int32),
         np.array(builder.no, np.int32),

@@ -65,12 +65,9 @@ def find_words(graph: TranscriptGraph, hmm: Hmm, chunks: Iterator[np.ndarray], a
 class _Search:
     def __init__(self, graph: TranscriptGraph, hmm: Hmm, acoustic_scale: float) -> None:
         states = len(graph.pdf)
-        stay = hmm.self_loop[graph.pdf]
         self.scale = np.float32(acoustic_scale)
         self.pdf, self.word = graph.pdf.astype(np.int32), graph.word.astype(np.int32)
-        self.stay, self.leave = (
-            (acoustic_scale * f(x)).astype(np.float32) for f, x in ((np.log, stay), (np.log1p, -stay))
-        )
+        self.stay, self.leave = hmm.transitions(graph.pdf, graph.state, acoustic_scale)
         target = np.repeat(np.arange(states, dtype=np.int32), np.diff(graph.pred_ptr))
         order = np.argsort(graph.pred_src, kind="stable")
         self.target, self.logp = target[order], graph.pred_logp[order].astype(np.float32)

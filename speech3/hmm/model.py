@@ -7,25 +7,32 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import Lexicon, Silences, read_lexicon, write_lexicon
-from speech3.hmm.tree import STATES, Tree
+from speech3.hmm.topology import THREE_STATES, Topology, topology_named
+from speech3.hmm.tree import Tree
 from speech3.io.atomic import read_json, write_json
 from speech3.io.checkpoint import load_tensors, save_tensors
 
 
 @dataclass(frozen=True, eq=False)
 class Hmm:
-    """Left-to-right phones of `STATES` states; a state loops on itself or moves on, never skips.
+    """Phones of the states that `topology` says; a state is stayed in or left for the next, never skipped.
 
     Attributes
     ----------
     self_loop
         (num_pdfs,) float64: probability of staying, shared by all states of a pdf. (Kaldi keeps one for each
-        combination of phone, state and pdf; on the corpora measured here the difference was nil.)
+        combination of phone, state and pdf; on the corpora measured here the difference was nil.) Not used if the
+        topology is not weighted.
+    subsampling
+        Frames of features for each score: 1, or 3 where outputs come at a third of the frames. A state lasts at least
+        one score.
     """
 
     lexicon: Lexicon
     tree: Tree
     self_loop: np.ndarray
+    topology: Topology = THREE_STATES
+    subsampling: int = 1
 
     @property
     def num_pdfs(self) -> int:
@@ -33,8 +40,22 @@ class Hmm:
         return len(self.self_loop)
 
     def pdfs(self, left: int, phone: int, right: int) -> tuple[int, ...]:
-        """The STATES pdfs of `phone` between `left` and `right` (0: beyond the end)."""
+        """The pdfs of all states of `phone` between `left` and `right` (0: beyond the end)."""
         return self.tree.pdfs(left, phone, right)
+
+    def transitions(self, pdf_S: np.ndarray, state_S: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
+        """Log probabilities (S,) float32, times `scale`, of staying in each of S states and of leaving it.
+
+        Parameters
+        ----------
+        pdf_S, state_S
+            What the states are: pdf, and state within the phone.
+        """
+        if self.topology.weighted:
+            stay = self.self_loop[pdf_S]
+            return (scale * np.log(stay)).astype(np.float32), (scale * np.log1p(-stay)).astype(np.float32)
+        stays_S = self.topology.loops_S[state_S]
+        return np.where(stays_S, 0.0, -np.inf).astype(np.float32), np.zeros(len(pdf_S), np.float32)
 
     def save(self, directory: Path | str) -> None:
         """Write lexiconp.txt or lexiconp_silprob.txt, hmm.json and tree.safetensors into `directory`."""
@@ -43,7 +64,8 @@ class Hmm:
         write_json(directory / "hmm.json", {
             "phones": list(self.lexicon.phones), "silence_phones": list(self.lexicon.silence_phones),
             "silence_prob": self.lexicon.silence_prob, "end": end and asdict(end),
-            "position_dependent": self.lexicon.position_dependent, "states": STATES, "pdfs": self.num_pdfs,
+            "position_dependent": self.lexicon.position_dependent, "states": self.topology.states,
+            "pdfs": self.num_pdfs, "topology": self.topology.name, "subsampling": self.subsampling,
         })  # fmt: skip
         tree = self.tree
         arrays = {"root": tree.root, "side": tree.side, "member": tree.member, "yes": tree.yes, "no": tree.no,
@@ -89,6 +111,8 @@ def load_hmm(directory: Path | str) -> Hmm:
         phones, silence_phones = about["phones"], tuple(about["silence_phones"])
         silence_prob, positions = about["silence_prob"], about["position_dependent"]
         end = about["end"] and Silences(**about["end"])
+        topology = topology_named(about.get("topology", THREE_STATES.name))  # older models do not say
+        subsampling = int(about.get("subsampling", 1))
     except (KeyError, TypeError) as error:
         raise Speech3Error(f"{directory / 'hmm.json'}: keys of another version of speech3; train again") from error
     lexicon = replace(
@@ -99,7 +123,12 @@ def load_hmm(directory: Path | str) -> Hmm:
     if list(lexicon.phones) != phones or arrays["root"].shape[0] != len(lexicon.phones) + 1:
         raise Speech3Error(f"{directory}: the lexicon has other phones than the tree was built for; restore it")
     tree = Tree(*(arrays[name] for name in ("root", "side", "member", "yes", "no")))
-    return Hmm(lexicon, tree, arrays["self_loop"])
+    if tree.states != topology.states:
+        raise Speech3Error(
+            f"{directory}: hmm.json says {topology.name}, but tree.safetensors has {tree.states} states a phone;"
+            " restore both"
+        )
+    return Hmm(lexicon, tree, arrays["self_loop"], topology, subsampling)
 
 
 def _lexicon_name(silences: bool) -> str:

@@ -12,7 +12,6 @@ from speech3.hmm.gmm import Gmm, GmmStats
 from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm
 from speech3.hmm.probabilities import Counts, count
-from speech3.hmm.tree import STATES
 from speech3.hmm.viterbi import best_path
 from speech3.hmm.workers import Share
 
@@ -88,7 +87,7 @@ def collect(share: Share, hmm: Hmm, gmm: Gmm) -> Pass:
     for utterance, alignment in share.alignments.items():
         pdf_T = alignment.pdfs(hmm)
         mixtures.accumulate(gmm, stats, share.feats[utterance], pdf_T)
-        position = alignment.segment * STATES + alignment.states
+        position = alignment.segment * hmm.topology.states + alignment.states
         entered = np.concatenate([[True], position[1:] != position[:-1]])
         frames += np.bincount(pdf_T, minlength=gmm.num_pdfs)
         visits += np.bincount(pdf_T[entered], minlength=gmm.num_pdfs)
@@ -99,13 +98,18 @@ def context_stats(share: Share) -> list[ContextStats]:
     """Gather a Gaussian's statistics for each (left, phone, right, state) along the current alignments, if any."""
     parts: list[ContextStats] = []
     for utterance, alignment in share.alignments.items():
-        feats_TD = share.feats[utterance].astype(np.float64)
-        context = np.column_stack([alignment.windows()[alignment.segment], alignment.states]).astype(np.int32)
-        ones = np.ones((len(feats_TD), 1))
-        parts.append(_summed(context, np.concatenate([ones, feats_TD, feats_TD * feats_TD], axis=1)))
+        parts.append(alignment_stats(alignment, share.feats[utterance]))
         if len(parts) == 200:  # merged now and then, so memory does not grow with the data
             parts = [merge_stats(parts)]
     return [merge_stats(parts)] if parts else []
+
+
+def alignment_stats(alignment: Alignment, feats_TD: np.ndarray) -> ContextStats:
+    """A Gaussian's statistics of one utterance; contexts may come more than once."""
+    feats_TD = feats_TD.astype(np.float64)
+    context = np.column_stack([alignment.windows()[alignment.segment], alignment.states]).astype(np.int32)
+    ones = np.ones((len(feats_TD), 1))
+    return _summed(context, np.concatenate([ones, feats_TD, feats_TD * feats_TD], axis=1))
 
 
 def _summed(context: np.ndarray, rows: np.ndarray) -> ContextStats:

@@ -5,7 +5,7 @@ Powers of the hours: below two hours through what was best for fsdd (a quarter o
 """
 
 from speech3.config import HmmConfig
-from speech3.hmm.tree import STATES
+from speech3.hmm.topology import THREE_STATES
 
 _LARGEST_LEAVES, _LARGEST_GAUSSIANS = 6000, 60_000
 
@@ -20,11 +20,10 @@ def sized(config: HmmConfig, hours: float, groups: int) -> HmmConfig:
     groups
         Of phones that share a root (`clustering.phone_groups`): each needs a leaf and a Gaussian for each state.
     """
-    mono = config.mono.gaussians or max(groups * STATES, min(1000, round(545 * hours**0.75)))
-    aligner = config.aligner.gaussians or max(groups * STATES, min(1000, round(400 * hours**0.5)))
-    leaves = config.tri.leaves or max(
-        round(1.2 * groups * STATES), round(min(_LARGEST_LEAVES, 360 * hours, 520 * hours**0.55))
-    )
+    roots = groups * THREE_STATES.states
+    mono = config.mono.gaussians or max(roots, min(1000, round(545 * hours**0.75)))
+    aligner = config.aligner.gaussians or max(roots, min(1000, round(400 * hours**0.5)))
+    leaves = config.tri.leaves or max(round(1.2 * roots), round(min(_LARGEST_LEAVES, 360 * hours, 520 * hours**0.55)))
     gaussians = config.tri.gaussians or max(
         leaves, round(min(_LARGEST_GAUSSIANS, 2500 * hours**1.45, 5000 * hours**0.6))
     )

@@ -13,7 +13,8 @@ from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import Pass
 from speech3.hmm.probabilities import Counts, estimate
-from speech3.hmm.tree import STATES, Tree, context_free_tree, monophone_tree
+from speech3.hmm.topology import THREE_STATES
+from speech3.hmm.tree import Tree, context_free_tree, monophone_tree
 from speech3.hmm.workers import Workers
 from speech3.io.progress import Metrics, progress
 
@@ -46,7 +47,7 @@ def train_monophone(
     """
     number_P = group_numbers(lexicon)
     short = _merged(workers.run(passes.flat_start, lexicon))
-    one_pdf_each = context_free_tree(np.repeat(number_P[:, None], STATES, axis=1))
+    one_pdf_each = context_free_tree(np.repeat(number_P[:, None], THREE_STATES.states, axis=1))
     hmm, gmm = _single_gaussians(_context_stats(workers, short), lexicon, one_pdf_each)
     for _ in range(config.mono.phone_iterations):
         workers.run(passes.realign, hmm, gmm, config.beam, config.retry_beam)

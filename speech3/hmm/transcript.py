@@ -14,7 +14,7 @@ import numpy as np
 from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import Lexicon, Silences
 from speech3.hmm.model import Hmm
-from speech3.hmm.tree import STATES
+from speech3.hmm.tree import LEFT, RIGHT, Tree
 
 NO_WORD = -1
 START = -1  # in place of the phone before the first
@@ -28,8 +28,8 @@ class TranscriptGraph:
     Attributes
     ----------
     pdf, phone, word, state, copy
-        (S,) int32: what each state is. `word` counts the transcript's words, `NO_WORD` for silence; `state` is 0 to
-        STATES - 1; `copy` tells one occurrence of a phone (in one context) from another.
+        (S,) int32: what each state is. `word` counts the transcript's words, `NO_WORD` for silence; `state` counts the
+        phone's from 0; `copy` tells one occurrence of a phone (in one context) from another.
     pred_ptr, pred_src, pred_logp
         (S + 1,), (A,), (A,): arcs into each state, self loops apart; without transition probabilities.
     entry_logp, final_logp
@@ -130,7 +130,8 @@ def transcript_graph(hmm: Hmm, words: Sequence[str]) -> TranscriptGraph:
     if not words:
         raise Speech3Error("the transcript has no words to align")
     phones, ends = _phone_graph(hmm.lexicon, words)
-    copies = _copies(phones, ends, hmm.lexicon.context_free)
+    copies = _copies(phones, ends, hmm.lexicon.context_free, hmm.tree)
+    states, exits = hmm.topology.states, hmm.topology.exits
     ptr, src, logp, entry = [0], [], [], []
     for node, left, _ in copies:
         start = -math.inf
@@ -140,11 +141,11 @@ def transcript_graph(hmm: Hmm, words: Sequence[str]) -> TranscriptGraph:
             if source == START:
                 start = max(start, value)
             for before in _copies_leading_to(copies, phones, source, phones.phone[node]):
-                src.append(before * STATES + STATES - 1)
-                logp.append(value)
+                src += [before * states + state for state in exits]
+                logp += [value] * len(exits)
         ptr.append(len(src))
-        entry += [start] + [-math.inf] * (STATES - 1)
-        for _ in range(1, STATES):
+        entry += [start] + [-math.inf] * (states - 1)
+        for _ in range(1, states):
             src.append(len(ptr) - 2)
             logp.append(0.0)
             ptr.append(len(src))
@@ -152,14 +153,14 @@ def transcript_graph(hmm: Hmm, words: Sequence[str]) -> TranscriptGraph:
     at_end = dict(ends)
     for (node, _, right), copy in copies.items():
         if node in at_end and right in (0, ANY):
-            final[copy * STATES + STATES - 1] = at_end[node]
+            final[[copy * states + state for state in exits]] = at_end[node]
     windows = [(max(left, 0), phones.phone[node], max(right, 0)) for node, left, right in copies]
     return TranscriptGraph(
         pdf=np.array([hmm.pdfs(*window) for window in windows], np.int32).reshape(-1),
-        phone=np.repeat(np.array([phone for _, phone, _ in windows], np.int32), STATES),
-        word=np.repeat(np.array([phones.word[node] for node, _, _ in copies], np.int32), STATES),
-        state=np.tile(np.arange(STATES, dtype=np.int32), len(copies)),
-        copy=np.repeat(np.arange(len(copies), dtype=np.int32), STATES),
+        phone=np.repeat(np.array([phone for _, phone, _ in windows], np.int32), states),
+        word=np.repeat(np.array([phones.word[node] for node, _, _ in copies], np.int32), states),
+        state=np.tile(np.arange(states, dtype=np.int32), len(copies)),
+        copy=np.repeat(np.arange(len(copies), dtype=np.int32), states),
         pred_ptr=np.array(ptr, np.int32),
         pred_src=np.array(src, np.int32),
         pred_logp=np.array(logp, np.float32),
@@ -168,8 +169,13 @@ def transcript_graph(hmm: Hmm, words: Sequence[str]) -> TranscriptGraph:
     )
 
 
-def _copies(phones: _Phones, ends: list[Arc], context_free: frozenset[int]) -> dict[tuple[int, int, int], int]:
-    """Number each (phone occurrence, left phone, right phone) that can be; silence has one copy for all contexts."""
+def _copies(
+    phones: _Phones, ends: list[Arc], context_free: frozenset[int], tree: Tree
+) -> dict[tuple[int, int, int], int]:
+    """Number each (phone occurrence, left phone, right phone) that can be and that the tree can tell apart.
+
+    Silence has one copy for all contexts.
+    """
     rights: list[set[int]] = [set() for _ in phones.phone]
     for node, arcs in enumerate(phones.arcs_in):
         for source, _ in arcs:
@@ -180,8 +186,8 @@ def _copies(phones: _Phones, ends: list[Arc], context_free: frozenset[int]) -> d
     copies: dict[tuple[int, int, int], int] = {}
     for node, phone in enumerate(phones.phone):
         free = phone in context_free
-        for left in [ANY] if free else phones.lefts(node):
-            for right in [ANY] if free else sorted(rights[node]):
+        for left in [ANY] if free or LEFT not in tree.sides else phones.lefts(node):
+            for right in [ANY] if free or RIGHT not in tree.sides else sorted(rights[node]):
                 copies[node, left, right] = len(copies)
     return copies
 
@@ -189,6 +195,5 @@ def _copies(phones: _Phones, ends: list[Arc], context_free: frozenset[int]) -> d
 def _copies_leading_to(copies: dict[tuple[int, int, int], int], phones: _Phones, source: int, phone: int) -> list[int]:
     if source == START:
         return []
-    if (source, ANY, ANY) in copies:
-        return [copies[source, ANY, ANY]]
-    return [copies[source, left, phone] for left in phones.lefts(source)]
+    ways = ((source, left, right) for left in (ANY, *phones.lefts(source)) for right in (ANY, phone))
+    return [copies[way] for way in ways if way in copies]

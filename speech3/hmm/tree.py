@@ -8,7 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-STATES = 3  # emitting states of a phone, left to right
+from speech3.hmm.topology import THREE_STATES
+
 LEFT, CENTRE, RIGHT = 0, 1, 2
 
 
@@ -19,7 +20,7 @@ class Tree:
     Attributes
     ----------
     root
-        (P + 1, STATES) int32: the node at which to start; row 0 is unused.
+        (P + 1, states) int32: the node at which to start; row 0 is unused.
     side
         (nodes,) int8: which phone the node asks about, LEFT, CENTRE or RIGHT; -1 at a leaf.
     member
@@ -56,33 +57,48 @@ class Tree:
         return number
 
     @property
+    def states(self) -> int:
+        """Emitting states of a phone."""
+        return int(self.root.shape[1])
+
+    @cached_property
+    def sides(self) -> frozenset[int]:
+        """Which phones are asked about at all: some of LEFT, CENTRE and RIGHT."""
+        return frozenset(self.side[self.side >= 0].tolist())
+
+    @property
+    def width(self) -> int:
+        """Of a window of phones that holds all that is asked about; the phone itself stands at ``width // 2``."""
+        return 3 if RIGHT in self.sides else 2 if LEFT in self.sides else 1
+
+    @property
     def num_pdfs(self) -> int:
         """Number of leaves."""
         return int(self.yes[self.side < 0].max()) + 1
 
     def pdf(self, left: int, phone: int, right: int, state: int) -> int:
-        """Pdf of HMM state `state` (0, 1, 2) of `phone` between `left` and `right` (0: beyond the end)."""
+        """Pdf of HMM state `state` (from 0) of `phone` between `left` and `right` (0: beyond the end)."""
         node, window = int(self.root[phone, state]), (left, phone, right)
         while self.side[node] >= 0:
             node = int(self.yes[node] if self.member[node, window[self.side[node]]] else self.no[node])
         return int(self.yes[node])
 
     def pdfs(self, left: int, phone: int, right: int) -> tuple[int, ...]:
-        """The pdfs of all STATES states; remembered, since the same contexts come again and again."""
+        """The pdfs of all states; remembered, since the same contexts come again and again."""
         window = (left, phone, right)
         if window not in self._known:
-            self._known[window] = tuple(self.pdf(*window, state) for state in range(STATES))
+            self._known[window] = tuple(self.pdf(*window, state) for state in range(self.states))
         return self._known[window]
 
 
 def context_free_tree(pdfs_PS: np.ndarray) -> Tree:
-    """Ignore the neighbours: `pdfs_PS` (P, STATES) holds the pdf of each state of each phone, from phone 1 on."""
-    root = np.zeros((len(pdfs_PS) + 1, STATES), np.int32)
+    """Ignore the neighbours: `pdfs_PS` (P, states) holds the pdf of each state of each phone, from phone 1 on."""
+    root = np.zeros((len(pdfs_PS) + 1, pdfs_PS.shape[1]), np.int32)
     root[1:] = pdfs_PS  # node j is the leaf of pdf j
     pdfs = np.arange(pdfs_PS.max() + 1, dtype=np.int32)
     return Tree(root, np.full(len(pdfs), -1, np.int8), np.zeros((len(pdfs), len(root)), bool), pdfs, pdfs.copy())
 
 
-def monophone_tree(number_P: np.ndarray) -> Tree:
+def monophone_tree(number_P: np.ndarray, states: int = THREE_STATES.states) -> Tree:
     """A pdf for each state of each phone; phones with the same number in `number_P` (from 0, no gaps) share theirs."""
-    return context_free_tree(np.asarray(number_P)[:, None] * STATES + np.arange(STATES))
+    return context_free_tree(np.asarray(number_P)[:, None] * states + np.arange(states))

@@ -34,12 +34,12 @@ def best_path(
     -------
     (T,) int32 states and the path's log probability per frame, or None if no path within the beam reaches the end.
     """
-    stay = hmm.self_loop[graph.pdf]
+    stay, leave = hmm.transitions(graph.pdf, graph.state, acoustic_scale)
     states, score = _search(
         np.ascontiguousarray(loglikes_TU, np.float32),
         column.astype(np.int32),
-        (acoustic_scale * np.log(stay)).astype(np.float32),
-        (acoustic_scale * np.log1p(-stay)).astype(np.float32),
+        stay,
+        leave,
         graph.pred_ptr,
         graph.pred_src,
         graph.pred_logp,

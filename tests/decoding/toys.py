@@ -9,8 +9,10 @@ from speech3.decoding.arpa import ArpaLm
 from speech3.decoding.kneser_ney import estimate
 from speech3.hmm.lexicon import SILENCE, Lexicon, Pronunciation, Silences
 from speech3.hmm.model import Hmm
-from speech3.hmm.tree import LEFT, RIGHT, STATES, Tree, monophone_tree
+from speech3.hmm.topology import THREE_STATES
+from speech3.hmm.tree import LEFT, RIGHT, Tree, monophone_tree
 
+STATES = THREE_STATES.states
 SCALE = 0.1  # of self-loops, in the graphs of most tests
 SHARED = Path(__file__).parents[2].parent / "shared"
 

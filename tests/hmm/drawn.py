@@ -5,7 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from speech3.hmm.model import Hmm
-from speech3.hmm.tree import STATES
+from speech3.hmm.topology import THREE_STATES
+
+STATES = THREE_STATES.states
 
 
 @dataclass

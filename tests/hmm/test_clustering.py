@@ -7,8 +7,10 @@ from speech3.errors import Speech3Error
 from speech3.hmm.clustering import ContextStats, build_tree, merge_stats, phone_groups, read_phone_sets
 from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.questions import log_likelihood, merge_questions
-from speech3.hmm.tree import STATES, monophone_tree
+from speech3.hmm.topology import THREE_STATES
+from speech3.hmm.tree import monophone_tree
 
+STATES = THREE_STATES.states
 PHONES = "p t k a e o"
 
 

@@ -10,8 +10,11 @@ import pytest
 from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import Lexicon, Silences
 from speech3.hmm.model import Hmm
+from speech3.hmm.topology import THREE_STATES
 from speech3.hmm.transcript import NO_WORD, TranscriptGraph, transcript_graph
-from speech3.hmm.tree import CENTRE, LEFT, RIGHT, STATES, Tree
+from speech3.hmm.tree import CENTRE, LEFT, RIGHT, Tree
+
+STATES = THREE_STATES.states
 
 
 def phone_paths(lexicon: Lexicon, words: list[str]) -> dict[tuple[tuple[int, int], ...], float]:

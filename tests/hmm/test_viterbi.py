@@ -7,9 +7,11 @@ from drawn import draw
 from speech3.hmm.alignment import Alignment, equal_alignment, from_path
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.model import Hmm
+from speech3.hmm.topology import THREE_STATES
 from speech3.hmm.transcript import TranscriptGraph, transcript_graph
-from speech3.hmm.tree import STATES
 from speech3.hmm.viterbi import best_path
+
+STATES = THREE_STATES.states
 
 
 def dense_score(graph: TranscriptGraph, hmm: Hmm, loglikes_TP: np.ndarray, scale: float) -> float:

@@ -1,0 +1,137 @@
+"""Left biphones of a first and a loop pdf at a third of the frames, from alignments of three-state phones.
+
+The HMM of LF-MMI (Povey et al. 2016; Kaldi's steps/nnet3/chain/build_tree.sh): `topology.FIRST_AND_LOOP`, a tree that
+asks about the phone and its left neighbour, and one output for `SUBSAMPLING` frames. Output k stands for the frames
+from ``SUBSAMPLING * k`` on, up to those of the next.
+
+Axes: T frames, K outputs, D values of a frame, P phone segments.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from speech3.errors import Speech3Error
+from speech3.hmm.alignment import Alignment, evened_out
+from speech3.hmm.clustering import ContextStats, build_tree, merge_stats
+from speech3.hmm.lexicon import Lexicon
+from speech3.hmm.model import Hmm
+from speech3.hmm.passes import alignment_stats
+from speech3.hmm.topology import FIRST_AND_LOOP, num_outputs
+from speech3.hmm.tree import CENTRE, LEFT
+
+SUBSAMPLING = 3
+_MERGED_EVERY = 200  # utterances, so memory does not grow with the data
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Alignments at a third of the frames, and the utterances too short for that, with the reason."""
+
+    alignments: dict[str, Alignment]
+    bad: dict[str, str]
+
+
+def convert(alignment: Alignment, subsampling: int = SUBSAMPLING) -> Alignment:
+    """Make an alignment one of `FIRST_AND_LOOP` phones at every `subsampling`-th frame.
+
+    A border goes to the nearest one between outputs. Phones left without an output get one: the borders around them are
+    shifted such that the largest shift is as small as it can be.
+
+    Parameters
+    ----------
+    alignment
+        Of T frames, in states of any topology.
+
+    Returns
+    -------
+    Alignment
+        Of ``ceil(T / subsampling)`` outputs, each phone at least one. The score is that of `alignment`.
+
+    Raises
+    ------
+    Speech3Error
+        There are fewer outputs than phones.
+    """
+    outputs, phones = num_outputs(alignment.num_frames, subsampling), len(alignment.phones)
+    if outputs < phones:
+        raise Speech3Error(
+            f"shorter than its phones at a third of the frames: {phones} phones, {outputs} outputs"
+            if subsampling == SUBSAMPLING
+            else f"shorter than its phones at every frame of {subsampling}: {phones} phones, {outputs} outputs"
+        )
+    # An output belongs to the phone of its middle frame.
+    nearest = (alignment.starts + subsampling // 2) // subsampling
+    nearest[-1] = outputs
+    # Without one output a phone each, borders need only be in order: the largest before, the smallest after.
+    slack = nearest - np.arange(phones + 1)
+    in_order = (np.maximum.accumulate(slack) + np.minimum.accumulate(slack[::-1])[::-1]) // 2
+    starts = (np.clip(in_order, 0, outputs - phones) + np.arange(phones + 1)).astype(np.int32)
+    return evened_out(replace(alignment, starts=starts, states=np.zeros(outputs, np.int8)), FIRST_AND_LOOP)
+
+
+def convert_all(alignments: Mapping[str, Alignment], subsampling: int = SUBSAMPLING) -> Converted:
+    """`convert` each; those that are too short are listed."""
+    done = Converted({}, {})
+    for utterance, alignment in alignments.items():
+        try:
+            done.alignments[utterance] = convert(alignment, subsampling)
+        except Speech3Error as error:
+            done.bad[utterance] = str(error)
+    return done
+
+
+def middle_frames(feats_TD: np.ndarray, subsampling: int = SUBSAMPLING) -> np.ndarray:
+    """(K, D): the frame in the middle of those that each output stands for."""
+    middle_K = np.arange(num_outputs(len(feats_TD), subsampling)) * subsampling + subsampling // 2
+    return feats_TD[np.minimum(middle_K, len(feats_TD) - 1)]
+
+
+def train_tree(
+    alignments: Mapping[str, Alignment],
+    feats: Mapping[str, np.ndarray],
+    lexicon: Lexicon,
+    leaves: int,
+    min_frames: float,
+    extra: Sequence[frozenset[int]] = (),
+    *,
+    subsampling: int = SUBSAMPLING,
+    key: str = "hmm.tri.leaves",
+) -> Hmm:
+    """Grow a left-biphone tree of two states a phone; silence and spoken noise have one pdf for each of theirs.
+
+    Parameters
+    ----------
+    alignments
+        As `convert` makes them.
+    feats
+        Matrices (T, D) of all frames, as the GMMs that aligned had them: with derivatives.
+    leaves, min_frames, extra
+        As in `clustering.build_tree`; `min_frames` counts outputs.
+    key
+        Of the config, for `leaves`.
+
+    Raises
+    ------
+    Speech3Error
+        There are no alignments, fewer leaves than roots, or features of another length than an alignment.
+    """
+    if not alignments:
+        raise Speech3Error("no utterance is aligned, so no tree can be grown; look at the alignment's bad.txt")
+    parts: list[ContextStats] = []
+    for utterance, alignment in alignments.items():
+        feats_KD = middle_frames(feats[utterance], subsampling)
+        if len(feats_KD) != alignment.num_frames:
+            raise Speech3Error(
+                f"{utterance}: {len(feats[utterance])} frames are {len(feats_KD)} outputs, but its alignment has"
+                f" {alignment.num_frames}: they are of different features; align again"
+            )
+        parts.append(alignment_stats(alignment, feats_KD))
+        if len(parts) == _MERGED_EVERY:
+            parts = [merge_stats(parts)]
+    tree = build_tree(
+        merge_stats(parts), lexicon, leaves, min_frames, extra,
+        topology=FIRST_AND_LOOP, sides=(LEFT, CENTRE), key=key,
+    )  # fmt: skip
+    return Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5), FIRST_AND_LOOP, subsampling)
