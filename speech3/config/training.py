@@ -151,6 +151,15 @@ class SimulationConfig(Config):
         return self
 
 
+class LfMmiConfig(Config):
+    """The criterion of whole sentences (`speech3.sequence.lfmmi`)."""
+
+    leak: float = Field(0.1, gt=0, lt=1, description="probability of the leaky HMM of the denominator")
+    tolerance: int = Field(2, ge=0, description="outputs by which a phone may begin earlier or later than aligned")
+    cross_entropy: float = Field(0.1, ge=0, description="weight of cross-entropy on the second output")
+    l2: float = Field(5e-5, ge=0, description="weight of half the sum of squares of a frame's outputs")
+
+
 class TrainingConfig(Config):
     """How parameters move."""
 
@@ -161,21 +170,31 @@ class TrainingConfig(Config):
         ge=1,
         description="world shared: processes of a worker, on as many devices, each with its units of all layers",
     )
+    objective: Literal["cross_entropy", "lfmmi"] = Field(
+        "cross_entropy", description="of single frames, or lattice-free MMI of chunks (time-delay networks)"
+    )
+    lfmmi: LfMmiConfig = LfMmiConfig()
     device: str = "cpu"
     threads: int = Field(1, ge=1, description="of a worker; on a busy machine two wait for each other and lose")
     minibatch: int = Field(256, ge=1, description="frames")
     sequence: int | None = Field(
         None,
         ge=0,
-        description="frames of a chunk of a recurrent model; none: 20, or twice its lookahead; 0: utterances",
+        description="frames of a chunk; none: 20, or twice the lookahead, for recurrent models, where 0 is whole "
+        "utterances; 150 for time-delay networks",
     )
     learning_rate: float = Field(0.1, gt=0, description="per minibatch mean gradient")
+    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="of every worker")
+    betas: tuple[float, float] = Field((0.9, 0.98), description="AdamW: decay of the averages of gradient and square")
     momentum: float = Field(0.0, ge=0, lt=1, description="of plain SGD, so also of the warm start, and of ddp")
     weight_decay: float = Field(0.0, ge=0)
     gradient_clip: float | None = Field(
         None, gt=0, description="length to which a minibatch's gradient is cut down; none: it is not"
     )
     frequency_warp: float = Field(0.0, ge=0, lt=0.5, description="largest share by which frequencies are warped")
+    speeds: tuple[float, ...] = Field(
+        (), description="time-delay networks: a chunk is given at one of them, drawn anew in each epoch (1 is as it is)"
+    )
     time_masks: int = Field(0, ge=0, description="SpecAugment: stretches hidden in each window, or chunk")
     time_mask_frames: int = Field(10, ge=1, description="longest of them; never more than half of the window")
     frequency_masks: int = Field(0, ge=0, description="SpecAugment: bands hidden in each window, or utterance")
@@ -184,7 +203,7 @@ class TrainingConfig(Config):
         0, ge=0, description="shuffle within chunks of so many frames; 0: the whole corpus (as for LSTMs)"
     )
     max_epochs: int = Field(20, ge=1)
-    schedule: Literal["halving", "exponential", "constant"] = "halving"
+    schedule: Literal["halving", "exponential", "cosine", "constant"] = "halving"
     halve_below: float = Field(0.005, description="gain in held-out frame accuracy under which the rate is halved")
     stop_below: float = Field(0.001, description="gain under which training stops once the rate is being halved")
     final_rate: float = Field(0.01, gt=0, le=1, description="exponential: the last rate as a share of the first")
@@ -199,6 +218,18 @@ class TrainingConfig(Config):
     cluster: ClusterConfig = ClusterConfig()
     simulation: SimulationConfig = SimulationConfig()
 
+    @model_validator(mode="after")
+    def _fits(self) -> "TrainingConfig":
+        if any(not 0.5 <= speed <= 2 for speed in self.speeds):
+            raise ValueError(f"speeds={list(self.speeds)}: from 0.5 to 2; 1 is the recording as it is")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas={list(self.betas)}: at least 0 and below 1 each")
+        if self.optimizer == "adamw" and self.momentum:
+            raise ValueError(f"momentum={self.momentum:g} is that of SGD; for optimizer=adamw give betas")
+        if self.optimizer == "adamw" and not self.asgd.local_updates:
+            raise ValueError("optimizer=adamw steps the shards' own parameters: it needs asgd.local_updates=true")
+        return self
+
     def sequence_of(self, model: LstmConfig) -> int:
-        """`sequence` for a model, where none is given."""
+        """`sequence` for a recurrent model, where none is given."""
         return max(20, 2 * model.lookahead) if self.sequence is None else self.sequence

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from speech3.config import CodecConfig
+from speech3.engine.adamw import SLOTS, AdamW, optimizer_of
 from speech3.engine.codecs.codec import key_of
 from speech3.engine.codecs.ddp_hook import Exchange, mean_of_codes
 from speech3.engine.codecs.shared import SharedCodes
@@ -117,8 +118,8 @@ class Ddp:
         return self.newest
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
-        """Take over parameters and velocity with the next epoch."""
-        self.tensors = {name: tensor.cpu() for name, tensor in tensors.items() if name in ("parameters", "velocity")}
+        """Take over parameters and optimizer state with the next epoch."""
+        self.tensors = {name: tensor.cpu() for name, tensor in tensors.items() if name in ("parameters", *SLOTS)}
 
     def close(self) -> None:
         """End the processes."""
@@ -181,7 +182,7 @@ def _main(
             "nccl" if device.startswith("cuda") else "gloo", init_method=Path(store).as_uri(), rank=rank,
             world_size=workers, timeout=timedelta(minutes=5),
         )  # fmt: skip
-        sgd = Sgd(parts.model, momentum=momentum, weight_decay=weight_decay)
+        sgd = optimizer_of(parts, momentum=momentum, weight_decay=weight_decay)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has no successor yet that does the same
             together = DistributedDataParallel(
@@ -204,7 +205,7 @@ def _main(
 
 
 def _epoch(
-    rank: int, workers: int, parts: Parts, sgd: Sgd, together: nn.Module, exchange: Exchange, pipe: Any,
+    rank: int, workers: int, parts: Parts, sgd: Sgd | AdamW, together: nn.Module, exchange: Exchange, pipe: Any,
     epoch: int, states_M: np.ndarray, rate: Rate, tensors: dict[str, Tensor],
 ) -> None:  # fmt: skip
     """This process's share of an epoch: of every `workers` waiting minibatches, the one at its rank."""

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine.adamw import optimizer_of
 from speech3.engine.codecs.codec import key_of
 from speech3.engine.flat import Flat, stretches
 from speech3.engine.gradient import gradient
 from speech3.engine.push import Hand, Minibatch, Push
-from speech3.engine.sgd import Sgd
 from speech3.engine.wire import wire_of
 from speech3.engine.world import Parts, Rate, position
 
@@ -66,7 +66,7 @@ class Shard:
         codec: CodecConfig | None = None,
     ) -> None:  # fmt: skip
         self.parts, self.config, self.workers, self.weight_decay = parts, config, workers, weight_decay
-        self.sgd = Sgd(parts.model, weight_decay=weight_decay)
+        self.sgd = optimizer_of(parts, weight_decay=weight_decay)
         own = self.sgd.parameters
         self.accumulated = None if config.local_updates else own.zeros_like()
         fetched = Flat(own.parameters_P.clone(), (), own.num_parameters) if config.local_updates else None

@@ -21,7 +21,7 @@ from torch import Tensor
 from speech3.config import CodecConfig
 from speech3.engine.codecs.shared import SharedCodes
 from speech3.engine.gradient import gradient
-from speech3.engine.sgd import OneWorker
+from speech3.engine.one_worker import OneWorker
 from speech3.engine.simulate import Times
 from speech3.engine.world import USED, Parts, Progress, Rate, turns
 from speech3.errors import Speech3Error

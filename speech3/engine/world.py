@@ -18,7 +18,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from speech3.engine.replicas.group import Group
 
-Loss = Callable[[Any, Tensor], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified right
+Loss = Callable[[Any, Any], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified right
 
 WAITING, USED, STALE, REFUSED = 0, -1, -2, -3  # what became of a minibatch; s + 1: it is out with shard s
 
@@ -36,8 +36,8 @@ class Source(Protocol):
     def __len__(self) -> int:
         """Minibatches in an epoch."""
 
-    def draw(self, epoch: int, number: int) -> tuple[Any, Tensor]:
-        """Inputs, which have a ``device``, the model's; and targets, as many as the loss is the mean of."""
+    def draw(self, epoch: int, number: int) -> tuple[Any, Any]:
+        """Inputs, which have a ``device``, the model's; and targets, whose `len` is what the loss is the mean of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +50,8 @@ class Parts:
         Length to which a minibatch's gradient is cut down if it is longer.
     group
         The processes that share the model, where one has but a slice of it.
+    betas
+        Of AdamW, by which every worker steps its own parameters; None: by SGD.
     """
 
     model: nn.Module
@@ -58,6 +60,7 @@ class Parts:
     seed: int
     max_norm: float = math.inf
     group: "Group | None" = None
+    betas: tuple[float, float] | None = None
 
 
 BuildOn = Callable[[str], Parts]  # from a device, once in every process; picklable
@@ -73,6 +76,8 @@ class Rate:
         Epochs over which it rises from a tenth, linearly.
     decay
         Factor by which it falls in an epoch, exponentially.
+    last
+        The epoch at whose end it is zero, along half a wave of a cosine; 0: it is not.
     """
 
     base: float
@@ -80,12 +85,14 @@ class Rate:
     minibatches: int
     warmup: float = 0.0
     decay: float = 1.0
+    last: int = 0
 
     def __call__(self, number: int) -> float:
         """For minibatch `number`, from 0."""
         passed = self.epoch - 1 + number / self.minibatches
         rise = min(1.0, 0.1 + 0.9 * passed / self.warmup) if self.warmup else 1.0
-        return self.base * rise * self.decay**passed
+        fall = 0.5 + 0.5 * math.cos(math.pi * min(1.0, passed / self.last)) if self.last else 1.0
+        return self.base * rise * fall * self.decay**passed
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,14 @@ from torch import Tensor
 def cross_entropy(logits_BS: Tensor, senones_B: Tensor) -> tuple[Tensor, Tensor]:
     """Mean cross-entropy, and how many frames have no better senone than their own.
 
+    Logits may have more axes, (..., S); their frames are then counted row by row.
+
     Returns
     -------
     loss, correct
         Scalars (float, int64); the loss is `torch.nn.functional.cross_entropy`'s to rounding.
     """
-    loss, correct = _CrossEntropy.apply(logits_BS, senones_B)
+    loss, correct = _CrossEntropy.apply(logits_BS.flatten(0, -2), senones_B)
     return loss, correct
 
 

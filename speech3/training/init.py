@@ -19,6 +19,7 @@ from speech3.frames.packed import PackedFrames
 from speech3.hmm.model import Hmm, PdfsOnly, load_outputs
 from speech3.io.checkpoint import load_tensors, read_about
 from speech3.io.progress import say
+from speech3.training.parts import num_outputs
 
 _OUTPUT = "output."  # how the names of the output layer's tensors begin, in every family
 _FREE = {"dropout", "cell_clip", "lookahead"}  # may differ between the two models: they have no parameters
@@ -92,7 +93,7 @@ def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
     _check_architecture(path, about, config.model, frames)
     _compare_features(path, Path(config.data))
     tensors.pop("log_prior", None)  # of the frames it was trained on; this run's own come with its model
-    same, senones = _senones(path, about["num_senones"], Path(config.hmm), frames.num_senones)
+    same, senones = _senones(path, about["num_senones"], Path(config.hmm), num_outputs(config, frames))
     if not same:
         tensors = {name: array for name, array in tensors.items() if not name.startswith(_OUTPUT)}
     return Init(path, tensors, same, senones, hashlib.sha256(path.read_bytes()).hexdigest()[:16])

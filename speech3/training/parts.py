@@ -9,19 +9,25 @@ import numpy as np
 import torch
 from torch import nn
 
-from speech3.config import FeatureConfig, LstmConfig, TrainConfig, parse, read_yaml
+from speech3.config import FeatureConfig, LstmConfig, TdnnConfig, TrainConfig, parse, read_yaml
 from speech3.engine.world import Loss, Parts
 from speech3.errors import Speech3Error
 from speech3.features.masks import SpecAugment, spec_augment
 from speech3.features.warp import FrequencyWarp, frequency_warp
+from speech3.frames.chunks import Chunks
 from speech3.frames.minibatches import Minibatches
 from speech3.frames.packed import PackedFrames, open_packed
 from speech3.frames.sequences import Sequences
+from speech3.io.atomic import read_json
 from speech3.io.malloc import keep_freed_memory
 from speech3.models import AcousticModel, build
 from speech3.models.linear import use
 from speech3.models.loss import cross_entropy
+from speech3.sequence.denominator import load_denominator
+from speech3.sequence.lfmmi import LfMmi
+from speech3.sequence.numerator import NumeratorMaker
 
+_CHUNK = 150  # frames of a chunk of a time-delay network
 _BETWEEN_SEEDS = 1_000_003  # of the members of a replica: each draws dropout for its own units
 
 
@@ -55,13 +61,34 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
     member
         The process's default group of `torch.distributed` is a replica: of the model it gets its units only.
     """
-    model, seed = build(config.model, frames.dim, frames.num_senones, config.seed), config.seed
+    model, seed = build(config.model, frames.dim, num_outputs(config, frames), config.seed), config.seed
     loss: Loss = cross_entropy
+    if config.training.objective == "lfmmi":
+        lfmmi = config.training.lfmmi
+        loss = LfMmi(load_denominator(config.hmm), lfmmi.leak, lfmmi.cross_entropy, lfmmi.l2)
     model.set_input_statistics(torch.from_numpy(frames.mean_F.copy()), torch.from_numpy(frames.variance_F.copy()))
     if member:
         model, loss, seed = _own_units(model, device, config.seed)
-    source = minibatches(config, frames, device, *augmentation(config, frames))
-    return Parts(model.to(device), source, loss, seed, config.training.gradient_clip or math.inf)
+    source = minibatches(config, frames, device, *augmentation(config, frames), train=True)
+    return Parts(
+        model.to(device), source, loss, seed, config.training.gradient_clip or math.inf,
+        betas=config.training.betas if config.training.optimizer == "adamw" else None,
+    )  # fmt: skip
+
+
+def num_labels(config: TrainConfig) -> int:
+    """Different labels of the packed frames: the senones of the HMM, or for LF-MMI two for each phone."""
+    about = read_json(Path(config.hmm) / "hmm.json")
+    if config.training.objective == "lfmmi":
+        return 2 * len(about["phones"]) + 2
+    return int(about["pdfs"])
+
+
+def num_outputs(config: TrainConfig, frames: PackedFrames) -> int:
+    """Outputs of the network: the senones that label the frames, or for LF-MMI the pdfs of the denominator."""
+    if config.training.objective == "lfmmi":
+        return load_denominator(config.hmm).num_pdfs
+    return frames.num_senones
 
 
 def _own_units(model: AcousticModel, device: torch.device, seed: int) -> tuple[AcousticModel, Loss, int]:
@@ -94,6 +121,38 @@ def slices(config: TrainConfig, model: nn.Module) -> list[nn.Module]:
     ]
 
 
+def check_objective(config: TrainConfig) -> None:
+    """Refuse a network that cannot be trained by `training.objective`, or with what only chunks can have.
+
+    Raises
+    ------
+    Speech3Error
+        Names the keys.
+    """
+    training, model = config.training, config.model
+    if training.objective == "lfmmi" and not isinstance(model, TdnnConfig):
+        raise Speech3Error(
+            f"training.objective=lfmmi: needs a network of chunks, model=cnn_tdnn or tdnn; a {model.family} is trained "
+            f"by cross_entropy"
+        )
+    subsampling = read_json(Path(config.hmm) / "hmm.json").get("subsampling", 1)
+    if isinstance(model, TdnnConfig) and subsampling != model.subsampling:
+        raise Speech3Error(
+            f"model.subsampling={model.subsampling}: {config.hmm} has a score for every {subsampling} frames; set it "
+            f"to that"
+        )
+    if isinstance(model, TdnnConfig) and model.two_outputs and training.objective == "cross_entropy":
+        raise Speech3Error(
+            "model.two_outputs=true: the second output is for training.objective=lfmmi; set it to false for "
+            "cross-entropy"
+        )
+    if training.speeds and not isinstance(model, TdnnConfig):
+        raise Speech3Error(
+            f"training.speeds={list(training.speeds)}: only chunks of time-delay networks are given at other speeds; "
+            f"for a {model.family} use speed_perturb in a recipe"
+        )
+
+
 def check_partitions(config: TrainConfig, frames: PackedFrames) -> None:
     """Refuse a model that cannot be split so before anything is written; errors as of `slices`."""
     if config.training.model_partitions > 1:
@@ -105,9 +164,14 @@ def check_partitions(config: TrainConfig, frames: PackedFrames) -> None:
 
 def minibatches(
     config: TrainConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None = None,
-    masks: SpecAugment | None = None,
-) -> Minibatches | Sequences:  # fmt: skip
-    """The minibatches of a packed file as the config wants them: windows, or chunks for a recurrent model.
+    masks: SpecAugment | None = None, *, train: bool = False,
+) -> Minibatches | Sequences | Chunks:  # fmt: skip
+    """The minibatches of a packed file as the config wants them: windows, or chunks for networks of whole sentences.
+
+    Parameters
+    ----------
+    train
+        They are for training: at other speeds, if the config wants that.
 
     Raises
     ------
@@ -115,6 +179,8 @@ def minibatches(
         A chunk that ends before its first output.
     """
     model, training = config.model, config.training
+    if isinstance(model, TdnnConfig):
+        return _chunks(config, model, frames, device, warp, masks, training.speeds if train else ())
     if not isinstance(model, LstmConfig):
         return Minibatches(
             frames, left=model.left_context, right=model.right_context, seed=config.seed, device=device,
@@ -136,13 +202,35 @@ def minibatches(
     )  # fmt: skip
 
 
+def _chunks(
+    config: TrainConfig, model: TdnnConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None,
+    masks: SpecAugment | None, speeds: tuple[float, ...],
+) -> Chunks:  # fmt: skip
+    training, lfmmi = config.training, config.training.lfmmi
+    chunk = _CHUNK if training.sequence is None else training.sequence
+    if chunk < model.subsampling or chunk % model.subsampling:
+        raise Speech3Error(
+            f"training.sequence={chunk}: a chunk of a time-delay network has whole outputs of "
+            f"model.subsampling={model.subsampling} frames; use {max(1, round(chunk / 3)) * model.subsampling}"
+        )
+    network = build(model, frames.dim, 1, seed=0)
+    targets = None
+    if training.objective == "lfmmi":
+        targets = NumeratorMaker(load_denominator(config.hmm), chunk, model.subsampling, lfmmi.tolerance, lfmmi.leak)
+    return Chunks(
+        frames, left=network.left_context, right=network.right_context, chunk=chunk,
+        streams=max(1, round(training.minibatch / chunk)), subsampling=model.subsampling, seed=config.seed,
+        device=device, speeds=speeds, warp=warp, masks=masks, targets=targets,
+    )  # fmt: skip
+
+
 def augmentation(config: TrainConfig, frames: PackedFrames) -> tuple[FrequencyWarp | None, SpecAugment | None]:
     """The augmentation that the config asks for, if any; errors as of `frequency_warp` and `spec_augment`."""
     training, features = config.training, None
-    if training.frequency_warp or training.frequency_masks:
+    if training.frequency_warp or training.frequency_masks or training.speeds:
         path = Path(config.data) / "features.yaml"
         features = parse(FeatureConfig, read_yaml(path), path)
     warp = None
-    if features and training.frequency_warp:
+    if features and (training.frequency_warp or training.speeds):
         warp = frequency_warp(features, frames.dim, training.frequency_warp)
     return warp, spec_augment(training, features, torch.from_numpy(frames.mean_F.copy()))

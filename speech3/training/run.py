@@ -19,18 +19,24 @@ from speech3.config import TrainConfig
 from speech3.engine.world import USED, Progress, Snapshot, World
 from speech3.errors import Speech3Error
 from speech3.frames.packed import PackedFrames, open_packed, verify_once
-from speech3.io.atomic import read_json
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.io.interrupt import Interrupt, deferred_interrupt
 from speech3.io.malloc import keep_freed_memory
 from speech3.io.progress import Metrics, progress, say
 from speech3.models import network_tensors
 from speech3.models.linear import product, use
-from speech3.models.loss import cross_entropy
 from speech3.training.card import counted, write_card
 from speech3.training.init import Init, read_init
 from speech3.training.package import complete
-from speech3.training.parts import BuildParts, check_partitions, make_parts, minibatches
+from speech3.training.parts import (
+    BuildParts,
+    check_objective,
+    check_partitions,
+    make_parts,
+    minibatches,
+    num_labels,
+    num_outputs,
+)
 from speech3.training.records import epoch_record, epoch_words, place
 from speech3.training.rundir import RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance, rate_of
@@ -74,6 +80,7 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
     if config.training.model_partitions > 1:
         device = torch.device("cpu")  # the whole model fits no other
     check_workers(config)
+    check_objective(config)
     packed = _open(config, Path(out))
     check_partitions(config, packed["train"])
     init = read_init(config, packed["train"])
@@ -122,15 +129,16 @@ def device_of(name: str) -> torch.device:
 
 
 def _open(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
-    num_senones = read_json(Path(config.hmm) / "hmm.json")["pdfs"]
+    expected = num_labels(config)
     packed = {name: open_packed(Path(config.data) / f"{name}.frames") for name in ("train", "heldout")}
     for frames in packed.values():
         verify_once(frames, out / "verified.json")
         if not len(frames):
             raise Speech3Error(f"{frames.path}: holds no frames; pack some utterances into it")
-        if frames.num_senones != num_senones:
+        if frames.num_senones != expected:
+            kind = "labels of phones, twice their number" if config.training.objective == "lfmmi" else "senones"
             raise Speech3Error(
-                f"{frames.path}: labelled with {frames.num_senones} senones, but {config.hmm} has {num_senones}; "
+                f"{frames.path}: labelled with {frames.num_senones} senones, but {config.hmm} has {expected} {kind}; "
                 f"pack it again with this model's alignment"
             )
         if frames.dim != packed["train"].dim:
@@ -281,7 +289,8 @@ class _Run:
             say("no epoch was better than the model that training began with: that is the result")
         about = {
             "kind": "nn", "model": self.config.model.model_dump(), "feat_dim": frames.dim,
-            "num_senones": frames.num_senones, "hmm": self.config.hmm,
+            "num_senones": num_outputs(self.config, frames), "hmm": self.config.hmm,
+            "objective": self.config.training.objective,
             "training": self.config.training.model_dump(mode="json"),
             "seed": self.config.seed, "frames": {name: each.digest for name, each in self.packed.items()},
             "data": counted(self.packed), "info": frames.info,
@@ -293,7 +302,10 @@ class _Run:
                          "numpy": np.__version__, "python": platform.python_version()},
         }  # fmt: skip
         complete(self.directory.path, Path(self.config.hmm), Path(self.config.data))
-        save_tensors(self.directory.model, {**self.best, "log_prior": log_priors(frames.counts_S)}, about)
+        priors = log_priors(frames.counts_S)
+        if self.config.training.objective == "lfmmi":  # its outputs are compared with one another as they are
+            priors = np.zeros(about["num_senones"], np.float32)
+        save_tensors(self.directory.model, {**self.best, "log_prior": priors}, about)
         write_card(self.directory.path)
         return about
 
@@ -340,16 +352,17 @@ class _Run:
         """Mean loss and frame accuracy over the held-out frames, of the run's parameters or others."""
         self.one.sgd.parameters.vector_K.copy_(self.tensors["parameters"] if parameters is None else parameters)
         self.model.eval()
-        loss_sum, correct = 0.0, 0
-        for feats_BWF, senones_B in self.heldout.sequential(_HELDOUT_FRAMES):
-            loss, right = cross_entropy(self.model(feats_BWF), senones_B)
-            loss_sum, correct = loss_sum + loss.item() * len(senones_B), correct + int(right)
+        loss_sum, correct, frames = 0.0, 0, 0
+        for inputs, targets in self.heldout.sequential(_HELDOUT_FRAMES):
+            loss, right = self.one.parts.loss(self.model(inputs), targets)
+            loss_sum, correct = loss_sum + loss.item() * len(targets), correct + int(right)
+            frames += len(targets)
         if not math.isfinite(loss_sum):
             raise Speech3Error(
                 f"epoch {self.standing.epoch}: the held-out loss is {loss_sum}; the learning rate "
                 f"({self.standing.schedule.learning_rate:g}) is most likely too high: lower training.learning_rate"
             )
-        return loss_sum / self.heldout.num_frames, correct / self.heldout.num_frames
+        return loss_sum / frames, correct / frames
 
     def _save(self) -> None:
         tensors = {name: tensor.cpu().numpy() for name, tensor in self.tensors.items()}

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from speech3.config import SimulationConfig, TrainConfig, TrainingConfig
+from speech3.engine.one_worker import OneWorker
 from speech3.engine.sandblaster.virtual import Virtual
 from speech3.engine.sandblaster.world import Sandblaster
-from speech3.engine.sgd import OneWorker
 from speech3.engine.simulate import Simulated, Times, measure
 from speech3.engine.synchronous import Synchronous
 from speech3.engine.world import Parts, World

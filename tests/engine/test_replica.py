@@ -20,10 +20,10 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from speech3.config import AsgdConfig, DnnConfig
 from speech3.engine.board import UP
+from speech3.engine.one_worker import OneWorker
 from speech3.engine.pool import Pool
 from speech3.engine.replicas.group import combined, give_back
 from speech3.engine.replicas.world import Replicas
-from speech3.engine.sgd import OneWorker
 from speech3.engine.world import REFUSED, STALE, USED, WAITING, Parts
 from speech3.errors import Speech3Error
 from speech3.models import build

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from speech3.engine.flat import flatten
-from speech3.engine.sgd import OneWorker, Sgd
+from speech3.engine.one_worker import OneWorker
+from speech3.engine.sgd import Sgd
 from speech3.engine.world import USED, Rate, minibatch_seed
 from speech3.errors import Speech3Error
 

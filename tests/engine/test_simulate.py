@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from speech3.config import AsgdConfig
+from speech3.engine.one_worker import OneWorker
 from speech3.engine.server import Partition
-from speech3.engine.sgd import OneWorker
 from speech3.engine.simulate import Simulated, Times, measure
 from speech3.engine.synchronous import Synchronous
 from speech3.engine.world import USED, Parts, Progress, Rate

@@ -1,0 +1,76 @@
+"""AdamW (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"), and which optimizer a worker has.
+
+A shard of an asynchronous world keeps its own moments: they are of the gradients that it computed, wherever the
+parameters were fetched from. Its pushes are differences of parameters, as with any local updates.
+"""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from speech3.engine.flat import Flat, flatten
+from speech3.engine.sgd import Sgd
+from speech3.engine.world import Parts
+
+_EPSILON = 1e-8
+
+
+class AdamW:
+    """The parameters of a model and the step that moves them; used as `speech3.engine.sgd.Sgd` is.
+
+    Attributes
+    ----------
+    mean, square
+        Moving averages of the gradient and of its square, with the biases of their beginnings.
+    steps
+        Made so far.
+    """
+
+    def __init__(self, model: nn.Module, betas: tuple[float, float], *, weight_decay: float = 0.0) -> None:
+        self.betas, self.weight_decay = betas, weight_decay
+        self.parameters: Flat = flatten(model)
+        self.mean, self.square = self.parameters.zeros_like(), self.parameters.zeros_like()
+        self._gradient = self.parameters.zeros_like()
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self, gradient: Iterable[Tensor], learning_rate: float) -> None:
+        """Apply one gradient, given parameter by parameter."""
+        for view, each in zip(self._gradient.views, gradient, strict=True):
+            view.copy_(each)
+        g_P, mean_P, square_P = self._gradient.vector_K, self.mean.vector_K, self.square.vector_K
+        (first, second), self.steps = self.betas, self.steps + 1
+        mean_P.lerp_(g_P, 1 - first)
+        square_P.mul_(second).addcmul_(g_P, g_P, value=1 - second)
+        parameters_P = self.parameters.parameters_P
+        parameters_P.mul_(1 - learning_rate * self.weight_decay)
+        corrected = math.sqrt(1 - second**self.steps)
+        torch.sqrt(square_P, out=g_P).add_(_EPSILON * corrected)
+        parameters_P.addcdiv_(mean_P, g_P, value=-learning_rate * corrected / (1 - first**self.steps))
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of parameters and moments, as a checkpoint has them."""
+        return {
+            "parameters": self.parameters.vector_K.clone(), "adam.mean": self.mean.vector_K.clone(),
+            "adam.square": self.square.vector_K.clone(), "adam.steps": torch.tensor([float(self.steps)]),
+        }  # fmt: skip
+
+    @torch.no_grad()
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Take over parameters and moments; where these are missing they begin at zero."""
+        self.parameters.vector_K.copy_(tensors["parameters"])
+        self.steps = int(tensors["adam.steps"].item()) if "adam.steps" in tensors else 0
+        for name, slot in (("adam.mean", self.mean), ("adam.square", self.square)):
+            slot.vector_K.copy_(tensors[name]) if name in tensors else slot.vector_K.zero_()
+
+
+SLOTS = ("velocity", "adam.mean", "adam.square", "adam.steps")  # what a state may hold beside the parameters
+
+
+def optimizer_of(parts: Parts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Sgd | AdamW:
+    """The optimizer of a worker, which moves the parameters of ``parts.model``."""
+    if parts.betas is None:
+        return Sgd(parts.model, momentum=momentum, weight_decay=weight_decay)
+    return AdamW(parts.model, parts.betas, weight_decay=weight_decay)

@@ -1,0 +1,57 @@
+"""One worker: draw a minibatch, compute its gradient, step. The baseline of every other world."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor
+
+from speech3.engine.adamw import optimizer_of
+from speech3.engine.gradient import diverged, gradient
+from speech3.engine.world import USED, WAITING, Parts, Progress, Rate, Snapshot
+
+
+class OneWorker:
+    """The world of one worker: the minibatches of an epoch one after another, in this process."""
+
+    def __init__(self, parts: Parts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
+        self.parts = parts
+        self.sgd = optimizer_of(parts, momentum=momentum, weight_decay=weight_decay)
+        self.states_M = np.zeros(0, np.int32)
+        self.progress = Progress()
+
+    def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
+        """Yields after every minibatch, when the parameters are whole.
+
+        Raises
+        ------
+        Speech3Error
+            A loss is NaN or infinite; the parameters are those from before that minibatch.
+        """
+        self.states_M, self.progress = states_M.copy(), Progress()
+        self.parts.model.train()
+        for number in np.flatnonzero(states_M == WAITING).tolist():
+            start = time.perf_counter()
+            step, g = gradient(self.parts, epoch, number)
+            if g is None:
+                raise diverged(epoch, number, step.loss, rate)
+            self.sgd.step(g, rate(number))
+            self.states_M[number] = USED
+            done = self.progress
+            self.progress = replace(
+                done, used=done.used + 1, frames=done.frames + step.frames, correct=done.correct + step.correct,
+                loss_sum=done.loss_sum + step.loss * step.frames, seconds=done.seconds + time.perf_counter() - start,
+            )  # fmt: skip
+            yield self.progress
+
+    def snapshot(self) -> Snapshot:
+        """Parameters and optimizer state after the last minibatch."""
+        return Snapshot(self.sgd.state(), self.states_M.copy(), self.progress)
+
+    def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
+        """Take over parameters and what there is of the optimizer's state."""
+        self.sgd.load(tensors)
+
+    def close(self) -> None:
+        """Nothing to end."""
