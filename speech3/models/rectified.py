@@ -63,11 +63,16 @@ def rectified(
     z_BTD = norm(y_BTD.relu().flatten(0, 1)).view(y_BTD.shape)
     if keep_BD is not None:
         z_BTD = z_BTD * keep_BD[:, None]
-    return z_BTD if bypassed_BTD is None else z_BTD + share * _middle(bypassed_BTD, y_BTD.shape[1])
+    if bypassed_BTD is None:
+        return z_BTD
+    first, end = _middle(bypassed_BTD.shape[1], y_BTD.shape[1])
+    return z_BTD + share * bypassed_BTD[:, first:end]
 
 
-def _middle(x_BTD: Tensor, times: int) -> Tensor:
-    return x_BTD[:, (x_BTD.shape[1] - times) // 2 :][:, :times]
+def _middle(times: int, wanted: int) -> tuple[int, int]:
+    """First, and the one after the last."""
+    first = (times - wanted) // 2
+    return first, first + wanted
 
 
 @torch.no_grad()
@@ -99,7 +104,8 @@ class _Rectified(torch.autograd.Function):
         z_BTD = torch.empty_like(y_BTD)
         scale, offset = (keep * scale_D).astype(dtype), (keep * offset_D).astype(dtype)
         _apply(y_BTD.numpy(), scale, offset, norm_first, bypassed, dtype.type(share), z_BTD.numpy())
-        ctx.norm_first, ctx.share, ctx.bypassed = norm_first, share, None if bypassed is None else bypassed.shape
+        if bypassed is not None:
+            ctx.share, ctx.bypassed, ctx.middle = share, bypassed.shape, _middle(bypassed.shape[1], y_BTD.shape[1])
         ctx.statistics = mean_D, 1 / deviation_D, scale_D, keep
         ctx.save_for_backward(y_BTD, *((z_BTD,) if norm_first else ()))
         found = torch.from_numpy(mean_D.astype(dtype)), torch.from_numpy(variance_D.astype(dtype))
@@ -122,9 +128,10 @@ class _Rectified(torch.autograd.Function):
         factors = (keep * scale_D).astype(dtype), slope_D.astype(dtype), level_D.astype(dtype)
         _back(dz, y, z_BTD, *factors, dy_BTD.numpy())
         dx_BTD = None
-        if ctx.bypassed is not None and ctx.needs_input_grad[6]:
-            dx_BTD = dz_BTD.new_zeros(ctx.bypassed)
-            _middle(dx_BTD, y.shape[1]).copy_(dz_BTD).mul_(ctx.share)
+        if ctx.needs_input_grad[6]:
+            dx_BTD, (first, end) = dz_BTD.new_empty(ctx.bypassed), ctx.middle
+            dx_BTD[:, :first] = dx_BTD[:, end:] = 0
+            torch.mul(dz_BTD, ctx.share, out=dx_BTD[:, first:end])
         dgain, dbias = (torch.from_numpy(each.astype(dtype)) for each in (dgain_D, dbias_D))
         return dy_BTD, dgain, dbias, None, None, None, dx_BTD, None
 

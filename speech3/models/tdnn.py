@@ -177,12 +177,13 @@ class _Joined(torch.autograd.Function):
     def backward(ctx: Any, grad_BTO: Tensor) -> tuple[Tensor, None]:
         offset, times = ctx.offset, grad_BTO.shape[1]
         first_BTO, second_BTO = grad_BTO.chunk(2, 2)
-        sums_BTO = nn.functional.pad(first_BTO, (0, 0, 0, offset))
-        sums_BTO[:, offset:] += second_BTO
-        halves_BTO = grad_BTO.new_zeros(len(grad_BTO), times + 2 * offset, grad_BTO.shape[2])
+        halves_BTO = grad_BTO.new_empty(len(grad_BTO), times + 2 * offset, grad_BTO.shape[2])
         early_BTO, late_BTO = halves_BTO.chunk(2, 2)
-        early_BTO[:, : times + offset] = sums_BTO
-        late_BTO[:, offset:] = sums_BTO
+        early_BTO[:, :times] = first_BTO
+        early_BTO[:, times:] = 0
+        early_BTO[:, offset : offset + times] += second_BTO
+        late_BTO[:, offset:] = early_BTO[:, :-offset]
+        late_BTO[:, :offset] = 0
         return halves_BTO, None
 
 
