@@ -25,8 +25,6 @@ from speech3.models.linear import Linear, linear, multiply
 from speech3.models.rectified import rectified
 from speech3.models.tdnn_front import STEP, front_of
 
-_SCORED_AT_A_TIME = 1000  # outputs: bounds the memory
-
 
 class Chunks(Protocol):
     """A minibatch that is more than its features."""
@@ -44,6 +42,8 @@ class Tdnn(AcousticModel):
     Speech3Error
         A kernel is larger than what it works on.
     """
+
+    scored_at_a_time = 1000  # outputs: bounds the memory
 
     def __init__(self, config: TdnnConfig, feat_dim: int, num_senones: int, generator: torch.Generator) -> None:
         super().__init__(config, feat_dim, num_senones)
@@ -85,8 +85,8 @@ class Tdnn(AcousticModel):
         frames, step = len(feats_TF), self.subsampling
         outputs = -(-frames // step)
         logits_TS = feats_TF.new_empty((outputs, self.num_senones), dtype=torch.float32)
-        for start in range(0, outputs, _SCORED_AT_A_TIME):
-            stop = min(start + _SCORED_AT_A_TIME, outputs)
+        for start in range(0, outputs, self.scored_at_a_time):
+            stop = min(start + self.scored_at_a_time, outputs)
             first, end = start * step - self.left_context, stop * step + self.right_context
             seen_T = torch.arange(first, end, device=feats_TF.device).clamp_(0, frames - 1)
             x_1TD = self._hidden(feats_TF[seen_T].float()[None])
