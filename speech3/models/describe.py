@@ -91,13 +91,14 @@ def _context(info: ModelInfo) -> str:
         return "the frame itself"
     left = "all" if info.left_context is None else str(info.left_context)
     right = "all" if info.right_context is None else str(info.right_context)
-    return f"{left} frames before and {right} after the frame itself"
+    of = "the frame itself" if info.subsampling == 1 else f"the {info.subsampling} frames that an output is for"
+    return f"{left} frames before and {right} after {of}"
 
 
 def _latency(info: ModelInfo) -> str:
     if info.latency_frames is None:
         return "the whole utterance"
-    own = info.right_context or 0
+    own = (info.right_context or 0) + info.subsampling - 1
     features = info.latency_frames - own
     sum_of = f": {own} of the model, {features} of the features" if features else ""
     in_ms = "" if info.latency_ms is None else f" ({info.latency_ms:g} ms)"

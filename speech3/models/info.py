@@ -22,11 +22,13 @@ from speech3.io.checkpoint import read_about
 from speech3.models.base import AcousticModel, logits
 from speech3.models.cnn import Convolution
 from speech3.models.registry import load_network
+from speech3.models.tdnn import SemiOrthogonal
 
-_PROBE_FRAMES = 16
+_PROBE_FRAMES = 48  # a multiple of what any model subsamples by
 _KINDS: dict[type[nn.Module], str] = {
     nn.Linear: "fully connected", nn.Conv2d: "convolution", nn.BatchNorm1d: "batch normalisation",
     nn.BatchNorm2d: "batch normalisation", nn.LayerNorm: "layer normalisation",
+    SemiOrthogonal: "semi-orthogonal",
 }  # fmt: skip
 
 
@@ -59,11 +61,13 @@ class ModelInfo:
     Attributes
     ----------
     system
-        As a recipe names it: dnn, cnn, lstm, blstm; gmm.
+        As a recipe names it: dnn, cnn, lstm, blstm, tdnn, cnn_tdnn; gmm.
     parameters
         Trained numbers; neither the statistics of the input nor the class priors.
+    subsampling
+        Frames for which there is one output.
     left_context, right_context
-        Frames beside its own on which a frame's scores depend; none: all of the utterance. Of the model alone.
+        Frames beside its own on which an output depends; none: all of the utterance. Of the model alone.
     latency_frames, latency_ms
         Future that a frame's scores wait for, with what the features look at: derivatives, spliced frames, windows of
         the pitch (whose tracker waits until it is sure, too, or for `max_frames_latency`, which is counted). None: the
@@ -85,6 +89,7 @@ class ModelInfo:
     flops: int
     senones: int
     feat_dim: int
+    subsampling: int
     left_context: int | None
     right_context: int | None
     latency_frames: int | None
@@ -114,11 +119,11 @@ def model_info(model: Path | str) -> ModelInfo:
     network, _, about = load_network(directory)
     layers = layers_of(network)
     right, context = _right_context(network), _feature_context(features)
-    latency = None if right is None else right + context
+    latency = None if right is None else right + network.subsampling - 1 + context  # of an output's first frame
     return ModelInfo(
         path=str(path), system=parse(ModelConfig, about["model"], path).system, layers=layers,
         parameters=sum(x.parameters for x in layers), flops=sum(x.flops for x in layers),
-        senones=network.num_senones, feat_dim=network.feat_dim,
+        senones=network.num_senones, feat_dim=network.feat_dim, subsampling=network.subsampling,
         left_context=None if network.recurrent else network.left_context, right_context=right,
         latency_frames=latency, latency_ms=_ms(latency, features), features=name_of_features(features),
         normalization=features.cmvn if features else "", gaussians=None, file_bytes=path.stat().st_size,
@@ -129,33 +134,52 @@ def model_info(model: Path | str) -> ModelInfo:
 def layers_of(model: AcousticModel) -> tuple[Layer, ...]:
     """Everything in the model that has parameters of its own, in the order in which it is computed.
 
-    Found by scoring a short utterance. Every module's units are the last axis of its output, so what is before them are
-    places to which the same weights are applied: frames, and for convolutions frequencies and times.
+    Found by scoring two short utterances. Every module's units are the last axis of its output, so what is before them
+    are places to which the same weights are applied: frames, and for convolutions frequencies and times. Those that the
+    longer utterance has more are those of its frames; the others belong to the context. What is not computed then, such
+    as an output layer for training alone, comes last.
     """
-    found: list[Layer] = []
+    short, long = _called(model, _PROBE_FRAMES), _called(model, 2 * _PROBE_FRAMES)
     names = {module: name for name, module in model.named_modules()}
-    steps = _PROBE_FRAMES + model.delay
+    layers = []
+    for module in [*short, *(module for module in _own(model) if module not in short)]:
+        shapes = {name: tuple(each.shape) for name, each in module.named_parameters(recurse=False)}
+        weights = sum(math.prod(shape) for shape in shapes.values() if len(shape) > 1)  # others are biases and gains
+        if module in short:
+            (places, before), (more_places, after) = short[module], long[module]
+            frames_axis = next(axis for axis, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
+            kind, output = _kind(module), tuple(n for n in before[frames_axis + 1 :] if n > 1) or (1,)
+            flops = 2 * weights * (more_places - places) // _PROBE_FRAMES
+        else:
+            kind, output, flops = f"{_kind(module)}, in training alone", (len(next(module.parameters())),), 0
+        layers.append(Layer(names[module], kind, shapes, output, sum(map(math.prod, shapes.values())), flops))
+    return tuple(layers)
+
+
+def _own(model: AcousticModel) -> list[nn.Module]:
+    return [module for module in model.modules() if list(module.parameters(recurse=False))]
+
+
+def _called(model: AcousticModel, frames: int) -> dict[nn.Module, tuple[int, tuple[int, ...]]]:
+    """The modules that an utterance goes through, in order: at how many places, and the shape of what they give."""
+    found: dict[nn.Module, tuple[int, tuple[int, ...]]] = {}
 
     def note(module: nn.Module, inputs: Any, output: Any) -> None:
         output = output[0] if isinstance(output, tuple) else output  # cells also give their state
-        places = output.numel() // output.shape[-1] // steps
+        places = output.numel() // output.shape[-1]
         if isinstance(module, Convolution):  # which gives the largest of several places
-            places = module.places(*inputs)
-        shapes = {name: tuple(each.shape) for name, each in module.named_parameters(recurse=False)}
-        weights = sum(math.prod(shape) for shape in shapes.values() if len(shape) > 1)  # others are biases and gains
-        found.append(Layer(
-            names[module], _kind(module), shapes, tuple(n for n in output.shape[1:] if n > 1) or (1,),
-            parameters=sum(map(math.prod, shapes.values())), flops=2 * places * weights,
-        ))  # fmt: skip
+            places = len(inputs[0]) * module.places(*inputs)
+        if isinstance(module, SemiOrthogonal):  # whose two halves are both in its output
+            output = output[..., : output.shape[-1] // 2]
+        found[module] = places, tuple(output.shape)
 
-    own = [module for module in model.modules() if list(module.parameters(recurse=False))]
-    hooks = [module.register_forward_hook(note) for module in own]
+    hooks = [module.register_forward_hook(note) for module in _own(model)]
     try:
-        logits(model, torch.zeros(_PROBE_FRAMES, model.feat_dim))
+        logits(model, torch.zeros(frames, model.feat_dim))
     finally:
         for hook in hooks:
             hook.remove()
-    return tuple(found)
+    return found
 
 
 def _kind(module: nn.Module) -> str:
@@ -175,7 +199,7 @@ def _of_gmm(path: Path, gmm: Gmm, features: FeatureConfig | None, about: dict[st
     context = _feature_context(features)
     return ModelInfo(
         path=str(path), system="gmm", layers=(layer,), parameters=layer.parameters, flops=layer.flops,
-        senones=gmm.num_pdfs, feat_dim=dim, left_context=0, right_context=0, latency_frames=context,
+        senones=gmm.num_pdfs, feat_dim=dim, subsampling=1, left_context=0, right_context=0, latency_frames=context,
         latency_ms=_ms(context, features), features=name_of_features(features),
         normalization=features.cmvn if features else "", gaussians=gaussians, file_bytes=path.stat().st_size,
         trained={key: value for key, value in about.items() if key != "kind"},

@@ -1,7 +1,8 @@
 """A model as an ONNX graph, built by hand from its modules: what `speech3.models.onnx_runtime` and others run.
 
 The graph takes ``feats`` (T, F) float32, the features as they are extracted, and gives ``loglikes`` (T, S) float32,
-log posterior minus log prior: what a decoder adds up. T is free. Normalisation of the input, splicing and priors are
+log posterior minus log prior: what a decoder adds up. T is free; with ``subsampling``, in the metadata, there is a row
+for so many frames. Normalisation of the input, splicing and priors are
 inside. What those of recurrent models take and give beside that: `speech3.models.onnx_lstm`.
 
 A model of windows repeats the first and last frame of ``feats`` beyond its ends, as PyTorch's `score` does. So a whole
@@ -28,6 +29,8 @@ from speech3.models.dnn import Dnn
 from speech3.models.lstm import Lstm
 from speech3.models.onnx_graph import Graph, activation, edged, hidden, layer_norm, product, spliced
 from speech3.models.onnx_lstm import lstm
+from speech3.models.onnx_tdnn import tdnn
+from speech3.models.tdnn import Tdnn
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -53,13 +56,14 @@ def to_onnx(model: AcousticModel, log_prior_S: np.ndarray, about: dict[str, Any]
     logits_TS, facts = _FAMILIES[type(model)](model, graph)
     log_prior = graph.constant("log_prior", log_prior_S.astype(np.float32))
     graph.op("Sub", graph.op("LogSoftmax", logits_TS, axis=1), log_prior, output="loglikes")
-    graph.output("loglikes", ["T", model.num_senones])
+    graph.output("loglikes", ["T" if model.subsampling == 1 else "outputs", model.num_senones])
     proto = helper.make_model(
         graph.proto(), opset_imports=[helper.make_opsetid("", _OPSET)], producer_name="speech3", ir_version=_IR_VERSION
     )
     facts = {
         "format": FORMAT, "feat_dim": model.feat_dim, "num_senones": model.num_senones,
-        "left_context": model.left_context, "right_context": model.right_context, **facts,
+        "left_context": model.left_context, "right_context": model.right_context,
+        "subsampling": model.subsampling, **facts,
     }  # fmt: skip
     helper.set_model_props(proto, {"speech3": json.dumps({**about, **facts})})
     checker.check_model(proto, full_check=True)
@@ -108,4 +112,5 @@ _FAMILIES: dict[type[AcousticModel], Callable[[Any, Graph], tuple[str, dict[str,
     Dnn: _dnn,
     Cnn: _cnn,
     Lstm: lstm,
+    Tdnn: tdnn,
 }

@@ -75,11 +75,19 @@ def normalized(model: AcousticModel, graph: Graph, feats: str) -> str:
 
 
 def edged(model: AcousticModel, graph: Graph) -> str:
-    """(T + W - 1, F) of ``feats``, normalised, the first and last frame repeated for the context beyond its ends."""
+    """(K, F) of ``feats``, normalised, the first and last frame repeated for the context beyond its ends.
+
+    K is T + W - 1; with subsampling the last output has as many frames as the others, so T is rounded up.
+    """
     feats_TF = graph.input("feats", ["T", model.feat_dim])
     frames = graph.op("Squeeze", graph.op("Shape", feats_TF, start=0, end=1))
     zero, one = graph.constant("zero", 0), graph.constant("one", 1)
-    end = graph.op("Add", frames, graph.constant("right_context", model.right_context))
+    own = frames
+    if model.subsampling > 1:
+        step = graph.constant("subsampling", model.subsampling)
+        missing = graph.op("Mod", graph.op("Neg", frames), step)  # of the sign of the divisor
+        own = graph.op("Add", frames, missing)
+    end = graph.op("Add", own, graph.constant("right_context", model.right_context))
     indices_K = graph.op("Range", graph.constant("first", -model.left_context), end, one)
     clamped_K = graph.op("Clip", indices_K, zero, graph.op("Sub", frames, one))
     return normalized(model, graph, graph.op("Gather", feats_TF, clamped_K, axis=0))
@@ -94,6 +102,12 @@ def spliced(graph: Graph, x_KD: str, window: int) -> str:
     steps_T1 = graph.op("Unsqueeze", steps_T, graph.constant("last_axis", [-1]))
     indices_TW = graph.op("Add", steps_T1, graph.constant("offsets", np.arange(window)))
     return graph.op("Gather", x_KD, indices_TW, axis=0)
+
+
+def part(graph: Graph, x: str, start: int, end: int | None, axis: int) -> str:
+    """x[..., start:end, ...]; an end below zero counts from the last."""
+    bounds = (start, np.iinfo(np.int64).max if end is None else end, axis)
+    return graph.op("Slice", x, *(graph.constant(f"at {bound}", [bound]) for bound in bounds))
 
 
 def product(graph: Graph, x: str, name: str, weight_OI: Tensor, bias_O: Tensor) -> str:
@@ -128,7 +142,12 @@ def folded(norm: nn.Module, weight: Tensor, bias_O: Tensor) -> tuple[Tensor, Ten
     """Weight (O, ...) and bias of a product and, if that is what `norm` is, the batch normalisation behind it."""
     if not isinstance(norm, nn.BatchNorm1d):
         return weight, bias_O
+    gain_O, shift_O = gain_and_shift(norm)
+    return (weight.double() * gain_O.view(-1, *(1,) * (weight.ndim - 1))).float(), (bias_O * gain_O + shift_O).float()
+
+
+def gain_and_shift(norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
+    """What batch normalisation multiplies by and adds in evaluation, (O,) float64."""
     assert norm.running_mean is not None and norm.running_var is not None
     gain_O = norm.weight.double() * (norm.running_var.double() + norm.eps).rsqrt()
-    shifted_O = (bias_O.double() - norm.running_mean.double()) * gain_O + norm.bias.double()
-    return (weight.double() * gain_O.view(-1, *(1,) * (weight.ndim - 1))).float(), shifted_O.float()
+    return gain_O, norm.bias.double() - norm.running_mean.double() * gain_O

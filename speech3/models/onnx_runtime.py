@@ -45,6 +45,8 @@ class OnnxNetwork:
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
         """Log posteriors minus log priors (T, S) float32 of one utterance, or the columns asked for.
 
+        Where the model subsamples, of every so many frames.
+
         Raises
         ------
         Speech3Error
@@ -56,12 +58,15 @@ class OnnxNetwork:
         return loglikes_TS if pdfs is None else loglikes_TS[:, pdfs]
 
     def _windows(self, feats_TF: np.ndarray) -> np.ndarray:
-        loglikes_TS = np.empty((len(feats_TF), self.num_senones), np.float32)
+        step = self.about.get("subsampling", 1)  # older files do not say
+        outputs = -(-len(feats_TF) // step)
+        loglikes_TS = np.empty((outputs, self.num_senones), np.float32)
         chunk, left, right = (self.about[key] for key in ("chunk_frames", "left_context", "right_context"))
-        for start in range(0, len(feats_TF), chunk):
-            stop = min(start + chunk, len(feats_TF))
-            first = max(0, start - left)
-            (found_TS,) = self._session.run(None, {"feats": feats_TF[first : stop + right]})
+        at_a_time = max(1, chunk // step)
+        for start in range(0, outputs, at_a_time):
+            stop = min(start + at_a_time, outputs)
+            first = max(0, start - -(-left // step))
+            (found_TS,) = self._session.run(None, {"feats": feats_TF[first * step : stop * step + right]})
             loglikes_TS[start:stop] = found_TS[start - first :][: stop - start]
         return loglikes_TS
 

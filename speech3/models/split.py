@@ -19,7 +19,7 @@ to which every member adds its part, back to the owners (reduce-scatter). Shares
 parameters they have, and a hook that gathers. Each member draws dropout for its own units.
 
 An LSTM is not split: its cells see each other's outputs at every step of a chunk, so members would wait for each other
-hundreds of times a minibatch.
+hundreds of times a minibatch. Nor is a time-delay network, whose bottlenecks are narrow and constrained as a whole.
 
 Axes: B minibatch, D units of a layer, d those of a member, S senones, s those of a member.
 """
@@ -40,6 +40,7 @@ from speech3.models.base import AcousticModel
 from speech3.models.cnn import Cnn
 from speech3.models.dnn import Dnn
 from speech3.models.layers import Hidden
+from speech3.models.tdnn import Tdnn
 
 
 def check_split(model: AcousticModel, members: int) -> None:
@@ -53,8 +54,8 @@ def check_split(model: AcousticModel, members: int) -> None:
     family, key = type(model).__name__.lower(), "training.model_partitions"
     if not isinstance(model, Dnn | Cnn):
         raise Speech3Error(
-            f"{key}={members}: a model of family {family} cannot be split over devices: its cells (layers.0) see each "
-            f"other's outputs at every step; set {key}=1 and more training.workers, or choose family dnn or cnn"
+            f"{key}={members}: a model of family {family} cannot be split over devices: {_reason(model)}; set {key}=1 "
+            f"and more training.workers, or choose family dnn or cnn"
         )
     for layer in _layers(model):
         units = len(model.get_parameter(f"{layer.name}.weight"))
@@ -65,6 +66,12 @@ def check_split(model: AcousticModel, members: int) -> None:
                 f"{' + '.join(map(str, shares))}, so {members - len(shares)} of the devices would have none; set "
                 f"{key}={len(shares)} at most, or widen the layer"
             )
+
+
+def _reason(model: AcousticModel) -> str:
+    if isinstance(model, Tdnn):
+        return "a bottleneck (layers.0.linear) is kept semi-orthogonal, for which all its units must be in one place"
+    return "its cells (layers.0) see each other's outputs at every step"
 
 
 def split(model: AcousticModel, member: int, members: int, mesh: DeviceMesh | None) -> AcousticModel:

@@ -22,9 +22,8 @@ from speech3.models.base import AcousticModel
 from speech3.models.dropout import Dropout
 from speech3.models.layers import BatchNorm, gain_of, glorot
 from speech3.models.linear import Linear, linear, multiply
+from speech3.models.rectified import rectified
 from speech3.models.tdnn_front import STEP, front_of
-
-_SCORED_AT_A_TIME = 1000  # outputs: bounds the memory
 
 
 class Chunks(Protocol):
@@ -43,6 +42,8 @@ class Tdnn(AcousticModel):
     Speech3Error
         A kernel is larger than what it works on.
     """
+
+    scored_at_a_time = 1000  # outputs: bounds the memory
 
     def __init__(self, config: TdnnConfig, feat_dim: int, num_senones: int, generator: torch.Generator) -> None:
         super().__init__(config, feat_dim, num_senones)
@@ -84,8 +85,8 @@ class Tdnn(AcousticModel):
         frames, step = len(feats_TF), self.subsampling
         outputs = -(-frames // step)
         logits_TS = feats_TF.new_empty((outputs, self.num_senones), dtype=torch.float32)
-        for start in range(0, outputs, _SCORED_AT_A_TIME):
-            stop = min(start + _SCORED_AT_A_TIME, outputs)
+        for start in range(0, outputs, self.scored_at_a_time):
+            stop = min(start + self.scored_at_a_time, outputs)
             first, end = start * step - self.left_context, stop * step + self.right_context
             seen_T = torch.arange(first, end, device=feats_TF.device).clamp_(0, frames - 1)
             x_1TD = self._hidden(feats_TF[seen_T].float()[None])
@@ -109,7 +110,7 @@ class FactoredLayer(nn.Module):
         super().__init__()
         self.offset = config.context * STEP // config.subsampling
         self.bypass = config.bypass
-        self.linear = SemiOrthogonal(config.width, config.bottleneck, self.offset, generator)
+        self.linear = SemiOrthogonal(config.width, config.bottleneck, generator)
         self.affine = Linear(2 * config.bottleneck, config.width)
         glorot(self.affine, gain_of("relu"), generator)
         self.norm = BatchNorm(config.width)
@@ -117,12 +118,9 @@ class FactoredLayer(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """(B, T, width) to (B, T - 2 offset, width)."""
-        times = x_BTD.shape[1] - 2 * self.offset
-        y_BTO = self.linear(x_BTD)
-        y_BTD = self.affine(torch.cat((y_BTO[:, :times], y_BTO[:, self.offset :]), 2))
-        y_BTD = self.norm(y_BTD.relu().flatten(0, 1)).view(y_BTD.shape)
-        y_BTD = y_BTD * self.dropout(torch.ones_like(y_BTD[:, :1]))
-        return y_BTD + self.bypass * x_BTD[:, self.offset :][:, :times]
+        y_BTD = self.affine(joined(self.linear(x_BTD), self.offset))
+        keep_BD = self.dropout(torch.ones_like(y_BTD[:, 0])) if self.training and self.dropout.dropped else None
+        return rectified(y_BTD, self.norm, keep_BD=keep_BD, bypassed_BTD=x_BTD, share=self.bypass)
 
 
 class SemiOrthogonal(nn.Module):
@@ -134,24 +132,59 @@ class SemiOrthogonal(nn.Module):
     Attributes
     ----------
     weight
-        (2, outputs, inputs): its two halves.
+        (2, outputs, inputs): its two halves, of the earlier and of the later time.
     """
 
-    def __init__(self, inputs: int, outputs: int, offset: int, generator: torch.Generator) -> None:
+    def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.offset = offset
         self.weight = nn.Parameter(torch.empty(2, outputs, inputs))
         nn.init.normal_(self.weight, std=(2 * inputs) ** -0.5, generator=generator)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """(B, T, inputs) to (B, T - offset, outputs)."""
+        """(B, T, inputs) to both halves' products with every time, (B, T, 2 x outputs); `joined` adds them."""
         if self.training:
             constrain(self.weight)
-        # Both halves are applied to all times, and what belongs together is added behind the bottleneck: that copies
-        # outputs where it would copy inputs, which are several times as many.
-        y_BTO = linear(x_BTD, self.weight.flatten(0, 1), None)
-        outputs = self.weight.shape[1]
-        return y_BTO[:, : -self.offset, :outputs] + y_BTO[:, self.offset :, outputs:]
+        return linear(x_BTD, self.weight.flatten(0, 1), None)
+
+
+def joined(halves_BTO: Tensor, offset: int) -> Tensor:
+    """The sums of a product's halves at times `offset` apart, and beside each sum the one `offset` later.
+
+    So what is copied to bring times together is outputs of a bottleneck, never the several times as wide inputs.
+
+    Returns
+    -------
+    Tensor
+        (B, T - 2 offset, 2 O) for halves (B, T, 2 O).
+    """
+    joined_BTO: Tensor = _Joined.apply(halves_BTO, offset)
+    return joined_BTO
+
+
+class _Joined(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, halves_BTO: Tensor, offset: int) -> Tensor:
+        ctx.offset, times = offset, halves_BTO.shape[1] - 2 * offset
+        early_BTO, late_BTO = halves_BTO.chunk(2, 2)
+        out_BTO = halves_BTO.new_empty(len(halves_BTO), times, halves_BTO.shape[2])
+        for half, first in zip(out_BTO.chunk(2, 2), (0, offset), strict=True):
+            half.copy_(early_BTO[:, first : first + times])
+            half += late_BTO[:, first + offset : first + offset + times]
+        return out_BTO
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_BTO: Tensor) -> tuple[Tensor, None]:
+        offset, times = ctx.offset, grad_BTO.shape[1]
+        first_BTO, second_BTO = grad_BTO.chunk(2, 2)
+        halves_BTO = grad_BTO.new_empty(len(grad_BTO), times + 2 * offset, grad_BTO.shape[2])
+        early_BTO, late_BTO = halves_BTO.chunk(2, 2)
+        early_BTO[:, :times] = first_BTO
+        early_BTO[:, times:] = 0
+        early_BTO[:, offset : offset + times] += second_BTO
+        late_BTO[:, offset:] = early_BTO[:, :-offset]
+        late_BTO[:, :offset] = 0
+        return halves_BTO, None
 
 
 @torch.no_grad()
@@ -185,5 +218,4 @@ class Prefinal(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """(B, T, width) to (B, T, prefinal)."""
-        y_BTD = self.affine(x_BTD)
-        return self.norm(y_BTD.relu().flatten(0, 1)).view(y_BTD.shape)
+        return rectified(self.affine(x_BTD), self.norm)

@@ -15,6 +15,7 @@ from speech3.errors import Speech3Error
 from speech3.models.cnn import Convolution
 from speech3.models.layers import BatchNorm, gain_of, glorot
 from speech3.models.linear import Linear
+from speech3.models.rectified import rectified
 
 STEP = 3  # frames
 _WINDOW = 5  # frames that the first layer of a network without convolutions sees
@@ -40,7 +41,7 @@ class AffineFront(nn.Module):
     def forward(self, x_BTF: Tensor) -> Tensor:
         """(B, T, F) frames to (B, T', width)."""
         y_BTD = self.affine(x_BTF.unsqueeze(2)).squeeze(2)  # a frame's values as the channels of one place
-        return self.norm(y_BTD.relu().flatten(0, 1)).view(y_BTD.shape)
+        return rectified(y_BTD, self.norm)
 
 
 class ConvolutionalFront(nn.Module):
@@ -60,7 +61,7 @@ class ConvolutionalFront(nn.Module):
     def __init__(self, config: CnnTdnnConfig, feat_dim: int, generator: torch.Generator) -> None:
         super().__init__()
         self.before = self.after = 0
-        convolutions, norms, bins, channels = [], [], feat_dim, 1
+        convolutions, bins, channels = [], feat_dim, 1
         for number, each in enumerate(config.convolutions):
             rows, times = each.kernel
             if rows > bins:
@@ -71,25 +72,35 @@ class ConvolutionalFront(nn.Module):
             stride, dilation, frames = (1, STEP // config.subsampling, STEP) if number else (config.subsampling, 1, 1)
             self.before += (times - 1) // 2 * frames
             self.after += times // 2 * frames
-            convolutions.append(
-                Convolution(channels, each.maps, (times, rows), stride=(stride, each.stride), dilation=(dilation, 1))
+            convolution = Convolution(
+                channels, each.maps, (times, rows), stride=(stride, each.stride), dilation=(dilation, 1)
             )
-            glorot(convolutions[-1], gain_of("relu"), generator)
-            norms.append(BatchNorm(each.maps))
+            convolutions.append(NormalizedConvolution(convolution, generator))
             bins, channels = (bins - rows) // each.stride + 1, each.maps
-        self.convolutions, self.norms = nn.ModuleList(convolutions), nn.ModuleList(norms)
+        self.convolutions = nn.Sequential(*convolutions)
         self.affine = Linear(bins * channels, config.width)
         glorot(self.affine, gain_of("relu"), generator)
         self.norm = BatchNorm(config.width)
 
     def forward(self, x_BTF: Tensor) -> Tensor:
         """(B, T, F) frames to (B, T', width)."""
-        x_BTKC = x_BTF.unsqueeze(3)
-        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
-            x_BTKC = convolution(x_BTKC)
-            x_BTKC = norm(x_BTKC.flatten(0, 2)).view(x_BTKC.shape).relu()
-        y_BTD = self.affine(x_BTKC.flatten(2))
-        return self.norm(y_BTD.relu().flatten(0, 1)).view(y_BTD.shape)
+        x_BTKC = self.convolutions(x_BTF.unsqueeze(3))
+        return rectified(self.affine(x_BTKC.flatten(2)), self.norm)
+
+
+class NormalizedConvolution(nn.Module):
+    """A convolution, batch normalisation of each map, rectifiers."""
+
+    def __init__(self, convolution: Convolution, generator: torch.Generator) -> None:
+        super().__init__()
+        self.convolution = convolution
+        glorot(convolution, gain_of("relu"), generator)
+        self.norm = BatchNorm(convolution.out_channels)
+
+    def forward(self, x_BTKC: Tensor) -> Tensor:
+        """(B, T, K, channels) to (B, T', K', maps)."""
+        y_BTKC = self.convolution(x_BTKC)
+        return rectified(y_BTKC.flatten(1, 2), self.norm, norm_first=True).view(y_BTKC.shape)
 
 
 def front_of(config: TdnnConfig, feat_dim: int, generator: torch.Generator) -> AffineFront | ConvolutionalFront:

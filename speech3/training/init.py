@@ -21,8 +21,8 @@ from speech3.io.checkpoint import load_tensors, read_about
 from speech3.io.progress import say
 from speech3.training.parts import num_outputs
 
-_OUTPUT = "output."  # how the names of the output layer's tensors begin, in every family
-_FREE = {"dropout", "cell_clip", "lookahead"}  # may differ between the two models: they have no parameters
+_OUTPUT = ("output.", "xent_output.")  # how the names of the output layers' tensors begin, in every family
+_FREE = {"dropout", "cell_clip", "lookahead", "subsampling"}  # may differ between the models: they have no parameters
 _TREE = ("root", "side", "member", "yes", "no")
 
 

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from speech3.config import (
     CnnConfig,
+    CnnTdnnConfig,
     DnnConfig,
     FeatureConfig,
     LstmConfig,
@@ -24,7 +25,7 @@ from speech3.config import (
 from speech3.errors import Speech3Error
 from speech3.hmm.gmm import Gmm
 from speech3.io.checkpoint import save_tensors
-from speech3.models import build, network_tensors
+from speech3.models import AcousticModel, build, logits, network_tensors
 from speech3.models.cnn import Convolution
 from speech3.models.describe import facts, words
 from speech3.models.info import layers_of, model_info, name_of_features
@@ -115,21 +116,53 @@ def test_lstm_in_closed_form(tmp_path, projection, bidirectional):
     assert ("whole utterance" in facts(info)["latency"]) == bidirectional
 
 
+@pytest.mark.parametrize("subsampling", [1, 3])
+def test_time_delay_network_in_closed_form(tmp_path, subsampling):
+    config = CnnTdnnConfig(layers=2, width=64, bottleneck=16, prefinal=24, two_outputs=True, subsampling=subsampling)
+    info = model_info(saved(tmp_path, config, fbank40_d2()))
+    # 120 bins: (120 - 5) // 2 + 1 = 58, (58 - 3) // 2 + 1 = 28
+    weights = 58 * 48 * 35 + 28 * 64 * 48 * 9 + 28 * 64 * 64 + 2 * (2 * 2 * 16 * 64) + 64 * 24 + 24 * S
+    assert sum(layer.flops for layer in info.layers) == pytest.approx(2 * weights / subsampling, abs=len(info.layers))
+    found = {layer.name: layer for layer in info.layers}
+    linear, second = found["layers.0.linear"], found["front.convolutions.1.convolution"]
+    assert (linear.kind, linear.output, linear.parameters) == ("semi-orthogonal", (16,), 2 * 16 * 64)
+    assert (second.kind, second.output, second.shapes["weight"]) == ("convolution", (28, 64), (64, 48, 3, 3))
+    assert (found["xent_output"].kind, found["xent_output"].flops) == ("fully connected, in training alone", 0)
+    assert found["xent_output"].output == (S,)
+    beside = 3 + 3 + 2 * 3 - (subsampling - 1) // 2  # kernels of 7 frames and 3 steps, two layers of +- a step
+    assert (info.left_context, info.right_context, info.subsampling) == (beside, beside, subsampling)
+    assert info.latency_frames == beside + subsampling - 1 + 4
+    assert info.system == "cnn_tdnn" and info.parameters == sum(
+        each.numel() for each in build(config, F, S, 1).parameters()
+    )
+    of = "the frame itself" if subsampling == 1 else "the 3 frames that an output is for"
+    assert facts(info)["context"] == f"{beside} frames before and {beside} after {of}"
+    assert f"{beside + subsampling - 1} of the model, 4 of the features" in facts(info)["latency"]
+
+
+@pytest.mark.parametrize("library", ["stock"], indirect=True)
 @pytest.mark.parametrize("name", presets("models"))
-def test_presets_have_the_parameters_and_flops_that_pytorch_counts(name):
+def test_presets_have_the_parameters_and_flops_that_pytorch_counts(name, library):
     model = build(load_preset(ModelConfig, "models", name), F, S, seed=1)
     layers = layers_of(model)
     assert sum(layer.parameters for layer in layers) == sum(each.numel() for each in model.parameters())
     if model.recurrent:
         return  # its products are an operator of our own, which PyTorch's counter does not know
+    counts = [_flops(model, frames) for frames in (48, 96)]
+    rounded = 0 if model.subsampling == 1 else len(layers)  # a third of an output's FLOPs, in each layer
+    assert sum(layer.flops for layer in layers) == pytest.approx((counts[1] - counts[0]) / 48, abs=rounded, rel=0)
+
+
+def _flops(model: AcousticModel, frames: int) -> int:
+    """Of an utterance, in PyTorch's own functions."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             module.forward = partial(_stock_linear, module)
         elif isinstance(module, Convolution):
             module.forward = module.stock
     with FlopCounterMode(display=False) as counted:
-        model.eval()(torch.zeros(1, model.window, F))
-    assert sum(layer.flops for layer in layers) == counted.get_total_flops()
+        logits(model, torch.zeros(frames, F))
+    return int(counted.get_total_flops())
 
 
 def _stock_linear(layer: nn.Linear, x: torch.Tensor, relu: bool = False) -> torch.Tensor:

@@ -36,6 +36,15 @@ WINDOWS = {
     "cnn to the last frame": {**CNN, "convolutions": [{"maps": 3, "kernel": [2, 5]}], "activation": "sigmoid"},
     "cnn of one channel": {**CNN, "channels": 1, "layers": 0},
 }
+TDNN = {"family": "tdnn", "layers": 2, "width": 9, "bottleneck": 4, "prefinal": 5}
+CONVOLUTIONS = [{"maps": 4, "kernel": [2, 3], "stride": 2}, {"maps": 5, "kernel": [1, 2]}]
+SUBSAMPLED = {
+    "tdnn": TDNN,
+    "tdnn of two outputs": {**TDNN, "two_outputs": True, "context": 2, "layers": 1},
+    "tdnn at every frame": {**TDNN, "subsampling": 1, "bypass": 0.0},
+    "cnn_tdnn": {**TDNN, "family": "cnn_tdnn", "convolutions": CONVOLUTIONS},
+    "cnn_tdnn at every frame": {**TDNN, "family": "cnn_tdnn", "convolutions": CONVOLUTIONS, "subsampling": 1},
+}
 RECURRENT = {
     "lstm": {"layers": 2, "cells": 8},
     "no clip": {"layers": 1, "cells": 8, "cell_clip": math.inf},
@@ -104,6 +113,18 @@ def test_windows_in_chunks_score_as_at_once(name: str, chunk: int, tmp_path: Pat
     whole, parts = written(model, tmp_path / "x.onnx"), written(model, tmp_path / "y.onnx", chunk_frames=chunk)
     for frames in LENGTHS:
         np.testing.assert_allclose(parts.loglikes(features(frames)), whole.loglikes(features(frames)), atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 8, 3000])
+@pytest.mark.parametrize("name", SUBSAMPLED)
+def test_time_delay_networks_score_as_in_pytorch(name: str, chunk: int, tmp_path: Path) -> None:
+    model = random_model(SUBSAMPLED[name])
+    nn.init.normal_(model.output.weight)  # zero as it begins
+    network = written(model, tmp_path / "x.onnx", chunk_frames=chunk)
+    assert network.about["subsampling"] == SUBSAMPLED[name].get("subsampling", 3)
+    for frames in LENGTHS:
+        np.testing.assert_allclose(network.loglikes(features(frames)), expected(model, features(frames)), atol=1e-4)
+    assert network.loglikes(features(0)).shape == (0, SENONES)
 
 
 @pytest.mark.parametrize("name", RECURRENT)
