@@ -26,6 +26,8 @@ class AcousticModel(nn.Module):
         Frames that an output lags behind its frame's input.
     bidirectional
         A frame's scores depend on all that comes after it.
+    subsampling
+        Input frames per output.
     """
 
     shift_F: Tensor
@@ -33,6 +35,7 @@ class AcousticModel(nn.Module):
     recurrent = False
     delay = 0
     bidirectional = False
+    subsampling = 1
 
     def __init__(self, config: ModelConfig, feat_dim: int, num_senones: int) -> None:
         super().__init__()
