@@ -268,7 +268,7 @@ def _check_features(directory: Path, features: FeatureConfig, feat_dim: int) -> 
 def _check_subsampling(directory: Path, scorer: Scorer, known: Hmm | PdfsOnly) -> None:
     if isinstance(known, Hmm) and known.subsampling != scorer.subsampling:
         raise Speech3Error(
-            f"{directory}: the model has an output for each {scorer.subsampling} frames, but hmm.json says"
+            f"{directory}: the model has an output every {scorer.subsampling} frames, but hmm.json says every"
             f" {known.subsampling}: they are of different trainings; put back the hmm.json that the model came with"
         )
 

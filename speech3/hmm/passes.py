@@ -81,8 +81,10 @@ def align_one(
     graph, feats_TD = share.graph(utterance, hmm), share.feats[utterance]
     rows = num_outputs(len(feats_TD), scorer.subsampling)
     if rows < graph.min_frames:
-        part = "" if scorer.subsampling == 1 else f" (one in {scorer.subsampling} of its {len(feats_TD)})"
-        return f"{rows} frames{part} are shorter than its phones ({graph.min_frames} at least)"
+        phones = f"its phones ({graph.min_frames} at least)"
+        if scorer.subsampling == 1:
+            return f"{rows} frames are shorter than {phones}"
+        return f"{rows} outputs (its {len(feats_TD)} frames, by {scorer.subsampling}) are fewer than {phones}"
     used, column = np.unique(graph.pdf, return_inverse=True)
     loglikes_TU = scorer.loglikes(feats_TD, used)
     for beam in beams:
