@@ -107,7 +107,7 @@ def test_files_of_the_alignment(model: Path, data: Path, tmp_path: Path) -> None
         assert phones[name][0].start_s == 0.0 and phones[name][-1].end_s == pytest.approx(sum(s for _, s in segments))
     assert [s.label for s in phones["ab"]] == ["SIL", "a", "b", "SIL"]
     assert phones["ab"][2].start_s == pytest.approx(0.5, abs=NEAR)
-    assert f"xmax = {phones['ab'][2].start_s:.4f}" in (tmp_path / "out" / "textgrid" / "ab.TextGrid").read_text()
+    assert "xmin = 0.4875" in (tmp_path / "out" / "textgrid" / "ab.TextGrid").read_text()
     feats, _ = features_for(recognizer, read_datadir(data), 1, tmp_path / "again")
     pdfs = read_int_ark(tmp_path / "out" / "ali.ark")
     assert {name: len(pdf_K) for name, pdf_K in pdfs.items()} == {n: -(-len(feats[n]) // 3) for n in WORDS_S}
