@@ -25,6 +25,8 @@ def command(
 
     `latgen-faster-mapped --acoustic-scale=0.1 --word-symbol-table=kaldi/graph/words.txt kaldi/final.mdl
     kaldi/graph/HCLG.fst ark:forward/loglikes.ark ark:lat.ark`
+
+    Of a model trained with LF-MMI: `utils/mkgraph.sh --self-loop-scale 1.0`, and `--acoustic-scale=1.0`.
     """
     from speech3.hmm.kaldi_export import export_kaldi
     from speech3.hmm.model import load_hmm

@@ -19,6 +19,9 @@ def command(
     `latgen-faster-mapped --acoustic-scale=0.1 final.mdl HCLG.fst ark:exp/dnn/forward_test/loglikes.ark ark:lat`
 
     `final.mdl` and `HCLG.fst` are those of the alignment that `speech3 import` took over, or of `speech3 export-kaldi`.
+    Of a model trained with LF-MMI the scores are its outputs, one row for three frames: Kaldi's decoder wants
+    `--acoustic-scale=1.0`, and where a program or script asks for it, `--frame-subsampling-factor=3`.
+
     The columns are the pdfs. Utterances without features are listed in `OUT/bad.txt`.
     """
     from speech3.corpus.datadir import read_datadir

@@ -68,9 +68,10 @@ def tell(bad: Mapping[str, str], what: str) -> None:
 
 
 def write_loglikes(recognizer: Recognizer, feats: ArkReader, out: Path, bad: Mapping[str, str]) -> int:
-    """Write ``loglikes.ark``, ``loglikes.scp`` (float32 (T, P)) and, if there is anything to list, ``bad.txt``.
+    """Write ``loglikes.ark``, ``loglikes.scp`` and, if there is anything to list, ``bad.txt``.
 
-    One utterance at a time is in memory. Returns their number.
+    The matrices are float32 (K, P), a row for each `Scorer.subsampling` frames. One utterance at a time is in memory.
+    Returns their number.
 
     Raises
     ------

@@ -15,7 +15,7 @@ from speech3.corpus.espeak import voice_of
 from speech3.corpus.guess import guess
 from speech3.corpus.lengths import lengths_s
 from speech3.decoding.apply import features_for, tell
-from speech3.decoding.recognizer import ALIGNMENT_SCALE, BEAM, RETRY_BEAM, Recognizer
+from speech3.decoding.recognizer import BEAM, RETRY_BEAM, Recognizer
 from speech3.errors import Speech3Error, check_bad
 from speech3.hmm.align import Aligned, Transcripts, align, usable_transcripts, write_alignments
 from speech3.hmm.lexicon import Lexicon, Pronunciation, read_lexicon
@@ -25,7 +25,7 @@ from speech3.hmm.model import Hmm
 from speech3.hmm.oov import unknown_words, with_words
 from speech3.hmm.passes import Scorer
 from speech3.hmm.suspicious import Suspicion, suspicions
-from speech3.hmm.times import FrameClock, frame_clock
+from speech3.hmm.times import FrameClock
 from speech3.hmm.vocabulary import check_vocabulary
 from speech3.io.atomic import write_text
 from speech3.io.parallel import parallel_map
@@ -87,14 +87,14 @@ def align_datadir(
     config = recognizer.features
     pieces = piece_names((piece for layout in layouts.values() for piece in layout.pieces), 1000 / config.frame_shift)
     texts |= piece_texts(pieces, texts)
-    clock = frame_clock(config)
+    clock = recognizer.clock
     for name, piece in pieces.items():
         transcripts.words[name] = recognizer.hmm.lexicon.known((texts[name] or "").split())
         begin_s, end_s = piece.times_s(clock)
         durations[name] = min(end_s, durations.get(piece.utterance, end_s)) - begin_s
     aligned = align(
         recognizer.hmm, recognizer.scorer, transcripts, PieceFeats(feats, pieces, config),
-        beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=ALIGNMENT_SCALE, scored=True,
+        beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=recognizer.alignment_scale, scored=True,
     )  # fmt: skip
     total = len(transcripts.words) + len(transcripts.bad)
     if not aligned.alignments:
@@ -172,7 +172,9 @@ def _lay_out(
     """Cut the long utterances; they leave `transcripts`, for `bad` if they cannot be cut."""
     long = [utterance for utterance in transcripts.words if durations.get(utterance, 0.0) > LONG_S]
     items = [(utterance, tuple(transcripts.words.pop(utterance))) for utterance in long]
-    work = functools.partial(_lay_out_one, recognizer.hmm, recognizer.scorer, feats, recognizer.features)
+    work = functools.partial(
+        _lay_out_one, recognizer.hmm, recognizer.scorer, feats, recognizer.features, recognizer.alignment_scale
+    )
     layouts = {}
     for utterance, layout in zip(long, parallel_map(work, items, jobs, "long recordings"), strict=True):
         if isinstance(layout, str):
@@ -189,11 +191,12 @@ def _lay_out(
 
 
 def _lay_out_one(
-    hmm: Hmm, scorer: Scorer, feats: Mapping[str, np.ndarray], config: FeatureConfig, item: tuple[str, tuple[str, ...]]
-) -> Layout | str:
+    hmm: Hmm, scorer: Scorer, feats: Mapping[str, np.ndarray], config: FeatureConfig, acoustic_scale: float,
+    item: tuple[str, tuple[str, ...]],
+) -> Layout | str:  # fmt: skip
     utterance, words = item
     try:
-        return lay_out(hmm, scorer, utterance, words, feats[utterance], config, ALIGNMENT_SCALE)
+        return lay_out(hmm, scorer, utterance, words, feats[utterance], config, acoustic_scale)
     except Speech3Error as error:
         return str(error)
 

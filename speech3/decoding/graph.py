@@ -2,14 +2,19 @@
 
 Input labels are pdf + 1. All probabilities of the HMMs, the lexicon and the language model are arc costs: an arc that
 reads pdf p costs -c log(1 - self_loop[p]) beside the rest, for p is left once, and its self-loop -c log(self_loop[p]),
-where c is the self-loop scale.
+where c is the self-loop scale. The transitions of phones of a first and a loop pdf cost nothing.
+
+While the parts are composed there are no self-loops, and input labels are unit + 1: a unit is what is read on entering
+a state, and what may be read again and again there. With three states a phone that is one pdf, with a first and a loop
+pdf it is the two, and a phone is one unit.
 
 Weights are the tropical semiring's throughout, so the best path through the graph is the best path through its parts.
 
-Axes: S states, A arcs, P pdfs.
+Axes: S states, A arcs, P pdfs, U units, W context windows.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +27,7 @@ from speech3.decoding.grammar import Grammar, from_arpa
 from speech3.decoding.lexicon_fst import lexicon_fst
 from speech3.errors import Speech3Error
 from speech3.hmm.model import Hmm
-from speech3.hmm.tree import CENTRE
+from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.io.atomic import read_json, write_json, write_text
 
 
@@ -49,6 +54,24 @@ class Graph:
     path: Path
 
 
+@dataclass(frozen=True, eq=False)
+class Units:
+    """What the arcs of a graph read before it has self-loops.
+
+    Attributes
+    ----------
+    enter_U, loop_U
+        int: the pdf of entering a state, and that of staying in it.
+    leave_U, stay_U
+        float64 costs of leaving, once for each entering, and of staying.
+    """
+
+    enter_U: np.ndarray
+    loop_U: np.ndarray
+    leave_U: np.ndarray
+    stay_U: np.ndarray
+
+
 def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale: float) -> dict[str, Any]:
     """Build the graph into ``out/HCLG.fst``, ``out/words.txt`` and ``out/graph.json``; return what the last one says.
 
@@ -58,7 +81,8 @@ def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale
         An n-gram model, or a `Grammar`. Words of an n-gram model that the lexicon lacks are left out and listed in
         ``graph.json`` under ``dropped``.
     self_loop_scale
-        Kaldi's --self-loop-scale. There is one transition a frame, as there is one acoustic score, which is scaled down
+        Kaldi's --self-loop-scale; not used where transitions have no probabilities (and then None in
+        ``graph.json``). There is one transition a frame, as there is one acoustic score, which is scaled down
         because frames are not independent; beside that, unscaled transitions drown it in connected speech, and words
         are deleted.
 
@@ -70,13 +94,14 @@ def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale
     started = time.monotonic()
     grammar = lm if isinstance(lm, Grammar) else from_arpa(lm, hmm.lexicon)
     windows, cascade = _clg(hmm, grammar)
-    fst = add_self_loops(_hclg(hmm, windows, cascade, self_loop_scale), hmm.self_loop, self_loop_scale)
+    h, label_W, units = _h(hmm, windows, self_loop_scale)
+    fst = add_self_loops(_hclg(h, label_W, len(units.enter_U), cascade), units)
     if fst.start < 0 or not len(fst.arcs_A) or np.isinf(fst.final_S).all():
         raise Speech3Error(f"{grammar.source}: the graph came out empty: this language model accepts no sentence")
     about = {
         "num_pdfs": hmm.num_pdfs, "states": len(fst.final_S), "arcs": len(fst.arcs_A), "words": len(grammar.words) - 2,
-        "lm": grammar.source, "self_loop_scale": self_loop_scale, "dropped": list(grammar.dropped),
-        "seconds": round(time.monotonic() - started, 1),
+        "lm": grammar.source, "self_loop_scale": self_loop_scale if hmm.topology.weighted else None,
+        "dropped": list(grammar.dropped), "seconds": round(time.monotonic() - started, 1),
     }  # fmt: skip
     out = Path(out)
     (out / "graph.json").unlink(missing_ok=True)  # written last: its presence says that the rest belongs together
@@ -130,18 +155,16 @@ def _clg(hmm: Hmm, grammar: Grammar) -> tuple[list[list[int]], Any]:
     lg = kaldifst.compose(left, right)
     kaldifst.determinize_star(lg)
     kaldifst.minimize_encoded(lg)
-    tree = hmm.tree
-    width = 3 if np.isin(tree.side, (-1, CENTRE), invert=True).any() else 1  # a monophone tree asks no neighbours
+    width = hmm.tree.width
     kaldifst.arcsort(lg, sort_type="ilabel")
     clg, windows = kaldifst.compose_context(disambiguation, width, width // 2, lg)
     return windows, clg
 
 
-def _hclg(hmm: Hmm, windows: list[list[int]], clg: Any, scale: float) -> Fst:
+def _hclg(h: Fst, label_W: np.ndarray, units: int, clg: Any) -> Fst:
     """H o C o L o G without self-loops: determinised, disambiguation symbols removed, minimised."""
     import kaldifst
 
-    h, label_W = _h(hmm, windows, scale)
     arrays = from_kaldifst(clg)
     arcs_A = arrays.arcs_A.copy()
     arcs_A["ilabel"] = label_W[arcs_A["ilabel"]]
@@ -153,18 +176,18 @@ def _hclg(hmm: Hmm, windows: list[list[int]], clg: Any, scale: float) -> Fst:
     kaldifst.determinize_star(hclg)
     arrays = from_kaldifst(hclg)
     arcs_A = arrays.arcs_A.copy()
-    arcs_A["ilabel"][arcs_A["ilabel"] > hmm.num_pdfs] = 0
+    arcs_A["ilabel"][arcs_A["ilabel"] > units] = 0
     hclg = to_kaldifst(Fst(arrays.start, arrays.final_S, arrays.source_A, arcs_A))
     kaldifst.minimize_encoded(hclg)
     kaldifst.connect(hclg)
     return from_kaldifst(hclg)
 
 
-def _h(hmm: Hmm, windows: list[list[int]], scale: float) -> tuple[Fst, np.ndarray]:
-    """H without self-loops, and the label it writes for each context window.
+def _h(hmm: Hmm, windows: list[list[int]], scale: float) -> tuple[Fst, np.ndarray, Units]:
+    """H without self-loops, the label it writes for each context window, and the units it reads.
 
-    Windows with the same three pdfs share a label (Kaldi's make-ilabel-transducer), which makes the graph smaller.
-    Disambiguation symbols pass through, as labels above the pdfs.
+    Windows with the same pdfs share a label (Kaldi's make-ilabel-transducer), which makes the graph smaller.
+    Disambiguation symbols pass through, as labels above the units.
     """
     label_W = np.zeros(len(windows), np.int32)
     phones: dict[tuple[int, ...], int] = {}
@@ -173,28 +196,42 @@ def _h(hmm: Hmm, windows: list[list[int]], scale: float) -> tuple[Fst, np.ndarra
         if len(window) == 1 and window[0] <= 0:  # [0]: context-fst.cc's #-1; [-d]: disambiguation symbol d
             passing.append(number)
         elif window:
-            left, phone, right = window if len(window) == 3 else (0, window[0], 0)
+            left, phone, right = {1: (0, *window, 0), 2: (*window, 0), 3: tuple(window)}[len(window)]
             label_W[number] = phones.setdefault(hmm.pdfs(left, phone, right), len(phones) + 1)
     label_W[passing] = len(phones) + 1 + np.arange(len(passing))
+    units, units_of = _units(hmm, list(phones), scale)
     builder = FstBuilder()
     hub = builder.state(final=0.0)
-    for pdfs, label in phones.items():
-        forward = float(-scale * np.log1p(-hmm.self_loop[list(pdfs)]).sum())
-        builder.chain(hub, hub, [pdf + 1 for pdf in pdfs], label, forward)
+    for label, read in zip(phones.values(), units_of, strict=True):
+        builder.chain(hub, hub, [unit + 1 for unit in read], label, float(units.leave_U[read].sum()))
     for place, number in enumerate(passing):
-        builder.arc(hub, hub, hmm.num_pdfs + 1 + place, int(label_W[number]))
-    return builder.fst(), label_W
+        builder.arc(hub, hub, len(units.enter_U) + 1 + place, int(label_W[number]))
+    return builder.fst(), label_W, units
 
 
-def add_self_loops(fst: Fst, self_loop_P: np.ndarray, scale: float) -> Fst:
-    """Let every state that was entered by reading a pdf read it again, at -scale log(self_loop).
+def _units(hmm: Hmm, phones: Sequence[tuple[int, ...]], scale: float) -> tuple[Units, list[list[int]]]:
+    """The units of some phones, which are given by the pdfs of their states, and those of each phone."""
+    if hmm.topology == FIRST_AND_LOOP:
+        first_U, loop_U = np.array(phones, np.int32).reshape(-1, 2).T
+        free_U = np.zeros(len(phones))
+        return Units(first_U, loop_U, free_U, free_U), [[unit] for unit in range(len(phones))]
+    pdf_U = np.arange(hmm.num_pdfs, dtype=np.int32)
+    leave_U, stay_U = -scale * np.log1p(-hmm.self_loop), -scale * np.log(hmm.self_loop)
+    return Units(pdf_U, pdf_U, leave_U, stay_U), [list(pdfs) for pdfs in phones]
 
-    A state entered in several ways (by different pdfs, or by epsilon) cannot have a loop of its own: each pdf gets a
-    state before it, with the loop and an epsilon arc onwards (Kaldi's MakePrecedingInputSymbolsSame).
+
+def add_self_loops(fst: Fst, units: Units) -> Fst:
+    """Let every state that was entered by reading a unit stay there, and turn units into pdfs.
+
+    A state entered in several ways (by units of different loops, or by epsilon) cannot have a loop of its own: each
+    loop gets a state before it, and an epsilon arc onwards (Kaldi's MakePrecedingInputSymbolsSame).
     """
     states, arcs_A = len(fst.final_S), fst.arcs_A.copy()
-    span = len(self_loop_P) + 1
-    key_A = arcs_A["nextstate"].astype(np.int64) * span + arcs_A["ilabel"]
+    loop_L, enter_L = (np.concatenate([[0], pdf_U + 1]) for pdf_U in (units.loop_U, units.enter_U))
+    span = int(loop_L.max()) + 1
+    stay_P = np.zeros(span)
+    stay_P[loop_L[1:]] = units.stay_U
+    key_A = arcs_A["nextstate"].astype(np.int64) * span + loop_L[arcs_A["ilabel"]]
     key_K, which_A = np.unique(key_A, return_inverse=True)
     state_K, label_K = key_K // span, key_K % span
     ways_S = np.bincount(state_K, minlength=states)
@@ -203,10 +240,9 @@ def add_self_loops(fst: Fst, self_loop_P: np.ndarray, scale: float) -> Fst:
     crowded_K = (ways_S[state_K] > 1) & (label_K > 0)
     place_K = state_K.copy()
     place_K[crowded_K] = states + np.arange(int(crowded_K.sum()))
-    arcs_A["nextstate"] = place_K[which_A]
+    arcs_A["nextstate"], arcs_A["ilabel"] = place_K[which_A], enter_L[arcs_A["ilabel"]]
     emitting_K = label_K > 0
-    stay_K = -scale * np.log(self_loop_P[label_K[emitting_K] - 1])
-    loops = _arcs(label_K[emitting_K], stay_K, place_K[emitting_K])
+    loops = _arcs(label_K[emitting_K], stay_P[label_K[emitting_K]], place_K[emitting_K])
     onward = _arcs(0, 0.0, state_K[crowded_K])
     return Fst(
         fst.start,

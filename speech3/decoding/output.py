@@ -10,7 +10,7 @@ from speech3.decoding.recognizer import Recognizer
 from speech3.decoding.search import Decoding
 from speech3.errors import Speech3Error
 from speech3.hmm.model import PdfsOnly
-from speech3.hmm.times import Stretch, frame_clock, word_stretches, write_ctm
+from speech3.hmm.times import Stretch, word_stretches, write_ctm
 from speech3.io.atomic import write_text
 from speech3.io.progress import say
 
@@ -28,7 +28,7 @@ def word_times(
     if not texts:
         return {}
     alignments, _ = recognizer.align({u: feats[u] for u in texts}, texts, jobs)
-    clock = frame_clock(recognizer.features)
+    clock = recognizer.clock
     times = {utterance: word_stretches(found, units[utterance], clock) for utterance, found in alignments.items()}
     return {key: join_stretches(found) for key, found in times.items()} if are_pieces(recognizer.graph.words) else times
 

@@ -34,26 +34,47 @@ from speech3.hmm.alignment import Alignment
 from speech3.hmm.gmm import load_gmm
 from speech3.hmm.model import Hmm, PdfsOnly, load_hmm, load_outputs
 from speech3.hmm.passes import Scorer
+from speech3.hmm.times import FrameClock, frame_clock
 from speech3.io.atomic import read_json, write_json
 from speech3.io.checkpoint import read_about
 from speech3.models import AcousticModel, load_network, logits
 from speech3.models.onnx_runtime import OnnxNetwork
 
 ALIGNMENT_SCALE = 0.1  # of the acoustic scores, as in Kaldi's align scripts
-BEAM, RETRY_BEAM = 15.0, 60.0  # of forced alignment; generous, since one utterance costs milliseconds
+PSEUDO_SCALE = 1.0  # of those that were trained to be likelihoods (LF-MMI)
+# Of forced alignment; generous, since one utterance costs milliseconds. They are in scaled log probabilities: scores at
+# a third of the frames and scale 1 differ by about as much in a second of speech as likelihoods at scale 0.1.
+BEAM, RETRY_BEAM = 15.0, 60.0
+LARGEST_PSEUDO = 30.0  # pseudo log likelihoods are clipped to its negative and itself
 
 
 @dataclass(frozen=True, eq=False)
 class NetworkScorer:
-    """Scaled likelihoods of a network: log posterior minus log prior (Bourlard and Morgan 1994)."""
+    """Scaled likelihoods of a network: log posterior minus log prior (Bourlard and Morgan 1994).
+
+    Attributes
+    ----------
+    pseudo_likelihoods
+        The outputs are pseudo log likelihoods themselves (LF-MMI, Povey et al. 2016): nothing is normalised or divided.
+    """
 
     network: AcousticModel
     log_prior_P: np.ndarray
+    pseudo_likelihoods: bool = False
+
+    @property
+    def subsampling(self) -> int:
+        """Frames for each row of scores."""
+        return self.network.subsampling
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
-        """(T, P) float32, or the columns asked for."""
-        scores_TP = logits(self.network, torch.from_numpy(feats_TD)).log_softmax(1).numpy() - self.log_prior_P
-        return scores_TP if pdfs is None else scores_TP[:, pdfs]
+        """(K, P) float32, or the columns asked for; a row for each `subsampling` frames."""
+        logits_KP = logits(self.network, torch.from_numpy(feats_TD))
+        if self.pseudo_likelihoods:
+            scores_KP = logits_KP.numpy().clip(-LARGEST_PSEUDO, LARGEST_PSEUDO)
+        else:
+            scores_KP = logits_KP.log_softmax(1).numpy() - self.log_prior_P
+        return scores_KP if pdfs is None else scores_KP[:, pdfs]
 
 
 @dataclass(frozen=True)
@@ -100,6 +121,16 @@ class Recognizer:
         """What the outputs mean; an error where only their number is known."""
         return self.outputs if isinstance(self.outputs, Hmm) else load_hmm(self.directory)
 
+    @property
+    def clock(self) -> FrameClock:
+        """Where the scores and alignments of this model lie in time."""
+        return frame_clock(self.features, self.hmm.subsampling)
+
+    @property
+    def alignment_scale(self) -> float:
+        """Acoustic scale of forced alignment."""
+        return PSEUDO_SCALE if self.scorer.pseudo_likelihoods else ALIGNMENT_SCALE
+
     @cached_property
     def graph(self) -> Graph:
         """The decoding graph, read when first asked for; it must have this model's pdfs."""
@@ -122,7 +153,7 @@ class Recognizer:
         return load_settings(self.directory, self.scorer.path if isinstance(self.scorer, OnnxNetwork) else None)
 
     def scores(self, feats: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-        """Log likelihoods (T, P) of each utterance, made as they are drawn."""
+        """Log likelihoods (K, P) of each utterance, made as they are drawn; K rows of `Scorer.subsampling` frames."""
         for utterance, feats_TF in feats.items():
             try:
                 loglikes_TP = self.scorer.loglikes(feats_TF)
@@ -149,7 +180,7 @@ class Recognizer:
         transcripts = aligning.usable_transcripts(texts, self.hmm.lexicon, feats)
         found = aligning.align(
             self.hmm, self.scorer, transcripts, feats,
-            beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=ALIGNMENT_SCALE,
+            beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=self.alignment_scale,
         )  # fmt: skip
         check_bad(found.bad, len(transcripts.words) + len(transcripts.bad), "alignment")
         return found.alignments, found.bad
@@ -198,10 +229,12 @@ def load_recognizer(model: Path | str) -> Recognizer:
         scorer = gmm = load_gmm(directory / "model.safetensors")
         outputs, feat_dim = gmm.num_pdfs, gmm.mean.shape[1]
     else:
-        network, log_prior_P, _ = load_network(directory)
-        scorer, outputs, feat_dim = NetworkScorer(network, log_prior_P), len(log_prior_P), network.feat_dim
+        network, log_prior_P, about = load_network(directory)
+        scorer = NetworkScorer(network, log_prior_P, pseudo_likelihoods=about.get("objective") == "lfmmi")
+        outputs, feat_dim = len(log_prior_P), network.feat_dim
     _check_features(directory, features, feat_dim)
     _check_outputs(directory / "model.safetensors", outputs, known)
+    _check_subsampling(directory, scorer, known)
     return Recognizer(directory, known, features, scorer)
 
 
@@ -219,6 +252,7 @@ def _load_exported(path: Path) -> Recognizer:
         )
     known = load_outputs(directory)
     _check_outputs(path, scorer.num_senones, known)
+    _check_subsampling(directory, scorer, known)
     return Recognizer(directory, known, parse(FeatureConfig, scorer.about["features"], path), scorer)
 
 
@@ -228,6 +262,14 @@ def _check_features(directory: Path, features: FeatureConfig, feat_dim: int) -> 
         raise Speech3Error(
             f"{directory / 'features.yaml'}: {dim} values a frame, but {directory / 'model.safetensors'} was trained on"
             f" {feat_dim}; put back the features.yaml that the model came with"
+        )
+
+
+def _check_subsampling(directory: Path, scorer: Scorer, known: Hmm | PdfsOnly) -> None:
+    if isinstance(known, Hmm) and known.subsampling != scorer.subsampling:
+        raise Speech3Error(
+            f"{directory}: the model has an output every {scorer.subsampling} frames, but hmm.json says every"
+            f" {known.subsampling}: they are of different trainings; put back the hmm.json that the model came with"
         )
 
 

@@ -45,6 +45,16 @@ class Gmm:
         """J."""
         return len(self.offset) - 1
 
+    @property
+    def subsampling(self) -> int:
+        """Frames for each row of scores."""
+        return 1
+
+    @property
+    def pseudo_likelihoods(self) -> bool:
+        """Densities are likelihoods."""
+        return False
+
     @cached_property
     def _affine(self) -> tuple[np.ndarray, np.ndarray]:
         """Log likelihood of Gaussian g is ``bias[g] + rows[g] @ [x, x * x]``."""

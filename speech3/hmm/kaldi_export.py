@@ -34,6 +34,7 @@ _PLACES = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
 def export_kaldi(hmm: Hmm, out: Path) -> None:
     """Write ``tree``, ``final.mdl``, ``topo``, ``phones.txt`` and ``dict/`` into `out`.
 
+    Of a model with outputs at a third of the frames ``frame_subsampling_factor``, too, which Kaldi's scripts ask for.
     The numbers of phones and pdfs are ours, which must be kept: prepare_lang.sh takes them with
     ``--phone-symbol-table``, for phones without positions. So a phone's place in the word is written ``-B``, not
     ``_B``, and told to Kaldi in ``dict/word_boundary.txt``. The tree asks about neighbours only if ours does.
@@ -43,6 +44,10 @@ def export_kaldi(hmm: Hmm, out: Path) -> None:
     topology = _topology(hmm)
     write_text(out / "topo", topology_text(topology))
     write_text(out / "final.mdl", transition_model_text(transition_model(hmm, topology)))
+    if hmm.subsampling != 1:
+        write_text(out / "frame_subsampling_factor", f"{hmm.subsampling}\n")
+    else:  # of a model exported there before
+        (out / "frame_subsampling_factor").unlink(missing_ok=True)
     phones = ["<eps>", *map(_exported, hmm.lexicon.phones), "#0"]
     write_text(out / "phones.txt", "".join(f"{phone} {number}\n" for number, phone in enumerate(phones)))
     _write_dictionary(hmm.lexicon, out / "dict")

@@ -100,12 +100,13 @@ def lay_out(
     graph = transcript_graph(hmm, words)
 
     def scores() -> Iterator[np.ndarray]:
-        step = round(_CHUNK_S * rate)
+        step = round(_CHUNK_S * rate / hmm.subsampling) * hmm.subsampling  # so that a chunk begins where outputs do
         for start in range(0, len(feats_TF), step):
             end = min(start + step, len(feats_TF))
             yield scorer.loglikes(local_features(feats_TF, start, end, config))
 
-    found = in_order(find_words(graph, hmm, scores(), acoustic_scale), len(words))
+    outputs = find_words(graph, hmm, scores(), acoustic_scale)
+    found = in_order([_in_frames(f, hmm.subsampling, len(feats_TF)) for f in outputs], len(words))
     found = [f for f in found if words[f.word] != UNKNOWN]  # spoken noise fits anything: its neighbours say where it is
     stretches = _stretches(found, len(words), rate)
     if sum(len(inside) for _, inside in stretches) < _LEAST_FOUND * len(words):
@@ -120,6 +121,10 @@ def lay_out(
         before = stretches[number + 1][0][0].start if number + 1 < len(stretches) else len(feats_TF)
         pieces += _cut(utterance, stretch, inside, after, before, rate)
     return Layout(tuple(pieces), tuple(_gaps(pieces, len(words), len(feats_TF), rate)), len(words))
+
+
+def _in_frames(found: Found, subsampling: int, frames: int) -> Found:
+    return Found(found.word, found.start * subsampling, min(found.end * subsampling, frames))
 
 
 def in_order(found: Sequence[Found], words: int) -> list[Found]:

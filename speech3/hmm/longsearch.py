@@ -36,7 +36,7 @@ _RECORDS = 1 << 21
 
 
 class Found(NamedTuple):
-    """A word of the transcript and its frames."""
+    """A word of the transcript and its frames (or outputs, if the model has one for several frames)."""
 
     word: int
     start: int
@@ -54,7 +54,8 @@ def find_words(graph: TranscriptGraph, hmm: Hmm, chunks: Iterator[np.ndarray], a
     Returns
     -------
     list of Found
-        In the order of time. Where the search jumped back, the order of the words is another.
+        In the order of time, which counts rows of `chunks`. Where the search jumped back, the words are in another
+        order.
     """
     search = _Search(graph, hmm, acoustic_scale)
     for loglikes_TP in chunks:
@@ -64,7 +65,7 @@ def find_words(graph: TranscriptGraph, hmm: Hmm, chunks: Iterator[np.ndarray], a
 
 class _Search:
     def __init__(self, graph: TranscriptGraph, hmm: Hmm, acoustic_scale: float) -> None:
-        states = len(graph.pdf)
+        states, self.subsampling = len(graph.pdf), hmm.subsampling
         self.scale = np.float32(acoustic_scale)
         self.pdf, self.word = graph.pdf.astype(np.int32), graph.word.astype(np.int32)
         self.stay, self.leave = hmm.transitions(graph.pdf, graph.state, acoustic_scale)
@@ -97,7 +98,8 @@ class _Search:
         """Go on through some frames."""
         loglikes_TP = np.ascontiguousarray(loglikes_TP, np.float32)
         spread_T = spread(loglikes_TP)
-        way = np.float32(self.scale * max(float(spread_T.mean()), 1e-3))
+        # Costs are weighed against stretches of speech, which have fewer rows where there is one for several frames.
+        way = np.float32(self.scale * max(float(spread_T.mean()), 1e-3) / self.subsampling)
         garbage_T = self.scale * (loglikes_TP.max(1) - np.float32(GARBAGE) * spread_T)
         try:
             self._run(loglikes_TP, garbage_T.astype(np.float32), way)
@@ -111,7 +113,8 @@ class _Search:
             loglikes_TP, garbage_T, self.pdf, self.word, self.stay, self.leave, self.ptr,
             self.target, self.logp, self.ends, self.entries, self.entry_ptr, self.tokens, self.scores, self.active,
             self.memo, self.records, self.now, self.garbage, self.scale, np.float32(ENTER * way),
-            np.float32(JUMP * way), np.float32(BEAM * way),
+            np.float32(JUMP * way), np.float32(BEAM * way), max(1, _JUMP_EVERY // self.subsampling),
+            _REACH_A_FRAME * self.subsampling,
         )  # fmt: skip
 
     def result(self) -> list[Found]:
@@ -132,7 +135,8 @@ class _Search:
 @numba.njit(cache=True, nogil=True)
 def _advance(  # type: ignore[no-untyped-def] # pragma: no cover
     loglikes, garbage_T, pdf, word, stay, leave, ptr, target, logp, ends, entries, entry_ptr, tokens, scores, active,
-    memo, records, now, garbage, scale, enter, jump, beam,
+    memo, records, now, garbage, scale, enter, jump, beam, jump_every,
+    reach_a_frame,
 ):  # fmt: skip
     for row in range(len(loglikes)):
         t, half, count, used, record = now[0], now[1], now[2], now[3], now[4]
@@ -171,9 +175,9 @@ def _advance(  # type: ignore[no-untyped-def] # pragma: no cover
                 entry_ptr[min(following, len(entry_ptr) - 1)], entry_ptr[min(following + 1, len(entry_ptr) - 1)]
             ):
                 new = _relax(entries[i], waiting, record, t, t, scores[other], tokens[other], active[other], new)
-        if t % _JUMP_EVERY == 0 and waiting > -0.3 * enter:  # garbage is as good as anything: the thread is lost
+        if t % jump_every == 0 and waiting > -0.3 * enter:  # garbage is as good as anything: the thread is lost
             base = records[record, 5] + 1 if record >= 0 else 0
-            reach = int(_REACH + _REACH_A_FRAME * (t - (records[record, 6] if record >= 0 else 0)))
+            reach = int(_REACH + reach_a_frame * (t - (records[record, 6] if record >= 0 else 0)))
             low, high = max(base - reach // 2, 0), min(base + reach, len(entry_ptr) - 1)
             for i in range(entry_ptr[low], entry_ptr[high]):
                 d = entries[i]

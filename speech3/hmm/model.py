@@ -111,7 +111,8 @@ def load_hmm(directory: Path | str) -> Hmm:
         phones, silence_phones = about["phones"], tuple(about["silence_phones"])
         silence_prob, positions = about["silence_prob"], about["position_dependent"]
         end = about["end"] and Silences(**about["end"])
-        topology = topology_named(about.get("topology", THREE_STATES.name))  # older models do not say
+        # Models made before there were topologies do not name theirs.
+        topology = topology_named(about.get("topology", THREE_STATES.name), directory / "hmm.json")
         subsampling = int(about.get("subsampling", 1))
     except (KeyError, TypeError) as error:
         raise Speech3Error(f"{directory / 'hmm.json'}: keys of another version of speech3; train again") from error

@@ -12,6 +12,7 @@ from speech3.hmm.gmm import Gmm, GmmStats
 from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm
 from speech3.hmm.probabilities import Counts, count
+from speech3.hmm.topology import num_outputs
 from speech3.hmm.viterbi import best_path
 from speech3.hmm.workers import Share
 
@@ -19,8 +20,16 @@ from speech3.hmm.workers import Share
 class Scorer(Protocol):
     """Anything that gives log likelihoods: a GMM, or a network's log posteriors minus log priors."""
 
+    @property
+    def subsampling(self) -> int:
+        """Frames for each row of scores."""
+
+    @property
+    def pseudo_likelihoods(self) -> bool:
+        """The scores were trained to be used at acoustic scale 1, as those of LF-MMI are."""
+
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
-        """(T, U) float32 for the pdfs asked for (none: all)."""
+        """(K, U) float32 for the pdfs asked for (none: all), a row for each `subsampling` frames."""
 
 
 @dataclass(eq=False)
@@ -70,8 +79,12 @@ def align_one(
 ) -> Alignment | str:
     """Align one utterance at the first beam that does; or say why none did."""
     graph, feats_TD = share.graph(utterance, hmm), share.feats[utterance]
-    if len(feats_TD) < graph.min_frames:
-        return f"{len(feats_TD)} frames are shorter than its phones ({graph.min_frames} at least)"
+    rows = num_outputs(len(feats_TD), scorer.subsampling)
+    if rows < graph.min_frames:
+        phones = f"its phones ({graph.min_frames} at least)"
+        if scorer.subsampling == 1:
+            return f"{rows} frames are shorter than {phones}"
+        return f"{rows} outputs (its {len(feats_TD)} frames, by {scorer.subsampling}) are fewer than {phones}"
     used, column = np.unique(graph.pdf, return_inverse=True)
     loglikes_TU = scorer.loglikes(feats_TD, used)
     for beam in beams:

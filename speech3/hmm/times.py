@@ -33,7 +33,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class FrameClock:
-    """Where frames lie in time.
+    """Where frames lie in time, and the outputs of a model that has one for each `subsampling` of them.
 
     A frame stands for the `shift_s` around the middle of its window. With Kaldi's ``snip_edges`` the first window
     starts at sample 0, so the first frame begins half of (window - shift) later. Kaldi's own CTM leaves that out.
@@ -41,19 +41,20 @@ class FrameClock:
 
     shift_s: float
     offset_s: float
+    subsampling: int = 1
 
     def edges(self, starts: np.ndarray, duration_s: float | None) -> np.ndarray:
-        """Seconds of segment borders given in frames; the ends are those of the recording."""
-        seconds = np.asarray(starts) * self.shift_s + self.offset_s
+        """Seconds of segment borders given in outputs; the ends are those of the recording."""
+        seconds = np.asarray(starts) * (self.subsampling * self.shift_s) + self.offset_s
         seconds[0] = 0.0
         seconds[-1] = seconds[-1] + self.offset_s if duration_s is None else duration_s
         return seconds
 
 
-def frame_clock(config: FeatureConfig) -> FrameClock:
-    """The clock of features extracted with `config`."""
+def frame_clock(config: FeatureConfig, subsampling: int = 1) -> FrameClock:
+    """The clock of features extracted with `config`, and of outputs at every `subsampling`-th frame."""
     offset_ms = (config.frame_length - config.frame_shift) / 2 if config.snip_edges else 0.0
-    return FrameClock(config.frame_shift / 1000, offset_ms / 1000)
+    return FrameClock(config.frame_shift / 1000, offset_ms / 1000, subsampling)
 
 
 def phone_stretches(

@@ -5,6 +5,7 @@ Axes: T frames.
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
@@ -70,8 +71,8 @@ FIRST_AND_LOOP = Topology("first-and-loop", (False, True), (0, 1), weighted=Fals
 _KNOWN = {topology.name: topology for topology in (THREE_STATES, FIRST_AND_LOOP)}
 
 
-def topology_named(name: str) -> Topology:
-    """The topology that `Topology.name` names.
+def topology_named(name: str, path: Path) -> Topology:
+    """The topology that `Topology.name` names; `path` is the file that says so.
 
     Raises
     ------
@@ -80,7 +81,7 @@ def topology_named(name: str) -> Topology:
     """
     if name not in _KNOWN:
         raise Speech3Error(
-            f"no topology {name!r}, only {', '.join(_KNOWN)}; was it made by a later version of speech3?"
+            f"{path}: no topology {name!r}, only {', '.join(_KNOWN)}; written by a later version of speech3?"
         )
     return _KNOWN[name]
 

@@ -89,6 +89,10 @@ class _Phones:
     def is_silence(self, node: int) -> bool:
         return node != START and self.word[node] == NO_WORD
 
+    def ways_in(self, node: int) -> list[Arc]:
+        """Arcs by the phone that they come from: of equally good pronunciations the first is taken, with any tree."""
+        return sorted(self.arcs_in[node], key=lambda arc: self.phone_at(arc[0]))
+
     def lefts(self, node: int) -> list[int]:
         return sorted({self.phone_at(source) for source, _ in self.arcs_in[node]})
 
@@ -135,7 +139,8 @@ def transcript_graph(hmm: Hmm, words: Sequence[str]) -> TranscriptGraph:
     ptr, src, logp, entry = [0], [], [], []
     for node, left, _ in copies:
         start = -math.inf
-        for source, value in phones.arcs_in[node]:
+        free = phones.phone[node] in hmm.lexicon.context_free
+        for source, value in phones.arcs_in[node] if free else phones.ways_in(node):
             if left not in (ANY, phones.phone_at(source)):
                 continue
             if source == START:

@@ -42,6 +42,16 @@ class OnnxNetwork:
         """S."""
         return int(self.about["num_senones"])
 
+    @property
+    def subsampling(self) -> int:
+        """Input frames per output."""
+        return int(self.about.get("subsampling", 1))
+
+    @property
+    def pseudo_likelihoods(self) -> bool:
+        """As `speech3.decoding.recognizer.NetworkScorer` has it."""
+        return self.about.get("objective") == "lfmmi"
+
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
         """Log posteriors minus log priors (T, S) float32 of one utterance, or the columns asked for.
 

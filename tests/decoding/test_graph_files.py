@@ -9,7 +9,7 @@ import toys
 from speech3.decoding.arpa import ArpaLm
 from speech3.decoding.fst import ARC, Fst, FstBuilder, from_kaldifst, read_fst, to_kaldifst, write_fst
 from speech3.decoding.grammar import from_arpa, one_word
-from speech3.decoding.graph import add_self_loops, build_graph, load_graph
+from speech3.decoding.graph import Units, add_self_loops, build_graph, load_graph
 from speech3.decoding.kneser_ney import estimate
 from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import Lexicon, Pronunciation
@@ -115,7 +115,8 @@ def test_self_loops_only_where_a_pdf_was_just_read():
     builder.arc(middle, start, 2, 0, 0.25)  # the start is entered without reading anything, too: no loop on it
     builder.arc(middle, end, 1, 0)
     builder.arc(start, end, 2, 0)  # the end is entered by two pdfs
-    looped = add_self_loops(builder.fst(), np.array([0.5, 0.2]), 0.3)
+    pdf_U = np.arange(2)
+    looped = add_self_loops(builder.fst(), Units(pdf_U, pdf_U, np.zeros(2), -0.3 * np.log([0.5, 0.2])))
     arcs = {(int(source), *arc) for source, arc in zip(looped.source_A, looped.arcs_A.tolist(), strict=True)}
     one, two = np.float32(-0.3 * np.log([0.5, 0.2])).tolist()
     before_start, by_one, by_two = 3, 4, 5
@@ -126,3 +127,21 @@ def test_self_loops_only_where_a_pdf_was_just_read():
         (start, 2, 0, 0.0, by_two), (by_two, 2, 0, two, by_two), (by_two, 0, 0, 0.0, end),
     }  # fmt: skip
     assert looped.final_S.tolist() == [np.inf, np.inf, 1.0, np.inf, np.inf, np.inf]
+
+
+def test_units_of_one_loop_share_its_state():
+    builder = FstBuilder()
+    start, middle, end = builder.state(), builder.state(), builder.state(final=1.0)
+    builder.arc(start, middle, 1, 5, 0.5)
+    builder.arc(start, middle, 2, 0)  # entered otherwise, stayed in alike: one loop on the state itself
+    builder.arc(middle, end, 1, 0)
+    builder.arc(middle, end, 3, 0)  # stayed in otherwise: two states
+    units = Units(np.array([0, 1, 2]), np.array([3, 3, 4]), np.zeros(3), np.zeros(3))
+    looped = add_self_loops(builder.fst(), units)
+    arcs = {(int(source), *arc) for source, arc in zip(looped.source_A, looped.arcs_A.tolist(), strict=True)}
+    by_first, by_last = 3, 4
+    assert arcs == {
+        (start, 1, 5, 0.5, middle), (start, 2, 0, 0.0, middle), (middle, 4, 0, 0.0, middle),
+        (middle, 1, 0, 0.0, by_first), (by_first, 4, 0, 0.0, by_first), (by_first, 0, 0, 0.0, end),
+        (middle, 3, 0, 0.0, by_last), (by_last, 5, 0, 0.0, by_last), (by_last, 0, 0, 0.0, end),
+    }  # fmt: skip

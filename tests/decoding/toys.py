@@ -9,7 +9,7 @@ from speech3.decoding.arpa import ArpaLm
 from speech3.decoding.kneser_ney import estimate
 from speech3.hmm.lexicon import SILENCE, Lexicon, Pronunciation, Silences
 from speech3.hmm.model import Hmm
-from speech3.hmm.topology import THREE_STATES
+from speech3.hmm.topology import FIRST_AND_LOOP, THREE_STATES
 from speech3.hmm.tree import LEFT, RIGHT, Tree, monophone_tree
 
 STATES = THREE_STATES.states
@@ -49,10 +49,13 @@ def bigram(order: int = 2) -> ArpaLm:
     return estimate(TEXT, order)
 
 
-def context_tree(phones: int, silence: int = 1) -> Tree:
-    """Spoken phones: the first state asks who stands left, the last who stands right, the middle one both."""
+def context_tree(phones: int, silence: int = 1, states: int = STATES) -> Tree:
+    """Spoken phones: the first state asks who stands left, the last who stands right, the middle one both.
+
+    With two states both ask who stands left.
+    """
     side, member, yes, no = [], [], [], []
-    root = np.zeros((phones + 1, STATES), np.int32)
+    root = np.zeros((phones + 1, states), np.int32)
     pdfs = itertools.count()
 
     def leaf() -> int:
@@ -67,11 +70,13 @@ def context_tree(phones: int, silence: int = 1) -> Tree:
         return len(side) - 1
 
     for phone in range(1, phones + 1):
-        for state in range(STATES):
+        for state in range(states):
             if phone == silence:
                 root[phone, state] = leaf()
             elif state == 0:
                 root[phone, state] = node(LEFT, (0, silence), leaf(), leaf())
+            elif states == 2:
+                root[phone, state] = node(LEFT, (phone, silence), leaf(), leaf())
             elif state == 1:
                 inner = node(RIGHT, (2,), leaf(), leaf())
                 root[phone, state] = node(LEFT, (phone,), inner, leaf())
@@ -84,6 +89,12 @@ def context_tree(phones: int, silence: int = 1) -> Tree:
 def toy_hmm(lexicon: Lexicon = LEXICON, context: bool = False, seed: int = 0) -> Hmm:
     tree = context_tree(len(lexicon.phones)) if context else monophone_tree(np.arange(len(lexicon.phones)))
     return Hmm(lexicon, tree, np.random.default_rng(seed).uniform(0.2, 0.8, tree.num_pdfs))
+
+
+def first_and_loop_hmm(lexicon: Lexicon = LEXICON, context: bool = True) -> Hmm:
+    phones = len(lexicon.phones)
+    tree = context_tree(phones, states=2) if context else monophone_tree(np.arange(phones), 2)
+    return Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5), FIRST_AND_LOOP, 3)
 
 
 def random_scores(hmm: Hmm, frames: int, seed: int) -> np.ndarray:
@@ -111,6 +122,8 @@ def pronunciations(hmm: Hmm, words: tuple[str, ...]) -> list[tuple[float, tuple[
 def linear_viterbi(hmm: Hmm, phones: tuple[int, ...], scores_TP: np.ndarray, scale: float) -> float:
     """Cost of the best alignment with a fixed phone sequence, in float64."""
     padded = (0, *phones, 0)
+    if hmm.topology == FIRST_AND_LOOP:
+        return _first_and_loop_viterbi([hmm.pdfs(*padded[i : i + 3]) for i in range(len(phones))], scores_TP)
     pdfs = [pdf for i in range(1, len(padded) - 1) for pdf in hmm.pdfs(*padded[i - 1 : i + 2])]
     if not pdfs or len(pdfs) > len(scores_TP):
         return np.inf
@@ -122,6 +135,19 @@ def linear_viterbi(hmm: Hmm, phones: tuple[int, ...], scores_TP: np.ndarray, sca
         entered = np.concatenate([[np.inf], (cost + move)[:-1]])
         cost = np.minimum(cost + stay, entered) - frame[pdfs]
     return float(cost[-1] + move[-1])
+
+
+def _first_and_loop_viterbi(pairs: list[tuple[int, ...]], scores_TP: np.ndarray) -> float:
+    """A phone's first frame has the first pdf of its pair, those after it the second; transitions are free."""
+    if not pairs or len(pairs) > len(scores_TP):
+        return np.inf
+    first, loop = np.array(pairs).T
+    began, stayed = np.full(len(pairs), np.inf), np.full(len(pairs), np.inf)
+    began[0] = -scores_TP[0, first[0]]
+    for frame in scores_TP[1:]:
+        before = np.minimum(began, stayed)
+        began, stayed = np.concatenate([[np.inf], before[:-1]]) - frame[first], before - frame[loop]
+    return float(min(began[-1], stayed[-1]))
 
 
 def exhaustive(

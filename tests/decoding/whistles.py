@@ -61,8 +61,11 @@ def save_network(
     return network, log_prior
 
 
-def write_network(directory: Path, config: ModelConfig, network: AcousticModel, log_prior: np.ndarray) -> None:
+def write_network(
+    directory: Path, config: ModelConfig, network: AcousticModel, log_prior: np.ndarray, **more: object
+) -> None:
     about = {"kind": "nn", "model": config.model_dump(), "feat_dim": network.feat_dim, "num_senones": len(log_prior)}
+    about |= more
     save_tensors(directory / "model.safetensors", {**network_tensors(network), "log_prior": log_prior}, about)
 
 

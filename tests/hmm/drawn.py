@@ -5,9 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from speech3.hmm.model import Hmm
-from speech3.hmm.topology import THREE_STATES
-
-STATES = THREE_STATES.states
 
 
 @dataclass
@@ -34,8 +31,11 @@ def draw(hmm: Hmm, count: int, seed: int, separation: float = 3.0, dim: int = 6)
             phones += [lexicon.phone_ids[p] for p in prons[rng.integers(len(prons))].phones]
             if rng.random() < 0.5:
                 phones.append(lexicon.silence)
-        pdfs = [(phone - 1) * STATES + state for phone in phones for state in range(STATES)]
-        pdf_T = np.repeat(pdfs, rng.integers(2, 7, len(pdfs)))
+        states = hmm.topology.states
+        pdfs = np.array([(phone - 1) * states + state for phone in phones for state in range(states)])
+        lengths = rng.integers(2, 7, len(pdfs))
+        lengths[~hmm.topology.loops_S[pdfs % states]] = 1  # what cannot be stayed in
+        pdf_T = np.repeat(pdfs, lengths * hmm.subsampling)
         name = f"u{number:03d}"
         drawn.words[name], drawn.states[name] = words, pdf_T
         drawn.feats[name] = (means[pdf_T] + rng.standard_normal((len(pdf_T), dim))).astype(np.float32)

@@ -1,6 +1,7 @@
 """Long recordings drawn from a known HMM: words are found though parts are missing on either side."""
 
 import itertools
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -11,12 +12,16 @@ from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
 from speech3.features.compute import finish
 from speech3.hmm import longsearch
+from speech3.hmm.first_and_loop import middle_frames
 from speech3.hmm.gmm import Gmm
+from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.longform import LONGEST_PIECE_S, PIECE_S, check_rate, in_order, lay_out, piece_names, piece_texts
 from speech3.hmm.longpieces import Piece, PieceFeats, joined, local_features
 from speech3.hmm.longsearch import Found
 from speech3.hmm.model import Hmm
 from speech3.hmm.times import FrameClock, Stretch
+from speech3.hmm.topology import FIRST_AND_LOOP
+from speech3.hmm.tree import monophone_tree
 
 CONFIG = FeatureConfig()
 
@@ -65,6 +70,34 @@ def test_all_is_there(hmm: Hmm) -> None:
     lengths = [(p.end - p.start) / 100 for p in layout.pieces]
     assert max(lengths) <= LONGEST_PIECE_S and np.mean([s <= PIECE_S for s in lengths]) > 0.9
     assert not layout.gaps
+
+
+@dataclass(frozen=True)
+class AtAThird:
+    """Gaussians that score the middle of three frames."""
+
+    gmm: Gmm
+    subsampling = 3
+    pseudo_likelihoods = False
+
+    def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
+        return self.gmm.loglikes(middle_frames(feats_TD), pdfs)
+
+
+def test_at_a_third_of_the_frames(lexicon: Lexicon) -> None:
+    tree = monophone_tree(np.arange(len(lexicon.phones)), 2)
+    hmm = Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5), FIRST_AND_LOOP, 3)
+    drawn = draw(hmm, 300, seed=6)
+    long = Long(drawn, unwritten=range(60, 110), unsaid=range(180, 240))
+    layout = lay_out(hmm, AtAThird(gmm_of(hmm, drawn)), "u", long.words, long.feats, CONFIG)
+    right, wrong = placed(long, layout.pieces)
+    said = sum(at is not None for at in long.at)
+    assert right > 0.95 * said and wrong < 0.05 * said
+    begin = sum(len(drawn.feats[f"u{number:03d}"]) for number in range(60))
+    end = begin + sum(len(drawn.feats[f"u{number:03d}"]) for number in range(60, 110))
+    longest = max(layout.gaps, key=lambda gap: gap.end - gap.start)
+    assert abs(longest.start - begin) < 200 and abs(longest.end - end) < 200
+    assert max(piece.end for piece in layout.pieces) <= len(long.feats)
 
 
 def test_a_search_that_needs_more_room_than_there_is_says_so(hmm: Hmm, monkeypatch: pytest.MonkeyPatch) -> None:

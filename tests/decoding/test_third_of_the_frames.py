@@ -1,0 +1,148 @@
+"""A model of LF-MMI's kind applied to sound: outputs at every third frame, used as log likelihoods at scale 1."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import toys
+from whistles import FEATURES, HMM, SAID, write_network
+
+from speech3.config import DecodeConfig, ModelConfig
+from speech3.corpus.datadir import read_datadir
+from speech3.decoding import recognizer as recognizers
+from speech3.decoding.apply import features_for, features_of_file, transcribe, write_loglikes
+from speech3.decoding.forced import align_datadir
+from speech3.decoding.graph import build_graph
+from speech3.decoding.recognizer import LARGEST_PSEUDO, DecodeSettings, NetworkScorer, load_recognizer, tune_recognizer
+from speech3.errors import Speech3Error
+from speech3.hmm.first_and_loop import middle_frames
+from speech3.hmm.gmm import load_gmm
+from speech3.hmm.model import Hmm
+from speech3.hmm.times import frame_clock, read_ctm
+from speech3.hmm.topology import FIRST_AND_LOOP
+from speech3.hmm.tree import monophone_tree
+from speech3.io.ark import read_int_ark
+from speech3.models import load_network
+from speech3.models.registry import build
+
+# Where the words' sounds begin and end, and the phones of "ab".
+WORDS_S = {"ab": [("AB", 0.3, 0.7)], "a-bb": [("A", 0.25, 0.55), ("BB", 0.75, 1.05)]}
+NEAR = 0.0275  # half of an output, and half of the window that is loud as soon as its end is
+
+
+@pytest.fixture
+def model(gmm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The Gaussians of the whistles as a linear network, in place of one that learnt from whole sentences."""
+    model = tmp_path / "model"
+    shutil.copytree(gmm, model)
+    phones = len(HMM.lexicon.phones)
+    hmm = Hmm(HMM.lexicon, monophone_tree(np.arange(phones), 2), np.full(2 * phones, 0.5), FIRST_AND_LOOP, 3)
+    hmm.save(model)
+    gaussians = load_gmm(model / "model.safetensors")
+    mean, var = (array[::3].repeat(2, axis=0) for array in (gaussians.mean, gaussians.var))
+    config = ModelConfig.model_validate({"layers": 0, "left_context": 0, "right_context": 0})
+    network = build(config, mean.shape[1], len(mean), seed=0)
+    network.output.weight.data = torch.from_numpy(0.3 * mean / var).float()
+    network.output.bias.data = torch.from_numpy(-0.15 * (mean**2 / var).sum(1)).float()
+    write_network(model, config, network, np.linspace(-9, 0, len(mean), dtype=np.float32), objective="lfmmi")
+    build_graph(hmm, toys.estimate([["A"], ["AB"], ["BB"], ["A", "BB"]], 2), model / "graph", 1.0)
+    DecodeSettings(acoustic_scale=1.0, word_penalty=0.0, beam=30.0, max_active=1000).save(model)
+
+    def at_a_third(directory):
+        network, log_prior, about = load_network(directory)
+        score = network.score
+        network.subsampling, network.score = 3, lambda feats_TF: score(middle_frames(feats_TF))
+        return network, log_prior, about
+
+    monkeypatch.setattr(recognizers, "load_network", at_a_third)
+    return model
+
+
+@pytest.fixture
+def data(sounds: dict[str, Path], tmp_path: Path) -> Path:
+    path = tmp_path / "data"
+    path.mkdir()
+    (path / "wav.scp").write_text("".join(f"{name} {sound}\n" for name, sound in sounds.items()))
+    (path / "utt2spk").write_text("".join(f"{name} {name}\n" for name in sounds))
+    (path / "text").write_text("".join(f"{name} {' '.join(SAID[name][0])}\n" for name in sounds))
+    return path
+
+
+def test_outputs_are_log_likelihoods_as_they_are(model: Path) -> None:
+    recognizer = load_recognizer(model)
+    scorer = recognizer.scorer
+    assert isinstance(scorer, NetworkScorer)
+    assert scorer.pseudo_likelihoods and scorer.subsampling == 3 and recognizer.alignment_scale == 1.0
+    feats_TF = np.random.default_rng(0).normal(0, 2, (8, FEATURES.num_mel_bins)).astype(np.float32)
+    network = scorer.network
+    weight, bias = (each.detach().numpy() for each in (network.output.weight, network.output.bias))
+    expected = feats_TF[[1, 4, 7]] @ weight.T + bias
+    np.testing.assert_allclose(scorer.loglikes(feats_TF), expected.clip(-30, 30), atol=1e-4)
+    pdfs = np.array([3, 0])
+    np.testing.assert_array_equal(scorer.loglikes(feats_TF, pdfs), scorer.loglikes(feats_TF)[:, pdfs])
+    assert np.abs(scorer.loglikes(1e4 * feats_TF)).max() == LARGEST_PSEUDO
+
+
+def test_words_and_their_times(model: Path, sounds: dict[str, Path]) -> None:
+    results = list(transcribe(load_recognizer(model), list(sounds.values()), times=True))
+    for result, (name, expected) in zip(results, WORDS_S.items(), strict=True):
+        assert tuple(result.text.split()) == SAID[name][0]
+        for found, (label, start_s, end_s) in zip(result.words, expected, strict=True):
+            assert found.label == label
+            assert (found.start_s, found.end_s) == pytest.approx((start_s, end_s), abs=NEAR)
+
+
+def test_files_of_the_alignment(model: Path, data: Path, tmp_path: Path) -> None:
+    recognizer = load_recognizer(model)
+    align_datadir(recognizer, read_datadir(data), tmp_path / "out", 1)
+    words, phones = (read_ctm(tmp_path / "out" / f"{name}.ctm") for name in ("words", "phones"))
+    for name, expected in WORDS_S.items():
+        for found, (label, start_s, end_s) in zip(words[name], expected, strict=True):
+            assert found.label == label and found.confidence is not None
+            assert (found.start_s, found.end_s) == pytest.approx((start_s, end_s), abs=NEAR)
+        _, segments = SAID[name]
+        assert phones[name][0].start_s == 0.0 and phones[name][-1].end_s == pytest.approx(sum(s for _, s in segments))
+    assert [s.label for s in phones["ab"]] == ["SIL", "a", "b", "SIL"]
+    assert phones["ab"][2].start_s == pytest.approx(0.5, abs=NEAR)
+    assert "xmin = 0.4875" in (tmp_path / "out" / "textgrid" / "ab.TextGrid").read_text()
+    feats, _ = features_for(recognizer, read_datadir(data), 1, tmp_path / "again")
+    pdfs = read_int_ark(tmp_path / "out" / "ali.ark")
+    assert {name: len(pdf_K) for name, pdf_K in pdfs.items()} == {n: -(-len(feats[n]) // 3) for n in WORDS_S}
+    assert write_loglikes(recognizer, feats, tmp_path / "forward", {}) == 2
+
+
+def test_tuning_at_scale_one(model: Path, sounds: dict[str, Path]) -> None:
+    recognizer = load_recognizer(model)
+    feats = {name: features_of_file(recognizer, path) for name, path in sounds.items()}
+    config = DecodeConfig(acoustic_scales=(0.8, 1.0, 1.3), word_penalties=(0.0,), beam=30.0)
+    tuned = tune_recognizer(recognizer, feats, {name: SAID[name][0] for name in sounds}, config)
+    assert tuned.best.acoustic_scale == 1.0 and tuned.best.error_rate == 0.0
+
+
+def test_times_of_outputs_are_those_of_their_first_frames() -> None:
+    clock = frame_clock(FEATURES, 3)
+    seconds = clock.edges(np.array([0, 2, 5, 7]), duration_s=0.22)
+    assert seconds.tolist() == pytest.approx([0.0, 0.0675, 0.1575, 0.22])
+    assert frame_clock(FEATURES).edges(np.array([0, 6, 15, 20]), 0.22)[:3].tolist() == seconds[:3].tolist()
+
+
+def test_another_rate_than_the_hmm_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recognizers, "load_network", load_network)
+    with pytest.raises(
+        Speech3Error, match=r"model: the model has an output every 1 frames, but hmm\.json says every 3"
+    ):
+        load_recognizer(model)
+
+
+def test_utterances_too_short_for_their_phones(model: Path, sounds: dict[str, Path]) -> None:
+    recognizer = load_recognizer(model)
+    feats = features_of_file(recognizer, sounds["ab"])
+    texts = {f"u{number}": "AB" for number in range(30)}
+    all_feats = dict.fromkeys(texts, feats) | {"u0": feats[:3]}
+    alignments, bad = recognizer.align(all_feats, texts)
+    assert len(alignments) == 29
+    assert bad == {"u0": "1 outputs (its 3 frames, by 3) are fewer than its phones (2 at least)"}
+    assert dataclasses.replace(recognizer).clock.subsampling == 3
