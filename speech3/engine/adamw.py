@@ -47,8 +47,8 @@ class AdamW:
         parameters_P = self.parameters.parameters_P
         parameters_P.mul_(1 - learning_rate * self.weight_decay)
         corrected = math.sqrt(1 - second**self.steps)
-        torch.sqrt(square_P, out=g_P).add_(_EPSILON * corrected)
-        parameters_P.addcdiv_(mean_P, g_P, value=-learning_rate * corrected / (1 - first**self.steps))
+        root_P = square_P.sqrt().add_(_EPSILON * corrected)
+        parameters_P.addcdiv_(mean_P, root_P, value=-learning_rate * corrected / (1 - first**self.steps))
 
     def state(self) -> dict[str, Tensor]:
         """Copies of parameters and moments, as a checkpoint has them."""
