@@ -192,7 +192,9 @@ def _patches(x_BKWC: Tensor, places: _Places) -> Tensor:
     """What lies under the kernel at each of its places: (B, K, W, P)."""
     for axis in (0, 1):
         x_BKWC = x_BKWC.unfold(1 + axis, places.span(axis), places.stride[axis])[..., :: places.dilation[axis]]
-    return x_BKWC.permute(0, 1, 2, 4, 5, 3).flatten(3)
+    under_BKWP = x_BKWC.permute(0, 1, 2, 4, 5, 3)
+    # Always a copy: where nothing is to be moved rows would overlap, or have strides that oneDNN refuses.
+    return x_BKWC.new_empty(under_BKWP.shape).copy_(under_BKWP).flatten(3)
 
 
 def _add_patches(x_BKWC: Tensor, patches_BKWP: Tensor, places: _Places) -> None:

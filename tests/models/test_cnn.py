@@ -107,6 +107,21 @@ def test_a_convolution_is_that_of_pytorch(kernel, pool, in_cache, monkeypatch):
         torch.testing.assert_close(ours(turned.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), theirs(turned))
 
 
+@pytest.mark.parametrize("in_cache", [200, 400_000])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation"),
+    [((3, 2), (3, 1), (1, 1)), ((3, 3), (1, 2), (3, 1)), ((1, 4), (2, 3), (1, 2)), ((2, 2), (2, 2), (2, 2))],
+)
+def test_a_convolution_with_strides_and_dilation_is_that_of_pytorch(kernel, stride, dilation, in_cache, monkeypatch):
+    monkeypatch.setattr(cnn, "_IN_CACHE", in_cache)
+    torch.manual_seed(1)
+    ours = Convolution(3, 4, kernel, stride=stride, dilation=dilation).double()
+    x = torch.randn(4, 9, 11, 3, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(ours(x), ours.stock(x))
+    assert ours(x)[0, :, :, 0].numel() == ours.places(x)
+    assert torch.autograd.gradcheck(lambda *_: ours(x), [x, ours.weight, ours.bias], fast_mode=True)
+
+
 def _first_maps(model, feats_BWF):
     """Of the first convolution, from the features: (B, frequency, time, maps)."""
     found = []

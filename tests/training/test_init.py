@@ -6,17 +6,18 @@ import torch
 import typer.testing
 import yaml
 
-from speech3.config import DnnConfig, TrainConfig, TrainingConfig
+from speech3.config import DnnConfig, TdnnConfig, TrainConfig, TrainingConfig
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed, pack
 from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.model import Hmm, PdfsOnly
 from speech3.hmm.tree import context_free_tree, monophone_tree
-from speech3.io.checkpoint import load_tensors
+from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.io.progress import read_metrics
-from speech3.models import load_network, logits
+from speech3.models import build, load_network, logits, network_tensors
 from speech3.training import run as run_module
 from speech3.training import train
+from speech3.training.init import read_init
 
 DIM = 6
 
@@ -125,6 +126,22 @@ def test_other_senones_get_a_new_output_layer(home, monkeypatch, capsys, data, h
     assert run.best == {}  # a layer nobody trained is no result
     about = train(_config(home, data, "other", init="old"), home / "done")
     assert about["heldout_accuracy"] > about["before"]["heldout_accuracy"] and about["best_epoch"] > 0
+
+
+@pytest.mark.parametrize(("senones", "data"), [(6, "frames"), (9, "more")])
+def test_both_output_layers_of_a_time_delay_network_are_kept_or_new(home, capsys, senones, data):
+    model = TdnnConfig(layers=1, width=8, bottleneck=3, prefinal=4, two_outputs=True)
+    trained = build(model, DIM, 6, seed=3)
+    about = {"kind": "nn", "model": model.model_dump(mode="json"), "feat_dim": DIM, "num_senones": 6}
+    save_tensors(home / "tdnn" / "model.safetensors", network_tensors(trained), about)
+    here = model.model_copy(update={"dropout": 0.3, "subsampling": 1})  # which have no parameters
+    config = _config(home, data, "hmm_more", init="tdnn").model_copy(update={"model": here})
+    init = read_init(config, open_packed(home / data / "train.frames"))
+    found = init.put_into(build(here, DIM, senones, seed=1))
+    outputs = [f"{layer}.{kind}" for layer in ("output", "xent_output") for kind in ("weight", "bias")]
+    assert found["new"] == ([] if senones == 6 else outputs)
+    assert {*found["kept"], *found["new"]} == set(trained.state_dict())
+    assert "begins with" in capsys.readouterr().err
 
 
 def test_without_a_tree_the_number_of_senones_decides(home, monkeypatch, capsys):
