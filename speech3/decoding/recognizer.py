@@ -146,10 +146,10 @@ class Recognizer:
 
     def decode(self, feats: Mapping[str, np.ndarray], jobs: int = 1, graph: Graph | None = None) -> Decoding:
         """Decode with the tuned settings, through the model's own graph or another one."""
-        tuned, scores = self.settings, self.scores(feats)
+        graph, tuned, scores = graph or self.graph, self.settings, self.scores(feats)
         config = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active)
         shown = progress(scores, len(feats), "decoding") if len(feats) > 1 else scores
-        return decode(graph or self.graph, shown, config, tuned.acoustic_scale, tuned.word_penalty, jobs)
+        return decode(graph, shown, config, tuned.acoustic_scale, tuned.word_penalty, jobs)
 
     def align(
         self, feats: Mapping[str, np.ndarray], texts: Mapping[str, str | None], jobs: int = 1
