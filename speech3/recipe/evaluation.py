@@ -14,6 +14,7 @@ from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.decoding.output import write_decoding, write_hypotheses
 from speech3.decoding.recognizer import TUNING, load_recognizer, tune_recognizer
+from speech3.decoding.search import Decoding
 from speech3.decoding.tune import Tuning
 from speech3.errors import Speech3Error
 from speech3.features.compute import static_features
@@ -58,15 +59,20 @@ def decode_system(e: Experiment, system: str) -> None:
     start = time.monotonic()
     decoding = recognizer.decode(test, e.jobs)
     seconds = time.monotonic() - start
-    for utterance, why in decoding.failed.items():
-        say(f"  not decoded: {utterance}: {why}")
+    _tell_failed(decoding)
     shift_s = recognizer.features.frame_shift / 1000
     write_json(out / "test" / "speed.json", {"seconds": seconds, "jobs": e.jobs, "speech_s": frames * shift_s})
     write_decoding(out / "test", recognizer, test, decoding, e.jobs)
     if e.own_graph(system).exists():
         say("  once more, with our own language model")
         again = recognizer.decode(test, e.jobs, recognizer.read_graph(e.own_graph(system)))
+        _tell_failed(again)
         write_hypotheses(out / OWN / "hyp.txt", again)
+
+
+def _tell_failed(decoding: Decoding) -> None:
+    for utterance, why in decoding.failed.items():
+        say(f"  not decoded: {utterance}: {why}")
 
 
 def _table(found: Tuning, metric: Metric) -> str:
