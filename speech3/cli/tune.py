@@ -9,25 +9,32 @@ import typer
 def command(
     model: Annotated[Path, typer.Argument(help="Model directory with a decoding graph, such as exp/dnn.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory, neither train nor test.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Changes to the search and its grid: key=value.")
+    ] = None,
     jobs: Annotated[int, typer.Option(help="Processes; 0: one per core.", min=0)] = 0,
 ) -> None:
     """Find the acoustic scale and the word penalty of the lowest word error rate, and keep them with the model.
 
     `speech3 tune exp/dnn exp/digits/data/dev`
 
+    `speech3 tune exp/dnn data/dev decode.acoustic_scales=[0.06,0.08,0.1] decode.word_penalties=[0,1]`
+
     Recipes do that themselves; a model of `speech3 train` needs it once before `decode` and `transcribe`. Writes
-    `decode.json` into the model directory.
+    `decode.json` into the model directory. The grid is that of the model's recipe (`tuning.json` there).
     """
     from tempfile import TemporaryDirectory
 
-    from speech3.config import DecodeConfig
+    from speech3.config import changed
     from speech3.corpus.datadir import read_datadir
     from speech3.decoding.apply import features_for, tell
-    from speech3.decoding.recognizer import load_recognizer, tune_recognizer
+    from speech3.decoding.recognizer import TUNING, load_recognizer, load_tuning, tune_recognizer
     from speech3.errors import Speech3Error
     from speech3.io.parallel import available_jobs
 
-    recognizer, data, jobs = load_recognizer(model), read_datadir(directory), jobs or available_jobs()
+    recognizer, jobs = load_recognizer(model), jobs or available_jobs()
+    config = changed(load_tuning(recognizer), "decode", overrides or [], recognizer.directory / TUNING)
+    data = read_datadir(directory)
     texts = {key: (utterance.text or "").split() for key, utterance in data.utterances.items()}
     if silent := [key for key, words in texts.items() if not words]:
         raise Speech3Error(
@@ -37,6 +44,6 @@ def command(
     with TemporaryDirectory(prefix="speech3-") as scratch:
         feats, skipped = features_for(recognizer, data, jobs, Path(scratch))
         tell(skipped, "left out")
-        best = tune_recognizer(recognizer, feats, texts, DecodeConfig(), jobs).best
+        best = tune_recognizer(recognizer, feats, texts, config, jobs).best
     print(f"{model}/decode.json: acoustic scale {best.acoustic_scale:g}, word penalty {best.word_penalty:g},", end=" ")
     print(f"WER {100 * best.error_rate:.2f} % on {directory}")

@@ -12,7 +12,16 @@ from speech3.config.features import FeatureConfig
 from speech3.config.hmm import HmmConfig, MonophoneConfig, TriphoneConfig
 from speech3.config.models import CnnConfig, ConvolutionConfig, DnnConfig, LstmConfig, ModelConfig
 from speech3.config.pitch import PitchConfig
-from speech3.config.reading import load_config, load_preset, parse, presets, read_yaml, shipped, training_overrides
+from speech3.config.reading import (
+    changed,
+    load_config,
+    load_preset,
+    parse,
+    presets,
+    read_yaml,
+    shipped,
+    training_overrides,
+)
 from speech3.config.tdnn import CnnTdnnConfig, TdnnConfig
 from speech3.config.training import AsgdConfig, CodecConfig, LbfgsConfig, SimulationConfig, TrainingConfig
 
@@ -40,6 +49,7 @@ __all__ = [
     "TrainConfig",
     "TrainingConfig",
     "TriphoneConfig",
+    "changed",
     "load_config",
     "load_preset",
     "parse",

@@ -11,7 +11,11 @@ class LmConfig(Config):
     """The language model, exactly one of an n-gram from the training text, an ARPA file, a grammar; and its graph."""
 
     order: int | None = Field(None, ge=1, le=6, description="interpolated Kneser-Ney from the text")
-    text: str | None = Field(None, description="file with one sentence a line; none: the transcripts of train")
+    text: str | None = Field(
+        None,
+        description="file with one sentence a line; none: the transcripts of train. Beside arpa: what that was"
+        " estimated on, for a second model of ours",
+    )
     arpa: str | None = None
     grammar: Literal["one-word"] | None = Field(None, description="one-word: exactly one word of the lexicon")
     self_loop_scale: float = Field(
@@ -33,5 +37,13 @@ class DecodeConfig(Config):
     beam: float = Field(15.0, gt=0)
     max_active: int = Field(7000, ge=1)
     tuning_max_active: int = Field(2000, ge=1, description="in place of max_active while scale and penalty are tuned")
-    acoustic_scales: tuple[float, ...] = (0.03, 0.045, 0.06, 0.08, 0.1, 0.14, 0.2, 0.28)
-    word_penalties: tuple[float, ...] = (-1.0, -0.5, 0.0, 0.5, 1.0)
+    tuning_minutes: float = Field(
+        10.0, gt=0, description="of dev, drawn at random (the same ones each time), on which the grid is searched"
+    )
+    acoustic_scales: tuple[float, ...] = Field(
+        (0.03, 0.045, 0.06, 0.08, 0.1, 0.14, 0.2, 0.28), min_length=1, description="GMMs, posteriors over priors"
+    )
+    lfmmi_acoustic_scales: tuple[float, ...] = Field(
+        (0.6, 0.8, 1.0, 1.25, 1.6), min_length=1, description="networks trained with LF-MMI"
+    )
+    word_penalties: tuple[float, ...] = Field((-1.0, -0.5, 0.0, 0.5, 1.0), min_length=1)

@@ -53,6 +53,7 @@ class RecipeConfig(Config):
     realign: int = Field(0, ge=0, le=3, description="times that the network aligns anew and a new one is trained on it")
     lm: LmConfig
     decode: DecodeConfig = DecodeConfig()
+    decode_mono: bool = Field(False, description="also decode the monophones, which only begin the bootstrap")
 
     @model_validator(mode="after")
     def _aligned(self) -> "RecipeConfig":

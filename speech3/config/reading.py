@@ -144,6 +144,27 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
     return parse(cls, values, f"{path} with {' '.join(overrides)}" if overrides else path)
 
 
+def changed(config: C, prefix: str, overrides: list[str], source: Path | str) -> C:
+    """A config with overrides ``prefix.key=value``.
+
+    Raises
+    ------
+    Speech3Error
+        An override of another group, or what `parse` raises.
+    """
+    values = {prefix: config.model_dump()}
+    for override in overrides:
+        keys, value = _split(override)
+        if keys[0] != prefix or len(keys) == 1:
+            raise Speech3Error(f"{override}: unknown key; known here: {', '.join(_named(type(config), prefix))}")
+        _set(values, keys, value, override)
+    return parse(type(config), values[prefix], f"{source} with {' '.join(overrides)}" if overrides else source)
+
+
+def _named(cls: type[Config], prefix: str) -> list[str]:
+    return [f"{prefix}.{key}" for key in sorted(cls.model_fields)]
+
+
 def _split(override: str) -> tuple[list[str], Any]:
     key, separator, text = override.partition("=")
     if not separator or not key:

@@ -1,7 +1,8 @@
 """Anybody's speech: one Kaldi data directory, or ``train/`` with, if there are any, ``dev/``, ``test/`` and ``lang/``.
 
 ``lang/`` may hold ``lexicon.txt`` (or ``lexiconp.txt``), one ``*.arpa`` or ``*.arpa.gz``, and ``text`` (sentences for
-the language model, beside the transcripts of train). What is missing is made: splits are drawn, pronunciations guessed.
+the language model, beside the transcripts of train; or, beside an ARPA file, those that it was estimated on). What is
+missing is made: splits are drawn, pronunciations guessed.
 """
 
 import gzip
@@ -89,7 +90,7 @@ def prepare(
     wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(set(further))) if word not in langdir.NOT_WORDS)
     words = guess(tuple(wanted), counts, given.lexicon, lang, spelled=spelled)
     if units == "words":
-        _say_what_is_unknown(parts, words.known & set(further))
+        _say_what_is_unknown(parts, words.known & set(further) if given.arpa else words.known)
 
     lines = list(words.lines)
     if units == "sentencepiece":

@@ -1,9 +1,12 @@
 """What a user knows of the language: ``lang/`` with ``lexicon.txt`` or ``lexiconp.txt``, ``*.arpa[.gz]``, ``text``.
 
+The text may be gzipped, or be called ``lm_train.txt``.
 It may be a directory that Kaldi's prepare_lang.sh made: then the lexicon is ``phones/align_lexicon.txt``.
 """
 
+import gzip
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +17,8 @@ from speech3.errors import Speech3Error
 
 NOT_WORDS = frozenset({"<s>", "</s>", "<unk>", "<UNK>", "<eps>"})
 _ALIGN_LEXICON = "align_lexicon.txt"
+_TEXTS = ("text", "text.gz", "lm_train.txt", "lm_train.txt.gz")
+_NO_WORD = re.compile(r"[<\[({].*[>\])}]|!.+")  # <noise>, [laughter], !SIL
 _KNOWN = "lexicon.txt or lexiconp.txt (word phone phone ...), one *.arpa or *.arpa.gz, text (one sentence a line)"
 
 
@@ -39,22 +44,25 @@ def find(directory: Path) -> LangDir:
     names = ("lexiconp.txt", "lexicon.txt", f"phones/{_ALIGN_LEXICON}")
     lexicons = [directory / name for name in names if (directory / name).is_file()]
     arpas = sorted(path for path in directory.iterdir() if path.name.endswith((".arpa", ".arpa.gz")))
-    text = directory / "text"
+    text = next((directory / name for name in _TEXTS if (directory / name).is_file()), None)
     if len(arpas) > 1:
         raise Speech3Error(
             f"{directory}: holds {len(arpas)} language models ({', '.join(path.name for path in arpas)}); leave one"
         )
-    if not (lexicons or arpas or text.is_file()):
+    if not (lexicons or arpas or text):
         kaldi = f"; this is a lang directory of Kaldi without phones/{_ALIGN_LEXICON}: give its lexicon.txt"
         hint = kaldi if (directory / "phones.txt").exists() else "; or remove the directory"
         raise Speech3Error(f"{directory}: holds none of {_KNOWN}{hint}")
-    return LangDir(
-        lexicons[0] if lexicons else None, arpas[0] if arpas else None, text if text.is_file() else None
-    )  # fmt: skip
+    return LangDir(lexicons[0] if lexicons else None, arpas[0] if arpas else None, text)
+
+
+def is_word(entry: str) -> bool:
+    """Is an entry of a lexicon something that can be said, not a noise or a silence?"""
+    return entry not in NOT_WORDS and not _NO_WORD.fullmatch(entry)
 
 
 def read_utf8(path: Path) -> str:
-    """Text of a file.
+    """Text of a file, gzipped if its name ends in ``.gz``.
 
     Raises
     ------
@@ -62,11 +70,12 @@ def read_utf8(path: Path) -> str:
         It is not UTF-8 or cannot be read.
     """
     try:
-        return path.read_text(encoding="utf-8-sig")
+        content = path.read_bytes()
+        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Speech3Error(f"{path}: not UTF-8 text ({error}); convert it, for instance with iconv") from error
-    except OSError as error:
-        raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
+    except (EOFError, OSError, zlib.error) as error:
+        raise Speech3Error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
 def read_lexicon_text(path: Path) -> str:

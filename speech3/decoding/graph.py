@@ -29,6 +29,9 @@ from speech3.errors import Speech3Error
 from speech3.hmm.model import Hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.io.atomic import read_json, write_json, write_text
+from speech3.io.progress import say
+
+_SLOW_S = 5.0  # a graph that takes longer says how far it is
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +96,10 @@ def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale
     """
     started = time.monotonic()
     grammar = lm if isinstance(lm, Grammar) else from_arpa(lm, hmm.lexicon)
+    out = Path(out)
     windows, cascade = _clg(hmm, grammar)
+    if time.monotonic() - started > _SLOW_S:
+        say(f"  {out.name}: C o L o G is done after {time.monotonic() - started:.0f} s, about half of the way")
     h, label_W, units = _h(hmm, windows, self_loop_scale)
     fst = add_self_loops(_hclg(h, label_W, len(units.enter_U), cascade), units)
     if fst.start < 0 or not len(fst.arcs_A) or np.isinf(fst.final_S).all():
@@ -103,7 +109,6 @@ def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale
         "lm": grammar.source, "self_loop_scale": self_loop_scale if hmm.topology.weighted else None,
         "dropped": list(grammar.dropped), "seconds": round(time.monotonic() - started, 1),
     }  # fmt: skip
-    out = Path(out)
     (out / "graph.json").unlink(missing_ok=True)  # written last: its presence says that the rest belongs together
     write_text(out / "words.txt", "".join(f"{word} {label}\n" for label, word in enumerate(grammar.words)))
     write_fst(fst, out / "HCLG.fst")

@@ -33,6 +33,20 @@ def word_times(
     return {key: join_stretches(found) for key, found in times.items()} if are_pieces(recognizer.graph.words) else times
 
 
+def write_hypotheses(path: Path, decoding: Decoding) -> None:
+    """Write a Kaldi text.
+
+    Raises
+    ------
+    Speech3Error
+        Nothing was decoded.
+    """
+    if not decoding.hypotheses:
+        raise Speech3Error(f"{path.parent}: no utterance could be decoded")
+    lines = (f"{h.utterance} {' '.join(h.words)}".rstrip() + "\n" for h in decoding.hypotheses)
+    write_text(path, "".join(lines))
+
+
 def write_decoding(
     out: Path, recognizer: Recognizer, feats: Mapping[str, np.ndarray], decoding: Decoding, jobs: int = 1
 ) -> None:
@@ -45,10 +59,7 @@ def write_decoding(
     Speech3Error
         Nothing was decoded.
     """
-    if not decoding.hypotheses:
-        raise Speech3Error(f"{out}: no utterance could be decoded")
-    lines = (f"{h.utterance} {' '.join(h.words)}".rstrip() + "\n" for h in decoding.hypotheses)
-    write_text(out / "hyp.txt", "".join(lines))  # first: what follows may fail, and decoding is what took the time
+    write_hypotheses(out / "hyp.txt", decoding)  # first: what follows may fail, and decoding is what took the time
     if decoding.failed:
         write_text(out / "failed.txt", "".join(f"{u} {why}\n" for u, why in decoding.failed.items()))
     else:

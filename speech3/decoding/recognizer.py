@@ -6,7 +6,9 @@ A model directory stands on its own, whatever trained it:
     hmm.json, tree.safetensors, lexiconp.txt    what the outputs mean (`speech3.hmm.model`)
     features.yaml       what the inputs are
     graph/              HCLG.fst, words.txt, graph.json (`speech3.decoding.graph`)
+    graph_tuning/       the same, where the text of the language model holds dev's sentences, without them
     decode.json         beam, acoustic scale and word penalty, as tuned on the dev set
+    tuning.json         `DecodeConfig` of its recipe: the grid to tune on
 
 An exported network (`speech3.decoding.export`) is a file, OUT.onnx, that holds its features' config, and beside it the
 directory OUT.decode with the rest; it is read and used as a model directory is.
@@ -14,8 +16,8 @@ directory OUT.decode with the rest; it is read and used as a model directory is.
 Axes: T frames, F feature bins, P pdfs.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -25,8 +27,8 @@ import torch
 
 from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
 from speech3.decoding.graph import Graph, load_graph
-from speech3.decoding.search import Decoding, decode
-from speech3.decoding.tune import ErrorRate, Tuning, tune
+from speech3.decoding.search import Decoding, decode, decode_settings
+from speech3.decoding.tune import ErrorRate, Tuning, drawn, rate_of, tune
 from speech3.errors import Speech3Error, check_bad
 from speech3.features.compute import static_dim
 from speech3.hmm import align as aligning
@@ -37,10 +39,12 @@ from speech3.hmm.passes import Scorer
 from speech3.hmm.times import FrameClock, frame_clock
 from speech3.io.atomic import read_json, write_json
 from speech3.io.checkpoint import read_about
+from speech3.io.progress import progress, say
 from speech3.models import AcousticModel, load_network, logits
 from speech3.models.onnx_runtime import OnnxNetwork
 
 ALIGNMENT_SCALE = 0.1  # of the acoustic scores, as in Kaldi's align scripts
+GRAPH, TUNING_GRAPH, TUNING = "graph", "graph_tuning", "tuning.json"  # of a model directory
 PSEUDO_SCALE = 1.0  # of those that were trained to be likelihoods (LF-MMI)
 # Of forced alignment; generous, since one utterance costs milliseconds. They are in scaled log probabilities: scores at
 # a third of the frames and scale 1 differ by about as much in a second of speech as likelihoods at scale 0.1.
@@ -134,12 +138,22 @@ class Recognizer:
     @cached_property
     def graph(self) -> Graph:
         """The decoding graph, read when first asked for; it must have this model's pdfs."""
-        if not (self.directory / "graph" / "graph.json").exists():
+        if not (self.directory / GRAPH / "graph.json").exists():
             raise Speech3Error(
                 f"{self.directory}: has no decoding graph, so it can align but not decode; use another model directory"
                 " of its recipe, such as tri or dnn"
             )
-        graph = load_graph(self.directory / "graph")
+        return self.read_graph(self.directory / GRAPH)
+
+    @property
+    def tuning_graph(self) -> Graph:
+        """The graph to tune with: one whose language model has not seen dev's sentences, if there is one."""
+        own = self.directory / TUNING_GRAPH
+        return self.read_graph(own) if (own / "graph.json").exists() else self.graph
+
+    def read_graph(self, path: Path) -> Graph:
+        """A decoding graph from anywhere; it must have this model's pdfs."""
+        graph = load_graph(path)
         if graph.num_pdfs != self.outputs.num_pdfs:
             raise Speech3Error(
                 f"{graph.path}: built for {graph.num_pdfs} pdfs, but the model has {self.outputs.num_pdfs};"
@@ -161,11 +175,12 @@ class Recognizer:
                 raise Speech3Error(f"{utterance}: {error}") from error
             yield utterance, loglikes_TP
 
-    def decode(self, feats: Mapping[str, np.ndarray], jobs: int = 1) -> Decoding:
-        """Decode with the tuned settings."""
-        graph, tuned = self.graph, self.settings
+    def decode(self, feats: Mapping[str, np.ndarray], jobs: int = 1, graph: Graph | None = None) -> Decoding:
+        """Decode with the tuned settings, through the model's own graph or another one."""
+        graph, tuned, scores = graph or self.graph, self.settings, self.scores(feats)
         config = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active)
-        return decode(graph, self.scores(feats), config, tuned.acoustic_scale, tuned.word_penalty, jobs)
+        shown = progress(scores, len(feats), "decoding") if len(feats) > 1 else scores
+        return decode(graph, shown, config, tuned.acoustic_scale, tuned.word_penalty, jobs)
 
     def align(
         self, feats: Mapping[str, np.ndarray], texts: Mapping[str, str | None], jobs: int = 1
@@ -194,12 +209,39 @@ def tune_recognizer(
     jobs: int = 1,
     error_rate: ErrorRate = jiwer.wer,
 ) -> Tuning:
-    """Pick the acoustic scale and word penalty on a dev set and write them to the model's decode.json."""
-    found = tune(recognizer.graph, lambda: recognizer.scores(feats), references, config, jobs, error_rate)
+    """Pick the acoustic scale and word penalty on a dev set and write them to the model's decode.json.
+
+    The grid is searched on ``config.tuning_minutes`` of it; the error rate of the best point that is returned is that
+    of the whole set.
+    """
+    graph, shift_s = recognizer.tuning_graph, recognizer.features.frame_shift / 1000
+    chosen = drawn({key: shift_s * len(feats_TF) for key, feats_TF in feats.items()}, config.tuning_minutes)
+    rest = [key for key in feats if key not in set(chosen)]
+    if rest:
+        say(f"  tuning on {len(chosen)} of {len(feats)} utterances, {config.tuning_minutes:g} minutes")
+
+    def scores(keys: Sequence[str]) -> Iterable[tuple[str, np.ndarray]]:
+        return recognizer.scores({key: feats[key] for key in keys})
+
+    pseudo = bool(getattr(recognizer.scorer, "pseudo_likelihoods", False))
+    said = {key: references.get(key, ()) for key in feats}
+    found = tune(
+        graph, scores(chosen), {key: said[key] for key in chosen}, config, jobs, error_rate, pseudo_likelihoods=pseudo
+    )
     best = found.best
-    settings = DecodeSettings(best.acoustic_scale, best.word_penalty, config.beam, config.max_active)
-    settings.save(recognizer.directory)
-    return found
+    if rest:
+        quick = config.model_copy(update={"max_active": config.tuning_max_active})
+        shown, setting = progress(scores(rest), len(rest), "rest of dev"), (best.acoustic_scale, best.word_penalty)
+        words = {key: each for key, (each,) in decode_settings(graph, shown, quick, [setting], jobs).items()}
+        best = replace(best, error_rate=rate_of(said, {**found.words, **words}, error_rate))
+    DecodeSettings(best.acoustic_scale, best.word_penalty, config.beam, config.max_active).save(recognizer.directory)
+    return replace(found, best=best)
+
+
+def load_tuning(recognizer: Recognizer) -> DecodeConfig:
+    """The grid that the model's recipe tunes on, from tuning.json; the default one if there is no such file."""
+    path = recognizer.directory / TUNING
+    return parse(DecodeConfig, read_json(path), path) if path.exists() else DecodeConfig()
 
 
 def load_recognizer(model: Path | str) -> Recognizer:

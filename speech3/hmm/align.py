@@ -109,7 +109,7 @@ def _align_share(
     share: Share, hmm: Hmm, scorer: Scorer, beams: tuple[float, float], acoustic_scale: float, scored: bool
 ) -> Aligned:
     done = Aligned()
-    for utterance in share.words:
+    for utterance in share.shown("alignment"):
         one = Share({utterance: share.words[utterance]}, share.feats)  # its HMM is not needed a second time
         found = passes.align_one(one, utterance, hmm, scorer, beams[:1], acoustic_scale)
         if isinstance(found, str):

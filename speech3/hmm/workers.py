@@ -6,7 +6,7 @@ is gathered in a list. A share remembers its transcripts' HMMs and its alignment
 
 import multiprocessing
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ from speech3.hmm.alignment import Alignment
 from speech3.hmm.model import Hmm
 from speech3.hmm.transcript import TranscriptGraph, transcript_graph
 from speech3.io.parallel import end_with_parent, starting_workers
+from speech3.io.progress import progress
 
 R = TypeVar("R")
 
@@ -34,13 +35,22 @@ class Share:
         Transcripts, all words in the lexicon.
     feats
         Matrices (T, D) float32, read when asked for.
+    number, parts
+        Which of how many shares it is.
     """
 
     words: dict[str, list[str]]
     feats: Mapping[str, np.ndarray]
+    number: int = 0
+    parts: int = 1
     alignments: dict[str, Alignment] = field(default_factory=dict)
     _graphs: dict[str, TranscriptGraph] = field(default_factory=dict)
     _tree: object = None
+
+    def shown(self, label: str) -> Iterable[str]:
+        """The utterances; the first share shows how far it is, and with it the others, which cost about the same."""
+        of_all = f" (one of {self.parts} processes)" if self.parts > 1 else ""
+        return self.words if self.number else progress(self.words, len(self.words), f"{label}{of_all}")
 
     def graph(self, utterance: str, hmm: Hmm) -> TranscriptGraph:
         """The HMM of a transcript; kept until another tree is used."""
@@ -72,7 +82,9 @@ class Workers:
         names = list(words)
         self.jobs = max(1, min(jobs, len(names)))
         # Every jobs-th utterance: neighbours are alike in length and speaker, so the shares cost about the same.
-        shares = [Share({n: words[n] for n in names[job :: self.jobs]}, feats) for job in range(self.jobs)]
+        shares = [
+            Share({n: words[n] for n in names[job :: self.jobs]}, feats, job, self.jobs) for job in range(self.jobs)
+        ]
         self._local = shares[0] if self.jobs == 1 else None
         self._pools: list[ProcessPoolExecutor] = []
         if self._local is None:

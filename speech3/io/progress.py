@@ -15,7 +15,7 @@ from speech3.io.atomic import explained_disk_errors
 
 T = TypeVar("T")
 
-_QUIET_SECONDS = 10.0  # without a terminal, a line no more often than this
+_FIRST_SECONDS, _QUIET_SECONDS = 5.0, 10.0  # without a terminal: the first line, and the time between lines
 
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -35,7 +35,7 @@ def progress(
     place
         From an item to how many are done and what else to say; by default items are counted.
     """
-    start = last = time.monotonic()
+    start = time.monotonic()
     if sys.stderr.isatty():
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                    TextColumn("{task.fields[rate]}"), TimeRemainingColumn())  # fmt: skip
@@ -46,11 +46,12 @@ def progress(
                 done, words = place(item) if place else (count, "")
                 bar.update(task, completed=done, rate=words or f"{done / max(time.monotonic() - start, 1e-9):.1f}/s")
         return
+    following = start + min(_FIRST_SECONDS, _QUIET_SECONDS)
     for count, item in enumerate(items, 1):
         yield item
         now = time.monotonic()
-        if now - last >= _QUIET_SECONDS:
-            last, (done, words) = now, place(item) if place else (count, "")
+        if now >= following:
+            following, (done, words) = now + _QUIET_SECONDS, place(item) if place else (count, "")
             if 0 < done < total:
                 rate = done / (now - start)
                 words = f", {words}" if words else ""

@@ -12,8 +12,9 @@ from speech3.config import FeatureConfig, load_preset
 from speech3.corpus import audio, digits
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
-from speech3.decoding.output import write_decoding
-from speech3.decoding.recognizer import load_recognizer, tune_recognizer
+from speech3.decoding.output import write_decoding, write_hypotheses
+from speech3.decoding.recognizer import TUNING, load_recognizer, tune_recognizer
+from speech3.decoding.search import Decoding
 from speech3.decoding.tune import Tuning
 from speech3.errors import Speech3Error
 from speech3.features.compute import static_features
@@ -35,14 +36,19 @@ from speech3.scoring.wer import Metric, Score, score
 
 # Tensors of a model that are counted, not trained: where a pdf's Gaussians are, class priors, statistics of inputs.
 _NOT_TRAINED = {"offset", "log_prior", "shift_F", "scale_F", "running_mean", "running_var", "num_batches_tracked"}
+OWN = "test_own"  # test as decoded with our own language model
 
 
 def decode_system(e: Experiment, system: str) -> None:
-    """Tune the acoustic scale and the word penalty on dev; decode test with the best."""
+    """Tune the acoustic scale and the word penalty on dev; decode test with the best, also with a second model's graph.
+
+    The grid stays with the model, for `speech3 tune`, as it does with those that are trained on its senones.
+    """
     recognizer = load_recognizer(e.model(system))
     dev, test = (ArkReader(e.features(e.feature_preset(system), split) / "feats.scp") for split in ("dev", "test"))
     references = {key: (u.text or "").split() for key, u in read_datadir(e.data("dev")).utterances.items()}
     metric = e.recipe.metric
+    write_json(e.model(system) / TUNING, e.recipe.decode.model_dump())
     rate = jiwer.wer if metric == "WER" else character_error_rate
     best = (found := tune_recognizer(recognizer, dev, references, e.recipe.decode, e.jobs, rate)).best
     setting = f"acoustic scale {best.acoustic_scale:g}, penalty {best.word_penalty:g}"
@@ -53,11 +59,20 @@ def decode_system(e: Experiment, system: str) -> None:
     start = time.monotonic()
     decoding = recognizer.decode(test, e.jobs)
     seconds = time.monotonic() - start
-    for utterance, why in decoding.failed.items():
-        say(f"  not decoded: {utterance}: {why}")
+    _tell_failed(decoding)
     shift_s = recognizer.features.frame_shift / 1000
     write_json(out / "test" / "speed.json", {"seconds": seconds, "jobs": e.jobs, "speech_s": frames * shift_s})
     write_decoding(out / "test", recognizer, test, decoding, e.jobs)
+    if e.own_graph(system).exists():
+        say("  once more, with our own language model")
+        again = recognizer.decode(test, e.jobs, recognizer.read_graph(e.own_graph(system)))
+        _tell_failed(again)
+        write_hypotheses(out / OWN / "hyp.txt", again)
+
+
+def _tell_failed(decoding: Decoding) -> None:
+    for utterance, why in decoding.failed.items():
+        say(f"  not decoded: {utterance}: {why}")
 
 
 def _table(found: Tuning, metric: Metric) -> str:
@@ -65,12 +80,16 @@ def _table(found: Tuning, metric: Metric) -> str:
     return f"acoustic_scale word_penalty dev_{metric}\n" + "".join(rows)
 
 
-def score_of(e: Experiment, system: str) -> Score:
-    """The score of a system on the test set, intervals over speakers."""
+def score_of(e: Experiment, system: str, decoded: str = "test") -> Score:
+    """The score of a system on the test set, intervals over speakers; `decoded`: with which language model."""
     utterances = read_datadir(e.data("test")).utterances
     references = {key: utterance.text or "" for key, utterance in utterances.items()}
     speakers = {key: utterance.speaker for key, utterance in utterances.items()}
-    return score(references, read_text(e.out / "decode" / system / "test" / "hyp.txt"), speakers)
+    return score(references, read_text(e.out / "decode" / system / decoded / "hyp.txt"), speakers)
+
+
+def _own_score(e: Experiment, system: str) -> Score | None:
+    return score_of(e, system, OWN) if (e.out / "decode" / system / OWN / "hyp.txt").exists() else None
 
 
 def score_systems(e: Experiment) -> None:
@@ -82,6 +101,12 @@ def score_systems(e: Experiment) -> None:
         write_json(e.out / "score" / system / "score.json", {**result.as_json(), **more})
         if system not in GMMS:
             _write_card(e, system, result)
+        own_json = e.out / "score" / system / "own_lm.json"
+        own_json.unlink(missing_ok=True)
+        if own := _own_score(e, system):
+            line = own.line(e.name, system, metric)
+            write_json(own_json, {**own.as_json(), "cer_ci95": list(own.cer_ci95), "line": line})
+            say(f"  with our own language model: {line}")
 
 
 def _write_card(e: Experiment, system: str, result: Score) -> None:
@@ -139,6 +164,7 @@ def _system(e: Experiment, system: str) -> System:
     return System(
         name=system,
         score=score_of(e, system),
+        own_lm=_own_score(e, system),
         parameters=sum(array.size for name, array in tensors.items() if name.rpartition(".")[2] not in _NOT_TRAINED),
         training_s=about.get("seconds", seconds_of(e.out, step)),
         decoding_rtf=speed["seconds"] * speed["jobs"] / max(speed["speech_s"], 1e-9),

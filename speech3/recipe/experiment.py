@@ -4,13 +4,13 @@ OUT/data/{train,dev,test}, lexicon.txt      Kaldi data directories; train_sp if 
                                             (train_sp_aug) if it augments: the copies alone, for the networks alone
 OUT/data/lm.arpa.gz                         if the corpus brings a language model along
 OUT/features/PRESET/{train,dev,test}        feats.ark, feats.scp
-OUT/lm/lm.arpa.gz                           if the recipe estimates one
+OUT/lm/{lm,tuning,own}.arpa.gz              language models (`speech3.recipe.language`)
 OUT/mono, OUT/tri, OUT/dnn, OUT/cnn, ...    model directories (`speech3.decoding.recognizer`); networks of several
                                             families, trained one after another, stand side by side
 OUT/tri/align/{train,dev}                   alignments; also in OUT/dnn, if another network learns from it
 OUT/frames/tri/{train,heldout}.frames       packed frames, labelled by the system's alignment
-OUT/decode/SYSTEM/{dev,test}                hyp.txt, hyp.ctm
-OUT/score/SYSTEM                            tables; score.json
+OUT/decode/SYSTEM/{dev,test,test_own}       tuning.txt; hyp.txt, hyp.ctm; hyp.txt with our own language model
+OUT/score/SYSTEM                            tables; score.json; own_lm.json
 OUT/report.html
 """
 
@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from speech3.config import FeatureConfig, RecipeConfig, TrainingConfig, load_config, load_preset, shipped
 from speech3.corpus import anyspeech, digits, fsdd, shuzi
@@ -34,7 +33,8 @@ CORPORA: dict[str, Prepare] = {
     "shuzi": shuzi.prepare,
 }
 NEEDS_SOURCE = frozenset({"any", "fsdd"})
-GMMS = ("mono", "tri")  # systems of every recipe
+GMMS = ("mono", "tri")  # systems of every recipe; monophones are decoded if asked for
+OWN_GRAPH = "graph_own"  # of a model directory: with our own language model where another one was given
 HAS_REFERENCE = frozenset({"digits"})  # an alignment known from the synthesiser
 
 
@@ -70,9 +70,14 @@ class Experiment:
         return (first, *(f"{first}_realigned{number}" for number in range(1, self.recipe.realign + 1)))
 
     @property
+    def gmms(self) -> tuple[str, ...]:
+        """The GMM systems that are decoded."""
+        return GMMS if self.recipe.decode_mono else GMMS[1:]
+
+    @property
     def systems(self) -> tuple[str, ...]:
-        """The systems that this run trains, in the order of the table."""
-        return (*GMMS, *self.networks)
+        """The systems that this run decodes, in the order of the table."""
+        return (*self.gmms, *self.networks)
 
     @property
     def earlier(self) -> tuple[str, ...]:
@@ -80,7 +85,7 @@ class Experiment:
         decoded = [path.name.split(".")[1] for path in (self.out / ".done").glob("decode.*.json")]
         found = [
             name for name in decoded
-            if name not in self.systems and up_to_date(self.out, f"decode/{name}")
+            if name not in (*GMMS, *self.networks) and up_to_date(self.out, f"decode/{name}")
             and (self.model(name) / "decode.json").exists()
         ]  # fmt: skip
         return tuple(sorted(found, key=lambda name: ended_ns(self.out, f"decode/{name}") or 0))
@@ -88,7 +93,7 @@ class Experiment:
     @property
     def shown(self) -> tuple[str, ...]:
         """The systems of the report: `systems` and `earlier`."""
-        return (*GMMS, *self.earlier, *self.networks)
+        return (*self.gmms, *self.earlier, *self.networks)
 
     def teacher(self, network: str) -> str:
         """The system whose alignment a network learns."""
@@ -132,6 +137,10 @@ class Experiment:
     def model(self, system: str) -> Path:
         """A model directory."""
         return self.out / system
+
+    def own_graph(self, system: str) -> Path:
+        """The graph of a system with our own language model; it is there only where another model was given."""
+        return self.model("tri" if system in self.networks else system) / OWN_GRAPH
 
     def alignment(self, system: str, split: str) -> Path:
         """A directory of alignments: by `tri` or a network (for training) or by `aligner` (for looking at)."""
@@ -250,7 +259,7 @@ def steps(experiment: Experiment) -> list[Step]:
         scores.append(Step("score/borders", partial(evaluation.score_borders, e), None,
                            [e.out / "score" / "aligner" / "borders.json"], ["hmm/borders"]))  # fmt: skip
     report = Step("report", partial(evaluation.report, e), None, [e.out / "report.html"], ["score", "hmm/borders"])
-    return [*data, *extracted, *hmms, *_graph_steps(e, stages), *training, *decoding, *scores, report]
+    return [*data, *extracted, *hmms, *_graph_steps(e), *training, *decoding, *scores, report]
 
 
 def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
@@ -274,15 +283,16 @@ def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
     ]  # fmt: skip
 
 
-def _graph_steps(e: Experiment, stages: Any) -> list[Step]:
+def _graph_steps(e: Experiment) -> list[Step]:
+    from speech3.recipe import language
+
     lm = e.recipe.lm
     given = [Path(path) for path in (lm.text, lm.arpa) if path]
     arpa = [] if lm.grammar else [e.out / "lm" / "lm.arpa.gz"]
-    model = Step(
-        "graph/lm", partial(stages.make_lm, e), lm.model_dump(exclude={"self_loop_scale"}), arpa, ["data/corpus"], given
-    )
+    settings = [lm.model_dump(exclude={"self_loop_scale"}), "the lexicon's words; dev's sentences apart"]
+    model = Step("graph/lm", partial(language.make_lm, e), settings, arpa, ["data/corpus"], given)
     return [model] + [
-        Step(f"graph/{name}", partial(stages.make_graph, e, name), [lm.grammar, lm.self_loop_scale],
+        Step(f"graph/{name}", partial(language.make_graphs, e, name), [lm.grammar, lm.self_loop_scale],
              [e.model(name) / "graph" / "HCLG.fst"], ["graph/lm", f"hmm/{name}"])
-        for name in ("mono", "tri")
+        for name in e.gmms
     ]  # fmt: skip

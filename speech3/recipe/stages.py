@@ -1,4 +1,4 @@
-"""What the stages `data`, `features`, `hmm`, `graph` and `train` do: each calls its room and puts files in place."""
+"""What the stages `data`, `features`, `hmm` and `train` do: each calls its room and puts files in place."""
 
 import inspect
 import shutil
@@ -15,10 +15,7 @@ from speech3.corpus import langdir
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.corpus.perturb import perturb_speed
-from speech3.decoding.arpa import read_arpa, write_arpa
-from speech3.decoding.grammar import one_word
-from speech3.decoding.graph import build_graph
-from speech3.decoding.kneser_ney import estimate
+from speech3.decoding.arpa import read_arpa
 from speech3.decoding.recognizer import Recognizer, load_recognizer
 from speech3.errors import Speech3Error, check_bad
 from speech3.features.augmented import augment_data, copy_prefix
@@ -35,7 +32,6 @@ from speech3.hmm.times import frame_clock
 from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
 from speech3.hmm.workers import Workers
 from speech3.io.ark import ArkReader, read_int_ark
-from speech3.io.atomic import write_text
 from speech3.io.progress import Metrics, say
 from speech3.recipe.experiment import CORPORA, Experiment
 
@@ -180,37 +176,6 @@ def align_split(recognizer: Recognizer, feats: ArkReader, data: Path, out: Path,
         say(f"  not aligned: {utterance}: {reason}")
 
 
-def make_lm(e: Experiment) -> None:
-    """Estimate the n-gram model, or check the one that was given."""
-    lm, out = e.recipe.lm, e.out / "lm" / "lm.arpa.gz"
-    if lm.grammar:
-        return
-    brought = e.out / "data" / "lm.arpa.gz"
-    if lm.arpa or (brought.exists() and not lm.text):
-        write_arpa(read_arpa(Path(lm.arpa) if lm.arpa else brought), out)
-        return
-    text, pieces = lm.text or e.out / "data" / "lm_text", e.out / "data" / "pieces.txt"
-    if Path(text).exists() or lm.text:
-        sentences = [line.split() for line in Path(text).read_text(encoding="utf-8").splitlines() if line.strip()]
-    else:
-        utterances = read_datadir(e.data("train")).utterances.values()
-        sentences = [(utterance.text or "").split() for utterance in utterances]
-    assert lm.order is not None
-    vocabulary = pieces.read_text(encoding="utf-8").split() if pieces.exists() else None
-    write_arpa(estimate(sentences, lm.order, vocabulary), out)
-
-
-def make_graph(e: Experiment, system: str) -> None:
-    """Build H o C o L o G of a GMM system."""
-    hmm = load_hmm(e.model(system))
-    lm = one_word(hmm.lexicon) if e.recipe.lm.grammar else read_arpa(e.out / "lm" / "lm.arpa.gz")
-    about = build_graph(hmm, lm, e.model(system) / "graph", e.recipe.lm.self_loop_scale)
-    say(f"  {about['states']:,} states, {about['arcs']:,} arcs")
-    if about["dropped"]:
-        write_text(e.model(system) / "graph" / "dropped.txt", "\n".join(about["dropped"]) + "\n")
-        say(f"  {len(about['dropped'])} words of the language model are not in the lexicon: graph/dropped.txt")
-
-
 def pack_frames(e: Experiment, network: str) -> None:
     """Put features and senones of train and dev into packed files."""
     hmm, teacher = load_hmm(e.model("tri")), e.teacher(network)
@@ -233,7 +198,7 @@ def pack_frames(e: Experiment, network: str) -> None:
 
 
 def train_network(e: Experiment, network: str) -> None:
-    """Train a neural network; its model directory gets the triphones' HMM and graph."""
+    """Train a neural network; its model directory gets the triphones' HMM and graphs."""
     from speech3.training import train
 
     recipe = e.recipe

@@ -26,6 +26,8 @@ class System:
 
     Attributes
     ----------
+    own_lm
+        What it reached with a language model of ours in place of the given one.
     tuned
         Decoding parameters picked on dev, such as ``{"acoustic scale": 0.1}``.
     metrics
@@ -34,6 +36,7 @@ class System:
 
     name: str
     score: Score
+    own_lm: Score | None = None
     parameters: int | None = None
     training_s: float | None = None
     decoding_rtf: float | None = None
@@ -119,6 +122,7 @@ def _systems(report: Report) -> str:
     other: Metric = "CER" if metric == "WER" else "WER"
     full = max(system.score.ci95(metric)[1] for system in report.systems) or 1.0
     header = ["system", f"{metric} %", "95 % interval", "", "sub", "del", "ins", f"{other} %", "sentences wrong %"]
+    second = any(system.own_lm for system in report.systems)
     rows = []
     for system in report.systems:
         counts, (low, high) = system.score.counts(metric), system.score.ci95(metric)
@@ -131,9 +135,11 @@ def _systems(report: Report) -> str:
                 *(f"{number:,}" for number in (counts.substitutions, counts.deletions, counts.insertions)),
                 per_cent(system.score.counts(other).rate),
                 per_cent(system.score.ser),
+                *([_with_own_lm(system, metric)] if second else []),
                 _p_value(system, best, metric),
             ]
         )
+    header += [f"{metric} % with our own language model"] if second else []
     table = html.table([*header, "p against best"], rows, best=list(report.systems).index(best))
     missing = [
         f"<p>{escape(system.name)}: not decoded and counted as deletions: {escape(', '.join(system.score.missing))}</p>"
@@ -141,6 +147,13 @@ def _systems(report: Report) -> str:
         if system.score.missing
     ]
     return f'{table}\n<p class="quiet">{_note(best, metric)}</p>\n{"".join(missing)}{_cost(report)}'
+
+
+def _with_own_lm(system: System, metric: Metric) -> str:
+    if system.own_lm is None:
+        return _NONE
+    low, high = system.own_lm.ci95(metric)
+    return f"{per_cent(system.own_lm.counts(metric).rate)} [{per_cent(low)}, {per_cent(high)}]"
 
 
 def _note(system: System, metric: Metric) -> str:

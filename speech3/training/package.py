@@ -5,18 +5,29 @@ from pathlib import Path
 
 from speech3.hmm.model import load_outputs
 
+GRAPHS = ("graph", "graph_tuning")  # for use, and to tune with
 GRAPH = ("HCLG.fst", "words.txt", "graph.json")
+TUNING = "tuning.json"
 
 
 def complete(model: Path, hmm: Path, data: Path) -> None:
-    """Copy into `model` the HMM of the directory `hmm`, its decoding graph if it has one, and the features of `data`.
+    """Copy into `model` the HMM of the directory `hmm`, its decoding graphs and grid, and the features of `data`.
 
-    The senones are those of `hmm`, so its graph serves the network as it is.
+    Graphs and grid only if there are any. The senones are those of `hmm`, so its graphs serve the network as they are.
     """
     load_outputs(hmm).save(model)
     if (data / "features.yaml").exists():
         shutil.copyfile(data / "features.yaml", model / "features.yaml")
-    if (hmm / "graph" / GRAPH[-1]).exists():
-        (model / "graph").mkdir(exist_ok=True)
+    if (hmm / TUNING).exists():
+        shutil.copyfile(hmm / TUNING, model / TUNING)
+    if (hmm / GRAPHS[0] / GRAPH[-1]).exists():
+        for graph in GRAPHS:
+            _copy_graph(hmm / graph, model / graph)
+
+
+def _copy_graph(graph: Path, out: Path) -> None:
+    shutil.rmtree(out, ignore_errors=True)  # an earlier one to tune with, which this HMM has no more
+    if (graph / GRAPH[-1]).exists():
+        out.mkdir()
         for name in GRAPH:
-            shutil.copyfile(hmm / "graph" / name, model / "graph" / name)
+            shutil.copyfile(graph / name, out / name)

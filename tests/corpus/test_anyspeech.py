@@ -95,6 +95,24 @@ def test_a_lexicon_stays_as_it_is(tmp_path: Path) -> None:
     assert lexicon(tmp_path / "out2") == lexicon(tmp_path / "out")
 
 
+def test_what_dev_and_test_say_leaves_no_trace_in_the_vocabulary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "source"
+    for name, words in (("train", WORDS), ("dev", ["kasuku", "simba"]), ("test", ["kiwi", "simba"])):
+        datadir(source / name, 2, words=words)
+    (source / "lang").mkdir()
+    (source / "lang" / "lexicon.txt").write_text("".join(f"{w} {' '.join(w.upper())}\n" for w in [*WORDS, "simba"]))
+    prepare(source, tmp_path / "out", 1)
+    for name in ("lexicon.txt", "lm_text"):
+        content = (tmp_path / "out" / name).read_text()
+        assert "kiwi" not in content and "kasuku" not in content, name
+    assert lexicon(tmp_path / "out").keys() == {"<unk>", *WORDS, "simba"}
+    said = [line.split()[1:] for line in (source / "test" / "text").read_text().splitlines()]
+    strange = sum(words.count("kiwi") for words in said)
+    assert f"test: {strange} of {sum(map(len, said))} words " in capsys.readouterr().err  # simba can be recognised
+
+
 def test_missing_words_come_in_the_phones_of_the_lexicon(tmp_path: Path) -> None:
     source = tmp_path / "source"
     datadir(source / "train", words=[*WORDS, "kasuku"])

@@ -1,5 +1,6 @@
 """`lang/` as Kaldi's prepare_lang.sh leaves it."""
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,24 @@ def test_a_compiled_lang_directory_is_a_lexicon(tmp_path: Path) -> None:
     lexicon.unlink()
     with pytest.raises(Speech3Error, match=r"lang directory of Kaldi without phones/align_lexicon\.txt"):
         langdir.find(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["text", "text.gz", "lm_train.txt", "lm_train.txt.gz"])
+def test_the_text_may_be_packed(tmp_path: Path, name: str) -> None:
+    content = "mama anasoma\nвода\n".encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    text = langdir.find(tmp_path).text
+    assert text == tmp_path / name
+    assert langdir.read_utf8(text) == content.decode()
+
+
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"cut short" * 99)[:-9]])
+def test_a_packed_text_that_is_damaged(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "text.gz").write_bytes(content)
+    with pytest.raises(Speech3Error, match=r"text\.gz: cannot be read \("):
+        langdir.read_utf8(tmp_path / "text.gz")
+
+
+def test_noises_and_silences_are_no_words() -> None:
+    assert not any(map(langdir.is_word, ["<unk>", "<s>", "<noise>", "[laughter]", "{cough}", "(breath)", "!SIL"]))
+    assert all(map(langdir.is_word, ["a", "'tis", "<", "it's", "你好", "x]", "!"]))

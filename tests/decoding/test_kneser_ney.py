@@ -86,6 +86,13 @@ def test_vocabulary_and_unknown_words():
     assert set(estimate([["a"]], 2, ["a", "b"]).words) == {"a", "b"}
 
 
+def test_unseen_words_share_what_is_discounted():
+    """Counts 2, 1, 1 of a, b and the end: each less n1 / (n1 + 2 n2) = 1/2; four words (and ends) share 3/8."""
+    lm = estimate([["a", "a", "b"]], 1, ["a", "b", "rare"])
+    for word, expected in (("rare", 3 / 32), ("a", 1.5 / 4 + 3 / 32), ("b", 0.5 / 4 + 3 / 32), ("</s>", 7 / 32)):
+        assert 10 ** lm.log10_prob([], word) == pytest.approx(expected, rel=1e-12)
+
+
 @pytest.mark.parametrize("text", [[], [["a", "<s>"]], [["</s>"]]])
 def test_texts_that_are_none(text):
     with pytest.raises(Speech3Error, match="sentence"):

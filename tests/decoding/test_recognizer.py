@@ -20,6 +20,7 @@ from speech3.decoding.recognizer import (
     NetworkScorer,
     load_recognizer,
     load_settings,
+    load_tuning,
     tune_recognizer,
 )
 from speech3.decoding.search import Decoding, Hypothesis
@@ -147,6 +148,69 @@ def test_a_model_without_settings_asks_to_be_tuned(model: Path, sounds: dict[str
     assert hypothesis.words == ("AB",)
 
 
+def test_the_graph_to_tune_with_is_another_one_where_there_is_one(model: Path, sounds: dict[str, Path]) -> None:
+    """Through a graph of BB alone nothing is found, whatever the scale."""
+    feats = {name: features_of_file(load_recognizer(model), path) for name, path in sounds.items()}
+    truth = {name: words for name, (words, _) in SAID.items()}
+    config = DecodeConfig(acoustic_scales=(0.1, 0.5), word_penalties=(0.0,))
+    assert tune_recognizer(load_recognizer(model), feats, truth, config).best.error_rate == 0.0
+    build_graph(HMM, toys.estimate([["BB"]], 1), model / "graph_tuning", toys.SCALE)
+    recognizer = load_recognizer(model)
+    found = tune_recognizer(recognizer, feats, truth, config)
+    assert found.best.error_rate > 0 and {word for words in found.words.values() for word in words} <= {"BB"}
+    again = {h.utterance: h.words for h in recognizer.decode(feats).hypotheses}
+    assert again == truth, "decoding is through the other one"
+    once = recognizer.decode(feats, graph=recognizer.read_graph(model / "graph_tuning"))
+    assert {word for h in once.hypotheses for word in h.words} <= {"BB"}
+
+
+def test_a_part_of_dev_is_tuned_on_and_all_of_it_scored(
+    model: Path, sounds: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recognizer = load_recognizer(model)
+    feats = {f"{name}{n}": features_of_file(recognizer, path) for n in range(5) for name, path in sounds.items()}
+    truth = {key: SAID[key[:-1]][0] for key in feats}
+    computed: list[str] = []
+    loglikes = type(recognizer.scorer).loglikes
+    monkeypatch.setattr(
+        type(recognizer.scorer), "loglikes", lambda self, *args: computed.append("") or loglikes(self, *args)
+    )
+    config = DecodeConfig(acoustic_scales=(0.05, 0.1, 0.2), word_penalties=(0.0, 1.0), tuning_minutes=3 / 60)
+    seen: list[int] = []
+
+    def rate(references: list[str], hypotheses: list[str]) -> float:
+        seen.append(len(references))
+        return float(np.mean([one != other for one, other in zip(references, hypotheses, strict=True)]))
+
+    wrong = {key: words if key.startswith("ab") else ("AB",) for key, words in truth.items()}
+    found = tune_recognizer(recognizer, feats, wrong, config, error_rate=rate)
+    assert len(found.words) == seen[0] in (2, 3, 4) and seen[-1] == len(feats) and set(seen[:-1]) == {seen[0]}
+    assert len(computed) == len(feats), "the scores of each utterance are computed once"
+    assert found.best.error_rate == 0.5, "of all of dev, in which every second reference is wrong"
+    computed.clear()
+    whole = tune_recognizer(recognizer, feats, truth, config.model_copy(update={"tuning_minutes": 9.0}))
+    assert set(whole.words) == set(feats) and len(computed) == len(feats)
+
+
+def test_a_network_of_lfmmi_is_tuned_on_its_own_grid(model: Path, sounds: dict[str, Path]) -> None:
+    recognizer = load_recognizer(model)
+    feats = {"ab": features_of_file(recognizer, sounds["ab"])}
+    object.__setattr__(recognizer.scorer, "pseudo_likelihoods", True)
+    config = DecodeConfig(lfmmi_acoustic_scales=(0.11, 0.12), word_penalties=(0.0,))
+    found = tune_recognizer(recognizer, feats, {"ab": ["AB"]}, config)
+    assert {point.acoustic_scale for point in found.table} <= {0.11, 0.12}
+
+
+def test_the_grid_of_the_recipe_stays_with_the_model(model: Path) -> None:
+    assert load_tuning(load_recognizer(model)) == DecodeConfig()
+    config = DecodeConfig(acoustic_scales=(0.06, 0.1), beam=11.0)
+    (model / "tuning.json").write_text(config.model_dump_json())
+    assert load_tuning(load_recognizer(model)) == config
+    (model / "tuning.json").write_text('{"scales": [1]}')
+    with pytest.raises(Speech3Error, match=r"tuning\.json: unknown key 'scales'; known here: acoustic_scales"):
+        load_tuning(load_recognizer(model))
+
+
 def test_parts_of_different_models_are_refused(model: Path, tmp_path: Path) -> None:
     save_network(model, HMM.num_pdfs + 3)
     with pytest.raises(
@@ -243,6 +307,20 @@ def test_complete_makes_a_network_stand_on_its_own(gmm: Path, sounds: dict[str, 
     (found,) = transcribe(recognizer, [sounds["ab"]])
     assert set(found.text.split()) <= {"A", "AB", "BB"}
     assert load_tensors(out / "model.safetensors", "nn")[1]["num_senones"] == HMM.num_pdfs
+
+
+def test_complete_takes_the_grid_and_the_graph_to_tune_with(model: Path, tmp_path: Path) -> None:
+    out, data = tmp_path / "nn", tmp_path / "frames"
+    data.mkdir()
+    build_graph(HMM, toys.estimate([["A"]], 1), model / "graph_tuning", toys.SCALE)
+    (model / "tuning.json").write_text(DecodeConfig(beam=11.0).model_dump_json())
+    complete(out, model, data)
+    assert (out / "tuning.json").read_text() == (model / "tuning.json").read_text()
+    graph = out / "graph_tuning" / "HCLG.fst"
+    assert graph.read_bytes() == (model / "graph_tuning" / "HCLG.fst").read_bytes()
+    shutil.rmtree(model / "graph_tuning")
+    complete(out, model, data)
+    assert not graph.exists() and (out / "graph" / "HCLG.fst").exists()
 
 
 def test_only_the_first_of_many_bad_utterances_are_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,15 @@ def test_plain_lines_say_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert lines[1].endswith(" s left")
 
 
+def test_the_first_line_comes_early(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = iter([0.0, *(float(second) for second in range(1, 31))])
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    list(progress(range(30), 30, "a second each"))
+    assert [line.split(",")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "a second each: 5/30", "a second each: 15/30", "a second each: 25/30",
+    ]  # fmt: skip
+
+
 def test_quick_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     list(progress(range(100), 100, "quick"))
     assert capsys.readouterr() == ("", "")

@@ -18,7 +18,7 @@ WORDS = ("mtoto", "anasoma", "kitabu", "leo", "mama", "samaki")
 TINY = (
     "hmm.mono.phone_iterations=4", "hmm.mono.iterations=8", "hmm.aligner.phone_iterations=2",
     "hmm.aligner.iterations=2", "hmm.tri.iterations=4", "training.max_epochs=2", "model=dnn_small", "model.width=64",
-    "jobs=1",
+    "jobs=1", "decode_mono=true",
 )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def test_scores_lines_and_tables(experiment: Experiment, monkeypatch: pytest.Mon
     monkeypatch.setattr(evaluation, "write_scores", lambda model, name, result: cards.append((model, name, result.cer)))
     evaluation.score_systems(experiment)
     assert cards == [(experiment.out / "dnn", "shuzi test", 0.25)]
-    lines = [f"shuzi {system} CER 25.00 [25.00, 25.00]" for system in ("mono", "tri", "dnn")]
+    lines = [f"shuzi {system} CER 25.00 [25.00, 25.00]" for system in ("tri", "dnn")]
     assert evaluation.result_lines(experiment) == lines
     found = read_json(experiment.out / "score" / "dnn" / "score.json")
     assert (found["cer"], found["wer"], found["cer_ci95"]) == (0.25, 0.5, [0.25, 0.25])
@@ -38,6 +38,24 @@ def test_scores_lines_and_tables(experiment: Experiment, monkeypatch: pytest.Mon
     ]  # fmt: skip
 
 
+def test_a_second_language_model_has_a_line_of_its_own(
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(evaluation, "write_scores", lambda *_: None)
+    hypotheses = "".join(f"s{n}-000 三百 五十\n" for n in range(8))
+    write_text(experiment.out / "decode" / "tri" / "test_own" / "hyp.txt", hypotheses)
+    evaluation.score_systems(experiment)
+    own = experiment.out / "score" / "tri" / "own_lm.json"
+    line = "shuzi tri CER 0.00 [0.00, 0.00]"
+    assert (read_json(own)["cer"], read_json(own)["line"]) == (0.0, line)
+    assert f"with our own language model: {line}" in capsys.readouterr().err
+    assert evaluation.result_lines(experiment)[0].endswith("CER 25.00 [25.00, 25.00]"), "of the given model"
+    assert not (own.parents[1] / "dnn" / "own_lm.json").exists()
+    (experiment.out / "decode" / "tri" / "test_own" / "hyp.txt").unlink()
+    evaluation.score_systems(experiment)
+    assert not own.exists()
+
+
 def test_the_table_of_the_tuning() -> None:
     best = Point(0.1, 0.0, 0.25)
-    assert evaluation._table(Tuning(best, (best,)), "CER") == "acoustic_scale word_penalty dev_CER\n0.1 0 25.00\n"
+    assert evaluation._table(Tuning(best, (best,), {}), "CER") == "acoustic_scale word_penalty dev_CER\n0.1 0 25.00\n"

@@ -186,6 +186,18 @@ def test_a_page_about_characters(tmp_path: Path) -> None:
     assert "words" not in text.partition("Worst utterances")[2]
 
 
+def test_a_column_for_our_own_language_model(tmp_path: Path) -> None:
+    ref = {f"s{n}-0": "a b" for n in range(10)}
+    wrong = score(ref, {name: "a c" if name == "s3-0" else text for name, text in ref.items()})
+    systems = [System("tri", wrong, own_lm=score(ref, ref)), System("dnn", wrong)]
+    write_report(tmp_path / "r.html", Report("t", "c", systems))
+    text = check(tmp_path / "r.html").text
+    assert "WER % with our own language model" in text
+    assert "0.00 [0.00, 0.00]" in text
+    write_report(tmp_path / "r.html", Report("t", "c", [System("dnn", wrong)]))
+    assert "own language model" not in check(tmp_path / "r.html").text
+
+
 def test_bare_report(tmp_path: Path) -> None:
     perfect = score({"u": "a"}, {"u": "a"})
     write_report(tmp_path / "r.html", Report("t", "c", [System("x", perfect)], metric="CER"))

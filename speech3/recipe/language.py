@@ -1,0 +1,149 @@
+"""What the stage `graph` does: language models, and the decoding graphs that they become.
+
+OUT/lm/lm.arpa.gz       to decode with: given, or estimated               OUT/SYSTEM/graph
+OUT/lm/tuning.arpa.gz   to tune with, where the text holds sentences of   OUT/SYSTEM/graph_tuning
+                        dev: estimated without them
+OUT/lm/own.arpa.gz      beside a given model whose text is at hand:       OUT/SYSTEM/graph_own
+                        estimated by us, for a second error rate
+"""
+
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from speech3.corpus import langdir
+from speech3.corpus.datadir import read_datadir
+from speech3.decoding.arpa import ArpaLm, perplexity, read_arpa, write_arpa
+from speech3.decoding.grammar import one_word
+from speech3.decoding.graph import build_graph
+from speech3.decoding.kneser_ney import estimate
+from speech3.decoding.pieces import join_words
+from speech3.decoding.recognizer import GRAPH, TUNING_GRAPH
+from speech3.hmm.model import load_hmm
+from speech3.io.atomic import write_text
+from speech3.io.parallel import parallel_map
+from speech3.io.progress import say
+from speech3.recipe.experiment import OWN_GRAPH, Experiment
+
+_LM = "lm.arpa.gz"
+_SECOND = {TUNING_GRAPH: "tuning.arpa.gz", OWN_GRAPH: "own.arpa.gz"}
+Sentences = list[list[str]]
+
+
+@dataclass(frozen=True)
+class _Text:
+    """What language models are estimated on; `vocabulary`: the words that get a probability, seen or not."""
+
+    sentences: Sentences
+    vocabulary: set[str]
+    order: int
+    pieces: bool
+
+    def without(self, hidden: set[tuple[str, ...]]) -> Sentences:
+        """The sentences other than these, which are of words."""
+        spelled = join_words if self.pieces else tuple
+        return [sentence for sentence in self.sentences if spelled(sentence) not in hidden]
+
+
+def make_lm(e: Experiment) -> None:
+    """Estimate the n-gram model, or check the one that was given; where it must be, others to tune and to compare with.
+
+    Sentences of dev that train has not, too, are taken out of the text on which the model to tune with is estimated:
+    scales that are found with a model that knows what will be said are too small for what it does not know.
+    """
+    if e.recipe.lm.grammar:
+        return
+    directory = e.out / "lm"
+    given, models = _given(e), dict[str, ArpaLm]()
+    if given:
+        models[_LM] = given
+    if text := _text(e, given):
+        ours = estimate(text.sentences, text.order, text.vocabulary)
+        models[_SECOND[OWN_GRAPH] if given else _LM] = ours
+        kept = text.without(set(_said(e, "dev")) - set(_said(e, "train")))
+        if removed := len(text.sentences) - len(kept):
+            say(f"  {removed} of the text's {len(text.sentences):,} sentences are dev's: tuned without them")
+            name, source = _SECOND[TUNING_GRAPH], "the language model's text without dev's sentences"
+            models[name] = estimate(kept, text.order, text.vocabulary, source)
+    for name in (_LM, *_SECOND.values()):
+        (directory / name).unlink(missing_ok=True)
+    for name, model in models.items():
+        write_arpa(model, directory / name)
+        if not (text and text.pieces):
+            say(f"  {name}: {', '.join(_perplexity(e, model, split) for split in ('dev', 'test'))}")
+
+
+def _given(e: Experiment) -> ArpaLm | None:
+    lm, brought = e.recipe.lm, e.out / "data" / "lm.arpa.gz"
+    if lm.arpa:
+        return read_arpa(Path(lm.arpa))
+    return read_arpa(brought) if brought.exists() and not lm.text else None
+
+
+def _text(e: Experiment, given: ArpaLm | None) -> _Text | None:
+    """The text to estimate on; None where a model was given without it."""
+    lm, written = e.recipe.lm, e.out / "data" / "lm_text"
+    pieces, path = e.out / "data" / "pieces.txt", Path(lm.text) if lm.text else None
+    if given and not lm.arpa and e.source:
+        path = langdir.find(e.source / "lang").text
+    elif not given and not path and written.exists():
+        path = written
+    if path:
+        sentences = [line.split() for line in langdir.read_utf8(path).splitlines() if line.strip()]
+    elif given:
+        return None
+    else:
+        sentences = [list(words) for words in _said(e, "train")]
+    if pieces.exists():
+        vocabulary = set(pieces.read_text(encoding="utf-8").split())
+    else:
+        vocabulary = _vocabulary(e, sentences) | set(given.words if given else ())
+    order = given.order if given else lm.order
+    assert order is not None
+    return _Text(sentences, vocabulary, order, pieces.exists())
+
+
+def _vocabulary(e: Experiment, sentences: Sentences) -> set[str]:
+    """The words of the lexicon, also those that the text lacks, which can be said in the future all the same."""
+    seen = {word for sentence in sentences for word in sentence}
+    listed = langdir.entries(langdir.read_utf8(e.lexicon), e.lexicon)
+    words = {word for word in listed if word in seen or langdir.is_word(word)}
+    if unseen := len(words - seen):
+        say(f"  {unseen:,} of the lexicon's {len(words):,} words are not in the text and share what is discounted")
+    if strange := len(seen - words):
+        say(f"  {strange:,} of the text's {len(seen):,} words are not in the lexicon and count as <unk>")
+    return words
+
+
+def _said(e: Experiment, split: str) -> list[tuple[str, ...]]:
+    return [tuple((utterance.text or "").split()) for utterance in read_datadir(e.data(split)).utterances.values()]
+
+
+def _perplexity(e: Experiment, model: ArpaLm, split: str) -> str:
+    said = _said(e, split)
+    value, skipped = perplexity(model, said)
+    left_out = f" ({skipped:,} of {sum(map(len, said)):,} words, unknown to it, left out)" if skipped else ""
+    return f"perplexity of {split} {value:.1f}{left_out}"
+
+
+def make_graphs(e: Experiment, system: str) -> None:
+    """Build H o C o L o G of a system for each language model that there is."""
+    names = [GRAPH]
+    for name, arpa in _SECOND.items():
+        shutil.rmtree(e.model(system) / name, ignore_errors=True)
+        if not e.recipe.lm.grammar and (e.out / "lm" / arpa).exists():
+            names.append(name)
+    build = partial(_make_graph, e, system)
+    for name, about in zip(names, parallel_map(build, names, e.jobs, "graphs", start_at_once=True), strict=True):
+        say(f"  {name}: {about['states']:,} states, {about['arcs']:,} arcs")
+        if dropped := about["dropped"]:
+            write_text(e.model(system) / name / "dropped.txt", "\n".join(dropped) + "\n")
+            say(f"  {len(dropped)} words of the language model are not in the lexicon: {name}/dropped.txt")
+
+
+def _make_graph(e: Experiment, system: str, name: str) -> dict[str, Any]:
+    hmm = load_hmm(e.model(system))
+    lm = one_word(hmm.lexicon) if e.recipe.lm.grammar else read_arpa(e.out / "lm" / _SECOND.get(name, _LM))
+    return build_graph(hmm, lm, e.model(system) / name, e.recipe.lm.self_loop_scale)

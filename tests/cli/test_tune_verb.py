@@ -1,0 +1,60 @@
+"""`speech3 tune`: the grid of the model's recipe, or keys of one's own."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from speech3.io.atomic import read_json
+
+GRID = ("decode.acoustic_scales=[0.09,0.11]", "decode.word_penalties=[0.25]")
+
+
+@pytest.fixture
+def model(experiment: Path, tmp_path: Path) -> Path:
+    """The recipe's network, not tuned."""
+    model = Path(shutil.copytree(experiment / "dnn", tmp_path / "dnn"))
+    (model / "decode.json").unlink()
+    return model
+
+
+def tried(stderr: str) -> set[tuple[float, float]]:
+    rows = [line.split() for line in stderr.splitlines() if line.startswith("  acoustic scale ")]
+    return {(float(row[2].rstrip(",")), float(row[5].rstrip(":"))) for row in rows}
+
+
+def test_keys_of_the_grid(model: Path, experiment: Path, speech3) -> None:
+    process = speech3("tune", model, experiment / "data" / "dev", *GRID, "decode.beam=12")
+    assert process.returncode == 0, process.stderr
+    settings = read_json(model / "decode.json")
+    assert settings["acoustic_scale"] in (0.09, 0.11)
+    assert (settings["word_penalty"], settings["beam"], settings["max_active"]) == (0.25, 12.0, 7000)
+    assert tried(process.stderr) == {(0.09, 0.25), (0.11, 0.25)}
+    assert f"acoustic scale {settings['acoustic_scale']:g}, word penalty 0.25, WER " in process.stdout
+
+
+def test_the_recipe_left_its_grid(model: Path, experiment: Path, speech3) -> None:
+    before = read_json(experiment / "dnn" / "decode.json")
+    kept = read_json(model / "tuning.json")
+    process = speech3("tune", model, experiment / "data" / "dev")
+    assert read_json(model / "decode.json") == before, process.stderr
+    (model / "tuning.json").write_text(json.dumps({**kept, "acoustic_scales": [0.3], "word_penalties": [2.0]}))
+    process = speech3("tune", model, experiment / "data" / "dev")
+    assert tried(process.stderr) == {(0.3, 2.0)}
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("decode.acoustic_scale=0.1", "unknown key 'acoustic_scale'; known here: acoustic_scales, beam, "),
+        ("acoustic_scales=[0.1]", "acoustic_scales=[0.1]: unknown key; known here: decode.acoustic_scales, "),
+        ("decode.acoustic_scales=0.1", "acoustic_scales: Input should be a list, as in "),
+        ("decode.word_penalties=[]", "word_penalties: "),
+        ("decode.beam", "an override has the form key=value"),
+    ],
+)
+def test_keys_that_are_none(model: Path, experiment: Path, speech3, key: str, message: str) -> None:
+    process = speech3("tune", model, experiment / "data" / "dev", key)
+    assert process.returncode == 1 and message in process.stderr and process.stderr.count("\n") == 1
+    assert not (model / "decode.json").exists()

@@ -1,0 +1,30 @@
+"""Shares of the utterances: the first says how far it is."""
+
+import numpy as np
+import pytest
+
+from speech3.hmm.workers import Share, Workers
+from speech3.io import progress as progress_module
+
+FEATS = {f"u{n}": np.zeros((1, 1), np.float32) for n in range(5)}
+WORDS = {utterance: ["A"] for utterance in FEATS}
+
+
+def _shown(share: Share) -> tuple[int, int, list[str]]:
+    return share.number, share.parts, list(share.shown("pass"))
+
+
+@pytest.mark.parametrize(("jobs", "parts"), [(1, [list(FEATS)]), (2, [["u0", "u2", "u4"], ["u1", "u3"]])])
+def test_all_utterances_are_shown_in_their_shares(jobs: int, parts: list[list[str]]) -> None:
+    with Workers(WORDS, FEATS, jobs) as workers:
+        assert workers.run(_shown) == [(number, jobs, part) for number, part in enumerate(parts)]
+
+
+def test_only_the_first_share_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress_module, "_QUIET_SECONDS", 0.0)
+    for number in (0, 1):
+        list(Share(WORDS, FEATS, number, 2).shown("alignment"))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4 and lines[0].startswith("alignment (one of 2 processes): 1/5, ")

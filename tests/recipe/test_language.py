@@ -1,0 +1,163 @@
+"""Language models of a recipe: dev's sentences are not in the one to tune with; the lexicon's words are in ours."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from speech3.corpus.datadir import DataDir, Utterance, write_datadir
+from speech3.decoding.arpa import ArpaLm, perplexity, read_arpa, write_arpa
+from speech3.decoding.graph import load_graph
+from speech3.decoding.kneser_ney import estimate
+from speech3.hmm.lexicon import Lexicon, Pronunciation
+from speech3.hmm.model import Hmm
+from speech3.hmm.tree import monophone_tree
+from speech3.io.atomic import write_text
+from speech3.recipe import language
+from speech3.recipe.experiment import Experiment, open_experiment, steps
+from speech3.recipe.steps import make_plan
+
+TEXT = ["a b", "c", "a a", "b c", "c", "b b a"]
+SAID = {"train": ["a b", "c"], "dev": ["b c", "c"], "test": ["a d"]}  # "c" is said in train, too
+
+
+def experiment(out: Path, *overrides: str, source: Path | None = None, name: str = "any") -> Experiment:
+    """With data as the stage `data` leaves it."""
+    e = open_experiment(name, out, source or out, ["jobs=1", *overrides], "")
+    for split, sentences in SAID.items():
+        rows = {f"{split}{n}": Utterance(f"{split}{n}", f"{split}{n}", "s", text) for n, text in enumerate(sentences)}
+        write_datadir(DataDir(e.data(split), {key: f"{key}.wav" for key in rows}, rows), e.data(split))
+    write_text(e.lexicon, "<unk> SPN\n!SIL SIL\n[noise] NSN\na A\nb B\nc C\nrare R\n")
+    return e
+
+
+def with_text(out: Path, *overrides: str) -> Experiment:
+    e = experiment(out, *overrides)
+    write_text(e.out / "data" / "lm_text", "".join(f"{line}\n" for line in TEXT))
+    return e
+
+
+def with_given(out: Path, text: bool = True) -> Experiment:
+    """A model came with the corpus, and perhaps its text."""
+    source = out.parent / "source"
+    (source / "lang").mkdir(parents=True)
+    e = experiment(out, source=source, name="minilibri")
+    write_arpa(estimate([line.split() for line in TEXT], 1), e.out / "data" / "lm.arpa.gz")
+    write_text(source / "lang" / "lexicon.txt", "a A\n")
+    if text:
+        (source / "lang" / "lm_train.txt.gz").write_bytes(gzip.compress("".join(f"{t}\n" for t in TEXT).encode()))
+    return e
+
+
+def lm(e: Experiment, name: str) -> ArpaLm:
+    return read_arpa(e.out / "lm" / f"{name}.arpa.gz")
+
+
+def same(one: ArpaLm, other: ArpaLm) -> bool:
+    """To the digits of an ARPA file."""
+    return len(one.ngrams) == len(other.ngrams) and all(
+        ours == {words: pytest.approx(values, abs=1e-5) for words, values in theirs.items()}
+        for ours, theirs in zip(one.ngrams, other.ngrams, strict=True)
+    )
+
+
+def test_words_that_the_text_lacks_are_in_our_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    e = with_text(tmp_path / "out")
+    language.make_lm(e)
+    found = lm(e, "lm")
+    assert set(found.words) == {"a", "b", "c", "rare"}, "neither noises nor words of test"
+    for history in ((), ("a",), ("<s>",)):
+        total = sum(10 ** found.log10_prob(history, word) for word in (*found.words, "</s>"))
+        assert total == pytest.approx(1, abs=1e-5)
+        assert 10 ** found.log10_prob(history, "rare") > 1e-3
+    assert same(found, estimate([line.split() for line in TEXT], 3, {"a", "b", "c", "rare"}))
+    said = capsys.readouterr().err
+    assert "1 of the lexicon's 4 words are not in the text" in said
+    value, skipped = perplexity(found, [["a", "d"]])
+    assert skipped == 1
+    assert f"perplexity of test {value:.1f} (1 of 2 words, unknown to it, left out)" in said
+
+
+def test_words_that_the_lexicon_lacks_are_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    e = with_text(tmp_path / "out")
+    write_text(e.lexicon, "a A\nb B\n")
+    language.make_lm(e)
+    assert set(lm(e, "lm").words) == {"a", "b", "<unk>"}
+    assert "1 of the text's 3 words are not in the lexicon and count as <unk>" in capsys.readouterr().err
+
+
+def test_the_model_to_tune_with_lacks_sentences_that_only_dev_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    e = with_text(tmp_path / "out", "lm.order=2")
+    language.make_lm(e)
+    assert "1 of the text's 6 sentences are dev's: tuned without them" in capsys.readouterr().err
+    kept = [line.split() for line in TEXT if line != "b c"]
+    assert same(lm(e, "tuning"), estimate(kept, 2, {"a", "b", "c", "rare"}))
+    assert not (e.out / "lm" / "own.arpa.gz").exists(), "lm.arpa.gz is ours"
+    write_text(e.out / "data" / "lm_text", "a b\nc\n")
+    language.make_lm(e)
+    assert not (e.out / "lm" / "tuning.arpa.gz").exists(), "the one of the earlier run is gone"
+
+
+def test_transcripts_of_train_alone_need_no_second_model(tmp_path: Path) -> None:
+    e = experiment(tmp_path / "out")
+    language.make_lm(e)
+    assert [path.name for path in (e.out / "lm").iterdir()] == ["lm.arpa.gz"]
+    assert same(lm(e, "lm"), estimate([["a", "b"], ["c"]], 3, {"a", "b", "c", "rare"}))
+
+
+def test_a_given_model_gets_ours_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    e = with_given(tmp_path / "out")
+    language.make_lm(e)
+    assert same(lm(e, "lm"), estimate([line.split() for line in TEXT], 1))
+    words = {"a", "b", "c", "rare"}
+    assert same(lm(e, "own"), estimate([line.split() for line in TEXT], 1, words)), "of the given one's order"
+    assert same(lm(e, "tuning"), estimate([t.split() for t in TEXT if t != "b c"], 1, words))
+    said = capsys.readouterr().err
+    for name in ("lm", "own", "tuning"):
+        value, _ = perplexity(lm(e, name), [["b", "c"], ["c"]])
+        assert f"  {name}.arpa.gz: perplexity of dev {value:.1f}, perplexity of test " in said
+
+
+def test_a_given_model_without_its_text_stands_alone(tmp_path: Path) -> None:
+    e = with_given(tmp_path / "out", text=False)
+    language.make_lm(e)
+    assert [path.name for path in (e.out / "lm").iterdir()] == ["lm.arpa.gz"]
+
+
+def test_pieces_are_compared_as_words(tmp_path: Path) -> None:
+    e = experiment(tmp_path / "out", "lm.order=2")
+    write_text(e.out / "data" / "lm_text", "▁a ▁b\n▁ b ▁c\n▁c a\n")
+    write_text(e.out / "data" / "pieces.txt", "▁\n▁a\n▁b\n▁c\na\nb\n")
+    language.make_lm(e)
+    pieces = {"▁", "▁a", "▁b", "▁c", "a", "b"}
+    assert same(lm(e, "lm"), estimate([["▁a", "▁b"], ["▁", "b", "▁c"], ["▁c", "a"]], 2, pieces))
+    assert same(lm(e, "tuning"), estimate([["▁a", "▁b"], ["▁c", "a"]], 2, pieces))
+
+
+def test_a_graph_for_each_model(tmp_path: Path) -> None:
+    e = with_given(tmp_path / "out")
+    lexicon = Lexicon(tuple(Pronunciation(word, (word.upper(),)) for word in ("a", "b", "c", "rare")))
+    tree = monophone_tree(range(5))  # type: ignore[arg-type]
+    Hmm(lexicon, tree, [0.5] * 15).save(e.model("tri"))  # type: ignore[arg-type]
+    language.make_lm(e)
+    language.make_graphs(e, "tri")
+    words = {name: set(load_graph(e.model("tri") / name).words) for name in ("graph", "graph_tuning", "graph_own")}
+    assert words["graph"] == {"<eps>", "a", "b", "c", "#0"}
+    assert words["graph_tuning"] == words["graph_own"] == words["graph"] | {"rare"}
+    (e.source / "lang" / "lm_train.txt.gz").unlink()  # type: ignore[operator]
+    language.make_lm(e)
+    language.make_graphs(e, "tri")
+    assert [path.name for path in e.model("tri").glob("graph*")] == ["graph"]
+
+
+def test_monophones_are_decoded_if_asked_for(tmp_path: Path) -> None:
+    def planned(*overrides: str) -> set[str]:
+        e = open_experiment("digits", tmp_path, None, list(overrides), "")
+        assert e.systems == e.shown
+        plans = make_plan(steps(e), tmp_path, None, None)
+        return {plan.step.name for plan in plans if plan.step.stage in ("graph", "decode")}
+
+    assert planned() == {"graph/lm", "graph/tri", "decode/tri", "decode/dnn"}
+    assert planned("decode_mono=true") == planned() | {"graph/mono", "decode/mono"}
