@@ -32,7 +32,7 @@ class HmmConfig(Config):
     features: str = Field("mfcc13_d2", description="preset in conf/features")
     mono: MonophoneConfig = MonophoneConfig()
     tri: TriphoneConfig = TriphoneConfig()
-    aligner_features: str = Field("mfcc13_cmvn", description="of the monophones that place the borders of phones")
+    aligner_features: str = Field("mfcc13_d2_cmvn", description="of the monophones that place the borders of phones")
     aligner: MonophoneConfig = MonophoneConfig(gaussians=200)
     silence_prob: float = Field(0.5, gt=0, lt=1, description="of the optional silence between words")
     position_dependent: bool = Field(

@@ -204,8 +204,10 @@ class TrainingConfig(Config):
     )
     max_epochs: int = Field(20, ge=1)
     schedule: Literal["halving", "exponential", "cosine", "constant"] = "halving"
-    halve_below: float = Field(0.005, description="gain in held-out frame accuracy under which the rate is halved")
-    stop_below: float = Field(0.001, description="gain under which training stops once the rate is being halved")
+    halve_below: float = Field(
+        0.01, description="fall of held-out cross-entropy, as a share of it, under which the rate is halved"
+    )
+    stop_below: float = Field(0.001, description="the same, under which training stops once the rate is being halved")
     final_rate: float = Field(0.01, gt=0, le=1, description="exponential: the last rate as a share of the first")
     warmup: float = Field(0.0, ge=0, description="epochs over which the rate rises from a tenth")
     evaluations: int = Field(1, ge=1, description="times an epoch that held-out accuracy is taken, for the curves")

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-3  # of a log likelihood, float32 against float32
 _CHECKED_S, _ROUNDS = 30.0, 3  # of random features
-_KEPT = ("training", "best_epoch", "train_accuracy", "heldout_accuracy", "heldout_loss", "hmm", "seed", "versions")
+_KEPT = (
+    "training", "best_epoch", "train_accuracy", "heldout_accuracy", "heldout_loss", "heldout_per", "hmm", "seed",
+    "versions",
+)  # fmt: skip
 _GRAPH, _SETTINGS = "graph/graph.json", "decode.json"
 _BESIDE = ("graph/HCLG.fst", "graph/words.txt", _GRAPH, _SETTINGS, "tuning.json")
 _INT8_PRODUCT = "MatMulInteger"

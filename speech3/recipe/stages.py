@@ -128,10 +128,11 @@ def _save(e: Experiment, name: str, system: GmmSystem, features: Path, preset: s
 
 
 def train_mono(e: Experiment, name: str) -> None:
-    """Train monophone GMMs: the system `mono`, or the `aligner`, whose features have no derivatives.
+    """Train monophone GMMs: the system `mono`, or the `aligner`, smaller and on features of its own.
 
-    Derivatives help to tell words apart, but they see four frames to either side, so with them a phone's border lies
-    wherever the first trace of its louder neighbour is.
+    Derivatives see four frames to either side. On synthesised speech that smears the borders of phones, but on real
+    speech, which has no border from one frame to the next, borders are a third further off without them
+    (tests/recipe/test_aligner.py).
     """
     preset = e.recipe.hmm.aligner_features if name == "aligner" else e.recipe.hmm.features
     lexicon, transcripts, feats, features = _training_material(e, preset)

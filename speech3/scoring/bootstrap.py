@@ -1,4 +1,4 @@
-"""How sure an error rate is: bootstrap intervals and matched-pairs significance.
+"""How sure an error rate is: bootstrap intervals, and a matched-pairs test by randomisation, which is no bootstrap.
 
 M. Bisani and H. Ney, "Bootstrap estimates for confidence intervals in ASR performance evaluation", ICASSP 2004:
 utterances (or speakers, whose utterances are not independent) are drawn with replacement, and the rate of every draw
@@ -62,7 +62,7 @@ def difference_interval(
 
 
 def matched_pairs_p(errors_U: np.ndarray, other_errors_U: np.ndarray, seed: int = 0) -> float:
-    """Two-sided p value of "the two systems make equally many errors": signs of the paired differences at random.
+    """Two-sided p value of "the two systems make equally many errors": matched pairs, by randomisation of their signs.
 
     Its smallest value is 1 / (resamples + 1); with few units it is also not below 2 to the power of 1 - U.
     """

@@ -161,7 +161,7 @@ def _note(system: System, metric: Metric) -> str:
     normalised = f"normalised by {', '.join(score.normalize)}" if score.normalize else "as it stands, not normalised"
     return escape(
         f"{score.counts(metric).length:,} {unit} in {len(score.utterances):,} utterances; text {normalised}. "
-        f"Interval: bootstrap over {score.ci_units}. p: matched pairs on errors in {unit}."
+        f"Interval: bootstrap over {score.ci_units}. p: matched pairs by randomisation on errors in {unit}."
     )
 
 

@@ -137,7 +137,7 @@ def comparison_lines(comparison: Comparison, first: str, other: str) -> str:
     low, high = (100 * value for value in comparison.difference_ci95)
     return (
         f"difference {100 * comparison.difference:+.2f} [{low:+.2f}, {high:+.2f}]  p = {comparison.p_value:.4f}, "
-        f"matched pairs over {comparison.units}\n{comparison.verdict(first, other)}"
+        f"matched pairs over {comparison.units} by randomisation\n{comparison.verdict(first, other)}"
     )
 
 

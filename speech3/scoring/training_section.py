@@ -1,16 +1,19 @@
-"""The report's section "Training": accuracy and loss of each network over time, and what asynchrony did."""
+"""The report's section "Training": the held-out figures of each network over time, and what asynchrony did."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from speech3.scoring import figures, html
 from speech3.scoring.html import escape
+from speech3.scoring.tables import per_cent
 from speech3.training.asynchrony import Asynchrony, asynchrony
 from speech3.training.curves import curve_of
 from speech3.training.engine_figures import Line, draw_accuracy, draw_staleness, time_unit
 
 Records = Sequence[Mapping[str, Any]]
+_PER = "Phone error rate, held-out, %"
 
 
 def training_section(metrics: Mapping[str, Records]) -> str:
@@ -27,30 +30,51 @@ def training_section(metrics: Mapping[str, Records]) -> str:
     virtual = all(any(record.get("world") == "simulated" for record in metrics[name]) for name in trained)
     accuracy = partial(draw_accuracy, curves=list(trained.values()), against="seconds", virtual=virtual)
     plots = [figures.svg("Held-out frame accuracy", accuracy)]
-    loss = _losses({name: metrics[name] for name in trained})
-    if loss:
-        unit, divisor = time_unit(max(max(line.x) for line in loss))
-        scaled = [Line(line.name, [t / divisor for t in line.x], line.y, line.colour, line.dashed) for line in loss]
-        label = f"{'virtual ' * virtual}{unit} of training"
-        plots.append(figures.curves("Cross-entropy per frame", scaled, label))
-    grid = f'<div class="grid">{"".join(f"<figure>{plot}</figure>" for plot in plots)}</div>'
+    epochs = {name: _epochs(metrics[name]) for name in trained}
+    loss = _lines(epochs, "heldout_loss", ", held-out") + _lines(epochs, "train_loss", ", train", dashed=True)
+    for title, lines in (("Cross-entropy per frame", loss), (_PER, _lines(epochs, "heldout_per", as_per_cent=True))):
+        if lines:
+            unit, divisor = time_unit(max(max(line.x) for line in lines))
+            scaled = [replace(line, x=[t / divisor for t in line.x]) for line in lines]
+            plots.append(figures.curves(title, scaled, f"{'virtual ' * virtual}{unit} of training"))
+    grid = f'<div class="grid">{"".join(f"<figure>{plot}</figure>" for plot in plots)}</div>{_best(epochs)}'
     done = {name: one for name in trained if (one := asynchrony(metrics[name]))}
     shown = [_asynchronous(name, one, list(trained).index(name)) for name, one in done.items() if _was_shared(one)]
     return "\n".join([grid, *shown])
 
 
-def _losses(metrics: Mapping[str, Records]) -> list[Line]:
-    heldout: list[Line] = []
-    train: list[Line] = []
-    for colour, (name, records) in enumerate(metrics.items()):
-        # A run killed between writing a record and its checkpoint does that epoch, and writes its record, again.
-        epochs = {record["epoch"]: record for record in records if record.get("event") == "epoch"}
-        for lines, key, suffix in ((heldout, "heldout_loss", "held-out"), (train, "train_loss", "train")):
-            points = [(r["seconds"], r[key]) for _, r in sorted(epochs.items()) if r.get(key) is not None]
-            if points:
-                x, y = zip(*points, strict=True)
-                lines.append(Line(f"{name}, {suffix}", x, y, colour, dashed=key == "train_loss"))
-    return heldout + train
+def _epochs(records: Records) -> Records:
+    """The records of the epochs, in order."""
+    # A run killed between writing a record and its checkpoint does that epoch, and writes its record, again.
+    epochs = {record["epoch"]: record for record in records if record.get("event") == "epoch"}
+    return [record for _, record in sorted(epochs.items())]
+
+
+def _lines(
+    epochs: Mapping[str, Records], key: str, suffix: str = "", *, dashed: bool = False, as_per_cent: bool = False
+) -> list[Line]:
+    lines = []
+    for colour, (name, records) in enumerate(epochs.items()):
+        points = [(r["seconds"], r[key] * (100 if as_per_cent else 1)) for r in records if r.get(key) is not None]
+        if points:
+            x, y = zip(*points, strict=True)
+            lines.append(Line(f"{name}{suffix}", x, y, colour, dashed=dashed))
+    return lines
+
+
+def _best(epochs: Mapping[str, Records]) -> str:
+    """What each network had on the held-out frames when their cross-entropy was lowest."""
+    rows = []
+    for name, records in epochs.items():
+        if measured := [record for record in records if record.get("heldout_loss") is not None]:
+            best = min(measured, key=lambda record: record["heldout_loss"])
+            per = best.get("heldout_per")
+            figure = "–" if per is None else per_cent(per)
+            rows.append([escape(name), f"{best['epoch']}", per_cent(best["heldout_accuracy"]),
+                         f"{best['heldout_loss']:.4f}", figure])  # fmt: skip
+    header = ["held-out speech", "best epoch", "frames right %", "cross-entropy", "phone error rate %"]
+    key = "Best: lowest cross-entropy. Phone error rate: of a loop of phones, without dictionary and words."
+    return f'{html.table(header, rows)}<p class="quiet">{key}</p>' if rows else ""
 
 
 def _was_shared(one: Asynchrony) -> bool:

@@ -19,7 +19,7 @@ from speech3.scoring.text import characters, normalize_text, read_text
 
 __all__ = ["Comparison", "Counts", "Metric", "Score", "Utterance", "compare", "read_text", "score"]
 
-FEW_SPEAKERS = 6  # with 5 units no matched-pairs test can reach p < 0.05: 2 to the power of 1 - 5 is 0.0625
+FEW_SPEAKERS = 6  # with 5 units no randomisation test can reach p < 0.05: 2 to the power of 1 - 5 is 0.0625
 
 Metric = Literal["WER", "CER"]
 Operation = Literal["equal", "substitute", "delete", "insert"]
@@ -257,9 +257,10 @@ def score(
 
 
 def compare(first: Score, other: Score, seed: int = 0, metric: Metric = "WER") -> Comparison:
-    """Difference in WER or CER of two systems on the same references: paired bootstrap and matched-pairs test.
+    """Difference in WER or CER of two systems on the same references, with its 95 % interval and p value.
 
-    The units are speakers where at least six are known, else utterances (the finding then holds for these speakers).
+    The interval is that of a paired bootstrap, p that of matched pairs by randomisation (`scoring.bootstrap`). The
+    units are speakers where at least six are known, else utterances (the finding then holds for these speakers).
     """
     if [u.name for u in first.utterances] != [u.name for u in other.utterances]:
         raise Speech3Error("two systems can be compared only on the same reference utterances")

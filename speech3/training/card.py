@@ -114,11 +114,13 @@ def _opening(subject: Subject) -> str:
 
 def _results(subject: Subject) -> str:
     about = subject.info.trained
-    when = f"after epoch {about['best_epoch']}, the best" if about["best_epoch"] else "before training, the best"
+    when = f"after epoch {about['best_epoch']}" if about["best_epoch"] else "before training"
     accuracy = (
-        f"{per_cent(about['heldout_accuracy'])} of the held-out frames are classified right {when}, whose parameters "
-        f"these are"
+        f"{per_cent(about['heldout_accuracy'])} of the held-out frames are classified right {when}, the best by "
+        f"their cross-entropy, whose parameters these are"
     )
+    if about.get("heldout_per") is not None:
+        accuracy += f"; phone error rate of a loop of phones on held-out speech {per_cent(about['heldout_per'])}"
     if about["train_accuracy"] is not None:
         accuracy += f"; {per_cent(about['train_accuracy'])} of the frames trained on, during that epoch"
     if not subject.tested:
@@ -181,10 +183,10 @@ def _training(about: dict[str, Any]) -> str:
     if about["before"]:
         before = about["before"]
         text += f"; begun with {before.get('path')}, {per_cent(before['heldout_accuracy'])} of held-out frames right"
-    rows = [("epoch", "train %", "held-out %", "held-out loss", "learning rate")]
+    rows = [("epoch", "train %", "held-out %", "held-out loss", "held-out PER %", "learning rate")]
     rows += [
         (str(r["epoch"]), _rate(r["train_accuracy"]), _rate(r["heldout_accuracy"]), f"{r['heldout_loss']:.4f}",
-         f"{r['learning_rate']:.3g}")
+         _rate(r.get("heldout_per")), f"{r['learning_rate']:.3g}")
         for r in _few(history, about["best_epoch"])
     ]  # fmt: skip
     default = TrainingConfig().model_dump(mode="json")
@@ -195,7 +197,7 @@ def _training(about: dict[str, Any]) -> str:
 def _limits(subject: Subject) -> list[str]:
     found = [
         "It knows the speakers, rooms, microphones and language of its data: measure it on yours (`speech3 score`).",
-        "The held-out frames chose the epoch, so their accuracy is a little better than that of other speech.",
+        "The held-out frames chose the epoch, so their figures are a little better than those of other speech.",
     ]
     if not subject.tested:
         found.insert(0, "Word error rates are not measured yet, and frame accuracy does not tell them.")

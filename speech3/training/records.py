@@ -62,10 +62,12 @@ def epoch_record(training: TrainingConfig, standing: Standing, loss: float, accu
 
 def epoch_words(record: dict[str, Any], *, taken_back: bool) -> str:
     """The same for people."""
+    phones = f", phone errors {record['heldout_per']:.2%}" if "heldout_per" in record else ""
     words = (
         f"epoch {record['epoch']}: train {record['train_accuracy']:.2%} loss {record['train_loss']:.4f}, held-out "
-        f"{record['heldout_accuracy']:.2%} loss {record['heldout_loss']:.4f}{', no better' if taken_back else ''}, "
-        f"rate {record['learning_rate']:g}, {record['frames'] / max(record['seconds'], 1e-9):,.0f} frames/s"
+        f"{record['heldout_accuracy']:.2%} loss {record['heldout_loss']:.4f}{phones}"
+        f"{', no better' if taken_back else ''}, rate {record['learning_rate']:g}, "
+        f"{record['frames'] / max(record['seconds'], 1e-9):,.0f} frames/s"
     )
     if record.get("staleness"):
         mean, most = staleness_mean(record["staleness"]), staleness_p95(record["staleness"])

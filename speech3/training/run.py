@@ -19,6 +19,7 @@ from speech3.config import TrainConfig
 from speech3.engine.world import USED, Progress, Snapshot, World
 from speech3.errors import Speech3Error
 from speech3.frames.packed import PackedFrames, open_packed, verify_once
+from speech3.hmm.model import load_outputs
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.io.interrupt import Interrupt, deferred_interrupt
 from speech3.io.malloc import keep_freed_memory
@@ -37,6 +38,7 @@ from speech3.training.parts import (
     num_labels,
     num_outputs,
 )
+from speech3.training.phone_errors import phone_errors
 from speech3.training.records import epoch_record, epoch_words, place
 from speech3.training.rundir import RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance, rate_of
@@ -197,6 +199,10 @@ class _Run:
         self.model = self.one.parts.model
         self.begun_with = init.put_into(self.model) if init and not resumed else {}
         self.heldout = minibatches(config, packed["heldout"], device)
+        self.phone_errors = phone_errors(
+            load_outputs(Path(config.hmm)), packed["train"], packed["heldout"],
+            self.log_priors(), config.seed, device, lfmmi=training.objective == "lfmmi",
+        )  # fmt: skip
         self.epoch_minibatches = len(self.one.parts.source)
         self.warm_minibatches = round(_warm_start(config, init) * self.epoch_minibatches)
         self.best: dict[str, np.ndarray] = {}
@@ -214,7 +220,7 @@ class _Run:
             self._look_before(init)
 
     def epoch(self, interrupt: Interrupt) -> None:
-        """The rest of the epoch, its held-out accuracy, the schedule's next rate, a checkpoint."""
+        """The rest of the epoch, its held-out figures, the schedule's next rate, a checkpoint."""
         warm = self.warm_minibatches - (self.standing.epoch - 1) * self.epoch_minibatches
         if warm > 0:
             self._compute(self.one, min(warm, self.epoch_minibatches), interrupt)
@@ -296,27 +302,32 @@ class _Run:
             "data": counted(self.packed), "info": frames.info,
             "best_epoch": best["epoch"], "train_accuracy": best["train_accuracy"],
             "heldout_accuracy": best["heldout_accuracy"], "heldout_loss": best["heldout_loss"],
+            **({"heldout_per": best["heldout_per"]} if "heldout_per" in best else {}),
             "seconds": standing.seconds, "history": standing.history, "before": standing.before,
             "product": product(),
             "versions": {"speech3": speech3.__version__, "torch": torch.__version__,
                          "numpy": np.__version__, "python": platform.python_version()},
         }  # fmt: skip
         complete(self.directory.path, Path(self.config.hmm), Path(self.config.data))
-        priors = log_priors(frames.counts_S)
-        if self.config.training.objective == "lfmmi":  # its outputs are compared with one another as they are
-            priors = np.zeros(about["num_senones"], np.float32)
-        save_tensors(self.directory.model, {**self.best, "log_prior": priors}, about)
+        save_tensors(self.directory.model, {**self.best, "log_prior": self.log_priors()}, about)
         write_card(self.directory.path)
         return about
 
+    def log_priors(self) -> np.ndarray:
+        """Of the outputs; zero for those of LF-MMI, which are likelihoods as they are."""
+        frames = self.packed["train"]
+        if self.config.training.objective == "lfmmi":
+            return np.zeros(num_outputs(self.config, frames), np.float32)
+        return log_priors(frames.counts_S)
+
     def _look_before(self, init: Init) -> None:
-        """Held-out accuracy of the model to begin with; with the same senones, no result will be worse than that."""
+        """Held-out loss of the model to begin with; with the same senones, no result will be worse than that."""
         loss, accuracy = self._heldout()
         record = {"event": "before", "epoch": 0, "train_accuracy": None, "heldout_accuracy": accuracy,
-                  "heldout_loss": loss, **self.begun_with}  # fmt: skip
+                  "heldout_loss": loss, **self._heldout_per(), **self.begun_with}  # fmt: skip
         schedule = self.standing.schedule
         if init.same_senones:
-            self.best, schedule = network_tensors(self.model), replace(schedule, best_accuracy=accuracy)
+            self.best, schedule = network_tensors(self.model), replace(schedule, best_loss=loss)
         self.standing = replace(self.standing, schedule=schedule, before=record)
         self._note(**record)
         say(f"held-out before training: {accuracy:.2%}, loss {loss:.4f}")
@@ -325,13 +336,14 @@ class _Run:
         self._look_back()
         standing, before = self.standing, self.standing.schedule
         loss, accuracy = self._heldout()
-        schedule = advance(before, standing.epoch, accuracy, self.config.training)
+        phones = self._heldout_per()
+        schedule = advance(before, standing.epoch, loss, self.config.training)
         if schedule.best_epoch == standing.epoch:
             self.best = network_tensors(self.model)
         elif self.config.training.schedule == "halving":
             self.model.load_state_dict({name: torch.from_numpy(array) for name, array in self.best.items()})
             self.tensors = {"parameters": self.one.sgd.parameters.vector_K.clone()}  # and slots of zero
-        record = epoch_record(self.config.training, standing, loss, accuracy)
+        record = {**epoch_record(self.config.training, standing, loss, accuracy), **phones}
         self.standing = standing.next_epoch(schedule, record)
         self.states_M = np.zeros_like(self.states_M)
         self._note(**record)
@@ -363,6 +375,11 @@ class _Run:
                 f"({self.standing.schedule.learning_rate:g}) is most likely too high: lower training.learning_rate"
             )
         return loss_sum / frames, correct / frames
+
+    def _heldout_per(self) -> dict[str, float]:
+        """Phone error rate of the model that `_heldout` has just looked at, where it can be known."""
+        rate = self.phone_errors.rate(self.model) if self.phone_errors else math.nan
+        return {} if math.isnan(rate) else {"heldout_per": rate}
 
     def _save(self) -> None:
         tensors = {name: tensor.cpu().numpy() for name, tensor in self.tensors.items()}

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _SCALARS = {
     "train_loss": "loss/train", "heldout_loss": "loss/heldout", "train_accuracy": "accuracy/train",
-    "heldout_accuracy": "accuracy/heldout", "learning_rate": "training/learning_rate",
+    "heldout_accuracy": "accuracy/heldout", "heldout_per": "phone_errors/heldout",
+    "learning_rate": "training/learning_rate",
 }  # fmt: skip
 
 

@@ -300,14 +300,14 @@ def test_a_trained_model_needs_no_warm_start(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(OneWorker, "epoch", lambda *_: 1 / 0)
     config = _config(corpus, init=tmp_path / "old", asgd={"warm_start": 1}, max_epochs=1)
     about = train(config, tmp_path / "new")
-    assert about["before"]["heldout_accuracy"] <= about["heldout_accuracy"]
+    assert about["before"]["heldout_loss"] >= about["heldout_loss"]
     assert about["history"][0]["versions"] > 0
 
 
 def test_an_epoch_that_makes_it_worse_is_taken_back(corpus, tmp_path, monkeypatch):
-    accuracies, states = iter([0.5, 0.4, 0.45, 0.3]), []
+    losses, states = iter([1.0, 1.2, 1.1, 1.3]), []
     look, end = run_module._Run._heldout, run_module._Run._end_epoch
-    monkeypatch.setattr(run_module._Run, "_heldout", lambda run: (look(run)[0], next(accuracies)))
+    monkeypatch.setattr(run_module._Run, "_heldout", lambda run: (next(losses), look(run)[1]))
 
     def watched(run):
         reached = run.tensors["parameters"].clone()

@@ -1,4 +1,4 @@
-"""Schedules: halving on a made-up course of held-out accuracies; the rate inside an epoch against closed forms."""
+"""Schedules: halving on a made-up course of held-out losses; the rate inside an epoch against closed forms."""
 
 import numpy as np
 import pytest
@@ -7,37 +7,47 @@ from speech3.config import TrainingConfig
 from speech3.training.schedule import Schedule, advance, rate_of
 
 
-def _course(accuracies, **keys):
-    config = TrainingConfig(learning_rate=0.8, halve_below=0.005, stop_below=0.001, **keys)
+def _course(losses, **keys):
+    config = TrainingConfig(**{"learning_rate": 0.8, "halve_below": 0.01, "stop_below": 0.001, **keys})
     schedule, rates = Schedule(config.learning_rate), []
-    for epoch, accuracy in enumerate(accuracies, 1):
+    for epoch, loss in enumerate(losses, 1):
         rates.append(schedule.learning_rate)
-        schedule = advance(schedule, epoch, accuracy, config)
+        schedule = advance(schedule, epoch, loss, config)
         if schedule.done:
             break
     return rates, schedule
 
 
 def test_halving_begins_when_the_gain_is_small_and_ends_when_it_is_nothing():
-    rates, schedule = _course([0.30, 0.40, 0.404, 0.42, 0.43, 0.4305, 0.5])
-    assert rates == [0.8, 0.8, 0.8, 0.4, 0.2, 0.1]
-    assert (schedule.done, schedule.best_epoch, schedule.best_accuracy) == (True, 6, 0.4305)
+    rates, schedule = _course([4.0, 3.0, 2.9, 2.88, 2.80, 2.75, 2.749, 2.0])
+    assert rates == [0.8, 0.8, 0.8, 0.8, 0.4, 0.2, 0.1]
+    assert (schedule.done, schedule.best_epoch, schedule.best_loss) == (True, 7, 2.749)
+
+
+def test_the_gain_is_a_share_of_the_loss():
+    assert _course([0.40, 0.30, 0.29, 0.288, 0.280, 0.275, 0.2749, 0.2])[0] == [0.8, 0.8, 0.8, 0.8, 0.4, 0.2, 0.1]
 
 
 def test_gain_is_counted_from_the_best_epoch():
-    rates, schedule = _course([0.40, 0.30, 0.403, 0.4031])
+    rates, schedule = _course([3.0, 3.5, 2.98, 2.979])
     assert rates == [0.8, 0.8, 0.4, 0.2]
     assert (schedule.done, schedule.best_epoch) == (True, 4)
 
 
-def test_a_model_that_learns_nothing_stops():
-    rates, schedule = _course([0.0, 0.0, 0.0])
-    assert len(rates) == 2
+@pytest.mark.parametrize("loss", [2.0, 0.0])
+def test_a_model_that_learns_nothing_stops(loss):
+    rates, schedule = _course([loss] * 5)
+    assert len(rates) == 3
     assert schedule.best_epoch == 1
 
 
+def test_the_best_epoch_has_the_lowest_loss_in_every_schedule():
+    for name in ("constant", "exponential", "halving"):
+        assert _course([3.0, 2.0, 2.5, 2.1], schedule=name, max_epochs=4)[1].best_epoch == 2
+
+
 def test_constant_rate_runs_all_epochs():
-    rates, schedule = _course([0.4] * 10, schedule="constant", max_epochs=5)
+    rates, schedule = _course([2.0] * 10, schedule="constant", max_epochs=5)
     assert rates == [0.8] * 5
     assert schedule.done
 
@@ -69,5 +79,5 @@ def test_warmup_rises_linearly_from_a_tenth_and_then_lets_the_schedule_be():
 
 def test_the_rate_is_the_schedules_not_the_configs():
     config = TrainingConfig(learning_rate=0.8)
-    halved = Schedule(0.1, halving=True, best_accuracy=0.5, best_epoch=2)
+    halved = Schedule(0.1, halving=True, best_loss=2.0, best_epoch=2)
     assert rate_of(halved, 9, 3, config)(2) == 0.1

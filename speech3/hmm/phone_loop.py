@@ -1,0 +1,221 @@
+"""A loop of phones: what an acoustic model hears without the help of a dictionary, for its phone error rate.
+
+Phones that differ only in stress, tone or place in the word are one phone here. Any phone follows any other, with the
+probabilities of a bigram of phones; silence is one of them, and is left out of what is compared.
+
+A state of such a phone stands for all tied states that it has in its contexts: its score is the logarithm of the sum
+of their posteriors over the sum of their priors, which is what a network of context-independent states would give
+(not the best of them: that of a rare context would too often win). So the loop needs no expansion by context, and a
+frame costs G * G steps. Neighbours that do not fit a context are not forbidden, so a decoder with the contexts spelled
+out makes somewhat fewer errors.
+
+Axes: T frames, P pdfs, G phones of the loop, S states of a phone, G1: and the utterance's edge.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+
+from speech3.hmm.clustering import phone_groups
+from speech3.hmm.model import Hmm
+
+_NEVER = np.float32(-np.inf)
+_LEAST = 1e-30  # of a posterior over the frame's largest: what is below changes nothing
+
+
+@dataclass(frozen=True, eq=False)
+class LoopPhones:
+    """The phones of a loop, their states, and which of them a pdf belongs to.
+
+    Attributes
+    ----------
+    silence_G
+        bool: left out of `heard` and of the reference.
+    place_P
+        int64: ``phone * S + state`` of each pdf.
+    stay_GS, advance_GS, leave_GS
+        float32, log probabilities of staying in a state, of going on to the phone's next state, and of leaving the
+        phone; minus infinity where one cannot.
+    """
+
+    silence_G: np.ndarray
+    place_P: np.ndarray
+    stay_GS: np.ndarray
+    advance_GS: np.ndarray
+    leave_GS: np.ndarray
+
+    def segments(self, pdfs_T: np.ndarray) -> np.ndarray:
+        """The phones of an alignment, int64, silence among them.
+
+        A phone begins where the phone changes, where the states begin anew, and at each frame of a state that cannot be
+        repeated.
+        """
+        phone_T, state_T = np.divmod(self.place_P[pdfs_T], self.stay_GS.shape[1])
+        repeats_T = np.isfinite(self.stay_GS)[phone_T, state_T]
+        anew_T = (phone_T[1:] != phone_T[:-1]) | (state_T[1:] < state_T[:-1])
+        anew_T |= (state_T[1:] == state_T[:-1]) & ~repeats_T[1:]
+        return phone_T[np.concatenate([[True], anew_T])]
+
+    def spoken(self, phones: np.ndarray) -> np.ndarray:
+        """Without silence."""
+        return phones[~self.silence_G[phones]]
+
+    def scores(self, logits_TP: np.ndarray, log_prior_P: np.ndarray) -> np.ndarray:
+        """(T, G, S) float32: log posteriors less log priors, up to a constant a frame; `logits_TP` as a network's."""
+        order_P = np.argsort(self.place_P, kind="stable")
+        first = np.searchsorted(self.place_P[order_P], np.arange(self.stay_GS.size))
+        likely_TP = np.exp(logits_TP - logits_TP.max(1, keepdims=True))[:, order_P]
+        posterior_TX = np.add.reduceat(likely_TP, first, axis=1)
+        prior_X = np.add.reduceat(np.exp(log_prior_P)[order_P], first)
+        scores_TX = np.log(np.maximum(posterior_TX, _LEAST)) - np.log(prior_X)
+        return scores_TX.astype(np.float32).reshape(-1, *self.stay_GS.shape)
+
+
+def loop_phones(hmm: Hmm) -> LoopPhones | None:
+    """The phones of an HMM; none if a pdf belongs to several of them or to none, so that alignments do not tell."""
+    groups, tree = phone_groups(hmm.lexicon), hmm.tree
+    shape = len(groups), tree.root.shape[1]
+    place_P = np.full(hmm.num_pdfs, -1)
+    for phone, group in enumerate(groups):
+        for state in range(shape[1]):
+            nodes = tree.root[list(group), state].tolist()
+            while nodes:
+                node = nodes.pop()
+                if tree.side[node] >= 0:
+                    nodes += [int(tree.yes[node]), int(tree.no[node])]
+                elif place_P[tree.yes[node]] in (-1, phone * shape[1] + state):
+                    place_P[tree.yes[node]] = phone * shape[1] + state
+                else:
+                    return None
+    if len(np.unique(place_P)) < shape[0] * shape[1] or place_P.min() < 0:
+        return None
+    names = np.array([hmm.lexicon.phones[group[0] - 1] in hmm.lexicon.silence_phones for group in groups])
+    return LoopPhones(names, place_P, *_transitions(hmm, place_P))
+
+
+def _transitions(hmm: Hmm, place_P: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`LoopPhones.stay_GS` and its fellows.
+
+    Of a state's pdfs the mean counts; what does not stay is shared by next state and end. Without weights all are free.
+    """
+    topology, count_X = hmm.topology, np.bincount(place_P)
+    repeats_S, states = topology.loops_S, topology.states
+    ends_S = np.isin(np.arange(states), topology.exits)
+    goes_on_S = np.arange(states) < states - 1
+    stay_GS = (np.bincount(place_P, hmm.self_loop) / count_X).reshape(-1, states) * repeats_S
+    with np.errstate(divide="ignore"):
+        leaving_GS = np.log1p(-stay_GS) - np.log(goes_on_S + ends_S.astype(int))
+        each = (np.log(stay_GS), leaving_GS, leaving_GS) if topology.weighted else (np.zeros_like(stay_GS),) * 3
+    allowed = repeats_S, goes_on_S, ends_S
+    stay, advance, leave = (
+        np.where(may_S, log_GS, _NEVER).astype(np.float32) for log_GS, may_S in zip(each, allowed, strict=True)
+    )
+    return stay, advance, leave
+
+
+def phone_bigram(sequences: Iterable[np.ndarray], num_phones: int) -> np.ndarray:
+    """Estimate a bigram of phones, one added to each count.
+
+    Parameters
+    ----------
+    sequences
+        Of phones from 0, silence among them (`LoopPhones.segments`).
+
+    Returns
+    -------
+    (G1, G1) float32 log probabilities of the second phone given the first; G stands for the utterance's edge.
+    """
+    counts_GG = np.ones((num_phones + 1, num_phones + 1))
+    for phones in sequences:
+        padded = np.concatenate([[num_phones], phones, [num_phones]])
+        np.add.at(counts_GG, (padded[:-1], padded[1:]), 1)
+    return np.log(counts_GG / counts_GG.sum(1, keepdims=True)).astype(np.float32)
+
+
+def heard(phones: LoopPhones, bigram: np.ndarray, scores_TGS: np.ndarray, acoustic_scale: float) -> np.ndarray:
+    """The phones of the best path through the loop, int64, without silence.
+
+    Parameters
+    ----------
+    bigram
+        (G1, G1), of `phone_bigram`.
+    scores_TGS
+        float32, of `LoopPhones.scores`.
+    acoustic_scale
+        Of the scores and of the transitions, as in `hmm.viterbi`.
+    """
+    scale = np.float32(acoustic_scale)
+    parts = (scale * part for part in (scores_TGS, phones.stay_GS, phones.advance_GS, phones.leave_GS))
+    scores, stay, advance, leave = (np.ascontiguousarray(part, np.float32) for part in parts)
+    return phones.spoken(_search(scores, stay, advance, leave, bigram))
+
+
+def errors(reference: Sequence[int] | np.ndarray, hypothesis: Sequence[int] | np.ndarray) -> int:
+    """Substitutions, deletions and insertions: the Levenshtein distance."""
+    return int(_distance(np.asarray(reference, np.int64), np.asarray(hypothesis, np.int64)))
+
+
+@numba.njit(cache=True, nogil=True)
+def _search(scores, stay, advance, leave, bigram):  # type: ignore[no-untyped-def] # pragma: no cover
+    frames, phones, states = scores.shape
+    edge = phones
+    came = np.zeros((frames, phones, states), np.int8)  # from: 0 the same state, 1 the one before it, 2 another phone
+    phone_before = np.full((frames, phones), -1, np.int16)
+    state_before = np.zeros((frames, phones), np.int8)  # in which the phone of that number ended, a frame before
+    old = np.full((phones, states), _NEVER, np.float32)
+    new = np.full((phones, states), _NEVER, np.float32)
+    ended = np.full(phones, _NEVER, np.float32)
+    for g in range(phones):
+        old[g, 0] = bigram[edge, g] + scores[0, g, 0]
+    for t in range(1, frames):
+        for g in range(phones):
+            ended[g] = _NEVER
+            for s in range(states):
+                if old[g, s] + leave[g, s] > ended[g]:
+                    ended[g], state_before[t, g] = old[g, s] + leave[g, s], s
+        for g in range(phones):
+            for s in range(states):
+                value, way = old[g, s] + stay[g, s], 0
+                if s > 0 and old[g, s - 1] + advance[g, s - 1] > value:
+                    value, way = old[g, s - 1] + advance[g, s - 1], 1
+                if s == 0:
+                    for h in range(phones):
+                        if ended[h] + bigram[h, g] > value:
+                            value, way = ended[h] + bigram[h, g], 2
+                            phone_before[t, g] = h
+                new[g, s], came[t, g, s] = value + scores[t, g, s], way
+        old, new = new, old
+    best, phone, state = _NEVER, -1, 0
+    for g in range(phones):
+        for s in range(states):
+            value = old[g, s] + leave[g, s] + bigram[g, edge]
+            if value > best:
+                best, phone, state = value, g, s
+    found = np.zeros(frames, np.int64)
+    count = 0
+    if phone < 0:
+        return found[:0]
+    for t in range(frames - 1, -1, -1):
+        if t == 0 or came[t, phone, state] == 2:
+            found[count] = phone
+            count += 1
+            if t > 0:
+                phone = phone_before[t, phone]
+                state = state_before[t, phone]
+        elif came[t, phone, state] == 1:
+            state -= 1
+    return found[:count][::-1].copy()
+
+
+@numba.njit(cache=True, nogil=True)
+def _distance(reference, hypothesis):  # type: ignore[no-untyped-def] # pragma: no cover
+    row = np.arange(len(hypothesis) + 1)
+    for i in range(len(reference)):
+        diagonal, row[0] = row[0], i + 1
+        for j in range(len(hypothesis)):
+            replaced = diagonal + (reference[i] != hypothesis[j])
+            diagonal = row[j + 1]
+            row[j + 1] = min(replaced, row[j + 1] + 1, row[j] + 1)
+    return row[-1]

@@ -1,0 +1,100 @@
+"""The phone error rate of a network on held-out speech, which says more of words than the share of frames right.
+
+Axes: T frames, P senones.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from speech3.frames.packed import PackedFrames
+from speech3.hmm.clustering import group_numbers
+from speech3.hmm.model import Hmm, PdfsOnly
+from speech3.hmm.phone_loop import LoopPhones, errors, heard, loop_phones, phone_bigram
+from speech3.models import AcousticModel, logits
+
+ACOUSTIC_SCALE, PSEUDO_SCALE = 0.1, 1.0  # of posteriors over priors, and of the outputs of LF-MMI
+DECODED_FRAMES = 12_000  # of held-out speech: two minutes, so that an epoch is a few per cent longer at most
+BIGRAM_FRAMES = 3_600_000  # of the alignment that the bigram is estimated on
+
+
+Segments = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class PhoneErrors:
+    """What is decoded after each epoch, and with what.
+
+    Attributes
+    ----------
+    segments
+        From the labels of an utterance's frames to the phones of the loop.
+    utterances
+        Numbers of those that are decoded.
+    """
+
+    phones: LoopPhones
+    segments: Segments
+    acoustic_scale: float
+    bigram: np.ndarray
+    heldout: PackedFrames
+    utterances: np.ndarray
+    log_prior_P: np.ndarray
+    device: torch.device
+
+    def rate(self, model: nn.Module) -> float:
+        """Errors over phones of the alignment, silence apart; NaN if that holds nothing but silence."""
+        assert isinstance(model, AcousticModel)
+        wrong = total = 0
+        for utterance in self.utterances:
+            frames = slice(*self.heldout.offsets_U1[utterance : utterance + 2])
+            feats_TF = torch.from_numpy(np.array(self.heldout.frames_NF[frames])).to(self.device)
+            scores = self.phones.scores(logits(model, feats_TF).cpu().numpy(), self.log_prior_P)
+            reference = self.phones.spoken(self.segments(self.heldout.senones_N[frames]))
+            wrong += errors(reference, heard(self.phones, self.bigram, scores, self.acoustic_scale))
+            total += len(reference)
+        return wrong / total if total else float("nan")
+
+
+def phone_errors(
+    outputs: Hmm | PdfsOnly, train: PackedFrames, heldout: PackedFrames, log_prior_P: np.ndarray, seed: int,
+    device: torch.device, *, lfmmi: bool = False,
+) -> PhoneErrors | None:  # fmt: skip
+    """Draw what is to be decoded, and estimate the bigram of phones on the alignment of the training frames.
+
+    The reference is read off the held-out labels. None where these do not tell which phone they are: outputs that are
+    known by number only, a tree whose leaves several phones share, or senones at a third of the frames.
+
+    Parameters
+    ----------
+    lfmmi
+        The labels are of phones (`speech3.sequence.numerator.phone_labels`), not senones.
+    """
+    phones = loop_phones(outputs) if isinstance(outputs, Hmm) else None
+    if phones is None or not isinstance(outputs, Hmm) or (outputs.subsampling > 1 and not lfmmi):
+        return None
+    segments = partial(_labelled, group_numbers(outputs.lexicon)) if lfmmi else phones.segments
+    scale = PSEUDO_SCALE if lfmmi else ACOUSTIC_SCALE
+    offsets = train.offsets_U1
+    sequences = (segments(train.senones_N[offsets[u] : offsets[u + 1]]) for u in _drawn(train, BIGRAM_FRAMES, seed))
+    bigram = phone_bigram(sequences, len(phones.silence_G))
+    drawn_U = _drawn(heldout, DECODED_FRAMES, seed)
+    return PhoneErrors(phones, segments, scale, bigram, heldout, drawn_U, log_prior_P, device)
+
+
+def _labelled(group_P: np.ndarray, labels_T: np.ndarray) -> np.ndarray:
+    begins = labels_T[(labels_T & 1 == 1)]
+    groups: np.ndarray = group_P[(begins >> 1) - 1]
+    return groups
+
+
+def _drawn(packed: PackedFrames, frames: int, seed: int) -> np.ndarray:
+    """Numbers of utterances drawn from `seed`, as many as have up to `frames` together, or the shortest alone."""
+    lengths_U = np.diff(packed.offsets_U1)
+    order = np.random.default_rng(seed).permutation(len(lengths_U))
+    kept = np.sort(order[np.cumsum(lengths_U[order]) <= frames])
+    return kept if len(kept) else np.array([lengths_U.argmin()])
