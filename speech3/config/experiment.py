@@ -24,6 +24,20 @@ class TrainConfig(Config):
     seed: int = Field(1, ge=0)
 
 
+class LfmmiSystemConfig(Config):
+    """A recipe's system that is trained on whole sentences."""
+
+    model: SerializeAsAny[ModelConfig] = Field(
+        default_factory=lambda: load_preset(ModelConfig, "models", "cnn_tdnn"), description="cnn_tdnn or tdnn"
+    )
+    training: TrainingConfig = Field(default_factory=lambda: load_preset(TrainingConfig, "training", "lfmmi"))
+    features: str = Field("fbank40_utt", description="preset in conf/features")
+    leaves: int = Field(0, ge=0, description="of the left-biphone tree; 0: by the amount of speech")
+    longer_histories: int = Field(
+        2000, ge=0, description="three phones that the phone language model has as histories, beside all pairs"
+    )
+
+
 class RecipeConfig(Config):
     """What `recipes/run.sh CORPUS` reads from `recipes/CORPUS/recipe.yaml`."""
 
@@ -51,6 +65,7 @@ class RecipeConfig(Config):
         description="in place of training where the model is an LSTM",
     )
     realign: int = Field(0, ge=0, le=3, description="times that the network aligns anew and a new one is trained on it")
+    lfmmi: LfmmiSystemConfig | None = Field(None, description="the system trained by LF-MMI; null: none")
     lm: LmConfig
     decode: DecodeConfig = DecodeConfig()
     decode_mono: bool = Field(False, description="also decode the monophones, which only begin the bootstrap")

@@ -24,6 +24,7 @@ _PRESETS: dict[str, tuple[type[Config], str]] = {  # keys whose value may be a p
     "recurrent": (TrainingConfig, "training"),
     "augment": (AugmentConfig, "augment"),
 }
+_LFMMI = {"model": "cnn_tdnn", "training": "lfmmi"}  # presets of a recipe's LF-MMI system
 
 
 def shipped(kind: Literal["conf", "recipes", "data"]) -> Path:
@@ -120,7 +121,8 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
     """Read a config file and apply ``key.sub=value`` overrides.
 
     A string under ``model``, ``training``, ``recurrent`` or ``augment`` is the name of a preset in ``conf/models``,
-    ``conf/training`` or ``conf/augment``; an override below it (``model.width=64``) changes that preset's value. Where
+    ``conf/training`` or ``conf/augment``; an override below it (``model.width=64``) changes that preset's value; so it is
+    with ``lfmmi.model`` and ``lfmmi.training`` of a recipe. Where
     a recipe's model becomes an LSTM by an override, `recurrent` stands in the place of `training`, before overrides of
     the latter.
     """
@@ -130,9 +132,14 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
         values.setdefault("recurrent", default.model_dump())
     changes = [(override, *_split(override)) for override in overrides or []]
     written = "training" in values and _recurrent(values)  # the file's own training is for the file's own LSTM
+    _fill_lfmmi(values)
     for override, keys, value in changes:
+        if keys[0] == "lfmmi" and len(keys) > 1 and "lfmmi" in cls.model_fields:
+            values["lfmmi"] = values.get("lfmmi") or {}
+            _fill_lfmmi(values)
         if keys[0] != "training":
             _set(values, keys, value, override)
+            _fill_lfmmi(values)
     if "recurrent" in cls.model_fields and _recurrent(values) and not written:
         values["training"] = copy.deepcopy(values["recurrent"])  # of which overrides of training change no more
     for override, keys, value in changes:
@@ -142,6 +149,15 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
         if isinstance(values.get(key), str):
             values[key] = _expand(key, values[key])
     return parse(cls, values, f"{path} with {' '.join(overrides)}" if overrides else path)
+
+
+def _fill_lfmmi(values: dict[str, Any]) -> None:
+    """Put presets in place of their names in the group ``lfmmi``, and those that it leaves out."""
+    group = values.get("lfmmi")
+    if isinstance(group, dict):
+        for key, preset in _LFMMI.items():
+            if isinstance(name := group.get(key, preset), str):
+                group[key] = _expand(key, name)
 
 
 def changed(config: C, prefix: str, overrides: list[str], source: Path | str) -> C:

@@ -5,9 +5,15 @@ Powers of the hours: below two hours through what was best for fsdd (a quarter o
 """
 
 from speech3.config import HmmConfig
-from speech3.hmm.topology import THREE_STATES
+from speech3.hmm.topology import FIRST_AND_LOOP, THREE_STATES
 
 _LARGEST_LEAVES, _LARGEST_GAUSSIANS = 6000, 60_000
+
+
+def biphone_leaves(hours: float, groups: int) -> int:
+    """Leaves of the left-biphone tree of LF-MMI: five for eight of the triphones', 500 for minilibri's two hours."""
+    roots = groups * FIRST_AND_LOOP.states
+    return max(round(1.2 * roots), round(0.625 * min(_LARGEST_LEAVES, 360 * hours, 520 * hours**0.55)))
 
 
 def sized(config: HmmConfig, hours: float, groups: int) -> HmmConfig:

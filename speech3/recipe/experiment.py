@@ -34,6 +34,7 @@ CORPORA: dict[str, Prepare] = {
 }
 NEEDS_SOURCE = frozenset({"any", "fsdd"})
 GMMS = ("mono", "tri")  # systems of every recipe; monophones are decoded if asked for
+LFMMI, LFMMI_HMM = "lfmmi", "lfmmi_hmm"  # the system that is trained by LF-MMI, and what its outputs mean
 OWN_GRAPH = "graph_own"  # of a model directory: with our own language model where another one was given
 HAS_REFERENCE = frozenset({"digits"})  # an alignment known from the synthesiser
 
@@ -77,7 +78,12 @@ class Experiment:
     @property
     def systems(self) -> tuple[str, ...]:
         """The systems that this run decodes, in the order of the table."""
-        return (*self.gmms, *self.networks)
+        return (*self.gmms, *self.trained)
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """All networks of this run."""
+        return (*self.networks, LFMMI) if self.recipe.lfmmi else self.networks
 
     @property
     def earlier(self) -> tuple[str, ...]:
@@ -85,7 +91,7 @@ class Experiment:
         decoded = [path.name.split(".")[1] for path in (self.out / ".done").glob("decode.*.json")]
         found = [
             name for name in decoded
-            if name not in (*GMMS, *self.networks) and up_to_date(self.out, f"decode/{name}")
+            if name not in (*GMMS, *self.trained) and up_to_date(self.out, f"decode/{name}")
             and (self.model(name) / "decode.json").exists()
         ]  # fmt: skip
         return tuple(sorted(found, key=lambda name: ended_ns(self.out, f"decode/{name}") or 0))
@@ -93,7 +99,7 @@ class Experiment:
     @property
     def shown(self) -> tuple[str, ...]:
         """The systems of the report: `systems` and `earlier`."""
-        return (*self.gmms, *self.earlier, *self.networks)
+        return (*self.gmms, *self.earlier, *self.trained)
 
     def teacher(self, network: str) -> str:
         """The system whose alignment a network learns."""
@@ -140,7 +146,8 @@ class Experiment:
 
     def own_graph(self, system: str) -> Path:
         """The graph of a system with our own language model; it is there only where another model was given."""
-        return self.model("tri" if system in self.networks else system) / OWN_GRAPH
+        source = LFMMI_HMM if system == LFMMI else "tri" if system in self.networks else system
+        return self.model(source) / OWN_GRAPH
 
     def alignment(self, system: str, split: str) -> Path:
         """A directory of alignments: by `tri` or a network (for training) or by `aligner` (for looking at)."""
@@ -148,17 +155,20 @@ class Experiment:
 
     def frames(self, network: str) -> Path:
         """The packed frames that a network is trained on."""
-        return self.out / "frames" / self.teacher(network)
+        return self.out / "frames" / (LFMMI if network == LFMMI else self.teacher(network))
 
     def feature_preset(self, system: str) -> str:
         """The features that a system reads."""
+        if system == LFMMI and self.recipe.lfmmi:
+            return self.recipe.lfmmi.features
         return self.recipe.features if system in self.networks else self.recipe.hmm.features
 
     @cached_property
     def presets(self) -> dict[str, FeatureConfig]:
         """The feature configs of this experiment."""
         hmm = self.recipe.hmm
-        names = dict.fromkeys((hmm.features, hmm.aligner_features, self.recipe.features))
+        lfmmi = [self.recipe.lfmmi.features] if self.recipe.lfmmi else []
+        names = dict.fromkeys((hmm.features, hmm.aligner_features, self.recipe.features, *lfmmi))
         return {name: load_preset(FeatureConfig, "features", name) for name in names}
 
 
@@ -236,17 +246,19 @@ def steps(experiment: Experiment) -> list[Step]:
         Step("hmm/tri", partial(stages.train_tri, e), hmm["tri"],
              [e.model("tri") / "model.safetensors"], ["hmm/mono"], questions, owns=e.model("tri")),
         Step("hmm/align", partial(stages.align_data, e, "tri", recipe.hmm.features, (e.train, "dev")), None,
-             [e.alignment("tri", split) / "ali.ark" for split in (e.train, "dev")], ["hmm/tri"]),
+             [e.alignment("tri", split) / f"{name}.ark" for split in (e.train, "dev") for name in ("ali", "labels")],
+             ["hmm/tri"]),
         Step("hmm/aligner", partial(stages.train_mono, e, "aligner"), [shared, hmm["aligner"]],
              [e.model("aligner") / "model.safetensors"], [aligner_features], owns=e.model("aligner")),
         Step("hmm/borders", partial(stages.align_data, e, "aligner", recipe.hmm.aligner_features, ("dev", "test")),
              None, [e.alignment("aligner", split) / "ali.ark" for split in ("dev", "test")], ["hmm/aligner"]),
     ]  # fmt: skip
+    lfmmi = _lfmmi_steps(e) if recipe.lfmmi else {}
     training = [step for network in e.networks for step in _network_steps(e, network, nn_features)]
     decoding = [
         Step(f"decode/{system}", partial(evaluation.decode_system, e, system), recipe.decode.model_dump(),
              [e.out / "decode" / system / "test" / "hyp.txt"],
-             [f"train/{system}" if system in e.networks else f"graph/{system}"], owns=e.out / "decode" / system)
+             [f"train/{system}" if system in e.trained else f"graph/{system}"], owns=e.out / "decode" / system)
         for system in e.systems
     ]  # fmt: skip
     earlier = {name: ended_ns(e.out, f"decode/{name}") for name in e.earlier}
@@ -259,7 +271,10 @@ def steps(experiment: Experiment) -> list[Step]:
         scores.append(Step("score/borders", partial(evaluation.score_borders, e), None,
                            [e.out / "score" / "aligner" / "borders.json"], ["hmm/borders"]))  # fmt: skip
     report = Step("report", partial(evaluation.report, e), None, [e.out / "report.html"], ["score", "hmm/borders"])
-    return [*data, *extracted, *hmms, *_graph_steps(e), *training, *decoding, *scores, report]
+    return [
+        *data, *extracted, *hmms, *lfmmi.get("hmm", ()), *_graph_steps(e), *training, *lfmmi.get("train", ()),
+        *decoding, *scores, report,
+    ]  # fmt: skip
 
 
 def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
@@ -283,6 +298,28 @@ def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
     ]  # fmt: skip
 
 
+def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
+    from speech3.recipe import lfmmi
+
+    system = e.recipe.lfmmi
+    assert system is not None
+    hmm, frames = e.model(LFMMI_HMM), [e.frames(LFMMI) / f"{name}.frames" for name in ("train", "heldout")]
+    return {
+        "hmm": [
+            Step("hmm/lfmmi", partial(lfmmi.train_hmm, e), [system.leaves, system.longer_histories],
+                 [hmm / "denominator.safetensors", hmm / "hmm.json"], ["hmm/align"], owns=hmm),
+        ],
+        "train": [
+            Step(f"train/{LFMMI}.frames", partial(lfmmi.pack_frames, e), system.training.dtype, frames,
+                 ["hmm/lfmmi", f"features/{Path(system.features).stem}"], owns=e.frames(LFMMI)),
+            Step(f"train/{LFMMI}", partial(lfmmi.train_network, e),
+                 [system.model.model_dump(), system.training.model_dump(), e.recipe.seed],
+                 [e.model(LFMMI) / "model.safetensors"], [f"train/{LFMMI}.frames", f"graph/{LFMMI_HMM}"],
+                 owns=e.model(LFMMI)),
+        ],
+    }  # fmt: skip
+
+
 def _graph_steps(e: Experiment) -> list[Step]:
     from speech3.recipe import language
 
@@ -293,6 +330,6 @@ def _graph_steps(e: Experiment) -> list[Step]:
     model = Step("graph/lm", partial(language.make_lm, e), settings, arpa, ["data/corpus"], given)
     return [model] + [
         Step(f"graph/{name}", partial(language.make_graphs, e, name), [lm.grammar, lm.self_loop_scale],
-             [e.model(name) / "graph" / "HCLG.fst"], ["graph/lm", f"hmm/{name}"])
-        for name in e.gmms
+             [e.model(name) / "graph" / "HCLG.fst"], ["graph/lm", f"hmm/{after}"])
+        for name, after in [*((gmm, gmm) for gmm in e.gmms), *([(LFMMI_HMM, LFMMI)] if e.recipe.lfmmi else [])]
     ]  # fmt: skip

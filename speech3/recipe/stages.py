@@ -31,9 +31,10 @@ from speech3.hmm.sizes import sized
 from speech3.hmm.times import frame_clock
 from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
 from speech3.hmm.workers import Workers
-from speech3.io.ark import ArkReader, read_int_ark
+from speech3.io.ark import ArkReader, read_int_ark, write_ark
 from speech3.io.progress import Metrics, say
 from speech3.recipe.experiment import CORPORA, Experiment
+from speech3.sequence.numerator import phone_labels
 
 
 def make_data(e: Experiment) -> None:
@@ -173,6 +174,7 @@ def align_split(recognizer: Recognizer, feats: ArkReader, data: Path, out: Path,
     alignments, bad = recognizer.align(feats, texts, jobs)
     clock = frame_clock(recognizer.features)
     write_alignments(out, recognizer.hmm, alignments, texts, clock, bad=bad, textgrids=False)
+    write_ark(out / "labels.ark", ((u, phone_labels(a.phones, a.starts)) for u, a in alignments.items()))
     for utterance, reason in bad.items():
         say(f"  not aligned: {utterance}: {reason}")
 

@@ -1,0 +1,97 @@
+"""The steps of a recipe's LF-MMI system: its HMM and denominator, its packed frames, its network.
+
+OUT/tri/align/{train,dev}/labels.ark        phones of each frame (`speech3.sequence.numerator.phone_labels`)
+OUT/lfmmi_hmm                               left biphones, denominator.safetensors, decoding graphs
+OUT/frames/lfmmi/{train,heldout}.frames     packed frames, labelled by phones
+OUT/lfmmi                                   the model directory
+"""
+
+import shutil
+from typing import Any
+
+import numpy as np
+
+from speech3.config import TrainConfig
+from speech3.corpus.datadir import read_datadir
+from speech3.corpus.lengths import lengths_s
+from speech3.errors import check_bad
+from speech3.frames.packed import pack
+from speech3.hmm.alignment import Alignment
+from speech3.hmm.clustering import phone_groups
+from speech3.hmm.first_and_loop import convert_all, train_tree
+from speech3.hmm.model import load_hmm
+from speech3.hmm.sizes import biphone_leaves
+from speech3.hmm.transcript import NO_WORD
+from speech3.io.ark import ArkReader, read_int_ark
+from speech3.io.atomic import read_json, write_json
+from speech3.io.progress import say
+from speech3.recipe.experiment import LFMMI, LFMMI_HMM, Experiment
+from speech3.sequence.denominator import make_denominator
+from speech3.sequence.phone_lm import estimate
+
+_MIN_LEAF_OUTPUTS = 30  # of a leaf of the tree
+_TOO_SHORT = "too_short.json"
+
+
+def train_hmm(e: Experiment) -> None:
+    """Grow the left-biphone tree on the triphones' alignment, and estimate the phone language model."""
+    assert e.recipe.lfmmi is not None
+    out, lexicon = e.model(LFMMI_HMM), load_hmm(e.model("tri")).lexicon
+    feats = ArkReader(e.features(e.recipe.hmm.features, e.train) / "feats.scp")
+    labels = read_int_ark(e.alignment("tri", e.train) / "labels.ark")
+    converted = convert_all({u: _alignment(labels_T) for u, labels_T in labels.items()})
+    for utterance, reason in converted.bad.items():
+        say(f"  skipped {utterance}: {reason}")
+    check_bad(converted.bad, len(labels), str(e.data(e.train)), "are too short for LF-MMI")
+    hours = sum(lengths_s(read_datadir(e.data(e.train))).values()) / 3600
+    leaves = e.recipe.lfmmi.leaves or biphone_leaves(hours, len(phone_groups(lexicon)))
+    hmm = train_tree(converted.alignments, feats, lexicon, leaves, _MIN_LEAF_OUTPUTS, key="lfmmi.leaves")
+    phones = (alignment.phones.tolist() for alignment in converted.alignments.values())
+    denominator = make_denominator(estimate(phones, e.recipe.lfmmi.longer_histories), hmm)
+    denominator.save(out)
+    write_json(out / _TOO_SHORT, converted.bad)
+    hmm.save(out)
+    say(
+        f"  {hmm.num_pdfs} pdfs; phone language model and denominator: {denominator.num_states:,} states,"
+        f" {len(denominator.in_src_A):,} arcs"
+    )
+
+
+def _alignment(labels_T: np.ndarray) -> Alignment:
+    begins = np.flatnonzero(labels_T & 1)
+    starts = np.append(begins, len(labels_T)).astype(np.int32)
+    phones = (labels_T[begins] >> 1).astype(np.int32)
+    return Alignment(phones, np.full(len(phones), NO_WORD), starts, np.zeros(len(labels_T), np.int8), 0.0)
+
+
+def pack_frames(e: Experiment) -> None:
+    """Put features and phones of train and dev into packed files."""
+    preset, out = e.feature_preset(LFMMI), e.frames(LFMMI)
+    labels_of_phones = 2 * len(load_hmm(e.model(LFMMI_HMM)).lexicon.phones) + 2
+    too_short = read_json(e.model(LFMMI_HMM) / _TOO_SHORT)
+    for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
+        feats = ArkReader(e.features(preset, split) / "feats.scp")
+        labels = read_int_ark(e.alignment("tri", split) / "labels.ark")
+        info: dict[str, Any] = {"corpus": e.name, "alignment": "tri", "labels": "phones"}
+        used = [utterance for utterance in feats if utterance not in too_short]
+        report = pack(out / name, feats, labels, labels_of_phones, utterances=used, dtype=_config(e).training.dtype,
+                      info=info)  # fmt: skip
+        for utterance, reason in report.skipped.items():
+            say(f"  left out {utterance}: {reason}")
+    shutil.copyfile(e.features(preset, e.train) / "features.yaml", out / "features.yaml")
+
+
+def train_network(e: Experiment) -> None:
+    """Train the network; its model directory gets the HMM and its graphs."""
+    from speech3.training import train
+
+    train(_config(e), e.model(LFMMI))
+
+
+def _config(e: Experiment) -> TrainConfig:
+    system = e.recipe.lfmmi
+    assert system is not None
+    return TrainConfig(
+        data=str(e.frames(LFMMI)), hmm=str(e.model(LFMMI_HMM)), model=system.model, training=system.training,
+        seed=e.recipe.seed,
+    )  # fmt: skip

@@ -1,0 +1,37 @@
+"""A recipe's LF-MMI system, from its keys to its line of results."""
+
+from pathlib import Path
+
+import pytest
+
+from speech3.config import CnnTdnnConfig, RecipeConfig, TdnnConfig, load_config, shipped
+from speech3.errors import Speech3Error
+from speech3.recipe.experiment import open_experiment, steps
+
+DIGITS = shipped("recipes") / "digits" / "recipe.yaml"
+
+
+def test_keys_of_the_group_change_its_presets():
+    recipe = load_config(RecipeConfig, DIGITS, ["lfmmi={}"])
+    assert isinstance(recipe.lfmmi.model, CnnTdnnConfig)
+    assert recipe.lfmmi.training.objective == "lfmmi"
+    smaller = load_config(RecipeConfig, DIGITS, ["lfmmi.model.width=64", "lfmmi.training.max_epochs=3"]).lfmmi
+    assert smaller.model.width == 64
+    assert smaller.model.prefinal == recipe.lfmmi.model.prefinal
+    assert smaller.training == recipe.lfmmi.training.model_copy(update={"max_epochs": 3})
+    other = load_config(RecipeConfig, DIGITS, ["lfmmi.model=tdnn", "lfmmi.model.two_outputs=true"]).lfmmi
+    assert type(other.model) is TdnnConfig
+    assert load_config(RecipeConfig, DIGITS, ["lfmmi={}", "lfmmi=null"]).lfmmi is None
+    with pytest.raises(Speech3Error, match=r"unknown key 'lfmmi\.leafs'; known here: features, leaves"):
+        load_config(RecipeConfig, DIGITS, ["lfmmi.leafs=3"])
+
+
+def test_its_steps_come_after_what_they_need(tmp_path: Path):
+    plain = open_experiment("digits", tmp_path, None, ["lfmmi=null"], "")
+    with_it = open_experiment("digits", tmp_path, None, ["lfmmi={}"], "")
+    names = [step.name for step in steps(with_it)]
+    for step in steps(with_it):
+        assert all(names.index(needed) < names.index(step.name) for needed in step.needs)
+    new = {"features/fbank40_utt", "hmm/lfmmi", "graph/lfmmi_hmm", "train/lfmmi.frames", "train/lfmmi", "decode/lfmmi"}
+    assert set(names) - {step.name for step in steps(plain)} == new
+    assert with_it.systems == (*plain.systems, "lfmmi")
