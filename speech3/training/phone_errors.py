@@ -16,6 +16,7 @@ from speech3.models import AcousticModel, logits
 
 ACOUSTIC_SCALE = 0.1
 DECODED_FRAMES = 12_000  # of held-out speech: two minutes, so that an epoch is a few per cent longer at most
+MOST_PHONES = 300  # a frame costs their square; graphemes of some scripts are thousands
 BIGRAM_FRAMES = 3_600_000  # of the alignment that the bigram is estimated on
 
 
@@ -57,10 +58,10 @@ def phone_errors(
     """Draw what is to be decoded, and estimate the bigram of phones on the alignment of the training frames.
 
     The reference is read off the held-out senones. None where these do not tell which phone they are: outputs that are
-    known by number only, or a tree whose leaves several phones share.
+    known by number only, or a tree whose leaves several phones share; nor for a loop of too many phones.
     """
     phones = loop_phones(outputs) if isinstance(outputs, Hmm) else None
-    if phones is None:
+    if phones is None or len(phones.silence_G) > MOST_PHONES:
         return None
     offsets = train.offsets_U1
     sequences = (
