@@ -121,10 +121,9 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
     """Read a config file and apply ``key.sub=value`` overrides.
 
     A string under ``model``, ``training``, ``recurrent`` or ``augment`` is the name of a preset in ``conf/models``,
-    ``conf/training`` or ``conf/augment``; an override below it (``model.width=64``) changes that preset's value; so it is
-    with ``lfmmi.model`` and ``lfmmi.training`` of a recipe. Where
-    a recipe's model becomes an LSTM by an override, `recurrent` stands in the place of `training`, before overrides of
-    the latter.
+    ``conf/training`` or ``conf/augment``; an override below it (``model.width=64``) changes that preset's value; the
+    same holds for ``lfmmi.model`` and ``lfmmi.training`` of a recipe. Where a recipe's model becomes an LSTM by an
+    override, `recurrent` stands in the place of `training`, before overrides of the latter.
     """
     values = read_yaml(path)
     if "recurrent" in cls.model_fields:

@@ -19,6 +19,7 @@ from speech3.models import AcousticModel, logits
 
 ACOUSTIC_SCALE, PSEUDO_SCALE = 0.1, 1.0  # of posteriors over priors, and of the outputs of LF-MMI
 DECODED_FRAMES = 12_000  # of held-out speech: two minutes, so that an epoch is a few per cent longer at most
+MOST_PHONES = 300  # a frame costs their square; graphemes of some scripts are thousands
 BIGRAM_FRAMES = 3_600_000  # of the alignment that the bigram is estimated on
 
 
@@ -66,6 +67,7 @@ def phone_errors(
 ) -> PhoneErrors | None:  # fmt: skip
     """Draw what is to be decoded, and estimate the bigram of phones on the alignment of the training frames.
 
+<<<<<<< HEAD
     The reference is read off the held-out labels. None where these do not tell which phone they are: outputs that are
     known by number only, a tree whose leaves several phones share, or senones at a third of the frames.
 
@@ -76,6 +78,13 @@ def phone_errors(
     """
     phones = loop_phones(outputs) if isinstance(outputs, Hmm) else None
     if phones is None or not isinstance(outputs, Hmm) or (outputs.subsampling > 1 and not lfmmi):
+=======
+    The reference is read off the held-out senones. None where these do not tell which phone they are: outputs that are
+    known by number only, or a tree whose leaves several phones share; nor for a loop of too many phones.
+    """
+    phones = loop_phones(outputs) if isinstance(outputs, Hmm) else None
+    if phones is None or len(phones.silence_G) > MOST_PHONES:
+>>>>>>> per
         return None
     segments = partial(_labelled, group_numbers(outputs.lexicon)) if lfmmi else phones.segments
     scale = PSEUDO_SCALE if lfmmi else ACOUSTIC_SCALE

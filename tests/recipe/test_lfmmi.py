@@ -15,8 +15,8 @@ def test_keys_of_the_group_change_its_presets():
     recipe = load_config(RecipeConfig, DIGITS, ["lfmmi={}"])
     assert isinstance(recipe.lfmmi.model, CnnTdnnConfig)
     assert recipe.lfmmi.training.objective == "lfmmi"
-    smaller = load_config(RecipeConfig, DIGITS, ["lfmmi.model.width=64", "lfmmi.training.max_epochs=3"]).lfmmi
-    assert smaller.model.width == 64
+    smaller = load_config(RecipeConfig, DIGITS, ["lfmmi.model.width=128", "lfmmi.training.max_epochs=3"]).lfmmi
+    assert smaller.model.width == 128
     assert smaller.model.prefinal == recipe.lfmmi.model.prefinal
     assert smaller.training == recipe.lfmmi.training.model_copy(update={"max_epochs": 3})
     other = load_config(RecipeConfig, DIGITS, ["lfmmi.model=tdnn", "lfmmi.model.two_outputs=true"]).lfmmi

@@ -101,6 +101,8 @@ def test_what_is_decoded_is_drawn_and_bounded(corpus, monkeypatch):
     assert half - lengths.max() < lengths[drawn(half, 1)].sum() <= half
     assert drawn(half, 1) == drawn(half, 1) and len({tuple(drawn(half, seed)) for seed in range(5)}) > 1
     assert drawn(1, 1) == [int(lengths.argmin())]
+    monkeypatch.setattr(module, "MOST_PHONES", 3)
+    assert module.phone_errors(_hmm(), train_frames, heldout, prior, 1, torch.device("cpu")) is None
 
 
 def test_the_report_has_a_figure_and_a_table(tmp_path):
