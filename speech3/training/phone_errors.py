@@ -67,9 +67,9 @@ def phone_errors(
 ) -> PhoneErrors | None:  # fmt: skip
     """Draw what is to be decoded, and estimate the bigram of phones on the alignment of the training frames.
 
-<<<<<<< HEAD
     The reference is read off the held-out labels. None where these do not tell which phone they are: outputs that are
-    known by number only, a tree whose leaves several phones share, or senones at a third of the frames.
+    known by number only, a tree whose leaves several phones share, or senones at a third of the frames; nor for a loop
+    of too many phones.
 
     Parameters
     ----------
@@ -77,14 +77,9 @@ def phone_errors(
         The labels are of phones (`speech3.sequence.numerator.phone_labels`), not senones.
     """
     phones = loop_phones(outputs) if isinstance(outputs, Hmm) else None
-    if phones is None or not isinstance(outputs, Hmm) or (outputs.subsampling > 1 and not lfmmi):
-=======
-    The reference is read off the held-out senones. None where these do not tell which phone they are: outputs that are
-    known by number only, or a tree whose leaves several phones share; nor for a loop of too many phones.
-    """
-    phones = loop_phones(outputs) if isinstance(outputs, Hmm) else None
-    if phones is None or len(phones.silence_G) > MOST_PHONES:
->>>>>>> per
+    if phones is None or not isinstance(outputs, Hmm) or len(phones.silence_G) > MOST_PHONES:
+        return None
+    if outputs.subsampling > 1 and not lfmmi:
         return None
     segments = partial(_labelled, group_numbers(outputs.lexicon)) if lfmmi else phones.segments
     scale = PSEUDO_SCALE if lfmmi else ACOUSTIC_SCALE
