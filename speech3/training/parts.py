@@ -135,7 +135,13 @@ def check_objective(config: TrainConfig) -> None:
             f"training.objective=lfmmi: needs a network of chunks, model=cnn_tdnn or tdnn; a {model.family} is trained "
             f"by cross_entropy"
         )
-    subsampling = read_json(Path(config.hmm) / "hmm.json").get("subsampling", 1)
+    about = read_json(Path(config.hmm) / "hmm.json")
+    if training.objective == "lfmmi" and (pdfs := load_denominator(config.hmm).num_pdfs) != about["pdfs"]:
+        raise Speech3Error(
+            f"{config.hmm}: its denominator has {pdfs} pdfs, but its tree {about['pdfs']}: it is the denominator of "
+            f"another tree; run the recipe's stage hmm again"
+        )
+    subsampling = about.get("subsampling", 1)
     if isinstance(model, TdnnConfig) and subsampling != model.subsampling:
         raise Speech3Error(
             f"model.subsampling={model.subsampling}: {config.hmm} has a score for every {subsampling} frames; set it "
