@@ -99,7 +99,7 @@ def make_denominator(lm: PhoneLm, hmm: Hmm) -> Denominator:
             if len(pdfs) != 2:
                 raise Speech3Error("LF-MMI needs an HMM with one pdf for a phone's first frame and one for its others")
             pdfs_PP2[left, phone] = pdfs
-    return _assemble(lm, hmm.num_pdfs, pdfs_PP2)
+    return assemble(lm, hmm.num_pdfs, pdfs_PP2)
 
 
 def load_denominator(directory: Path | str) -> Denominator:
@@ -112,10 +112,11 @@ def load_denominator(directory: Path | str) -> Denominator:
         )
     arrays, about = load_tensors(path, "denominator")
     lm = PhoneLm(*(arrays[name] for name in ("left", "phone", "ptr", "arc_phone", "next", "prob")))
-    return _assemble(lm, about["num_pdfs"], arrays["pdfs"])
+    return assemble(lm, about["num_pdfs"], arrays["pdfs"])
 
 
-def _assemble(lm: PhoneLm, num_pdfs: int, pdfs_PP2: np.ndarray) -> Denominator:
+def assemble(lm: PhoneLm, num_pdfs: int, pdfs_PP2: np.ndarray) -> Denominator:
+    """The graph of a phone language model and the pdfs of each phone after each other (`Denominator.pdfs_PP2`)."""
     source_A = np.repeat(np.arange(lm.num_states, dtype=np.int32), np.diff(lm.ptr_J1))
     by_target = np.argsort(lm.next_A, kind="stable")
     loops_J = np.ones(lm.num_states, np.float32)

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from speech3.sequence.denominator import Denominator, _assemble
+from speech3.sequence.denominator import Denominator, assemble
 from speech3.sequence.phone_lm import PhoneLm, estimate
 
 
@@ -14,7 +14,7 @@ def toy_denominator(seed: int = 0, phones: int = 3, pdfs: int = 7) -> Denominato
     generator = np.random.default_rng(seed)
     sequences = [generator.integers(1, phones + 1, generator.integers(2, 7)).tolist() for _ in range(8)]
     pdfs_PP2 = generator.integers(0, pdfs, (phones + 1, phones + 1, 2)).astype(np.int32)
-    return _assemble(estimate(sequences, longer_histories=4), pdfs, pdfs_PP2)
+    return assemble(estimate(sequences, longer_histories=4), pdfs, pdfs_PP2)
 
 
 def enumerated_log_z(y_TS: np.ndarray, graph: Denominator, leak: float) -> float:

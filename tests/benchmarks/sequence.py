@@ -1,0 +1,116 @@
+"""LF-MMI's speed: against the same criterion in PyTorch's sparse products, and as a share of an update.
+
+    OMP_NUM_THREADS=1 python tests/benchmarks/sequence.py
+
+A denominator of the size of minilibri's (198 phones, 700 sentences of 100 phones, 500 pdfs), 32 chunks of 150 frames,
+the network of the preset cnn_tdnn. Medians of `ROUNDS`, interleaved.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from speech3.config import ModelConfig, load_preset
+from speech3.engine.adamw import AdamW
+from speech3.frames.chunks import Chunk
+from speech3.models import build
+from speech3.sequence import lfmmi
+from speech3.sequence.denominator import Denominator, assemble
+from speech3.sequence.lfmmi import LfMmi
+from speech3.sequence.numerator import NumeratorMaker, phone_labels
+from speech3.sequence.phone_lm import estimate
+from speech3.sequence.sparse import denominator_log_z
+
+ROUNDS, CHUNKS, FRAMES, PHONES, PDFS, BINS = 7, 32, 150, 198, 500, 40
+
+
+def sentences(generator: np.random.Generator) -> list[list[int]]:
+    """Phones of which each is followed by one of twelve, the first of them most often."""
+    following = [generator.permutation(PHONES)[:12] + 1 for _ in range(PHONES + 1)]
+    said = []
+    for _ in range(700):
+        phones = [0]
+        for _ in range(100):
+            phones.append(int(following[phones[-1]][min(11, int(generator.exponential(2.5)))]))
+        said.append(phones[1:])
+    return said
+
+
+def in_sparse_products(y_BTS: torch.Tensor, graph: Denominator, leak: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `lfmmi._denominator` gives, as a user of PyTorch would have it."""
+    with torch.enable_grad():
+        y_TSB = y_BTS.permute(1, 2, 0).contiguous().requires_grad_()
+        log_z = denominator_log_z(y_TSB, graph, leak)
+        (posterior,) = torch.autograd.grad(log_z.sum(), y_TSB)
+    return log_z.detach().double(), posterior.permute(2, 0, 1)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Of one call."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Measure and print."""
+    torch.set_num_threads(1)
+    generator = np.random.default_rng(0)
+    said = sentences(generator)
+    pdfs_PP2 = generator.integers(0, PDFS, (PHONES + 1, PHONES + 1, 2)).astype(np.int32)
+    graph = assemble(estimate(said), PDFS, pdfs_PP2)
+    chunks = []
+    for phones in said[:CHUNKS]:
+        labels = phone_labels(np.array(phones), np.cumsum([0, *generator.integers(4, 12, len(phones))]))
+        chunks.append(Chunk(labels, int(generator.integers(0, len(labels) - FRAMES))))
+    make, criterion = NumeratorMaker(graph, FRAMES), LfMmi(graph)
+    model = build(load_preset(ModelConfig, "models", "cnn_tdnn"), BINS, PDFS, seed=0)
+    optimizer = AdamW(model, (0.9, 0.98), weight_decay=0.1)
+    context = model.left_context + FRAMES + model.right_context
+    feats = torch.randn(CHUNKS, context, BINS, generator=torch.Generator().manual_seed(0))
+    y_BTS = torch.randn(CHUNKS, FRAMES // 3, PDFS).requires_grad_()
+    numerators = make(chunks)
+
+    def loss_alone() -> None:
+        loss, _ = criterion((y_BTS, y_BTS), make(chunks))
+        torch.autograd.grad(loss, y_BTS)
+
+    def loss_in_sparse_products() -> None:
+        ours, lfmmi._denominator = lfmmi._denominator, in_sparse_products
+        try:
+            loss_alone()
+        finally:
+            lfmmi._denominator = ours
+
+    def update() -> None:
+        model.train()
+        loss, _ = criterion(model(feats), make(chunks))
+        optimizer.step(torch.autograd.grad(loss, list(model.parameters())), 1e-4)
+
+    ours, rival = (
+        lfmmi._denominator(y_BTS.detach(), graph, 0.1), in_sparse_products(y_BTS.detach(), graph, 0.1)
+    )  # fmt: skip
+    assert torch.allclose(ours[0], rival[0], rtol=1e-5)
+    assert torch.allclose(ours[1], rival[1], atol=1e-4)
+    works = loss_alone, loss_in_sparse_products, update
+    for work in works:
+        work()
+    times = [[seconds(work) for work in works] for _ in range(ROUNDS)]
+    alone, sparse, whole = (statistics.median(column) for column in zip(*times, strict=True))
+    about = f"{graph.num_states} states, {len(graph.in_src_A)} arcs, {CHUNKS} chunks of {FRAMES} frames"
+    figures = [
+        ("lfmmi_over_torch_sparse", sparse / alone, "times", f"the same criterion in sparse PyTorch products; {about}"),
+        ("lfmmi_share", alone / whole, "share", "an update of the preset cnn_tdnn, criterion included"),
+        ("lfmmi_s_per_minute", 60 * alone / (len(numerators) * 0.03), "s", "none; criterion, a minute of speech"),
+        ("update_s", whole, "s", "none"),
+    ]
+    for name, value, unit, against in figures:
+        print(json.dumps({"name": name, "value": round(value, 4), "unit": unit, "rival": against}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
