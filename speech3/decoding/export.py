@@ -142,6 +142,7 @@ def _about(recognizer: Recognizer, int8: bool) -> dict[str, Any]:
     about = read_about(recognizer.directory / "model.safetensors")
     return {
         "model": about["model"], "features": recognizer.features.model_dump(mode="json"), "int8": int8,
+        "subsampling": recognizer.scorer.subsampling, "objective": about.get("objective"),
         "trained": {key: about[key] for key in _KEPT if key in about},
     }  # fmt: skip
 

@@ -46,7 +46,7 @@ class Hypothesis:
     acoustic_cost
         Minus the scaled log likelihoods along the path.
     pdfs_T
-        int32: the pdf of each frame.
+        int32: the pdf of each frame (of each output, where there is one for several frames).
     reached_final
         False: the recording stops within a sentence that the graph allows, and these are its words so far.
     """

@@ -22,6 +22,7 @@ from speech3.hmm.topology import FIRST_AND_LOOP, num_outputs
 from speech3.hmm.tree import CENTRE, LEFT
 
 SUBSAMPLING = 3
+_SIDES = (LEFT, CENTRE)
 _MERGED_EVERY = 200  # utterances, so memory does not grow with the data
 
 
@@ -56,11 +57,8 @@ def convert(alignment: Alignment, subsampling: int = SUBSAMPLING) -> Alignment:
     """
     outputs, phones = num_outputs(alignment.num_frames, subsampling), len(alignment.phones)
     if outputs < phones:
-        raise Speech3Error(
-            f"shorter than its phones at a third of the frames: {phones} phones, {outputs} outputs"
-            if subsampling == SUBSAMPLING
-            else f"shorter than its phones at every frame of {subsampling}: {phones} phones, {outputs} outputs"
-        )
+        part = "a third" if subsampling == 3 else f"1/{subsampling}"
+        raise Speech3Error(f"shorter than its phones at {part} of the frames: {phones} phones, {outputs} outputs")
     # An output belongs to the phone of its middle frame.
     nearest = (alignment.starts + subsampling // 2) // subsampling
     nearest[-1] = outputs
@@ -127,11 +125,11 @@ def train_tree(
                 f"{utterance}: {len(feats[utterance])} frames are {len(feats_KD)} outputs, but its alignment has"
                 f" {alignment.num_frames}: they are of different features; align again"
             )
-        parts.append(alignment_stats(alignment, feats_KD))
+        parts.append(alignment_stats(alignment, feats_KD, _SIDES))
         if len(parts) == _MERGED_EVERY:
             parts = [merge_stats(parts)]
     tree = build_tree(
         merge_stats(parts), lexicon, leaves, min_frames, extra,
-        topology=FIRST_AND_LOOP, sides=(LEFT, CENTRE), key=key,
+        topology=FIRST_AND_LOOP, sides=_SIDES, key=key,
     )  # fmt: skip
     return Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5), FIRST_AND_LOOP, subsampling)

@@ -13,6 +13,7 @@ from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm
 from speech3.hmm.probabilities import Counts, count
 from speech3.hmm.topology import num_outputs
+from speech3.hmm.tree import CENTRE, LEFT, RIGHT
 from speech3.hmm.viterbi import best_path
 from speech3.hmm.workers import Share
 
@@ -117,10 +118,17 @@ def context_stats(share: Share) -> list[ContextStats]:
     return [merge_stats(parts)] if parts else []
 
 
-def alignment_stats(alignment: Alignment, feats_TD: np.ndarray) -> ContextStats:
-    """A Gaussian's statistics of one utterance; contexts may come more than once."""
+def alignment_stats(
+    alignment: Alignment, feats_TD: np.ndarray, sides: tuple[int, ...] = (LEFT, CENTRE, RIGHT)
+) -> ContextStats:
+    """A Gaussian's statistics of one utterance; contexts may come more than once.
+
+    Phones that are not at one of `sides` are 0.
+    """
     feats_TD = feats_TD.astype(np.float64)
-    context = np.column_stack([alignment.windows()[alignment.segment], alignment.states]).astype(np.int32)
+    windows = alignment.windows()
+    windows[:, [side for side in (LEFT, CENTRE, RIGHT) if side not in sides]] = 0
+    context = np.column_stack([windows[alignment.segment], alignment.states]).astype(np.int32)
     ones = np.ones((len(feats_TD), 1))
     return _summed(context, np.concatenate([ones, feats_TD, feats_TD * feats_TD], axis=1))
 

@@ -11,6 +11,7 @@ from speech3.errors import Speech3Error
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.first_and_loop import convert, convert_all, middle_frames, train_tree
 from speech3.hmm.lexicon import Lexicon, Pronunciation
+from speech3.hmm.passes import alignment_stats
 from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.hmm.tree import CENTRE, LEFT
 
@@ -115,6 +116,12 @@ def test_left_biphones(drawn) -> None:
     for utterance in ("u0", "u1"):
         pdf_K = alignments[utterance].pdfs(hmm)
         assert len(pdf_K) == -(-len(feats[utterance]) // 3)
+
+
+def test_statistics_are_gathered_only_for_neighbours_that_may_be_asked_about() -> None:
+    found = alignment_stats(convert(alignment_of([6, 6, 3], [2, 3, 2])), np.ones((5, 2), np.float32), (LEFT, CENTRE))
+    assert found.context.tolist() == [[0, 2, 0, 0], [0, 2, 0, 1], [2, 3, 0, 0], [2, 3, 0, 1], [3, 2, 0, 0]]
+    assert found.stats.tolist() == [[1.0] * 5] * 5
 
 
 def test_errors_name_what_is_wrong(drawn) -> None:
