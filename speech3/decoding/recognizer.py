@@ -35,7 +35,7 @@ from speech3.hmm import align as aligning
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.gmm import load_gmm
 from speech3.hmm.model import Hmm, PdfsOnly, load_hmm, load_outputs
-from speech3.hmm.passes import Scorer
+from speech3.hmm.passes import LARGEST_PSEUDO, Scorer
 from speech3.hmm.times import FrameClock, frame_clock
 from speech3.io.atomic import read_json, write_json
 from speech3.io.checkpoint import read_about
@@ -49,7 +49,6 @@ PSEUDO_SCALE = 1.0  # of those that were trained to be likelihoods (LF-MMI)
 # Of forced alignment; generous, since one utterance costs milliseconds. They are in scaled log probabilities: scores at
 # a third of the frames and scale 1 differ by about as much in a second of speech as likelihoods at scale 0.1.
 BEAM, RETRY_BEAM = 15.0, 60.0
-LARGEST_PSEUDO = 30.0  # pseudo log likelihoods are clipped to its negative and itself
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,10 @@ from speech3.hmm.tree import CENTRE, LEFT, RIGHT
 from speech3.hmm.viterbi import best_path
 from speech3.hmm.workers import Share
 
+# Pseudo log likelihoods (`Scorer.pseudo_likelihoods`) stay within +- that, in training and after it: beyond it float32
+# has no room for the sums of their exponentials.
+LARGEST_PSEUDO = 30.0
+
 
 class Scorer(Protocol):
     """Anything that gives log likelihoods: a GMM, or a network's log posteriors minus log priors."""

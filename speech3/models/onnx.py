@@ -1,9 +1,10 @@
 """A model as an ONNX graph, built by hand from its modules: what `speech3.models.onnx_runtime` and others run.
 
 The graph takes ``feats`` (T, F) float32, the features as they are extracted, and gives ``loglikes`` (T, S) float32,
-log posterior minus log prior: what a decoder adds up. T is free; with ``subsampling``, in the metadata, there is a row
-for so many frames. Normalisation of the input, splicing and priors are
-inside. What those of recurrent models take and give beside that: `speech3.models.onnx_lstm`.
+log posterior minus log prior: what a decoder adds up; where ``objective`` in the metadata is lfmmi, the outputs as they
+are, which serve the same purpose at an acoustic scale of about 1. T is free; with ``subsampling``, in the metadata,
+there is a row for so many frames. Normalisation of the input, splicing and priors are inside. What those of recurrent
+models take and give beside that: `speech3.models.onnx_lstm`.
 
 A model of windows repeats the first and last frame of ``feats`` beyond its ends, as PyTorch's `score` does. So a whole
 utterance may be given at once, or a part of it with ``left_context`` and ``right_context`` frames around it, whose own
@@ -23,6 +24,7 @@ import numpy as np
 from torch import nn
 
 from speech3.errors import Speech3Error
+from speech3.hmm.passes import LARGEST_PSEUDO
 from speech3.models.base import AcousticModel
 from speech3.models.cnn import Cnn
 from speech3.models.dnn import Dnn
@@ -54,8 +56,13 @@ def to_onnx(model: AcousticModel, log_prior_S: np.ndarray, about: dict[str, Any]
         raise Speech3Error("onnx is not installed, which writes the file: pip install speech3[onnx]") from error
     graph = Graph()
     logits_TS, facts = _FAMILIES[type(model)](model, graph)
-    log_prior = graph.constant("log_prior", log_prior_S.astype(np.float32))
-    graph.op("Sub", graph.op("LogSoftmax", logits_TS, axis=1), log_prior, output="loglikes")
+    if about.get("objective") == "lfmmi":
+        most = np.float32(LARGEST_PSEUDO)
+        ends = (graph.constant(name, np.array(end)) for name, end in (("least", -most), ("most", most)))
+        graph.op("Clip", logits_TS, *ends, output="loglikes")
+    else:
+        log_prior = graph.constant("log_prior", log_prior_S.astype(np.float32))
+        graph.op("Sub", graph.op("LogSoftmax", logits_TS, axis=1), log_prior, output="loglikes")
     graph.output("loglikes", ["T" if model.subsampling == 1 else "outputs", model.num_senones])
     proto = helper.make_model(
         graph.proto(), opset_imports=[helper.make_opsetid("", _OPSET)], producer_name="speech3", ir_version=_IR_VERSION

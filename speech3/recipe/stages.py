@@ -28,7 +28,6 @@ from speech3.hmm.gmm import load_gmm
 from speech3.hmm.lexicon import Lexicon, mark_positions, read_lexicon
 from speech3.hmm.model import load_hmm
 from speech3.hmm.sizes import sized
-from speech3.hmm.times import frame_clock
 from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
 from speech3.hmm.workers import Workers
 from speech3.io.ark import ArkReader, read_int_ark, write_ark
@@ -172,8 +171,7 @@ def align_split(recognizer: Recognizer, feats: ArkReader, data: Path, out: Path,
     """Align a data directory and write the result, without TextGrids."""
     texts = {key: utterance.text for key, utterance in read_datadir(data).utterances.items()}
     alignments, bad = recognizer.align(feats, texts, jobs)
-    clock = frame_clock(recognizer.features)
-    write_alignments(out, recognizer.hmm, alignments, texts, clock, bad=bad, textgrids=False)
+    write_alignments(out, recognizer.hmm, alignments, texts, recognizer.clock, bad=bad, textgrids=False)
     write_ark(out / "labels.ark", ((u, phone_labels(a.phones, a.starts)) for u, a in alignments.items()))
     for utterance, reason in bad.items():
         say(f"  not aligned: {utterance}: {reason}")

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from speech3.errors import Speech3Error
+from speech3.hmm.passes import LARGEST_PSEUDO
 from speech3.sequence.denominator import Denominator
 from speech3.sequence.forward_backward import denominator_posteriors
 from speech3.sequence.numerator import Numerators, numerator_posteriors
 from speech3.sequence.sparse import denominator_log_z
-
-LIMIT = 30.0  # outputs stay within +- that: beyond it float32 has no room for their exponentials
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +61,8 @@ class LfMmi:
                 f"the network has {y_BTS.shape[2]} outputs, but the denominator {self.denominator.num_pdfs} pdfs: it "
                 "is the denominator of another tree; build it again"
             )
-        objective, posterior_BTS = _Criterion.apply(y_BTS.clamp(-LIMIT, LIMIT), numerators, self.denominator, self.leak)
+        clipped_BTS = y_BTS.clamp(-LARGEST_PSEUDO, LARGEST_PSEUDO)
+        objective, posterior_BTS = _Criterion.apply(clipped_BTS, numerators, self.denominator, self.leak)
         loss = -objective + 0.5 * self.l2 * y_BTS.square().sum()
         judged_BTS = y_BTS.detach()
         if second_BTS is not None:

@@ -127,6 +127,18 @@ def test_time_delay_networks_score_as_in_pytorch(name: str, chunk: int, tmp_path
     assert network.loglikes(features(0)).shape == (0, SENONES)
 
 
+def test_outputs_of_lfmmi_are_given_as_they_are(tmp_path: Path) -> None:
+    model = random_model({"family": "tdnn", "layers": 1, "width": 16, "bottleneck": 4, "prefinal": 8})
+    torch.nn.init.normal_(model.output.weight, std=30.0)  # so that some lie beyond the limit
+    proto = to_onnx(model, log_priors(), {"features": {"kind": "given"}, "objective": "lfmmi"})
+    (tmp_path / "x.onnx").write_bytes(proto.SerializeToString())
+    feats_TF = features(32)
+    found = OnnxNetwork(tmp_path / "x.onnx").loglikes(feats_TF)
+    raw = logits(model, torch.from_numpy(feats_TF)).numpy()
+    assert np.abs(raw).max() > 30 > np.abs(raw).min()
+    np.testing.assert_allclose(found, raw.clip(-30, 30), atol=1e-3)
+
+
 @pytest.mark.parametrize("name", RECURRENT)
 def test_cells_score_as_in_pytorch(name: str, tmp_path: Path) -> None:
     model = random_model({"family": "lstm", **RECURRENT[name]})
