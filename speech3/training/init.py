@@ -140,7 +140,7 @@ def _senones(path: Path, there: int, hmm: Path, here: int) -> tuple[bool, str]:
     if not (isinstance(old, Hmm) and isinstance(new, Hmm)):
         unknown = hmm if isinstance(new, PdfsOnly) else path.parent
         return True, f"{here} senones in both (taken for the same, for {unknown} has no tree to compare)"
-    same = old.lexicon.phones == new.lexicon.phones and all(
+    same = (old.lexicon.phones, old.subsampling) == (new.lexicon.phones, new.subsampling) and all(
         np.array_equal(getattr(old.tree, name), getattr(new.tree, name)) for name in _TREE
     )
     return same, f"the same {here} senones" if same else f"{here} senones in both, but of another tree"
