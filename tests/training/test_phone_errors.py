@@ -66,7 +66,7 @@ def test_a_run_says_its_phone_errors(corpus):
     hypotheses = []
     for feats in np.split(packed.frames_NF, packed.offsets_U1[1:-1]):
         scores = loop.scores(logits(model, torch.from_numpy(feats.copy())).numpy(), log_prior)
-        hypotheses.append(" ".join(map(str, heard(loop, made.bigram, scores, 0.1))))
+        hypotheses.append(" ".join(map(str, heard(loop, made.bigram, scores, module.ACOUSTIC_SCALE))))
     references = [" ".join(map(str, spoken[utterance])) for utterance in packed.utterances]
     assert jiwer.wer(references, hypotheses) == pytest.approx(about["heldout_per"])
 
