@@ -17,8 +17,8 @@ from speech3.hmm.model import Hmm, PdfsOnly
 from speech3.hmm.phone_loop import LoopPhones, errors, heard, loop_phones, phone_bigram
 from speech3.models import AcousticModel, logits
 
-# Of posteriors over priors (phone errors of a small network of minilibri: 0.1 64 %, 0.2 53, 0.3 51, 0.4 50, 0.5 50), and
-# of the outputs of LF-MMI.
+# Of posteriors over priors (phone errors of a small network of minilibri: 0.1 64 %, 0.2 53, 0.3 51, 0.4 50, 0.5 50),
+# and of the outputs of LF-MMI.
 ACOUSTIC_SCALE, PSEUDO_SCALE = 0.3, 1.0
 DECODED_FRAMES = 12_000  # of held-out speech: two minutes, so that an epoch is a few per cent longer at most
 MOST_PHONES = 300  # a frame costs their square; graphemes of some scripts are thousands
