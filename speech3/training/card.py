@@ -104,8 +104,11 @@ def _opening(subject: Subject) -> str:
         meant = f"states of {len(lexicon.phones)} phones, with a dictionary of {words:,} words"
     else:
         meant = "known by number only: they belong to the graph that came with them"
+    often = "frame by frame"
+    if about.get("objective") == "lfmmi":
+        often = "for every third frame (trained by LF-MMI, on whole sentences)"
     return (
-        f"{article} {subject.info.system.upper()} that tells, frame by frame, how well each of "
+        f"{article} {subject.info.system.upper()} that tells, {often}, how well each of "
         f"{subject.info.senones:,} senones fits what is heard: the acoustic model of a hybrid recogniser, in which "
         f"hidden Markov models make words of that. The senones are {meant}. Trained by speech3 "
         f"{about['versions']['speech3']}."
@@ -119,6 +122,11 @@ def _results(subject: Subject) -> str:
         f"{per_cent(about['heldout_accuracy'])} of the held-out frames are classified right {when}, the best by "
         f"their cross-entropy, whose parameters these are"
     )
+    if about.get("objective") == "lfmmi":
+        accuracy = (
+            f"for {per_cent(about['heldout_accuracy'])} of the held-out outputs {when} the best senone is the best of "
+            f"those that fit the transcript"
+        )
     if about.get("heldout_per") is not None:
         accuracy += f"; phone error rate of a loop of phones on held-out speech {per_cent(about['heldout_per'])}"
     if about["train_accuracy"] is not None:

@@ -1,11 +1,17 @@
 """A recipe's LF-MMI system, from its keys to its line of results."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from speech3.config import CnnTdnnConfig, RecipeConfig, TdnnConfig, load_config, shipped
+from speech3.config import CnnTdnnConfig, DecodeConfig, RecipeConfig, TdnnConfig, load_config, shipped
+from speech3.corpus.datadir import read_datadir
+from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error
+from speech3.hmm.times import read_ctm
+from speech3.io.atomic import read_json
+from speech3.io.progress import read_metrics
 from speech3.recipe.experiment import open_experiment, steps
 
 DIGITS = shipped("recipes") / "digits" / "recipe.yaml"
@@ -35,3 +41,40 @@ def test_its_steps_come_after_what_they_need(tmp_path: Path):
     new = {"features/fbank40_utt", "hmm/lfmmi", "graph/lfmmi_hmm", "train/lfmmi.frames", "train/lfmmi", "decode/lfmmi"}
     assert set(names) - {step.name for step in steps(plain)} == new
     assert with_it.systems == (*plain.systems, "lfmmi")
+
+
+SMALL = (
+    "lfmmi.leaves=70", "lfmmi.longer_histories=20", "lfmmi.model.layers=2", "lfmmi.model.width=64",
+    "lfmmi.model.bottleneck=16", "lfmmi.model.prefinal=32", "lfmmi.training.max_epochs=4",
+    "lfmmi.training.minibatch=1200",
+)  # fmt: skip
+
+
+def test_from_sound_to_an_error_rate_beside_the_dnn_then_aligned_exported_and_used_without_the_recipe(
+    speech3, tiny, mine: Path, tmp_path: Path
+):
+    process = speech3("recipe", "digits", "--out", mine, *tiny, *SMALL)
+    assert process.returncode == 0, process.stderr
+    ran = re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", process.stderr, re.M)
+    assert ran == ["features/fbank40_utt", "hmm/lfmmi", "graph/lfmmi_hmm", "train/lfmmi.frames", "train/lfmmi",
+                   "decode/lfmmi", "score", "report"]  # fmt: skip
+    assert re.search(r"^digits lfmmi WER \d+\.\d\d \[", process.stdout, re.M)
+    epochs = [record for record in read_metrics(mine / "lfmmi" / "metrics.jsonl") if record["event"] == "epoch"]
+    assert epochs[-1]["heldout_per"] < 0.85
+    assert read_json(mine / "lfmmi" / "decode.json")["acoustic_scale"] in DecodeConfig().lfmmi_acoustic_scales
+    assert ">lfmmi</td>" in (mine / "report.html").read_text()
+    assert "LF-MMI" in (mine / "lfmmi" / "MODEL_CARD.md").read_text()
+
+    test = mine / "data" / "test"
+    aligned = speech3("align", mine / "lfmmi", test, tmp_path / "aligned", "--jobs", "1")
+    assert aligned.returncode in (0, 1), (
+        aligned.stderr
+    )  # it may fail on more than 5 % of them, after so little training
+    ends = {u: track[-1].end_s for u, track in read_ctm(tmp_path / "aligned" / "phones.ctm").items()}
+    durations = lengths_s(read_datadir(test))
+    assert all(abs(end - durations[utterance]) < 0.05 for utterance, end in ends.items())
+    exported = speech3("export", mine / "lfmmi", tmp_path / "x.onnx")
+    assert exported.returncode == 0, exported.stderr
+    sounds = sorted((test / "wav").glob("*.wav"))[:3]
+    texts = [speech3("transcribe", model, *sounds).stdout for model in (mine / "lfmmi", tmp_path / "x.onnx")]
+    assert texts[0] == texts[1] != ""
