@@ -5,8 +5,7 @@ Axes: B minibatch, S senones, F feature bins.
 
 import math
 import platform
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from speech3.io.progress import Metrics, progress, say
 from speech3.models import network_tensors
 from speech3.models.linear import product, use
 from speech3.training.card import counted, write_card
+from speech3.training.device import device_of, threads
 from speech3.training.init import Init, read_init
 from speech3.training.package import complete
 from speech3.training.parts import (
@@ -93,7 +93,7 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
         if directory.model.exists():
             say(f"{directory.model}: finished before, not trained again")
             return load_tensors(directory.model, "nn")[1]
-        with deferred_interrupt() as interrupt, _threads(config.training.threads):
+        with deferred_interrupt() as interrupt, threads(config.training.threads):
             with ExitStack() as opened:
                 run = _Run(config, directory, packed, device, init, opened)
                 while not run.standing.schedule.done:
@@ -105,29 +105,6 @@ def log_priors(counts_S: np.ndarray) -> np.ndarray:
     """Natural logarithms of the senones' shares of the frames, float32 (S,); one frame is added to each count."""
     smoothed_S = counts_S.astype(np.float64) + 1
     return np.log(smoothed_S / smoothed_S.sum()).astype(np.float32)
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def device_of(name: str) -> torch.device:
-    """The device of that name, if this machine has it; else an error that says what it has."""
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise Speech3Error(f"device {name!r}: no such kind of device; use cpu, cuda or cuda:N") from error
-    if device.type not in ("cpu", "cuda"):
-        raise Speech3Error(f"device {name!r}: training runs on cpu or cuda")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise Speech3Error(f"device {name!r}: this machine offers PyTorch {torch.cuda.device_count()} CUDA devices")
-    return device
 
 
 def _open(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:

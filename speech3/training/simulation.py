@@ -21,9 +21,10 @@ from speech3.io.parallel import parallel_map
 from speech3.io.progress import say
 from speech3.models.linear import product
 from speech3.training.curves import SHARES, Curve, read_curve, time_to
+from speech3.training.device import device_of
 from speech3.training.init import read_init
 from speech3.training.parts import BuildParts, minibatches
-from speech3.training.run import device_of, train
+from speech3.training.run import train
 from speech3.training.rundir import AnotherRun
 from speech3.training.worlds import check_epoch, check_workers, own_method, simulation_of
 

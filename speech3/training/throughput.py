@@ -17,8 +17,8 @@ from speech3.io.progress import say
 from speech3.models.base import AcousticModel
 from speech3.models.info import layers_of
 from speech3.models.linear import product
+from speech3.training.device import device_of
 from speech3.training.parts import BuildParts, make_parts
-from speech3.training.run import device_of
 from speech3.training.simulation import refuse_split
 
 BYTES_PER_GIGABIT = 1e9 / 8
