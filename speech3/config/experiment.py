@@ -10,6 +10,7 @@ from speech3.config.decoding import DecodeConfig, LmConfig
 from speech3.config.hmm import HmmConfig
 from speech3.config.models import DnnConfig, ModelConfig
 from speech3.config.reading import load_preset
+from speech3.config.tdnn import TdnnConfig
 from speech3.config.training import TrainingConfig
 
 
@@ -36,6 +37,15 @@ class LfmmiSystemConfig(Config):
     longer_histories: int = Field(
         2000, ge=0, description="three phones that the phone language model has as histories, beside all pairs"
     )
+
+    @model_validator(mode="after")
+    def _of_chunks(self) -> "LfmmiSystemConfig":
+        if not isinstance(self.model, TdnnConfig) or self.training.objective != "lfmmi":
+            raise ValueError(
+                f"needs a time-delay network trained with objective=lfmmi, not a {self.model.family} with "
+                f"{self.training.objective}: lfmmi.model=cnn_tdnn lfmmi.training=lfmmi"
+            )
+        return self
 
 
 class RecipeConfig(Config):

@@ -155,7 +155,7 @@ class LfMmiConfig(Config):
     """The criterion of whole sentences (`speech3.sequence.lfmmi`)."""
 
     leak: float = Field(0.1, gt=0, lt=1, description="probability of the leaky HMM of the denominator")
-    tolerance: int = Field(2, ge=0, description="outputs by which a phone may begin earlier or later than aligned")
+    tolerance: int = Field(2, ge=1, description="outputs by which a phone may begin earlier or later than aligned")
     cross_entropy: float = Field(0.1, ge=0, description="weight of cross-entropy on the second output")
     l2: float = Field(5e-5, ge=0, description="weight of half the sum of squares of a frame's outputs")
 

@@ -215,7 +215,7 @@ def tune_recognizer(
     """
     graph, shift_s = recognizer.tuning_graph, recognizer.features.frame_shift / 1000
     chosen = drawn({key: shift_s * len(feats_TF) for key, feats_TF in feats.items()}, config.tuning_minutes)
-    rest = [key for key in feats if key not in set(chosen)]
+    rest = sorted(feats.keys() - set(chosen))
     if rest:
         say(f"  tuning on {len(chosen)} of {len(feats)} utterances, {config.tuning_minutes:g} minutes")
 

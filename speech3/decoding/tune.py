@@ -84,7 +84,7 @@ def tune(
     From the middle scale and the penalty nearest zero, the scale moves to its better neighbour until neither is better,
     then the penalty, and so on while that helps: small scales, with which the search is slow, are rarely tried. The
     search is the final one with ``config.tuning_max_active`` states: lattices (LatticeSimpleDecoder knows no such
-    limit) took ten times as long and were less exact. Each point is said as it is known.
+    limit) took ten times as long and were less exact. Each point is reported as soon as it is known.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
 """AdamW (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"), and which optimizer a worker has.
 
 A shard of an asynchronous world keeps its own moments: they are of the gradients that it computed, wherever the
-parameters were fetched from. Its pushes are differences of parameters, as with any local updates.
+parameters were fetched from. Its pushes are differences of parameters, as with any local updates. The server knows
+nothing of moments, so a shard that is started anew, or resumed from a checkpoint, begins with none.
 """
 
 import math
@@ -19,6 +20,13 @@ _EPSILON = 1e-8
 
 class AdamW:
     """The parameters of a model and the step that moves them; used as `speech3.engine.sgd.Sgd` is.
+
+    Parameters
+    ----------
+    betas
+        Decay of the averages of the gradient and of its square, in a step.
+    weight_decay
+        Of all parameters, those of normalisation and biases too, as in `torch.optim.AdamW`; times the learning rate.
 
     Attributes
     ----------
@@ -70,7 +78,7 @@ SLOTS = ("velocity", "adam.mean", "adam.square", "adam.steps")  # what a state m
 
 
 def optimizer_of(parts: Parts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Sgd | AdamW:
-    """The optimizer of a worker, which moves the parameters of ``parts.model``."""
+    """The optimizer of a worker, which moves the parameters of ``parts.model``: AdamW if it has betas, else SGD."""
     if parts.betas is None:
         return Sgd(parts.model, momentum=momentum, weight_decay=weight_decay)
     return AdamW(parts.model, parts.betas, weight_decay=weight_decay)

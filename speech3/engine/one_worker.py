@@ -54,4 +54,4 @@ class OneWorker:
         self.sgd.load(tensors)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """There are no processes to end."""

@@ -98,7 +98,7 @@ class FrequencyWarp:
         return torch.cat(warped)
 
 
-def frequency_warp(config: FeatureConfig, dim: int, most: float) -> FrequencyWarp:
+def frequency_warp(config: FeatureConfig, dim: int, most: float, key: str = "") -> FrequencyWarp:
     """The warp for features of `config`; arguments and errors as of `mel_columns`."""
-    columns = mel_columns(config, dim, f"training.frequency_warp={most:g}")
+    columns = mel_columns(config, dim, key or f"training.frequency_warp={most:g}")
     return FrequencyWarp(mel_edges(config, config.sample_frequency or 0)[1:-1], most, columns)

@@ -2,7 +2,8 @@
 
 An utterance has as many chunks in each epoch as cover it once. They begin evenly apart, a little earlier or later in
 each epoch, and all chunks of the corpus are shuffled. The context on both sides of a chunk is of the utterance, its
-edge frames repeated beyond its ends, as is the last frame where an utterance is shorter than a chunk.
+edge frames repeated beyond its ends, as is the last frame where an utterance is shorter than a chunk: it then counts as
+a longer last phone, for the criterion and in what is counted.
 
 A chunk may be given at another speed, without copies of the recordings on disk: log mel frames are interpolated in time
 and warped in frequency, as both change when a recording is played faster (Ko et al. 2015, "Audio augmentation for
@@ -52,7 +53,7 @@ class Chunk:
     start
         The first frame of the stretch.
     speed
-        Frames of the utterance that pass in a frame of the chunk.
+        Frames of the utterance for each frame of the chunk.
     """
 
     labels_T: np.ndarray

@@ -8,7 +8,7 @@ Axes: T frames, K outputs, D values of a frame, P phone segments.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,14 +24,6 @@ from speech3.hmm.tree import CENTRE, LEFT
 SUBSAMPLING = 3
 _SIDES = (LEFT, CENTRE)
 _MERGED_EVERY = 200  # utterances, so memory does not grow with the data
-
-
-@dataclass(frozen=True)
-class Converted:
-    """Alignments at a third of the frames, and the utterances too short for that, with the reason."""
-
-    alignments: dict[str, Alignment]
-    bad: dict[str, str]
 
 
 def convert(alignment: Alignment, subsampling: int = SUBSAMPLING) -> Alignment:
@@ -67,17 +59,6 @@ def convert(alignment: Alignment, subsampling: int = SUBSAMPLING) -> Alignment:
     in_order = (np.maximum.accumulate(slack) + np.minimum.accumulate(slack[::-1])[::-1]) // 2
     starts = (np.clip(in_order, 0, outputs - phones) + np.arange(phones + 1)).astype(np.int32)
     return evened_out(replace(alignment, starts=starts, states=np.zeros(outputs, np.int8)), FIRST_AND_LOOP)
-
-
-def convert_all(alignments: Mapping[str, Alignment], subsampling: int = SUBSAMPLING) -> Converted:
-    """`convert` each; those that are too short are listed."""
-    done = Converted({}, {})
-    for utterance, alignment in alignments.items():
-        try:
-            done.alignments[utterance] = convert(alignment, subsampling)
-        except Speech3Error as error:
-            done.bad[utterance] = str(error)
-    return done
 
 
 def middle_frames(feats_TD: np.ndarray, subsampling: int = SUBSAMPLING) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Time-delay networks of factored layers (TDNN-F), with convolutions before them if so wished.
+"""Time-delay networks of factored layers (TDNN-F), optionally with convolutions before them.
 
 Povey et al. 2018, "Semi-orthogonal low-rank matrix factorization for deep neural networks": each layer's matrix is the
 product of two with a bottleneck between them, the first of which is kept semi-orthogonal. Layers, bypass and dropout

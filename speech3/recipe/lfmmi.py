@@ -14,11 +14,11 @@ import numpy as np
 from speech3.config import TrainConfig
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
-from speech3.errors import check_bad
+from speech3.errors import Speech3Error, check_bad
 from speech3.frames.packed import pack
 from speech3.hmm.alignment import Alignment
-from speech3.hmm.clustering import phone_groups
-from speech3.hmm.first_and_loop import convert_all, train_tree
+from speech3.hmm.clustering import phone_groups, read_phone_sets
+from speech3.hmm.first_and_loop import convert, train_tree
 from speech3.hmm.model import load_hmm
 from speech3.hmm.sizes import biphone_leaves
 from speech3.hmm.transcript import NO_WORD
@@ -38,18 +38,24 @@ def train_hmm(e: Experiment) -> None:
     assert e.recipe.lfmmi is not None
     out, lexicon = e.model(LFMMI_HMM), load_hmm(e.model("tri")).lexicon
     feats = ArkReader(e.features(e.recipe.hmm.features, e.train) / "feats.scp")
-    labels = read_int_ark(e.alignment("tri", e.train) / "labels.ark")
-    converted = convert_all({u: _alignment(labels_T) for u, labels_T in labels.items()})
-    for utterance, reason in converted.bad.items():
-        say(f"  skipped {utterance}: {reason}")
-    check_bad(converted.bad, len(labels), str(e.data(e.train)), "are too short for LF-MMI")
+    labels, alignments, too_short = read_int_ark(e.alignment("tri", e.train) / "labels.ark"), {}, {}
+    total = len(labels)
+    for utterance in list(labels):
+        try:
+            alignments[utterance] = convert(_alignment(labels.pop(utterance)))
+        except Speech3Error as error:
+            too_short[utterance] = str(error)
+            say(f"  skipped {utterance}: {error}")
+    check_bad(too_short, total, str(e.data(e.train)), "are too short for LF-MMI")
     hours = sum(lengths_s(read_datadir(e.data(e.train))).values()) / 3600
     leaves = e.recipe.lfmmi.leaves or biphone_leaves(hours, len(phone_groups(lexicon)))
-    hmm = train_tree(converted.alignments, feats, lexicon, leaves, _MIN_LEAF_OUTPUTS, key="lfmmi.leaves")
-    phones = (alignment.phones.tolist() for alignment in converted.alignments.values())
+    questions = e.recipe.hmm.extra_questions
+    extra = read_phone_sets(questions, lexicon) if questions else []
+    hmm = train_tree(alignments, feats, lexicon, leaves, _MIN_LEAF_OUTPUTS, extra, key="lfmmi.leaves")
+    phones = (alignment.phones.tolist() for alignment in alignments.values())
     denominator = make_denominator(estimate(phones, e.recipe.lfmmi.longer_histories), hmm)
     denominator.save(out)
-    write_json(out / _TOO_SHORT, converted.bad)
+    write_json(out / _TOO_SHORT, too_short)
     hmm.save(out)
     say(
         f"  {hmm.num_pdfs} pdfs; phone language model and denominator: {denominator.num_states:,} states,"
@@ -78,6 +84,8 @@ def pack_frames(e: Experiment) -> None:
                       info=info)  # fmt: skip
         for utterance, reason in report.skipped.items():
             say(f"  left out {utterance}: {reason}")
+    if e.recipe.augment:
+        say("  the LF-MMI system learns from the recordings as they are, not from augmented copies")
     shutil.copyfile(e.features(preset, e.train) / "features.yaml", out / "features.yaml")
 
 

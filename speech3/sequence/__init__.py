@@ -1,4 +1,4 @@
 """Sequence training: a phone language model, graphs as arrays, forward-backward, and LF-MMI over them.
 
-Networks do not belong here: the criterion is a function of outputs and transcripts. Begin with `lfmmi`.
+The criterion is a function of a network's outputs and of transcripts; networks are elsewhere. Begin with `lfmmi`.
 """

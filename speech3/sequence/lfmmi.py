@@ -43,7 +43,7 @@ class LfMmi:
     l2: float = 5e-5
 
     def __call__(self, outputs: Tensor | tuple[Tensor, Tensor], numerators: Numerators) -> tuple[Tensor, Tensor]:
-        """Mean loss of a frame, and the frames whose best pdf is that of the numerator.
+        """Mean loss of the frames of chunks that fit their transcript, and how many have the numerator's best pdf.
 
         Parameters
         ----------
@@ -53,7 +53,7 @@ class LfMmi:
         Raises
         ------
         Speech3Error
-            The network has another number of outputs than the denominator pdfs.
+            The network has another number of outputs than the denominator pdfs; no chunk fits its transcript.
         """
         y_BTS, second_BTS = outputs if isinstance(outputs, tuple) else (outputs, None)
         if y_BTS.shape[2] != self.denominator.num_pdfs:
@@ -69,8 +69,13 @@ class LfMmi:
             loss = loss - self.cross_entropy * (second_BTS.log_softmax(2) * posterior_BTS).sum()
             judged_BTS = second_BTS.detach()
         said_BT = posterior_BTS.sum(2) > 0
+        if not said_BT.any() and loss.isfinite():  # a loss that is not is for the engine to refuse
+            raise Speech3Error(
+                "LF-MMI: in a whole minibatch no transcript fits its chunk: the labels are of another alignment, or "
+                "training.lfmmi.tolerance is too small for training.speeds"
+            )
         correct = ((judged_BTS.argmax(2) == posterior_BTS.argmax(2)) & said_BT).sum()
-        return loss / len(numerators), correct
+        return loss / said_BT.sum(), correct
 
 
 class _Criterion(torch.autograd.Function):

@@ -3,7 +3,8 @@
 A chunk is a stretch of an utterance, maybe at another speed. Its numerator is the chain of the phones of an alignment,
 each of which may begin some output frames earlier or later than it does there (Povey et al. 2016). Its arcs have the
 probabilities of the phone language model, and its beginnings the initial weights of the denominator: every path of the
-numerator is then a path of the denominator with the same weight, so that the criterion is never above zero.
+numerator is then a path of the denominator with the same weight, so that the criterion is never above zero. Phones that
+never followed one another in training, as in held-out speech, have about the weight of a leak.
 
 Alignments are packed as a label for each frame, twice the phone, and one more where a phone begins (`phone_labels`).
 
@@ -47,7 +48,7 @@ class Numerators:
     enter_K, begin_K
         float64 log weights: of the arc from the phone before, and of having begun before the chunk does.
     low_K, high_K
-        int32: the output frames that may be of this phone are those from low up to and with high; -1: before the chunk.
+        int32: the output frames that may be of this phone are those from low through high; -1: before the chunk.
     """
 
     frames: int
@@ -150,7 +151,7 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
         begin[k] = math.log(weight)
         pdf_first[k], pdf_loop[k] = pdfs[before, phones[k], 0], pdfs[before, phones[k], 1]
         low[k] = begins[k] - tolerance
-        high[k] = begins[k + 1] - 1 + tolerance if k + 1 < size else outputs
+        high[k] = max(low[k], begins[k + 1] - 1 + tolerance) if k + 1 < size else outputs
         if at_start:
             low[k] = max(low[k], 0)
         before = phones[k]

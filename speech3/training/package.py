@@ -7,17 +7,20 @@ from speech3.hmm.model import load_outputs
 
 GRAPHS = ("graph", "graph_tuning")  # for use, and to tune with
 GRAPH = ("HCLG.fst", "words.txt", "graph.json")
-TUNING = "tuning.json"
+TUNING, DENOMINATOR = "tuning.json", "denominator.safetensors"
 
 
 def complete(model: Path, hmm: Path, data: Path) -> None:
-    """Copy into `model` the HMM of the directory `hmm`, its decoding graphs and grid, and the features of `data`.
+    """Copy into `model` the HMM of the directory `hmm`, denominator, decoding graphs and grid, and the features of `data`.
 
-    Graphs and grid only if there are any. The senones are those of `hmm`, so its graphs serve the network as they are.
+    Denominator, graphs and grid only if there are any. The senones are those of `hmm`, so its graphs serve the network
+    as they are.
     """
     load_outputs(hmm).save(model)
     if (data / "features.yaml").exists():
         shutil.copyfile(data / "features.yaml", model / "features.yaml")
+    if (hmm / DENOMINATOR).exists():
+        shutil.copyfile(hmm / DENOMINATOR, model / DENOMINATOR)
     if (hmm / TUNING).exists():
         shutil.copyfile(hmm / TUNING, model / TUNING)
     if (hmm / GRAPHS[0] / GRAPH[-1]).exists():

@@ -1,6 +1,7 @@
 """What a worker computes with: the model of a config with its packed frames. Built once in every process."""
 
 import copy
+import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from speech3.config import FeatureConfig, LstmConfig, TdnnConfig, TrainConfig, parse, read_yaml
+from speech3.config import FeatureConfig, LstmConfig, TdnnConfig, TrainConfig, TrainingConfig, parse, read_yaml
 from speech3.engine.world import Loss, Parts
 from speech3.errors import Speech3Error
 from speech3.features.masks import SpecAugment, spec_augment
@@ -84,10 +85,19 @@ def num_labels(config: TrainConfig) -> int:
     return int(about["pdfs"])
 
 
+def outputs_identity(config: TrainConfig) -> dict[str, str]:
+    """What tells the outputs of one LF-MMI run from another's; with senones the labels of the frames do that."""
+    if config.training.objective != "lfmmi":
+        return {}
+    files = ("hmm.json", "tree.safetensors", "denominator.safetensors")
+    content = b"".join((Path(config.hmm) / name).read_bytes() for name in files)
+    return {"outputs": hashlib.sha256(content).hexdigest()[:16]}
+
+
 def num_outputs(config: TrainConfig, frames: PackedFrames) -> int:
     """Outputs of the network: the senones that label the frames, or for LF-MMI the pdfs of the denominator."""
     if config.training.objective == "lfmmi":
-        return load_denominator(config.hmm).num_pdfs
+        return int(read_json(Path(config.hmm) / "hmm.json")["pdfs"])
     return frames.num_senones
 
 
@@ -130,10 +140,12 @@ def check_objective(config: TrainConfig) -> None:
         Names the keys.
     """
     training, model = config.training, config.model
+    if isinstance(model, TdnnConfig):
+        _check_time_delay(training)
     if training.objective == "lfmmi" and not isinstance(model, TdnnConfig):
         raise Speech3Error(
-            f"training.objective=lfmmi: needs a network of chunks, model=cnn_tdnn or tdnn; a {model.family} is trained "
-            f"by cross_entropy"
+            f"training.objective=lfmmi: needs a time-delay network, model=cnn_tdnn or tdnn; a {model.family} is "
+            f"trained by cross_entropy"
         )
     about = read_json(Path(config.hmm) / "hmm.json")
     if training.objective == "lfmmi" and (pdfs := load_denominator(config.hmm).num_pdfs) != about["pdfs"]:
@@ -152,10 +164,40 @@ def check_objective(config: TrainConfig) -> None:
             "model.two_outputs=true: the second output is for training.objective=lfmmi; set it to false for "
             "cross-entropy"
         )
+    if training.objective == "lfmmi" and isinstance(model, TdnnConfig):
+        if training.schedule == "halving":
+            raise Speech3Error(
+                "training.schedule=halving: it halves the rate where the held-out loss stops falling, and most of that "
+                "of LF-MMI comes from phones that never followed one another in training; choose cosine or exponential"
+            )
+        if training.lfmmi.cross_entropy and not model.two_outputs:
+            raise Speech3Error(
+                f"training.lfmmi.cross_entropy={training.lfmmi.cross_entropy:g}: is that of a second output; set "
+                f"model.two_outputs=true, or it to 0"
+            )
     if training.speeds and not isinstance(model, TdnnConfig):
         raise Speech3Error(
             f"training.speeds={list(training.speeds)}: only chunks of time-delay networks are given at other speeds; "
             f"for a {model.family} use speed_perturb in a recipe"
+        )
+
+
+def _check_time_delay(training: TrainingConfig) -> None:
+    """Refuse ways to train that time-delay networks cannot take, whose layers change themselves in a forward pass."""
+    if not training.asgd.local_updates and training.world in ("shared", "cluster", "simulated"):
+        raise Speech3Error(
+            "training.asgd.local_updates=false: pushes of gradients leave out what keeps the layers of a time-delay "
+            "network semi-orthogonal; set it to true"
+        )
+    if training.world == "sandblaster" or training.simulation.method == "sandblaster":
+        raise Speech3Error(
+            "world sandblaster: its line search needs a network that a forward pass does not change, and the layers of "
+            "a time-delay network are kept semi-orthogonal in it; choose another world"
+        )
+    if training.chunk_frames:
+        raise Speech3Error(
+            f"training.chunk_frames={training.chunk_frames}: only minibatches of windows are shuffled within chunks; "
+            f"take it away"
         )
 
 
@@ -238,5 +280,6 @@ def augmentation(config: TrainConfig, frames: PackedFrames) -> tuple[FrequencyWa
         features = parse(FeatureConfig, read_yaml(path), path)
     warp = None
     if features and (training.frequency_warp or training.speeds):
-        warp = frequency_warp(features, frames.dim, training.frequency_warp)
+        key = f"frequency_warp={training.frequency_warp:g}" if training.frequency_warp else f"speeds={training.speeds}"
+        warp = frequency_warp(features, frames.dim, training.frequency_warp, f"training.{key}")
     return warp, spec_augment(training, features, torch.from_numpy(frames.mean_F.copy()))

@@ -37,6 +37,7 @@ from speech3.training.parts import (
     minibatches,
     num_labels,
     num_outputs,
+    outputs_identity,
 )
 from speech3.training.phone_errors import phone_errors
 from speech3.training.records import epoch_record, epoch_words, place
@@ -51,7 +52,7 @@ _FEW_REFUSED, _MAX_REFUSED = 20, 0.05  # minibatches of an epoch, and as a share
 
 
 def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dict[str, Any]:
-    """Train an acoustic model by frame cross-entropy, or go on with a run that was killed.
+    """Train an acoustic model by frame cross-entropy, or LF-MMI; resume a run that was killed.
 
     Parameters
     ----------
@@ -129,7 +130,7 @@ def _identity(config: TrainConfig, packed: dict[str, PackedFrames], init: Init |
     return {
         "model": config.model.model_dump(), "training": config.training.model_dump(exclude=_NOT_COMPUTED),
         "seed": config.seed, "frames": {name: frames.digest for name, frames in packed.items()},
-        **({"init": init.digest} if init else {}),
+        **({"init": init.digest} if init else {}), **outputs_identity(config),
     }  # fmt: skip
 
 
@@ -298,7 +299,7 @@ class _Run:
         return log_priors(frames.counts_S)
 
     def _look_before(self, init: Init) -> None:
-        """Held-out loss of the model to begin with; with the same senones, no result will be worse than that."""
+        """Held-out loss of the model to begin with; with the same senones, no result will be worse (a cosine's may)."""
         loss, accuracy = self._heldout()
         record = {"event": "before", "epoch": 0, "train_accuracy": None, "heldout_accuracy": accuracy,
                   "heldout_loss": loss, **self._heldout_per(), **self.begun_with}  # fmt: skip
@@ -375,4 +376,4 @@ class _Run:
         }
         self.looks = [(done, on_device.pop(f"look.{number}")) for number, done in enumerate(standing.looks)]
         self.tensors = on_device
-        say(f"going on from epoch {standing.epoch}, minibatch {standing.minibatch}")
+        say(f"resuming at epoch {standing.epoch}, minibatch {standing.minibatch}")

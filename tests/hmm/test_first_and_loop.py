@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment import Alignment
-from speech3.hmm.first_and_loop import convert, convert_all, middle_frames, train_tree
+from speech3.hmm.first_and_loop import convert, middle_frames, train_tree
 from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.passes import alignment_stats
 from speech3.hmm.topology import FIRST_AND_LOOP
@@ -67,10 +67,9 @@ def test_the_rate_may_stay() -> None:
     assert found.states.tolist() == [0, 1, 1, 0, 1, 1, 1, 0, 1, 1]
 
 
-def test_short_utterances_are_listed() -> None:
-    found = convert_all({"fine": alignment_of([6, 6]), "short": alignment_of([1, 1, 1, 1])})
-    assert list(found.alignments) == ["fine"]
-    assert found.bad == {"short": "shorter than its phones at a third of the frames: 4 phones, 2 outputs"}
+def test_utterances_that_are_too_short_are_refused() -> None:
+    with pytest.raises(Speech3Error, match="shorter than its phones at a third of the frames: 4 phones, 2 outputs"):
+        convert(alignment_of([1, 1, 1, 1]))
 
 
 def test_an_output_takes_the_frame_in_its_middle() -> None:

@@ -156,7 +156,7 @@ def test_a_killed_run_goes_on(
     assert again.returncode == 0, again.stderr
     assert ran(again.stderr)[0] == step
     if stage == "train":
-        assert "going on from epoch" in again.stderr
+        assert "resuming at epoch" in again.stderr
         epochs = [int(epoch) for epoch in re.findall(r"^epoch (\d+):", again.stderr, re.M)]
         assert epochs[0] > 1 and epochs[-1] == 60
     else:

@@ -51,10 +51,13 @@ def test_denominator_equals_enumeration(seed: int) -> None:
     assert log_z[0] == pytest.approx(expected, abs=1e-5)
 
 
-def test_denominator_has_no_path_but_through_leaks_where_phones_were_never_seen() -> None:
+@pytest.mark.parametrize("leak", [1e-6, 0.5])
+def test_the_leak_counts_as_enumerated(leak: float) -> None:
     graph = toy_denominator(1)
-    y = outputs(4, graph.num_pdfs, 1)
-    assert enumerated_log_z(y[:, :, 0].numpy()[:3], graph, 1e-9) < enumerated_log_z(y[:, :, 0].numpy()[:3], graph, 0.5)
+    y = outputs(3, graph.num_pdfs, 1)
+    expected = enumerated_log_z(y[:, :, 0].numpy(), graph, leak)
+    assert denominator_log_z(y, graph, leak).item() == pytest.approx(expected, abs=1e-9)
+    assert denominator_posteriors(y.exp().float().numpy(), graph, leak)[0][0] == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("batch", [1, 5, 16, 33])
@@ -97,17 +100,48 @@ def test_numerator_posteriors_are_the_gradient() -> None:
         assert posterior[place] == pytest.approx(difference / (2 * step), abs=1e-6)
 
 
-@pytest.mark.parametrize("start", [-3, 0, 4, 10, 17])
+@pytest.mark.parametrize("start", [0, 1, 4, 10, 17])
 @pytest.mark.parametrize("speed", [0.9, 1.0, 1.1])
 def test_numerator_is_never_above_the_denominator(start: int, speed: float) -> None:
     graph = toy_denominator(4)
     labels = labels_of([*sayable(graph, 6), 3, 3], [4, 5, 3, 6, 8, 3, 4, 5])
-    numerators = NumeratorMaker(graph, frames=18, leak=LEAK)([Chunk(labels, max(start, 0), speed)])
+    numerators = NumeratorMaker(graph, frames=18, leak=LEAK)([Chunk(labels, start, speed)])
     for seed in range(5):
         y = 4 * outputs(6, graph.num_pdfs, 1, seed)
         log_z, _ = numerator_posteriors(y.permute(2, 0, 1).contiguous().numpy(), numerators)
         assert np.isfinite(log_z[0])
         assert log_z[0] <= denominator_log_z(y, graph, LEAK).item() + 1e-9
+
+
+@pytest.mark.parametrize("start", [0, 1, 4, 11, 23])
+@pytest.mark.parametrize("speed", [0.8, 1.0, 1.25])
+def test_phones_lie_where_the_alignment_has_them(start: int, speed: float) -> None:
+    graph, tolerance, outputs_T = toy_denominator(4), 1, 6
+    phones, lengths = [*sayable(graph, 6), 3, 3], [4, 5, 13, 6, 8, 3, 4, 5]
+    labels = labels_of(phones, lengths)
+    found = NumeratorMaker(graph, frames=18, tolerance=tolerance, leak=LEAK)([Chunk(labels, start, speed)])
+    begins = np.cumsum([0, *lengths])
+    # The phone of an output is that of the frame in its middle; linear search for the first output of each phone.
+    middle = start + speed * (3 * np.arange(-60, 60) + 1)
+    first = [int(np.argmax(middle >= begin - 1e-9)) - 60 for begin in begins[:-1]]
+    low, high = (np.array(first) - tolerance).tolist(), [b - 1 + tolerance for b in first[1:]] + [outputs_T]
+    inside = [k for k in range(len(phones)) if high[k] >= -1 and low[k] < outputs_T]
+    if start == 0:
+        low = [max(0, each) for each in low]
+        assert (found.first_K[0], found.low_K[0], found.high_K[0]) == (-1, -1, -1)
+    offset = 1 if start == 0 else 0
+    assert len(found.first_K) == len(inside) + offset
+    for n, k in enumerate(inside, start=offset):
+        before = phones[k - 1] if k else 0
+        assert (found.first_K[n], found.loop_K[n]) == tuple(graph.pdfs_PP2[before, phones[k]])
+        assert (found.low_K[n], found.high_K[n]) == (low[k], max(low[k], high[k]))
+        if k < 6:  # what the phone language model has seen
+            state = START
+            for phone in phones[: k + 1]:
+                arc = graph.lm.arc(state, phone)
+                state = graph.lm.next_A[arc]
+            assert found.enter_K[n] == pytest.approx(math.log(graph.lm.prob_A[arc]))
+            assert found.begin_K[n] == pytest.approx(math.log(graph.initial_J[state]))
 
 
 def test_loss_has_the_gradient_of_its_value() -> None:
@@ -141,10 +175,17 @@ def test_a_chunk_that_is_too_short_for_its_phones_counts_as_nothing() -> None:
     criterion = LfMmi(graph, leak=LEAK, l2=0.0)
     loss, _ = criterion(y, maker([fits, not_fits]))
     alone, _ = criterion(y[:1], maker([fits]))
-    assert loss.item() == pytest.approx(alone.item() / 2)
+    assert loss.item() == pytest.approx(alone.item())
     (gradient,) = torch.autograd.grad(loss, y)
     assert gradient[0].any()
     assert not gradient[1].any()
+
+
+def test_a_minibatch_of_which_nothing_fits_is_an_error_that_names_the_keys() -> None:
+    graph = toy_denominator(0)
+    numerators = NumeratorMaker(graph, frames=12)([Chunk(labels_of([1, 2, 1, 2, 3, 1, 2, 1], [1] * 7 + [2]), 0)])
+    with pytest.raises(Speech3Error, match=r"no transcript fits.*training\.lfmmi\.tolerance"):
+        LfMmi(graph)(torch.zeros(1, 4, graph.num_pdfs), numerators)
 
 
 def test_nan_in_the_outputs_is_nan_in_the_loss() -> None:

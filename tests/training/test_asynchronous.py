@@ -178,7 +178,7 @@ def test_a_run_of_two_shards_goes_on_in_the_middle_of_an_epoch(corpus, tmp_path)
         command = [sys.executable, str(script), config.model_dump_json(), str(out), str(tmp_path), str(closed)]
         stderr = _stopped_behind(at, out, kind, command)
         assert ("KeyboardInterrupt" in stderr) == (kind == signal.SIGINT), stderr
-        assert (f"going on from epoch 1, minibatch {at}" in stderr) == (at > 80)
+        assert (f"resuming at epoch 1, minibatch {at}" in stderr) == (at > 80)
         tensors, about = load_tensors(max((out / "checkpoints").iterdir()), "nn-checkpoint")
         before, at = at, about["standing"]["done"]["used"]
         assert before < at <= closed and int((tensors["states"] == -1).sum()) == at

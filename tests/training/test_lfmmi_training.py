@@ -1,5 +1,7 @@
 """Training on whole sentences in every world: what was said is learnt, and what cannot be trained so is named."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -7,12 +9,12 @@ from speech3.config import ModelConfig, TrainConfig, TrainingConfig, load_preset
 from speech3.errors import Speech3Error
 from speech3.frames.packed import pack
 from speech3.hmm.lexicon import Lexicon, Pronunciation
-from speech3.hmm.model import Hmm
+from speech3.hmm.model import Hmm, load_hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.hmm.tree import context_free_tree
 from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics
-from speech3.sequence.denominator import make_denominator
+from speech3.sequence.denominator import load_denominator, make_denominator
 from speech3.sequence.numerator import phone_labels
 from speech3.sequence.phone_lm import estimate
 from speech3.training import train
@@ -123,6 +125,15 @@ def test_frame_cross_entropy_trains_the_same_network(corpus, tmp_path):
         ({"family": "dnn"}, {}, ["objective=lfmmi", "cnn_tdnn", "dnn"]),
         ({"subsampling": 1}, {}, [r"model\.subsampling=1", "every 3 frames"]),
         ({}, {"objective": "cross_entropy"}, [r"model\.two_outputs=true"]),
+        ({}, {"schedule": "halving"}, [r"schedule=halving", "cosine"]),
+        ({"two_outputs": False}, {}, [r"lfmmi\.cross_entropy=0\.1", r"two_outputs=true"]),
+        ({}, {"chunk_frames": 500}, [r"chunk_frames=500"]),
+        ({}, {"world": "sandblaster", "workers": 2, "gradient_clip": None}, ["sandblaster", "another world"]),
+        (
+            {},
+            {"optimizer": "sgd", "asgd": {"local_updates": False}, "world": "shared", "workers": 2},
+            [r"local_updates=false", "true"],
+        ),
         ({}, {"sequence": 31}, [r"training\.sequence=31", "30"]),
         ({}, {"asgd": {"local_updates": False}, "world": "shared", "workers": 2}, ["adamw", "local_updates=true"]),
     ],
@@ -149,6 +160,17 @@ def test_frames_labelled_by_senones_and_a_missing_denominator_are_refused(corpus
     )
     with pytest.raises(Speech3Error, match=r"denominator\.safetensors: no such file"):
         train(_config(corpus).model_copy(update={"hmm": str(tmp_path / "hmm")}), tmp_path / "out")
+
+
+def test_a_run_of_another_denominator_is_another_run(corpus, tmp_path):
+    shutil.copytree(corpus / "hmm", tmp_path / "hmm")
+    config = _config(corpus, max_epochs=1).model_copy(update={"hmm": str(tmp_path / "hmm")})
+    train(config, tmp_path / "out")
+    assert load_denominator(tmp_path / "out").num_states == load_denominator(corpus / "hmm").num_states
+    hmm = load_hmm(tmp_path / "hmm")
+    make_denominator(estimate([[1, 2, 3]], 10), hmm).save(tmp_path / "hmm")
+    with pytest.raises(Speech3Error, match="another"):
+        train(config, tmp_path / "out")
 
 
 def test_a_denominator_of_another_tree_is_refused(corpus, tmp_path):
