@@ -11,7 +11,7 @@ TUNING, DENOMINATOR = "tuning.json", "denominator.safetensors"
 
 
 def complete(model: Path, hmm: Path, data: Path) -> None:
-    """Copy into `model` the HMM of the directory `hmm`, denominator, decoding graphs and grid, and the features of `data`.
+    """Copy into `model` the HMM of `hmm`, its denominator, decoding graphs and grid, and the features of `data`.
 
     Denominator, graphs and grid only if there are any. The senones are those of `hmm`, so its graphs serve the network
     as they are.
