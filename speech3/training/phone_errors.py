@@ -12,14 +12,13 @@ import torch
 from torch import nn
 
 from speech3.frames.packed import PackedFrames
+from speech3.hmm.biphone_loop import Biphones, biphones
 from speech3.hmm.clustering import group_numbers
 from speech3.hmm.model import Hmm, PdfsOnly
 from speech3.hmm.phone_loop import LoopPhones, errors, heard, loop_phones, phone_bigram
 from speech3.models import AcousticModel, logits
 
-# Of posteriors over priors (phone errors of a small network of minilibri: 0.1 64 %, 0.2 53, 0.3 51, 0.4 50, 0.5 50),
-# and of the outputs of LF-MMI.
-ACOUSTIC_SCALE, PSEUDO_SCALE = 0.3, 1.0
+ACOUSTIC_SCALE = 0.3  # phone errors of a small network of minilibri: 0.1 64 %, 0.2 53, 0.3 51, 0.4 50, 0.5 50
 DECODED_FRAMES = 12_000  # of held-out speech: two minutes, so that an epoch is a few per cent longer at most
 MOST_PHONES = 300  # a frame costs their square; graphemes of some scripts are thousands
 BIGRAM_FRAMES = 3_600_000  # of the alignment that the bigram is estimated on
@@ -36,13 +35,15 @@ class PhoneErrors:
     ----------
     segments
         From the labels of an utterance's frames to the phones of the loop.
+    biphones
+        Of an LF-MMI model; none of others, whose loop knows no contexts.
     utterances
         Numbers of those that are decoded.
     """
 
     phones: LoopPhones
     segments: Segments
-    acoustic_scale: float
+    biphones: Biphones | None
     bigram: np.ndarray
     heldout: PackedFrames
     utterances: np.ndarray
@@ -56,11 +57,15 @@ class PhoneErrors:
         for utterance in self.utterances:
             frames = slice(*self.heldout.offsets_U1[utterance : utterance + 2])
             feats_TF = torch.from_numpy(np.array(self.heldout.frames_NF[frames])).to(self.device)
-            scores = self.phones.scores(logits(model, feats_TF).cpu().numpy(), self.log_prior_P)
             reference = self.phones.spoken(self.segments(self.heldout.senones_N[frames]))
-            wrong += errors(reference, heard(self.phones, self.bigram, scores, self.acoustic_scale))
+            wrong += errors(reference, self._heard(logits(model, feats_TF).cpu().numpy()))
             total += len(reference)
         return wrong / total if total else float("nan")
+
+    def _heard(self, logits_TP: np.ndarray) -> np.ndarray:
+        if self.biphones:
+            return self.phones.spoken(self.biphones.heard(logits_TP, self.bigram))
+        return heard(self.phones, self.bigram, self.phones.scores(logits_TP, self.log_prior_P), ACOUSTIC_SCALE)
 
 
 def phone_errors(
@@ -84,12 +89,14 @@ def phone_errors(
     if outputs.subsampling > 1 and not lfmmi:
         return None
     segments = partial(_labelled, group_numbers(outputs.lexicon)) if lfmmi else phones.segments
-    scale = PSEUDO_SCALE if lfmmi else ACOUSTIC_SCALE
+    contexts = biphones(outputs) if lfmmi else None
+    if lfmmi and not contexts:
+        return None
     offsets = train.offsets_U1
     sequences = (segments(train.senones_N[offsets[u] : offsets[u + 1]]) for u in _drawn(train, BIGRAM_FRAMES, seed))
     bigram = phone_bigram(sequences, len(phones.silence_G))
     drawn_U = _drawn(heldout, DECODED_FRAMES, seed)
-    return PhoneErrors(phones, segments, scale, bigram, heldout, drawn_U, log_prior_P, device)
+    return PhoneErrors(phones, segments, contexts, bigram, heldout, drawn_U, log_prior_P, device)
 
 
 def _labelled(group_P: np.ndarray, labels_T: np.ndarray) -> np.ndarray:
