@@ -20,6 +20,7 @@ from speech3.sequence.denominator import Denominator
 from speech3.sequence.forward_backward import denominator_posteriors
 from speech3.sequence.numerator import Numerators, numerator_posteriors
 from speech3.sequence.sparse import denominator_log_z
+from speech3.sequence.transcripts import TranscriptNumerators, transcript_posteriors
 
 LIMIT = 30.0  # outputs stay within +- that: beyond it float32 has no room for their exponentials
 
@@ -43,7 +44,9 @@ class LfMmi:
     cross_entropy: float = 0.1
     l2: float = 5e-5
 
-    def __call__(self, outputs: Tensor | tuple[Tensor, Tensor], numerators: Numerators) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, outputs: Tensor | tuple[Tensor, Tensor], numerators: Numerators | TranscriptNumerators
+    ) -> tuple[Tensor, Tensor]:
         """Mean loss of a frame, and the frames whose best pdf is that of the numerator.
 
         Parameters
@@ -78,9 +81,13 @@ class _Criterion(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, y_BTS: Tensor, numerators: Numerators, graph: Denominator, leak: float
+        ctx: Any, y_BTS: Tensor, numerators: Numerators | TranscriptNumerators, graph: Denominator, leak: float
     ) -> tuple[Tensor, Tensor]:
-        numerator_B, said_BTS = numerator_posteriors(y_BTS.detach().cpu().numpy(), numerators)
+        y = y_BTS.detach().cpu().numpy()
+        if isinstance(numerators, TranscriptNumerators):
+            numerator_B, said_BTS = transcript_posteriors(y, numerators)
+        else:
+            numerator_B, said_BTS = numerator_posteriors(y, numerators)
         fits_B = numerator_B > -np.inf
         denominator_B, all_BTS = _denominator(y_BTS.detach(), graph, leak)
         said = torch.from_numpy(said_BTS).to(y_BTS)

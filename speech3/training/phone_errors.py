@@ -6,6 +6,7 @@ Axes: T frames, P senones.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,9 +14,11 @@ from torch import nn
 
 from speech3.frames.packed import PackedFrames
 from speech3.hmm.clustering import group_numbers
+from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm, PdfsOnly
 from speech3.hmm.phone_loop import LoopPhones, errors, heard, loop_phones, phone_bigram
 from speech3.models import AcousticModel, logits
+from speech3.sequence.transcripts import words_of
 
 ACOUSTIC_SCALE, PSEUDO_SCALE = 0.1, 1.0  # of posteriors over priors, and of the outputs of LF-MMI
 DECODED_FRAMES = 12_000  # of held-out speech: two minutes, so that an epoch is a few per cent longer at most
@@ -63,7 +66,7 @@ class PhoneErrors:
 
 def phone_errors(
     outputs: Hmm | PdfsOnly, train: PackedFrames, heldout: PackedFrames, log_prior_P: np.ndarray, seed: int,
-    device: torch.device, *, lfmmi: bool = False,
+    device: torch.device, *, labels: Literal["senones", "phones", "words"] = "senones",
 ) -> PhoneErrors | None:  # fmt: skip
     """Draw what is to be decoded, and estimate the bigram of phones on the alignment of the training frames.
 
@@ -73,16 +76,21 @@ def phone_errors(
 
     Parameters
     ----------
-    lfmmi
-        The labels are of phones (`speech3.sequence.numerator.phone_labels`), not senones.
+    labels
+        What labels the frames: senones, phones (`speech3.sequence.numerator.phone_labels`), or words
+        (`speech3.sequence.transcripts.word_labels`), which are spelled by their first pronunciations.
     """
     phones = loop_phones(outputs) if isinstance(outputs, Hmm) else None
     if phones is None or not isinstance(outputs, Hmm) or len(phones.silence_G) > MOST_PHONES:
         return None
-    if outputs.subsampling > 1 and not lfmmi:
+    if outputs.subsampling > 1 and labels == "senones":
         return None
-    segments = partial(_labelled, group_numbers(outputs.lexicon)) if lfmmi else phones.segments
-    scale = PSEUDO_SCALE if lfmmi else ACOUSTIC_SCALE
+    segments = {
+        "senones": phones.segments,
+        "phones": partial(_labelled, group_numbers(outputs.lexicon)),
+        "words": partial(_spelled, outputs.lexicon),
+    }[labels]
+    scale = ACOUSTIC_SCALE if labels == "senones" else PSEUDO_SCALE
     offsets = train.offsets_U1
     sequences = (segments(train.senones_N[offsets[u] : offsets[u + 1]]) for u in _drawn(train, BIGRAM_FRAMES, seed))
     bigram = phone_bigram(sequences, len(phones.silence_G))
@@ -94,6 +102,13 @@ def _labelled(group_P: np.ndarray, labels_T: np.ndarray) -> np.ndarray:
     begins = labels_T[(labels_T & 1 == 1)]
     groups: np.ndarray = group_P[(begins >> 1) - 1]
     return groups
+
+
+def _spelled(lexicon: Lexicon, labels_T: np.ndarray) -> np.ndarray:
+    prons = list(lexicon.by_word.values())
+    spoken = [lexicon.phone_ids[phone] for word in words_of(labels_T) for phone in prons[word][0].phones]
+    phones = np.array([lexicon.silence, *spoken, lexicon.silence])
+    return group_numbers(lexicon)[phones - 1]
 
 
 def _drawn(packed: PackedFrames, frames: int, seed: int) -> np.ndarray:
