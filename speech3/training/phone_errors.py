@@ -85,11 +85,12 @@ def phone_errors(
         return None
     if outputs.subsampling > 1 and labels == "senones":
         return None
-    segments = {
+    by_labels: dict[str, Segments] = {
         "senones": phones.segments,
         "phones": partial(_labelled, group_numbers(outputs.lexicon)),
         "words": partial(_spelled, outputs.lexicon),
-    }[labels]
+    }
+    segments = by_labels[labels]
     scale = ACOUSTIC_SCALE if labels == "senones" else PSEUDO_SCALE
     offsets = train.offsets_U1
     sequences = (segments(train.senones_N[offsets[u] : offsets[u + 1]]) for u in _drawn(train, BIGRAM_FRAMES, seed))
