@@ -88,7 +88,7 @@ def phone_errors(
     by_labels: dict[str, Segments] = {
         "senones": phones.segments,
         "phones": partial(_labelled, group_numbers(outputs.lexicon)),
-        "words": partial(_spelled, outputs.lexicon),
+        "words": partial(_spelled, _first_pronunciations(outputs.lexicon)),
     }
     segments = by_labels[labels]
     scale = ACOUSTIC_SCALE if labels == "senones" else PSEUDO_SCALE
@@ -105,11 +105,17 @@ def _labelled(group_P: np.ndarray, labels_T: np.ndarray) -> np.ndarray:
     return groups
 
 
-def _spelled(lexicon: Lexicon, labels_T: np.ndarray) -> np.ndarray:
-    prons = list(lexicon.by_word.values())
-    spoken = [lexicon.phone_ids[phone] for word in words_of(labels_T) for phone in prons[word][0].phones]
-    phones = np.array([lexicon.silence, *spoken, lexicon.silence])
-    return group_numbers(lexicon)[phones - 1]
+def _first_pronunciations(lexicon: Lexicon) -> list[list[int]]:
+    """Groups of phones of each word, by its number; and of silence, which comes last."""
+    group_P = group_numbers(lexicon).tolist()
+    group_of = {phone: group_P[number - 1] for phone, number in lexicon.phone_ids.items()}
+    spelled = [[group_of[phone] for phone in prons[0].phones] for prons in lexicon.by_word.values()]
+    return [*spelled, [group_P[lexicon.silence - 1]]]
+
+
+def _spelled(groups: list[list[int]], labels_T: np.ndarray) -> np.ndarray:
+    words = [-1, *words_of(labels_T).tolist(), -1]
+    return np.array([group for word in words for group in groups[word]])
 
 
 def _drawn(packed: PackedFrames, frames: int, seed: int) -> np.ndarray:

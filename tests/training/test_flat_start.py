@@ -72,13 +72,16 @@ def test_finds_the_borders_of_phones(corpus, tmp_path):
     found = align(
         hmm, scorer, Transcripts(words, {}), feats, beam=15, retry_beam=60, jobs=1, acoustic_scale=1.0
     ).alignments  # fmt: skip
-    same = [utterance for utterance in words if found[utterance].phones.tolist() == truth[utterance][0].tolist()]
-    print(len(same), len(words))
-    off = [np.abs(3 * found[u].starts[1:-1] - truth[u][1][1:-1]) for u in same]
-    print(np.concatenate(off).mean(), np.percentile(np.concatenate(off), [50, 90, 99, 100]))
-    assert len(same) > 0.9 * len(words)
-    assert np.concatenate(off).mean() < 3  # frames: an output
-    assert (np.concatenate(off) <= 6).mean() > 0.95
+    # The pronunciation that was used, too. A silence of one output may stand where there is none.
+    silence, off = LEXICON.silence, []
+    for utterance, alignment in found.items():
+        (phones, starts), heard = truth[utterance], alignment.phones != silence
+        if alignment.phones[heard].tolist() == phones[phones != silence].tolist():
+            off.append(3 * alignment.starts[:-1][heard] - starts[:-1][phones != silence])
+    assert len(off) > 0.95 * len(words)
+    frames = np.abs(np.concatenate(off))
+    assert frames.mean() < 3  # an output
+    assert (frames <= 6).mean() > 0.95
 
 
 def test_several_workers_share_the_minibatches_of_an_epoch(corpus, tmp_path):
