@@ -48,6 +48,16 @@ class LfmmiSystemConfig(Config):
         return self
 
 
+class FlatStartConfig(Config):
+    """The network of ``hmm.flat_start=lfmmi``, which aligns for the system trained by LF-MMI and has its features."""
+
+    model: SerializeAsAny[ModelConfig] = Field(
+        default_factory=lambda: load_preset(ModelConfig, "models", "tdnn_flat"), description="cnn_tdnn or tdnn"
+    )
+    training: TrainingConfig = Field(default_factory=lambda: load_preset(TrainingConfig, "training", "lfmmi_flat"))
+    longest_s: float = Field(20.0, gt=0, description="longer utterances are left out of its training")
+
+
 class RecipeConfig(Config):
     """What `recipes/run.sh CORPUS` reads from `recipes/CORPUS/recipe.yaml`."""
 
@@ -76,6 +86,7 @@ class RecipeConfig(Config):
     )
     realign: int = Field(0, ge=0, le=3, description="times that the network aligns anew and a new one is trained on it")
     lfmmi: LfmmiSystemConfig | None = Field(None, description="the system trained by LF-MMI; null: none")
+    flat: FlatStartConfig = Field(default_factory=FlatStartConfig, description="the network of hmm.flat_start=lfmmi")
     lm: LmConfig
     decode: DecodeConfig = DecodeConfig()
     decode_mono: bool = Field(False, description="also decode the monophones, which only begin the bootstrap")
@@ -86,4 +97,16 @@ class RecipeConfig(Config):
             raise ValueError(
                 "augment.speed: a copy has the alignment of its original, so its timing has to stay: use speed_perturb"
             )
+        if self.hmm.flat_start == "lfmmi" and self.lfmmi is None:
+            raise ValueError(
+                "hmm.flat_start=lfmmi: it aligns for the system that is trained by LF-MMI, and there is none; set "
+                "lfmmi={}, too"
+            )
+        if self.hmm.flat_start == "lfmmi" and self.augment:
+            raise ValueError(
+                "hmm.flat_start=lfmmi: copies are for a network that learns senones, and none is trained; set "
+                "augment=null"
+            )
+        if self.flat.training.labels != "words":
+            raise ValueError("flat.training: it begins without an alignment; set lfmmi.numerators=transcripts there")
         return self

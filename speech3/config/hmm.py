@@ -1,5 +1,7 @@
 """The bootstrap from words to senones."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from speech3.config.base import Config
@@ -29,6 +31,9 @@ class TriphoneConfig(Config):
 class HmmConfig(Config):
     """The bootstrap: from words to one senone per frame."""
 
+    flat_start: Literal["gmm", "lfmmi"] = Field(
+        "gmm", description="lfmmi: no GMMs, but a small network that learns from the transcripts alone (the group flat)"
+    )
     features: str = Field("mfcc13_d2", description="preset in conf/features")
     mono: MonophoneConfig = MonophoneConfig()
     tri: TriphoneConfig = TriphoneConfig()

@@ -24,7 +24,10 @@ _PRESETS: dict[str, tuple[type[Config], str]] = {  # keys whose value may be a p
     "recurrent": (TrainingConfig, "training"),
     "augment": (AugmentConfig, "augment"),
 }
-_LFMMI = {"model": "cnn_tdnn", "training": "lfmmi"}  # presets of a recipe's LF-MMI system
+_GROUPS = {  # of a recipe, each a system trained by LF-MMI, and its presets
+    "lfmmi": {"model": "cnn_tdnn", "training": "lfmmi"},
+    "flat": {"model": "tdnn_flat", "training": "lfmmi_flat"},
+}
 
 
 def shipped(kind: Literal["conf", "recipes", "data"]) -> Path:
@@ -122,8 +125,8 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
 
     A string under ``model``, ``training``, ``recurrent`` or ``augment`` is the name of a preset in ``conf/models``,
     ``conf/training`` or ``conf/augment``; an override below it (``model.width=64``) changes that preset's value; the
-    same holds for ``lfmmi.model`` and ``lfmmi.training`` of a recipe. Where a recipe's model becomes an LSTM by an
-    override, `recurrent` stands in the place of `training`, before overrides of the latter.
+    same holds for ``model`` and ``training`` of a recipe's groups ``lfmmi`` and ``flat``. Where a recipe's model
+    becomes an LSTM by an override, `recurrent` stands in the place of `training`, before overrides of the latter.
     """
     values = read_yaml(path)
     if "recurrent" in cls.model_fields:
@@ -131,14 +134,14 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
         values.setdefault("recurrent", default.model_dump())
     changes = [(override, *_split(override)) for override in overrides or []]
     written = "training" in values and _recurrent(values)  # the file's own training is for the file's own LSTM
-    _fill_lfmmi(values)
+    _fill_groups(values)
     for override, keys, value in changes:
-        if keys[0] == "lfmmi" and len(keys) > 1 and "lfmmi" in cls.model_fields:
-            values["lfmmi"] = values.get("lfmmi") or {}
-            _fill_lfmmi(values)
+        if keys[0] in _GROUPS and len(keys) > 1 and keys[0] in cls.model_fields:
+            values[keys[0]] = values.get(keys[0]) or {}
+            _fill_groups(values)
         if keys[0] != "training":
             _set(values, keys, value, override)
-            _fill_lfmmi(values)
+            _fill_groups(values)
     if "recurrent" in cls.model_fields and _recurrent(values) and not written:
         values["training"] = copy.deepcopy(values["recurrent"])  # of which overrides of training change no more
     for override, keys, value in changes:
@@ -150,13 +153,14 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
     return parse(cls, values, f"{path} with {' '.join(overrides)}" if overrides else path)
 
 
-def _fill_lfmmi(values: dict[str, Any]) -> None:
-    """Put presets in place of their names in the group ``lfmmi``, and those that it leaves out."""
-    group = values.get("lfmmi")
-    if isinstance(group, dict):
-        for key, preset in _LFMMI.items():
-            if isinstance(name := group.get(key, preset), str):
-                group[key] = _expand(key, name)
+def _fill_groups(values: dict[str, Any]) -> None:
+    """Put presets in place of their names in each of `_GROUPS`, and those that it leaves out."""
+    for name, presets_of in _GROUPS.items():
+        group = values.get(name)
+        if isinstance(group, dict):
+            for key, preset in presets_of.items():
+                if isinstance(given := group.get(key, preset), str):
+                    group[key] = _expand(key, given)
 
 
 def changed(config: C, prefix: str, overrides: list[str], source: Path | str) -> C:

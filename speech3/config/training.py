@@ -155,6 +155,10 @@ class LfMmiConfig(Config):
     """The criterion of whole sentences (`speech3.sequence.lfmmi`)."""
 
     leak: float = Field(0.1, gt=0, lt=1, description="probability of the leaky HMM of the denominator")
+    numerators: Literal["alignment", "transcripts"] = Field(
+        "alignment",
+        description="transcripts: whole utterances, without an alignment; all pronunciations (a flat start)",
+    )
     tolerance: int = Field(2, ge=1, description="outputs by which a phone may begin earlier or later than aligned")
     cross_entropy: float = Field(0.1, ge=0, description="weight of cross-entropy on the second output")
     l2: float = Field(5e-5, ge=0, description="weight of half the sum of squares of a frame's outputs")
@@ -224,6 +228,10 @@ class TrainingConfig(Config):
     def _fits(self) -> "TrainingConfig":
         if any(not 0.5 <= speed <= 2 for speed in self.speeds):
             raise ValueError(f"speeds={list(self.speeds)}: from 0.5 to 2; 1 is the recording as it is")
+        if self.labels == "words" and self.sequence:
+            raise ValueError(
+                f"sequence={self.sequence}: lfmmi.numerators=transcripts are of whole utterances; take sequence away"
+            )
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas={list(self.betas)}: at least 0 and below 1 each")
         if self.optimizer == "adamw" and self.momentum:
@@ -231,6 +239,13 @@ class TrainingConfig(Config):
         if self.optimizer == "adamw" and not self.asgd.local_updates:
             raise ValueError("optimizer=adamw steps the shards' own parameters: it needs asgd.local_updates=true")
         return self
+
+    @property
+    def labels(self) -> Literal["senones", "phones", "words"]:
+        """What labels the packed frames; the times of words are not those of the recording."""
+        if self.objective == "cross_entropy":
+            return "senones"
+        return "words" if self.lfmmi.numerators == "transcripts" else "phones"
 
     def sequence_of(self, model: LstmConfig) -> int:
         """`sequence` for a recurrent model, where none is given."""

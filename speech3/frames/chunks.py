@@ -114,9 +114,7 @@ class Chunks:
 
     def draw(self, epoch: int, number: int) -> tuple[ChunkInputs, Any]:
         """Minibatch `number` (from 0) of `epoch`, and its targets."""
-        if self._order[0] != epoch:
-            self._order = epoch, Shuffle(int(self._ends_U[-1]), self.seed, epoch).all()
-        chosen_B = self._order[1][number * self.streams : (number + 1) * self.streams].numpy()
+        chosen_B = self._chosen(epoch, number)
         generator = np.random.default_rng((self.seed, epoch, number))
         speed_B = generator.integers(0, len(self.speeds), len(chosen_B))
         warp_B = generator.integers(0, _WARPS, len(chosen_B))
@@ -141,6 +139,13 @@ class Chunks:
             chunks, first_B = self._place(chosen_B, np.ones(len(chosen_B)), np.zeros(len(chosen_B)))
             yield ChunkInputs(self._gather(chunks, first_B)), self.targets(chunks)
 
+    def _chosen(self, epoch: int, number: int) -> np.ndarray:
+        """Numbers of the chunks of a minibatch."""
+        if self._order[0] != epoch:
+            self._order = epoch, Shuffle(int(self._ends_U[-1]), self.seed, epoch).all()
+        chosen_B: np.ndarray = self._order[1][number * self.streams : (number + 1) * self.streams].numpy()
+        return chosen_B
+
     def _place(self, chosen_B: np.ndarray, speed_B: np.ndarray, shift_B: np.ndarray) -> tuple[list[Chunk], np.ndarray]:
         """The chunks of these numbers, moved by `shift_B` (-1 to 1); and the first frame of each one's utterance."""
         utterance_B = np.searchsorted(self._ends_U, chosen_B, side="right")
@@ -161,7 +166,7 @@ class Chunks:
         return chunks, first_B
 
     def _gather(self, chunks: Sequence[Chunk], first_B: np.ndarray) -> Tensor:
-        place_L = np.arange(-self.left, self.chunk + self.right)
+        place_L = np.arange(-self.left, self._frames(chunks) + self.right)
         start_B1, speed_B1, last_B1 = (
             np.array([getter(chunk) for chunk in chunks])[:, None]
             for getter in (lambda c: c.start, lambda c: c.speed, lambda c: len(c.labels_T) - 1)
@@ -173,6 +178,10 @@ class Chunks:
             after_BLF = self._rows(first_B[:, None] + np.minimum(before_BL + 1, last_B1))
             feats_BLF = torch.lerp(feats_BLF, after_BLF, torch.from_numpy(share_BL).to(feats_BLF)[:, :, None])
         return feats_BLF
+
+    def _frames(self, chunks: Sequence[Chunk]) -> int:
+        """Of each chunk of a minibatch, without context."""
+        return self.chunk
 
     def _rows(self, frame_BL: np.ndarray) -> Tensor:
         rows_RF = self._frames_NF.index_select(0, torch.from_numpy(frame_BL).view(-1))

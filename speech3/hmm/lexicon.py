@@ -82,6 +82,11 @@ class Lexicon:
             table.setdefault(pron.word, []).append(pron)
         return {word: tuple(prons) for word, prons in table.items()}
 
+    @cached_property
+    def word_numbers(self) -> dict[str, int]:
+        """Number of each word, from 0."""
+        return {word: number for number, word in enumerate(self.by_word)}
+
     @property
     def silence(self) -> int:
         """Number of the phone used for optional silence."""

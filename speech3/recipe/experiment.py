@@ -7,7 +7,8 @@ OUT/features/PRESET/{train,dev,test}        feats.ark, feats.scp
 OUT/lm/{lm,tuning,own}.arpa.gz              language models (`speech3.recipe.language`)
 OUT/mono, OUT/tri, OUT/dnn, OUT/cnn, ...    model directories (`speech3.decoding.recognizer`); networks of several
                                             families, trained one after another, stand side by side
-OUT/tri/align/{train,dev}                   alignments; also in OUT/dnn, if another network learns from it
+OUT/tri/align/{train,dev}                   alignments; also in OUT/dnn, if another network learns from it; in OUT/flat
+                                            if hmm.flat_start is lfmmi
 OUT/frames/tri/{train,heldout}.frames       packed frames, labelled by the system's alignment
 OUT/decode/SYSTEM/{dev,test,test_own}       tuning.txt; hyp.txt, hyp.ctm; hyp.txt with our own language model
 OUT/score/SYSTEM                            tables; score.json; own_lm.json
@@ -35,6 +36,7 @@ CORPORA: dict[str, Prepare] = {
 NEEDS_SOURCE = frozenset({"any", "fsdd"})
 GMMS = ("mono", "tri")  # systems of every recipe; monophones are decoded if asked for
 LFMMI, LFMMI_HMM = "lfmmi", "lfmmi_hmm"  # the system that is trained by LF-MMI, and what its outputs mean
+FLAT, FLAT_HMM = "flat", "flat_hmm"  # the same of the network of hmm.flat_start=lfmmi, which is not decoded
 OWN_GRAPH = "graph_own"  # of a model directory: with our own language model where another one was given
 HAS_REFERENCE = frozenset({"digits"})  # an alignment known from the synthesiser
 
@@ -65,14 +67,23 @@ class Experiment:
         return self.recipe.jobs or available_jobs()
 
     @property
+    def bootstrap(self) -> str:
+        """The system that goes from words to the first alignment that others learn from."""
+        return FLAT if self.recipe.hmm.flat_start == "lfmmi" else "tri"
+
+    @property
     def networks(self) -> tuple[str, ...]:
-        """Names of the neural systems: the second was trained on the first one's alignment, and so on."""
+        """Names of the systems that learn senones: the second was trained on the first one's alignment, and so on."""
+        if self.bootstrap == FLAT:
+            return ()
         first = self.recipe.model.system
         return (first, *(f"{first}_realigned{number}" for number in range(1, self.recipe.realign + 1)))
 
     @property
     def gmms(self) -> tuple[str, ...]:
         """The GMM systems that are decoded."""
+        if self.bootstrap == FLAT:
+            return ()
         return GMMS if self.recipe.decode_mono else GMMS[1:]
 
     @property
@@ -155,11 +166,11 @@ class Experiment:
 
     def frames(self, network: str) -> Path:
         """The packed frames that a network is trained on."""
-        return self.out / "frames" / (LFMMI if network == LFMMI else self.teacher(network))
+        return self.out / "frames" / (network if network in (LFMMI, FLAT) else self.teacher(network))
 
     def feature_preset(self, system: str) -> str:
         """The features that a system reads."""
-        if system == LFMMI and self.recipe.lfmmi:
+        if system in (LFMMI, FLAT) and self.recipe.lfmmi:
             return self.recipe.lfmmi.features
         return self.recipe.features if system in self.networks else self.recipe.hmm.features
 
@@ -168,7 +179,8 @@ class Experiment:
         """The feature configs of this experiment."""
         hmm = self.recipe.hmm
         lfmmi = [self.recipe.lfmmi.features] if self.recipe.lfmmi else []
-        names = dict.fromkeys((hmm.features, hmm.aligner_features, self.recipe.features, *lfmmi))
+        senones = [self.recipe.features] if self.networks else []
+        names = dict.fromkeys((hmm.features, hmm.aligner_features, *senones, *lfmmi))
         return {name: load_preset(FeatureConfig, "features", name) for name in names}
 
 
@@ -230,29 +242,12 @@ def steps(experiment: Experiment) -> list[Step]:
              owns=e.features(name, "train").parent)
         for name, config in e.presets.items()
     ]  # fmt: skip
-    wanted = (recipe.hmm.features, recipe.hmm.aligner_features, recipe.features)
-    hmm_features, aligner_features, nn_features = (f"features/{Path(name).stem}" for name in wanted)
+    nn_features = f"features/{Path(recipe.features).stem}"
     if recipe.augment:
         scp = e.features(recipe.features, e.augmented) / "feats.scp"
         extracted += [
             Step("features/augmented", partial(stages.extract_augmented, e), None, [scp], ["data/augment", nn_features])
         ]
-    hmm = recipe.hmm.model_dump(exclude={"features", "aligner_features"})
-    questions = [Path(recipe.hmm.extra_questions)] if recipe.hmm.extra_questions else []
-    shared = {key: value for key, value in hmm.items() if key not in ("mono", "tri", "aligner")} | {"seed": recipe.seed}
-    hmms = [
-        Step("hmm/mono", partial(stages.train_mono, e, "mono"), [shared, hmm["mono"]],
-             [e.model("mono") / "model.safetensors"], [hmm_features], owns=e.model("mono")),
-        Step("hmm/tri", partial(stages.train_tri, e), hmm["tri"],
-             [e.model("tri") / "model.safetensors"], ["hmm/mono"], questions, owns=e.model("tri")),
-        Step("hmm/align", partial(stages.align_data, e, "tri", recipe.hmm.features, (e.train, "dev")), None,
-             [e.alignment("tri", split) / f"{name}.ark" for split in (e.train, "dev") for name in ("ali", "labels")],
-             ["hmm/tri"]),
-        Step("hmm/aligner", partial(stages.train_mono, e, "aligner"), [shared, hmm["aligner"]],
-             [e.model("aligner") / "model.safetensors"], [aligner_features], owns=e.model("aligner")),
-        Step("hmm/borders", partial(stages.align_data, e, "aligner", recipe.hmm.aligner_features, ("dev", "test")),
-             None, [e.alignment("aligner", split) / "ali.ark" for split in ("dev", "test")], ["hmm/aligner"]),
-    ]  # fmt: skip
     lfmmi = _lfmmi_steps(e) if recipe.lfmmi else {}
     training = [step for network in e.networks for step in _network_steps(e, network, nn_features)]
     decoding = [
@@ -272,8 +267,51 @@ def steps(experiment: Experiment) -> list[Step]:
                            [e.out / "score" / "aligner" / "borders.json"], ["hmm/borders"]))  # fmt: skip
     report = Step("report", partial(evaluation.report, e), None, [e.out / "report.html"], ["score", "hmm/borders"])
     return [
-        *data, *extracted, *hmms, *lfmmi.get("hmm", ()), *_graph_steps(e), *training, *lfmmi.get("train", ()),
+        *data, *extracted, *_hmm_steps(e), *lfmmi.get("hmm", ()), *_graph_steps(e), *training, *lfmmi.get("train", ()),
         *decoding, *scores, report,
+    ]  # fmt: skip
+
+
+def _hmm_steps(e: Experiment) -> list[Step]:
+    """From words to an alignment, by GMMs or by a network; and the aligner, for looking at."""
+    from speech3.recipe import flat, stages
+
+    recipe, lfmmi = e.recipe, e.recipe.lfmmi
+    hmm = recipe.hmm.model_dump(exclude={"features", "aligner_features", "flat_start"})
+    questions = [Path(recipe.hmm.extra_questions)] if recipe.hmm.extra_questions else []
+    shared = {key: value for key, value in hmm.items() if key not in ("mono", "tri", "aligner")} | {"seed": recipe.seed}
+    hmm_features, aligner_features = (
+        f"features/{Path(name).stem}" for name in (recipe.hmm.features, recipe.hmm.aligner_features)
+    )
+    if e.bootstrap == FLAT:
+        assert lfmmi is not None
+        steps = [
+            Step("hmm/flat.frames", partial(flat.prepare, e),
+                 [shared, recipe.flat.longest_s, recipe.flat.training.dtype, lfmmi.longer_histories],
+                 [e.model(FLAT_HMM) / "denominator.safetensors",
+                  *(e.frames(FLAT) / f"{name}.frames" for name in ("train", "heldout"))],
+                 [f"features/{Path(lfmmi.features).stem}"], owns=e.frames(FLAT)),
+            Step("hmm/flat", partial(flat.train_network, e),
+                 [recipe.flat.model.model_dump(), recipe.flat.training.model_dump(), recipe.seed],
+                 [e.model(FLAT) / "model.safetensors"], ["hmm/flat.frames"], owns=e.model(FLAT)),
+        ]  # fmt: skip
+    else:
+        steps = [
+            Step("hmm/mono", partial(stages.train_mono, e, "mono"), [shared, hmm["mono"]],
+                 [e.model("mono") / "model.safetensors"], [hmm_features], owns=e.model("mono")),
+            Step("hmm/tri", partial(stages.train_tri, e), hmm["tri"],
+                 [e.model("tri") / "model.safetensors"], ["hmm/mono"], questions, owns=e.model("tri")),
+        ]  # fmt: skip
+    first = e.bootstrap
+    return [
+        *steps,
+        Step("hmm/align", partial(stages.align_data, e, first, e.feature_preset(first), (e.train, "dev")), None,
+             [e.alignment(first, split) / f"{name}.ark" for split in (e.train, "dev") for name in ("ali", "labels")],
+             [f"hmm/{first}"]),
+        Step("hmm/aligner", partial(stages.train_mono, e, "aligner"), [shared, hmm["aligner"]],
+             [e.model("aligner") / "model.safetensors"], [aligner_features], owns=e.model("aligner")),
+        Step("hmm/borders", partial(stages.align_data, e, "aligner", recipe.hmm.aligner_features, ("dev", "test")),
+             None, [e.alignment("aligner", split) / "ali.ark" for split in ("dev", "test")], ["hmm/aligner"]),
     ]  # fmt: skip
 
 
@@ -304,10 +342,12 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
     system = e.recipe.lfmmi
     assert system is not None
     hmm, frames = e.model(LFMMI_HMM), [e.frames(LFMMI) / f"{name}.frames" for name in ("train", "heldout")]
+    tree_features = [f"features/{Path(e.recipe.hmm.features).stem}"] if e.bootstrap == FLAT else []  # tri needs them
     return {
         "hmm": [
             Step("hmm/lfmmi", partial(lfmmi.train_hmm, e), [system.leaves, system.longer_histories],
-                 [hmm / "denominator.safetensors", hmm / "hmm.json"], ["hmm/align"], owns=hmm),
+                 [hmm / "denominator.safetensors", hmm / "hmm.json"],
+                 ["hmm/align", *tree_features], owns=hmm),
         ],
         "train": [
             Step(f"train/{LFMMI}.frames", partial(lfmmi.pack_frames, e), system.training.dtype, frames,

@@ -1,6 +1,7 @@
 """The steps of a recipe's LF-MMI system: its HMM and denominator, its packed frames, its network.
 
-OUT/tri/align/{train,dev}/labels.ark        phones of each frame (`speech3.sequence.numerator.phone_labels`)
+OUT/tri/align/{train,dev}/labels.ark        phones of each frame (`speech3.sequence.numerator.phone_labels`);
+                                            in OUT/flat where hmm.flat_start is lfmmi
 OUT/lfmmi_hmm                               left biphones, denominator.safetensors, decoding graphs
 OUT/frames/lfmmi/{train,heldout}.frames     packed frames, labelled by phones
 OUT/lfmmi                                   the model directory
@@ -34,11 +35,11 @@ _TOO_SHORT = "too_short.json"
 
 
 def train_hmm(e: Experiment) -> None:
-    """Grow the left-biphone tree on the triphones' alignment, and estimate the phone language model."""
+    """Grow the left-biphone tree on the alignment of the bootstrap, and estimate the phone language model."""
     assert e.recipe.lfmmi is not None
-    out, lexicon = e.model(LFMMI_HMM), load_hmm(e.model("tri")).lexicon
+    out, lexicon = e.model(LFMMI_HMM), load_hmm(e.model(e.bootstrap)).lexicon
     feats = ArkReader(e.features(e.recipe.hmm.features, e.train) / "feats.scp")
-    labels, alignments, too_short = read_int_ark(e.alignment("tri", e.train) / "labels.ark"), {}, {}
+    labels, alignments, too_short = read_int_ark(e.alignment(e.bootstrap, e.train) / "labels.ark"), {}, {}
     total = len(labels)
     for utterance in list(labels):
         try:
@@ -77,8 +78,8 @@ def pack_frames(e: Experiment) -> None:
     too_short = read_json(e.model(LFMMI_HMM) / _TOO_SHORT)
     for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
         feats = ArkReader(e.features(preset, split) / "feats.scp")
-        labels = read_int_ark(e.alignment("tri", split) / "labels.ark")
-        info: dict[str, Any] = {"corpus": e.name, "alignment": "tri", "labels": "phones"}
+        labels = read_int_ark(e.alignment(e.bootstrap, split) / "labels.ark")
+        info: dict[str, Any] = {"corpus": e.name, "alignment": e.bootstrap, "labels": "phones"}
         used = [utterance for utterance in feats if utterance not in too_short]
         report = pack(out / name, feats, labels, labels_of_phones, utterances=used, dtype=_config(e).training.dtype,
                       info=info)  # fmt: skip

@@ -97,7 +97,8 @@ def extract_augmented(e: Experiment) -> None:
         say(f"  skipped {utterance}: {reason}")
 
 
-def _training_material(e: Experiment, preset: str) -> tuple[Lexicon, Transcripts, ArkReader, Path]:
+def training_material(e: Experiment, preset: str) -> tuple[Lexicon, Transcripts, ArkReader, Path]:
+    """The lexicon; what is said in the training split, and its features; where these are described."""
     directory = e.features(preset, e.train)
     feats = ArkReader(directory / "feats.scp")
     lexicon = read_lexicon(e.lexicon, e.recipe.hmm.silence_prob)
@@ -135,7 +136,7 @@ def train_mono(e: Experiment, name: str) -> None:
     (tests/recipe/test_aligner.py).
     """
     preset = e.recipe.hmm.aligner_features if name == "aligner" else e.recipe.hmm.features
-    lexicon, transcripts, feats, features = _training_material(e, preset)
+    lexicon, transcripts, feats, features = training_material(e, preset)
     hmm = _sized(e, lexicon)
     stage = hmm.aligner if name == "aligner" else hmm.mono
     generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model(name) / "metrics.jsonl")
@@ -148,7 +149,7 @@ def train_mono(e: Experiment, name: str) -> None:
 def train_tri(e: Experiment) -> None:
     """Train the tied-triphone GMMs."""
     preset = e.recipe.hmm.features
-    lexicon, transcripts, feats, features = _training_material(e, preset)
+    lexicon, transcripts, feats, features = training_material(e, preset)
     hmm = _sized(e, lexicon)
     mono = GmmSystem(load_hmm(e.model("mono")), load_gmm(e.model("mono") / "model.safetensors"), {})
     generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model("tri") / "metrics.jsonl")
@@ -172,7 +173,9 @@ def align_split(recognizer: Recognizer, feats: ArkReader, data: Path, out: Path,
     texts = {key: utterance.text for key, utterance in read_datadir(data).utterances.items()}
     alignments, bad = recognizer.align(feats, texts, jobs)
     write_alignments(out, recognizer.hmm, alignments, texts, recognizer.clock, bad=bad, textgrids=False)
-    write_ark(out / "labels.ark", ((u, phone_labels(a.phones, a.starts)) for u, a in alignments.items()))
+    # Labels are of frames. Of a model with fewer outputs they may be too many at the end: `pack` takes what it needs.
+    every = recognizer.hmm.subsampling
+    write_ark(out / "labels.ark", ((u, phone_labels(a.phones, every * a.starts)) for u, a in alignments.items()))
     for utterance, reason in bad.items():
         say(f"  not aligned: {utterance}: {reason}")
 

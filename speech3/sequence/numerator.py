@@ -22,8 +22,8 @@ from speech3.frames.chunks import Chunk
 from speech3.sequence.denominator import Denominator
 from speech3.sequence.phone_lm import START
 
-_UNSEEN = 1e-8  # weight of beginning in a phone, after a neighbour, that the phone language model has not seen together
-_NEVER = -1e30
+UNSEEN = 1e-8  # weight of beginning in a phone, after a neighbour, that the phone language model has not seen together
+NEVER = -1e30
 
 
 def phone_labels(phones: np.ndarray, starts: np.ndarray) -> np.ndarray:
@@ -122,7 +122,7 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
             begins[n] = int(np.ceil(x - 1e-9))
     size = n + 1
     pdf_first, pdf_loop = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
-    enter, begin = np.full(size, _NEVER), np.full(size, _NEVER)
+    enter, begin = np.full(size, NEVER), np.full(size, NEVER)
     low, high = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
     at_start = start <= 0
     if at_start:
@@ -146,7 +146,7 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
                 if phone[j] == phones[k] and left[j] == before:
                     state = j
                     break
-        weight = np.float64(initial[state]) if state >= 0 else _UNSEEN
+        weight = np.float64(initial[state]) if state >= 0 else UNSEEN
         enter[k] = math.log(prob[arc] if arc >= 0 else leak * weight)
         begin[k] = math.log(weight)
         pdf_first[k], pdf_loop[k] = pdfs[before, phones[k], 0], pdfs[before, phones[k], 1]
@@ -184,9 +184,9 @@ def numerator_posteriors(y_BTS: np.ndarray, numerators: Numerators) -> tuple[np.
 
 
 @numba.njit(cache=True, nogil=True)
-def _add(a, b):  # type: ignore[no-untyped-def] # pragma: no cover
+def log_add(a, b):  # type: ignore[no-untyped-def] # pragma: no cover
     top, other = (a, b) if a > b else (b, a)
-    return top + math.log1p(math.exp(other - top)) if other > _NEVER / 2 else top
+    return top + math.log1p(math.exp(other - top)) if other > NEVER / 2 else top
 
 
 @numba.njit(cache=True, nogil=True)
@@ -195,7 +195,7 @@ def _posteriors(y, ptr, first, loop, enter, begin, low, high):  # type: ignore[n
     log_z, posterior = np.full(chunks, -np.inf), np.zeros_like(y)
     for c in range(chunks):
         base, size, yc, post = ptr[c], ptr[c + 1] - ptr[c], y[c], posterior[c]
-        alpha, beta = np.full((frames + 1, size), _NEVER), np.full((frames + 1, size), _NEVER)
+        alpha, beta = np.full((frames + 1, size), NEVER), np.full((frames + 1, size), NEVER)
         for k in range(size):
             if low[base + k] <= -1 <= high[base + k]:
                 alpha[0, k] = begin[base + k]
@@ -206,14 +206,14 @@ def _posteriors(y, ptr, first, loop, enter, begin, low, high):  # type: ignore[n
                     continue
                 value = alpha[t, k] + yc[t, loop[g]]
                 if k > 0:
-                    value = _add(value, alpha[t, k - 1] + enter[g] + yc[t, first[g]])
+                    value = log_add(value, alpha[t, k - 1] + enter[g] + yc[t, first[g]])
                 alpha[t + 1, k] = value
-        total = _NEVER
+        total = NEVER
         for k in range(size):
-            total = _add(total, alpha[frames, k])
+            total = log_add(total, alpha[frames, k])
             beta[frames, k] = 0.0
-        if not total > _NEVER / 2:
-            if not total <= _NEVER / 2:
+        if not total > NEVER / 2:
+            if not total <= NEVER / 2:
                 log_z[c] = np.nan
             continue
         log_z[c] = total
@@ -223,13 +223,13 @@ def _posteriors(y, ptr, first, loop, enter, begin, low, high):  # type: ignore[n
                 if first[g] < 0 or t < low[g] or t > high[g]:
                     continue
                 after = beta[t + 1, k]
-                if after <= _NEVER / 2:
+                if after <= NEVER / 2:
                     continue
                 stay = yc[t, loop[g]] + after
                 post[t, loop[g]] += math.exp(alpha[t, k] + stay - total)
-                beta[t, k] = _add(beta[t, k], stay)
+                beta[t, k] = log_add(beta[t, k], stay)
                 if k > 0:
                     move = enter[g] + yc[t, first[g]] + after
                     post[t, first[g]] += math.exp(alpha[t, k - 1] + move - total)
-                    beta[t, k - 1] = _add(beta[t, k - 1], move)
+                    beta[t, k - 1] = log_add(beta[t, k - 1], move)
     return log_z, posterior

@@ -19,6 +19,8 @@ from speech3.frames.chunks import Chunks
 from speech3.frames.minibatches import Minibatches
 from speech3.frames.packed import PackedFrames, open_packed
 from speech3.frames.sequences import Sequences
+from speech3.frames.whole import WholeUtterances
+from speech3.hmm.model import load_hmm
 from speech3.io.atomic import read_json
 from speech3.io.malloc import keep_freed_memory
 from speech3.models import AcousticModel, build
@@ -27,6 +29,7 @@ from speech3.models.loss import cross_entropy
 from speech3.sequence.denominator import load_denominator
 from speech3.sequence.lfmmi import LfMmi
 from speech3.sequence.numerator import NumeratorMaker
+from speech3.sequence.transcripts import TranscriptMaker
 
 _CHUNK = 150  # frames of a chunk of a time-delay network
 _BETWEEN_SEEDS = 1_000_003  # of the members of a replica: each draws dropout for its own units
@@ -78,7 +81,9 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
 
 
 def num_labels(config: TrainConfig) -> int:
-    """Different labels of the packed frames: the senones of the HMM, or for LF-MMI two for each phone."""
+    """Different labels of the packed frames: the senones of the HMM, or for LF-MMI two for each phone, or word."""
+    if config.training.labels == "words":
+        return 2 * len(load_hmm(config.hmm).lexicon.by_word)
     about = read_json(Path(config.hmm) / "hmm.json")
     if config.training.objective == "lfmmi":
         return 2 * len(about["phones"]) + 2
@@ -262,6 +267,12 @@ def _chunks(
             f"model.subsampling={model.subsampling} frames; use {max(1, round(chunk / 3)) * model.subsampling}"
         )
     network = build(model, frames.dim, 1, seed=0)
+    if training.labels == "words":
+        return WholeUtterances(
+            frames, left=network.left_context, right=network.right_context, minibatch=training.minibatch,
+            subsampling=model.subsampling, seed=config.seed, device=device, speeds=speeds, warp=warp, masks=masks,
+            targets=TranscriptMaker(load_denominator(config.hmm), load_hmm(config.hmm), lfmmi.leak),
+        )  # fmt: skip
     targets = None
     if training.objective == "lfmmi":
         targets = NumeratorMaker(load_denominator(config.hmm), chunk, model.subsampling, lfmmi.tolerance, lfmmi.leak)

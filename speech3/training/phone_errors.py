@@ -6,6 +6,7 @@ Axes: T frames, P senones.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,9 +15,11 @@ from torch import nn
 from speech3.frames.packed import PackedFrames
 from speech3.hmm.biphone_loop import Biphones, biphones
 from speech3.hmm.clustering import group_numbers
+from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm, PdfsOnly
 from speech3.hmm.phone_loop import LoopPhones, errors, heard, loop_phones, phone_bigram
 from speech3.models import AcousticModel, logits
+from speech3.sequence.transcripts import words_of
 
 ACOUSTIC_SCALE = 0.3  # phone errors of a small network of minilibri: 0.1 64 %, 0.2 53, 0.3 51, 0.4 50, 0.5 50
 PSEUDO_SCALE = 2.0  # of LF-MMI's on minilibri: 1 46 % (noise takes what it can), 1.5 31, 2 30, 3 31
@@ -71,7 +74,7 @@ class PhoneErrors:
 
 def phone_errors(
     outputs: Hmm | PdfsOnly, train: PackedFrames, heldout: PackedFrames, log_prior_P: np.ndarray, seed: int,
-    device: torch.device, *, lfmmi: bool = False,
+    device: torch.device, *, labels: Literal["senones", "phones", "words"] = "senones",
 ) -> PhoneErrors | None:  # fmt: skip
     """Draw what is to be decoded, and estimate the bigram of phones on the alignment of the training frames.
 
@@ -81,17 +84,23 @@ def phone_errors(
 
     Parameters
     ----------
-    lfmmi
-        The labels are of phones (`speech3.sequence.numerator.phone_labels`), not senones.
+    labels
+        What labels the frames: senones, phones (`speech3.sequence.numerator.phone_labels`), or words
+        (`speech3.sequence.transcripts.word_labels`), which are spelled by their first pronunciations.
     """
     phones = loop_phones(outputs) if isinstance(outputs, Hmm) else None
     if phones is None or not isinstance(outputs, Hmm) or len(phones.silence_G) > MOST_PHONES:
         return None
-    if outputs.subsampling > 1 and not lfmmi:
+    if outputs.subsampling > 1 and labels == "senones":
         return None
-    segments = partial(_labelled, group_numbers(outputs.lexicon)) if lfmmi else phones.segments
-    contexts = biphones(outputs) if lfmmi else None
-    if lfmmi and not contexts:
+    by_labels: dict[str, Segments] = {
+        "senones": phones.segments,
+        "phones": partial(_labelled, group_numbers(outputs.lexicon)),
+        "words": partial(_spelled, _first_pronunciations(outputs.lexicon)),
+    }
+    segments = by_labels[labels]
+    contexts = biphones(outputs) if labels != "senones" else None
+    if labels != "senones" and not contexts:
         return None
     offsets = train.offsets_U1
     sequences = (segments(train.senones_N[offsets[u] : offsets[u + 1]]) for u in _drawn(train, BIGRAM_FRAMES, seed))
@@ -104,6 +113,19 @@ def _labelled(group_P: np.ndarray, labels_T: np.ndarray) -> np.ndarray:
     begins = labels_T[(labels_T & 1 == 1)]
     groups: np.ndarray = group_P[(begins >> 1) - 1]
     return groups
+
+
+def _first_pronunciations(lexicon: Lexicon) -> list[list[int]]:
+    """Groups of phones of each word, by its number; and of silence, which comes last."""
+    group_P = group_numbers(lexicon).tolist()
+    group_of = {phone: group_P[number - 1] for phone, number in lexicon.phone_ids.items()}
+    spelled = [[group_of[phone] for phone in prons[0].phones] for prons in lexicon.by_word.values()]
+    return [*spelled, [group_P[lexicon.silence - 1]]]
+
+
+def _spelled(groups: list[list[int]], labels_T: np.ndarray) -> np.ndarray:
+    words = [-1, *words_of(labels_T).tolist(), -1]
+    return np.array([group for word in words for group in groups[word]])
 
 
 def _drawn(packed: PackedFrames, frames: int, seed: int) -> np.ndarray:

@@ -116,7 +116,9 @@ def _open(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
         if not len(frames):
             raise Speech3Error(f"{frames.path}: holds no frames; pack some utterances into it")
         if frames.num_senones != expected:
-            kind = "labels of phones, twice their number" if config.training.objective == "lfmmi" else "senones"
+            kind = (
+                labels if (labels := config.training.labels) == "senones" else f"labels of {labels}, twice their number"
+            )
             raise Speech3Error(
                 f"{frames.path}: labelled with {frames.num_senones} senones, but {config.hmm} has {expected} {kind}; "
                 f"pack it again with this model's alignment"
@@ -165,7 +167,6 @@ class _Run:
         init: Init | None, opened: ExitStack,
     ) -> None:  # fmt: skip
         self.config, self.directory, self.packed = config, directory, packed
-        training = config.training
         resumed = directory.newest()
         if resumed:
             use(resumed[2])  # the other library rounds differently
@@ -179,12 +180,12 @@ class _Run:
         self.heldout = minibatches(config, packed["heldout"], device)
         self.phone_errors = phone_errors(
             load_outputs(Path(config.hmm)), packed["train"], packed["heldout"],
-            self.log_priors(), config.seed, device, lfmmi=training.objective == "lfmmi",
+            self.log_priors(), config.seed, device, labels=config.training.labels,
         )  # fmt: skip
         self.epoch_minibatches = len(self.one.parts.source)
         self.warm_minibatches = round(_warm_start(config, init) * self.epoch_minibatches)
         self.best: dict[str, np.ndarray] = {}
-        self.standing = Standing(Schedule(training.learning_rate))
+        self.standing = Standing(Schedule(config.training.learning_rate))
         self.states_M = np.zeros(self.epoch_minibatches, np.int32)
         self.tensors = self.one.snapshot().tensors
         self.looks: list[tuple[Progress, torch.Tensor]] = []

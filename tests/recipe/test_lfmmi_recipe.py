@@ -43,6 +43,39 @@ def test_its_steps_come_after_what_they_need(tmp_path: Path):
     assert with_it.systems == (*plain.systems, "lfmmi")
 
 
+def test_a_flat_start_without_gmms_trains_nothing_else_on_senones(tmp_path: Path):
+    flat = ["hmm.flat_start=lfmmi", "lfmmi={}"]
+    experiment = open_experiment("digits", tmp_path, None, [*flat, "flat.training.max_epochs=3"], "")
+    assert experiment.recipe.flat.training.labels == "words"
+    assert experiment.recipe.flat.training.max_epochs == 3
+    names = [step.name for step in steps(experiment)]
+    for step in steps(experiment):
+        assert all(names.index(needed) < names.index(step.name) for needed in step.needs)
+    assert experiment.systems == ("lfmmi",)
+    usual = {step.name for step in steps(open_experiment("digits", tmp_path, None, ["lfmmi={}"], ""))}
+    assert set(names) - usual == {"hmm/flat.frames", "hmm/flat"}
+    assert usual - set(names) == {
+        "features/fbank40_d2_utt", "hmm/mono", "hmm/tri", "graph/tri", "train/tri.frames", "train/dnn", "decode/tri",
+        "decode/dnn",
+    }  # fmt: skip
+    assert experiment.alignment(experiment.bootstrap, "dev") == tmp_path / "flat" / "align" / "dev"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["hmm.flat_start=lfmmi", "lfmmi=null"], r"lfmmi=\{\}"),
+        (["hmm.flat_start=lfmmi", "lfmmi={}", "augment=noisy"], "augment=null"),
+        (["hmm.flat_start=monophones"], "hmm.flat_start"),
+        (["flat.training=lfmmi"], "flat.training.*numerators=transcripts"),
+        (["flat.leaves=3"], r"unknown key 'flat\.leaves'; known here: longest_s, model, training"),
+    ],
+)
+def test_what_a_flat_start_cannot_have_is_named(overrides: list[str], message: str):
+    with pytest.raises(Speech3Error, match=message):
+        load_config(RecipeConfig, DIGITS, overrides)
+
+
 SMALL = (
     "lfmmi.leaves=70", "lfmmi.longer_histories=20", "lfmmi.model.layers=2", "lfmmi.model.width=64",
     "lfmmi.model.bottleneck=16", "lfmmi.model.prefinal=32", "lfmmi.training.max_epochs=4",

@@ -1,0 +1,96 @@
+"""Minibatches of whole utterances of similar length, for numerators that are of whole transcripts.
+
+A minibatch has as many utterances as fill it, padded to the longest of them by their last frames. In each epoch
+utterances of about the same length come together anew. Speeds, warps and masks are as in `speech3.frames.chunks`.
+
+Axes: B utterances of a minibatch, U utterances, G minibatches.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from speech3.features.masks import SpecAugment
+from speech3.features.warp import FrequencyWarp
+from speech3.frames.chunks import Chunk, ChunkInputs, Chunks
+from speech3.frames.packed import PackedFrames
+
+_MIXED = 4  # minibatches, about: those that an utterance's length may bring it into
+
+
+def padded_frames(chunks: Sequence[Chunk], subsampling: int) -> int:
+    """Frames of the longest at its speed, with as many more as make its last output whole."""
+    return subsampling * max(math.ceil(len(chunk.labels_T) / chunk.speed / subsampling) for chunk in chunks)
+
+
+class WholeUtterances(Chunks):
+    """The utterances of a packed file, in minibatches. One is identified by (epoch, number) alone.
+
+    Parameters
+    ----------
+    left, right
+        Context, in frames.
+    minibatch
+        Frames, padding included: about so many at most, but one utterance at least.
+    subsampling
+        Frames for which there is one output.
+    seed
+        Of the order, and of `speeds`, `warp` and `masks`.
+    speeds, warp, masks
+        Change what `draw` gives, but not `sequential`.
+    targets
+        Of some utterances, each a `Chunk` that begins at 0.
+    """
+
+    def __init__(
+        self, packed: PackedFrames, *, left: int, right: int, minibatch: int, subsampling: int, seed: int,
+        device: torch.device, targets: Callable[[Sequence[Chunk]], Any], speeds: Sequence[float] = (),
+        warp: FrequencyWarp | None = None, masks: SpecAugment | None = None,
+    ) -> None:  # fmt: skip
+        self._lengths_U = np.diff(packed.offsets_U1)
+        super().__init__(
+            packed, left=left, right=right, chunk=int(self._lengths_U.max()), streams=1, subsampling=subsampling,
+            seed=seed, device=device, speeds=speeds, warp=warp, masks=masks, targets=targets,
+        )  # fmt: skip
+        self._by_length_U = np.argsort(self._lengths_U, kind="stable")
+        self._cuts = self._filled(minibatch)
+        self._groups: tuple[int, list[np.ndarray]] = (-1, [])
+
+    def __len__(self) -> int:
+        """Minibatches in an epoch."""
+        return len(self._cuts) - 1
+
+    def sequential(self, size: int) -> Iterator[tuple[ChunkInputs, Any]]:
+        """All utterances once, as they are, the shortest first, about `size` frames at a time."""
+        cuts = self._filled(size)
+        for chosen_B in np.split(self._by_length_U, cuts[1:-1]):
+            chunks, first_B = self._place(chosen_B, np.ones(len(chosen_B)), np.zeros(len(chosen_B)))
+            yield ChunkInputs(self._gather(chunks, first_B)), self.targets(chunks)
+
+    def _filled(self, minibatch: int) -> list[int]:
+        """Where to cut the utterances by length so that each part but the longest ones fills a minibatch."""
+        cuts = [0]
+        for place, utterance in enumerate(self._by_length_U.tolist()):
+            if place > cuts[-1] and (place + 1 - cuts[-1]) * self._lengths_U[utterance] > minibatch:
+                cuts.append(place)
+        return [*cuts, len(self._by_length_U)]
+
+    def _chosen(self, epoch: int, number: int) -> np.ndarray:
+        if self._groups[0] != epoch:
+            generator = np.random.default_rng((self.seed, epoch))
+            utterances = len(self._by_length_U)
+            moved_U = np.arange(utterances) + generator.uniform(0, _MIXED * utterances / len(self), utterances)
+            groups = np.split(self._by_length_U[np.argsort(moved_U)], self._cuts[1:-1])
+            self._groups = epoch, [groups[place] for place in generator.permutation(len(groups))]
+        return self._groups[1][number]
+
+    def _place(self, chosen_B: np.ndarray, speed_B: np.ndarray, shift_B: np.ndarray) -> tuple[list[Chunk], np.ndarray]:
+        first_B, end_B = self.packed.offsets_U1[chosen_B], self.packed.offsets_U1[chosen_B + 1]
+        labels, ends = self.packed.senones_N, zip(first_B.tolist(), end_B.tolist(), speed_B.tolist(), strict=True)
+        return [Chunk(labels[first:end], 0, speed) for first, end, speed in ends], first_B
+
+    def _frames(self, chunks: Sequence[Chunk]) -> int:
+        return padded_frames(chunks, self.subsampling)

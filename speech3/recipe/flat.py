@@ -1,0 +1,102 @@
+"""The steps of a recipe's flat start without GMMs, hmm.flat_start=lfmmi: from transcripts to an alignment.
+
+Hadian et al. 2018, "End-to-end speech recognition using lattice-free MMI". A small network with two outputs for each
+group of phones, whatever stands beside them, is trained by LF-MMI on whole utterances (`speech3.sequence.transcripts`).
+It then aligns in the triphones' place.
+
+OUT/flat_hmm                              two pdfs for each group of phones, denominator.safetensors
+OUT/frames/flat/{train,heldout}.frames    packed frames, labelled by words
+OUT/flat                                  the model directory; align/{train,dev}, as of the triphones
+"""
+
+import shutil
+from typing import Any
+
+import numpy as np
+
+from speech3.config import TrainConfig
+from speech3.corpus.datadir import read_datadir
+from speech3.errors import Speech3Error, check_bad
+from speech3.frames.packed import pack
+from speech3.hmm.align import Transcripts, usable_transcripts
+from speech3.hmm.clustering import group_numbers
+from speech3.hmm.first_and_loop import SUBSAMPLING
+from speech3.hmm.lexicon import Lexicon
+from speech3.hmm.model import Hmm
+from speech3.hmm.topology import FIRST_AND_LOOP
+from speech3.hmm.tree import monophone_tree
+from speech3.io.ark import ArkReader
+from speech3.io.progress import say
+from speech3.recipe.experiment import FLAT, FLAT_HMM, Experiment
+from speech3.recipe.stages import training_material
+from speech3.sequence.denominator import make_denominator
+from speech3.sequence.phone_lm import estimate
+from speech3.sequence.transcripts import spoken_at_random, word_labels
+
+_DRAWN = 4  # times that each transcript is spelled at random, so that most ways to say it are among what was seen
+
+
+def prepare(e: Experiment) -> None:
+    """Make the HMM and its denominator, and put features and words of train and dev into packed files."""
+    assert e.recipe.lfmmi is not None
+    preset, out = e.feature_preset(FLAT), e.model(FLAT_HMM)
+    lexicon, transcripts, feats, features = training_material(e, preset)
+    tree = monophone_tree(group_numbers(lexicon), FIRST_AND_LOOP.states)
+    hmm = Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5), FIRST_AND_LOOP, SUBSAMPLING)
+    generator = np.random.default_rng(e.recipe.seed)
+    spelled = (spoken_at_random(lexicon, words, generator) for words in [*transcripts.words.values()] * _DRAWN)
+    denominator = make_denominator(estimate(spelled, e.recipe.lfmmi.longer_histories), hmm)
+    hmm.save(out)
+    denominator.save(out)
+    say(
+        f"  {hmm.num_pdfs} pdfs; phone language model and denominator: {denominator.num_states:,} states,"
+        f" {len(denominator.in_src_A):,} arcs"
+    )
+    _pack(e, "train.frames", e.train, lexicon, transcripts, feats)
+    held_out = ArkReader(e.features(preset, "dev") / "feats.scp")
+    texts = {key: utterance.text for key, utterance in read_datadir(e.data("dev")).utterances.items()}
+    _pack(e, "heldout.frames", "dev", lexicon, usable_transcripts(texts, lexicon, held_out), held_out)
+    shutil.copyfile(features, e.frames(FLAT) / "features.yaml")
+
+
+def _pack(
+    e: Experiment, name: str, split: str, lexicon: Lexicon, transcripts: Transcripts, feats: ArkReader
+) -> None:  # fmt: skip
+    config = e.recipe.flat
+    longest = config.longest_s * 1000 / e.presets[e.feature_preset(FLAT)].frame_shift
+    labels: dict[str, np.ndarray] = {}
+    bad, too_long = dict(transcripts.bad), 0
+    for utterance, words in transcripts.words.items():
+        frames = len(feats[utterance])
+        if frames > longest:
+            too_long += 1
+            continue
+        try:
+            labels[utterance] = word_labels(lexicon, words, frames)
+        except Speech3Error as error:
+            bad[utterance] = str(error)
+    for utterance, reason in bad.items():
+        say(f"  skipped {utterance}: {reason}")
+    check_bad(bad, len(feats), str(e.data(split)), "cannot be learnt from")
+    if too_long:
+        say(f"  {too_long} of {len(feats)} utterances of {split} are longer than {config.longest_s:g} s: not used here")
+    if not labels:
+        raise Speech3Error(
+            f"{e.data(split)}: every utterance is longer than flat.longest_s={config.longest_s:g}: raise it"
+        )
+    info: dict[str, Any] = {"corpus": e.name, "alignment": "none", "labels": "words"}
+    pack(
+        e.frames(FLAT) / name, feats, labels, 2 * len(lexicon.by_word),
+        utterances=list(labels), dtype=config.training.dtype, info=info,
+    )  # fmt: skip
+
+
+def train_network(e: Experiment) -> None:
+    """Train the network that aligns."""
+    from speech3.training import train
+
+    config = TrainConfig(
+        data=str(e.frames(FLAT)), hmm=str(e.model(FLAT_HMM)), model=e.recipe.flat.model,
+        training=e.recipe.flat.training, seed=e.recipe.seed,
+    )  # fmt: skip
+    train(config, e.model(FLAT))
