@@ -85,7 +85,8 @@ def test_every_recipe_takes_every_preset(recipe: str, preset: str, tmp_path: Pat
     config = load_preset(ModelConfig, "models", preset)
     assert experiment.recipe.model == config
     both_ways = isinstance(config, LstmConfig) and config.bidirectional
-    assert experiment.systems == ("tri", "blstm" if both_ways else config.family)
+    beside = ("lfmmi",) if experiment.recipe.lfmmi else ()
+    assert experiment.systems == ("tri", "blstm" if both_ways else config.family, *beside)
     default = open_experiment(recipe, tmp_path / "out", source, [], "").recipe
     training = default.recurrent if isinstance(config, LstmConfig) else default.training
     assert experiment.recipe == default.model_copy(update={"model": config, "training": training})
