@@ -61,7 +61,7 @@ class Board:
     states_M, cursor
         int32 and int64 (1,): `speech3.engine.pool`.
     order
-        float64 (4,): the epoch that shards are to work on (0: none), and its learning rate (base, warm-up, decay).
+        float64 (5,): the epoch that shards are to work on (0: none), and its rate (base, warm-up, decay, last).
     shards_N
         float64 (N, `SHARD`): what each shard says of itself; `epoch` is the one that it is at work on (0: none).
     """
@@ -107,7 +107,7 @@ class Sizes:
             "totals_R2": (np.float64, (self.records, 2, len(TOTALS))),
             "staleness_R2": (np.int64, (self.records, 2, STALENESS_BINS)),
             "journal_R2J": (np.int64, (self.records, 2, 1 + self.push)), "states_M": (np.int32, (self.minibatches,)),
-            "cursor": (np.int64, (1,)), "order": (np.float64, (4,)),
+            "cursor": (np.int64, (1,)), "order": (np.float64, (5,)),
             "shards_N": (np.float64, (self.shards, len(SHARD))),
         }  # fmt: skip
 

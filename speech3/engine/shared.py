@@ -157,7 +157,7 @@ class Shared:
         self.before = begin_epoch(self.server, states_M)
         self.computed = [0.0] * len(self.processes)
         self.began = time.monotonic()
-        board.order[:] = 0, rate.base, rate.warmup, rate.decay
+        board.order[:] = 0, rate.base, rate.warmup, rate.decay, rate.last
         board.order[0] = epoch
         try:
             while not pool.finished:
@@ -291,7 +291,7 @@ def _orders(board: Board, row: np.ndarray, coordinator: int) -> Iterator[Rate]:
     while os.getppid() == coordinator:
         row[EPOCH] = order[0]  # said first, then looked again: no order is missed, and no rest is disturbed
         if row[EPOCH] and order[0] == row[EPOCH] and board.cursor[0] < len(board.states_M):
-            yield Rate(order[1], int(order[0]), len(board.states_M), order[2], order[3])
+            yield Rate(order[1], int(order[0]), len(board.states_M), order[2], order[3], int(order[4]))
         else:
             row[EPOCH] = 0
             time.sleep(_REST_S)

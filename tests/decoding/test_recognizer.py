@@ -195,7 +195,11 @@ def test_a_part_of_dev_is_tuned_on_and_all_of_it_scored(
 def test_a_network_of_lfmmi_is_tuned_on_its_own_grid(model: Path, sounds: dict[str, Path]) -> None:
     recognizer = load_recognizer(model)
     feats = {"ab": features_of_file(recognizer, sounds["ab"])}
-    object.__setattr__(recognizer.scorer, "pseudo_likelihoods", True)
+
+    class Pseudo:
+        pseudo_likelihoods, subsampling, loglikes = True, 1, recognizer.scorer.loglikes
+
+    recognizer = dataclasses.replace(recognizer, scorer=Pseudo())
     config = DecodeConfig(lfmmi_acoustic_scales=(0.11, 0.12), word_penalties=(0.0,))
     found = tune_recognizer(recognizer, feats, {"ab": ["AB"]}, config)
     assert {point.acoustic_scale for point in found.table} <= {0.11, 0.12}

@@ -19,7 +19,7 @@ from speech3.engine import shared as shared_module
 from speech3.engine.board import MINIBATCHES, READY, FileLock, memory_file
 from speech3.engine.flat import flatten
 from speech3.engine.shared import Shared
-from speech3.engine.world import USED, WAITING
+from speech3.engine.world import USED, WAITING, Rate
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(300, pause_s=0.002)
@@ -66,6 +66,22 @@ def world(tmp_path_factory):
     world.load({"parameters": flatten(tiny.model()).vector_K})
     yield world
     world.close()
+
+
+def test_shards_are_told_all_of_the_learning_rate():
+    batches = tiny.Batches(20)
+    world = Shared(tiny.Build(batches), tiny.Build(batches)(), CONFIG, workers=1)
+    try:
+        world.load({"parameters": flatten(tiny.model()).vector_K})
+        before = world.snapshot().tensors["parameters"]
+        # A cosine that ended with the epoch before: the rate is zero.
+        *_, done = world.epoch(3, tiny.waiting(batches), Rate(0.3, 3, len(batches), last=2))
+        assert done.used == len(batches)
+        assert torch.equal(world.snapshot().tensors["parameters"], before)
+        *_, done = world.epoch(3, tiny.waiting(batches), Rate(0.3, 3, len(batches), last=4))
+        assert not torch.equal(world.snapshot().tensors["parameters"], before)
+    finally:
+        world.close()
 
 
 def test_shards_train(world):

@@ -58,9 +58,9 @@ class Group:
         while self.rank:
             told = torch.zeros(len(astuple(Rate(0, 0, 0))), dtype=torch.float64)
             dist.broadcast(told, 0)
-            base, number, minibatches, warmup, decay = told.tolist()
+            base, number, minibatches, warmup, decay, last = told.tolist()
             epoch[0] = number
-            yield Rate(base, int(number), int(minibatches), warmup, decay)
+            yield Rate(base, int(number), int(minibatches), warmup, decay, int(last))
             epoch[0] = 0
             dist.barrier()
 

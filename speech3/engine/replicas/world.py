@@ -123,7 +123,7 @@ class Replicas:
         for member in others:
             member.server.board.cursor[0] = len(states_M)  # nobody draws from there
         order = first.server.board.order
-        order[:] = 0, rate.base, rate.warmup, rate.decay
+        order[:] = 0, rate.base, rate.warmup, rate.decay, rate.last
         order[0] = epoch
         try:
             while not all(member.server.pool.finished for member in self.members):
