@@ -222,7 +222,7 @@ def tune_recognizer(
     def scores(keys: Sequence[str]) -> Iterable[tuple[str, np.ndarray]]:
         return recognizer.scores({key: feats[key] for key in keys})
 
-    pseudo = bool(getattr(recognizer.scorer, "pseudo_likelihoods", False))
+    pseudo = recognizer.scorer.pseudo_likelihoods
     said = {key: references.get(key, ()) for key in feats}
     found = tune(
         graph, scores(chosen), {key: said[key] for key in chosen}, config, jobs, error_rate, pseudo_likelihoods=pseudo

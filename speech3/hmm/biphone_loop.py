@@ -13,6 +13,7 @@ import numba
 import numpy as np
 
 from speech3.hmm.clustering import group_numbers
+from speech3.hmm.first_and_loop import left_biphone_pdfs
 from speech3.hmm.model import Hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
 
@@ -55,11 +56,7 @@ def biphones(hmm: Hmm) -> Biphones | None:
     """Those of an HMM; none if its tree asks more than the left neighbour, or its topology is another."""
     if hmm.topology is not FIRST_AND_LOOP or hmm.tree.width > 2:
         return None
-    phones = len(hmm.lexicon.phones)
-    pdfs = np.zeros((phones + 1, phones + 1, 2), np.int32)
-    for left in range(phones + 1):
-        for phone in range(1, phones + 1):
-            pdfs[left, phone] = hmm.pdfs(left, phone, 0)
+    pdfs = left_biphone_pdfs(hmm)
     numbers = group_numbers(hmm.lexicon)
     return Biphones(pdfs[:, :, 0].copy(), pdfs[:, :, 1].copy(), np.concatenate([[numbers.max() + 1], numbers]))
 

@@ -61,6 +61,25 @@ def convert(alignment: Alignment, subsampling: int = SUBSAMPLING) -> Alignment:
     return evened_out(replace(alignment, starts=starts, states=np.zeros(outputs, np.int8)), FIRST_AND_LOOP)
 
 
+def left_biphone_pdfs(hmm: Hmm) -> np.ndarray:
+    """The pdfs of each phone after each other, (N + 1, N + 1, 2) int32 by left phone (0: the beginning) and phone.
+
+    The first is that of the phone's first frame, the second that of its others; what stands for phone 0 is zero.
+
+    Raises
+    ------
+    Speech3Error
+        The HMM has another topology.
+    """
+    if hmm.topology.states != FIRST_AND_LOOP.states:
+        raise Speech3Error("LF-MMI needs an HMM with one pdf for a phone's first frame and one for its others")
+    phones = range(1, len(hmm.lexicon.phones) + 1)
+    pdfs_NN2 = np.zeros((len(phones) + 1, len(phones) + 1, 2), np.int32)
+    for left in (0, *phones):
+        pdfs_NN2[left, 1:] = [hmm.pdfs(left, phone, 0) for phone in phones]
+    return pdfs_NN2
+
+
 def middle_frames(feats_TD: np.ndarray, subsampling: int = SUBSAMPLING) -> np.ndarray:
     """(K, D): the frame in the middle of those that each output stands for."""
     middle_K = np.arange(num_outputs(len(feats_TD), subsampling)) * subsampling + subsampling // 2

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from speech3.errors import Speech3Error
+from speech3.hmm.first_and_loop import left_biphone_pdfs
 from speech3.hmm.model import Hmm
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.sequence.phone_lm import START, PhoneLm
@@ -92,14 +93,7 @@ def make_denominator(lm: PhoneLm, hmm: Hmm) -> Denominator:
             f"the phone language model has phone {int(lm.phone_J.max())}, but the lexicon of the model has only "
             f"{phones}: it is the denominator of another lexicon; build it again"
         )
-    pdfs_PP2 = np.zeros((phones + 1, phones + 1, 2), np.int32)
-    for left in range(phones + 1):
-        for phone in range(1, phones + 1):
-            pdfs = hmm.pdfs(left, phone, 0)
-            if len(pdfs) != 2:
-                raise Speech3Error("LF-MMI needs an HMM with one pdf for a phone's first frame and one for its others")
-            pdfs_PP2[left, phone] = pdfs
-    return assemble(lm, hmm.num_pdfs, pdfs_PP2)
+    return assemble(lm, hmm.num_pdfs, left_biphone_pdfs(hmm))
 
 
 def load_denominator(directory: Path | str) -> Denominator:
