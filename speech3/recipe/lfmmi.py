@@ -1,6 +1,6 @@
 """The steps of a recipe's LF-MMI system: its HMM and denominator, its packed frames, its network.
 
-OUT/tri/align/{train,dev}/labels.ark        phones of each frame (`speech3.sequence.numerator.phone_labels`);
+OUT/tri/align/{train,dev}/labels.ark        phones of each frame (`speech3.frames.segments`);
                                             in OUT/flat where hmm.flat_start is lfmmi
 OUT/lfmmi_hmm                               left biphones, denominator.safetensors, decoding graphs
 OUT/frames/lfmmi/{train,heldout}.frames     packed frames, labelled by phones
@@ -17,6 +17,7 @@ from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error, check_bad
 from speech3.frames.packed import pack
+from speech3.frames.segments import segment_numbers, segment_starts
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.clustering import phone_groups, read_phone_sets
 from speech3.hmm.first_and_loop import convert, train_tree
@@ -65,9 +66,8 @@ def train_hmm(e: Experiment) -> None:
 
 
 def _alignment(labels_T: np.ndarray) -> Alignment:
-    begins = np.flatnonzero(labels_T & 1)
-    starts = np.append(begins, len(labels_T)).astype(np.int32)
-    phones = (labels_T[begins] >> 1).astype(np.int32)
+    phones = segment_numbers(labels_T).astype(np.int32)
+    starts = np.append(segment_starts(labels_T), len(labels_T)).astype(np.int32)
     return Alignment(phones, np.full(len(phones), NO_WORD), starts, np.zeros(len(labels_T), np.int8), 0.0)
 
 

@@ -21,6 +21,7 @@ from speech3.errors import Speech3Error, check_bad
 from speech3.features.augmented import augment_data, copy_prefix
 from speech3.features.extract import extract
 from speech3.frames.packed import pack
+from speech3.frames.segments import segment_labels
 from speech3.hmm import passes
 from speech3.hmm.align import Transcripts, usable_transcripts, write_alignments
 from speech3.hmm.clustering import phone_groups
@@ -33,7 +34,6 @@ from speech3.hmm.workers import Workers
 from speech3.io.ark import ArkReader, read_int_ark, write_ark
 from speech3.io.progress import Metrics, say
 from speech3.recipe.experiment import CORPORA, Experiment
-from speech3.sequence.numerator import phone_labels
 
 
 def make_data(e: Experiment) -> None:
@@ -175,7 +175,7 @@ def align_split(recognizer: Recognizer, feats: ArkReader, data: Path, out: Path,
     write_alignments(out, recognizer.hmm, alignments, texts, recognizer.clock, bad=bad, textgrids=False)
     # Labels are of frames. Of a model with fewer outputs they may be too many at the end: `pack` takes what it needs.
     every = recognizer.hmm.subsampling
-    write_ark(out / "labels.ark", ((u, phone_labels(a.phones, every * a.starts)) for u, a in alignments.items()))
+    write_ark(out / "labels.ark", ((u, segment_labels(a.phones, every * a.starts)) for u, a in alignments.items()))
     for utterance, reason in bad.items():
         say(f"  not aligned: {utterance}: {reason}")
 

@@ -19,9 +19,8 @@ from speech3.errors import Speech3Error
 from speech3.hmm.passes import LARGEST_PSEUDO
 from speech3.sequence.denominator import Denominator
 from speech3.sequence.forward_backward import denominator_posteriors
-from speech3.sequence.numerator import Numerators, numerator_posteriors
+from speech3.sequence.numerators import Numerators, numerator_posteriors
 from speech3.sequence.sparse import denominator_log_z
-from speech3.sequence.transcripts import TranscriptNumerators, transcript_posteriors
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +42,7 @@ class LfMmi:
     cross_entropy: float = 0.1
     l2: float = 5e-5
 
-    def __call__(
-        self, outputs: Tensor | tuple[Tensor, Tensor], numerators: Numerators | TranscriptNumerators
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, outputs: Tensor | tuple[Tensor, Tensor], numerators: Numerators) -> tuple[Tensor, Tensor]:
         """Mean loss of the frames of chunks that fit their transcript, and how many have the numerator's best pdf.
 
         Parameters
@@ -86,13 +83,10 @@ class _Criterion(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, y_BTS: Tensor, numerators: Numerators | TranscriptNumerators, graph: Denominator, leak: float
+        ctx: Any, y_BTS: Tensor, numerators: Numerators, graph: Denominator, leak: float
     ) -> tuple[Tensor, Tensor]:
         y = y_BTS.detach().cpu().numpy()
-        if isinstance(numerators, TranscriptNumerators):
-            numerator_B, said_BTS = transcript_posteriors(y, numerators)
-        else:
-            numerator_B, said_BTS = numerator_posteriors(y, numerators)
+        numerator_B, said_BTS = numerator_posteriors(y, numerators)
         fits_B = numerator_B > -np.inf
         denominator_B, all_BTS = _denominator(y_BTS.detach(), graph, leak)
         said = torch.from_numpy(said_BTS).to(y_BTS)

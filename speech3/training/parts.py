@@ -26,10 +26,10 @@ from speech3.io.malloc import keep_freed_memory
 from speech3.models import AcousticModel, build
 from speech3.models.linear import use
 from speech3.models.loss import cross_entropy
+from speech3.sequence.alignments import AlignmentNumerators
 from speech3.sequence.denominator import load_denominator
 from speech3.sequence.lfmmi import LfMmi
-from speech3.sequence.numerator import NumeratorMaker
-from speech3.sequence.transcripts import TranscriptMaker
+from speech3.sequence.transcripts import TranscriptNumerators
 
 _CHUNK = 150  # frames of a chunk of a time-delay network
 _BETWEEN_SEEDS = 1_000_003  # of the members of a replica: each draws dropout for its own units
@@ -271,11 +271,13 @@ def _chunks(
         return WholeUtterances(
             frames, left=network.left_context, right=network.right_context, minibatch=training.minibatch,
             subsampling=model.subsampling, seed=config.seed, device=device, speeds=speeds, warp=warp, masks=masks,
-            targets=TranscriptMaker(load_denominator(config.hmm), load_hmm(config.hmm), lfmmi.leak),
+            targets=TranscriptNumerators(load_denominator(config.hmm), load_hmm(config.hmm), lfmmi.leak),
         )  # fmt: skip
     targets = None
     if training.objective == "lfmmi":
-        targets = NumeratorMaker(load_denominator(config.hmm), chunk, model.subsampling, lfmmi.tolerance, lfmmi.leak)
+        targets = AlignmentNumerators(
+            load_denominator(config.hmm), chunk, model.subsampling, lfmmi.tolerance, lfmmi.leak
+        )
     return Chunks(
         frames, left=network.left_context, right=network.right_context, chunk=chunk,
         streams=max(1, round(training.minibatch / chunk)), subsampling=model.subsampling, seed=config.seed,

@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from speech3.frames.packed import PackedFrames
+from speech3.frames.segments import segment_numbers
 from speech3.hmm.biphone_loop import Biphones, biphones
 from speech3.hmm.clustering import group_numbers
 from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm, PdfsOnly
 from speech3.hmm.phone_loop import LoopPhones, errors, heard, loop_phones, phone_bigram
 from speech3.models import AcousticModel, logits
-from speech3.sequence.transcripts import words_of
 
 ACOUSTIC_SCALE = 0.3  # phone errors of a small network of minilibri: 0.1 64 %, 0.2 53, 0.3 51, 0.4 50, 0.5 50
 PSEUDO_SCALE = 2.0  # of LF-MMI's on minilibri: 1 46 % (noise takes what it can), 1.5 31, 2 30, 3 31
@@ -85,8 +85,8 @@ def phone_errors(
     Parameters
     ----------
     labels
-        What labels the frames: senones, phones (`speech3.sequence.numerator.phone_labels`), or words
-        (`speech3.sequence.transcripts.word_labels`), which are spelled by their first pronunciations.
+        What labels the frames: senones, phones or words (`speech3.frames.segments`), which are spelled by their first
+        pronunciations.
     """
     phones = loop_phones(outputs) if isinstance(outputs, Hmm) else None
     if phones is None or not isinstance(outputs, Hmm) or len(phones.silence_G) > MOST_PHONES:
@@ -110,8 +110,7 @@ def phone_errors(
 
 
 def _labelled(group_P: np.ndarray, labels_T: np.ndarray) -> np.ndarray:
-    begins = labels_T[(labels_T & 1 == 1)]
-    groups: np.ndarray = group_P[(begins >> 1) - 1]
+    groups: np.ndarray = group_P[segment_numbers(labels_T) - 1]
     return groups
 
 
@@ -124,7 +123,7 @@ def _first_pronunciations(lexicon: Lexicon) -> list[list[int]]:
 
 
 def _spelled(groups: list[list[int]], labels_T: np.ndarray) -> np.ndarray:
-    words = [-1, *words_of(labels_T).tolist(), -1]
+    words = [-1, *segment_numbers(labels_T).tolist(), -1]
     return np.array([group for word in words for group in groups[word]])
 
 

@@ -17,11 +17,12 @@ import torch
 from speech3.config import ModelConfig, load_preset
 from speech3.engine.adamw import AdamW
 from speech3.frames.chunks import Chunk
+from speech3.frames.segments import segment_labels
 from speech3.models import build
 from speech3.sequence import lfmmi
+from speech3.sequence.alignments import AlignmentNumerators
 from speech3.sequence.denominator import Denominator, assemble
 from speech3.sequence.lfmmi import LfMmi
-from speech3.sequence.numerator import NumeratorMaker, phone_labels
 from speech3.sequence.phone_lm import estimate
 from speech3.sequence.sparse import denominator_log_z
 
@@ -65,9 +66,9 @@ def main() -> None:
     graph = assemble(estimate(said), PDFS, pdfs_PP2)
     chunks = []
     for phones in said[:CHUNKS]:
-        labels = phone_labels(np.array(phones), np.cumsum([0, *generator.integers(4, 12, len(phones))]))
+        labels = segment_labels(np.array(phones), np.cumsum([0, *generator.integers(4, 12, len(phones))]))
         chunks.append(Chunk(labels, int(generator.integers(0, len(labels) - FRAMES))))
-    make, criterion = NumeratorMaker(graph, FRAMES), LfMmi(graph)
+    make, criterion = AlignmentNumerators(graph, FRAMES), LfMmi(graph)
     model = build(load_preset(ModelConfig, "models", "cnn_tdnn"), BINS, PDFS, seed=0)
     optimizer = AdamW(model, (0.9, 0.98), weight_decay=0.1)
     context = model.left_context + FRAMES + model.right_context

@@ -10,12 +10,12 @@ import yaml
 from speech3.config import FeatureConfig, load_preset
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
+from speech3.frames.segments import segment_numbers
 from speech3.hmm.model import load_hmm
 from speech3.io.ark import write_ark
 from speech3.recipe import flat
 from speech3.recipe.experiment import Experiment, open_experiment
 from speech3.sequence.denominator import load_denominator
-from speech3.sequence.transcripts import words_of
 
 LEXICON = "one W AH N\ntwo T UW\ntwo T UH\nthree TH R IY\n"
 USUAL = 40  # utterances of "one two three", 8 phones, in 30 frames
@@ -54,7 +54,7 @@ def test_what_cannot_be_learnt_from_is_left_out_and_said(tmp_path: Path, capsys:
     for name, split in (("train", "train"), ("heldout", "dev")):
         packed = open_packed(e.frames("flat") / f"{name}.frames")
         assert packed.utterances == tuple(f"{split}-{number:02}" for number in range(USUAL))
-        words = words_of(packed.senones_N[:30])
+        words = segment_numbers(packed.senones_N[:30])
         assert [list(hmm.lexicon.word_numbers)[word] for word in words] == ["one", "two", "three"]
         assert re.search(rf"skipped {split}-40: shorter than its phones at a third .*: 8 phones, 7 outputs", said)
         assert re.search(rf"skipped {split}-41: .*not in the lexicon: four", said)

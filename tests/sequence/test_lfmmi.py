@@ -10,9 +10,11 @@ from denominators import enumerated_log_z, enumerated_numerator, toy_denominator
 
 from speech3.errors import Speech3Error
 from speech3.frames.chunks import Chunk
+from speech3.frames.segments import segment_labels
+from speech3.sequence.alignments import AlignmentNumerators
 from speech3.sequence.forward_backward import denominator_posteriors
 from speech3.sequence.lfmmi import LfMmi
-from speech3.sequence.numerator import NumeratorMaker, numerator_posteriors, phone_labels
+from speech3.sequence.numerators import NEVER, numerator_posteriors
 from speech3.sequence.phone_lm import START, estimate
 from speech3.sequence.sparse import denominator_log_z
 
@@ -24,7 +26,7 @@ def outputs(frames: int, pdfs: int, batch: int, seed: int = 0) -> torch.Tensor:
 
 
 def labels_of(phones: list[int], lengths: list[int]) -> np.ndarray:
-    return phone_labels(np.array(phones), np.cumsum([0, *lengths]))
+    return segment_labels(np.array(phones), np.cumsum([0, *lengths]))
 
 
 def sayable(graph, count: int, seed: int = 0) -> list[int]:
@@ -76,7 +78,7 @@ def test_compiled_gradient_equals_autograd_through_sparse_products(batch: int) -
 def test_numerator_of_a_whole_utterance_equals_enumeration(tolerance: int) -> None:
     graph = toy_denominator(0)
     phones = sayable(graph, 3)
-    maker = NumeratorMaker(graph, frames=24, tolerance=tolerance, leak=LEAK)
+    maker = AlignmentNumerators(graph, frames=24, tolerance=tolerance, leak=LEAK)
     numerators = maker([Chunk(labels_of(phones, [9, 6, 9]), 0)])
     y = outputs(8, graph.num_pdfs, 1)[:, :, 0]
     expected = enumerated_numerator(y.numpy(), phones, [0, 3, 5], graph, graph.lm, tolerance)
@@ -87,7 +89,7 @@ def test_numerator_of_a_whole_utterance_equals_enumeration(tolerance: int) -> No
 
 def test_numerator_posteriors_are_the_gradient() -> None:
     graph = toy_denominator(3)
-    maker = NumeratorMaker(graph, frames=18, leak=LEAK)
+    maker = AlignmentNumerators(graph, frames=18, leak=LEAK)
     numerators = maker([Chunk(labels_of(sayable(graph, 5), [5, 7, 6, 9, 9]), 7), Chunk(labels_of([1, 2], [9, 9]), 0)])
     y = outputs(6, graph.num_pdfs, 2).permute(2, 0, 1).contiguous().numpy()
     _, posterior = numerator_posteriors(y, numerators)
@@ -105,7 +107,7 @@ def test_numerator_posteriors_are_the_gradient() -> None:
 def test_numerator_is_never_above_the_denominator(start: int, speed: float) -> None:
     graph = toy_denominator(4)
     labels = labels_of([*sayable(graph, 6), 3, 3], [4, 5, 3, 6, 8, 3, 4, 5])
-    numerators = NumeratorMaker(graph, frames=18, leak=LEAK)([Chunk(labels, start, speed)])
+    numerators = AlignmentNumerators(graph, frames=18, leak=LEAK)([Chunk(labels, start, speed)])
     for seed in range(5):
         y = 4 * outputs(6, graph.num_pdfs, 1, seed)
         log_z, _ = numerator_posteriors(y.permute(2, 0, 1).contiguous().numpy(), numerators)
@@ -119,7 +121,7 @@ def test_phones_lie_where_the_alignment_has_them(start: int, speed: float) -> No
     graph, tolerance, outputs_T = toy_denominator(4), 1, 6
     phones, lengths = [*sayable(graph, 6), 3, 3], [4, 5, 13, 6, 8, 3, 4, 5]
     labels = labels_of(phones, lengths)
-    found = NumeratorMaker(graph, frames=18, tolerance=tolerance, leak=LEAK)([Chunk(labels, start, speed)])
+    found = AlignmentNumerators(graph, frames=18, tolerance=tolerance, leak=LEAK)([Chunk(labels, start, speed)])
     begins = np.cumsum([0, *lengths])
     # The phone of an output is that of the frame in its middle; linear search for the first output of each phone.
     middle = start + speed * (3 * np.arange(-60, 60) + 1)
@@ -140,13 +142,16 @@ def test_phones_lie_where_the_alignment_has_them(start: int, speed: float) -> No
             for phone in phones[: k + 1]:
                 arc = graph.lm.arc(state, phone)
                 state = graph.lm.next_A[arc]
-            assert found.enter_K[n] == pytest.approx(math.log(graph.lm.prob_A[arc]))
-            assert found.begin_K[n] == pytest.approx(math.log(graph.initial_J[state]))
+            arcs = slice(*found.arc_ptr_K1[n : n + 2])
+            assert found.src_A[arcs].tolist() == ([n - 1] if n else [])
+            assert found.weight_A[arcs] == pytest.approx(np.log([graph.lm.prob_A[arc]])[: len(found.src_A[arcs])])
+            may_begin = low[k] <= -1 <= high[k]
+            assert found.begin_K[n] == pytest.approx(math.log(graph.initial_J[state]) if may_begin else NEVER)
 
 
 def test_loss_has_the_gradient_of_its_value() -> None:
     graph = toy_denominator(5)
-    numerators = NumeratorMaker(graph, frames=12, leak=LEAK)([Chunk(labels_of(sayable(graph, 3), [4, 4, 4]), 0)])
+    numerators = AlignmentNumerators(graph, frames=12, leak=LEAK)([Chunk(labels_of(sayable(graph, 3), [4, 4, 4]), 0)])
     criterion = LfMmi(graph, leak=LEAK, cross_entropy=0.3, l2=0.01)
     both = [outputs(4, graph.num_pdfs, 1, seed).permute(2, 0, 1).clone() for seed in (0, 1)]
     assert torch.autograd.gradcheck(lambda y: criterion(y, numerators)[0], both[0].clone().requires_grad_())
@@ -159,7 +164,7 @@ def test_loss_has_the_gradient_of_its_value() -> None:
 
 def test_outputs_beyond_the_limit_stay_finite_and_get_no_gradient_from_the_criterion() -> None:
     graph = toy_denominator(5)
-    numerators = NumeratorMaker(graph, frames=12, leak=LEAK)([Chunk(labels_of(sayable(graph, 3), [4, 4, 4]), 0)])
+    numerators = AlignmentNumerators(graph, frames=12, leak=LEAK)([Chunk(labels_of(sayable(graph, 3), [4, 4, 4]), 0)])
     y = (200 * outputs(4, graph.num_pdfs, 1)).permute(2, 0, 1).float().requires_grad_()
     loss, _ = LfMmi(graph, leak=LEAK, l2=0.0)(y, numerators)
     (gradient,) = torch.autograd.grad(loss, y)
@@ -170,7 +175,7 @@ def test_outputs_beyond_the_limit_stay_finite_and_get_no_gradient_from_the_crite
 def test_a_chunk_that_is_too_short_for_its_phones_counts_as_nothing() -> None:
     graph = toy_denominator(0)
     fits, not_fits = Chunk(labels_of([1, 2], [6, 6]), 0), Chunk(labels_of([1, 2, 1, 2, 3, 1, 2, 1], [1] * 7 + [2]), 0)
-    maker = NumeratorMaker(graph, frames=12, leak=LEAK)
+    maker = AlignmentNumerators(graph, frames=12, leak=LEAK)
     y = outputs(4, graph.num_pdfs, 2).permute(2, 0, 1).float().requires_grad_()
     criterion = LfMmi(graph, leak=LEAK, l2=0.0)
     loss, _ = criterion(y, maker([fits, not_fits]))
@@ -183,7 +188,7 @@ def test_a_chunk_that_is_too_short_for_its_phones_counts_as_nothing() -> None:
 
 def test_a_minibatch_of_which_nothing_fits_is_an_error_that_names_the_keys() -> None:
     graph = toy_denominator(0)
-    numerators = NumeratorMaker(graph, frames=12)([Chunk(labels_of([1, 2, 1, 2, 3, 1, 2, 1], [1] * 7 + [2]), 0)])
+    numerators = AlignmentNumerators(graph, frames=12)([Chunk(labels_of([1, 2, 1, 2, 3, 1, 2, 1], [1] * 7 + [2]), 0)])
     with pytest.raises(Speech3Error, match=r"no transcript fits.*training\.lfmmi\.tolerance"):
         LfMmi(graph)(torch.zeros(1, 4, graph.num_pdfs), numerators)
 
@@ -192,13 +197,13 @@ def test_nan_in_the_outputs_is_nan_in_the_loss() -> None:
     graph = toy_denominator(0)
     y = outputs(4, graph.num_pdfs, 1).permute(2, 0, 1).float()
     y[0, 1, :] = math.nan
-    loss, _ = LfMmi(graph)(y, NumeratorMaker(graph, frames=12)([Chunk(labels_of([1, 2], [6, 6]), 0)]))
+    loss, _ = LfMmi(graph)(y, AlignmentNumerators(graph, frames=12)([Chunk(labels_of([1, 2], [6, 6]), 0)]))
     assert math.isnan(loss.item())
 
 
 def test_another_number_of_outputs_is_refused() -> None:
     graph = toy_denominator(0)
-    numerators = NumeratorMaker(graph, frames=12)([Chunk(labels_of([1, 2], [6, 6]), 0)])
+    numerators = AlignmentNumerators(graph, frames=12)([Chunk(labels_of([1, 2], [6, 6]), 0)])
     with pytest.raises(Speech3Error, match=f"{graph.num_pdfs + 1} outputs.* {graph.num_pdfs} pdfs"):
         LfMmi(graph)(torch.zeros(1, 4, graph.num_pdfs + 1), numerators)
 

@@ -9,15 +9,17 @@ import torch
 
 from speech3.errors import Speech3Error
 from speech3.frames.chunks import Chunk
+from speech3.frames.segments import segment_numbers
 from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.model import Hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.hmm.tree import LEFT, Tree, context_free_tree
 from speech3.sequence.denominator import Denominator, make_denominator
 from speech3.sequence.lfmmi import LfMmi
+from speech3.sequence.numerators import numerator_posteriors
 from speech3.sequence.phone_lm import START, estimate
 from speech3.sequence.sparse import denominator_log_z
-from speech3.sequence.transcripts import TranscriptMaker, spoken_at_random, transcript_posteriors, word_labels, words_of
+from speech3.sequence.transcripts import TranscriptNumerators, spoken_at_random, word_labels
 
 # "x" and "x y" before "y z" and "z": the sequence x y z can be read in two ways.
 LEXICON = Lexicon(
@@ -97,8 +99,8 @@ def test_equals_enumeration(hmm: Hmm, words: list[str], seen: bool) -> None:
     graph = denominator(hmm, words, all_spellings=seen)
     for frames in (4, 7):
         y = 2 * random_outputs(1, frames, graph.num_pdfs)
-        numerators = TranscriptMaker(graph, hmm, LEAK)([chunk(words, frames)])
-        log_z, posterior = transcript_posteriors(y, numerators)
+        numerators = TranscriptNumerators(graph, hmm, LEAK)([chunk(words, frames)])
+        log_z, posterior = numerator_posteriors(y, numerators)
         assert log_z[0] == pytest.approx(enumerated(y[0], words, graph), abs=1e-9)
         np.testing.assert_allclose(posterior.sum(2), 1, atol=1e-9)
         assert len(numerators) == frames
@@ -107,28 +109,28 @@ def test_equals_enumeration(hmm: Hmm, words: list[str], seen: bool) -> None:
 def test_utterances_of_a_batch_do_not_mix() -> None:
     hmm = left_biphones()
     graph = denominator(hmm, ["one", "two"], ["three"])
-    maker = TranscriptMaker(graph, hmm, LEAK)
+    maker = TranscriptNumerators(graph, hmm, LEAK)
     both = maker([chunk(["one", "two"], 6), chunk(["three"], 4)])
     y = random_outputs(2, 6, graph.num_pdfs)
-    log_z, posterior = transcript_posteriors(y, both)
+    log_z, posterior = numerator_posteriors(y, both)
     assert both.frames == 6  # the shorter one is padded
     for b, words in enumerate((["one", "two"], ["three"])):
         assert log_z[b] == pytest.approx(enumerated(y[b], words, graph), abs=1e-9)
-        alone = transcript_posteriors(y[b : b + 1], maker([chunk(words, 6)]))[1]
+        alone = numerator_posteriors(y[b : b + 1], maker([chunk(words, 6)]))[1]
         np.testing.assert_allclose(posterior[b], alone[0], atol=1e-12)
 
 
 def test_posteriors_are_the_gradient() -> None:
     hmm = left_biphones()
     graph = denominator(hmm, ["one", "two"])
-    numerators = TranscriptMaker(graph, hmm, LEAK)([chunk(["one", "two"], 6)])
+    numerators = TranscriptNumerators(graph, hmm, LEAK)([chunk(["one", "two"], 6)])
     y, step = random_outputs(1, 6, graph.num_pdfs), 1e-5
-    _, posterior = transcript_posteriors(y, numerators)
+    _, posterior = numerator_posteriors(y, numerators)
     for place in itertools.product([0], range(6), range(graph.num_pdfs)):
         ahead, back = y.copy(), y.copy()
         ahead[place] += step
         back[place] -= step
-        rise = transcript_posteriors(ahead, numerators)[0][0] - transcript_posteriors(back, numerators)[0][0]
+        rise = numerator_posteriors(ahead, numerators)[0][0] - numerator_posteriors(back, numerators)[0][0]
         assert posterior[place] == pytest.approx(rise / (2 * step), abs=1e-7)
 
 
@@ -136,11 +138,11 @@ def test_posteriors_are_the_gradient() -> None:
 def test_is_never_above_the_denominator_where_all_was_seen(seed: int) -> None:
     hmm, transcripts = left_biphones(), (["one", "two"], ["three", "one", "one"])
     graph = denominator(hmm, *transcripts)
-    numerators = TranscriptMaker(graph, hmm, LEAK)([chunk(words, 12) for words in transcripts])
+    numerators = TranscriptNumerators(graph, hmm, LEAK)([chunk(words, 12) for words in transcripts])
     y = 4 * random_outputs(2, 12, graph.num_pdfs, seed)
     # Towards one transcript's own outputs, where the bound is tight.
     for _ in range(5):
-        log_z, posterior = transcript_posteriors(y, numerators)
+        log_z, posterior = numerator_posteriors(y, numerators)
         assert (log_z <= denominator_log_z(torch.from_numpy(y).permute(1, 2, 0), graph, LEAK).numpy() + 1e-9).all()
         y = y + 4 * posterior
 
@@ -148,7 +150,7 @@ def test_is_never_above_the_denominator_where_all_was_seen(seed: int) -> None:
 def test_loss_has_the_gradient_of_its_value() -> None:
     hmm = context_free()
     graph = denominator(hmm, ["one", "two"])
-    numerators = TranscriptMaker(graph, hmm, LEAK)([chunk(["one", "two"], 5), chunk(["two"], 5)])
+    numerators = TranscriptNumerators(graph, hmm, LEAK)([chunk(["one", "two"], 5), chunk(["two"], 5)])
     criterion = LfMmi(graph, leak=LEAK, l2=0.01)
     y = torch.from_numpy(random_outputs(2, 5, graph.num_pdfs)).requires_grad_()
     assert torch.autograd.gradcheck(lambda y: criterion(y, numerators)[0], y)
@@ -158,9 +160,9 @@ def test_a_transcript_longer_than_its_frames_counts_as_nothing() -> None:
     hmm = context_free()
     graph = denominator(hmm, ["one", "three"], ["two"])
     long, fits = Chunk(word_labels(LEXICON, ["one", "three"], 9), 0, 1.5), chunk(["two"], 2)  # at this speed 2 outputs
-    maker = TranscriptMaker(graph, hmm, LEAK)
+    maker = TranscriptNumerators(graph, hmm, LEAK)
     y = random_outputs(2, 2, graph.num_pdfs)
-    log_z, posterior = transcript_posteriors(y, maker([long, fits]))
+    log_z, posterior = numerator_posteriors(y, maker([long, fits]))
     assert log_z[0] == -np.inf and np.isfinite(log_z[1])
     assert not posterior[0].any()
     loss, _ = LfMmi(graph, leak=LEAK, l2=0.0)(torch.from_numpy(y), maker([long, fits]))
@@ -173,14 +175,14 @@ def test_nan_in_the_outputs_is_nan_in_the_loss() -> None:
     graph = denominator(hmm, ["two"])
     y = torch.from_numpy(random_outputs(1, 4, graph.num_pdfs)).float()
     y[0, 2] = math.nan
-    loss, _ = LfMmi(graph)(y, TranscriptMaker(graph, hmm)([chunk(["two"], 4)]))
+    loss, _ = LfMmi(graph)(y, TranscriptNumerators(graph, hmm)([chunk(["two"], 4)]))
     assert math.isnan(loss.item())
 
 
 def test_labels_hold_the_words_and_refuse_what_cannot_be_said_in_the_time() -> None:
     labels = word_labels(LEXICON, ["one", "two", "two"], 11)
     assert len(labels) == 11
-    assert [list(LEXICON.word_numbers)[word] for word in words_of(labels)] == ["one", "two", "two"]
+    assert [list(LEXICON.word_numbers)[word] for word in segment_numbers(labels)] == ["one", "two", "two"]
     assert labels.max() < 2 * len(LEXICON.by_word)
     with pytest.raises(Speech3Error, match="shorter than its phones at a third of the frames: 5 phones, 4 outputs"):
         word_labels(LEXICON, ["one", "three", "three"], 12)

@@ -8,6 +8,7 @@ import pytest
 from speech3.config import ModelConfig, TrainConfig, TrainingConfig, load_preset
 from speech3.errors import Speech3Error
 from speech3.frames.packed import pack
+from speech3.frames.segments import segment_labels
 from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.model import Hmm, load_hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
@@ -15,7 +16,6 @@ from speech3.hmm.tree import context_free_tree
 from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics
 from speech3.sequence.denominator import load_denominator, make_denominator
-from speech3.sequence.numerator import phone_labels
 from speech3.sequence.phone_lm import estimate
 from speech3.training import train
 from speech3.training.run import _Run
@@ -37,7 +37,7 @@ def corpus(tmp_path_factory):
         for i in range(count):
             phones = np.array([1, *rng.permutation([2, 3]), 4, 5, *rng.permutation([2, 4]), 1])
             lengths = rng.integers(4, 9, len(phones))
-            labels[f"{name}{i}"] = phone_labels(phones, np.cumsum([0, *lengths]))
+            labels[f"{name}{i}"] = segment_labels(phones, np.cumsum([0, *lengths]))
             feats[f"{name}{i}"] = (centers[np.repeat(phones, lengths)] + rng.normal(size=(lengths.sum(), DIM))).astype(
                 np.float32
             )
