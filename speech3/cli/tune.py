@@ -14,14 +14,14 @@ def command(
     ] = None,
     jobs: Annotated[int, typer.Option(help="Processes; 0: one per core.", min=0)] = 0,
 ) -> None:
-    """Find the acoustic scale and the word penalty of the lowest word error rate, and keep them with the model.
+    """Find the acoustic scale and the word penalty of the lowest error rate, and keep them with the model.
 
     `speech3 tune exp/dnn exp/digits/data/dev`
 
     `speech3 tune exp/dnn data/dev decode.acoustic_scales=[0.06,0.08,0.1] decode.word_penalties=[0,1]`
 
     Recipes do that themselves; a model of `speech3 train` needs it once before `decode` and `transcribe`. Writes
-    `decode.json` into the model directory. The grid is that of the model's recipe (`tuning.json` there).
+    `decode.json` into the model directory. Grid and metric are those of the model's recipe (`tuning.json` there).
     """
     from tempfile import TemporaryDirectory
 
@@ -31,6 +31,7 @@ def command(
     from speech3.decoding.recognizer import TUNING, load_recognizer, load_tuning, tune_recognizer
     from speech3.errors import Speech3Error
     from speech3.io.parallel import available_jobs
+    from speech3.scoring.text import ERROR_RATES
 
     recognizer, jobs = load_recognizer(model), jobs or available_jobs()
     config = changed(load_tuning(recognizer), "decode", overrides or [], recognizer.directory / TUNING)
@@ -44,6 +45,6 @@ def command(
     with TemporaryDirectory(prefix="speech3-") as scratch:
         feats, skipped = features_for(recognizer, data, jobs, Path(scratch))
         tell(skipped, "left out")
-        best = tune_recognizer(recognizer, feats, texts, config, jobs).best
+        best = tune_recognizer(recognizer, feats, texts, config, jobs, ERROR_RATES[config.metric]).best
     print(f"{model}/decode.json: acoustic scale {best.acoustic_scale:g}, word penalty {best.word_penalty:g},", end=" ")
-    print(f"WER {100 * best.error_rate:.2f} % on {directory}")
+    print(f"{config.metric} {100 * best.error_rate:.2f} % on {directory}")

@@ -47,3 +47,4 @@ class DecodeConfig(Config):
         (0.6, 0.8, 1.0, 1.25, 1.6), min_length=1, description="networks trained with LF-MMI"
     )
     word_penalties: tuple[float, ...] = Field((-1.0, -0.5, 0.0, 0.5, 1.0), min_length=1)
+    metric: Literal["WER", "CER"] = Field("WER", description="that tuning makes lowest; in a recipe its own metric")

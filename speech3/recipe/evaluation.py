@@ -3,7 +3,6 @@
 import time
 from pathlib import Path
 
-import jiwer
 import numpy as np
 import torch
 import yaml
@@ -31,7 +30,7 @@ from speech3.scoring.card import write_scores
 from speech3.scoring.environment import environment
 from speech3.scoring.figures import AlignedUtterance
 from speech3.scoring.report import Report, System, Volume, write_report
-from speech3.scoring.text import character_error_rate, read_text
+from speech3.scoring.text import ERROR_RATES, read_text
 from speech3.scoring.wer import Metric, Score, score
 
 # Tensors of a model that are counted, not trained: where a pdf's Gaussians are, class priors, statistics of inputs.
@@ -48,9 +47,9 @@ def decode_system(e: Experiment, system: str) -> None:
     dev, test = (ArkReader(e.features(e.feature_preset(system), split) / "feats.scp") for split in ("dev", "test"))
     references = {key: (u.text or "").split() for key, u in read_datadir(e.data("dev")).utterances.items()}
     metric = e.recipe.metric
-    write_json(e.model(system) / TUNING, e.recipe.decode.model_dump())
-    rate = jiwer.wer if metric == "WER" else character_error_rate
-    best = (found := tune_recognizer(recognizer, dev, references, e.recipe.decode, e.jobs, rate)).best
+    config = e.recipe.decode.model_copy(update={"metric": metric})
+    write_json(e.model(system) / TUNING, config.model_dump())
+    best = (found := tune_recognizer(recognizer, dev, references, config, e.jobs, ERROR_RATES[metric])).best
     setting = f"acoustic scale {best.acoustic_scale:g}, penalty {best.word_penalty:g}"
     say(f"  dev {metric} {100 * best.error_rate:.2f} % at {setting}")
     out = e.out / "decode" / system

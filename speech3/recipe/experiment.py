@@ -251,7 +251,8 @@ def steps(experiment: Experiment) -> list[Step]:
     lfmmi = _lfmmi_steps(e) if recipe.lfmmi else {}
     training = [step for network in e.networks for step in _network_steps(e, network, nn_features)]
     decoding = [
-        Step(f"decode/{system}", partial(evaluation.decode_system, e, system), recipe.decode.model_dump(),
+        Step(f"decode/{system}", partial(evaluation.decode_system, e, system),
+             recipe.decode.model_copy(update={"metric": recipe.metric}).model_dump(),
              [e.out / "decode" / system / "test" / "hyp.txt"],
              [f"train/{system}" if system in e.trained else f"graph/{system}"], owns=e.out / "decode" / system)
         for system in e.systems

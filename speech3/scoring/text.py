@@ -91,6 +91,9 @@ def character_error_rate(references: Sequence[str], hypotheses: Sequence[str]) -
     return float(jiwer.cer([characters(text) for text in references], [characters(text) for text in hypotheses]))
 
 
+ERROR_RATES: dict[str, Callable[[list[str], list[str]], float]] = {"WER": jiwer.wer, "CER": character_error_rate}
+
+
 def _lines(path: Path | str) -> list[str]:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")

@@ -11,6 +11,7 @@ Axes: J states, A arcs.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -97,13 +98,18 @@ def make_denominator(lm: PhoneLm, hmm: Hmm) -> Denominator:
 
 
 def load_denominator(directory: Path | str) -> Denominator:
-    """Read what `Denominator.save` wrote."""
-    path = Path(directory) / _NAME
+    """Read what `Denominator.save` wrote; while the file stays as it is, the second call gives the same object."""
+    path = Path(directory).resolve() / _NAME
     if not path.exists():
         raise Speech3Error(
             f"{path}: no such file, so {directory} is no model to train by LF-MMI; training.objective=lfmmi needs the "
             "HMM that the stage `hmm/lfmmi` of a recipe makes"
         )
+    return _load(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _load(path: Path, _: int) -> Denominator:
     arrays, about = load_tensors(path, "denominator")
     lm = PhoneLm(*(arrays[name] for name in ("left", "phone", "ptr", "arc_phone", "next", "prob")))
     return assemble(lm, about["num_pdfs"], arrays["pdfs"])

@@ -1,5 +1,6 @@
 """A trained network becomes a model directory that stands on its own: what its outputs mean, what its inputs are."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -33,4 +34,12 @@ def _copy_graph(graph: Path, out: Path) -> None:
     if (graph / GRAPH[-1]).exists():
         out.mkdir()
         for name in GRAPH:
-            shutil.copyfile(graph / name, out / name)
+            _share(graph / name, out / name)
+
+
+def _share(source: Path, copy: Path) -> None:
+    """Graphs are large, and nobody writes into one: where the file system can, both names are of one file."""
+    try:
+        os.link(source, copy)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, copy)

@@ -42,6 +42,13 @@ def test_the_recipe_left_its_grid(model: Path, experiment: Path, speech3) -> Non
     (model / "tuning.json").write_text(json.dumps({**kept, "acoustic_scales": [0.3], "word_penalties": [2.0]}))
     process = speech3("tune", model, experiment / "data" / "dev")
     assert tried(process.stderr) == {(0.3, 2.0)}
+    assert "WER" in process.stdout
+
+
+def test_the_metric_of_the_recipe_is_what_is_made_lowest(model: Path, experiment: Path, speech3) -> None:
+    (model / "tuning.json").write_text(json.dumps({**read_json(model / "tuning.json"), "metric": "CER"}))
+    process = speech3("tune", model, experiment / "data" / "dev", *GRID)
+    assert "CER" in process.stdout and "WER" not in process.stdout, process.stderr
 
 
 @pytest.mark.parametrize(
