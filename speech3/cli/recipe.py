@@ -27,7 +27,8 @@ def command(
     The last lines on standard output are `CORPUS SYSTEM WER 12.34 [10.20, 14.60]`: per cent and 95 % interval.
     """
     from speech3.recipe import evaluation
-    from speech3.recipe.experiment import open_experiment, recipes, steps
+    from speech3.recipe.experiment import LFMMI, open_experiment, recipes
+    from speech3.recipe.outline import steps
     from speech3.recipe.steps import describe, make_plan, run_plan
 
     if corpus is None:
@@ -36,10 +37,18 @@ def command(
         return
     experiment = open_experiment(corpus, out, source, overrides or [], shlex.join(["speech3", *sys.argv[1:]]))
     plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
+    data = sum(each.step.stage == "data" for each in plan) if experiment.least_minutes else 0
+    if not dry_run:
+        run_plan(plan, experiment.out, end=data)
+    if data and dry_run and any(each.why for each in plan[:data]):
+        print(f"The steps of {LFMMI} only if there are {experiment.least_minutes:g} minutes to train on:")
+    elif data:
+        experiment = experiment.settled()
+        plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
     if dry_run:
         print(describe(plan))
         return
-    run_plan(plan, experiment.out)
+    run_plan(plan, experiment.out, first=data)
     if plan[-1].step.stage == "report":
         print(evaluation.summary(experiment))
         print("\n".join(evaluation.result_lines(experiment)))

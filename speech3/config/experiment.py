@@ -33,6 +33,7 @@ class LfmmiSystemConfig(Config):
     )
     training: TrainingConfig = Field(default_factory=lambda: load_preset(TrainingConfig, "training", "lfmmi"))
     features: str = Field("fbank40_utt", description="preset in conf/features")
+    least_minutes: float = Field(0, ge=0, description="of speech to train on; where there is less, none is trained")
     leaves: int = Field(0, ge=0, description="of the left-biphone tree; 0: by the amount of speech")
     longer_histories: int = Field(
         2000, ge=0, description="three phones that the phone language model has as histories, beside all pairs"

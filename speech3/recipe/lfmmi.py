@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 
 from speech3.config import TrainConfig
-from speech3.corpus.datadir import read_datadir
-from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error, check_bad
 from speech3.frames.packed import pack
 from speech3.frames.segments import segment_numbers, segment_starts
@@ -49,8 +47,7 @@ def train_hmm(e: Experiment) -> None:
             too_short[utterance] = str(error)
             say(f"  skipped {utterance}: {error}")
     check_bad(too_short, total, str(e.data(e.train)), "are too short for LF-MMI")
-    hours = sum(lengths_s(read_datadir(e.data(e.train))).values()) / 3600
-    leaves = e.recipe.lfmmi.leaves or biphone_leaves(hours, len(phone_groups(lexicon)))
+    leaves = e.recipe.lfmmi.leaves or biphone_leaves(e.hours, len(phone_groups(lexicon)))
     questions = e.recipe.hmm.extra_questions
     extra = read_phone_sets(questions, lexicon) if questions else []
     hmm = train_tree(alignments, feats, lexicon, leaves, _MIN_LEAF_OUTPUTS, extra, key="lfmmi.leaves")

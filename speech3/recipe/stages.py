@@ -13,7 +13,6 @@ from pydantic import TypeAdapter, ValidationError
 from speech3.config import FeatureConfig, HmmConfig, TrainConfig, parse, read_yaml
 from speech3.corpus import langdir
 from speech3.corpus.datadir import read_datadir
-from speech3.corpus.lengths import lengths_s
 from speech3.corpus.perturb import perturb_speed
 from speech3.decoding.arpa import read_arpa
 from speech3.decoding.recognizer import Recognizer, load_recognizer
@@ -115,8 +114,7 @@ def _sized(e: Experiment, lexicon: Lexicon) -> HmmConfig:
     hmm = e.recipe.hmm
     if all((hmm.mono.gaussians, hmm.aligner.gaussians, hmm.tri.leaves, hmm.tri.gaussians)):
         return hmm
-    hours = sum(lengths_s(read_datadir(e.data(e.train))).values()) / 3600
-    return sized(hmm, hours, len(phone_groups(lexicon)))
+    return sized(hmm, e.hours, len(phone_groups(lexicon)))
 
 
 def _save(e: Experiment, name: str, system: GmmSystem, features: Path, preset: str) -> None:

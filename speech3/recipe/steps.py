@@ -186,10 +186,10 @@ def _alone(out: Path) -> Iterator[None]:
         yield
 
 
-def run_plan(plans: Sequence[Plan], out: Path) -> None:
-    """Run what has to be run, in order."""
+def run_plan(plans: Sequence[Plan], out: Path, first: int = 0, end: int | None = None) -> None:
+    """Run what has to be run, in order; of the plans only those from `first` up to `end`."""
     with _alone(out):
-        for number, plan in enumerate(plans, 1):
+        for number, plan in list(enumerate(plans, 1))[first:end]:
             step, head = plan.step, f"[{number}/{len(plans)}] {plan.step.name}"
             if not plan.why:
                 say(f"{head}: done before")

@@ -9,7 +9,8 @@ import pytest
 from speech3.config import LstmConfig, ModelConfig, load_preset, presets
 from speech3.io.atomic import read_json
 from speech3.models.info import model_info
-from speech3.recipe.experiment import open_experiment, recipes, steps
+from speech3.recipe.experiment import open_experiment, recipes
+from speech3.recipe.outline import steps
 from speech3.recipe.steps import make_plan
 
 CNN = ("model=cnn_small", "model.width=32")  # after `tiny`, whose model.width is the DNN's

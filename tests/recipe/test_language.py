@@ -14,7 +14,8 @@ from speech3.hmm.model import Hmm
 from speech3.hmm.tree import monophone_tree
 from speech3.io.atomic import write_text
 from speech3.recipe import language
-from speech3.recipe.experiment import Experiment, open_experiment, steps
+from speech3.recipe.experiment import Experiment, open_experiment
+from speech3.recipe.outline import steps
 from speech3.recipe.steps import make_plan
 
 TEXT = ["a b", "c", "a a", "b c", "c", "b b a"]

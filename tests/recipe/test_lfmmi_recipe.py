@@ -12,7 +12,8 @@ from speech3.errors import Speech3Error
 from speech3.hmm.times import read_ctm
 from speech3.io.atomic import read_json
 from speech3.io.progress import read_metrics
-from speech3.recipe.experiment import open_experiment, steps
+from speech3.recipe.experiment import open_experiment
+from speech3.recipe.outline import steps
 
 DIGITS = shipped("recipes") / "digits" / "recipe.yaml"
 
@@ -28,7 +29,7 @@ def test_keys_of_the_group_change_its_presets():
     other = load_config(RecipeConfig, DIGITS, ["lfmmi.model=tdnn", "lfmmi.model.two_outputs=true"]).lfmmi
     assert type(other.model) is TdnnConfig
     assert load_config(RecipeConfig, DIGITS, ["lfmmi={}", "lfmmi=null"]).lfmmi is None
-    with pytest.raises(Speech3Error, match=r"unknown key 'lfmmi\.leafs'; known here: features, leaves"):
+    with pytest.raises(Speech3Error, match=r"unknown key 'lfmmi\.leafs'; known here: features, least_minutes, leaves"):
         load_config(RecipeConfig, DIGITS, ["lfmmi.leafs=3"])
 
 
@@ -76,10 +77,24 @@ def test_what_a_flat_start_cannot_have_is_named(overrides: list[str], message: s
         load_config(RecipeConfig, DIGITS, overrides)
 
 
+def test_is_left_out_where_there_is_too_little_speech(speech3, tiny, experiment: Path, tmp_path: Path):
+    much = ("lfmmi.least_minutes=500",)
+    process = speech3("recipe", "digits", "--out", experiment, *tiny, *much, "--dry-run")
+    assert "lfmmi" not in process.stdout and "would run" not in process.stdout, process.stdout
+    assert re.search(r"no LF-MMI system: \d+ minutes of speech .* lfmmi.least_minutes is 500", process.stderr)
+    process = speech3("recipe", "digits", "--out", experiment, *tiny, "lfmmi.least_minutes=0.1", "--dry-run")
+    assert "train/lfmmi: would run" in process.stdout and not process.stderr
+    # Before there are data, nobody knows.
+    process = speech3("recipe", "digits", "--out", tmp_path / "new", *tiny, *much, "--dry-run")
+    assert "train/lfmmi: would run" in process.stdout
+    assert process.stdout.startswith("The steps of lfmmi only if there are 500 minutes to train on:")
+    assert not (tmp_path / "new" / "data").exists()
+
+
 SMALL = (
     "lfmmi.leaves=70", "lfmmi.longer_histories=20", "lfmmi.model.layers=2", "lfmmi.model.width=64",
     "lfmmi.model.bottleneck=16", "lfmmi.model.prefinal=32", "lfmmi.training.max_epochs=4",
-    "lfmmi.training.minibatch=1200",
+    "lfmmi.training.minibatch=1200", "lfmmi.least_minutes=0.1",
 )  # fmt: skip
 
 

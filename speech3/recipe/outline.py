@@ -1,0 +1,168 @@
+"""The steps of an experiment, in order: what each reads, writes and needs."""
+
+from functools import partial
+from pathlib import Path
+
+from speech3.recipe.experiment import FLAT, FLAT_HMM, LFMMI, LFMMI_HMM, Experiment
+from speech3.recipe.steps import Step, ended_ns
+
+HAS_REFERENCE = frozenset({"digits"})  # an alignment known from the synthesiser
+
+
+def steps(experiment: Experiment) -> list[Step]:
+    """All steps of an experiment, in order."""
+    from speech3.recipe import evaluation, stages
+
+    e, recipe = experiment, experiment.recipe
+    data = [Step(
+        "data/corpus", partial(stages.make_data, e), 
+        [recipe.corpus, recipe.corpus_options, recipe.seed, recipe.lang, recipe.lexicon, recipe.units, recipe.pieces],
+        [e.data(split) / "wav.scp" for split in ("train", "dev", "test")] + [e.lexicon],
+        inputs=[e.source] if e.source else [], owns=e.out / "data",
+    )]  # fmt: skip
+    if recipe.speed_perturb:
+        data.append(Step("data/speed", partial(stages.perturb_train, e), recipe.speed_perturb,
+                         [e.data(e.train) / "wav.scp"], ["data/corpus"], owns=e.data(e.train)))  # fmt: skip
+    spoken = data[-1].name
+    if recipe.augment:
+        given = [Path(path) for path in (recipe.augment.noise_dir, recipe.augment.rir_dir) if path]
+        data.append(Step("data/augment", partial(stages.augment_train, e), [recipe.augment.model_dump(), recipe.seed],
+                         [e.data(e.augmented) / "wav.scp"], [spoken], given, owns=e.data(e.augmented)))  # fmt: skip
+    extracted = [
+        Step(f"features/{Path(name).stem}", partial(stages.extract_features, e, name), config.model_dump(),
+             [e.features(name, split) / "feats.scp" for split in e.splits], [spoken],
+             owns=e.features(name, "train").parent)
+        for name, config in e.presets.items()
+    ]  # fmt: skip
+    nn_features = f"features/{Path(recipe.features).stem}"
+    if recipe.augment:
+        scp = e.features(recipe.features, e.augmented) / "feats.scp"
+        extracted += [
+            Step("features/augmented", partial(stages.extract_augmented, e), None, [scp], ["data/augment", nn_features])
+        ]
+    lfmmi = _lfmmi_steps(e) if recipe.lfmmi else {}
+    training = [step for network in e.networks for step in _network_steps(e, network, nn_features)]
+    decoding = [
+        Step(f"decode/{system}", partial(evaluation.decode_system, e, system),
+             recipe.decode.model_copy(update={"metric": recipe.metric}).model_dump(),
+             [e.out / "decode" / system / "test" / "hyp.txt"],
+             [f"train/{system}" if system in e.trained else f"graph/{system}"], owns=e.out / "decode" / system)
+        for system in e.systems
+    ]  # fmt: skip
+    earlier = {name: ended_ns(e.out, f"decode/{name}") for name in e.earlier}
+    score = Step(
+        "score", partial(evaluation.score_systems, e), earlier or None,
+        [e.out / "score" / system / "score.json" for system in e.systems], [step.name for step in decoding],
+    )  # fmt: skip
+    scores = [score]
+    if recipe.corpus in HAS_REFERENCE:
+        scores.append(Step("score/borders", partial(evaluation.score_borders, e), None,
+                           [e.out / "score" / "aligner" / "borders.json"], ["hmm/borders"]))  # fmt: skip
+    report = Step("report", partial(evaluation.report, e), None, [e.out / "report.html"], ["score", "hmm/borders"])
+    return [
+        *data, *extracted, *_hmm_steps(e), *lfmmi.get("hmm", ()), *_graph_steps(e), *training, *lfmmi.get("train", ()),
+        *decoding, *scores, report,
+    ]  # fmt: skip
+
+
+def _hmm_steps(e: Experiment) -> list[Step]:
+    """From words to an alignment, by GMMs or by a network; and the aligner, for looking at."""
+    from speech3.recipe import flat, stages
+
+    recipe, lfmmi = e.recipe, e.recipe.lfmmi
+    hmm = recipe.hmm.model_dump(exclude={"features", "aligner_features", "flat_start"})
+    questions = [Path(recipe.hmm.extra_questions)] if recipe.hmm.extra_questions else []
+    shared = {key: value for key, value in hmm.items() if key not in ("mono", "tri", "aligner")} | {"seed": recipe.seed}
+    hmm_features, aligner_features = (
+        f"features/{Path(name).stem}" for name in (recipe.hmm.features, recipe.hmm.aligner_features)
+    )
+    if e.bootstrap == FLAT:
+        assert lfmmi is not None
+        steps = [
+            Step("hmm/flat.frames", partial(flat.prepare, e),
+                 [shared, recipe.flat.longest_s, recipe.flat.training.dtype, lfmmi.longer_histories],
+                 [e.model(FLAT_HMM) / "denominator.safetensors",
+                  *(e.frames(FLAT) / f"{name}.frames" for name in ("train", "heldout"))],
+                 [f"features/{Path(lfmmi.features).stem}"], owns=e.frames(FLAT)),
+            Step("hmm/flat", partial(flat.train_network, e),
+                 [recipe.flat.model.model_dump(), recipe.flat.training.model_dump(), recipe.seed],
+                 [e.model(FLAT) / "model.safetensors"], ["hmm/flat.frames"], owns=e.model(FLAT)),
+        ]  # fmt: skip
+    else:
+        steps = [
+            Step("hmm/mono", partial(stages.train_mono, e, "mono"), [shared, hmm["mono"]],
+                 [e.model("mono") / "model.safetensors"], [hmm_features], owns=e.model("mono")),
+            Step("hmm/tri", partial(stages.train_tri, e), hmm["tri"],
+                 [e.model("tri") / "model.safetensors"], ["hmm/mono"], questions, owns=e.model("tri")),
+        ]  # fmt: skip
+    first = e.bootstrap
+    return [
+        *steps,
+        Step("hmm/align", partial(stages.align_data, e, first, e.feature_preset(first), (e.train, "dev")), None,
+             [e.alignment(first, split) / f"{name}.ark" for split in (e.train, "dev") for name in ("ali", "labels")],
+             [f"hmm/{first}"]),
+        Step("hmm/aligner", partial(stages.train_mono, e, "aligner"), [shared, hmm["aligner"]],
+             [e.model("aligner") / "model.safetensors"], [aligner_features], owns=e.model("aligner")),
+        Step("hmm/borders", partial(stages.align_data, e, "aligner", recipe.hmm.aligner_features, ("dev", "test")),
+             None, [e.alignment("aligner", split) / "ali.ark" for split in ("dev", "test")], ["hmm/aligner"]),
+    ]  # fmt: skip
+
+
+def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
+    from speech3.recipe import stages
+
+    recipe, teacher = e.recipe, e.teacher(network)
+    realign = [] if teacher == "tri" else [
+        Step(f"train/{network}.align", partial(stages.align_data, e, teacher, recipe.features, (e.train, "dev")), None,
+             [e.alignment(teacher, split) / "ali.ark" for split in (e.train, "dev")], [f"train/{teacher}"])
+    ]  # fmt: skip
+    return [
+        *realign,
+        Step(f"train/{teacher}.frames", partial(stages.pack_frames, e, network), e.training.dtype,
+             [e.frames(network) / f"{name}.frames" for name in ("train", "heldout")],
+             [realign[0].name if realign else "hmm/align", "features/augmented" if recipe.augment else nn_features],
+             owns=e.frames(network)),
+        Step(f"train/{network}", partial(stages.train_network, e, network),
+             [recipe.model.model_dump(), e.training.model_dump(), recipe.seed],
+             [e.model(network) / "model.safetensors"], [f"train/{teacher}.frames", "graph/tri"],
+             owns=e.model(network)),
+    ]  # fmt: skip
+
+
+def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
+    from speech3.recipe import lfmmi
+
+    system = e.recipe.lfmmi
+    assert system is not None
+    hmm, frames = e.model(LFMMI_HMM), [e.frames(LFMMI) / f"{name}.frames" for name in ("train", "heldout")]
+    tree_features = [f"features/{Path(e.recipe.hmm.features).stem}"] if e.bootstrap == FLAT else []  # tri needs them
+    return {
+        "hmm": [
+            Step("hmm/lfmmi", partial(lfmmi.train_hmm, e), [system.leaves, system.longer_histories],
+                 [hmm / "denominator.safetensors", hmm / "hmm.json"],
+                 ["hmm/align", *tree_features], owns=hmm),
+        ],
+        "train": [
+            Step(f"train/{LFMMI}.frames", partial(lfmmi.pack_frames, e), system.training.dtype, frames,
+                 ["hmm/lfmmi", f"features/{Path(system.features).stem}"], owns=e.frames(LFMMI)),
+            Step(f"train/{LFMMI}", partial(lfmmi.train_network, e),
+                 [system.model.model_dump(), system.training.model_dump(), e.recipe.seed],
+                 [e.model(LFMMI) / "model.safetensors"], [f"train/{LFMMI}.frames", f"graph/{LFMMI_HMM}"],
+                 owns=e.model(LFMMI)),
+        ],
+    }  # fmt: skip
+
+
+def _graph_steps(e: Experiment) -> list[Step]:
+    from speech3.recipe import language
+
+    lm = e.recipe.lm
+    given = [Path(path) for path in (lm.text, lm.arpa) if path]
+    arpa = [] if lm.grammar else [e.out / "lm" / "lm.arpa.gz"]
+    settings = [lm.model_dump(exclude={"self_loop_scale"}), "the lexicon's words; dev's sentences apart"]
+    model = Step("graph/lm", partial(language.make_lm, e), settings, arpa, ["data/corpus"], given)
+    return [model] + [
+        Step(f"graph/{name}", partial(language.make_graphs, e, name), [lm.grammar, lm.self_loop_scale],
+             [e.model(name) / "graph" / "HCLG.fst"], ["graph/lm", f"hmm/{after}"])
+        for name, after in [*((gmm, gmm) for gmm in e.gmms), *([(LFMMI_HMM, LFMMI)] if e.recipe.lfmmi else [])]
+    ]  # fmt: skip
