@@ -37,7 +37,10 @@ class AsgdConfig(Config):
     adagrad: float = Field(0.0, ge=0, description="gamma of Adagrad on the server, in place of push_scale; 0: none")
     delay_compensation: float = Field(0.0, ge=0, description="lambda of DC-ASGD; 0: none")
     max_push: float = Field(
-        1.0, gt=0, allow_inf_nan=True, description="a push longer than that share of the parameters is refused"
+        1.0,
+        gt=0,
+        allow_inf_nan=True,
+        description="a push that would move the parameters by more than this share of them is refused",
     )
 
     @model_validator(mode="after")

@@ -231,7 +231,8 @@ def _epoch(
         exchange.begin(key_of(parts.seed, epoch, before, rank))
         (loss * weight).backward()
         g = [p.grad for p in parts.model.parameters() if p.grad is not None]
-        limit(g, parts.max_norm)
+        if not limit(g, parts.max_norm):
+            raise diverged(epoch, number, loss.item(), rate)
         sgd.step(g, rate(before))
         states[group] = USED
         if weight:

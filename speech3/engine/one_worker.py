@@ -27,7 +27,7 @@ class OneWorker:
         Raises
         ------
         Speech3Error
-            A loss is NaN or infinite; the parameters are those from before that minibatch.
+            A loss or a gradient is not finite; the parameters are those from before that minibatch.
         """
         self.states_M, self.progress = states_M.copy(), Progress()
         self.parts.model.train()

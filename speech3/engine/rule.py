@@ -13,6 +13,7 @@ all of that is one pass over memory, since memory is what it waits for: five PyT
 Axes: P parameters.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,20 +80,19 @@ class Rule:
         Returns
         -------
         length
-            Euclidean norm of the push over that of the parameters, or over `_SMALL` for each where they are smaller: a
-            partition may have nothing but biases, which begin at zero. Not finite if one value is not.
+            How far the parameters moved: the Euclidean norm of it over that of the parameters, or over `_SMALL` for
+            each where they are smaller: a partition may have nothing but biases, which begin at zero. Not finite if
+            one value of the push, or of what it moved, is not.
         """
-        along = self._along(old, own) if self.projection else 0.0
-        compensation = self.delay_compensation / rate if self.delay_compensation and staleness else 0.0
-        constants = (self.scale(staleness, minibatches), along, self.momentum, self.adagrad, compensation)
         step = _step_numba if old.parameters_P.device.type == "cpu" else step_torch
-        push_norm, norm = step(old, new, own, *constants)
-        return push_norm / max(norm, _SMALL * len(old.parameters_P) ** 0.5)
+        return _length(old, *step(old, new, own, *self._constants(old, own, staleness, minibatches, rate)))
 
     @torch.no_grad()
-    def length(self, old: State, own: Own) -> float:
+    def length(self, old: State, own: Own, *, staleness: int, minibatches: int, rate: float) -> float:
         """What `step` would return, before anything is written."""
-        return float(own.push().norm()) / max(float(old.parameters_P.norm()), _SMALL * len(old.parameters_P) ** 0.5)
+        d_P = own.push().to(old.parameters_P.device)
+        moved_P, _ = _change(old, own, d_P, *self._constants(old, own, staleness, minibatches, rate))
+        return _length(old, float(d_P.norm()), float(moved_P.norm()), float(old.parameters_P.norm()))
 
     def rehearse(self, state: State, own: Own, *, in_place: bool = False) -> None:
         """The step with a few zeros: numba loads what it compiled, which takes a third of a second, not in a sync."""
@@ -108,6 +108,13 @@ class Rule:
             small = Own(few(own.parameters_P), some(own.fetched_P), some(own.push_P))
             self.step(old, old if in_place else new, small, staleness=staleness, minibatches=1, rate=1.0)
 
+    def _constants(
+        self, old: State, own: Own, staleness: int, minibatches: int, rate: float
+    ) -> tuple[float, float, float, float, float]:
+        along = self._along(old, own) if self.projection else 0.0
+        compensation = self.delay_compensation / rate if self.delay_compensation and staleness else 0.0
+        return self.scale(staleness, minibatches), along, self.momentum, self.adagrad, compensation
+
     def _along(self, old: State, own: Own) -> float:
         """How much of the momentum is taken from the push: 0 if they agree."""
         if old.velocity_P is None:
@@ -116,25 +123,42 @@ class Rule:
         return along / float(old.velocity_P @ old.velocity_P) if along < 0 else 0.0
 
 
-def step_torch(
-    old: State, new: State, own: Own, scale: float, along: float, momentum: float, gamma: float, compensation: float
-) -> tuple[float, float]:
-    """The step in PyTorch, on any device: the reference. Returns the norms of push and parameters."""
-    device = old.parameters_P.device
-    d_P = own.push().to(device)
-    norms = float(d_P.norm()), float(old.parameters_P.norm())
+def _length(old: State, push: float, moved: float, norm: float) -> float:
+    return moved / max(norm, _SMALL * len(old.parameters_P) ** 0.5) if math.isfinite(push) else math.inf
+
+
+_EPSILON = 1e-10
+
+
+def _change(
+    old: State, own: Own, d_P: Tensor, scale: float, along: float, momentum: float, gamma: float, compensation: float
+) -> tuple[Tensor, Tensor | None]:
+    """What a push d takes from the parameters (with momentum, the new velocity); and the new sums of squares."""
+    squares_P = None
     if compensation:
         at_fetch_P = own.parameters_P if own.fetched_P is None else own.fetched_P
-        d_P = d_P + compensation * d_P * d_P * (old.parameters_P - at_fetch_P.to(device))
+        d_P = d_P + compensation * d_P * d_P * (old.parameters_P - at_fetch_P.to(d_P.device))
     if old.velocity_P is not None:
         d_P = d_P - along * old.velocity_P
-    if old.squares_P is not None and new.squares_P is not None:
-        torch.addcmul(old.squares_P, d_P, d_P, out=new.squares_P)
-        d_P = gamma * d_P / (new.squares_P.sqrt() + _EPSILON)
-    if old.velocity_P is not None and new.velocity_P is not None:
-        d_P = torch.add(momentum * old.velocity_P, d_P, alpha=scale, out=new.velocity_P)
-        scale = 1.0
-    torch.sub(old.parameters_P, d_P, alpha=scale, out=new.parameters_P)
+    if old.squares_P is not None:
+        squares_P = torch.addcmul(old.squares_P, d_P, d_P)
+        d_P = gamma * d_P / (squares_P.sqrt() + _EPSILON)
+    d_P = scale * d_P
+    return d_P if old.velocity_P is None else momentum * old.velocity_P + d_P, squares_P
+
+
+def step_torch(
+    old: State, new: State, own: Own, scale: float, along: float, momentum: float, gamma: float, compensation: float
+) -> tuple[float, float, float]:
+    """The step in PyTorch, on any device: the reference. Returns the norms of push, change and parameters."""
+    push_P = own.push().to(old.parameters_P.device)
+    moved_P, squares_P = _change(old, own, push_P, scale, along, momentum, gamma, compensation)
+    norms = float(push_P.norm()), float(moved_P.norm()), float(old.parameters_P.norm())
+    if new.squares_P is not None and squares_P is not None:
+        new.squares_P.copy_(squares_P)
+    if new.velocity_P is not None:
+        new.velocity_P.copy_(moved_P)
+    torch.sub(old.parameters_P, moved_P, out=new.parameters_P)
     own.parameters_P.copy_(new.parameters_P)
     if own.fetched_P is not None:
         own.fetched_P.copy_(new.parameters_P)
@@ -143,19 +167,17 @@ def step_torch(
     return norms
 
 
-_EPSILON = 1e-10
-
-
 def _step_numba(
     old: State, new: State, own: Own, scale: float, along: float, momentum: float, gamma: float, compensation: float
-) -> tuple[float, float]:
+) -> tuple[float, float, float]:
     p_new, v_new, s_new = (None,) * 3 if new is old else (new.parameters_P, new.velocity_P, new.squares_P)  # in place
     tensors = (old.parameters_P, p_new, own.parameters_P, own.fetched_P, own.push_P,
               old.velocity_P, v_new, old.squares_P, s_new)  # fmt: skip
     arrays: list[Any] = [None if tensor is None else tensor.numpy() for tensor in tensors]
     arrays += map(np.float32, (scale, along, momentum, gamma))
-    push_square, square = _one_pass(*arrays, np.float32(compensation) if compensation else None)  # type: ignore[call-arg]
-    return float(push_square) ** 0.5, float(square) ** 0.5
+    squares = _one_pass(*arrays, np.float32(compensation) if compensation else None)  # type: ignore[call-arg]
+    push, moved, norm = (float(square) ** 0.5 for square in squares)
+    return push, moved, norm
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})  # NaN and infinity stay what they are
@@ -163,7 +185,7 @@ def _one_pass(p, p_new, own, fetched, push, v, v_new, s, s_new, scale, along, mo
     # What is None is compiled away: there is one loop for each set of options, each vectorised. Only "if x is not None"
     # with a None is, so each thing that may be missing stands in an if of its own. Old and new in one memory would
     # not be vectorised: a step in place is said by new ones that are None.
-    push_square, square = np.float32(0), np.float32(0)
+    push_square, moved_square, square = np.float32(0), np.float32(0), np.float32(0)
     for i in range(len(p)):
         d = np.float32(0)
         if push is not None:
@@ -193,6 +215,7 @@ def _one_pass(p, p_new, own, fetched, push, v, v_new, s, s_new, scale, along, mo
                 v_new[i] = d
             if v_new is None:
                 v[i] = d
+        moved_square += d * d
         value = p[i] - d
         if p_new is not None:
             p_new[i] = value
@@ -203,4 +226,4 @@ def _one_pass(p, p_new, own, fetched, push, v, v_new, s, s_new, scale, along, mo
             fetched[i] = value
         if push is not None:
             push[i] = np.float32(0)
-    return push_square, square
+    return push_square, moved_square, square

@@ -59,7 +59,7 @@ class Partition:
     max_staleness
         An older push is dropped; None: none is.
     max_push
-        Norm of a push over that of the parameters beyond which it is refused.
+        How far a push may move the parameters, as a share of their norm; one that would move them further is refused.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Partition:
         self.pool.mark(numbers[:count], USED)
 
     def _judge(self, push: Push, numbers: list[int]) -> int:
-        """Publish the push, unless it is stale, not finite or longer than it may be."""
+        """Publish the push, unless it is stale, not finite or moves the parameters further than it may."""
         ended, staleness = USED, self.version - push.version
         own = push.as_own() if push.finite else None
         if own is None:
@@ -120,12 +120,14 @@ class Partition:
     def _step(self, push: Push, own: Own, staleness: int, minibatches: int) -> bool:
         """Write the state after the push into the other buffer; False if it is not to be published."""
         old, new = self.published, self.buffers[1 - self.record.index]
-        in_place = old is new
-        if in_place and not self._bearable(self.rule.length(old.state, own)):
+        if not bool(push.own.buffers.isfinite().all()):
             return False
-        length = self.rule.step(
-            old.state, new.state, own, staleness=staleness, minibatches=minibatches, rate=push.rate
-        )  # fmt: skip
+        in_place, rate = old is new, push.rate
+        if in_place and not self._bearable(
+            self.rule.length(old.state, own, staleness=staleness, minibatches=minibatches, rate=rate)
+        ):
+            return False
+        length = self.rule.step(old.state, new.state, own, staleness=staleness, minibatches=minibatches, rate=rate)
         new.vector_K[push.own.num_parameters :].copy_(push.own.buffers)
         return in_place or self._bearable(length)  # done is done, though others have moved the parameters meanwhile
 

@@ -124,7 +124,8 @@ class Shard:
         if not self.parts.model.training:  # else a walk through the modules for nothing, 0.3 % of a small minibatch
             self.parts.model.train()
         with torch.enable_grad():
-            step, g = gradient(self.parts, epoch, number)
+            # What a gradient does to parameters the server sees in the push; what it does to moments nobody sees.
+            step, g = gradient(self.parts, epoch, number, check=self.parts.betas is not None)
         now, key = rate(position(number, self.parts.source.rows, self.workers)), key_of(self.parts.seed, epoch, number)
         self.drew(number, Minibatch(step, len(self.pushes)), now, key, finite=g is not None)
         if g is None:

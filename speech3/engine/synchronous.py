@@ -47,8 +47,8 @@ class Synchronous(OneWorker):
             steps, gradients = zip(*(gradient(self.parts, epoch, number) for number in numbers), strict=True)
             if any(g is None for g in gradients):
                 raise Speech3Error(
-                    f"epoch {epoch}, minibatches {numbers[0]} to {numbers[-1]}: a loss is not finite; the learning "
-                    f"rate ({rate(before):g}) is most likely too high: lower training.learning_rate"
+                    f"epoch {epoch}, minibatches {numbers[0]} to {numbers[-1]}: a loss or a gradient is not finite; "
+                    f"the learning rate ({rate(before):g}) is most likely too high: lower training.learning_rate"
                 )
             mean, up, down = self._mean(gradients, (self.parts.seed, epoch, before))
             self.sgd.step(mean, rate(before))

@@ -177,6 +177,11 @@ class Snapshot:
     states_M: np.ndarray
     progress: Progress
 
+    @property
+    def finite(self) -> bool:
+        """No value is infinite or not a number, of buffers and slots neither."""
+        return all(bool(tensor.isfinite().all()) for tensor in self.tensors.values())
+
 
 class World(Protocol):
     """Workers of one kind."""

@@ -255,6 +255,12 @@ class _Run:
     def _take(self, world: World, before: Standing, upto: int) -> None:
         """The world's newest whole state becomes the run's."""
         snapshot: Snapshot = world.snapshot()
+        if not snapshot.finite:
+            raise Speech3Error(
+                f"epoch {self.standing.epoch}: the parameters, or the running means of normalisation, are not finite; "
+                f"the learning rate ({self.standing.schedule.learning_rate:g}) is most likely too high: lower "
+                f"training.learning_rate; the last checkpoint is from before that"
+            )
         self.standing = replace(before, done=before.done + snapshot.progress)
         self.tensors, self.states_M[:upto] = snapshot.tensors, np.minimum(snapshot.states_M[:upto], 0)
 

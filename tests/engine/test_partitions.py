@@ -288,7 +288,7 @@ def test_a_step_in_place_counts_whatever_others_did_meanwhile(monkeypatch):
     config = AsgdConfig(sync_every=1, lock_free=True, local_updates=False, max_push=0.1)
     world, _ = _train(config, Times((1.0,), 0.1))
     shard, before = world.shards[0], world.snapshot().tensors["parameters"]
-    monkeypatch.setattr(Rule, "length", lambda *_: 0.0)
+    monkeypatch.setattr(Rule, "length", lambda *_, **__: 0.0)
     world.board.states_M[0] = 1
     shard.compute(1, 0, tiny.rate(0.2, 1, BATCHES))
     shard.pushes[0].push_P.fill_(1.0)

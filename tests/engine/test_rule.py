@@ -58,7 +58,7 @@ def _formulas(rule, old, own, staleness, minibatches):
     p, v, s = double(old.parameters_P), double(old.velocity_P), double(old.squares_P)
     fetched = double(own.parameters_P if own.fetched_P is None else own.fetched_P)
     d = fetched - double(own.parameters_P) if own.push_P is None else double(own.push_P)
-    plain, length = d, np.sqrt(d @ d) / np.sqrt(p @ p)
+    plain = d
     g = d / RATE
     if rule.delay_compensation and staleness:
         d = RATE * (g + rule.delay_compensation * g * g * (p - fetched))
@@ -71,7 +71,7 @@ def _formulas(rule, old, own, staleness, minibatches):
     d = scale * d * rule.decay**staleness / (max(1, staleness) if rule.staleness_rate else 1)
     if v is not None:
         v = d = rule.momentum * v + d
-    return p - d, v, s, length
+    return p - d, v, s, np.sqrt(d @ d) / np.sqrt(p @ p)
 
 
 @pytest.mark.parametrize("staleness", [0, 3])
@@ -80,7 +80,9 @@ def test_the_step_is_that_of_the_formulas(rule, local, staleness):
     old, new, own = _case(rule, local)
     p, v, s, length = _formulas(rule, old, own, staleness, 4)
     before = old.parameters_P.clone()
+    expected = rule.length(old, own, staleness=staleness, minibatches=4, rate=RATE)
     got = rule.step(old, new, own, staleness=staleness, minibatches=4, rate=RATE)
+    assert got == pytest.approx(expected, rel=1e-4)
     np.testing.assert_allclose(new.parameters_P, p, rtol=0, atol=2e-6)
     if v is not None:
         np.testing.assert_allclose(new.velocity_P, v, rtol=0, atol=1e-6)
@@ -184,7 +186,7 @@ def test_one_worker_that_always_syncs_is_torch_sgd_with_momentum(local):
 def test_every_form_of_the_step_is_rehearsed_and_nothing_moves(monkeypatch, rule, local, in_place):
     """A form: which arguments are missing, for numba compiles each set of them for itself."""
     forms = []
-    monkeypatch.setattr(rule_module, "_one_pass", lambda *args: forms.append(tuple(map(type, args))) or (0.0, 0.0))
+    monkeypatch.setattr(rule_module, "_one_pass", lambda *args: forms.append(tuple(map(type, args))) or (0.0,) * 3)
     old, new, own = _case(rule, local)
     before = [tensor.clone() for tensor in (old.parameters_P, own.parameters_P)]
     rule.rehearse(old, own, in_place=in_place)
