@@ -162,7 +162,8 @@ class RunDirectory:
             try:
                 tensors, about = load_tensors(path, _KIND)
             except Speech3Error as error:
-                say(f"{error}; going on from the checkpoint before it")
+                path.rename(path.with_suffix(".damaged"))  # or it would count as the newest of those that are kept
+                say(f"{error}; it is now {path.stem}.damaged, and the run resumes from what is before it")
                 continue
             if about["identity"] != self._plain_identity():
                 raise Speech3Error(f"{path}: a checkpoint of another run; take it away, or begin again with --restart")

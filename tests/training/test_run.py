@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import torch
 
 from speech3.config import DnnConfig, TrainConfig, TrainingConfig
 from speech3.engine import sgd
-from speech3.engine.world import USED, WAITING
+from speech3.engine.world import USED, WAITING, Progress
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed, pack
 from speech3.hmm.lexicon import Lexicon, Pronunciation
@@ -26,7 +27,8 @@ from speech3.models import load_network, logits
 from speech3.training import run as run_module
 from speech3.training import train
 from speech3.training.run import log_priors
-from speech3.training.rundir import RunDirectory
+from speech3.training.rundir import RunDirectory, Standing
+from speech3.training.schedule import Schedule
 
 DIM, SENONES = 6, 6
 
@@ -261,6 +263,18 @@ def test_a_damaged_checkpoint_is_passed_over(corpus, monkeypatch, capsys):
     assert f"{newest.name}: not a safetensors file" in capsys.readouterr().err
     train(config, corpus / "whole")
     _same(corpus / "whole", corpus / "out")
+
+
+def test_a_damaged_newest_checkpoint_does_not_outlive_the_next_good_one(tmp_path, capsys):
+    directory = RunDirectory(tmp_path, {}, keep=1)
+    standing, tensors = Standing(Schedule(0.1)), {"parameters": np.ones(3, np.float32)}
+    directory.save(standing, tensors, "stock")
+    (damaged := tmp_path / "checkpoints" / "e0002-m00000000.safetensors").write_bytes(b"torn")
+    assert directory.newest()[0] == standing
+    assert "e0002-m00000000.damaged" in capsys.readouterr().err and not damaged.exists()
+    directory.save(later := replace(standing, done=Progress(used=7)), tensors, "stock")
+    assert directory.newest()[0] == later
+    assert [path.name for path in sorted(damaged.parent.glob("*.safetensors"))] == ["e0001-m00000007.safetensors"]
 
 
 def test_an_epoch_that_makes_it_worse_is_taken_back(corpus, monkeypatch):
