@@ -184,7 +184,7 @@ def epoch_progress(server: Server, before: Before, *, seconds: float, returned: 
         missed=int(board.shards_N[:, MISSED].sum()),
         staleness=tuple(staleness[: last + 1].tolist()),
         shards=tuple(
-            ShardReport(int(r["minibatches"]), r["compute_s"], r["sync_s"], r["wait_s"], int(r["busy"]))
+            ShardReport(int(r["minibatches"]), r["compute_s"], r["sync_s"], r["wait_s"], int(r["busy"]), r["draw_s"])
             for r in reports
         ),
     )  # fmt: skip

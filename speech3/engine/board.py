@@ -23,8 +23,8 @@ from speech3.errors import Speech3Error
 
 STALENESS_BINS = 64  # staleness of 63 and more counts as 63
 TOTALS = ("frames", "loss_sum", "correct", "ended")  # of the epoch's published minibatches; when the last ended
-SHARD = ("minibatches", "compute_s", "sync_s", "wait_s", "busy", "up", "down", "missed", "ready", "epoch")
-MINIBATCHES, COMPUTE_S, SYNC_S, WAIT_S, BUSY, UP, DOWN, MISSED, READY, EPOCH = range(len(SHARD))
+SHARD = ("minibatches", "compute_s", "sync_s", "wait_s", "busy", "up", "down", "missed", "draw_s", "ready", "epoch")
+MINIBATCHES, COMPUTE_S, SYNC_S, WAIT_S, BUSY, UP, DOWN, MISSED, DRAW_S, READY, EPOCH = range(len(SHARD))
 
 _ALIGN = 64  # bytes: no two fields share a cache line
 

@@ -40,6 +40,10 @@ class Pool:
     ) -> None:  # fmt: skip
         self.states_M, self.cursor, self.lock = states_M, cursor, lock
         self.starts_R = None if rows is None else np.array([row.start for row in rows])
+        self.begins_M = np.zeros(len(states_M) + 1, np.bool_)  # a row, or the end
+        self.begins_M[-1] = True
+        if self.starts_R is not None:
+            self.begins_M[self.starts_R] = True
 
     def fill(self, states_M: np.ndarray) -> None:
         """Begin an epoch, or the rest of one."""
@@ -50,16 +54,24 @@ class Pool:
         """A waiting minibatch, which is out with `shard` from now on; none if none is waiting.
 
         It is the first; with rows that which follows what the shard had (`after`), if it waits and is of the same row.
+        Only who is at the end of a row looks further than that: all shards wait for who draws.
         """
         if self.cursor[0] >= len(self.states_M):
             return None
         with self.lock:
+            if self.starts_R is not None and after is not None and self._follows(after + 1):
+                self.states_M[after + 1] = shard + 1
+                return after + 1
             first = self._skip(int(self.cursor[0]))
-            number = first if self.starts_R is None or first is None else self._in_rows(self.starts_R, after)
+            number = first if self.starts_R is None or first is None else self._in_rows(self.starts_R)
             if number is not None:
                 self.states_M[number] = shard + 1
             self.cursor[0] = len(self.states_M) if first is None else first + (number == first)
         return number
+
+    def _follows(self, number: int) -> bool:
+        """It waits, and is of the row of the one before it."""
+        return not self.begins_M[number] and bool(self.states_M[number] == WAITING)
 
     def _skip(self, number: int) -> int | None:
         """The first waiting one from there on."""
@@ -69,13 +81,11 @@ class Pool:
             number += 1
         return None
 
-    def _in_rows(self, starts_R: np.ndarray, after: int | None) -> int:
-        """The next of the row; else a row that nobody began; else the middle of the longest stretch."""
-        waiting_M = self.states_M == WAITING
-        if after is not None and after + 1 < len(waiting_M) and waiting_M[after + 1] and after + 1 not in starts_R:
-            return after + 1
-        if (whole_R := waiting_M[starts_R]).any():
+    def _in_rows(self, starts_R: np.ndarray) -> int:
+        """A row that nobody began; else the middle of the longest stretch."""
+        if (whole_R := self.states_M[starts_R] == WAITING).any():
             return int(starts_R[whole_R.argmax()])
+        waiting_M = self.states_M == WAITING
         edges = np.flatnonzero(np.diff(waiting_M, prepend=False, append=False))
         begins, ends = edges[::2], edges[1::2]
         longest = (ends - begins).argmax()

@@ -37,6 +37,7 @@ from speech3.engine.board import (
     BUSY,
     COMPUTE_S,
     DOWN,
+    DRAW_S,
     EPOCH,
     MINIBATCHES,
     MISSED,
@@ -318,6 +319,7 @@ def _drive(
         match want:
             case Draw(after):
                 answer = server.pool.draw(worker, after) if os.getppid() == coordinator else None
+                row[DRAW_S] += time.perf_counter() - begun
                 note(("draw", answer, 0))
             case Compute(number):
                 shard.compute(rate.epoch, number, rate)

@@ -97,19 +97,27 @@ class Rate:
 
 @dataclass(frozen=True)
 class ShardReport:
-    """What a shard did in the epoch: minibatches, seconds by what they went into, syncs put off for a busy server."""
+    """What a shard did in the epoch: minibatches, seconds by what they went into, syncs put off for a busy server.
+
+    A draw is the wait for a minibatch from the pool; that of the data in it is part of computing.
+    """
 
     minibatches: int = 0
     compute_s: float = 0.0
     sync_s: float = 0.0
     wait_s: float = 0.0
     busy: int = 0
+    draw_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """All that it has an account of."""
+        return self.compute_s + self.sync_s + self.wait_s + self.draw_s
 
     @property
     def sync_share(self) -> float:
         """Share of its time that it spent in syncs and waiting for them."""
-        total_s = self.compute_s + self.sync_s + self.wait_s
-        return (self.sync_s + self.wait_s) / total_s if total_s else 0.0
+        return (self.sync_s + self.wait_s) / self.total_s if self.total_s else 0.0
 
     def __add__(self, other: "ShardReport") -> "ShardReport":
         """Two parts of one epoch."""

@@ -65,7 +65,7 @@ def _sum_shard(parts: Sequence[Mapping[str, Any]]) -> ShardReport:
         return sum(part.get(key, 0) for part in parts)
 
     times = total("compute_s"), total("sync_s"), total("wait_s")
-    return ShardReport(int(total("minibatches")), *times, int(total("busy")))
+    return ShardReport(int(total("minibatches")), *times, int(total("busy")), total("draw_s"))
 
 
 def staleness_mean(counts: Sequence[int]) -> float:

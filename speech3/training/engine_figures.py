@@ -28,7 +28,7 @@ _MARGIN = 1.3  # of a logarithmic axis: so many times the most, and of the least
 _DOTS = 25  # points of a line that get a dot each
 _TIME_UNITS = (("seconds", 1.0, 600.0), ("minutes", 60.0, 7200.0), ("hours", 3600.0, float("inf")))
 _FRAME_UNITS = (("frames", 1.0, 1e4), ("thousand frames", 1e3, 1e6), ("million frames", 1e6, float("inf")))
-_WORK = ("compute", "sync", "wait")
+_WORK = ("compute", "sync", "wait for the server", "draw")
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def draw_shards(axes: Axes, shards: Sequence[ShardReport]) -> None:
     total = max(sum(shard.minibatches for shard in shards), 1)
     for number, shard in enumerate(shards):
         left = 0.0
-        for part, seconds in enumerate((shard.compute_s, shard.sync_s, shard.wait_s)):
+        for part, seconds in enumerate((shard.compute_s, shard.sync_s, shard.wait_s, shard.draw_s)):
             label = _WORK[part] if number == 0 else None
             axes.barh(number, seconds, left=left, height=0.7, color=f"C{part}", label=label)
             left += seconds
@@ -140,11 +140,11 @@ def draw_shards(axes: Axes, shards: Sequence[ShardReport]) -> None:
         )
     axes.set_yticks(range(len(shards)), [f"shard {number}" for number in range(len(shards))])
     axes.set_ylim(max(len(shards), 3) - 0.5, -0.5)
-    longest_s = max(shard.compute_s + shard.sync_s + shard.wait_s for shard in shards)
+    longest_s = max(shard.total_s for shard in shards)
     axes.set_xlim(0, 1.2 * longest_s or 1.0)  # room for the shares
     axes.set_xlabel("seconds; at the end the share of the minibatches")
     axes.grid(False, axis="y")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4)
 
 
 def draw_throughput(

@@ -71,6 +71,25 @@ def test_what_a_dead_shard_had_of_a_row_is_drawn_again():
     assert [pool.draw(1, 3), pool.draw(1, 4), pool.draw(1, 5), pool.draw(1, 2)] == [4, 5, 2, None]
 
 
+class _Looked(np.ndarray):
+    """States of which somebody may look at one or some, but not at all of them."""
+
+    def __eq__(self, other):
+        assert self.size < 12, "all states are looked at"
+        return super().__eq__(other)
+
+
+def test_a_draw_inside_a_row_looks_at_no_other_row():
+    pool = _in_rows((0,) * 12, 0, 4, 8)
+    pool.states_M = pool.states_M.view(_Looked)
+    last = pool.draw(0)
+    assert [last := pool.draw(0, last) for _ in range(11)] == list(range(1, 12))
+    with pytest.raises(AssertionError, match="all states"):  # the end of a row that is not the last
+        pool.states_M[[5, 6]] = WAITING
+        pool.cursor[0] = 0
+        pool.draw(1, 3)
+
+
 def test_the_learning_rate_goes_by_what_is_done_not_by_the_place_in_the_line():
     rows = tuple(range(begin, begin + 10) for begin in range(0, 70, 10))
     assert [position(number, None, 5) for number in (0, 33)] == [0, 33]

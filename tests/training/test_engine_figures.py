@@ -112,9 +112,9 @@ def test_staleness(axes: Axes) -> None:
 
 
 def test_shards(axes: Axes) -> None:
-    draw_shards(axes, [ShardReport(30, 10.0, 2.0, 1.0, 5), ShardReport(10, 4.0, 0.5, 0.0, 0)])
+    draw_shards(axes, [ShardReport(30, 10.0, 2.0, 1.0, 5, 0.25), ShardReport(10, 4.0, 0.5, 0.0, 0)])
     ends = [bar.get_x() + bar.get_width() for bar in bars(axes)]
-    assert ends == pytest.approx([10, 12, 13, 4, 4.5, 4.5])
+    assert ends == pytest.approx([10, 12, 13, 13.25, 4, 4.5, 4.5, 4.5])
     assert [text.get_text() for text in axes.texts] == ["75.0 %", "25.0 %"]
     assert axes.get_xlim()[1] > 13
 
