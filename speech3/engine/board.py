@@ -11,8 +11,9 @@ import fcntl
 import mmap
 import os
 import tempfile
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,24 @@ from speech3.errors import Speech3Error
 
 STALENESS_BINS = 64  # staleness of 63 and more counts as 63
 TOTALS = ("frames", "loss_sum", "correct", "ended")  # of the epoch's published minibatches; when the last ended
-SHARD = ("minibatches", "compute_s", "sync_s", "wait_s", "busy", "up", "down", "missed", "draw_s", "ready", "epoch")
-MINIBATCHES, COMPUTE_S, SYNC_S, WAIT_S, BUSY, UP, DOWN, MISSED, DRAW_S, READY, EPOCH = range(len(SHARD))
+SHARD = (
+    "minibatches",
+    "compute_s",
+    "sync_s",
+    "wait_s",
+    "busy",
+    "up",
+    "down",
+    "missed",
+    "draw_s",
+    "ready",
+    "epoch",
+    "doing",
+    "since",
+)
+MINIBATCHES, COMPUTE_S, SYNC_S, WAIT_S, BUSY, UP, DOWN, MISSED, DRAW_S, READY, EPOCH, DOING, SINCE = range(len(SHARD))
 
+_POLL_S = 0.001  # between two tries to have a lock
 _ALIGN = 64  # bytes: no two fields share a cache line
 
 
@@ -63,7 +79,8 @@ class Board:
     order
         float64 (5,): the epoch that shards are to work on (0: none), and its rate (base, warm-up, decay, last).
     shards_N
-        float64 (N, `SHARD`): what each shard says of itself; `epoch` is the one that it is at work on (0: none).
+        float64 (N, `SHARD`): what each shard says of itself; `epoch` is the one that it is at work on (0: none),
+        `doing` and `since` are what it is at, and from when on (`speech3.engine.watchdog`).
     """
 
     version_R: np.ndarray
@@ -181,6 +198,7 @@ class FileLock:
     """An advisory lock on an open file, which the kernel releases when its holder dies (flock(2))."""
 
     def __init__(self, path: str) -> None:
+        self.meanwhile: Callable[[], None] | None = None  # called again and again while it is waited for
         self.descriptor = os.open(path, os.O_RDWR)  # of its own: a descriptor that is inherited shares its lock
         self.close = weakref.finalize(self, os.close, self.descriptor)
 
@@ -194,6 +212,9 @@ class FileLock:
 
     def acquire(self) -> bool:
         """Wait for it; true."""
+        while self.meanwhile and not self.try_acquire():
+            self.meanwhile()
+            time.sleep(_POLL_S)
         fcntl.flock(self.descriptor, fcntl.LOCK_EX)
         return True
 

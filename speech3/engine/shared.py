@@ -36,12 +36,14 @@ from speech3.engine.assembly import (
 from speech3.engine.board import (
     BUSY,
     COMPUTE_S,
+    DOING,
     DOWN,
     DRAW_S,
     EPOCH,
     MINIBATCHES,
     MISSED,
     READY,
+    SINCE,
     SYNC_S,
     UP,
     WAIT_S,
@@ -57,6 +59,7 @@ from speech3.engine.flat import Flat, flatten, wait_for_gpus
 from speech3.engine.gradient import gradient
 from speech3.engine.replicas.group import GroupPool
 from speech3.engine.shard import Compute, Draw, Shard, Sync
+from speech3.engine.watchdog import COMPUTES, DRAWS, RESTS, SYNCS, WAITS, Hang, Watchdog
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
 from speech3.io.parallel import starting_workers
@@ -65,6 +68,7 @@ LOOK_S = 0.1  # between two looks at shards and pool
 _REST_S = 0.0005  # between two looks of a resting shard at its orders
 Event = tuple[str, int | None, int]  # what; of which value; with which partition
 _SAID = 5000  # characters of what a shard raised: of its begin, and of its end
+_END_S = 5.0  # in which a killed process is gone
 _DEATHS = 3  # of one shard, without a minibatch in between, before it is given up
 
 
@@ -142,6 +146,10 @@ class Shared:
         self.computed = [0.0] * workers  # minibatches of the epoch when the process began
         self.before, self.began = Before(0, self.server.pool.counts()), 0.0
         self.returned = self.restarts = 0
+        self.watchdog, self.hung, self.note = Watchdog(np.zeros(workers)), dict[int, Hang](), ""
+        for lock in (*self.locks, self.server.pool.lock):  # who hangs may have it
+            assert isinstance(lock, FileLock)
+            lock.meanwhile = self._end_who_hangs
         try:
             for worker in range(workers):
                 self._start(worker)
@@ -152,12 +160,13 @@ class Shared:
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
         """Yields ten times a second, and at the end."""
         board, pool = self.server.board, self.server.pool
-        self.returned = self.restarts = 0
+        self.returned, self.restarts, self.note = 0, 0, ""
+        self.before = begin_epoch(self.server, states_M)
         while not board.shards_N[:, READY].all():
             self._look_after()
-        self.before = begin_epoch(self.server, states_M)
+            yield self._progress()
         self.computed = [0.0] * len(self.processes)
-        self.began = time.monotonic()
+        self.began = self.watchdog.since = time.monotonic()
         board.order[:] = 0, rate.base, rate.warmup, rate.decay, rate.last
         board.order[0] = epoch
         try:
@@ -168,6 +177,7 @@ class Shared:
             board.order[0] = 0
         while board.shards_N[:, EPOCH].any():
             self._look_after()
+            yield self._progress()
         yield self._progress()
 
     def snapshot(self) -> Snapshot:
@@ -185,7 +195,9 @@ class Shared:
         for process in self.processes:
             if process is not None:
                 process.kill()
-                process.join()
+        for process in self.processes:
+            if process is not None:
+                process.join(_END_S)  # one that a driver holds cannot be killed: it is left
         self.processes = []
         self.stack.close()
 
@@ -199,12 +211,13 @@ class Shared:
 
     def _progress(self) -> Progress:
         seconds = max(0.0, last_ended(self.server) - self.began)
-        return epoch_progress(
+        progress = epoch_progress(
             self.server, self.before, seconds=seconds, returned=self.returned, restarts=self.restarts
         )  # fmt: skip
+        return replace(progress, note=self.note)
 
     def _start(self, worker: int) -> None:
-        self.server.board.shards_N[worker, [READY, EPOCH]] = 0
+        self.server.board.shards_N[worker, [READY, EPOCH, DOING]] = 0
         self.computed[worker] = self.server.board.shards_N[worker, MINIBATCHES]
         self.errors[worker], theirs = self.context.Pipe(duplex=False)
         build, device = self._build(worker)
@@ -219,8 +232,17 @@ class Shared:
         """What makes the worker's parts, and on which device."""
         return self.build, f"cuda:{worker % torch.cuda.device_count()}" if self.device == "cuda" else self.device
 
+    def _end_who_hangs(self) -> None:
+        """One at most; it is then like any that died."""
+        board = self.server.board
+        work = board.order[0] > 0 and board.cursor[0] < len(board.states_M)
+        if hang := self.watchdog.look(board.shards_N, bool(work)):
+            self.hung[hang.worker], self.note = hang, f"{hang} and was ended"
+            self.processes[hang.worker].kill()
+
     def _look_after(self) -> None:
         """Wait a little; where a shard died, give back what it had out and start another."""
+        self._end_who_hangs()
         multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=LOOK_S)
         for worker, process in enumerate(self.processes):
             if process.is_alive():
@@ -240,6 +262,12 @@ class Shared:
     def _count_death(self, worker: int, status: int) -> None:
         computed = self.server.board.shards_N[worker, MINIBATCHES]
         self.deaths[worker] = 1 if computed > self.computed[worker] else self.deaths[worker] + 1
+        hang = self.hung.pop(worker, None)
+        if hang and self.deaths[worker] >= _DEATHS:
+            raise Speech3Error(
+                f"{hang}, and so did those in its place: it was ended {_DEATHS} times; look at its device (dmesg), or "
+                f"train with fewer workers"
+            )
         if self.deaths[worker] >= _DEATHS:
             raise Speech3Error(
                 f"shard {worker} died {_DEATHS} times without a minibatch in between (exit status {status}; -9 is "
@@ -276,6 +304,7 @@ def _serve(worker: int, place: Place, parts: Parts, on_gpu: Any) -> None:
         server = replace(server, pool=GroupPool(server.pool, parts.group))
         orders = parts.group.orders(orders, row[EPOCH : EPOCH + 1])
         gradient(parts, 1, 0)  # PyTorch makes ready what passes between its members: a second, not one of training
+    row[SINCE] = time.monotonic()
     row[READY] = 1
     for rate in orders:
         events: list[Event] = []
@@ -314,14 +343,17 @@ def _drive(
         try:
             want = loop.send(answer)
         except StopIteration:
+            row[DOING] = RESTS
             return
         begun = time.perf_counter()
         match want:
             case Draw(after):
+                row[SINCE], row[DOING] = time.monotonic(), DRAWS
                 answer = server.pool.draw(worker, after) if os.getppid() == coordinator else None
                 row[DRAW_S] += time.perf_counter() - begun
                 note(("draw", answer, 0))
             case Compute(number):
+                row[SINCE], row[DOING] = time.monotonic(), COMPUTES
                 shard.compute(rate.epoch, number, rate)
                 row[MINIBATCHES] += 1
                 row[COMPUTE_S] += time.perf_counter() - begun
@@ -336,9 +368,11 @@ def _drive(
                     if not wait:
                         note(("busy", None, number))
                         continue
+                    row[SINCE], row[DOING] = time.monotonic(), WAITS
                     answer = lock.acquire()
                     row[WAIT_S] += time.perf_counter() - begun
                 begun = time.perf_counter()
+                row[SINCE], row[DOING] = time.monotonic(), SYNCS
                 met, missed = partition.version, shard.hand.missed
                 partition.sync(push)
                 note(("publish" if partition.version > met else "sync", met, number))
@@ -346,3 +380,4 @@ def _drive(
                 row[[UP, DOWN]] += push.wire.counted()
                 row[MISSED] += shard.hand.missed - missed
                 row[SYNC_S] += time.perf_counter() - begun
+                row[SINCE], row[DOING] = time.monotonic(), COMPUTES  # nearly

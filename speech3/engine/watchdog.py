@@ -1,0 +1,90 @@
+"""Who hangs: a shard that has been at one thing for far longer than its own minibatches take.
+
+It may be stopped, or stuck in a driver; it may hold a lock for which all others wait. The kernel tells nobody of that,
+as it does of a death, so the coordinator looks at what each shard says that it is doing, and since when, and ends who
+is late: from then on it is like any that died. Who waits for a lock is late last, and what passed before somebody was
+ended counts for nobody. Nor does what passed while the coordinator did not look: it was stopped, too, or was busy.
+"""
+
+import math
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from speech3.engine.board import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SINCE, SYNC_S
+
+RESTS, COMPUTES, DRAWS, SYNCS, WAITS = range(5)  # what a shard is doing
+_WORDS = ("before it began an epoch", "in a minibatch", "drawing a minibatch", "in a sync", "waiting for the server")
+
+LEAST_S = 30.0  # at a minibatch, or resting though there is work
+FIRST_S = 300.0  # at the first minibatch: nothing is known of how long one takes, and much is loaded in it
+HELD_S = 5.0  # with a lock for which others wait
+_TIMES = 20  # its usual time
+_ASLEEP_S = 2.0  # since the coordinator's last look: it was away
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A shard that hangs, and what is said of it."""
+
+    worker: int
+    seconds: float
+    doing: int
+
+    def __str__(self) -> str:
+        return f"shard {self.worker} hung {_WORDS[self.doing]} ({self.seconds:.0f} s without a sign of life)"
+
+
+@dataclass
+class Watchdog:
+    """Looks for shards that hang; learns how long each takes.
+
+    Attributes
+    ----------
+    usual_N
+        Seconds of a minibatch of each shard, as last known; 0: not known yet.
+    """
+
+    usual_N: np.ndarray
+    looked: float = field(default_factory=time.monotonic)
+    since: float = 0.0
+
+    def look(self, shards_N: np.ndarray, work: bool) -> Hang | None:
+        """Who hangs; of several the one that has done so longest, for others may wait for it.
+
+        Parameters
+        ----------
+        shards_N
+            As of `Board`.
+        work
+            There is an epoch to work on, and minibatches wait.
+        """
+        now = time.monotonic()
+        if now - self.looked > _ASLEEP_S:
+            self.since = now
+        self.looked = now
+        done_N = shards_N[:, MINIBATCHES] > 0
+        self.usual_N[done_N] = shards_N[done_N, COMPUTE_S] / shards_N[done_N, MINIBATCHES]
+        late = [
+            Hang(worker, seconds, int(row[DOING]))
+            for worker, row in enumerate(shards_N)
+            if (seconds := now - max(self.since, row[SINCE])) > self._limit(worker, row, work)
+        ]
+        worst = max(late, key=lambda hang: hang.seconds, default=None)
+        if worst:
+            self.since = now  # who waited for it gets time
+        return worst
+
+    def _limit(self, worker: int, row: np.ndarray, work: bool) -> float:
+        usual_s, doing = float(self.usual_N[worker]), int(row[DOING])
+        if not row[READY]:
+            return math.inf  # it builds its parts: a large corpus takes its time
+        if doing == COMPUTES:
+            return max(LEAST_S, _TIMES * usual_s) if usual_s else FIRST_S
+        usual_sync_s = float(row[SYNC_S]) / max(1.0, float(row[MINIBATCHES]))
+        if doing in (DRAWS, SYNCS):
+            return max(HELD_S, _TIMES * usual_sync_s)
+        if doing == WAITS:
+            return max(LEAST_S, _TIMES * usual_sync_s * len(self.usual_N))
+        return LEAST_S if work and not row[EPOCH] else math.inf

@@ -1,0 +1,151 @@
+"""Shards that hang: found by what they say that they are doing, ended, replaced; nobody waits for them for ever."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+
+from speech3.config import AsgdConfig
+from speech3.engine import watchdog
+from speech3.engine.board import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SHARD, SINCE, SYNC_S
+from speech3.engine.flat import flatten
+from speech3.engine.shared import Shared
+from speech3.engine.watchdog import COMPUTES, DRAWS, RESTS, SYNCS, WAITS, Watchdog
+from speech3.engine.world import USED, Progress
+from speech3.errors import Speech3Error
+
+BATCHES = tiny.Batches(80, pause_s=0.02)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds in place of minutes; this process's alone, which is the one that looks."""
+    monkeypatch.setattr(watchdog, "LEAST_S", 3.0)
+    monkeypatch.setattr(watchdog, "HELD_S", 1.5)
+
+
+def make(folder: Path, **config: object) -> Shared:
+    build = tiny.Build(BATCHES)
+    world = Shared(tiny.Gated(build, tiny.Gate(folder)), build(), AsgdConfig(sync_every=1, **config), workers=2)
+    world.load({"parameters": flatten(tiny.model()).vector_K})
+    return world
+
+
+def whole(world: Shared, done: Progress) -> None:
+    """Every minibatch is used, once."""
+    assert (world.snapshot().states_M == USED).all()
+    assert (done.used, done.stale, done.refused, done.frames) == (80, 0, 0, 80 * tiny.FRAMES)
+
+
+def test_one_that_is_stopped_is_replaced(tmp_path: Path) -> None:
+    world, stopped, done = make(tmp_path), 0, None
+    try:
+        for done in world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)):
+            if done.used >= 10 and not stopped:
+                stopped = world.processes[0].pid
+                os.kill(stopped, signal.SIGSTOP)
+        whole(world, done)
+        assert done.restarts == 1
+        assert done.note.startswith("shard 0 hung ") and done.note.endswith(" without a sign of life) and was ended")
+        assert world.processes[0].pid != stopped
+    finally:
+        world.close()
+
+
+def test_one_that_holds_the_servers_lock_is_replaced_and_a_snapshot_waits_no_longer(tmp_path: Path) -> None:
+    world, gate, held, done = make(tmp_path), tiny.Gate(tmp_path), set(), None
+    try:
+        for done in world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)):
+            if done.used >= 10 and not held:
+                gate.close("publish")
+                held = tiny.until(lambda: gate.standing("publish"))
+                threading.Timer(3.0, gate.open, ["publish"]).start()  # for who takes its place; the first is ended then
+                begun = time.monotonic()
+                assert world.snapshot().progress.used >= 10  # as Ctrl-C wants it
+                assert time.monotonic() - begun < 30
+        whole(world, done)
+        assert done.restarts >= 1 and " hung in a sync (" in done.note
+    finally:
+        world.close()
+
+
+def test_a_world_with_a_stopped_shard_closes(tmp_path: Path) -> None:
+    world = make(tmp_path)
+    for _ in world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)):
+        os.kill(world.processes[0].pid, signal.SIGSTOP)
+        break
+    pids = [process.pid for process in world.processes]
+    world.close()
+    assert not any(tiny.state(pid) for pid in pids)
+
+
+def test_one_that_hangs_again_and_again_is_given_up(tmp_path: Path) -> None:
+    world = make(tmp_path)
+    try:
+        world.hung[1] = hang = watchdog.Hang(1, 31.0, COMPUTES)
+        world.deaths[1] = 2
+        with pytest.raises(Speech3Error, match=r"^shard 1 hung in a minibatch \(31 s without .*ended 3 times"):
+            world._count_death(1, -9)
+        assert str(hang).startswith("shard 1")
+    finally:
+        world.close()
+
+
+def rows(*each: tuple[int, float]) -> np.ndarray:
+    """Shards that are at something since so many seconds; 50 minibatches of 0.1 s, syncs of 1 ms."""
+    shards_N, now = np.zeros((len(each), len(SHARD))), time.monotonic()
+    shards_N[:, [READY, EPOCH, MINIBATCHES, COMPUTE_S, SYNC_S]] = 1, 1, 50, 5.0, 0.05
+    for row, (doing, seconds) in zip(shards_N, each, strict=True):
+        row[[DOING, SINCE]] = doing, now - seconds
+    return shards_N
+
+
+@pytest.mark.parametrize("doing", [COMPUTES, DRAWS, SYNCS, WAITS])
+def test_limits(doing: int) -> None:
+    limit = 1.5 if doing in (DRAWS, SYNCS) else 3.0
+    assert Watchdog(np.zeros(2)).look(rows((doing, limit - 0.5), (COMPUTES, 0.1)), True) is None
+    assert Watchdog(np.zeros(2)).look(rows((COMPUTES, 0.1), (doing, limit + 0.5)), True).worker == 1
+
+
+def test_a_slow_shard_is_given_its_own_time() -> None:
+    shards_N = rows((COMPUTES, 50.0), (COMPUTES, 0.1))
+    shards_N[0, COMPUTE_S] = 150.0  # three seconds a minibatch, so a minute
+    assert Watchdog(np.zeros(2)).look(shards_N, True) is None
+    shards_N[0, SINCE] -= 11
+    assert Watchdog(np.zeros(2)).look(shards_N, True).worker == 0
+
+
+def test_the_first_minibatch_has_longer_until_a_time_is_known() -> None:
+    shards_N = rows((COMPUTES, 200.0))
+    shards_N[0, MINIBATCHES] = 0
+    dog = Watchdog(np.zeros(1))
+    assert dog.look(shards_N, True) is None
+    dog.usual_N[0] = 0.1  # of an epoch before
+    assert dog.look(shards_N, True).worker == 0
+
+
+def test_who_rests_hangs_only_while_there_is_work_and_who_begins_never() -> None:
+    shards_N = rows((RESTS, 100.0), (COMPUTES, 1000.0))
+    shards_N[1, READY] = 0
+    shards_N[0, EPOCH] = 0
+    dog = Watchdog(np.zeros(2))
+    assert dog.look(shards_N, False) is None
+    assert dog.look(shards_N, True).worker == 0
+
+
+def test_of_several_the_longest_and_the_others_are_given_time_then() -> None:
+    dog, shards_N = Watchdog(np.zeros(3)), rows((DRAWS, 20.0), (SYNCS, 21.0), (WAITS, 19.0))
+    assert dog.look(shards_N, True).worker == 1
+    assert dog.look(shards_N, True) is None
+
+
+def test_what_passed_while_nobody_looked_counts_for_nobody() -> None:
+    dog = Watchdog(np.zeros(1))
+    dog.looked -= 100
+    assert dog.look(rows((COMPUTES, 100.0)), True) is None
+    assert Watchdog(np.zeros(1)).look(rows((COMPUTES, 100.0)), True)
