@@ -200,7 +200,10 @@ def _epochs(view: RunView, most: int) -> Table:
         "\nepoch", "train\n%", "train\nloss", "held-out\n%", "held-out\nloss", *["\nPER %"] * phones,
         "learning\nrate", "\nframes/s", "\ntime",
     )  # fmt: skip
-    for epoch in view.epochs[-most:]:
+    shown = list(view.epochs[-most:])
+    if not any(epoch.number == view.best_epoch for epoch in shown):  # it is what the others are compared with
+        shown[:1] = [epoch for epoch in view.epochs if epoch.number == view.best_epoch] or shown[:1]
+    for epoch in shown:
         best = epoch.number == view.best_epoch
         cells = [
             f"{epoch.number}{_remark(epoch, best)}",

@@ -69,6 +69,13 @@ def test_a_finished_run() -> None:
     assert " left " not in said and "last record" not in said
 
 
+def test_the_best_epoch_is_listed_where_it_is_long_ago() -> None:
+    first = [line[:8].rstrip() for line in text_of(replace(VIEW, best_epoch=2)).splitlines()]
+    assert first[first.index("epoch") + 1 :][:10] == ["2 best", *map(str, range(5, 13)), "13 (25%)"]
+    unknown = [line[:8].rstrip() for line in text_of(replace(VIEW, best_epoch=None)).splitlines()]
+    assert unknown[unknown.index("epoch") + 1 :][:10] == [*map(str, range(4, 13)), "13 (25%)"]
+
+
 def test_a_run_without_shards() -> None:
     said = words_of(replace(VIEW, world="sgd", workers=1, shards=None, may_stop_early=False, minibatches=None))
     assert "world sgd, 1 worker," in said and "13 of 20 epochs done" in said and "staleness" not in said
