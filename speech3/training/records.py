@@ -1,4 +1,4 @@
-"""What a run tells of itself: a line while it works, a record and a line for each epoch."""
+"""What a run tells of itself: a line and a record while it works, a record and a line for each epoch."""
 
 from dataclasses import asdict
 from typing import Any
@@ -37,16 +37,33 @@ def place(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
     return done.ended, ", ".join(words)
 
 
+def progress_record(training: TrainingConfig, standing: Standing, minibatches: int) -> dict[str, Any]:
+    """How far an epoch is, for ``metrics.jsonl``: the keys of `epoch_record` that are known before its end.
+
+    Parameters
+    ----------
+    minibatches
+        Of the whole epoch.
+    """
+    return {"event": "progress", **_so_far(training, standing), "epoch_minibatches": minibatches}
+
+
 def epoch_record(training: TrainingConfig, standing: Standing, loss: float, accuracy: float) -> dict[str, Any]:
     """The epoch for ``metrics.jsonl``: `standing` is at its end, loss and accuracy are the held-out frames'.
 
     The learning rate is the one with which the epoch ended.
     """
-    done, rate = standing.done, rate_of(standing.schedule, standing.epoch, 1, training)
+    rate = rate_of(standing.schedule, standing.epoch, 1, training)
+    return {"event": "epoch", **_so_far(training, standing),
+            "heldout_accuracy": accuracy, "heldout_loss": loss, "learning_rate": rate(1)}  # fmt: skip
+
+
+def _so_far(training: TrainingConfig, standing: Standing) -> dict[str, Any]:
+    """Seconds and frames since the run began; all else of the epoch alone."""
+    done = standing.done
     record: dict[str, Any] = {
-        "event": "epoch", "epoch": standing.epoch, "seconds": round(standing.seconds, 3), "frames": standing.frames,
+        "epoch": standing.epoch, "seconds": round(standing.seconds, 3), "frames": standing.frames,
         "train_loss": done.loss_sum / max(1, done.frames), "train_accuracy": done.correct / max(1, done.frames),
-        "heldout_accuracy": accuracy, "heldout_loss": loss, "learning_rate": rate(1),
         "world": training.world, "workers": training.workers,
         "minibatches": {name: getattr(done, name) for name in ("used", "stale", "refused", "returned")},
     }  # fmt: skip

@@ -5,6 +5,7 @@ Axes: B minibatch, S senones, F feature bins.
 
 import math
 import platform
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +41,7 @@ from speech3.training.parts import (
     outputs_identity,
 )
 from speech3.training.phone_errors import phone_errors
-from speech3.training.records import epoch_record, epoch_words, place
+from speech3.training.records import epoch_record, epoch_words, place, progress_record
 from speech3.training.rundir import RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance, rate_of
 from speech3.training.tensorboard import open_writer
@@ -48,6 +49,7 @@ from speech3.training.worlds import asynchronous, check_epoch, check_workers, op
 
 _NOT_COMPUTED = {"device", "cluster", "keep_checkpoints", "checkpoint_s"}  # may change where a run is resumed
 _HELDOUT_FRAMES = 1024
+_PROGRESS_S = 10.0  # between two records of an epoch's progress
 _FEW_REFUSED, _MAX_REFUSED = 20, 0.05  # minibatches of an epoch, and as a share of it, beyond which training stops
 
 
@@ -220,6 +222,7 @@ class _Run:
         moves, label = world.epoch(before.epoch, states_M, rate), f"epoch {before.epoch}"
         saved, looked = before.seconds, self._looks_due(before.minibatch)
         last, told = before.history[-1]["heldout_accuracy"] if before.history else None, ""
+        recorded = time.monotonic()
         for done in progress(moves, total, label, place=lambda done: place(before.done + done, last)):
             if before.done.restarts + done.restarts > self.standing.done.restarts:
                 say(f"{label}: a shard died; another takes its place ({done.returned} minibatches given back so far)")
@@ -228,6 +231,9 @@ class _Run:
             told = done.note
             self.standing = replace(before, done=before.done + done)
             self._check_refused()
+            if time.monotonic() - recorded >= _PROGRESS_S:  # for who watches; the curves are of whole epochs
+                self.metrics.write(**progress_record(self.config.training, self.standing, total))
+                recorded = time.monotonic()
             inside = self.standing.minibatch < total
             if inside and self._looks_due(self.standing.minibatch) > looked:
                 looked = self._looks_due(self.standing.minibatch)

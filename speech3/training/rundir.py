@@ -1,7 +1,8 @@
 """What a training run leaves in its directory, and how it is found again.
 
-``run.json`` (what the run is), ``metrics.jsonl`` (one record an epoch), ``checkpoints/`` (the last few, each enough
-to go on from), ``model.safetensors`` (the result; there only when the run is finished).
+``run.json`` (what the run is), ``metrics.jsonl`` (one record an epoch, and a few of its progress if it is long),
+``checkpoints/`` (the last few, each enough to go on from), ``model.safetensors`` (the result; there only when the run
+is finished).
 """
 
 import fcntl
@@ -86,7 +87,7 @@ class RunDirectory:
 
     @property
     def metrics(self) -> Path:
-        """One record an epoch."""
+        """One record an epoch, and those of its progress."""
         return self.path / "metrics.jsonl"
 
     @property
@@ -185,7 +186,7 @@ class RunDirectory:
     def _take_back_metrics(self, epoch: int) -> None:
         # A kill between an epoch's record and its checkpoint: the epoch will be recorded again.
         records = read_metrics(self.metrics)
-        of_an_epoch = ("before", "heldout", "epoch")
+        of_an_epoch = ("before", "heldout", "progress", "epoch")
         kept = [record for record in records if record.get("event") not in of_an_epoch or record["epoch"] < epoch]
         if len(kept) != len(records):
             write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
