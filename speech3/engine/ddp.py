@@ -50,6 +50,8 @@ from speech3.io.parallel import starting_workers
 _REPORT_STEPS = 50  # between two reports, for which the processes add up their sums
 _GO_ON = "; run the same command again, it goes on from the last checkpoint"
 _DIED = (math.inf, f"a process died{_GO_ON}")  # when, and what is said of it
+_LOOK_S = 0.1
+_END_S = 5.0  # in which a killed process is gone, unless a driver holds it
 _SNAPSHOT_S = 5.0  # between two copies of the parameters that the first sends along, for checkpoints inside an epoch
 
 
@@ -91,13 +93,15 @@ class Ddp:
         self.tensors: dict[str, Tensor] = {}
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
-        """Yields at each report of the first process."""
-        self.newest = Snapshot(self.tensors, states_M, Progress())
+        """Yields at each report of the first process, and ten times a second, so that Ctrl-C is heard."""
+        self.newest, progress = Snapshot(self.tensors, states_M, Progress()), Progress()
         for pipe in self.pipes:
             self._send(pipe, (epoch, states_M, rate, self.tensors))
         ended = False
         while not ended:
-            multiprocessing.connection.wait([*self.pipes, *(process.sentinel for process in self.processes)])
+            multiprocessing.connection.wait(
+                [*self.pipes, *(process.sentinel for process in self.processes)], timeout=_LOOK_S
+            )
             for pipe in self.pipes:
                 if not pipe.poll():
                     continue
@@ -109,7 +113,7 @@ class Ddp:
                     named = {name: torch.from_numpy(array) for name, array in tensors.items()}
                     self.newest = Snapshot(named, states_M, progress)
                 ended = kind == "ended"
-                yield progress
+            yield progress
             if not ended and not all(process.is_alive() for process in self.processes):
                 self._fail(_DIED)
 
@@ -125,7 +129,7 @@ class Ddp:
         """End the processes."""
         for process in self.processes:
             process.kill()
-            process.join()
+            process.join(_END_S)
         self.meeting.cleanup()
 
     def _send(self, pipe: Any, value: Any) -> None:

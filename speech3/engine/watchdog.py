@@ -24,6 +24,11 @@ _TIMES = 20  # its usual time
 _ASLEEP_S = 2.0  # since the coordinator's last look: it was away
 
 
+def patience_s(usual_s: float) -> float:
+    """For a piece of work that usually takes so long; 0: nobody knows."""
+    return max(LEAST_S, _TIMES * usual_s) if usual_s else FIRST_S
+
+
 @dataclass(frozen=True)
 class Hang:
     """A shard that hangs, and what is said of it."""
@@ -81,7 +86,7 @@ class Watchdog:
         if not row[READY]:
             return math.inf  # it builds its parts: a large corpus takes its time
         if doing == COMPUTES:
-            return max(LEAST_S, _TIMES * usual_s) if usual_s else FIRST_S
+            return patience_s(usual_s)
         usual_sync_s = float(row[SYNC_S]) / max(1.0, float(row[MINIBATCHES]))
         if doing in (DRAWS, SYNCS):
             return max(HELD_S, _TIMES * usual_sync_s)

@@ -70,7 +70,7 @@ def test_until_the_first_state_arrives_the_state_is_that_of_the_beginning(world)
     states_M[:20] = USED
     world.load({"parameters": start})
     moves = world.epoch(1, states_M, Rate(0.01, 1, len(states_M)))
-    assert next(moves).used == 100
+    assert next(done.used for done in moves if done.used) == 100
     snapshot = world.snapshot()
     np.testing.assert_array_equal(snapshot.states_M, states_M)
     assert snapshot.progress.used == 0 and torch.equal(snapshot.tensors["parameters"], start)
@@ -81,8 +81,10 @@ def test_a_process_that_dies_ends_the_epoch_with_an_error(world):
     world.load({"parameters": flatten(tiny.model()).vector_K})
     victim = world.processes[1].pid
     os.kill(victim, signal.SIGSTOP)  # so the other waits for its gradients
+    moves = world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES))
+    assert [next(moves).used for _ in range(3)] == [0, 0, 0]  # we do not: Ctrl-C is heard
     threading.Timer(0.3, os.kill, (victim, signal.SIGKILL)).start()
     with pytest.raises(Speech3Error, match=r"world ddp: process 1 died \(exit status -9\).*last checkpoint"):
-        list(world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)))
+        list(moves)
     with pytest.raises(Speech3Error, match=r"process 1 died \(exit status -9\)"):
         list(world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)))

@@ -12,6 +12,7 @@ import tiny
 import torch
 
 from speech3.config import LbfgsConfig
+from speech3.engine import watchdog
 from speech3.engine.flat import flatten
 from speech3.engine.sandblaster.crew import Bench, Compute
 from speech3.engine.sandblaster.partition import (
@@ -235,6 +236,20 @@ def test_killed_at_any_moment(world, reference):
     _whole(world, done)
     assert done.restarts == killed == 2
     assert not set(pids) & {worker.process.pid for worker in world.crew.workers}
+    torch.testing.assert_close(world.snapshot().tensors["parameters"], reference[0], rtol=1e-3, atol=1e-4)
+
+
+def test_one_that_is_stopped_is_ended_and_replaced(world, reference, monkeypatch):
+    monkeypatch.setattr(watchdog, "LEAST_S", 2.0)
+    monkeypatch.setattr(watchdog, "FIRST_S", 2.0)
+    _begin_again(world)
+    stopped = 0
+    for done in world.epoch(1, np.zeros(30, np.int32), Rate(0.1, 1, 30)):
+        if not stopped and done.versions >= 3:
+            stopped = world.crew.workers[0].process.pid
+            os.kill(stopped, signal.SIGSTOP)
+    _whole(world, done)
+    assert done.restarts >= 1 and stopped not in {worker.process.pid for worker in world.crew.workers}
     torch.testing.assert_close(world.snapshot().tensors["parameters"], reference[0], rtol=1e-3, atol=1e-4)
 
 

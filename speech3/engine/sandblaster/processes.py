@@ -25,11 +25,13 @@ from speech3.engine.board import SharedMemory, memory_file
 from speech3.engine.sandblaster.crew import Bench, Compute, Computed, Evaluation, together, with_waits
 from speech3.engine.sandblaster.partition import Layout, Operation, Vectors
 from speech3.engine.sandblaster.pieces import Pieces
+from speech3.engine.watchdog import patience_s
 from speech3.engine.world import BuildOn, ShardReport
 from speech3.errors import Speech3Error
 from speech3.io.parallel import starting_workers
 
 _LOOK_S = 0.1  # between two moments at which the run may look, save or stop
+_END_S = 5.0  # in which a killed process is gone, unless a driver holds it
 _DEATHS = 3  # of one worker, without a piece in between, before it is given up
 
 
@@ -82,6 +84,14 @@ class _Worker:
     keeping: bool = False  # was told to, and has not answered
     deaths: int = 0  # in a row
     report: ShardReport = field(default_factory=ShardReport)
+    since: float = field(default_factory=time.monotonic)  # told or heard of last
+    longest_s: float = 0.0  # that it took to answer
+
+    @property
+    def hangs(self) -> bool:
+        """It owes an answer, for far longer than its answers take."""
+        owes = self.ready and (self.keeping or not self.free)
+        return owes and time.monotonic() - self.since > patience_s(self.longest_s)
 
 
 class Processes:
@@ -177,7 +187,7 @@ class Processes:
         """End the processes; the memory goes with the last of them."""
         for worker in self.workers:
             worker.process.kill()
-            worker.process.join()
+            worker.process.join(_END_S)
             worker.pipe.close()
         self.workers = []
         self.stack.close()
@@ -191,12 +201,15 @@ class Processes:
 
     def _send(self, index: int, order: Compute | Keep | Operate) -> None:
         worker = self.workers[index]
-        worker.free = False
+        worker.free, worker.since = False, time.monotonic()
         with suppress(OSError):  # it died: that is heard next
             worker.pipe.send(order)
 
     def _hear(self) -> Iterator[tuple[int, Any]]:
         """What workers say, if only after a while; whether they are free is noted here."""
+        for worker in self.workers:
+            if worker.hangs:
+                worker.process.kill()  # its death is heard next
         by_pipe = {worker.pipe: index for index, worker in enumerate(self.workers)}
         for pipe in multiprocessing.connection.wait(list(by_pipe), timeout=_LOOK_S):
             index = by_pipe[pipe]
@@ -205,7 +218,10 @@ class Processes:
             except (EOFError, OSError):
                 self._replace(index)
                 message = Died()
-            worker = self.workers[index]
+            worker, now = self.workers[index], time.monotonic()
+            if worker.ready:
+                worker.longest_s = max(worker.longest_s, now - worker.since)
+            worker.since = now
             match message:
                 case Failed(why):
                     raise Speech3Error(f"worker {index}: {why}")
