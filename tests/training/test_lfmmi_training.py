@@ -69,10 +69,14 @@ def _config(corpus, model=(), **training):
          "simulation": {"compute_s": 1.0, "sync_s": 0.05, "method": "synchronous"}},
         {"world": "shared", "workers": 2},
         {"world": "ddp", "workers": 2},
+        {"world": "cluster"},
     ],
-    ids=["sgd", "momentum", "asgd simulated", "synchronous", "shared", "ddp"],
+    ids=["sgd", "momentum", "asgd simulated", "synchronous", "shared", "ddp", "cluster"],
 )  # fmt: skip
-def test_every_world_learns_what_was_said(corpus, tmp_path, training):
+def test_every_world_learns_what_was_said(corpus, tmp_path, training, monkeypatch):
+    if training.get("world") == "cluster":
+        pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
+        monkeypatch.setattr("speech3.engine.cluster.messages._engine_digest", lambda: "")  # it may be edited meanwhile
     about = train(_config(corpus, **training), tmp_path / "out")
     history = [record for record in read_metrics(tmp_path / "out" / "metrics.jsonl") if record["event"] == "epoch"]
     assert about["objective"] == "lfmmi"

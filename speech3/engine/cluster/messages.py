@@ -8,6 +8,7 @@ Axes: P parameters of a partition.
 
 import hashlib
 import os
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import ray.util
+from torch import Tensor
 
 import speech3
 from speech3.config import AsgdConfig, CodecConfig
@@ -60,8 +62,10 @@ def facts_of(parts: Parts | None = None, own: Flat | None = None) -> Facts:
     if parts is None or own is None:
         return facts
     shapes = [tuple(view.shape) for view in own.views]
-    targets = parts.source.draw(1, 0)[1].cpu().numpy().tobytes() if len(parts.source) else b""
-    minibatches = _digest(repr((len(parts.source), parts.source.rows)).encode() + targets)
+    targets = parts.source.draw(1, 0)[1] if len(parts.source) else None
+    # Tensors of class numbers, or whatever else the loss is given: numerators of sentences, say.
+    what = targets.cpu().numpy().tobytes() if isinstance(targets, Tensor) else pickle.dumps(targets)
+    minibatches = _digest(repr((len(parts.source), parts.source.rows)).encode() + what)
     model = _digest(repr((parts.model, shapes, len(own.vector_K))).encode())
     return replace(facts, model=model, minibatches=minibatches)
 
