@@ -33,6 +33,7 @@ from speech3.engine.assembly import (
 from speech3.engine.board import BUSY, COMPUTE_S, DOWN, MINIBATCHES, MISSED, SYNC_S, UP, WAIT_S, private_board
 from speech3.engine.flat import wait_for_gpus
 from speech3.engine.shard import Compute, Draw, Shard, Sync, Want
+from speech3.engine.watchdog import LEAST_S
 from speech3.engine.world import WAITING, Parts, Progress, Rate, Snapshot
 
 
@@ -50,6 +51,8 @@ class Times:
         Standard deviation of the logarithm of compute times.
     failures
         (worker, seconds of training): it dies then, and `restart_s` later another takes its place.
+    hangs
+        The same of workers that hang: that is noticed `notice_s` later, and they are killed then.
     bandwidth
         Bytes per second of each link.
     latency_s
@@ -63,6 +66,8 @@ class Times:
     restart_s: float = 5.0
     bandwidth: float = math.inf
     latency_s: float = 0.0
+    hangs: tuple[tuple[int, float], ...] = ()
+    notice_s: float = LEAST_S
 
 
 class Simulated:
@@ -91,7 +96,7 @@ class Simulated:
             self.board, config, self.workers, own, nullcontext(), tensors_on_gpu(own, config), parts.source.rows
         )  # fmt: skip
         self.seed, self.began, self.progress = parts.seed, 0.0, Progress()
-        self.failures: list[tuple[int, float]] = []
+        self.failures: list[tuple[float, int, float]] = []  # when, of whom, how much later it is noticed
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
         """Yields after every published version."""
@@ -114,11 +119,15 @@ class Simulated:
         """Set the published state; failures are told by the run's clock."""
         load_tensors(self.server, tensors)
         self.began = seconds
-        still_to_come = (failure for failure in self.times.failures if failure[1] >= seconds)
-        self.failures = sorted(still_to_come, key=lambda failure: failure[1])
+        faults = [*((when, worker, 0.0) for worker, when in self.times.failures),
+                  *((when, worker, self.times.notice_s) for worker, when in self.times.hangs)]  # fmt: skip
+        self.failures = sorted(fault for fault in faults if fault[0] >= seconds)
 
     def close(self) -> None:
         """Nothing to end."""
+
+
+_NOTICED = object()
 
 
 class _Epoch:
@@ -136,6 +145,7 @@ class _Epoch:
         self.life = [0] * world.workers  # a shard's events from before its death are void
         self.loops: list[Generator[Want, Any, None] | None] = [None] * world.workers
         self.random = [np.random.default_rng((world.seed, epoch, worker)) for worker in range(world.workers)]
+        self.hung: set[int] = set()
         self.returned = self.restarts = 0
 
     def events(self) -> Iterator[float]:
@@ -144,15 +154,18 @@ class _Epoch:
         for worker in range(world.workers):
             self._begin(worker, 0.0)
         while self.queue and not self._done():
-            if world.failures and world.failures[0][1] - world.began <= self.queue[0][0]:
-                worker, at = world.failures.pop(0)
-                self._kill(worker, at - world.began)
+            if world.failures and world.failures[0][0] - world.began <= self.queue[0][0]:
+                at, worker, unnoticed_s = world.failures.pop(0)
+                self._stop(worker, at - world.began, unnoticed_s)
                 continue
             time, _, worker, life, answer = heapq.heappop(self.queue)
             if life != self.life[worker]:
                 continue
             self.now = max(self.now, time)
-            self._resume(worker, time, answer)
+            if answer is _NOTICED:
+                self._replace(worker, time)
+            else:
+                self._resume(worker, time, answer)
             yield self.now
 
     def _done(self) -> bool:
@@ -212,16 +225,25 @@ class _Epoch:
     def _free_at(self, partition: int) -> float:
         return 0.0 if self.world.config.lock_free else self.free_at[partition]
 
-    def _kill(self, worker: int, time: float) -> None:
-        """A worker dies; what it had out waits again, also for those that had already gone home."""
-        world = self.world
+    def _stop(self, worker: int, time: float, unnoticed_s: float) -> None:
+        """A worker dies, or hangs, which is noticed later."""
         self.life[worker] += 1
+        if unnoticed_s:
+            self.hung.add(worker)
+            self._later(worker, time + unnoticed_s, _NOTICED)
+        else:
+            self._replace(worker, time)
+
+    def _replace(self, worker: int, time: float) -> None:
+        """What it had out waits again, also for those that had already gone home."""
+        world = self.world
+        self.hung.discard(worker)
         world.shards[worker].begin()
         self.returned += world.server.pool.give_back(worker)
         self.restarts += 1
         self._begin(worker, time + world.times.restart_s)
         for other in range(world.workers):
-            if other != worker and self.loops[other] is None and self._waiting():
+            if other not in self.hung and other != worker and self.loops[other] is None and self._waiting():
                 self._begin(other, time)
 
     def _waiting(self) -> bool:

@@ -17,7 +17,7 @@ from speech3.engine.board import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SI
 RESTS, COMPUTES, DRAWS, SYNCS, WAITS = range(5)  # what a shard is doing
 _WORDS = ("before it began an epoch", "in a minibatch", "drawing a minibatch", "in a sync", "waiting for the server")
 
-LEAST_S = 30.0  # at a minibatch, or resting though there is work
+LEAST_S = 20.0  # at a minibatch, or resting though there is work
 FIRST_S = 300.0  # at the first minibatch: nothing is known of how long one takes, and much is loaded in it
 HELD_S = 5.0  # with a lock for which others wait
 _TIMES = 20  # its usual time

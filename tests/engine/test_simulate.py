@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from speech3.config import AsgdConfig
+from speech3.engine.flat import flatten
 from speech3.engine.one_worker import OneWorker
 from speech3.engine.server import Partition
 from speech3.engine.simulate import Simulated, Times, measure
@@ -253,3 +254,21 @@ if __name__ == "__main__":
     GOLDEN.mkdir(exist_ok=True)
     for name in CONFIGS:
         (GOLDEN / f"{name}.json").write_text(json.dumps(_trajectory(name)) + "\n")
+
+
+def test_what_a_worker_that_hangs_had_is_computed_by_others_once_that_is_noticed():
+    batches = tiny.Batches(40)
+    config = AsgdConfig(sync_every=1, push_scale=1.0)
+    ends = {}
+    for name, faults in (("whole", {}), ("dies", {"failures": ((0, 5.5),)}), ("hangs", {"hangs": ((0, 5.5),)})):
+        world = Simulated(tiny.Build(batches)(), config, Times((1.0,) * 4, 0.0, restart_s=2.0, notice_s=30.0, **faults))
+        world.load({"parameters": flatten(tiny.model()).vector_K})
+        done = None
+        for done in world.epoch(1, tiny.waiting(batches), tiny.rate(0.1, 1, batches)):
+            if name == "hangs" and 5.5 < done.seconds < 35.5:
+                assert (world.board.states_M == 1).sum() == 1 and done.restarts == 0  # it is out, and nobody knows
+        assert done.used == 40 and done.returned == done.restarts == len(faults)
+        ends[name] = done.seconds
+    assert ends["whole"] == pytest.approx(10)
+    assert ends["dies"] == pytest.approx(11)  # 0.5 s of work and 2 s of a restart, shared by four
+    assert ends["hangs"] == pytest.approx(36.5)  # the last minibatch of all was with it
