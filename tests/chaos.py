@@ -1,9 +1,13 @@
-"""Kill shards at random moments while they train on the digits, and count what is lost: nothing may be.
+"""Kill and stop shards at random moments while they train on the digits, and count what is lost: nothing may be.
 
 `tests/chaos.sh KILLS [SEED]`. The digits are made once, in exp/chaos. Training runs as a user starts it, in a process
 of its own; its shards are found in /proc, and who holds the server's lock in /proc/locks. A shard that is to die inside
-a sync is stopped when it is seen with the lock, and killed only if it still has it then. Where training ends before the
-last kill, another begins, so that kills, restarts and counts are sums over all runs.
+a sync is stopped when it is seen with the lock, and killed only if it still has it then. Every fifth is only stopped:
+it hangs, and the engine has to notice that and end it. Where training ends before the last kill, another begins, so
+that kills, restarts and counts are sums over all runs.
+
+`throughput_kept` is of a simulation: 32 shards and 62 faults in 30 minutes, with which the best published figure is
+97.7 % of the throughput without faults. A third of them are hangs; a restart takes as long as one took here.
 """
 
 import argparse
@@ -11,13 +15,14 @@ import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +40,8 @@ MODEL = {"layers": 3, "width": 256}  # a sync is some tenths of the time of a mi
 TRAINING = {"world": "shared", "workers": 2, "minibatch": MINIBATCH, "schedule": "constant", "learning_rate": 0.05,
             "asgd": {"warm_start": 0.25, "sync_every": 1}}  # fmt: skip
 DELAY_S = 1.0  # at most, before a kill
-PATIENCE_S = 60.0  # for a shard to be started, or to be met inside a sync
+PATIENCE_S = 60.0  # for a shard to be started, to be met inside a sync, or to be ended because it hangs
+SHARDS, FAULTS, MINUTES, MINIBATCH_S = 32, 62, 30, 8.0  # simulated
 
 
 @dataclass
@@ -52,6 +58,9 @@ class Count:
     used: int = 0
     dropped: int = 0
     heldout_accuracy: float = 0.0
+    hangs: int = 0
+    restart_s: float = 5.0  # the median, from a kill until all shards were seen at work again
+    throughput_kept: float = 0.0
 
 
 def main() -> int:
@@ -64,25 +73,55 @@ def main() -> int:
     experiment = given.experiment or _digits(ROOT / "exp" / "chaos")
     with tempfile.TemporaryDirectory(prefix="speech3-chaos-") as scratch:
         count = chaos(given.kills, random.Random(given.seed), experiment, Path(scratch))
+    count.throughput_kept = round(throughput_kept(count.restart_s, random.Random(given.seed)), 4)
     print(json.dumps(vars(count)))
     return int(bool(count.lost) or not count.finished)
 
 
 def chaos(kills: int, dice: random.Random, experiment: Path, scratch: Path) -> Count:
     """Train again and again until so many shards were killed."""
-    count = Count()
+    count, restarts_s = Count(), list[float]()
     while count.finished and (not count.runs or count.kills < kills):
         count.runs += 1
         out = scratch / f"run{count.runs}"
         epochs = min(EPOCHS, 12 * max(1, kills - count.kills))
         with _training(experiment, out, epochs) as process:
+            ended = 0.0
             while count.kills < kills and process.poll() is None:
-                _kill_one(process, dice, count)
+                shards = _all_at_work(process)
+                if ended and shards:
+                    restarts_s.append(time.monotonic() - ended)
+                    count.restart_s = round(statistics.median(restarts_s), 2)
+                ended = _end_one(process, shards, dice, count)
             count.finished = process.wait() == 0
         _account(out, _frames(experiment), count)
         if not count.finished or count.lost or count.restarts > count.kills:
             print(out.with_suffix(".log").read_text(), file=sys.stderr)
     return count
+
+
+def throughput_kept(restart_s: float, dice: random.Random) -> float:
+    """The share of its throughput that world shared keeps with faults, on the virtual clock."""
+    sys.path.insert(0, str(ROOT / "tests" / "engine"))
+    import tiny
+
+    from speech3.config import AsgdConfig
+    from speech3.engine.flat import flatten
+    from speech3.engine.simulate import Simulated, Times
+
+    batches = tiny.Batches(round(SHARDS * MINUTES * 60 / MINIBATCH_S))
+    faults = [(dice.randrange(SHARDS), dice.uniform(0, MINUTES * 60)) for _ in range(FAULTS)]
+    hangs, deaths = tuple(faults[: FAULTS // 3]), tuple(faults[FAULTS // 3 :])
+    times = Times((MINIBATCH_S,) * SHARDS, 0.01, jitter=0.1, restart_s=restart_s)
+    seconds = []
+    for each in (times, replace(times, failures=deaths, hangs=hangs)):
+        world = Simulated(tiny.Build(batches)(), AsgdConfig(sync_every=1), each)
+        world.load({"parameters": flatten(tiny.model()).vector_K})
+        *_, done = world.epoch(1, tiny.waiting(batches), tiny.rate(0.01, 1, batches))
+        assert done.used == len(batches)
+        seconds.append(done.seconds)
+    without, with_faults = seconds
+    return without / with_faults
 
 
 def _digits(out: Path) -> Path:
@@ -119,13 +158,16 @@ def _training(experiment: Path, out: Path, epochs: int) -> Iterator[subprocess.P
 # Killing.
 
 
-def _kill_one(process: subprocess.Popen[bytes], dice: random.Random, count: Count) -> None:
-    """Wait until all shards work, then a random time, then kill one: every second time, inside a sync."""
-    shards = _all_at_work(process)
+def _end_one(process: subprocess.Popen[bytes], shards: list[int], dice: random.Random, count: Count) -> float:
+    """After a random time kill a shard, every second time inside a sync, or stop it; when it ended (0: none did)."""
     time.sleep(dice.uniform(0, DELAY_S))
     if process.poll() is not None or not shards:
-        return
+        return 0.0
     victim = dice.choice(shards)
+    if count.kills % 5 == 4 and _send(victim, signal.SIGSTOP):
+        _gone(victim)
+        count.kills, count.hangs = count.kills + 1, count.hangs + 1
+        return time.monotonic()
     inside = bool(count.kills % 2)
     if inside:
         lock = _server_lock(process.pid)
@@ -134,6 +176,8 @@ def _kill_one(process: subprocess.Popen[bytes], dice: random.Random, count: Coun
         count.kills += 1
         count.in_sync += inside
         _gone(victim)
+        return time.monotonic()
+    return 0.0
 
 
 def _all_at_work(process: subprocess.Popen[bytes]) -> list[int]:
@@ -176,7 +220,10 @@ def _send(pid: int, number: signal.Signals) -> bool:
 
 
 def _gone(pid: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
     while _state(pid) not in "ZX":
+        if time.monotonic() > deadline:
+            raise SystemExit(f"error: a shard that hangs was not ended within {PATIENCE_S:.0f} s")
         time.sleep(0.001)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains on the built-in digits with two shards and kills shards at random moments, about half of them inside a sync.
+# Trains on the built-in digits with two shards and kills or stops shards at random moments, half of them inside a sync.
 # Ends with one line of JSON; exit status 1 if anything was lost or training did not finish.
 #   tests/chaos.sh KILLS [SEED]
 set -euo pipefail

@@ -20,6 +20,7 @@ def test_shards_killed_at_random_moments_lose_nothing(experiment):
     assert (count["kills"], count["in_sync"], count["lost"], count["finished"]) == (2, 1, 0, True)
     assert count["restarts"] >= 1 and count["used"] > 0 and count["dropped"] == 0
     assert 0.1 < count["heldout_accuracy"] < 1
+    assert 0.97 < count["throughput_kept"] < 1
 
 
 def _record(used=10, stale=0, refused=0, versions=5, staleness=(3, 2)):
