@@ -100,7 +100,7 @@ def align_datadir(
     if not aligned.alignments:
         check_bad(aligned.bad, total, str(data.path), "could not be aligned")
     unknown = unknown_words({key: texts[key] for key in data.utterances}, recognizer.hmm.lexicon)
-    outcome = Outcome(aligned, layouts, suspicions(aligned, texts), unknown)
+    outcome = Outcome(aligned, layouts, suspicions(aligned, texts, recognizer.hmm.subsampling), unknown)
     write_alignments(
         out, recognizer.hmm, aligned.alignments, texts, clock, durations_s=durations, bad=aligned.bad,
         confidences=aligned.confidences, pieces=pieces,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from drawn import Drawn, draw
 
-from speech3.hmm.align import Transcripts, align
+from speech3.hmm.align import Aligned, Transcripts, align
 from speech3.hmm.alignment import Alignment
-from speech3.hmm.confidence import confidence, spread
+from speech3.hmm.confidence import Confidence, confidence, spread
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.lexicon import Pronunciation, Silences
 from speech3.hmm.model import Hmm
@@ -71,6 +71,15 @@ def test_right_words_are_surer_than_wrong_ones_and_these_are_listed(hmm: Hmm) ->
     assert any("doubtful" in s.reason for s in listed)
     assert [s.confidence for s in listed] == sorted(s.confidence for s in listed)
     assert usual(found).word > 0.85
+
+
+def test_a_model_with_fewer_outputs_has_to_be_surer_of_its_doubt() -> None:
+    words = np.repeat([0, 1], 3)  # of three phones each: the doubt about the second is 0.5 * sqrt(3)
+    alignment = Alignment(np.ones(6, np.int32), words, np.arange(7, dtype=np.int32), np.zeros(6, np.int8), 0.0)
+    sure = Confidence(0.8, np.array([0.9, 0.35]), np.ones(6))
+    aligned = Aligned({"u": alignment}, {}, confidences={"u": sure})
+    assert [s.transcript for s in suspicions(aligned, {"u": "yes no"})] == ["yes *no*"]
+    assert suspicions(aligned, {"u": "yes no"}, subsampling=3) == []
 
 
 def test_no_path_is_the_worst_suspicion(hmm: Hmm) -> None:
