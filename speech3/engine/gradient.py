@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from speech3.engine.world import Parts, Rate, minibatch_seed, seed_generators
+from speech3.engine.flat import trained
+from speech3.engine.world import Parts, minibatch_seed, seed_generators
 from speech3.errors import Speech3Error
 
 
@@ -29,10 +30,10 @@ def gradient(parts: Parts, epoch: int, number: int) -> tuple[Step, tuple[Tensor,
         No gradient where the loss is not finite.
     """
     inputs, targets = parts.source.draw(epoch, number)
-    seed_generators(minibatch_seed(parts.seed, epoch, number), inputs.device)
+    seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
     total, correct = parts.loss(parts.model(inputs), targets)
     value = total.item()
-    g = torch.autograd.grad(total, list(parts.model.parameters())) if math.isfinite(value) else None
+    g = torch.autograd.grad(total, trained(parts.model)) if math.isfinite(value) else None
     if g is not None:
         limit(g, parts.max_norm, parts.group.norm if parts.group else torch.nn.utils.get_total_norm)
     return Step(len(targets), value, int(correct)), g
@@ -49,9 +50,12 @@ def limit(
             each.mul_(shrink)
 
 
-def diverged(epoch: int, number: int, loss: float, rate: Rate) -> Speech3Error:
-    """The error of a loss that is not finite, where nobody can refuse a push."""
-    return Speech3Error(
-        f"epoch {epoch}, minibatch {number}: the loss is {loss}; the learning rate ({rate(number):g}) is most likely "
-        f"too high: lower training.learning_rate and begin again"
-    )
+class Diverged(Speech3Error):
+    """The loss of a minibatch is not finite, where nobody can refuse a push."""
+
+    def __init__(self, epoch: int, number: int, loss: float, rate: float) -> None:
+        super().__init__(
+            f"epoch {epoch}, minibatch {number}: the loss is {loss}; the learning rate ({rate:g}) is most likely too "
+            f"high, or the data hold NaN: lower training.learning_rate, or mend the data, and begin again"
+        )
+        self.epoch, self.number = epoch, number

@@ -4,10 +4,10 @@ from dataclasses import asdict
 from typing import Any
 
 from speech3.config import TrainingConfig
+from speech3.engine.trainer import rate_of
 from speech3.engine.world import Progress
 from speech3.training.asynchrony import staleness_mean, staleness_p95
 from speech3.training.rundir import Standing
-from speech3.training.schedule import rate_of
 
 
 def place(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
@@ -42,7 +42,7 @@ def epoch_record(training: TrainingConfig, standing: Standing, loss: float, accu
 
     The learning rate is the one with which the epoch ended.
     """
-    done, rate = standing.done, rate_of(standing.schedule, standing.epoch, 1, training)
+    done, rate = standing.done, rate_of(standing.schedule.learning_rate, standing.epoch, 1, training)
     record: dict[str, Any] = {
         "event": "epoch", "epoch": standing.epoch, "seconds": round(standing.seconds, 3), "frames": standing.frames,
         "train_loss": done.loss_sum / max(1, done.frames), "train_accuracy": done.correct / max(1, done.frames),
