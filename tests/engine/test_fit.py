@@ -181,9 +181,7 @@ def test_nested_items_without_classes_and_frozen_parameters():
 
 
 def test_the_package_is_imported_without_what_fit_needs():
-    script = (
-        "import sys, speech3.engine\nassert 'torch' not in sys.modules\nfrom speech3.engine import fit\nfit.__doc__"
-    )
+    script = "import sys, speech3.engine\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
