@@ -43,10 +43,11 @@ def command(
     keeps all parameters if the senones of `hmm` are those of the model, else all but the output layer's.
     """
     from speech3.config import TrainConfig, load_config
+    from speech3.engine.opening import own_method
     from speech3.errors import Speech3Error
     from speech3.io.progress import say
     from speech3.training import train
-    from speech3.training.worlds import own_method, with_workers
+    from speech3.training.worlds import with_workers
 
     given = {"world": world, "workers": workers, "device": device, "cluster.address": address}
     changes = (overrides or []) + [f"training.{key}={value}" for key, value in given.items() if value is not None]

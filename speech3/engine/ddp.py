@@ -31,7 +31,8 @@ from speech3.engine.adamw import SLOTS, AdamW, optimizer_of
 from speech3.engine.codecs.codec import key_of
 from speech3.engine.codecs.ddp_hook import Exchange, mean_of_codes
 from speech3.engine.codecs.shared import SharedCodes
-from speech3.engine.gradient import diverged, limit
+from speech3.engine.flat import trained
+from speech3.engine.gradient import Diverged, limit
 from speech3.engine.sgd import Sgd
 from speech3.engine.world import (
     USED,
@@ -45,10 +46,10 @@ from speech3.engine.world import (
     turns,
 )
 from speech3.errors import Speech3Error
-from speech3.io.parallel import starting_workers
+from speech3.io.parallel import NOT_BEGUN, starting_workers
 
 _REPORT_STEPS = 50  # between two reports, for which the processes add up their sums
-_GO_ON = "; run the same command again, it goes on from the last checkpoint"
+_GO_ON = ", and training with it: run it again (`speech3 train` resumes from the last checkpoint)"
 _DIED = (math.inf, f"a process died{_GO_ON}")  # when, and what is said of it
 _LOOK_S = 0.1
 _END_S = 5.0  # in which a killed process is gone, unless a driver holds it
@@ -77,20 +78,24 @@ class Ddp:
         self.meeting = tempfile.TemporaryDirectory(prefix="speech3-ddp-")
         context = torch.multiprocessing.get_context("spawn")
         self.pipes, self.processes = [], []
-        for rank in range(workers):
-            ours, theirs = context.Pipe()
-            place = f"cuda:{rank}" if device.startswith("cuda") else device
-            process = context.Process(
-                target=_main, daemon=True,
-                args=(rank, workers, f"{self.meeting.name}/store", build, place, momentum, weight_decay,
-                      codec or CodecConfig(), theirs),
-            )  # fmt: skip
-            with starting_workers():
-                process.start()
-            theirs.close()
-            self.pipes.append(ours)
-            self.processes.append(process)
         self.tensors: dict[str, Tensor] = {}
+        try:
+            for rank in range(workers):
+                ours, theirs = context.Pipe()
+                place = f"cuda:{rank}" if device.startswith("cuda") else device
+                process = context.Process(
+                    target=_main, daemon=True,
+                    args=(rank, workers, f"{self.meeting.name}/store", build, place, momentum, weight_decay,
+                          codec or CodecConfig(), theirs),
+                )  # fmt: skip
+                with starting_workers():
+                    process.start()
+                self.processes.append(process)
+                self.pipes.append(ours)
+                theirs.close()
+        except BaseException:
+            self.close()
+            raise
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
         """Yields at each report of the first process, and ten times a second, so that Ctrl-C is heard."""
@@ -153,6 +158,8 @@ class Ddp:
                 process.join()
                 if (process.exitcode or 0) < 0:
                     why = f"process {rank} died (exit status {process.exitcode}){_GO_ON}"
+                elif process.exitcode == 1 and why == _DIED[1]:
+                    why = f"process {rank} {NOT_BEGUN}"
         raise Speech3Error(f"world ddp: {why}")
 
     def _last_words(self) -> Iterator[tuple[float, str]]:
@@ -192,7 +199,7 @@ def _main(
             together = DistributedDataParallel(
                 _Loss(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False
             )  # fmt: skip
-        exchange = Exchange(list(parts.model.parameters()), codec)
+        exchange = Exchange(trained(parts.model), codec)
         if codec.kind == "ternary":
             together.register_comm_hook(exchange, mean_of_codes)
             SharedCodes(sgd.parameters, codec).alone(sgd.parameters.zeros_like().views, workers)  # numba loads its code
@@ -226,17 +233,17 @@ def _epoch(
         # Where the last group is short, the others compute with it but weigh nothing: DDP divides by `workers`.
         weight, number = (workers / len(group), group[rank]) if rank < len(group) else (0.0, group[0])
         inputs, targets = parts.source.draw(epoch, number)
-        seed_generators(minibatch_seed(parts.seed, epoch, number), inputs.device)
+        seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
         loss, correct = together(inputs, targets)
         if not torch.isfinite(loss):
-            raise diverged(epoch, number, loss.item(), rate)
-        for parameter in parts.model.parameters():
+            raise Diverged(epoch, number, loss.item(), rate(number))
+        for parameter in trained(parts.model):
             parameter.grad = None
         exchange.begin(key_of(parts.seed, epoch, before, rank))
         (loss * weight).backward()
-        g = [p.grad for p in parts.model.parameters() if p.grad is not None]
+        g = [p.grad for p in trained(parts.model) if p.grad is not None]
         if not limit(g, parts.max_norm):
-            raise diverged(epoch, number, loss.item(), rate)
+            raise Diverged(epoch, number, loss.item(), rate(number))
         sgd.step(g, rate(before))
         states[group] = USED
         if weight:

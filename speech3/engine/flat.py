@@ -1,7 +1,7 @@
 """All parameters of a model in one flat float32 vector, so that a step, a push or a checkpoint is one operation.
 
-Behind the parameters lie the model's floating-point buffers (running means of normalisation): they belong to what a
-model computes with, but no gradient moves them.
+Behind the parameters lie the model's floating-point buffers (running means of normalisation) and the parameters that
+are frozen (``requires_grad=False``): they belong to what a model computes with, but no gradient moves them.
 
 Axes: K all values: P those of parameters, with the padding between them, then those of buffers.
 """
@@ -46,6 +46,17 @@ class Flat:
         return Flat(vector_P, views, self.num_parameters)
 
 
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that gradients move, in the order of the flat vector."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def not_trained(model: nn.Module) -> list[Tensor]:
+    """What lies behind them: frozen parameters and buffers, where they are float32."""
+    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+    return [tensor for tensor in [*frozen, *model.buffers()] if tensor.dtype == torch.float32]
+
+
 def flatten(model: nn.Module) -> Flat:
     """Move the model's parameters and buffers into one vector; the model computes with views of it from now on.
 
@@ -54,8 +65,7 @@ def flatten(model: nn.Module) -> Flat:
     ValueError
         A parameter is not float32.
     """
-    parameters = [parameter.detach() for parameter in model.parameters()]
-    buffers = [buffer for buffer in model.buffers() if buffer.dtype == torch.float32]
+    parameters, buffers = trained(model), not_trained(model)
     offsets, size, num_parameters = [], 0, 0
     for index, tensor in enumerate([*parameters, *buffers]):
         if tensor.dtype != torch.float32:
@@ -65,7 +75,7 @@ def flatten(model: nn.Module) -> Flat:
         num_parameters = size if index < len(parameters) else num_parameters
     vector_K = torch.zeros(size, device=parameters[0].device if parameters else None)
     views = []
-    for tensor, offset in zip([*model.parameters(), *buffers], offsets, strict=True):
+    for tensor, offset in zip([*parameters, *buffers], offsets, strict=True):
         view = _view(vector_K, offset, tensor)
         view.copy_(tensor.detach())
         tensor.data = view

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from speech3.engine.world import Parts, Rate, minibatch_seed, seed_generators
+from speech3.engine.flat import trained
+from speech3.engine.world import Parts, minibatch_seed, seed_generators
 from speech3.errors import Speech3Error
 
 
@@ -35,10 +36,10 @@ def gradient(parts: Parts, epoch: int, number: int, *, check: bool = True) -> tu
         No gradient where the loss is not finite, or a value of the gradient.
     """
     inputs, targets = parts.source.draw(epoch, number)
-    seed_generators(minibatch_seed(parts.seed, epoch, number), inputs.device)
+    seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
     total, correct = parts.loss(parts.model(inputs), targets)
     value = total.item()
-    g = torch.autograd.grad(total, list(parts.model.parameters())) if math.isfinite(value) else None
+    g = torch.autograd.grad(total, trained(parts.model)) if math.isfinite(value) else None
     norm = parts.group.norm if parts.group else torch.nn.utils.get_total_norm
     if g is not None and (check or parts.max_norm < math.inf) and not limit(g, parts.max_norm, norm):
         g = None
@@ -66,10 +67,13 @@ def limit(
     return True
 
 
-def diverged(epoch: int, number: int, loss: float, rate: Rate) -> Speech3Error:
-    """The error of a loss or gradient that is not finite, where nobody can refuse a push."""
-    what = f"the gradient is not finite (the loss is {loss:g})" if math.isfinite(loss) else f"the loss is {loss}"
-    return Speech3Error(
-        f"epoch {epoch}, minibatch {number}: {what}; the learning rate ({rate(number):g}) is most likely too high: "
-        f"lower training.learning_rate and begin again"
-    )
+class Diverged(Speech3Error):
+    """A loss or a gradient is not finite, where nobody can refuse a push."""
+
+    def __init__(self, epoch: int, number: int, loss: float, rate: float) -> None:
+        what = f"the gradient is not finite (the loss is {loss:g})" if math.isfinite(loss) else f"the loss is {loss}"
+        super().__init__(
+            f"epoch {epoch}, minibatch {number}: {what}; the learning rate ({rate:g}) is most likely too high, or the "
+            f"data hold NaN: lower training.learning_rate, or mend the data, and begin again"
+        )
+        self.epoch, self.number = epoch, number

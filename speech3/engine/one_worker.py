@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from speech3.engine.adamw import optimizer_of
-from speech3.engine.gradient import diverged, gradient
+from speech3.engine.gradient import Diverged, gradient
 from speech3.engine.world import USED, WAITING, Parts, Progress, Rate, Snapshot
 
 
@@ -35,7 +35,7 @@ class OneWorker:
             start = time.perf_counter()
             step, g = gradient(self.parts, epoch, number)
             if g is None:
-                raise diverged(epoch, number, step.loss, rate)
+                raise Diverged(epoch, number, step.loss, rate(number))
             self.sgd.step(g, rate(number))
             self.states_M[number] = USED
             done = self.progress

@@ -62,7 +62,7 @@ from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.watchdog import COMPUTES, DRAWS, RESTS, SYNCS, WAITS, Hang, Watchdog
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
-from speech3.io.parallel import starting_workers
+from speech3.io.parallel import NOT_BEGUN, starting_workers
 
 LOOK_S = 0.1  # between two looks at shards and pool
 _REST_S = 0.0005  # between two looks of a resting shard at its orders
@@ -260,6 +260,8 @@ class Shared:
             self._start(worker)
 
     def _count_death(self, worker: int, status: int) -> None:
+        if status == 1:
+            raise Speech3Error(f"shard {worker} {NOT_BEGUN}")
         computed = self.server.board.shards_N[worker, MINIBATCHES]
         self.deaths[worker] = 1 if computed > self.computed[worker] else self.deaths[worker] + 1
         hang = self.hung.pop(worker, None)

@@ -20,11 +20,10 @@ from torch import Tensor
 
 from speech3.config import CodecConfig
 from speech3.engine.codecs.shared import SharedCodes
-from speech3.engine.gradient import gradient
+from speech3.engine.gradient import Diverged, gradient
 from speech3.engine.one_worker import OneWorker
 from speech3.engine.simulate import Times
 from speech3.engine.world import USED, Parts, Progress, Rate, turns
-from speech3.errors import Speech3Error
 
 
 class Synchronous(OneWorker):
@@ -45,11 +44,9 @@ class Synchronous(OneWorker):
         random = np.random.default_rng((self.parts.seed, epoch))
         for before, numbers in turns(states_M, self.workers, self.parts.source.rows):
             steps, gradients = zip(*(gradient(self.parts, epoch, number) for number in numbers), strict=True)
-            if any(g is None for g in gradients):
-                raise Speech3Error(
-                    f"epoch {epoch}, minibatches {numbers[0]} to {numbers[-1]}: a loss or a gradient is not finite; "
-                    f"the learning rate ({rate(before):g}) is most likely too high: lower training.learning_rate"
-                )
+            for number, step, g in zip(numbers, steps, gradients, strict=True):
+                if g is None:
+                    raise Diverged(epoch, number, step.loss, rate(before))
             mean, up, down = self._mean(gradients, (self.parts.seed, epoch, before))
             self.sgd.step(mean, rate(before))
             self.states_M[numbers] = USED

@@ -37,7 +37,7 @@ class Source(Protocol):
         """Minibatches in an epoch."""
 
     def draw(self, epoch: int, number: int) -> tuple[Any, Any]:
-        """Inputs, which have a ``device``, the model's; and targets, whose `len` is what the loss is the mean of."""
+        """Inputs and targets, on the model's device; `len` of the targets is how many the loss is the mean of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +61,11 @@ class Parts:
     max_norm: float = math.inf
     group: "Group | None" = None
     betas: tuple[float, float] | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """On which the model is."""
+        return next(self.model.parameters()).device
 
 
 BuildOn = Callable[[str], Parts]  # from a device, once in every process; picklable
@@ -122,6 +127,12 @@ class ShardReport:
     def __add__(self, other: "ShardReport") -> "ShardReport":
         """Two parts of one epoch."""
         return ShardReport(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+def shares(reports: Sequence[ShardReport]) -> tuple[float, ...]:
+    """Share of the minibatches that each shard did."""
+    total = sum(report.minibatches for report in reports)
+    return tuple(report.minibatches / total if total else 0.0 for report in reports)
 
 
 @dataclass(frozen=True)

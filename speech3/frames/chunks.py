@@ -36,11 +36,6 @@ class ChunkInputs(NamedTuple):
 
     feats_BTF: Tensor
 
-    @property
-    def device(self) -> torch.device:
-        """Of the features."""
-        return self.feats_BTF.device
-
 
 @dataclass(frozen=True)
 class Chunk:

@@ -62,11 +62,6 @@ class SequenceInputs(NamedTuple):
     own: int
     place: tuple[int, int]
 
-    @property
-    def device(self) -> torch.device:
-        """Of the tensors."""
-        return self.feats_TBWF.device
-
 
 class _Epoch(NamedTuple):
     """Utterances in the order of an epoch, where the chunks of each end in the line; each one's warp and bands.

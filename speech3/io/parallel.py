@@ -24,6 +24,13 @@ _ALONE_S = 2.0
 # A sum over threads is rounded by their number, so work is done by one thread a process, wherever it is done.
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
+# Said of a process that ended as Python does after an error outside of what it was started for.
+NOT_BEGUN = (
+    "could not begin (exit status 1; why stands above, on standard error): a script that starts processes must do so "
+    'under `if __name__ == "__main__":`, for each of them imports it; and what they are handed must be defined in a '
+    "file that can be imported, not in a notebook"
+)
+
 
 def available_jobs() -> int:
     """Cores that this process may use."""

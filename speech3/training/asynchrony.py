@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from speech3.engine.world import ShardReport
+from speech3.engine.world import ShardReport, shares
 
 _FATES = ("used", "stale", "refused", "returned")
 
@@ -36,8 +36,7 @@ class Asynchrony:
     @property
     def shares(self) -> tuple[float, ...]:
         """Share of the minibatches that each shard did."""
-        total = sum(shard.minibatches for shard in self.shards)
-        return tuple(shard.minibatches / total if total else 0.0 for shard in self.shards)
+        return shares(self.shards)
 
 
 def asynchrony(records: Iterable[Mapping[str, Any]]) -> Asynchrony | None:

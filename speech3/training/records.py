@@ -4,10 +4,10 @@ from dataclasses import asdict
 from typing import Any
 
 from speech3.config import TrainingConfig
+from speech3.engine.trainer import rate_of
 from speech3.engine.world import Progress
 from speech3.training.asynchrony import staleness_mean, staleness_p95
 from speech3.training.rundir import Standing
-from speech3.training.schedule import rate_of
 
 
 def place(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
@@ -53,7 +53,7 @@ def epoch_record(training: TrainingConfig, standing: Standing, loss: float, accu
 
     The learning rate is the one with which the epoch ended.
     """
-    rate = rate_of(standing.schedule, standing.epoch, 1, training)
+    rate = rate_of(standing.schedule.learning_rate, standing.epoch, 1, training)
     return {"event": "epoch", **_so_far(training, standing),
             "heldout_accuracy": accuracy, "heldout_loss": loss, "learning_rate": rate(1)}  # fmt: skip
 

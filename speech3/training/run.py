@@ -16,7 +16,11 @@ import torch
 
 import speech3
 from speech3.config import TrainConfig
-from speech3.engine.world import USED, Progress, Snapshot, World
+from speech3.engine.checks import check_epoch, check_workers
+from speech3.engine.device import device_of, threads
+from speech3.engine.opening import asynchronous
+from speech3.engine.trainer import Trainer, rate_of
+from speech3.engine.world import Progress
 from speech3.errors import Speech3Error
 from speech3.frames.packed import PackedFrames, open_packed, verify_once
 from speech3.hmm.model import load_outputs
@@ -27,7 +31,6 @@ from speech3.io.progress import Metrics, progress, say
 from speech3.models import network_tensors
 from speech3.models.linear import product, use
 from speech3.training.card import counted, write_card
-from speech3.training.device import device_of, threads
 from speech3.training.init import Init, read_init
 from speech3.training.package import complete
 from speech3.training.parts import (
@@ -43,14 +46,13 @@ from speech3.training.parts import (
 from speech3.training.phone_errors import phone_errors
 from speech3.training.records import epoch_record, epoch_words, place, progress_record
 from speech3.training.rundir import RunDirectory, Standing
-from speech3.training.schedule import Schedule, advance, rate_of
+from speech3.training.schedule import Schedule, advance
 from speech3.training.tensorboard import open_writer
-from speech3.training.worlds import asynchronous, check_epoch, check_workers, open_worlds
+from speech3.training.worlds import open_worlds
 
 _NOT_COMPUTED = {"device", "cluster", "keep_checkpoints", "checkpoint_s"}  # may change where a run is resumed
 _HELDOUT_FRAMES = 1024
 _PROGRESS_S = 10.0  # between two records of an epoch's progress
-_FEW_REFUSED, _MAX_REFUSED = 20, 0.05  # minibatches of an epoch, and as a share of it, beyond which training stops
 
 
 def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dict[str, Any]:
@@ -84,12 +86,13 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
     device = device_of(config.training.device)
     if config.training.model_partitions > 1:
         device = torch.device("cpu")  # the whole model fits no other
-    check_workers(config)
+    check_workers(config.training)
     check_objective(config)
     packed = _open(config, Path(out))
     check_partitions(config, packed["train"])
     init = read_init(config, packed["train"])
-    check_epoch(config, len(minibatches(config, packed["train"], torch.device("cpu"))), _warm_start(config, init))
+    epoch_minibatches = len(minibatches(config, packed["train"], torch.device("cpu")))
+    check_epoch(config.training, epoch_minibatches, _warm_start(config, init))
     directory = RunDirectory(Path(out), _identity(config, packed, init), config.training.keep_checkpoints)
     with directory.alone():
         directory.claim(restart=restart)
@@ -140,7 +143,9 @@ def _identity(config: TrainConfig, packed: dict[str, PackedFrames], init: Init |
 
 def _warm_start(config: TrainConfig, init: Init | None) -> float:
     """Epochs of plain SGD before the asynchronous ones: none for a model that is trained already, or synchronous."""
-    return config.training.asgd.warm_start if asynchronous(config) and not (init and init.same_senones) else 0.0
+    return (
+        config.training.asgd.warm_start if asynchronous(config.training) and not (init and init.same_senones) else 0.0
+    )
 
 
 class _Run:
@@ -156,12 +161,10 @@ class _Run:
     one
         The world of one worker, which is all of plain SGD and the warm start of every other world; its model is the
         one that is looked at and written.
-    tensors
-        The state from which the next minibatch is computed, while no world is at work.
+    trainer
+        Drives the worlds, and has their state.
     looks
         Parameters from inside the epoch, whose held-out accuracy is taken when it has ended; with the progress then.
-    states_M
-        What became of each minibatch of the epoch.
     """
 
     def __init__(
@@ -172,11 +175,11 @@ class _Run:
         resumed = directory.newest()
         if resumed:
             use(resumed[2])  # the other library rounds differently
-        self.one, self.world = open_worlds(
+        self.one, world = open_worlds(
             config, directory.times, make_parts(config, packed["train"], device), BuildParts(config, product())
         )
-        if self.world:
-            opened.callback(self.world.close)
+        if world:
+            opened.callback(world.close)
         self.model = self.one.parts.model
         self.begun_with = init.put_into(self.model) if init and not resumed else {}
         self.heldout = minibatches(config, packed["heldout"], device)
@@ -185,11 +188,9 @@ class _Run:
             self.log_priors(), config.seed, device, labels=config.training.labels,
         )  # fmt: skip
         self.epoch_minibatches = len(self.one.parts.source)
-        self.warm_minibatches = round(_warm_start(config, init) * self.epoch_minibatches)
+        self.trainer = Trainer(self.one, world, _warm_start(config, init))
         self.best: dict[str, np.ndarray] = {}
         self.standing = Standing(Schedule(config.training.learning_rate))
-        self.states_M = np.zeros(self.epoch_minibatches, np.int32)
-        self.tensors = self.one.snapshot().tensors
         self.looks: list[tuple[Progress, torch.Tensor]] = []
         if resumed:
             self._restore(*resumed[:2])
@@ -202,73 +203,47 @@ class _Run:
 
     def epoch(self, interrupt: Interrupt) -> None:
         """The rest of the epoch, its held-out figures, the schedule's next rate, a checkpoint."""
-        warm = self.warm_minibatches - (self.standing.epoch - 1) * self.epoch_minibatches
-        if warm > 0:
-            self._compute(self.one, min(warm, self.epoch_minibatches), interrupt)
-        self._compute(self.world or self.one, self.epoch_minibatches, interrupt)
+        self._compute(interrupt)
         self._end_epoch()
         if interrupt:
             raise KeyboardInterrupt
 
-    def _compute(self, world: World, upto: int, interrupt: Interrupt) -> None:
-        """Let a world compute those of the epoch's first `upto` minibatches that are not used yet."""
-        total, before = self.epoch_minibatches, self.standing
-        if (self.states_M[:upto] < 0).all():
-            return
-        world.load(self.tensors, before.seconds)
-        states_M = self.states_M.copy()
-        states_M[upto:] = USED  # not this world's
-        rate = rate_of(before.schedule, before.epoch, total, self.config.training)
-        moves, label = world.epoch(before.epoch, states_M, rate), f"epoch {before.epoch}"
-        saved, looked = before.seconds, self._looks_due(before.minibatch)
-        last, told = before.history[-1]["heldout_accuracy"] if before.history else None, ""
+    def _compute(self, interrupt: Interrupt) -> None:
+        """Compute the minibatches of the epoch that are not used yet."""
+        total, begun, trainer = self.epoch_minibatches, self.standing, self.trainer
+        rate = rate_of(begun.schedule.learning_rate, begun.epoch, total, self.config.training)
+        moves, label = trainer.epoch(rate, begun.seconds_before), f"epoch {begun.epoch}"
+        saved, looked, told = begun.seconds, self._looks_due(begun.minibatch), begun.done.note
+        last = begun.history[-1]["heldout_accuracy"] if begun.history else None
         recorded = time.monotonic()
-        for done in progress(moves, total, label, place=lambda done: place(before.done + done, last)):
-            if before.done.restarts + done.restarts > self.standing.done.restarts:
+        for done in progress(moves, total, label, place=lambda done: place(done, last)):
+            if done.restarts > self.standing.done.restarts:
                 say(f"{label}: a shard died; another takes its place ({done.returned} minibatches given back so far)")
             if done.note not in ("", told):
                 say(f"{label}: {done.note}")
             told = done.note
-            self.standing = replace(before, done=before.done + done)
-            self._check_refused()
+            self.standing = replace(begun, done=done)
             if time.monotonic() - recorded >= _PROGRESS_S:  # for who watches; the curves are of whole epochs
                 self.metrics.write(**progress_record(self.config.training, self.standing, total))
                 recorded = time.monotonic()
             inside = self.standing.minibatch < total
             if inside and self._looks_due(self.standing.minibatch) > looked:
                 looked = self._looks_due(self.standing.minibatch)
-                self._take(world, before, upto)
+                self._take()
                 if self.standing.minibatch < total:  # what is taken is newer than what was told: it may be the end
-                    self.looks.append((self.standing.done, self.tensors["parameters"]))
+                    self.looks.append((self.standing.done, trainer.tensors["parameters"]))
             if inside and (interrupt or self.standing.seconds - saved >= self.config.training.checkpoint_s):
-                self._take(world, before, upto)
+                self._take()
                 self._save()
                 saved = self.standing.seconds
             if interrupt and inside:
                 raise KeyboardInterrupt
-        self._take(world, before, upto)
+        self.standing = replace(begun, done=trainer.done)
 
-    def _check_refused(self) -> None:
-        refused = self.standing.done.refused
-        if refused >= _FEW_REFUSED and refused > _MAX_REFUSED * self.epoch_minibatches:
-            raise Speech3Error(
-                f"epoch {self.standing.epoch}: {refused} of {self.epoch_minibatches} minibatches were refused (a loss "
-                f"or a push that is not finite, or one longer than training.asgd.max_push): the learning rate "
-                f"({self.standing.schedule.learning_rate:g}) is most likely too high; lower training.learning_rate or "
-                f"training.asgd.push_scale, and begin again"
-            )
-
-    def _take(self, world: World, before: Standing, upto: int) -> None:
-        """The world's newest whole state becomes the run's."""
-        snapshot: Snapshot = world.snapshot()
-        if not snapshot.finite:
-            raise Speech3Error(
-                f"epoch {self.standing.epoch}: the parameters, or the running means of normalisation, are not finite; "
-                f"the learning rate ({self.standing.schedule.learning_rate:g}) is most likely too high: lower "
-                f"training.learning_rate; the last checkpoint is from before that"
-            )
-        self.standing = replace(before, done=before.done + snapshot.progress)
-        self.tensors, self.states_M[:upto] = snapshot.tensors, np.minimum(snapshot.states_M[:upto], 0)
+    def _take(self) -> None:
+        """The newest whole state becomes the run's."""
+        self.trainer.take()
+        self.standing = replace(self.standing, done=self.trainer.done)
 
     def _looks_due(self, minibatch: int) -> int:
         return minibatch * self.config.training.evaluations // self.epoch_minibatches
@@ -333,10 +308,10 @@ class _Run:
             self.best = network_tensors(self.model)
         elif self.config.training.schedule == "halving":
             self.model.load_state_dict({name: torch.from_numpy(array) for name, array in self.best.items()})
-            self.tensors = {"parameters": self.one.sgd.parameters.vector_K.clone()}  # and slots of zero
+            self.trainer.tensors = {"parameters": self.one.sgd.parameters.vector_K.clone()}  # and slots of zero
         record = {**epoch_record(self.config.training, standing, loss, accuracy), **phones}
         self.standing = standing.next_epoch(schedule, record)
-        self.states_M = np.zeros_like(self.states_M)
+        self.trainer.begin_epoch()
         self._note(**record)
         self._save()
         say(epoch_words(record, taken_back=schedule.best_epoch != standing.epoch))
@@ -353,7 +328,7 @@ class _Run:
     @torch.no_grad()
     def _heldout(self, parameters: torch.Tensor | None = None) -> tuple[float, float]:
         """Mean loss and frame accuracy over the held-out frames, of the run's parameters or others."""
-        self.one.sgd.parameters.vector_K.copy_(self.tensors["parameters"] if parameters is None else parameters)
+        self.one.sgd.parameters.vector_K.copy_(self.trainer.tensors["parameters"] if parameters is None else parameters)
         self.model.eval()
         loss_sum, correct, frames = 0.0, 0, 0
         for inputs, targets in self.heldout.sequential(_HELDOUT_FRAMES):
@@ -373,20 +348,20 @@ class _Run:
         return {} if math.isnan(rate) else {"heldout_per": rate}
 
     def _save(self) -> None:
-        tensors = {name: tensor.cpu().numpy() for name, tensor in self.tensors.items()}
-        tensors |= {"states": self.states_M.astype(np.int8)}
+        tensors = {name: tensor.cpu().numpy() for name, tensor in self.trainer.tensors.items()}
+        tensors |= {"states": self.trainer.states_M.astype(np.int8)}
         tensors |= {f"best.{name}": array for name, array in self.best.items()}
         tensors |= {f"look.{number}": kept.cpu().numpy() for number, (_, kept) in enumerate(self.looks)}
         self.directory.save(replace(self.standing, looks=[done for done, _ in self.looks]), tensors, product())
 
     def _restore(self, standing: Standing, tensors: dict[str, np.ndarray]) -> None:
         self.standing = standing
-        self.states_M[:] = tensors.pop("states")
+        states_M = tensors.pop("states").astype(np.int32)
         self.best = {name[len("best.") :]: array for name, array in tensors.items() if name.startswith("best.")}
         device = self.one.sgd.parameters.vector_K.device
         on_device = {
             name: torch.from_numpy(array).to(device) for name, array in tensors.items() if not name.startswith("best.")
         }
         self.looks = [(done, on_device.pop(f"look.{number}")) for number, done in enumerate(standing.looks)]
-        self.tensors = on_device
+        self.trainer.resume(on_device, states_M, standing.done)
         say(f"resuming at epoch {standing.epoch}, minibatch {standing.minibatch}")

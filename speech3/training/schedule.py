@@ -1,4 +1,4 @@
-"""The learning rate from epoch to epoch, and inside one.
+"""The learning rate from epoch to epoch; `speech3.engine.trainer.rate_of` is that inside one.
 
 ``halving`` is "newbob" (QuickNet) as in Kaldi's nnet1 (steps/nnet/train_scheduler.sh): a constant rate until held-out
 cross-entropy falls by less than ``halve_below`` of itself in an epoch, then half of the rate before in every epoch,
@@ -14,7 +14,6 @@ import math
 from dataclasses import dataclass
 
 from speech3.config import TrainingConfig
-from speech3.engine.world import Rate
 
 _LEAST = 1e-9  # of a cross-entropy that something is divided by
 
@@ -50,10 +49,3 @@ def advance(schedule: Schedule, epoch: int, loss: float, config: TrainingConfig)
         best_loss=loss if better else best,
         best_epoch=epoch if better else schedule.best_epoch,
     )
-
-
-def rate_of(schedule: Schedule, epoch: int, minibatches: int, config: TrainingConfig) -> Rate:
-    """The learning rate during `epoch` (from 1)."""
-    decay = config.final_rate ** (1 / config.max_epochs) if config.schedule == "exponential" else 1.0
-    last = config.max_epochs if config.schedule == "cosine" else 0
-    return Rate(schedule.learning_rate, epoch, minibatches, config.warmup, decay, last)

@@ -14,19 +14,21 @@ from pathlib import Path
 import torch
 
 from speech3.config import CodecConfig, SimulationConfig, TrainConfig, load_config, training_overrides
+from speech3.engine.checks import check_epoch, check_workers
 from speech3.engine.codecs.levels import check_levels
+from speech3.engine.device import device_of
+from speech3.engine.opening import own_method
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
 from speech3.io.parallel import parallel_map
 from speech3.io.progress import say
 from speech3.models.linear import product
 from speech3.training.curves import SHARES, Curve, read_curve, time_to
-from speech3.training.device import device_of
 from speech3.training.init import read_init
 from speech3.training.parts import BuildParts, minibatches
 from speech3.training.run import train
 from speech3.training.rundir import AnotherRun
-from speech3.training.worlds import check_epoch, check_workers, own_method, simulation_of
+from speech3.training.worlds import simulation_of
 
 
 @dataclass(frozen=True)
@@ -221,11 +223,11 @@ def _check(variants: Sequence[Variant]) -> None:
         training = config.training
         try:
             refuse_split(config)
-            check_workers(config)
+            check_workers(training)
             if training.codec.kind == "ternary" and training.simulation.method == "synchronous":
                 check_levels(variant.workers)
             epoch = len(minibatches(config, frames, torch.device("cpu")))
-            check_epoch(config, epoch, 0.0 if init and init.same_senones else training.asgd.warm_start)
+            check_epoch(training, epoch, 0.0 if init and init.same_senones else training.asgd.warm_start)
         except Speech3Error as error:
             raise Speech3Error(f"{variant.name}: {error}") from error
 

@@ -10,6 +10,7 @@ import torch
 
 from speech3.config import ModelConfig, TrainConfig, load_preset
 from speech3.engine.codecs.levels import check_levels
+from speech3.engine.device import device_of
 from speech3.engine.throughput import Conclusion, Costs, Point, conclusions, measure_costs, throughputs
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
@@ -17,7 +18,6 @@ from speech3.io.progress import say
 from speech3.models.base import AcousticModel
 from speech3.models.info import layers_of
 from speech3.models.linear import product
-from speech3.training.device import device_of
 from speech3.training.parts import BuildParts, make_parts
 from speech3.training.simulation import refuse_split
 

@@ -114,7 +114,7 @@ def test_the_chosen_world_is_said(home, tmp_path, monkeypatch):
         (["--world", "shared", "training.asgd.delay_compensation=0.04", "training.asgd.max_staleness=0"],
          r"training\.asgd: max_staleness=0 drops every stale push.*delay_compensation"),
         ([*SIMULATED, "training.asgd.sync_every=13", "training.asgd.max_distance=13"],
-         r"training\.asgd\.sync_every=13: an epoch has only 12 minibatches of 32 frames.*training\.minibatch"),
+         r"training\.asgd\.sync_every=13: an epoch has only 12 minibatches \(training\.minibatch=32\).*lower it"),
         (["--world", "shared", "training.asgd.sync_every=13", "training.asgd.max_distance=13"], "only 12 minibatches"),
         (["--world", "shared", "training.asgd.warm_start=2"],
          r"training\.asgd\.warm_start=2: .*training\.max_epochs=2.*world shared; shorten it"),

@@ -233,12 +233,12 @@ def test_synchronous_workers_are_sgd_on_the_mean_gradient(sync_s):
     assert (done.used, done.frames, done.seconds) == (11, 11 * 16, 4 * (2.0 + sync_s))
 
 
-def test_a_synchronous_step_whose_loss_is_not_finite_names_its_minibatches():
+def test_a_synchronous_step_whose_loss_is_not_finite_names_the_minibatch():
     parts = tiny.Build()()
     world = Synchronous(
         Parts(parts.model, parts.source, lambda o, t: (o.sum() * float("inf"), t.sum()), 1), Times((1.0, 1.0), 0.0)
     )
-    with pytest.raises(Speech3Error, match=r"epoch 1, minibatches 0 to 1.*learning_rate"):
+    with pytest.raises(Speech3Error, match=r"epoch 1, minibatch 0: the loss is .*learning_rate"):
         _train(world, 1)
 
 

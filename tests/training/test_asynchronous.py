@@ -310,9 +310,9 @@ def test_an_epoch_that_makes_it_worse_is_taken_back(corpus, tmp_path, monkeypatc
     monkeypatch.setattr(run_module._Run, "_heldout", lambda run: (next(losses), look(run)[1]))
 
     def watched(run):
-        reached = run.tensors["parameters"].clone()
+        reached = run.trainer.tensors["parameters"].clone()
         end(run)
-        states.append((reached, run.tensors))
+        states.append((reached, run.trainer.tensors))
 
     monkeypatch.setattr(run_module._Run, "_end_epoch", watched)
     config = _config(corpus, schedule="halving", asgd={"warm_start": 0, "momentum": 0.5})

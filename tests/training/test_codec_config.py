@@ -4,16 +4,12 @@ import pytest
 from pydantic import ValidationError
 
 from speech3.config import CodecConfig, SimulationConfig, TrainConfig, TrainingConfig, load_config, load_preset
+from speech3.engine.checks import check_workers
 from speech3.engine.world import Progress
 from speech3.errors import Speech3Error
 from speech3.training.records import epoch_record
 from speech3.training.rundir import Standing
 from speech3.training.schedule import Schedule
-from speech3.training.worlds import check_workers
-
-
-def config(**training):
-    return TrainConfig.model_construct(training=TrainingConfig(**training))
 
 
 def test_a_codec_by_its_name():
@@ -22,7 +18,7 @@ def test_a_codec_by_its_name():
     for name, world in (("terngrad_ddp", "ddp"), ("asgd_ternary", "shared")):
         preset = load_preset(TrainingConfig, "training", name)
         assert (preset.world, preset.codec.kind) == (world, "ternary")
-        check_workers(config(world=world, codec=preset.codec))
+        check_workers(TrainingConfig(world=world, codec=preset.codec))
 
 
 def test_a_codecs_name_and_one_of_its_keys(tmp_path):
@@ -49,12 +45,12 @@ def test_what_is_no_codec(codec):
 )  # fmt: skip
 def test_a_world_without_that_codec(codec, training):
     with pytest.raises(Speech3Error, match=rf"training.codec={codec}: here is only none.*world shared"):
-        check_workers(config(codec=codec, **training))
+        check_workers(TrainingConfig(codec=codec, **training))
 
 
 def test_only_shards_fetch():
     with pytest.raises(Speech3Error, match=r"training.codec.down=ternary: only shards fetch"):
-        check_workers(config(world="ddp", codec={"kind": "ternary", "down": "ternary"}))
+        check_workers(TrainingConfig(world="ddp", codec={"kind": "ternary", "down": "ternary"}))
 
 
 def test_bytes_of_a_minibatch():

@@ -11,12 +11,13 @@ import pytest
 import tiny
 
 from speech3.config import CnnConfig, DnnConfig, LstmConfig, TrainConfig, TrainingConfig, load_preset
+from speech3.engine import checks
 from speech3.errors import Speech3Error
 from speech3.frames.packed import pack
 from speech3.hmm.model import PdfsOnly
 from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics
-from speech3.training import train, worlds
+from speech3.training import train
 
 DIM, SENONES, FRAMES = 6, 7, 40 * 40
 
@@ -110,7 +111,7 @@ def test_a_replica_of_two_processes_learns_what_one_process_does(corpus, tmp_pat
 def test_partitions_that_cannot_be_are_refused_before_anything_is_written(
     corpus, tmp_path, monkeypatch, model, training, message
 ):
-    monkeypatch.setattr(worlds, "available_jobs", lambda: 3)
+    monkeypatch.setattr(checks, "available_jobs", lambda: 3)
     with pytest.raises(Speech3Error, match=message):
         train(_config(corpus, model, **training), tmp_path / "out")
     assert not list(tmp_path.glob("out/c*"))

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from speech3.config import LbfgsConfig, TrainConfig, TrainingConfig, load_preset
+from speech3.engine.checks import check_epoch, check_workers
 from speech3.engine.sandblaster.world import Sandblaster
 from speech3.errors import Speech3Error
 from speech3.frames.packed import pack
@@ -12,7 +13,6 @@ from speech3.hmm.model import PdfsOnly
 from speech3.io.progress import read_metrics
 from speech3.models import load_network
 from speech3.training import train
-from speech3.training.worlds import check_epoch, check_workers
 
 DIM, SENONES = 6, 6
 
@@ -31,15 +31,15 @@ def test_the_preset_is_of_this_world():
 
 
 def test_more_iterations_than_minibatches():
-    config = _config(lbfgs=LbfgsConfig(batches=3, iterations=5))
-    check_epoch(config, 15, 0.0)
+    training = _config(lbfgs=LbfgsConfig(batches=3, iterations=5)).training
+    check_epoch(training, 15, 0.0)
     with pytest.raises(Speech3Error, match=r"training\.lbfgs: batches=3 with iterations=5 .*only 14 minibatches"):
-        check_epoch(config, 14, 0.0)
+        check_epoch(training, 14, 0.0)
 
 
 def test_a_gradient_that_is_cut_down():
     with pytest.raises(Speech3Error, match=r"training\.gradient_clip=1: .*line search of sandblaster.*away"):
-        check_workers(_config(gradient_clip=1.0))
+        check_workers(_config(gradient_clip=1.0).training)
 
 
 @pytest.fixture(scope="module")
@@ -98,4 +98,4 @@ def test_simulated_workers_learn_the_same_on_a_clock_of_their_own(corpus, tmp_pa
         assert virtual["bytes_per_minibatch"]["down"] > 0
     assert found["virtual"][0]["seconds"] > 5 * 0.5  # 25 minibatches by 16 workers, five times at least
     with pytest.raises(Speech3Error, match=r"training\.gradient_clip=1: .*line search of sandblaster"):
-        check_workers(_config(gradient_clip=1.0, **keys, **more))
+        check_workers(_config(gradient_clip=1.0, **keys, **more).training)

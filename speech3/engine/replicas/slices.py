@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor, nn
 
-from speech3.engine.flat import flatten
+from speech3.engine.flat import flatten, not_trained, trained
 
 
 class Slices:
@@ -74,5 +74,4 @@ def _sizes(model: nn.Module) -> tuple[int, int]:
 
 def _tensors(model: nn.Module) -> list[Tensor]:
     """Those of the flat vector, in its order."""
-    buffers = [buffer for buffer in model.buffers() if buffer.dtype == torch.float32]
-    return [*(parameter.detach() for parameter in model.parameters()), *buffers]
+    return [*(parameter.detach() for parameter in trained(model)), *not_trained(model)]

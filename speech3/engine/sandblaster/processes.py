@@ -28,7 +28,7 @@ from speech3.engine.sandblaster.pieces import Pieces
 from speech3.engine.watchdog import patience_s
 from speech3.engine.world import BuildOn, ShardReport
 from speech3.errors import Speech3Error
-from speech3.io.parallel import starting_workers
+from speech3.io.parallel import NOT_BEGUN, starting_workers
 
 _LOOK_S = 0.1  # between two moments at which the run may look, save or stop
 _END_S = 5.0  # in which a killed process is gone, unless a driver holds it
@@ -120,7 +120,13 @@ class Processes:
         self.context = torch.multiprocessing.get_context("spawn")
         self.epoch = self.evaluation = self.returned = self.restarts = 0
         self.began = self.looked = 0.0
-        self.workers = [self._start(worker) for worker in range(layout.workers)]
+        self.workers: list[_Worker] = []
+        try:
+            for worker in range(layout.workers):
+                self.workers.append(self._start(worker))
+        except BaseException:
+            self.close()
+            raise
 
     def begin(self, epoch: int, seconds: float) -> Generator[None, None, None]:
         """An epoch begins: wait until everybody is there, and count from zero."""
@@ -255,6 +261,8 @@ class Processes:
         dead = self.workers[index]
         dead.process.join()
         dead.pipe.close()
+        if dead.process.exitcode == 1:
+            raise Speech3Error(f"worker {index} {NOT_BEGUN}")
         if dead.deaths + 1 >= _DEATHS:
             raise Speech3Error(
                 f"worker {index} died {_DEATHS} times without a piece in between (exit status "

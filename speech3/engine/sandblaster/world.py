@@ -203,8 +203,8 @@ class Sandblaster:
             where = f", minibatch {self.tried.bad}" if self.tried.bad is not None else ""
             raise Speech3Error(
                 f"epoch {epoch}{where}: loss or gradient is not finite before any step is made, so no step can be "
-                f"told to be better: look for features that are no numbers (speech3 inspect), or begin with another "
-                f"model (--init)"
+                f"told to be better: look for NaN in the data (features: speech3 inspect), or begin with another "
+                f"model (speech3 train: --init)"
             )
         self.begun = self.tried
         return loss

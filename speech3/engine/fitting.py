@@ -1,0 +1,358 @@
+"""The engine as one call, for any PyTorch model: `fit`.
+
+It makes the parts of a worker from a model, a dataset and a loss, opens the worlds of a strategy, and lets `Trainer`
+drive them, as `speech3 train` does. What is added here is the caller's side: arguments are checked, the caller's model
+gets the trained parameters however it ends, and errors name arguments.
+"""
+
+import copy
+import math
+import multiprocessing
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from speech3.config import TrainingConfig
+from speech3.engine.checks import check_epoch, check_workers
+from speech3.engine.device import device_of
+from speech3.engine.flat import trained
+from speech3.engine.gradient import Diverged
+from speech3.engine.items import Items, MeanLoss, classified_right, few
+from speech3.engine.opening import asynchronous, open_worlds, times_of
+from speech3.engine.strategies import config_of
+from speech3.engine.trainer import Trainer, rate_of
+from speech3.engine.world import Parts, Progress, shares
+from speech3.errors import Speech3Error
+from speech3.io.interrupt import deferred_interrupt
+from speech3.io.malloc import keep_freed_memory
+from speech3.io.parallel import available_jobs
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """What one epoch did.
+
+    Attributes
+    ----------
+    seconds
+        Of training; with `simulate` of the virtual clock, where a minibatch takes one second.
+    loss, accuracy
+        Means over the items used, each before the step that it was in; accuracy is None where there are no classes.
+    used, stale, refused
+        What became of the minibatches: all of the epoch's together. Stale and refused ones are in no parameters.
+    returned, restarts
+        Minibatches that workers which died gave back, for others to use; and these workers, each replaced.
+    staleness
+        Published pushes by their staleness, from 0; empty where there is no server.
+    shares
+        Of the minibatches that each worker computed; empty where all step together.
+    note
+        What is to be said of how it ended; empty: nothing.
+    """
+
+    epoch: int
+    seconds: float
+    loss: float
+    accuracy: float | None
+    used: int
+    stale: int
+    refused: int
+    returned: int
+    restarts: int
+    staleness: tuple[int, ...]
+    shares: tuple[float, ...]
+    note: str
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What `fit` did, epoch by epoch."""
+
+    strategy: str
+    workers: int
+    history: tuple[EpochResult, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Of training, over all epochs."""
+        return sum(epoch.seconds for epoch in self.history)
+
+    @property
+    def dropped(self) -> int:
+        """Minibatches that are in no parameters: too stale, or refused."""
+        return sum(epoch.stale + epoch.refused for epoch in self.history)
+
+    @property
+    def restarts(self) -> int:
+        """Workers that died, each replaced."""
+        return sum(epoch.restarts for epoch in self.history)
+
+
+def fit(
+    model: nn.Module, dataset: Any, loss: Callable[[Any, Any], Tensor], *, strategy: str = "asgd",
+    workers: int | None = None, epochs: int = 10, minibatch: int = 256, learning_rate: float = 0.1, seed: int = 1,
+    device: str = "cpu", simulate: bool = False, options: Mapping[str, Any] | None = None,
+) -> FitResult:  # fmt: skip
+    """Train a PyTorch model by any of the engine's strategies, and leave the trained parameters in it.
+
+    Workers are processes, which import the script that calls: call it under ``if __name__ == "__main__":``, and define
+    model, dataset and loss in a file, not in a notebook. They are pickled; tensors in them pass through shared memory.
+
+    Parameters
+    ----------
+    model
+        Is called with the input of a minibatch. Parameters are float32; those with ``requires_grad=False`` stay as they
+        are. It gets their buffers (batch normalisation), too; its mode is not changed.
+    dataset
+        Has a length, and items that are pairs (input, target): tensors, numbers, arrays, or nested tuples and
+        dictionaries of them. What it draws from PyTorch's generator (augmentation) is seeded by the minibatch.
+    loss
+        From outputs and targets of a minibatch to a scalar tensor, the mean over its items.
+    strategy
+        One of `speech3.engine.strategies.STRATEGIES`: ``sgd``, ``ddp``, or what a preset of ``conf/training`` says of
+        workers, server and codec; its learning rate and schedule were chosen for speech, and are not used.
+    workers
+        None: as many as the preset has, of plain SGD one.
+    minibatch
+        Items; the last one of an epoch may be smaller.
+    learning_rate
+        Constant, unless `options` have a schedule.
+    seed
+        Of the order of items and of what a minibatch draws at random, such as dropout; the caller's generators are left
+        alone. With one worker or with `simulate` the same seed gives the same parameters.
+    device
+        ``cpu``; ``cuda``: workers take turns over all GPUs; ``cuda:N``.
+    simulate
+        One process and a virtual clock, for any number of workers: real gradients, the same result every time.
+    options
+        Other keys of a config's ``training`` (`speech3.config.TrainingConfig`), those in `strategies.OPTIONS`:
+        ``{"momentum": 0.9, "asgd": {"push_scale": "1/workers"}, "simulation": {"failures": [[1, 20.0]]}}``.
+
+    Raises
+    ------
+    Speech3Error
+        An argument, an item of the dataset or a loss that is of no use, training that diverged, a worker that died
+        again and again: it says which and what to do. `model` then has the parameters of the last finished epoch.
+    KeyboardInterrupt
+        Ctrl-C; `model` has the newest parameters that were published.
+    """
+    training = config_of(
+        strategy, options or {}, simulate=simulate, workers=workers, max_epochs=epochs, minibatch=minibatch,
+        learning_rate=learning_rate, device=device,
+    )  # fmt: skip
+    with (
+        _as_arguments(),
+        torch.random.fork_rng(_gpus(training)),
+        deferred_interrupt() as interrupt,
+        ExitStack() as opened,
+    ):
+        _check(model, dataset, training, seed)
+        build = Build(_copied(model), dataset, loss, training, seed)
+        classes = _try_out(build.parts(training.device))
+        trainer = _open(build, opened)
+        history: list[EpochResult] = []
+        try:
+            for epoch in range(1, epochs + 1):
+                rate = rate_of(learning_rate, epoch, trainer.minibatches, training)
+                for _ in trainer.epoch(rate, sum(done.seconds for done in history)):
+                    if interrupt:
+                        raise KeyboardInterrupt
+                history.append(_result(epoch, trainer.done, classes=classes))
+                trainer.begin_epoch()
+                if interrupt:
+                    raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            trainer.take()
+            raise
+        except Diverged as error:
+            raise _with_items(error, build.source(torch.device("cpu"))) from None
+        finally:
+            _leave(trainer, model)
+    return FitResult(strategy, training.workers, tuple(history))
+
+
+@dataclass(frozen=True, eq=False)
+class Build:
+    """Makes the parts of a worker, in any process: picklable if model, dataset and loss are."""
+
+    model: nn.Module
+    dataset: Any
+    loss: Callable[[Any, Any], Tensor]
+    training: TrainingConfig
+    seed: int
+
+    def __call__(self, device: str) -> Parts:
+        """In a process of its own."""
+        keep_freed_memory()
+        torch.set_num_threads(self.training.threads)
+        return self.parts(device)
+
+    def parts(self, device: str) -> Parts:
+        """With a copy of the model: what came from another process is in memory that both see."""
+        training, on = self.training, torch.device(device)
+        loss = copy.deepcopy(self.loss).to(on) if isinstance(self.loss, nn.Module) else self.loss
+        return Parts(
+            copy.deepcopy(self.model).to(on), self.source(on), MeanLoss(loss), self.seed,
+            training.gradient_clip or math.inf, betas=training.betas if training.optimizer == "adamw" else None,
+        )  # fmt: skip
+
+    def source(self, device: torch.device) -> Items:
+        """The minibatches, on a device."""
+        return Items(self.dataset, self.training.minibatch, self.seed, device)
+
+
+def _gpus(training: TrainingConfig) -> list[int]:
+    """Whose generators are seeded here."""
+    return list(range(torch.cuda.device_count())) if training.device.startswith("cuda") else []
+
+
+def _check(model: nn.Module, dataset: Any, training: TrainingConfig, seed: int) -> None:
+    """Refuse what cannot be trained, or not by so many workers."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise Speech3Error(
+            "fit was called by a process that it had started and that was importing your script: put the call under "
+            '`if __name__ == "__main__":`'
+        )
+    device_of(training.device)
+    if seed < 0:
+        raise Speech3Error(f"seed={seed}: has to be at least 0")
+    _check_model(model)
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise Speech3Error(
+            f"dataset: a {type(dataset).__name__} has no length or no items by number; make it a map-style dataset, "
+            f"with __len__ and __getitem__"
+        )
+    if not len(dataset):
+        raise Speech3Error("dataset: is empty; there is nothing to train on")
+    workers, minibatches = training.workers, -(-len(dataset) // training.minibatch)
+    if workers > minibatches:
+        raise Speech3Error(
+            f"workers={workers}: an epoch has only {minibatches} minibatches ({len(dataset)} items by "
+            f"minibatch={training.minibatch}); use fewer workers, or smaller minibatches"
+        )
+    on_cores = training.world not in ("sgd", "simulated") and not training.device.startswith("cuda")
+    if on_cores and workers > available_jobs():
+        raise Speech3Error(
+            f"workers={workers}: this machine has {available_jobs()} cores for us; use fewer workers, or study more of "
+            f"them with simulate=True"
+        )
+    check_workers(training)
+    check_epoch(training, minibatches, _warm_start(training))
+
+
+def _check_model(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise Speech3Error(f"model: a {type(model).__name__} is no torch.nn.Module")
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise Speech3Error(f"model: {name} has no shape yet; call the model once with an input of the dataset")
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise Speech3Error(f"model: {name} is {parameter.dtype}; the engine trains float32: use model.float()")
+    if not trained(model):
+        raise Speech3Error("model: has no parameter with requires_grad=True; there is nothing to train")
+
+
+def _warm_start(training: TrainingConfig) -> float:
+    return training.asgd.warm_start if asynchronous(training) else 0.0
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model).cpu()
+    except Exception as error:
+        raise Speech3Error(_no_copy("model", error)) from error
+
+
+def _no_copy(name: str, error: Exception) -> str:
+    return (
+        f"{name}: cannot be copied to other processes ({type(error).__name__}: {error}); define its class or function "
+        f"at the top of a file, no lambda, and keep open files, locks and the like out of it"
+    )
+
+
+def _try_out(parts: Parts) -> bool:
+    """Compute the first minibatch with parts that are not used again, before any process is started.
+
+    Returns
+    -------
+    classes
+        Can it be counted what is classified right?
+
+    Raises
+    ------
+    Speech3Error
+        A fault of its items or of the loss; a parameter without a part in it.
+    """
+    inputs, targets = parts.source.draw(1, 0)
+    parts.model.train()
+    outputs = parts.model(inputs)
+    total, _ = parts.loss(outputs, targets)
+    gradients = torch.autograd.grad(total, trained(parts.model), allow_unused=True)
+    names = (name for name, parameter in parts.model.named_parameters() if parameter.requires_grad)
+    if unused := [name for name, g in zip(names, gradients, strict=True) if g is None]:
+        raise Speech3Error(
+            f"model: the loss does not depend on {', '.join(unused)}; freeze what is not to be trained "
+            f"(requires_grad_(False))"
+        )
+    return classified_right(outputs, targets.stacked) is not None
+
+
+def _open(build: Build, opened: ExitStack) -> Trainer:
+    training, parts = build.training, build.parts(build.training.device)
+    clock = times_of(training.simulation, training.workers) if training.world == "simulated" else None
+    try:
+        one, world = open_worlds(training, parts, build, clock=clock)
+    except Speech3Error:
+        raise
+    except Exception as error:
+        for name in ("model", "dataset", "loss"):
+            try:
+                ForkingPickler.dumps(getattr(build, name))
+            except Exception as why:
+                raise Speech3Error(_no_copy(name, why)) from error
+        raise
+    if world:
+        opened.callback(world.close)
+    return Trainer(one, world, _warm_start(training))
+
+
+def _result(epoch: int, done: Progress, *, classes: bool) -> EpochResult:
+    frames = max(1, done.frames)
+    return EpochResult(
+        epoch, done.seconds, done.loss_sum / frames, done.correct / frames if classes else None, done.used, done.stale,
+        done.refused, done.returned, done.restarts, done.staleness, shares(done.shards), done.note,
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def _leave(trainer: Trainer, model: nn.Module) -> None:
+    """Put the state that was taken last into the caller's model."""
+    trainer.one.sgd.parameters.vector_K.copy_(trainer.tensors["parameters"])
+    own = trainer.one.parts.model
+    for there, here in zip(
+        chain(own.parameters(), own.buffers()), chain(model.parameters(), model.buffers()), strict=True
+    ):
+        here.copy_(there)
+
+
+def _with_items(error: Diverged, source: Items) -> Speech3Error:
+    """Who called knows the items of the dataset, not the minibatches."""
+    found = source.not_finite(error.epoch, error.number)
+    return Speech3Error(f"{error}; not finite in the dataset: items {few(found)}" if found else str(error))
+
+
+@contextmanager
+def _as_arguments() -> Iterator[None]:
+    """The engine's errors name keys of a config's ``training``; a caller has arguments, and `options`."""
+    try:
+        yield
+    except Speech3Error as error:
+        text = re.sub(r"(?<![\w./])training\.(max_(?=epochs\b))?(?=[a-z])", "", str(error))
+        raise Speech3Error(text) from error.__cause__

@@ -1,0 +1,181 @@
+"""A map-style dataset and a loss of anybody's, as the engine wants them.
+
+Axes: B items of a minibatch, C classes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from speech3.engine.world import minibatch_seed, seed_generators
+from speech3.errors import Speech3Error
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The targets of a minibatch, stacked; `len` is the number of its items, whatever the targets are."""
+
+    stacked: Any
+    items: int
+
+    def __len__(self) -> int:
+        return self.items
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """Minibatches of a dataset whose items are pairs (input, target), in another order in each epoch.
+
+    Items are stacked by PyTorch's ``default_collate``, inputs and targets each by themselves: tensors, numbers, arrays,
+    and tuples and dictionaries of them. The last minibatch may be smaller. Before items are read, PyTorch's generator
+    is seeded by the minibatch, so what the dataset draws from it is the same whoever reads them.
+
+    Attributes
+    ----------
+    device
+        To which minibatches go.
+    """
+
+    dataset: Any
+    minibatch: int
+    seed: int
+    device: torch.device
+
+    @property
+    def rows(self) -> None:
+        """No order matters."""
+
+    def __len__(self) -> int:
+        return -(-len(self.dataset) // self.minibatch)
+
+    def draw(self, epoch: int, number: int) -> tuple[Any, Targets]:
+        """Inputs and targets of a minibatch.
+
+        Raises
+        ------
+        Speech3Error
+            An item cannot be read, is no pair, or has another shape than the others: it names the items.
+        """
+        seed_generators(minibatch_seed(self.seed, epoch, number), _CPU)
+        indices_B = self.indices(epoch, number)
+        inputs, targets = zip(*(self._item(index) for index in indices_B), strict=True)
+        stacked = (_stacked(each, name, indices_B) for name, each in (("inputs", inputs), ("targets", targets)))
+        return on_device(next(stacked), self.device), Targets(on_device(next(stacked), self.device), len(indices_B))
+
+    def indices(self, epoch: int, number: int) -> list[int]:
+        """Which items a minibatch has."""
+        order = _order(self.seed, epoch, len(self.dataset))
+        return order[number * self.minibatch : (number + 1) * self.minibatch].tolist()
+
+    def not_finite(self, epoch: int, number: int) -> list[int]:
+        """Which items of a minibatch have NaN or infinity in them."""
+        return [
+            index for index in self.indices(epoch, number)
+            if not all(_finite(default_collate([value])) for value in self._item(index))
+        ]  # fmt: skip
+
+    def _item(self, index: int) -> Any:
+        try:
+            item = self.dataset[index]
+        except Exception as error:
+            raise Speech3Error(
+                f"dataset[{index}] raised {type(error).__name__}: {error}; mend that item, or leave it out "
+                f"(torch.utils.data.Subset)"
+            ) from error
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise Speech3Error(
+                f"dataset[{index}] is of type {type(item).__name__}; it has to be a pair (input, target)"
+            )
+        return item
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, items: int) -> np.ndarray:
+    return np.random.default_rng((seed, epoch)).permutation(items)
+
+
+def _stacked(values: tuple[Any, ...], name: str, indices_B: list[int]) -> Any:
+    try:
+        return default_collate(list(values))
+    except Exception as error:
+        raise Speech3Error(
+            f"the {name} of items {few(indices_B)} of the dataset cannot be stacked to a minibatch ({error}); make "
+            f"them tensors of one shape (by padding, say), or use minibatch=1"
+        ) from error
+
+
+def few(indices_B: list[int]) -> str:
+    """The first of them, for a message."""
+    return ", ".join(map(str, indices_B[:5])) + (", ..." if len(indices_B) > 5 else "")
+
+
+def _finite(values: Any) -> bool:
+    match values:
+        case Tensor():
+            return bool(torch.isfinite(values).all())
+        case Mapping():
+            return all(map(_finite, values.values()))
+        case tuple() | list():
+            return all(map(_finite, values))
+    return True
+
+
+def on_device(values: Any, device: torch.device) -> Any:
+    """Tensors moved to a device, also those in tuples, lists and dictionaries; anything else as it is."""
+    match values:
+        case Tensor():
+            return values.to(device)
+        case Mapping():
+            return {key: on_device(value, device) for key, value in values.items()}
+        case tuple() if hasattr(values, "_fields"):
+            return type(values)(*(on_device(value, device) for value in values))
+        case tuple() | list():
+            return type(values)(on_device(value, device) for value in values)
+    return values
+
+
+@dataclass(frozen=True)
+class MeanLoss:
+    """A loss of outputs and targets as the engine wants it: it also counts what is classified right."""
+
+    loss: Callable[[Any, Any], Tensor]
+
+    def __call__(self, outputs: Any, targets: Targets) -> tuple[Tensor, Tensor]:
+        """The loss, and how many of the items are classified right; 0 where there are no classes.
+
+        Raises
+        ------
+        Speech3Error
+            The loss is not one number with a gradient.
+        """
+        value = self.loss(outputs, targets.stacked)
+        found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        if not isinstance(value, Tensor) or value.dim():
+            raise Speech3Error(
+                f"the loss returned {found}; it has to return a tensor with one number, the mean over the minibatch "
+                f"(reduction='mean', or .mean())"
+            )
+        if not value.requires_grad:
+            raise Speech3Error(
+                "the loss has no gradient: it was computed without the model's outputs, or they were detached "
+                "(.item(), .detach(), torch.no_grad()); compute it from the outputs, by PyTorch's operations"
+            )
+        right = classified_right(outputs, targets.stacked)
+        return value, torch.zeros((), dtype=torch.int64) if right is None else right
+
+
+def classified_right(outputs: Any, targets: Any) -> Tensor | None:
+    """How many logits (B, C) are largest at their class (B,), int64; None where outputs and targets are no such."""
+    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or targets.dtype == torch.bool:
+        return None
+    if outputs.dim() != 2 or outputs.shape[1] < 2 or targets.shape != outputs.shape[:1] or targets.is_floating_point():
+        return None
+    return (outputs.argmax(1) == targets).sum()

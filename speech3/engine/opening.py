@@ -1,0 +1,123 @@
+"""From a config of training to the worlds that do it.
+
+Every training has a world of one worker, which does the warm start, and all of plain SGD, and what `world` asks for.
+Worlds are imported as they are opened: Ray, and PyTorch's distributed package, take seconds.
+"""
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from speech3.config import SimulationConfig, TrainingConfig
+from speech3.engine.one_worker import OneWorker
+from speech3.engine.sandblaster.virtual import Virtual
+from speech3.engine.sandblaster.world import Sandblaster
+from speech3.engine.simulate import Simulated, Times
+from speech3.engine.synchronous import Synchronous
+from speech3.engine.world import BuildOn, Parts, World
+
+_SIMULATED = {"ddp": "synchronous", "shared": "asgd", "cluster": "asgd", "sandblaster": "sandblaster"}  # by world
+
+
+def own_method(training: TrainingConfig) -> str:
+    """What `training.simulation.method` stands for the config's own way to train, on the virtual clock."""
+    return _SIMULATED.get(training.world, training.simulation.method)
+
+
+def asynchronous(training: TrainingConfig) -> bool:
+    """Do shards push to a server, and not step together?"""
+    simulated = training.world == "simulated" and training.simulation.method == "asgd"
+    return training.world in ("shared", "cluster") or simulated
+
+
+def times_of(simulation: SimulationConfig, workers: int) -> Times:
+    """The virtual clock of so many workers, where the times of a minibatch and of a sync are given."""
+    compute_s, sync_s = simulation.compute_s, simulation.sync_s
+    assert compute_s is not None and sync_s is not None
+    return Times(
+        compute_s if isinstance(compute_s, tuple) else (compute_s,) * workers, sync_s, simulation.jitter,
+        simulation.failures, simulation.restart_s, simulation.bandwidth or math.inf, simulation.latency_s,
+    )  # fmt: skip
+
+
+def open_worlds(
+    training: TrainingConfig, parts: Parts, build: BuildOn, *, clock: Times | None = None,
+    split: Sequence[nn.Module] = (),
+) -> tuple[OneWorker, World | None]:  # fmt: skip
+    """The world of one worker, and that of the config besides; none where the config's is that of one worker.
+
+    Parameters
+    ----------
+    parts
+        A worker's in this process: the first's. Others here get copies of its model, and the same minibatches.
+    build
+        Makes the parts of a worker in a process of its own.
+    clock
+        Of world simulated.
+    split
+        The model as members of a replica have it, where there are `model_partitions`.
+
+    Raises
+    ------
+    Speech3Error
+        As of the worlds.
+    """
+    steps: dict[str, Any] = {"momentum": training.momentum, "weight_decay": training.weight_decay}
+    pushes: dict[str, Any] = {"weight_decay": training.weight_decay, "codec": training.codec}
+    here: dict[str, Any] = {"workers": training.workers, "device": training.device}
+
+    def another() -> Parts:
+        return replace(parts, model=copy.deepcopy(parts.model))
+
+    match training.world:
+        case "sgd":
+            return OneWorker(parts, **steps), None
+        case "simulated":
+            assert clock is not None
+            alone = Synchronous(parts, replace(clock, compute_s=clock.compute_s[:1]), **steps)
+            return alone, _simulated(training, another(), clock)
+        case "shared" if training.model_partitions > 1:
+            from speech3.engine.replicas.world import Replicas
+
+            return OneWorker(parts, **steps), Replicas(build, another(), split, training.asgd, **here, **pushes)
+        case "shared":
+            from speech3.engine.shared import Shared
+
+            return OneWorker(parts, **steps), Shared(build, another(), training.asgd, **here, **pushes)
+        case "sandblaster":
+            from speech3.engine.sandblaster.processes import Processes
+
+            return OneWorker(parts, **steps), Sandblaster(
+                partial(Processes, build, device=training.device), another(), training.lbfgs,
+                workers=training.workers, weight_decay=training.weight_decay,
+            )  # fmt: skip
+        case "cluster":
+            from speech3.engine.cluster.world import Cluster
+
+            return OneWorker(parts, **steps), Cluster(
+                build, another(), training.asgd, **here, **pushes, address=training.cluster.address
+            )  # fmt: skip
+        case "ddp":
+            from speech3.engine.ddp import Ddp
+
+            return OneWorker(parts, **steps), Ddp(build, **here, **steps, codec=training.codec)
+
+
+def _simulated(training: TrainingConfig, parts: Parts, clock: Times) -> World:
+    """The world of virtual workers that train by the configured method."""
+    steps: dict[str, Any] = {"weight_decay": training.weight_decay, "codec": training.codec}
+    match training.simulation.method:
+        case "asgd":
+            return Simulated(parts, training.asgd, clock, **steps)
+        case "synchronous":
+            return Synchronous(parts, clock, momentum=training.momentum, **steps)
+        case "sandblaster":
+            return Sandblaster(
+                partial(Virtual, parts, clock), replace(parts, model=copy.deepcopy(parts.model)), training.lbfgs,
+                workers=training.workers, weight_decay=training.weight_decay,
+            )  # fmt: skip

@@ -1,0 +1,66 @@
+"""From the name of a strategy to the config of a training, for `speech3.engine.fit`.
+
+A strategy is plain SGD, PyTorch's DDP, or a preset of ``conf/training``. Of a preset there are taken what workers are
+(`world`, `workers`), how shards and server work together (`asgd`), what is sent (`codec`) and what the line search does
+(`lbfgs`). Its learning rate, schedule and minibatch were chosen for speech; with them goes what is of speech alone.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from speech3.config import TrainingConfig, load_preset, parse
+from speech3.engine.opening import own_method
+from speech3.errors import Speech3Error
+
+_OF_PRESETS = {"world", "workers", "asgd", "codec", "lbfgs"}  # the rest of a preset was tuned on speech
+STRATEGIES = (
+    "sgd", "ddp", "terngrad_ddp", "asgd", "asgd_speech3", "asgd_zhang", "asgd_ternary", "downpour", "downpour_adagrad",
+    "sandblaster",
+)  # fmt: skip
+OPTIONS = (
+    "asgd", "codec", "lbfgs", "optimizer", "betas", "momentum", "weight_decay", "gradient_clip", "schedule",
+    "final_rate", "warmup", "threads", "simulation",
+)  # fmt: skip
+_COMPUTE_S, _SYNC_S = 1.0, 0.06  # of the virtual clock: a minibatch is its unit, and a sync costs what it costs here
+
+
+def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **arguments: Any) -> TrainingConfig:
+    """The config of a call."""
+    if strategy not in STRATEGIES:
+        raise Speech3Error(f"strategy={strategy!r}: unknown; known here: {', '.join(STRATEGIES)}")
+    if unknown := sorted(set(options) - set(OPTIONS)):
+        raise Speech3Error(f"options: unknown {', '.join(unknown)}; known here: {', '.join(OPTIONS)}")
+    for name in ("workers", "max_epochs", "minibatch"):
+        if arguments[name] is not None and arguments[name] < 1:
+            raise Speech3Error(f"{name.removeprefix('max_')}={arguments[name]}: has to be at least 1")
+    clock = options.get("simulation", {})
+    if clock and not simulate:
+        raise Speech3Error("options: simulation is the virtual clock's, which needs simulate=True")
+    if "method" in clock:
+        raise Speech3Error("options: simulation.method is what the strategy says; take it away")
+    if options.get("schedule") == "halving":
+        raise Speech3Error(
+            "options: schedule=halving goes by a held-out loss, and there is none here; use constant, exponential or "
+            "cosine"
+        )
+    preset = TrainingConfig(world="ddp", workers=2) if strategy == "ddp" else load_preset(
+        TrainingConfig, "training", strategy
+    )  # fmt: skip
+    given = {name: value for name, value in arguments.items() if value is not None}
+    values = _merged({"schedule": "constant", **preset.model_dump(include=_OF_PRESETS), **given}, options)
+    if simulate:
+        method = "synchronous" if preset.world == "sgd" else own_method(preset)
+        values["world"] = "simulated"
+        values["simulation"] = {"compute_s": _COMPUTE_S, "sync_s": _SYNC_S, **clock, "method": method}
+    training = parse(TrainingConfig, values, f"fit(strategy={strategy!r})")
+    if strategy == "sgd" and training.workers > 1:
+        raise Speech3Error(f"workers={training.workers}: strategy sgd has one; leave workers out, or use asgd or ddp")
+    return training
+
+
+def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(values)
+    for key, value in changes.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged

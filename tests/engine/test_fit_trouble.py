@@ -1,0 +1,159 @@
+"""What `fit` cannot do: each is an error that names it and says what to do; nothing hangs, and no process is left."""
+
+import multiprocessing
+import subprocess
+import sys
+import threading
+
+import moons
+import pytest
+import tiny
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from speech3.engine import fit, fitting
+from speech3.errors import Speech3Error
+
+DATA = moons.moons(600)
+CROSS_ENTROPY = nn.CrossEntropyLoss()
+
+
+def fitted(model=None, data=DATA, loss=CROSS_ENTROPY, **keys):
+    defaults = {"strategy": "sgd", "epochs": 2, "minibatch": 30, "learning_rate": 0.3}
+    return fit(model or moons.network(), data, loss, **{**defaults, **keys})
+
+
+class Ragged(torch.utils.data.Dataset):
+    """Of 20 inputs one is longer."""
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return torch.zeros(2 + (index == 7)), 0
+
+
+class Locked(nn.Linear):
+    """With something that belongs to one process."""
+
+    def __init__(self):
+        super().__init__(2, 2)
+        self.lock = threading.Lock()
+
+
+class Aside(nn.Linear):
+    """Has a layer that it does not use."""
+
+    def __init__(self):
+        super().__init__(2, 2)
+        self.aside = nn.Linear(3, 3)
+
+
+def with_nan(items):
+    points, moon = (tensor.clone() for tensor in DATA.tensors)
+    points[items] = torch.nan
+    return TensorDataset(points, moon)
+
+
+class Local(moons.Watched):
+    """Pickled by its name, which others do not know."""
+
+
+Local.__qualname__ = "nobody_knows.Local"
+
+
+@pytest.mark.parametrize(
+    ("message", "keys"),
+    [
+        (r"strategy='hogwild': unknown; known here: sgd, ddp, .*downpour", {"strategy": "hogwild"}),
+        (r"options: unknown momentun; known here: .*momentum", {"options": {"momentun": 0.9}}),
+        (r"^fit.*: unknown key 'asgd.sync'; known here: .*sync_every", {"options": {"asgd": {"sync": 1}}}),
+        (r"schedule=halving .*held-out.*cosine", {"options": {"schedule": "halving"}}),
+        (r"needs simulate=True", {"options": {"simulation": {"jitter": 0.1}}}),
+        (r"workers=0: has to be at least 1", {"strategy": "asgd", "workers": 0}),
+        (r"epochs=0: has to be at least 1", {"epochs": 0}),
+        (r"minibatch=-3: has to be at least 1", {"minibatch": -3}),
+        (r"learning_rate: .*greater than 0", {"learning_rate": -1.0}),
+        (r"seed=-1", {"seed": -1}),
+        (r"workers=2: strategy sgd has one", {"workers": 2}),
+        (r"workers=21: an epoch has only 20 minibatches \(600 items by minibatch=30\); use fewer",
+         {"strategy": "asgd", "workers": 21, "simulate": True}),
+        (r"workers=3: this machine has 2 cores.*simulate=True", {"strategy": "ddp", "workers": 3}),
+        (r"^asgd\.warm_start=1: that is all of epochs=1,", {"strategy": "asgd_zhang", "simulate": True, "epochs": 1}),
+        (r"^lbfgs: .*only 20 minibatches \(minibatch=30\)", {"strategy": "sandblaster", "simulate": True,
+                                                             "options": {"lbfgs": {"batches": 3}}}),
+        (r"device 'tpu'", {"device": "tpu"}),
+        (r"dataset: is empty", {"data": TensorDataset(torch.zeros(0, 2), torch.zeros(0))}),
+        (r"dataset: a generator has no length", {"data": (pair for pair in DATA)}),
+        (r"dataset\[\d+\] is of type Tensor; it has to be a pair", {"data": torch.zeros(600, 2)}),
+        (r"the inputs of items .* of the dataset cannot be stacked .*\[3\].*padding", {"data": Ragged()}),
+        (r"dataset\[599\] raised ValueError: the moon is eclipsed; .*Subset",
+         {"data": moons.Watched(DATA, frozenset([599]))}),
+        (r"the loss returned a tensor of shape \(30,\).*\.mean\(\)", {"loss": nn.CrossEntropyLoss(reduction="none")}),
+        (r"the loss returned a float", {"loss": lambda outputs, targets: outputs.mean().item()}),
+        (r"the loss has no gradient", {"loss": lambda outputs, targets: outputs.detach().mean()}),
+        (r"model: a function is no torch.nn.Module", {"model": moons.network}),
+        (r"model: weight is torch.float64; .*model.float\(\)", {"model": nn.Linear(2, 2).double()}),
+        (r"model: weight has no shape yet", {"model": nn.LazyLinear(2)}),
+        (r"model: has no parameter", {"model": nn.Linear(2, 2).requires_grad_(False)}),
+        (r"model: the loss does not depend on aside.weight, aside.bias; freeze", {"model": Aside()}),
+        (r"model: cannot be copied .*lock", {"model": Locked()}),
+        (r"loss: cannot be copied to other processes .*<lambda>.*top of a file",
+         {"strategy": "asgd", "workers": 1, "loss": lambda outputs, targets: CROSS_ENTROPY(outputs, targets)}),
+        (r"dataset: cannot be copied to other processes .*Local", {"strategy": "ddp", "workers": 1,
+                                                                   "data": Local(DATA)}),
+    ],
+)  # fmt: skip
+def test_what_cannot_be(message, keys, monkeypatch):
+    monkeypatch.setattr(fitting, "available_jobs", lambda: 2)
+    with pytest.raises(Speech3Error, match=message) as caught:
+        fitted(**keys)
+    assert "training." not in str(caught.value)
+    assert not multiprocessing.active_children()
+
+
+def test_a_dataset_that_raises_in_a_shard_leaves_the_last_epochs_parameters():
+    model = moons.network()  # the item is not in the first minibatch, which is tried here
+    with pytest.raises(Speech3Error, match=r"^shard 0: dataset\[599\] raised ValueError: the moon is eclipsed"):
+        fitted(model, moons.Watched(DATA, frozenset([599])), strategy="asgd", workers=1)
+    assert not multiprocessing.active_children()
+    assert all(map(torch.equal, model.state_dict().values(), moons.network().state_dict().values()))
+
+
+def test_nan_stops_one_worker_and_names_the_items():
+    message = r"epoch 1, minibatch \d+: the loss is nan; .*lower learning_rate.*not finite in the dataset: items 17$"
+    for keys in ({}, {"strategy": "ddp", "simulate": True}):
+        model = moons.network()
+        with pytest.raises(Speech3Error, match=message):
+            fitted(model, with_nan([17]), **keys)
+        assert all(map(torch.equal, model.parameters(), moons.network().parameters()))
+    with pytest.raises(Speech3Error, match="not finite before any step"):
+        fitted(data=with_nan([17]), strategy="sandblaster", simulate=True, options={"lbfgs": {"iterations": 2}})
+
+
+def test_nan_is_refused_and_counted_where_there_is_a_server():
+    model = moons.network()
+    result = fitted(model, with_nan([17]), strategy="asgd", simulate=True, workers=2)
+    assert [(epoch.used, epoch.refused) for epoch in result.history] == [(19, 1), (19, 1)] and result.dropped == 2
+    assert all(torch.isfinite(tensor).all() for tensor in model.parameters())
+    with pytest.raises(Speech3Error, match=r"epoch 1: 20 of 20 minibatches were refused .*NaN; lower learning_rate"):
+        fitted(model, with_nan(list(range(600))), strategy="asgd", simulate=True, workers=2)
+
+
+UNGUARDED = f"""
+import sys
+sys.path.insert(0, {tiny.PATH!r})
+import moons
+from torch import nn
+from speech3.engine import fit
+fit(moons.network(), moons.moons(), nn.CrossEntropyLoss(), workers=1, minibatch=30)
+"""
+
+
+def test_a_script_without_the_guard(tmp_path):
+    (tmp_path / "script.py").write_text(UNGUARDED)
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert "put the call under `if __name__" in done.stderr
+    assert "shard 0 could not begin (exit status 1" in done.stderr.splitlines()[-1]
