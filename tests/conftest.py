@@ -26,6 +26,25 @@ TINY = (
 )  # fmt: skip
 
 
+_ONE_RAY = (
+    "test_train_cluster.py",
+    "test_cluster.py",
+    "test_cluster_actors.py",
+    "test_nodes.py",
+    "test_lfmmi_training.py",
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, those of a file stay together: its fixtures are made once.
+
+    So do all that start a Ray, for each would find the other's.
+    """
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group("ray" if item.path.name in _ONE_RAY else str(item.path)))
+
+
 def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
     """Start `speech3` with one thread, in a session of its own, so that a signal to it reaches all its processes."""
     return subprocess.Popen(

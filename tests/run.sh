@@ -9,4 +9,5 @@ cd "$root"
 ruff format --check .
 ruff check .
 mypy
-exec python -m pytest "$@"
+# A process for each core; where a file is given, or a test, the time to start them is not worth it.
+exec python -m pytest $([ $# -eq 0 ] && echo -n auto --dist loadgroup) "$@"
