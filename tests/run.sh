@@ -9,5 +9,7 @@ cd "$root"
 ruff format --check .
 ruff check .
 mypy
-# A process for each core; where a file is given, or a test, the time to start them is not worth it.
-exec python -m pytest $([ $# -eq 0 ] && echo -n auto --dist loadgroup) "$@"
+if [ $# -eq 0 ]; then  # two processes, as CI has two cores; for some tests alone it is not worth their start
+  set -- -n 2 --dist loadgroup
+fi
+exec python -m pytest "$@"
