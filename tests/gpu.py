@@ -127,7 +127,7 @@ def run(part: Part, device: str, limit_s: float, log: TextIO | None) -> Outcome:
     )  # fmt: skip
     timer = threading.Timer(limit_s, _end, [process])
     timer.start()
-    skipped, last = "", ""
+    skipped, last, not_run = "", "", list[str]()
     assert process.stdout
     for line in process.stdout:
         if log:
@@ -141,6 +141,9 @@ def run(part: Part, device: str, limit_s: float, log: TextIO | None) -> Outcome:
         last = line or last
         if line.startswith("SKIPPED"):
             skipped = line.split(": ", 1)[-1]
+            not_run.append(f"skipped: {skipped}"[:_WIDTH])
+        if ": not run, " in line:  # a script's `left_out`
+            not_run.append(line[:_WIDTH])
     status, hung = process.wait(), time.monotonic() - start >= limit_s
     timer.cancel()
     _end(process)  # processes that it has left behind
@@ -151,7 +154,7 @@ def run(part: Part, device: str, limit_s: float, log: TextIO | None) -> Outcome:
         print("\n".join(f"    {line}" for line in said), flush=True)
         why = f"ended after {limit_s:.0f} s: it hung or is too slow" if hung else f"exit status {status}"
         return Outcome(part, "failed", why, seconds)
-    return Outcome(part, "ok", last if " passed" in last else "", seconds)
+    return Outcome(part, "ok", "; ".join([*([last] if " passed" in last else []), *not_run]), seconds)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

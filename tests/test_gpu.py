@@ -11,12 +11,13 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 WITHOUT = """
-import sys
-class Without:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {names!r}:
-            raise ModuleNotFoundError(name, name=name)
-sys.meta_path.insert(0, Without())
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+
+def there(_, name, *more):
+    return None if name.split(".")[0] in {names!r} else find(name, *more)
+
+PathFinder.find_spec = classmethod(there)
 """
 
 

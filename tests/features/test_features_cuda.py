@@ -1,6 +1,6 @@
 """Features, pitch, normalisation, masks and what is done to waveforms: on a GPU as on the CPU.
 
-It imports nothing that a machine with a GPU may lack (tests/gpu.sh).
+It needs nothing that a machine with a GPU may lack (tests/gpu.sh), but torchaudio for a part of it.
 """
 
 import math
@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig, PitchConfig
+from speech3.errors import Speech3Error
 from speech3.features.augment import add_noise, change_speed, change_volume, overlap, reverberate, telephone
 from speech3.features.compute import finish, static_features
 from speech3.features.masks import SpecAugment
 from speech3.features.pitch import process, track
 from speech3.features.warp import FrequencyWarp, MelColumns
+from speech3.io.torchaudio_ import torchaudio_functional
 
 LENGTHS = torch.tensor([16000, 9000, 1, 4001])
 
@@ -71,6 +73,11 @@ def test_normalisation_and_derivatives(options: dict[str, object], gpu: str) -> 
 
 
 def test_what_is_done_to_waveforms(gpu: str) -> None:
+    try:
+        torchaudio_functional()
+    except Speech3Error as error:
+        pytest.skip(str(error))
+
     def heard(device: str) -> Tensor:
         lengths, values = LENGTHS.to(device), torch.tensor([3.0, -2.0, 9.0, 0.0], device=device)
         waves, noises = (torch.stack([noise(16000, 4 * n + u) for u in range(4)]).to(device) for n in range(2))
