@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 # Where the suite is a background job, SIGINT is ignored, and so it would be in every program that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -99,3 +100,15 @@ def mine(experiment: Path, tmp_path: Path) -> Path:
     out = tmp_path / "digits"
     shutil.copytree(experiment, out, symlinks=True)
     return out
+
+
+@pytest.fixture
+def gpu() -> str:
+    """The device of a test of a CUDA path: the first GPU; without one the test is skipped.
+
+    The environment may say ``SPEECH3_TEST_DEVICE=cpu``, to try the test itself where there is no GPU (tests/gpu.py).
+    """
+    device = os.environ.get("SPEECH3_TEST_DEVICE", "cuda:0")
+    if device != "cpu" and not torch.cuda.is_available():
+        pytest.skip("PyTorch sees no GPU")
+    return device

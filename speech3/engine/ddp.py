@@ -188,6 +188,8 @@ def _main(
 ) -> None:  # fmt: skip
     coordinator = os.getppid()
     try:
+        if device.startswith("cuda"):
+            torch.cuda.set_device(device)  # or the barriers of all processes are on the first GPU
         parts = build(device)
         dist.init_process_group(
             "nccl" if device.startswith("cuda") else "gloo", init_method=Path(store).as_uri(), rank=rank,

@@ -96,6 +96,7 @@ def one_shard(case: Case, rounds: int = ROUNDS) -> list[str]:
         "engine1_over_bare", min(by.values()), "ratio", rival, by={name: round(value, 4) for name, value in by.items()},
         model=case.name, device=case.device, dtype="float32", product=product(),
         bare_frames_per_s=round(statistics.median(loops)), rounds=rounds,
+        sync_share=round(statistics.median(done.shards[0].sync_share for done in measured["world"]), 4),
     )]  # fmt: skip
 
 

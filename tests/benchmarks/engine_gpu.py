@@ -1,7 +1,13 @@
 """The engine's figures on a GPU; `engine.py` prints them where there is one.
 
+    python tests/benchmarks/engine_gpu.py [--device cuda:0] [NAME ...]
+
+With ``--device cpu`` a tiny network runs through the same lines, to try them out.
+
 engine1_over_bare
     ``dnn_zhang`` in float32 (the engine has no other), as on the CPU, but over a bare loop recorded as a CUDA graph.
+sync_share_zhang
+    As on the CPU, of two shards on the one GPU.
 asgd4_over_asgd1
     Four shards on the one GPU, which reach the server over CUDA IPC, over one; minibatches of 256 and of 1,024.
 sync_bandwidth
@@ -12,6 +18,7 @@ asgd2_over_ddp2
     With two GPUs: shards on both, over DDP with NCCL.
 """
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable, Collection
@@ -23,6 +30,7 @@ import torch
 from engine import DNN, ROUNDS, ZHANG, line, one_shard, two_shards
 from engine_rivals import RATE, Case, frames_per_s, in_turn, left_out, median_ratio, world, written
 
+from speech3.config import DnnConfig
 from speech3.engine.assembly import load_tensors, make_server, sizes_of, tensors_on_gpu
 from speech3.engine.board import private_board
 from speech3.engine.shard import Shard
@@ -34,20 +42,27 @@ _SYNCS = 200  # of a round
 _VALUES_MOVED = 6  # for each parameter, in a sync
 
 
-def main(wanted: Collection[str]) -> None:
+def main(wanted: Collection[str], device: str = "cuda:0") -> None:
     """Print those of the figures that are wanted."""
-    zhang = replace(ZHANG, device="cuda:0", frames=2_000_000, minibatches=2000)
+    zhang = replace(ZHANG, device=device, frames=1_000_000, minibatches=1000)
+    dnn, rounds = replace(DNN, device=device, minibatches=3000), ROUNDS
+    if device == "cpu":
+        network = DnnConfig(layers=1, width=32, left_context=1, right_context=1)
+        zhang = dnn = Case("tiny", bins=4, senones=5, model=network, frames=6000, minibatches=8)
+        rounds = 1
     if "engine1_over_bare" in wanted:
         left_out("engine1_over_bare in bf16 on a GPU", "the engine has no bf16")
-        print(*one_shard(zhang), sep="\n", flush=True)
+        print(*one_shard(zhang, rounds), sep="\n", flush=True)
+    if "sync_share_zhang" in wanted:
+        print(*two_shards(zhang, ["sync_share_zhang"], rounds), sep="\n", flush=True)
     if "asgd4_over_asgd1" in wanted:
-        for case in (zhang, replace(DNN, device="cuda:0", minibatches=3000)):
-            for minibatch in (256, 1024):
+        for case in (zhang, dnn):
+            for minibatch in (256, 1024) if device != "cpu" else (256,):
                 minibatches = case.minibatches * 256 // minibatch
                 sized = replace(case, minibatch=minibatch, minibatches=minibatches, frames=minibatch * minibatches)
-                print(four_shards(sized), flush=True)
+                print(four_shards(sized, rounds), flush=True)
     if "sync_bandwidth" in wanted:
-        print(sync_bandwidth(replace(zhang, frames=2000)), flush=True)
+        print(sync_bandwidth(replace(zhang, frames=2000), rounds), flush=True)
     if "asgd2_over_ddp2" in wanted and torch.cuda.device_count() > 1:
         on_two = replace(zhang, device="cuda", frames=zhang.minibatches * zhang.minibatch)
         print(*two_shards(on_two, ["asgd2_over_ddp2"]), sep="\n", flush=True)
@@ -116,3 +131,12 @@ def _seconds(act: Callable[[], None]) -> float:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return (time.perf_counter() - start) / _SYNCS
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cuda:0")
+    figures = ["engine1_over_bare", "sync_share_zhang", "asgd4_over_asgd1", "sync_bandwidth", "asgd2_over_ddp2"]
+    parser.add_argument("names", nargs="*", choices=[[], *figures])
+    given = parser.parse_args()
+    main(given.names or figures, given.device)

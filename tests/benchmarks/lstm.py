@@ -29,15 +29,15 @@ ROUNDS, ROUND_S = 9, 0.15  # a round of one rival repeats its step for about so 
 Step = Callable[[], Sequence[Tensor]]  # outputs, gradients
 
 
-def lstm_steps(frames: int, streams: int, inputs: int, cells: int) -> dict[str, Step]:
+def lstm_steps(frames: int, streams: int, inputs: int, cells: int, device: str = "cpu") -> dict[str, Step]:
     """A step of ours, of nn.LSTM and of a loop of nn.LSTMCell and clamp, with the same weights and inputs."""
-    lstm, cell = nn.LSTM(inputs, cells), nn.LSTMCell(inputs, cells)
+    lstm, cell = nn.LSTM(inputs, cells, device=device), nn.LSTMCell(inputs, cells, device=device)
     nn.init.zeros_(lstm.bias_hh_l0)  # ours has one bias
     for parameter, value in zip(cell.parameters(), lstm.parameters(), strict=True):
         parameter.data.copy_(value.data)
-    x_TBI = torch.randn(frames, streams, inputs, requires_grad=True)
-    d_y_TBC = torch.randn(frames, streams, cells)
-    state_BC = torch.zeros(streams, cells)
+    x_TBI = torch.randn(frames, streams, inputs, device=device, requires_grad=True)
+    d_y_TBC = torch.randn(frames, streams, cells, device=device)
+    state_BC = torch.zeros(streams, cells, device=device)
     w_ih_GI, w_hh_GC, bias_G, _ = lstm.parameters()
 
     def ours() -> Sequence[Tensor]:
@@ -60,13 +60,13 @@ def lstm_steps(frames: int, streams: int, inputs: int, cells: int) -> dict[str, 
     return {"ours": ours, "nn.LSTM": nn_lstm, "loop of nn.LSTMCell and clamp": cell_loop}
 
 
-def check(steps: dict[str, Step]) -> None:
+def check(steps: dict[str, Step], limit: float = 2e-5) -> None:
     """All compute the same, to rounding of float32 through all frames."""
     ours, *others = (step() for step in steps.values())
     for theirs in others:
         for a, b in zip(ours, theirs, strict=False):  # theirs have a second bias
             difference = ((a - b).abs().max() / b.abs().max()).item()
-            assert difference < 2e-5, f"results differ by {difference:.1e} of the largest"
+            assert difference < limit, f"results differ by {difference:.1e} of the largest"
 
 
 def measure(steps: dict[str, Step]) -> dict[str, list[float]]:

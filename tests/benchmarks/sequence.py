@@ -57,17 +57,23 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def main() -> None:
-    """Measure and print."""
-    torch.set_num_threads(1)
+def problem(count: int = CHUNKS) -> tuple[Denominator, list[Chunk]]:
+    """A denominator of the size of minilibri's, and chunks of what it was made of."""
     generator = np.random.default_rng(0)
     said = sentences(generator)
     pdfs_PP2 = generator.integers(0, PDFS, (PHONES + 1, PHONES + 1, 2)).astype(np.int32)
     graph = assemble(estimate(said), PDFS, pdfs_PP2)
     chunks = []
-    for phones in said[:CHUNKS]:
+    for phones in said[:count]:
         labels = segment_labels(np.array(phones), np.cumsum([0, *generator.integers(4, 12, len(phones))]))
         chunks.append(Chunk(labels, int(generator.integers(0, len(labels) - FRAMES))))
+    return graph, chunks
+
+
+def main() -> None:
+    """Measure and print."""
+    torch.set_num_threads(1)
+    graph, chunks = problem()
     make, criterion = AlignmentNumerators(graph, FRAMES), LfMmi(graph)
     model = build(load_preset(ModelConfig, "models", "cnn_tdnn"), BINS, PDFS, seed=0)
     optimizer = AdamW(model, (0.9, 0.98), weight_decay=0.1)

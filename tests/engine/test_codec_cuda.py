@@ -89,6 +89,15 @@ def test_kernels_compile_for_a_gpu(kernel):
     assert "st.global" in triton.compile(source, target=GPUTarget("cuda", 80, 32)).asm["ptx"]
 
 
+def test_no_key_has_a_kernel_of_its_own():
+    """Nor is 1 made a constant, for which `_pack` would not compile."""
+    pytest.importorskip("triton", reason="no Triton: it comes with PyTorch for CUDA")
+    from speech3.engine.codecs import cuda
+
+    keys = [parameter for parameter in cuda._pack.params if parameter.name.startswith("key")]
+    assert len(keys) == 2 and all(parameter.do_not_specialize for parameter in keys)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_kernels_on_a_gpu():
     pytest.importorskip("triton")

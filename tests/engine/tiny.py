@@ -37,12 +37,15 @@ class Batches:
         That a minibatch takes longer.
     trouble
         What happens in a shard's process at minibatch 5: ``raise`` or nothing.
+    device
+        Where they are, drawn on the CPU.
     """
 
     minibatches: int = 12
     pause_s: float = 0.0
     trouble: str = ""
     rows: tuple[range, ...] | None = None
+    device: str = "cpu"
 
     def __len__(self) -> int:
         return self.minibatches
@@ -52,7 +55,7 @@ class Batches:
             raise ValueError("minibatch 5 is bewitched")
         time.sleep(self.pause_s)
         generator = torch.Generator().manual_seed(100 * epoch + number)
-        inputs = torch.randn(FRAMES, 5, generator=generator)
+        inputs = torch.randn(FRAMES, 5, generator=generator).to(self.device)
         return inputs, inputs.argmax(1)
 
 
@@ -82,7 +85,8 @@ class Build:
         if self.slow_sync_s and multiprocessing.parent_process():
             publish = Partition._publish
             Partition._publish = lambda *args: (time.sleep(self.slow_sync_s), publish(*args))[1]
-        return Parts(model(self.dropout, self.norm).to(device), self.batches, loss, seed=1)
+        there = replace(self.batches, device=device)
+        return Parts(model(self.dropout, self.norm).to(device), there, loss, seed=1)
 
 
 @dataclass(frozen=True)

@@ -193,18 +193,3 @@ def test_a_batch_is_its_utterances_one_by_one() -> None:
             one = alone(length, slice(row, row + 1))
             torch.testing.assert_close(one[0], whole[row, : one.shape[1]], atol=2e-6, rtol=1e-4)
             assert not whole[row, one.shape[1] :].any()
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_the_same_on_a_gpu() -> None:
-    def everything(device: str) -> Tensor:
-        waves, noises, lengths = speech().to(device), speech(seed=2).to(device), LENGTHS.to(device)
-        values = torch.tensor([3.0, -2.0, 9.0, 0.0], device=device)
-        waves, lengths = change_speed(waves, lengths, 0.9)
-        noises = torch.nn.functional.pad(noises, (0, waves.shape[1] - noises.shape[1]))
-        waves = reverberate(waves, lengths, noises[:, :200])
-        waves = overlap(waves, lengths, noises, lengths, lengths // 2, values)
-        waves = add_noise(waves, lengths, noises, values)
-        return change_volume(telephone(waves, lengths, 16000, mu_law=False), lengths, values).cpu()
-
-    torch.testing.assert_close(everything("cuda"), everything("cpu"), atol=1e-5, rtol=1e-4)

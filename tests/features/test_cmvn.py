@@ -108,11 +108,3 @@ def test_global_statistics_out_of_the_config() -> None:
         finish(statics, FeatureConfig(cmvn="global"))
     with pytest.raises(Speech3Error, match=r"over 0 frames"):
         finish(statics, config.model_copy(update={"global_stats": ((0.0,) * 5,) * 2}))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_gives_the_same() -> None:
-    feats_TF = torch.randn(2000, 40, generator=torch.Generator().manual_seed(5)) + 15
-    for config in (FeatureConfig(cmvn="sliding", norm_vars=True), FeatureConfig(cmvn="utterance", left_context=2)):
-        (here_TF,), (there_TF,) = finish([feats_TF], config), finish([feats_TF.cuda()], config)
-        torch.testing.assert_close(there_TF.cpu(), here_TF, atol=1e-5, rtol=0)

@@ -140,17 +140,6 @@ def test_no_utterances() -> None:
     assert frames_N.shape == (0,)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("kind", ["fbank", "mfcc", "plp"])
-def test_cuda_equals_cpu(kind: str) -> None:
-    config, lengths_N = FeatureConfig(kind=kind, use_energy=True), torch.tensor([16000, 7000])
-    waves_NS = torch.stack([noise(16000, 1), noise(16000, 2)])
-    cpu_NTF, _ = static_features(waves_NS, lengths_N, config, 16000)
-    cuda_NTF, _ = static_features(waves_NS.cuda(), lengths_N, config, 16000)
-    assert cuda_NTF.is_cuda
-    torch.testing.assert_close(cuda_NTF.cpu(), cpu_NTF, atol=1e-3, rtol=0)
-
-
 @pytest.mark.parametrize(("name", "values"), [("fbank40", 40), ("fbank40_d2", 120), ("mfcc13_d2", 39)])
 def test_presets_have_the_size_in_their_name(name: str, values: int) -> None:
     config = load_preset(FeatureConfig, "features", name)

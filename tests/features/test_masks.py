@@ -7,7 +7,6 @@ import torch
 from speech3.config import FeatureConfig, PitchConfig, TrainingConfig, load_preset
 from speech3.errors import Speech3Error
 from speech3.features.masks import SpecAugment, hidden, spec_augment
-from speech3.features.warp import MelColumns
 
 FBANK = load_preset(FeatureConfig, "features", "fbank40_d2").model_copy(update={"sample_frequency": 16000})
 
@@ -71,10 +70,3 @@ def test_frequency_masks_that_do_not_fit() -> None:
         spec_augment(TrainingConfig(frequency_masks=1), FBANK, torch.ones(121))
     with pytest.raises(Speech3Error, match=r"frequency_mask_bins=40: there are 40 bins"):
         spec_augment(TrainingConfig(frequency_masks=1, frequency_mask_bins=40), FBANK, torch.ones(120))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_the_same_on_a_gpu() -> None:
-    masks = SpecAugment(torch.randn(120), 1, 5, 2, 8, MelColumns(40))
-    feats, drawn = torch.randn(16, 11, 120), masks.draw(np.random.default_rng(1), 16)
-    assert torch.equal(masks(feats.cuda(), *drawn).cpu(), masks(feats, *drawn))

@@ -4,12 +4,11 @@ import shutil
 
 import numpy as np
 import pytest
+from sentences import DIM, LEXICON, PHONES, config_of, write
 
-from speech3.config import ModelConfig, TrainConfig, TrainingConfig, load_preset
+from speech3.config import ModelConfig
 from speech3.errors import Speech3Error
 from speech3.frames.packed import pack
-from speech3.frames.segments import segment_labels
-from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.model import Hmm, load_hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.hmm.tree import context_free_tree
@@ -20,43 +19,12 @@ from speech3.sequence.phone_lm import estimate
 from speech3.training import train
 from speech3.training.run import _Run
 
-PHONES, DIM = 5, 8
-LEXICON = Lexicon(tuple(Pronunciation(f"w{p}", (p,)) for p in "abcd"))
-
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Phones with features around centres of their own, in sentences of two patterns."""
-    root, rng = tmp_path_factory.mktemp("lfmmi"), np.random.default_rng(0)
-    centers = rng.normal(0, 1.5, (PHONES + 1, DIM))
-    hmm = Hmm(LEXICON, context_free_tree(np.arange(2 * PHONES).reshape(PHONES, 2)), np.full(2 * PHONES, 0.5),
-              FIRST_AND_LOOP, 3)  # fmt: skip
-    said = {}
-    for name, count in (("train", 40), ("heldout", 6)):
-        feats, labels = {}, {}
-        for i in range(count):
-            phones = np.array([1, *rng.permutation([2, 3]), 4, 5, *rng.permutation([2, 4]), 1])
-            lengths = rng.integers(4, 9, len(phones))
-            labels[f"{name}{i}"] = segment_labels(phones, np.cumsum([0, *lengths]))
-            feats[f"{name}{i}"] = (centers[np.repeat(phones, lengths)] + rng.normal(size=(lengths.sum(), DIM))).astype(
-                np.float32
-            )
-            said[f"{name}{i}"] = phones.tolist()
-        pack(root / "frames" / f"{name}.frames", feats, labels, 2 * PHONES + 2, utterances=list(feats))
-    hmm.save(root / "hmm")
-    make_denominator(estimate(said.values(), 10), hmm).save(root / "hmm")
+    root = tmp_path_factory.mktemp("lfmmi")
+    write(root)
     return root
-
-
-def _config(corpus, model=(), **training):
-    preset = load_preset(TrainingConfig, "training", "lfmmi")
-    small = {"minibatch": 240, "sequence": 30, "max_epochs": 4, "frequency_warp": 0.0, "time_masks": 0,
-             "frequency_masks": 0, "speeds": (), "learning_rate": 0.01}  # fmt: skip
-    network = {"family": "tdnn", "layers": 2, "width": 24, "bottleneck": 8, "prefinal": 16, "two_outputs": True}
-    return TrainConfig(
-        data=str(corpus / "frames"), hmm=str(corpus / "hmm"), model=ModelConfig(**{**network, **dict(model)}),
-        training=TrainingConfig.model_validate(preset.model_dump() | small | training),
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -77,7 +45,7 @@ def test_every_world_learns_what_was_said(corpus, tmp_path, training, monkeypatc
     if training.get("world") == "cluster":
         pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
         monkeypatch.setattr("speech3.engine.cluster.messages._engine_digest", lambda: "")  # it may be edited meanwhile
-    about = train(_config(corpus, **training), tmp_path / "out")
+    about = train(config_of(corpus, **training), tmp_path / "out")
     history = [record for record in read_metrics(tmp_path / "out" / "metrics.jsonl") if record["event"] == "epoch"]
     assert about["objective"] == "lfmmi"
     assert about["num_senones"] == 2 * PHONES
@@ -89,7 +57,7 @@ def test_every_world_learns_what_was_said(corpus, tmp_path, training, monkeypatc
 
 
 def test_a_run_that_was_interrupted_ends_where_one_that_was_not_does(corpus, tmp_path, monkeypatch):
-    whole = train(_config(corpus), tmp_path / "whole")
+    whole = train(config_of(corpus), tmp_path / "whole")
     save, saved = _Run._save, []
 
     def save_and_stop(run):
@@ -100,9 +68,9 @@ def test_a_run_that_was_interrupted_ends_where_one_that_was_not_does(corpus, tmp
 
     monkeypatch.setattr(_Run, "_save", save_and_stop)
     with pytest.raises(KeyboardInterrupt):
-        train(_config(corpus, checkpoint_s=0.0), tmp_path / "parts")
+        train(config_of(corpus, checkpoint_s=0.0), tmp_path / "parts")
     monkeypatch.setattr(_Run, "_save", save)
-    parts = train(_config(corpus), tmp_path / "parts")
+    parts = train(config_of(corpus), tmp_path / "parts")
     assert parts["heldout_loss"] == pytest.approx(whole["heldout_loss"], rel=1e-5)
     first, second = (load_tensors(tmp_path / name / "model.safetensors", "nn")[0] for name in ("whole", "parts"))
     for name, array in first.items():
@@ -118,7 +86,7 @@ def test_frame_cross_entropy_trains_the_same_network(corpus, tmp_path):
         feats = {u: (np.eye(2 * PHONES)[x] + rng.normal(0, 0.1, (48, 2 * PHONES))).astype(np.float32)
                  for u, x in labels.items()}  # fmt: skip
         pack(senones / f"{name}.frames", feats, labels, 2 * PHONES, utterances=list(feats))
-    config = _config(corpus, {"two_outputs": False}, objective="cross_entropy", max_epochs=8)
+    config = config_of(corpus, {"two_outputs": False}, objective="cross_entropy", max_epochs=8)
     about = train(config.model_copy(update={"data": str(senones)}), tmp_path / "out")
     assert about["heldout_accuracy"] > 0.9
 
@@ -145,9 +113,9 @@ def test_frame_cross_entropy_trains_the_same_network(corpus, tmp_path):
 def test_what_cannot_be_trained_is_named_with_the_key_to_change(corpus, tmp_path, model, training, words):
     with pytest.raises((Speech3Error, ValueError)) as error:
         if model.get("family") == "dnn":
-            config = _config(corpus, **training).model_copy(update={"model": ModelConfig(family="dnn")})
+            config = config_of(corpus, **training).model_copy(update={"model": ModelConfig(family="dnn")})
         else:
-            config = _config(corpus, model, **training)
+            config = config_of(corpus, model, **training)
         train(config, tmp_path / "out")
     for word in words:
         assert error.match(word)
@@ -158,17 +126,17 @@ def test_frames_labelled_by_senones_and_a_missing_denominator_are_refused(corpus
     for name in ("train", "heldout"):
         pack(tmp_path / "frames" / f"{name}.frames", feats, {"u": np.zeros(60, int)}, 7, utterances=["u"])
     with pytest.raises(Speech3Error, match=r"7 senones.*12 labels of phones"):
-        train(_config(corpus).model_copy(update={"data": str(tmp_path / "frames")}), tmp_path / "out")
+        train(config_of(corpus).model_copy(update={"data": str(tmp_path / "frames")}), tmp_path / "out")
     Hmm(LEXICON, context_free_tree(np.arange(10).reshape(5, 2)), np.full(10, 0.5), FIRST_AND_LOOP, 3).save(
         tmp_path / "hmm"
     )
     with pytest.raises(Speech3Error, match=r"denominator\.safetensors: no such file"):
-        train(_config(corpus).model_copy(update={"hmm": str(tmp_path / "hmm")}), tmp_path / "out")
+        train(config_of(corpus).model_copy(update={"hmm": str(tmp_path / "hmm")}), tmp_path / "out")
 
 
 def test_a_run_of_another_denominator_is_another_run(corpus, tmp_path):
     shutil.copytree(corpus / "hmm", tmp_path / "hmm")
-    config = _config(corpus, max_epochs=1).model_copy(update={"hmm": str(tmp_path / "hmm")})
+    config = config_of(corpus, max_epochs=1).model_copy(update={"hmm": str(tmp_path / "hmm")})
     train(config, tmp_path / "out")
     assert load_denominator(tmp_path / "out").num_states == load_denominator(corpus / "hmm").num_states
     hmm = load_hmm(tmp_path / "hmm")
@@ -178,7 +146,7 @@ def test_a_run_of_another_denominator_is_another_run(corpus, tmp_path):
 
 
 def test_a_denominator_of_another_tree_is_refused(corpus, tmp_path):
-    config = _config(corpus)
+    config = config_of(corpus)
     hmm = Hmm(LEXICON, context_free_tree(np.tile(np.arange(2), (5, 1))), np.full(2, 0.5), FIRST_AND_LOOP, 3)
     hmm.save(tmp_path / "hmm")
     (tmp_path / "hmm" / "denominator.safetensors").write_bytes((corpus / "hmm/denominator.safetensors").read_bytes())

@@ -73,7 +73,7 @@ def _statistics(values_P, tiles_T5, sums_T2, largest_T, SIZE: tl.constexpr):  # 
     tl.store(largest_T + t, tl.max(value.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["key0", "key1"])  # a key of 1 would be a constant, which has no type to convert
 def _pack(  # type: ignore[no-untyped-def] # pragma: no cover
     values_P, tiles_T5, limits_B, scales_B, key0, key1, words_M, WORDS: tl.constexpr
 ):

@@ -86,7 +86,10 @@ def mean_of_codes(state: Exchange, bucket: dist.GradBucket) -> torch.futures.Fut
         state.down += together.nbytes
         for each, mean in zip(where.floats, together.split([len(each) for each in floats]), strict=True):
             values_P[each] = mean / workers
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    # A future refuses a result on a GPU of which it was not told.
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
+        devices=[values_P.device] if values_P.is_cuda else None
+    )
     future.set_result(values_P)
     return future
 

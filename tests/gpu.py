@@ -1,0 +1,210 @@
+"""Runs what only a GPU can show, part by part, each in a process of its own; `tests/gpu.sh` calls it.
+
+A part that fails or hangs does not stop the others; one whose packages are missing is left out, and it is said why.
+``--device cpu`` runs the parts with small sizes, to find mistakes in them where there is no GPU.
+"""
+
+import argparse
+import importlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+NEEDS = ("pydantic", "yaml", "numba", "safetensors", "rich")  # of all parts that import speech3
+_TAIL, _WIDTH = 40, 200  # of what a part that failed said last: lines, and characters of each
+_NO_TESTS = 5  # pytest's exit status where all of a file is skipped
+_LEAST_S = 20.0  # a part is not begun with less time than this left
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part.
+
+    Attributes
+    ----------
+    group
+        ``correctness`` or ``speed``.
+    run
+        Files of tests, or a script with its arguments.
+    limit_s
+        It hangs if it takes longer: several times what it should take.
+    """
+
+    name: str
+    group: str
+    what: str
+    run: tuple[str, ...]
+    limit_s: int
+    needs: tuple[str, ...] = NEEDS
+
+    @property
+    def is_script(self) -> bool:
+        """Else it is tests."""
+        return self.run[0].startswith("tests/benchmarks")
+
+    def command(self, device: str) -> list[str]:
+        """To be run from the root of the repository."""
+        if self.is_script:
+            return [sys.executable, self.run[0], "--device", device, *self.run[1:]]
+        options = ("-p", "no:cacheprovider", "-o", "addopts=-q", "-rs", "--tb=short")
+        return [sys.executable, "-m", "pytest", *options, *self.run]
+
+
+def _tests(name: str, what: str, limit_s: int, *files: str, needs: Sequence[str] = ()) -> Part:
+    return Part(name, "correctness", what, files, limit_s, (*NEEDS, "pytest", *needs))
+
+
+def _speed(name: str, what: str, limit_s: int, script: str, *figures: str, needs: Sequence[str] = ()) -> Part:
+    return Part(name, "speed", what, (f"tests/benchmarks/{script}", *figures), limit_s, (*NEEDS, *needs))
+
+
+PARTS = (
+    Part("machine", "correctness", "what the GPU is and can do; memory shared by processes",
+         ("tests/benchmarks/gpu_machine.py",), 120, ()),
+    _tests("codec", "ternary code: Triton against numba", 180, "tests/engine/test_codec_cuda.py", needs=["triton"]),
+    _tests("cells", "clipped LSTM: Triton against plain steps", 180, "tests/models/test_clipped_cuda.py",
+           needs=["triton"]),
+    _tests("features", "features, pitch, augmentation against the CPU", 180, "tests/features/test_features_cuda.py"),
+    _tests("models", "DNN, CNN, LSTM, TDNN against the CPU in float64", 240, "tests/models/test_models_cuda.py"),
+    _tests("lfmmi", "LF-MMI against the CPU in float64", 120, "tests/sequence/test_lfmmi_cuda.py"),
+    _tests("shards", "1, 2 and 4 shards by CUDA IPC; kill -9 during a sync", 300, "tests/engine/test_shared_cuda.py"),
+    _tests("ddp", "DDP of one process over NCCL, plain and ternary", 150, "tests/engine/test_ddp_cuda.py"),
+    _tests("training", "whole runs in every world, resumed", 300, "tests/training/test_training_cuda.py"),
+    _speed("dnn", "5 x 2048, 10,217 senones, over torch.mm", 120, "gpu_dnn.py"),
+    _speed("engine", "one shard over a bare loop in a CUDA graph", 280, "engine_gpu.py", "engine1_over_bare"),
+    _speed("sync", "a sync's share, and its bandwidth", 150, "engine_gpu.py", "sync_share_zhang", "sync_bandwidth"),
+    _speed("lstm", "clipped LSTM over cuDNN", 150, "gpu_lstm.py", needs=["triton"]),
+    _speed("extraction", "features over torchaudio", 120, "gpu_features.py"),
+    _speed("update", "an update by LF-MMI", 150, "gpu_lfmmi.py"),
+    _speed("four", "four shards over one", 280, "engine_gpu.py", "asgd4_over_asgd1"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a part: ``ok``, ``failed`` or ``left out``, and why."""
+
+    part: Part
+    result: str
+    why: str = ""
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.part.name:<12}{self.result:<10}{self.seconds:6.0f} s  {self.why}".rstrip()
+
+
+def missing(part: Part) -> list[str]:
+    """Modules that it needs and that cannot be imported."""
+    found = []
+    for name in part.needs:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            found.append(name)
+    return found
+
+
+def run(part: Part, device: str, limit_s: float, log: TextIO | None) -> Outcome:
+    """Run it, printing its figures as they come; on a failure, what it said last."""
+    start, said = time.monotonic(), deque[str](maxlen=_TAIL)
+    # Plugins of pytest that a machine happens to have are none of ours.
+    environment = {**os.environ, "SPEECH3_TEST_DEVICE": device, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    process = subprocess.Popen(
+        part.command(device), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        start_new_session=True, env=environment,
+    )  # fmt: skip
+    timer = threading.Timer(limit_s, _end, [process])
+    timer.start()
+    skipped, last, not_run = "", "", list[str]()
+    assert process.stdout
+    for line in process.stdout:
+        if log:
+            log.write(line)
+            log.flush()
+        line = line.rstrip()
+        if line.startswith("{"):
+            print(line, flush=True)
+            continue
+        said.append(line[:_WIDTH])
+        last = line or last
+        if line.startswith("SKIPPED"):
+            skipped = line.split(": ", 1)[-1]
+            not_run.append(f"skipped: {skipped}"[:_WIDTH])
+        if ": not run, " in line:  # a script's `left_out`
+            not_run.append(line[:_WIDTH])
+    status, hung = process.wait(), time.monotonic() - start >= limit_s
+    timer.cancel()
+    _end(process)  # processes that it has left behind
+    seconds = time.monotonic() - start
+    if not part.is_script and skipped and not hung and status in (0, _NO_TESTS) and not re.search(r"\d+ passed", last):
+        return Outcome(part, "left out", skipped, seconds)
+    if status or hung:
+        print("\n".join(f"    {line}" for line in said), flush=True)
+        why = f"ended after {limit_s:.0f} s: it hung or is too slow" if hung else f"exit status {status}"
+        return Outcome(part, "failed", why, seconds)
+    return Outcome(part, "ok", "; ".join([*([last] if " passed" in last else []), *not_run]), seconds)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """It and all that it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def chosen(names: str) -> list[Part]:
+    """Those of the named parts and groups, in their order; all where nothing is named."""
+    wanted = {name for name in names.split(",") if name}
+    known = {name for part in PARTS for name in (part.name, part.group)}
+    if unknown := wanted - known:
+        sys.exit(f"gpu: no such part: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+    return [part for part in PARTS if not wanted or wanted & {part.name, part.group}]
+
+
+def main() -> int:
+    """Run the parts and print the summary; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="tests/gpu.sh", description=__doc__)
+    parser.add_argument("--only", default="", help="parts or groups (correctness, speed), with commas between them")
+    parser.add_argument("--device", default="cuda:0", help="cpu: try the parts out with small sizes")
+    parser.add_argument("--minutes", type=float, default=1e6, help="no part goes on for longer than that from now")
+    parser.add_argument("--log", type=Path, help="gets everything that the parts print")
+    given = parser.parse_args()
+    parts, end = chosen(given.only), time.monotonic() + 60 * given.minutes
+    if given.device != "cpu" and not torch.cuda.is_available():
+        print(f"gpu: PyTorch {torch.__version__} sees no GPU here; --device cpu tries the parts out")
+        return 2
+    name = given.device if given.device == "cpu" else torch.cuda.get_device_name(given.device)
+    log, outcomes = given.log.open("w") if given.log else None, list[Outcome]()
+    for part in parts:
+        left_s = end - time.monotonic()
+        if lacking := missing(part):
+            outcomes.append(Outcome(part, "left out", f"no {', '.join(lacking)}"))
+        elif left_s < _LEAST_S:
+            outcomes.append(Outcome(part, "left out", "no time left"))
+        else:
+            print(f"== {part.name}: {part.what}", flush=True)
+            if log:
+                log.write(f"== {part.name}\n")
+            outcomes.append(run(part, given.device, min(part.limit_s, left_s - 5), log))
+        print(f"== {outcomes[-1]}", flush=True)
+    counts = [f"{sum(o.result == result for o in outcomes)} {result}" for result in ("ok", "failed", "left out")]
+    print(f"summary: {name}, torch {torch.__version__}: {', '.join(counts)}")
+    print(*outcomes, sep="\n", flush=True)
+    return int(any(outcome.result == "failed" for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# What only a GPU can show: that every CUDA path is right, then how fast it is. One JSON line a figure, a summary last.
+#   tests/gpu.sh [WHEELS_DIR] [--only NAME,...] [--minutes N] [--log FILE] [--device DEVICE]
+# Exit status: 0 if no part failed, 1 if one did, 2 without a GPU. Parts and what they need: tests/gpu.py.
+#
+# The Python that is `python3` is used as it is, and nothing is installed into it: wheels in WHEELS_DIR are unpacked
+# into a temporary folder. A machine with torch, triton, numba, numpy, safetensors, typer, rich, pyyaml and pytest lacks
+# only pydantic; for Python 3.12 on x86-64 its wheels (3 MB) are fetched beforehand, elsewhere, with
+#   pip download --no-deps --only-binary :all: --python-version 3.12 --implementation cp \
+#       --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --dest .wheels \
+#       pydantic pydantic-core annotated-types typing-inspection typing-extensions
+# and pyyaml, numba, llvmlite, hypothesis or sortedcontainers in the same way where they are missing.
+#
+# Where half an hour is lent in commands of ten minutes at most, with .wheels carried along:
+#   tests/gpu.sh .wheels --only correctness --minutes 9.5 --log "$OUT/correctness.log"
+#   tests/gpu.sh .wheels --only dnn,engine,sync,lstm --minutes 9.5 --log "$OUT/speed.log"
+#   tests/gpu.sh .wheels --only extraction,update,four --minutes 9.5 --log "$OUT/speed2.log"
+# The first command should take about seven minutes, the others six and four.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if [ $# -gt 0 ] && [[ $1 != --* ]]; then
+    wheels=$1
+    shift
+    unpacked=$(mktemp -d)
+    trap 'rm -rf "$unpacked"' EXIT
+    python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --disable-pip-version-check \
+        --root-user-action ignore --target "$unpacked" "$wheels"/*.whl
+    export PYTHONPATH=$unpacked${PYTHONPATH:+:$PYTHONPATH}
+fi
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+python3 tests/gpu.py "$@"
