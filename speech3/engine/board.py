@@ -25,20 +25,9 @@ from speech3.errors import Speech3Error
 STALENESS_BINS = 64  # staleness of 63 and more counts as 63
 TOTALS = ("frames", "loss_sum", "correct", "ended")  # of the epoch's published minibatches; when the last ended
 SHARD = (
-    "minibatches",
-    "compute_s",
-    "sync_s",
-    "wait_s",
-    "busy",
-    "up",
-    "down",
-    "missed",
-    "draw_s",
-    "ready",
-    "epoch",
-    "doing",
-    "since",
-)
+    "minibatches", "compute_s", "sync_s", "wait_s", "busy", "up", "down", "missed", "draw_s", "ready", "epoch",
+    "doing", "since",
+)  # fmt: skip
 MINIBATCHES, COMPUTE_S, SYNC_S, WAIT_S, BUSY, UP, DOWN, MISSED, DRAW_S, READY, EPOCH, DOING, SINCE = range(len(SHARD))
 
 _POLL_S = 0.001  # between two tries to have a lock
@@ -212,10 +201,12 @@ class FileLock:
 
     def acquire(self) -> bool:
         """Wait for it; true."""
-        while self.meanwhile and not self.try_acquire():
+        if self.meanwhile is None:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+            return True
+        while not self.try_acquire():
             self.meanwhile()
             time.sleep(_POLL_S)
-        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
         return True
 
     def __enter__(self) -> None:

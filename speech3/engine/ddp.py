@@ -46,13 +46,12 @@ from speech3.engine.world import (
     turns,
 )
 from speech3.errors import Speech3Error
-from speech3.io.parallel import NOT_BEGUN, starting_workers
+from speech3.io.parallel import NOT_BEGUN, end_processes, starting_workers
 
 _REPORT_STEPS = 50  # between two reports, for which the processes add up their sums
 _GO_ON = ", and training with it: run it again (`speech3 train` resumes from the last checkpoint)"
 _DIED = (math.inf, f"a process died{_GO_ON}")  # when, and what is said of it
 _LOOK_S = 0.1
-_END_S = 5.0  # in which a killed process is gone, unless a driver holds it
 _SNAPSHOT_S = 5.0  # between two copies of the parameters that the first sends along, for checkpoints inside an epoch
 
 
@@ -132,9 +131,7 @@ class Ddp:
 
     def close(self) -> None:
         """End the processes."""
-        for process in self.processes:
-            process.kill()
-            process.join(_END_S)
+        end_processes(self.processes)
         self.meeting.cleanup()
 
     def _send(self, pipe: Any, value: Any) -> None:

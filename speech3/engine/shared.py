@@ -62,13 +62,12 @@ from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.watchdog import COMPUTES, DRAWS, RESTS, SYNCS, WAITS, Hang, Watchdog
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
-from speech3.io.parallel import NOT_BEGUN, starting_workers
+from speech3.io.parallel import NOT_BEGUN, end_processes, starting_workers
 
 LOOK_S = 0.1  # between two looks at shards and pool
 _REST_S = 0.0005  # between two looks of a resting shard at its orders
 Event = tuple[str, int | None, int]  # what; of which value; with which partition
 _SAID = 5000  # characters of what a shard raised: of its begin, and of its end
-_END_S = 5.0  # in which a killed process is gone
 _DEATHS = 3  # of one shard, without a minibatch in between, before it is given up
 
 
@@ -192,12 +191,7 @@ class Shared:
 
     def close(self) -> None:
         """End the shards; the memory goes with the last of them."""
-        for process in self.processes:
-            if process is not None:
-                process.kill()
-        for process in self.processes:
-            if process is not None:
-                process.join(_END_S)  # one that a driver holds cannot be killed: it is left
+        end_processes([process for process in self.processes if process is not None])
         self.processes = []
         self.stack.close()
 

@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from speech3.errors import Speech3Error
 from speech3.io.progress import progress
@@ -21,6 +21,7 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 _ALONE_S = 2.0
+_END_S = 5.0  # in which a killed process is gone
 # A sum over threads is rounded by their number, so work is done by one thread a process, wherever it is done.
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
@@ -101,6 +102,14 @@ def _pool_map(function: Callable[[A], R], items: Sequence[A], jobs: int, label: 
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def end_processes(processes: Sequence[Any]) -> None:
+    """Kill them and wait until they are gone, but not for one that a driver holds, which cannot be killed."""
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.join(_END_S)
 
 
 @contextmanager

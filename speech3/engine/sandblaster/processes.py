@@ -28,10 +28,9 @@ from speech3.engine.sandblaster.pieces import Pieces
 from speech3.engine.watchdog import patience_s
 from speech3.engine.world import BuildOn, ShardReport
 from speech3.errors import Speech3Error
-from speech3.io.parallel import NOT_BEGUN, starting_workers
+from speech3.io.parallel import NOT_BEGUN, end_processes, starting_workers
 
 _LOOK_S = 0.1  # between two moments at which the run may look, save or stop
-_END_S = 5.0  # in which a killed process is gone, unless a driver holds it
 _DEATHS = 3  # of one worker, without a piece in between, before it is given up
 
 
@@ -191,9 +190,8 @@ class Processes:
 
     def close(self) -> None:
         """End the processes; the memory goes with the last of them."""
+        end_processes([worker.process for worker in self.workers])
         for worker in self.workers:
-            worker.process.kill()
-            worker.process.join(_END_S)
             worker.pipe.close()
         self.workers = []
         self.stack.close()
