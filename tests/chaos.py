@@ -285,19 +285,18 @@ def _account(out: Path, frames: Path, count: Count) -> None:
 
 
 def lost(record: dict[str, Any], total: int, frames: int) -> int:
-    """Minibatches of an epoch that ended neither used nor dropped, and published updates that are not in the model.
+    """Minibatches of an epoch that ended neither used nor dropped, and used ones that are not accounted for.
 
-    Published updates are counted by the version, which is stored last; the staleness histogram and the frames are
-    stored with the parameters, so what is not in these is not in the parameters. Frames are those of the epoch.
+    A used minibatch has one row, with its frames and the staleness of the push that was published with it.
     """
     ended, minibatches = record["minibatches"], num_minibatches(total, MINIBATCH)
     dropped = ended["stale"] + ended["refused"]
     without_state = abs(minibatches - ended["used"] - dropped)
-    not_in_model = abs(record["versions"] - sum(record["staleness"]))
+    no_push = abs(ended["used"] - sum(record["staleness"]))
     last = total - (minibatches - 1) * MINIBATCH
     expected = {total - dropped * MINIBATCH, total - (dropped - 1) * MINIBATCH - last if dropped else total}
     missing = min(abs(frames - each) for each in expected)
-    return without_state + not_in_model + -(-missing // MINIBATCH)
+    return without_state + no_push + -(-missing // MINIBATCH)
 
 
 if __name__ == "__main__":

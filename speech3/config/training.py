@@ -18,9 +18,6 @@ class AsgdConfig(Config):
         None, ge=1, description="minibatches between two fetches, at least; none: at every push"
     )
     partitions: int = Field(1, ge=1, le=256, description="of the server, each with its own version and lock")
-    lock_free: bool = Field(
-        False, description="steps in place, without a lock (Hogwild); a shard that dies may leave half a step"
-    )
     max_distance: int = Field(12, ge=1, description="minibatches since the last fetch at which a shard waits to sync")
     max_relative_distance: float | None = Field(
         None, gt=0, description="distance of a shard's own parameters from those it fetched at which it waits"
@@ -33,7 +30,6 @@ class AsgdConfig(Config):
     momentum: float = Field(0.0, ge=0, lt=1, description="of the server")
     projection: bool = Field(False, description="a push loses what goes against the server's momentum")
     decay: float = Field(1.0, gt=0, le=1, description="a push is multiplied by decay ** staleness")
-    staleness_rate: bool = Field(False, description="a push is divided by its staleness, if that is above 1")
     adagrad: float = Field(0.0, ge=0, description="gamma of Adagrad on the server, in place of push_scale; 0: none")
     delay_compensation: float = Field(0.0, ge=0, description="lambda of DC-ASGD; 0: none")
     max_push: float = Field(
@@ -65,11 +61,6 @@ class AsgdConfig(Config):
                 "max_relative_distance goes by the parameters that were fetched, which a shard keeps only until it "
                 "pushes: it needs a fetch with every push; take fetch_every away"
             )
-        if self.lock_free and self.partitions > 1:
-            raise ValueError(
-                f"lock_free=true with partitions={self.partitions}: partitions are there so that shards wait less for "
-                f"a lock, and there is none; take one of the two away"
-            )
         if self.projection and not self.momentum:
             raise ValueError(
                 "projection takes from a push what goes against the momentum: set momentum, too (0.5, say)"
@@ -78,10 +69,10 @@ class AsgdConfig(Config):
             raise ValueError("max_relative_distance is that of a shard's own steps: it needs local_updates=true")
         if isinstance(self.push_scale, float) and not 0 < self.push_scale < math.inf:
             raise ValueError(f"push_scale={self.push_scale:g}: must be above 0, or no push would move the parameters")
-        if self.max_staleness == 0 and (self.delay_compensation or self.staleness_rate or self.decay < 1):
+        if self.max_staleness == 0 and (self.delay_compensation or self.decay < 1):
             raise ValueError(
-                "max_staleness=0 drops every stale push, so delay_compensation, staleness_rate and decay have none to "
-                "act on: raise max_staleness, or take them away"
+                "max_staleness=0 drops every stale push, so delay_compensation and decay have none to act on: raise "
+                "max_staleness, or take them away"
             )
         return self
 

@@ -2,47 +2,35 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from speech3.config import AsgdConfig
-from speech3.engine.board import DOWN, MISSED, READY, SHARD, UP, Board, Sizes
+from speech3.engine.board import DOWN, READY, SHARD, UP, Board, Sizes
 from speech3.engine.flat import Flat, stretches, wait_for_gpus
+from speech3.engine.ledger import Ledger
 from speech3.engine.pool import Pool
 from speech3.engine.rule import Rule, State
-from speech3.engine.server import CORRECT, ENDED, FRAMES, LOSS_SUM, Buffer, Partition
-from speech3.engine.world import REFUSED, STALE, USED, Progress, ShardReport
+from speech3.engine.server import Buffer, Partition
+from speech3.engine.world import Progress, ShardReport
 
 
 @dataclass(frozen=True, eq=False)
 class Server:
-    """All of it, as one process sees it.
-
-    Attributes
-    ----------
-    views
-        Of its partitions, one for each record of the board: all partitions, or without a lock what each shard has.
-    shared
-        Without a lock: views are of one and the same memory.
-    """
+    """All of it, as one process sees it: the partitions together hold the parameters."""
 
     board: Board
     pool: Pool
-    views: tuple[Partition, ...]
+    partitions: tuple[Partition, ...]
     rule: Rule
-    shared: bool
 
     @property
-    def partitions(self) -> tuple[Partition, ...]:
-        """Which together hold the parameters."""
-        return self.views[:1] if self.shared else self.views
-
-    def seen_by(self, worker: int) -> tuple[Partition, ...]:
-        """The partitions with which a shard syncs."""
-        return self.views[worker : worker + 1] if self.shared else self.views
+    def ledger(self) -> Ledger:
+        """What became of each minibatch."""
+        return self.board.ledger
 
     @property
     def version(self) -> int:
@@ -51,16 +39,16 @@ class Server:
 
     def settle(self) -> None:
         """Mark as used what is published, of a shard that died meanwhile, too; with all locks held."""
-        for view in self.views:
-            view.settle()
+        for partition in self.partitions:
+            partition.settle()
 
 
 def rule_of(config: AsgdConfig, workers: int) -> Rule:
     """The server's step for so many workers."""
     scale = {"1/workers": 1 / workers, "1/accumulated": None}.get(str(config.push_scale), config.push_scale)
     return Rule(
-        None if scale is None else float(scale), config.momentum, config.decay, config.staleness_rate,
-        config.projection, config.adagrad, config.delay_compensation,
+        None if scale is None else float(scale), config.momentum, config.decay, config.projection, config.adagrad,
+        config.delay_compensation,
     )  # fmt: skip
 
 
@@ -68,7 +56,7 @@ def sizes_of(own: Flat, config: AsgdConfig, workers: int, minibatches: int) -> S
     """The board for a model on the CPU, or on a GPU, where the state lies elsewhere."""
     on_cpu = own.vector_K.device.type == "cpu"
     return Sizes(
-        minibatches, workers, workers if config.lock_free else config.partitions, push=config.max_distance,
+        minibatches, workers, config.partitions, push=config.max_distance,
         state=own.vector_K.numel() if on_cpu else 0,
         velocity=own.num_parameters if on_cpu and config.momentum else 0,
         squares=own.num_parameters if on_cpu and config.adagrad else 0,
@@ -92,18 +80,15 @@ def make_server(
     """A view of the server in this process, for a model like `own`; `lock` and `rows` are the pool's."""
     arrays = board.state_2K, board.velocity_2P, board.squares_2P
     state_2K, velocity_2P, squares_2P = on_gpu or map(torch.from_numpy, arrays)
-    pool, rule = Pool(board.states_M, board.cursor, lock, rows), rule_of(config, workers)
-    cuts = stretches(own, 1 if config.lock_free else config.partitions)
-    views = []
-    for number, record in enumerate(board.records):
-        stretch = cuts[0 if config.lock_free else number]
-        buffers = _buffers(state_2K, velocity_2P, squares_2P, stretch, own.num_parameters)
-        views.append(Partition(
-            record, board.version_R if config.lock_free else record.version, pool,
-            buffers[:1] * 2 if config.lock_free else buffers, rule,
-            max_staleness=config.max_staleness, max_push=config.max_push,
-        ))  # fmt: skip
-    return Server(board, pool, tuple(views), rule, config.lock_free)
+    pool, rule = Pool(board.ledger, board.cursor, lock, rows), rule_of(config, workers)
+    partitions = tuple(
+        Partition(
+            record, board.ledger, _buffers(state_2K, velocity_2P, squares_2P, stretch, own.num_parameters), rule,
+            config.partitions, config.max_staleness, config.max_push,
+        )
+        for record, stretch in zip(board.records, stretches(own, config.partitions), strict=True)
+    )  # fmt: skip
+    return Server(board, pool, partitions, rule)
 
 
 def _buffers(
@@ -156,33 +141,20 @@ class Before:
 
 def begin_epoch(server: Server, states_M: np.ndarray) -> Before:
     """Fill the pool and count from zero; while no shard is at work."""
-    for counts in (server.board.totals_R2, server.board.staleness_R2, server.board.journal_R2J):
-        counts[:] = 0
+    server.board.journal_S2J[:] = 0
+    server.board.ended_S[:] = 0
     server.pool.fill(states_M)
     server.board.shards_N[:, :READY] = 0
-    return Before(server.version, server.pool.counts())
-
-
-def last_ended(server: Server) -> float:
-    """When a minibatch was published last, by the clock of `time.monotonic`; 0: none was in this epoch."""
-    return max(float(record.totals_2[record.index, ENDED]) for record in server.board.records)
+    return Before(server.version, server.ledger.counts())
 
 
 def epoch_progress(server: Server, before: Before, *, seconds: float, returned: int, restarts: int) -> Progress:
     """The epoch in numbers since it was taken up, from the published state."""
-    board, records = server.board, server.board.records
-    totals = sum(record.totals_2[record.index] for record in records)
-    staleness = sum(record.staleness_2[record.index] for record in records)
-    ended = {state: count - before.counts[state] for state, count in server.pool.counts().items()}
-    last = int(np.flatnonzero(staleness).max(initial=-1))
-    reports = (dict(zip(SHARD, row, strict=True)) for row in board.shards_N.tolist())
-    return Progress(
-        used=ended[USED], stale=ended[STALE], refused=ended[REFUSED], frames=int(totals[FRAMES]),
-        loss_sum=float(totals[LOSS_SUM]), correct=int(totals[CORRECT]), seconds=seconds,
-        versions=server.version - before.version, returned=returned, restarts=restarts,
-        up=int(board.shards_N[:, UP].sum()), down=int(board.shards_N[:, DOWN].sum()),
-        missed=int(board.shards_N[:, MISSED].sum()),
-        staleness=tuple(staleness[: last + 1].tolist()),
+    shards_N = server.board.shards_N
+    reports = (dict(zip(SHARD, row, strict=True)) for row in shards_N.tolist())
+    return replace(
+        server.ledger.progress(before.counts), seconds=seconds, versions=server.version - before.version,
+        returned=returned, restarts=restarts, up=int(shards_N[:, UP].sum()), down=int(shards_N[:, DOWN].sum()),
         shards=tuple(
             ShardReport(int(r["minibatches"]), r["compute_s"], r["sync_s"], r["wait_s"], int(r["busy"]), r["draw_s"])
             for r in reports

@@ -3,8 +3,8 @@
 The memory belongs to no file system (memfd): other processes open it through /proc while its creator lives, and the
 kernel takes it back when the last of them is gone, killed or not. Where there is no memfd it is a temporary file.
 
-Axes: M minibatches of an epoch, N shards, K values of the model, P of them parameters, J minibatches of a push, R
-records: one for each partition of the server; where it has no lock, one for each shard.
+Axes: M minibatches of an epoch, N shards, K values of the model, P of them parameters, J minibatches of a push and two
+more, S partitions of the server.
 """
 
 import fcntl
@@ -20,15 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
+from speech3.engine.ledger import ROW, Ledger
 from speech3.errors import Speech3Error
 
-STALENESS_BINS = 64  # staleness of 63 and more counts as 63
-TOTALS = ("frames", "loss_sum", "correct", "ended")  # of the epoch's published minibatches; when the last ended
 SHARD = (
-    "minibatches", "compute_s", "sync_s", "wait_s", "busy", "up", "down", "missed", "draw_s", "ready", "epoch",
-    "doing", "since",
+    "minibatches", "compute_s", "sync_s", "wait_s", "busy", "up", "down", "draw_s", "ready", "epoch", "doing", "since",
 )  # fmt: skip
-MINIBATCHES, COMPUTE_S, SYNC_S, WAIT_S, BUSY, UP, DOWN, MISSED, DRAW_S, READY, EPOCH, DOING, SINCE = range(len(SHARD))
+MINIBATCHES, COMPUTE_S, SYNC_S, WAIT_S, BUSY, UP, DOWN, DRAW_S, READY, EPOCH, DOING, SINCE = range(len(SHARD))
 
 _POLL_S = 0.001  # between two tries to have a lock
 _ALIGN = 64  # bytes: no two fields share a cache line
@@ -36,12 +34,11 @@ _ALIGN = 64  # bytes: no two fields share a cache line
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """A version, and what is counted with it: rows of the board."""
+    """Of a partition: its version, the journal of two buffers, when a push was published last."""
 
     version: np.ndarray  # (1,)
-    totals_2: np.ndarray
-    staleness_2: np.ndarray
     journal_2J: np.ndarray
+    ended: np.ndarray  # (1,)
 
     @property
     def index(self) -> int:
@@ -55,16 +52,18 @@ class Board:
 
     Attributes
     ----------
-    version_R
+    version_S
         int64: storing it publishes what was written into the other buffer.
     state_2K, velocity_2P, squares_2P
         float32: parameters with buffers; the server's momentum; Adagrad's sum of squares. The last two may be empty.
-    totals_R2, staleness_R2
-        float64 by `TOTALS`, and int64: published pushes by staleness. Part of the state, so that they are in it once.
-    journal_R2J
-        int64: how many minibatches made this version, and which.
-    states_M, cursor
-        int32 and int64 (1,): `speech3.engine.pool`.
+    journal_S2J
+        int64: how many minibatches made this version, the staleness of their push, and their numbers.
+    ended_S
+        float64: when a push was published last, by `time.monotonic`; 0: none was in this epoch.
+    ledger
+        The minibatches.
+    cursor
+        int64 (1,): `speech3.engine.pool`.
     order
         float64 (5,): the epoch that shards are to work on (0: none), and its rate (base, warm-up, decay, last).
     shards_N
@@ -72,47 +71,52 @@ class Board:
         `doing` and `since` are what it is at, and from when on (`speech3.engine.watchdog`).
     """
 
-    version_R: np.ndarray
+    version_S: np.ndarray
     state_2K: np.ndarray
     velocity_2P: np.ndarray
     squares_2P: np.ndarray
-    totals_R2: np.ndarray
-    staleness_R2: np.ndarray
-    journal_R2J: np.ndarray
-    states_M: np.ndarray
+    journal_S2J: np.ndarray
+    ended_S: np.ndarray
+    ledger: Ledger
     cursor: np.ndarray
     order: np.ndarray
     shards_N: np.ndarray
 
+    @classmethod
+    def of(cls, arrays: dict[str, np.ndarray]) -> "Board":
+        """From the arrays that `Sizes.shapes` names."""
+        ledger = Ledger(**{name: arrays.pop(name) for name in ROW})
+        return cls(**arrays, ledger=ledger)
+
     @property
     def records(self) -> tuple[Record, ...]:
-        """One by one."""
-        fields = (self.version_R[:, None], self.totals_R2, self.staleness_R2, self.journal_R2J)
+        """One for each partition."""
+        fields = (self.version_S[:, None], self.journal_S2J, self.ended_S[:, None])
         return tuple(Record(*rows) for rows in zip(*fields, strict=True))
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the size of a board follows from: numbers of minibatches, shards and records, the most minibatches of a
+    """What the size of a board follows from: numbers of minibatches, shards and partitions, the most minibatches of a
     push, values of the state, of its velocity and squares; these three are 0 where they lie on a GPU.
     """
 
     minibatches: int
     shards: int
-    records: int
+    partitions: int
     push: int
     state: int
     velocity: int
     squares: int
 
     def shapes(self) -> dict[str, tuple[type, tuple[int, ...]]]:
-        """Type and shape of each field."""
+        """Type and shape of each array."""
         return {
-            "version_R": (np.int64, (self.records,)), "state_2K": (np.float32, (2, self.state)),
+            "version_S": (np.int64, (self.partitions,)), "state_2K": (np.float32, (2, self.state)),
             "velocity_2P": (np.float32, (2, self.velocity)), "squares_2P": (np.float32, (2, self.squares)),
-            "totals_R2": (np.float64, (self.records, 2, len(TOTALS))),
-            "staleness_R2": (np.int64, (self.records, 2, STALENESS_BINS)),
-            "journal_R2J": (np.int64, (self.records, 2, 1 + self.push)), "states_M": (np.int32, (self.minibatches,)),
+            "journal_S2J": (np.int64, (self.partitions, 2, 2 + self.push)),
+            "ended_S": (np.float64, (self.partitions,)),
+            **{name: (dtype, (self.minibatches,)) for name, dtype in ROW.items()},
             "cursor": (np.int64, (1,)), "order": (np.float64, (5,)),
             "shards_N": (np.float64, (self.shards, len(SHARD))),
         }  # fmt: skip
@@ -120,7 +124,7 @@ class Sizes:
 
 def private_board(sizes: Sizes) -> Board:
     """A board for one process, as the simulator is."""
-    return Board(**{name: np.zeros(shape, dtype) for name, (dtype, shape) in sizes.shapes().items()})
+    return Board.of({name: np.zeros(shape, dtype) for name, (dtype, shape) in sizes.shapes().items()})
 
 
 def shared_board(sizes: Sizes, memory: "SharedMemory") -> Board:
@@ -131,7 +135,7 @@ def shared_board(sizes: Sizes, memory: "SharedMemory") -> Board:
         count = int(np.prod(shape))
         arrays[name] = np.frombuffer(memory.map, dtype, count, offset).reshape(shape)
         offset += -(-count * np.dtype(dtype).itemsize // _ALIGN) * _ALIGN
-    return Board(**arrays)
+    return Board.of(arrays)
 
 
 def board_bytes(sizes: Sizes) -> int:

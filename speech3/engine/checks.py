@@ -98,11 +98,6 @@ def _check_cluster(training: TrainingConfig) -> None:
         raise Speech3Error(
             f"training.device={training.device}: in world cluster it is Ray that gives each shard its GPU; use cuda"
         )
-    if training.asgd.lock_free:
-        raise Speech3Error(
-            "training.asgd.lock_free=true: in world cluster a partition does one thing at a time, and nobody holds a "
-            "lock; take it away"
-        )
 
 
 def check_epoch(training: TrainingConfig, minibatches: int, warm_start: float) -> None:

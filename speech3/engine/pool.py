@@ -1,12 +1,8 @@
-"""One queue of minibatches for all shards: a slow shard draws fewer. Which is waiting, out, used, dropped.
+"""One queue of minibatches for all shards: a slow shard draws fewer.
 
 Where a recurrent model carries its state from one minibatch to the next, a shard goes on with the row that it is in,
 then begins another; when all are begun it takes over the second half of the longest stretch that is left, so that all
-are busy to the end and no more than one state is lost by it.
-
-The state of a minibatch is one integer in memory that all processes see, changed by single stores: whoever is killed
-between two of them leaves each minibatch in one state or the other, and `give_back` returns to the queue what the dead
-shard still had out.
+are busy to the end and no more than one state is lost by it. What a dead shard still had out returns to the queue.
 
 Axes: M minibatches of an epoch.
 """
@@ -16,7 +12,8 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from speech3.engine.world import REFUSED, STALE, USED, WAITING
+from speech3.engine.ledger import Ledger
+from speech3.engine.world import WAITING
 
 
 class Pool:
@@ -24,8 +21,8 @@ class Pool:
 
     Parameters
     ----------
-    states_M
-        int32: WAITING, USED, STALE, REFUSED, or s + 1 while shard s has it.
+    ledger
+        Whose states say which minibatches wait.
     cursor
         int64 (1,): no minibatch before it is waiting.
     lock
@@ -35,19 +32,19 @@ class Pool:
     """
 
     def __init__(
-        self, states_M: np.ndarray, cursor: np.ndarray, lock: AbstractContextManager[object],
+        self, ledger: Ledger, cursor: np.ndarray, lock: AbstractContextManager[object],
         rows: Sequence[range] | None = None,
     ) -> None:  # fmt: skip
-        self.states_M, self.cursor, self.lock = states_M, cursor, lock
+        self.ledger, self.states_M, self.cursor, self.lock = ledger, ledger.states_M, cursor, lock
         self.starts_R = None if rows is None else np.array([row.start for row in rows])
-        self.begins_M = np.zeros(len(states_M) + 1, np.bool_)  # a row, or the end
+        self.begins_M = np.zeros(len(ledger) + 1, np.bool_)  # a row, or the end
         self.begins_M[-1] = True
         if self.starts_R is not None:
             self.begins_M[self.starts_R] = True
 
     def fill(self, states_M: np.ndarray) -> None:
         """Begin an epoch, or the rest of one."""
-        self.states_M[:] = states_M
+        self.ledger.begin(states_M)
         self.cursor[0] = 0
 
     def draw(self, shard: int, after: int | None = None) -> int | None:
@@ -91,25 +88,19 @@ class Pool:
         longest = (ends - begins).argmax()
         return int(begins[longest] + ends[longest]) // 2
 
-    def mark(self, numbers: list[int], state: int) -> None:
-        """They ended: used or dropped."""
-        for number in numbers:
-            self.states_M[number] = state
-
     def give_back(self, shard: int) -> int:
         """What a dead shard had out waits again; returns how many."""
         with self.lock:
-            out = np.flatnonzero(self.states_M == shard + 1)
-            self.states_M[out] = WAITING
-            if len(out):
-                self.cursor[0] = min(int(self.cursor[0]), int(out[0]))
-        return len(out)
+            numbers = self.ledger.give_back(shard)
+            self.reopen(numbers)
+        return len(numbers)
+
+    def reopen(self, numbers: np.ndarray) -> None:
+        """These wait again, though others were drawn since; with the lock held."""
+        if len(numbers):
+            self.cursor[0] = min(int(self.cursor[0]), int(numbers[0]))
 
     @property
     def finished(self) -> bool:
         """Every minibatch is used or dropped."""
-        return bool(self.cursor[0] >= len(self.states_M)) and bool((self.states_M < 0).all())
-
-    def counts(self) -> dict[int, int]:
-        """How many are USED, STALE, REFUSED."""
-        return {state: int(np.count_nonzero(self.states_M == state)) for state in (USED, STALE, REFUSED)}
+        return bool(self.cursor[0] >= len(self.states_M)) and self.ledger.finished

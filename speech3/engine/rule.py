@@ -2,8 +2,7 @@
 
     v = momentum v + scale d;  p = p - v;  scale = push_scale * decay^staleness
 
-d is the push (`shard.py`). `staleness_rate` divides it by its staleness (Zhang, Gupta, Lian and Liu 2016,
-"Staleness-aware async-SGD"), `delay_compensation` adds lambda g g (p now - p at fetch) to the gradient g (Zheng et al.
+d is the push (`shard.py`). `delay_compensation` adds lambda g g (p now - p at fetch) to the gradient g (Zheng et al.
 2017, "DC-ASGD"), `projection` takes from d what goes against v (named in CMU's SPEECH3 talk; where d.v < 0,
 d = d - (d.v / v.v) v), `adagrad` divides each value by the root of the sum of its squares (Dean et al. 2012).
 
@@ -36,7 +35,10 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Own:
-    """The shard's side: its parameters, and either those that it fetched (local updates) or the push."""
+    """The shard's side: its parameters, those that it fetched (with local updates), the push; one of these two or both.
+
+    Without a push it is fetched minus own. Delay compensation goes by what was fetched, or else by the shard's own.
+    """
 
     parameters_P: Tensor
     fetched_P: Tensor | None
@@ -57,7 +59,6 @@ class Rule:
     push_scale: float | None = 1.0  # none: one over the minibatches of the push
     momentum: float = 0.0
     decay: float = 1.0
-    staleness_rate: bool = False
     projection: bool = False
     adagrad: float = 0.0
     delay_compensation: float = 0.0
@@ -65,8 +66,7 @@ class Rule:
     def scale(self, staleness: int, minibatches: int) -> float:
         """What a push of so many minibatches is multiplied by; Adagrad scales for itself."""
         share = 1 / minibatches if self.push_scale is None else self.push_scale
-        divisor = max(1, staleness) if self.staleness_rate else 1
-        return (1.0 if self.adagrad else share) * self.decay**staleness / divisor
+        return (1.0 if self.adagrad else share) * self.decay**staleness
 
     @torch.no_grad()
     def step(self, old: State, new: State, own: Own, *, staleness: int, minibatches: int, rate: float) -> float:
@@ -87,14 +87,7 @@ class Rule:
         step = _step_numba if old.parameters_P.device.type == "cpu" else step_torch
         return _length(old, *step(old, new, own, *self._constants(old, own, staleness, minibatches, rate)))
 
-    @torch.no_grad()
-    def length(self, old: State, own: Own, *, staleness: int, minibatches: int, rate: float) -> float:
-        """What `step` would return, before anything is written."""
-        d_P = own.push().to(old.parameters_P.device)
-        moved_P, _ = _change(old, own, d_P, *self._constants(old, own, staleness, minibatches, rate))
-        return _length(old, float(d_P.norm()), float(moved_P.norm()), float(old.parameters_P.norm()))
-
-    def rehearse(self, state: State, own: Own, *, in_place: bool = False) -> None:
+    def rehearse(self, state: State, own: Own) -> None:
         """The step with a few zeros: numba loads what it compiled, which takes a third of a second, not in a sync."""
 
         def few(tensor: Tensor) -> Tensor:
@@ -106,7 +99,7 @@ class Rule:
         for staleness in (0, 1):  # of which only one compensates
             old, new = (State(few(state.parameters_P), some(state.velocity_P), some(state.squares_P)) for _ in range(2))
             small = Own(few(own.parameters_P), some(own.fetched_P), some(own.push_P))
-            self.step(old, old if in_place else new, small, staleness=staleness, minibatches=1, rate=1.0)
+            self.step(old, new, small, staleness=staleness, minibatches=1, rate=1.0)
 
     def _constants(
         self, old: State, own: Own, staleness: int, minibatches: int, rate: float
@@ -170,9 +163,8 @@ def step_torch(
 def _step_numba(
     old: State, new: State, own: Own, scale: float, along: float, momentum: float, gamma: float, compensation: float
 ) -> tuple[float, float, float]:
-    p_new, v_new, s_new = (None,) * 3 if new is old else (new.parameters_P, new.velocity_P, new.squares_P)  # in place
-    tensors = (old.parameters_P, p_new, own.parameters_P, own.fetched_P, own.push_P,
-              old.velocity_P, v_new, old.squares_P, s_new)  # fmt: skip
+    tensors = (old.parameters_P, new.parameters_P, own.parameters_P, own.fetched_P, own.push_P,
+              old.velocity_P, new.velocity_P, old.squares_P, new.squares_P)  # fmt: skip
     arrays: list[Any] = [None if tensor is None else tensor.numpy() for tensor in tensors]
     arrays += map(np.float32, (scale, along, momentum, gamma))
     squares = _one_pass(*arrays, np.float32(compensation) if compensation else None)  # type: ignore[call-arg]
@@ -183,15 +175,14 @@ def _step_numba(
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})  # NaN and infinity stay what they are
 def _one_pass(p, p_new, own, fetched, push, v, v_new, s, s_new, scale, along, momentum, gamma, compensation):  # type: ignore[no-untyped-def]
     # What is None is compiled away: there is one loop for each set of options, each vectorised. Only "if x is not None"
-    # with a None is, so each thing that may be missing stands in an if of its own. Old and new in one memory would
-    # not be vectorised: a step in place is said by new ones that are None.
+    # with a None is, so each thing that may be missing stands in an if of its own.
     push_square, moved_square, square = np.float32(0), np.float32(0), np.float32(0)
     for i in range(len(p)):
         d = np.float32(0)
-        if push is not None:
-            d = push[i]
         if fetched is not None:
             d = fetched[i] - own[i]
+        if push is not None:
+            d = push[i]
         push_square += d * d
         square += p[i] * p[i]
         if compensation is not None:
@@ -204,23 +195,14 @@ def _one_pass(p, p_new, own, fetched, push, v, v_new, s, s_new, scale, along, mo
         if s is not None:
             square_sum = s[i] + d * d
             d *= gamma / (np.sqrt(square_sum) + np.float32(_EPSILON))
-            if s_new is not None:
-                s_new[i] = square_sum
-            if s_new is None:
-                s[i] = square_sum
+            s_new[i] = square_sum
         d *= scale
         if v is not None:
             d += momentum * v[i]
-            if v_new is not None:
-                v_new[i] = d
-            if v_new is None:
-                v[i] = d
+            v_new[i] = d
         moved_square += d * d
         value = p[i] - d
-        if p_new is not None:
-            p_new[i] = value
-        if p_new is None:
-            p[i] = value
+        p_new[i] = value
         own[i] = value
         if fetched is not None:
             fetched[i] = value

@@ -4,18 +4,19 @@ The loop is a generator that says what it wants; the world that drives it answer
 of a simulation run the very same lines, and a schedule recorded from the one can be replayed in the other.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.adamw import optimizer_of
 from speech3.engine.codecs.codec import key_of
 from speech3.engine.flat import Flat, stretches
-from speech3.engine.gradient import gradient
-from speech3.engine.push import Hand, Minibatch, Push
+from speech3.engine.gradient import Step, gradient
+from speech3.engine.push import Push
 from speech3.engine.wire import wire_of
 from speech3.engine.world import Parts, Rate, position
 
@@ -29,14 +30,17 @@ class Draw:
 
 @dataclass(frozen=True)
 class Compute:
-    """Wants `Shard.compute` called with this number."""
+    """Wants `Shard.compute` called with this number, and what that returns written into the ledger."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Sync:
-    """Wants `Partition.sync` called with the lock held: if the partition is free, or, with `wait`, once it is."""
+    """Wants its push of a partition packed, then, with the lock held, `Partition.sync`, then the push unpacked.
+
+    If the partition is free, or, with `wait`, once it is. Answer: was it?
+    """
 
     partition: int
     wait: bool
@@ -70,13 +74,13 @@ class Shard:
         own = self.sgd.parameters
         self.accumulated = None if config.local_updates else own.zeros_like()
         fetched = Flat(own.parameters_P.clone(), (), own.num_parameters) if config.local_updates else None
-        self.hand, self.pushes = Hand(), list[Push]()
+        self.pushes: list[Push] = []
         for stretch in stretches(own, config.partitions):
             wire = wire_of(codec or CodecConfig(), own.views, stretch)
             fetched_P, push_P = (
                 flat.cut(stretch).parameters_P if flat else None for flat in (fetched, self.accumulated)
             )
-            self.pushes.append(Push(own.cut(stretch), fetched_P, push_P, self.hand, wire))
+            self.pushes.append(Push(own.cut(stretch), fetched_P, push_P, wire))
         first = number % len(self.pushes)
         self.round = [*range(first, len(self.pushes)), *range(first)]
 
@@ -93,13 +97,12 @@ class Shard:
 
     def begin(self) -> None:
         """Nothing in hand: a dead one's successor pushes nothing of what it had, others compute that again."""
-        self.hand.minibatches.clear()
         for push in self.pushes:
             push.begin()
 
     def visit(self, *, last: bool) -> Generator[Want, Any, None]:
         """A round of the partitions with which a sync is due; one that is busy is left for the next, if it may be."""
-        config, self.hand.staleness = self.config, -1
+        config = self.config
         for partition in self.round:
             push = self.pushes[partition]
             now = last or not push.finite  # to be refused, and to fetch what is whole
@@ -119,7 +122,7 @@ class Shard:
         return bool(gone >= limit * push.fetched_P.norm())
 
     @torch.no_grad()
-    def compute(self, epoch: int, number: int, rate: Rate) -> None:
+    def compute(self, epoch: int, number: int, rate: Rate) -> Step:
         """The gradient of a minibatch: step the own copy with it, or add it to the push."""
         if not self.parts.model.training:  # else a walk through the modules for nothing, 0.3 % of a small minibatch
             self.parts.model.train()
@@ -127,21 +130,17 @@ class Shard:
             # What a gradient does to parameters the server sees in the push; what it does to moments nobody sees.
             step, g = gradient(self.parts, epoch, number, check=self.parts.betas is not None)
         now, key = rate(position(number, self.parts.source.rows, self.workers)), key_of(self.parts.seed, epoch, number)
-        self.drew(number, Minibatch(step, len(self.pushes)), now, key, finite=g is not None)
-        if g is None:
-            return
+        for push in self.pushes:
+            push.add(number, now, key, finite=g is not None)
+        if g is not None:
+            self._move(g, now)
+        return step
+
+    def _move(self, g: Sequence[Tensor], rate: float) -> None:
         if self.accumulated is None:
-            self.sgd.step(g, now)
+            self.sgd.step(g, rate)
             return
         for view, each in zip(self.accumulated.views, g, strict=True):
-            view.add_(each, alpha=now)
+            view.add_(each, alpha=rate)
         if self.weight_decay:
-            self.accumulated.vector_K.add_(self.sgd.parameters.parameters_P, alpha=now * self.weight_decay)
-
-    def drew(self, number: int, minibatch: Minibatch, rate: float, key: int, *, finite: bool) -> None:
-        """A minibatch is in every push, and in hand until a partition has published it."""
-        self.hand.minibatches[number] = minibatch
-        for push in self.pushes:
-            push.numbers.append(number)
-            push.distance, push.rate, push.wire.key = push.distance + 1, rate, key
-            push.finite = push.finite and finite
+            self.accumulated.vector_K.add_(self.sgd.parameters.parameters_P, alpha=rate * self.weight_decay)

@@ -26,7 +26,6 @@ from speech3.engine.assembly import (
     Server,
     begin_epoch,
     epoch_progress,
-    last_ended,
     load_tensors,
     make_server,
     published_tensors,
@@ -41,7 +40,6 @@ from speech3.engine.board import (
     DRAW_S,
     EPOCH,
     MINIBATCHES,
-    MISSED,
     READY,
     SINCE,
     SYNC_S,
@@ -57,7 +55,6 @@ from speech3.engine.board import (
 )
 from speech3.engine.flat import Flat, flatten, wait_for_gpus
 from speech3.engine.gradient import gradient
-from speech3.engine.replicas.group import GroupPool
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.watchdog import COMPUTES, DRAWS, RESTS, SYNCS, WAITS, Hang, Watchdog
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
@@ -76,7 +73,7 @@ class Place:
     """What a shard needs to find the server, in any process."""
 
     board: str
-    locks: tuple[str, ...]  # of partitions; where these have none, of shards
+    locks: tuple[str, ...]  # of partitions
     pool_lock: str
     sizes: Sizes
     config: AsgdConfig
@@ -88,7 +85,7 @@ class Place:
     codec: CodecConfig | None
 
     def open(self, own: Flat, on_gpu: tuple[Tensor, Tensor, Tensor] | None) -> tuple[Server, list[FileLock]]:
-        """The server as this process sees it, for a model like `own`, and its locks: one for each of its views."""
+        """The server as this process sees it, for a model like `own`, and the locks of its partitions."""
         board = shared_board(self.sizes, SharedMemory(self.board, board_bytes(self.sizes)))
         server = make_server(board, self.config, self.workers, own, FileLock(self.pool_lock), on_gpu, self.rows)
         return server, [FileLock(path) for path in self.locks]
@@ -124,7 +121,7 @@ class Shared:
         self.on_gpu = tensors_on_gpu(own, config)
         self.stack = ExitStack()
         try:
-            names = [f"lock{number}" for number in range(sizes.records)]
+            names = [f"lock{number}" for number in range(sizes.partitions)]
             board, pool_lock, *locks = (
                 self.stack.enter_context(memory_file(name, size))
                 for name, size in (("board", board_bytes(sizes)), ("pool", 0), *((name, 0) for name in names))
@@ -143,7 +140,7 @@ class Shared:
         self.errors: list[Any] = [None] * workers
         self.deaths = [0] * workers  # in a row
         self.computed = [0.0] * workers  # minibatches of the epoch when the process began
-        self.before, self.began = Before(0, self.server.pool.counts()), 0.0
+        self.before, self.began = Before(0, self.server.ledger.counts()), 0.0
         self.returned = self.restarts = 0
         self.watchdog, self.hung, self.note = Watchdog(np.zeros(workers)), dict[int, Hang](), ""
         for lock in (*self.locks, self.server.pool.lock):  # who hangs may have it
@@ -183,7 +180,7 @@ class Shared:
         """The published state; a shard that wants to sync meanwhile goes on computing."""
         with self._all_locks():
             self.server.settle()
-            return Snapshot(published_tensors(self.server), self.server.board.states_M.copy(), self._progress())
+            return Snapshot(published_tensors(self.server), self.server.ledger.states_M.copy(), self._progress())
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
         """Set the published state, while shards rest."""
@@ -204,7 +201,7 @@ class Shared:
             yield
 
     def _progress(self) -> Progress:
-        seconds = max(0.0, last_ended(self.server) - self.began)
+        seconds = max(0.0, float(self.server.board.ended_S.max()) - self.began)
         progress = epoch_progress(
             self.server, self.before, seconds=seconds, returned=self.returned, restarts=self.restarts
         )  # fmt: skip
@@ -229,7 +226,7 @@ class Shared:
     def _end_who_hangs(self) -> None:
         """One at most; it is then like any that died."""
         board = self.server.board
-        work = board.order[0] > 0 and board.cursor[0] < len(board.states_M)
+        work = board.order[0] > 0 and board.cursor[0] < len(board.ledger)
         if hang := self.watchdog.look(board.shards_N, bool(work)):
             self.hung[hang.worker], self.note = hang, f"{hang} and was ended"
             self.processes[hang.worker].kill()
@@ -289,15 +286,11 @@ def _serve(worker: int, place: Place, parts: Parts, on_gpu: Any) -> None:
         parts, place.config, number=worker, workers=place.workers, weight_decay=place.weight_decay, codec=place.codec
     )  # fmt: skip
     server, locks = place.open(shard.sgd.parameters, on_gpu)
-    locks = locks[worker : worker + 1] if server.shared else locks
-    for partition, push in zip(server.seen_by(worker), shard.pushes, strict=True):
-        for push.takes in (True, not place.config.fetch_every):
-            server.rule.rehearse(partition.published.state, push.as_own(), in_place=server.shared)
-        push.wire.counted()  # the rehearsal was not sent
+    _rehearse(server, shard)
     row = server.board.shards_N[worker]
     orders = _orders(server.board, row, place.coordinator)
     if parts.group is not None:
-        server = replace(server, pool=GroupPool(server.pool, parts.group))
+        server = replace(server, pool=parts.group.pool(server.pool))
         orders = parts.group.orders(orders, row[EPOCH : EPOCH + 1])
         gradient(parts, 1, 0)  # PyTorch makes ready what passes between its members: a second, not one of training
     row[SINCE] = time.monotonic()
@@ -311,13 +304,24 @@ def _serve(worker: int, place: Place, parts: Parts, on_gpu: Any) -> None:
                 stream.writelines(json.dumps(event) + "\n" for event in events)
 
 
+def _rehearse(server: Server, shard: Shard) -> None:
+    """What is compiled is loaded now, which takes a third of a second, and not in a sync."""
+    for partition, push in zip(server.partitions, shard.pushes, strict=True):
+        for push.takes in (True, not shard.config.fetch_every):
+            push.numbers = [0]
+            push.pack()
+            assert push.packed
+            server.rule.rehearse(partition.published.state, push.packed)
+        push.begin()
+
+
 def _orders(board: Board, row: np.ndarray, coordinator: int) -> Iterator[Rate]:
     """The learning rate of an epoch whenever there is work; between two of them it is done."""
     order = board.order
     while os.getppid() == coordinator:
         row[EPOCH] = order[0]  # said first, then looked again: no order is missed, and no rest is disturbed
-        if row[EPOCH] and order[0] == row[EPOCH] and board.cursor[0] < len(board.states_M):
-            yield Rate(order[1], int(order[0]), len(board.states_M), order[2], order[3], int(order[4]))
+        if row[EPOCH] and order[0] == row[EPOCH] and board.cursor[0] < len(board.ledger):
+            yield Rate(order[1], int(order[0]), len(board.ledger), order[2], order[3], int(order[4]))
         else:
             row[EPOCH] = 0
             time.sleep(_REST_S)
@@ -333,7 +337,6 @@ def _drive(
 ) -> None:  # fmt: skip
     """Answer what the shard's loop wants; notes what happens: draws, syncs by the version met, a busy partition."""
     row, loop, answer = server.board.shards_N[worker], shard.run(), None
-    partitions = server.seen_by(worker)
     note(("epoch", rate.epoch, 0))
     while True:
         try:
@@ -350,13 +353,16 @@ def _drive(
                 note(("draw", answer, 0))
             case Compute(number):
                 row[SINCE], row[DOING] = time.monotonic(), COMPUTES
-                shard.compute(rate.epoch, number, rate)
+                server.ledger.computed(number, shard.compute(rate.epoch, number, rate))
                 row[MINIBATCHES] += 1
                 row[COMPUTE_S] += time.perf_counter() - begun
             case Sync(number, wait):
-                partition, push, lock = partitions[number], shard.pushes[number], locks[number]
+                partition, push, lock = server.partitions[number], shard.pushes[number], locks[number]
                 wait_for_gpus(push.own.vector_K)  # the server is not held for a gradient on its way
                 row[COMPUTE_S] += time.perf_counter() - begun
+                begun = time.perf_counter()
+                push.pack()
+                row[SYNC_S] += time.perf_counter() - begun
                 begun = time.perf_counter()
                 answer = lock.try_acquire()
                 if not answer:
@@ -369,11 +375,11 @@ def _drive(
                     row[WAIT_S] += time.perf_counter() - begun
                 begun = time.perf_counter()
                 row[SINCE], row[DOING] = time.monotonic(), SYNCS
-                met, missed = partition.version, shard.hand.missed
+                met = partition.version
                 partition.sync(push)
                 note(("publish" if partition.version > met else "sync", met, number))
                 lock.release()
+                push.unpack()
                 row[[UP, DOWN]] += push.wire.counted()
-                row[MISSED] += shard.hand.missed - missed
                 row[SYNC_S] += time.perf_counter() - begun
                 row[SINCE], row[DOING] = time.monotonic(), COMPUTES  # nearly

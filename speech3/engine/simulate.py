@@ -30,7 +30,7 @@ from speech3.engine.assembly import (
     sizes_of,
     tensors_on_gpu,
 )
-from speech3.engine.board import BUSY, COMPUTE_S, DOWN, MINIBATCHES, MISSED, SYNC_S, UP, WAIT_S, private_board
+from speech3.engine.board import BUSY, COMPUTE_S, DOWN, MINIBATCHES, SYNC_S, UP, WAIT_S, private_board
 from speech3.engine.flat import wait_for_gpus
 from speech3.engine.shard import Compute, Draw, Shard, Sync, Want
 from speech3.engine.watchdog import LEAST_S
@@ -101,9 +101,9 @@ class Simulated:
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
         """Yields after every published version."""
         before = begin_epoch(self.server, states_M)
-        seen, run = self.board.version_R.tolist(), _Epoch(self, epoch, rate)
+        seen, run = self.board.version_S.tolist(), _Epoch(self, epoch, rate)
         for seconds in run.events():
-            if (versions := self.board.version_R.tolist()) != seen or self.server.pool.finished:
+            if (versions := self.board.version_S.tolist()) != seen or self.server.pool.finished:
                 seen = versions
                 self.progress = epoch_progress(
                     self.server, before, seconds=seconds, returned=run.returned, restarts=run.restarts
@@ -113,7 +113,7 @@ class Simulated:
 
     def snapshot(self) -> Snapshot:
         """The published state."""
-        return Snapshot(published_tensors(self.server), self.board.states_M.copy(), self.progress)
+        return Snapshot(published_tensors(self.server), self.board.ledger.states_M.copy(), self.progress)
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
         """Set the published state; failures are told by the run's clock."""
@@ -139,7 +139,7 @@ class _Epoch:
     def __init__(self, world: Simulated, epoch: int, rate: Rate) -> None:
         self.world, self.epoch, self.rate = world, epoch, rate
         self.now = 0.0
-        self.free_at = [0.0] * len(world.board.records)  # when partitions are free; shards without a lock never wait
+        self.free_at = [0.0] * len(world.server.partitions)  # when partitions are free
         self.queue: list[tuple[float, int, int, int, Any]] = []
         self.order = itertools.count()
         self.life = [0] * world.workers  # a shard's events from before its death are void
@@ -200,30 +200,28 @@ class _Epoch:
                 case Draw(after):
                     answer = world.server.pool.draw(worker, after)
                 case Compute(number):
-                    shard.compute(self.epoch, number, self.rate)
+                    world.server.ledger.computed(number, shard.compute(self.epoch, number, self.rate))
                     spread = self.random[worker].standard_normal() * times.jitter
                     seconds = times.compute_s[worker] * float(np.exp(spread))
                     report[[MINIBATCHES, COMPUTE_S]] += 1, seconds
                     return self._later(worker, time + seconds, None)
-                case Sync(partition, wait) if (free_at := self._free_at(partition)) > time:
+                case Sync(partition, wait) if (free_at := self.free_at[partition]) > time:
                     report[BUSY] += 1
                     if wait:
                         report[WAIT_S] += free_at - time
                         return self._later(worker, free_at, want)
                     answer = False
                 case Sync(partition):
-                    push, missed = shard.pushes[partition], shard.hand.missed
-                    world.server.seen_by(worker)[partition].sync(push)
+                    push = shard.pushes[partition]
+                    push.pack()
+                    world.server.partitions[partition].sync(push)
+                    push.unpack()
                     sent = push.wire.counted()
                     report[[UP, DOWN]] += sent
-                    report[MISSED] += shard.hand.missed - missed
                     held_s = times.sync_s / len(shard.pushes) + sum(sent) / times.bandwidth
                     self.free_at[partition] = time + held_s
                     report[SYNC_S] += held_s + 2 * times.latency_s
                     return self._later(worker, time + held_s + 2 * times.latency_s, True)
-
-    def _free_at(self, partition: int) -> float:
-        return 0.0 if self.world.config.lock_free else self.free_at[partition]
 
     def _stop(self, worker: int, time: float, unnoticed_s: float) -> None:
         """A worker dies, or hangs, which is noticed later."""
@@ -247,7 +245,7 @@ class _Epoch:
                 self._begin(other, time)
 
     def _waiting(self) -> bool:
-        return bool((self.world.board.states_M == WAITING).any())
+        return bool((self.world.board.ledger.states_M == WAITING).any())
 
 
 def measure(
@@ -260,9 +258,11 @@ def measure(
     world.load({"parameters": own_K})
 
     def sync() -> None:
-        for partition, push in zip(world.server.seen_by(0), shard.pushes, strict=True):
+        for partition, push in zip(world.server.partitions, shard.pushes, strict=True):
             push.brings = push.takes = True
+            push.pack()
             partition.sync(push)
+            push.unpack()
 
     sync()  # fetches: those to be measured publish
     minibatches, syncs = [], []

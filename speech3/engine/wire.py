@@ -44,6 +44,8 @@ class Wire:
         Of the random numbers of the push that is sent next.
     up, down
         Bytes, since they were asked for.
+    sent
+        Bytes on their way up.
     came
         What came down last: parameters, or codes.
     """
@@ -54,7 +56,7 @@ class Wire:
         self.sender = Sender(codec) if codec else None
         self.down_codec = down
         self.has_P: Tensor | None = None
-        self.key = self.up = self.down = 0
+        self.key = self.up = self.down = self.sent = 0
 
     @property
     def plain(self) -> bool:
@@ -63,26 +65,25 @@ class Wire:
 
     def begin(self) -> None:
         """Nothing is kept of what was before: an epoch that goes on after a kill is one that was not killed."""
-        self.has_P = None
+        self.has_P, self.sent = None, 0
         if self.sender:
             self.sender.forget()
 
     def send(self, own: Own, buffers: Tensor) -> Own:
-        """The push as the rule sees it."""
-        self.up += buffers.nbytes
+        """The push as the rule sees it. Where the server turns out to be busy, a later one is sent in its place."""
+        self.sent = buffers.nbytes
         if self.sender is None:
-            self.up += own.parameters_P.nbytes
+            self.sent += own.parameters_P.nbytes
             return own
         message = self.sender.encode(own.push(), self.key)
-        self.up += message.nbytes
+        self.sent += message.nbytes
         decoded_P = torch.zeros_like(own.parameters_P)
         self.sender.codec.add(message, decoded_P)
-        if own.fetched_P is not None:
-            own.parameters_P.copy_(own.fetched_P)  # delay compensation goes by what was fetched
-        return Own(own.parameters_P, None, decoded_P)
+        return Own(own.parameters_P, own.fetched_P, decoded_P)
 
     def settle(self, *, used: bool) -> None:
-        """The push that was sent last was used, or refused."""
+        """What was sent last, if anything was, has arrived, and was used or refused."""
+        self.up, self.sent = self.up + self.sent, 0
         if self.sender:
             self.sender.settle(used=used)
 

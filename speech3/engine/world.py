@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from speech3.engine.replicas.group import Group
+    from speech3.engine.pool import Pool
 
 Loss = Callable[[Any, Any], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified right
 
@@ -40,6 +40,19 @@ class Source(Protocol):
         """Inputs and targets, on the model's device; `len` of the targets is how many the loss is the mean of."""
 
 
+class Group(Protocol):
+    """The processes that share a model, as one of them sees them (`speech3.engine.replicas.group`)."""
+
+    def norm(self, g: Sequence[Tensor]) -> Tensor:
+        """Of the gradient of which every member has a part."""
+
+    def pool(self, pool: "Pool") -> "Pool":
+        """From which all members draw the same minibatches."""
+
+    def orders(self, first: "Iterator[Rate]", epoch: np.ndarray) -> "Iterator[Rate]":
+        """The learning rates of the epochs that the first member hears of."""
+
+
 @dataclass(frozen=True, eq=False)
 class Parts:
     """What a worker computes with.
@@ -59,7 +72,7 @@ class Parts:
     loss: Loss
     seed: int
     max_norm: float = math.inf
-    group: "Group | None" = None
+    group: Group | None = None
     betas: tuple[float, float] | None = None
 
     @property
@@ -144,7 +157,7 @@ class Progress:
     seconds
         Of training: held-out evaluations and starting up are not in it. Virtual in a simulation.
     staleness
-        Published pushes by their staleness, from 0.
+        Used minibatches by the staleness of the push that brought them, from 0.
     up, down
         Bytes that all workers sent, and that came back to them; 0 where nothing is sent.
     missed

@@ -17,7 +17,7 @@ class Asynchrony:
     Attributes
     ----------
     staleness
-        How many pushes had staleness 0, 1, 2, ...
+        How many used minibatches came in pushes of staleness 0, 1, 2, ...
     minibatches
         ``used``, ``stale`` and ``refused`` (these two are lost), ``returned`` (by dead shards; others did them).
     """
@@ -68,12 +68,12 @@ def _sum_shard(parts: Sequence[Mapping[str, Any]]) -> ShardReport:
 
 
 def staleness_mean(counts: Sequence[int]) -> float:
-    """Mean staleness; 0 if there was no push."""
+    """Mean staleness; 0 if nothing was pushed."""
     return sum(stale * count for stale, count in enumerate(counts)) / max(sum(counts), 1)
 
 
 def staleness_p95(counts: Sequence[int]) -> int:
-    """The lowest staleness that at least 95 % of the pushes do not exceed; 0 if there was no push."""
+    """The lowest staleness that at least 95 % of the minibatches do not exceed; 0 if nothing was pushed."""
     pushes, seen = sum(counts), 0
     for stale, count in enumerate(counts):
         seen += count

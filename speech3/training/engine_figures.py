@@ -109,16 +109,16 @@ def _colours(systems: Sequence[str]) -> list[int]:
 
 
 def draw_staleness(axes: Axes, counts: Sequence[int], *, colour: int = 0) -> None:
-    """Share of the pushes that had each staleness; its mean and 95th percentile.
+    """Share of the minibatches whose push had each staleness; its mean and 95th percentile.
 
     Parameters
     ----------
     counts
-        Pushes of staleness 0, 1, 2, ...
+        Minibatches in pushes of staleness 0, 1, 2, ...
     """
     total = max(sum(counts), 1)
     axes.bar(range(len(counts)), [count / total for count in counts], width=0.85, color=f"C{colour % _COLOURS}")
-    summary = f"{sum(counts):,} pushes, mean {staleness_mean(counts):.2f}, 95 % at most {staleness_p95(counts)}"
+    summary = f"{sum(counts):,} minibatches, mean {staleness_mean(counts):.2f}, 95 % at most {staleness_p95(counts)}"
     axes.set_xlabel(f"staleness in versions\n{summary}")
     axes.set_xlim(-0.6, max(len(counts), 4) - 0.4)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -236,7 +236,7 @@ def _minibatches(view: RunView) -> Table:
 def _staleness(did: Asynchrony, epoch: int | None, ascii_only: bool) -> Iterator[RenderableType]:
     counts = did.staleness
     yield Text(
-        f"staleness of {sum(counts):,} pushes in epoch {epoch}: mean {staleness_mean(counts):.2f}, "
+        f"staleness of {sum(counts):,} minibatches in epoch {epoch}: mean {staleness_mean(counts):.2f}, "
         f"95 % up to {staleness_p95(counts)}"
     )
     shown = [*counts[:_STALENESS], sum(counts[_STALENESS:])][: len(counts)]

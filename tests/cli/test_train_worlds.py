@@ -97,7 +97,6 @@ def test_the_chosen_world_is_said(home, tmp_path, monkeypatch):
     ("options", "words"),
     [
         (["--address", "auto"], r"--address auto: only world cluster has one; add --world cluster"),
-        (["--world", "cluster", "training.asgd.lock_free=true"], r"training\.asgd\.lock_free=true: .*take it away"),
         (["--world", "cluster", "--device", "cuda:0"], r"device 'cuda:0'|training\.device=cuda:0: .*use cuda"),
         (["--world", "cluster", "--workers", str(CORES + 1)], rf"workers={CORES + 1}: this machine has {CORES} cores"),
         (["--world", "horovod"], r"training\.world: Input should be .*'shared'.*'horovod'"),

@@ -11,7 +11,7 @@ import tiny
 import torch
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.cluster.ledger import Event, Ledger
+from speech3.engine.cluster.account import Account, Event
 from speech3.engine.flat import flatten, stretches
 from speech3.engine.gradient import Step
 from speech3.engine.simulate import Simulated, Times
@@ -58,14 +58,14 @@ class Pair:
 
     shard: ShardActor
     partitions: list[PartitionActor]
-    ledger: Ledger
+    account: Account
 
     def work(self, life=7, rate=RATE):
         for partition in self.partitions:
             partition.admit(life)
         outcome = self.shard.run(Order(life, rate.epoch, rate, [Handle(each) for each in self.partitions]))
         for number, partition in enumerate(self.partitions):
-            self.ledger.add(number, partition.report().events)
+            self.account.add(number, partition.report().events)
         return outcome
 
     def tensors(self):
@@ -84,7 +84,7 @@ def pair(config, build, codec=CodecConfig(), states_M=None):  # noqa: B008 - fro
         partition.prepare(mailed(plan))
         partition.begin({"parameters": own.vector_K[stretch].numpy()}, states_M)
         partitions.append(partition)
-    return Pair(shard, partitions, Ledger(states_M, config.partitions))
+    return Pair(shard, partitions, Account.of(states_M, config.partitions))
 
 
 @pytest.mark.parametrize(
@@ -112,10 +112,10 @@ def test_one_shard_is_that_of_the_simulated_world(config, codec):
     assert tensors.keys() == theirs.keys()
     for name, tensor in tensors.items():
         torch.testing.assert_close(tensor, theirs[name], rtol=1e-5, atol=2e-6)
-    ledger = ours.ledger
-    assert (ledger.states_M == USED).all() and ledger.frames == done.frames and ledger.correct == done.correct
-    assert ledger.loss_sum == pytest.approx(done.loss_sum, rel=1e-5)
-    assert max(ledger.published_S) == done.versions and tuple(ledger.staleness[:1]) == done.staleness
+    progress = ours.account.progress
+    assert progress.loss_sum == pytest.approx(done.loss_sum, rel=1e-5)
+    sent = {"seconds": 0.0, "up": 0, "down": 0, "shards": (), "loss_sum": 0.0}
+    assert replace(progress, **sent) == replace(done, **sent) and progress.used == len(BATCHES)
     assert outcome.work.report.minibatches == len(BATCHES)
     assert (outcome.work.up, outcome.work.down) == (done.up, done.down)
 
@@ -126,12 +126,12 @@ def test_delay_compensation_goes_by_what_each_shard_fetched():
     partition = pair(config, tiny.Build()).partitions[0]
     for life in (1, 2):
         partition.admit(life)
-        first = partition.sync(Visit(life, 0, -1, True, Work()))
+        first = partition.sync(Visit(life, -1, True, Work()))
     p0, d = first.values.copy(), np.linspace(-0.05, 0.05, len(first.values), dtype=np.float32)
     step, buffers = {0: Step(4, 1.0, 2)}, first.buffers.copy()
-    p1 = partition.sync(Visit(1, 1, 0, True, Work(), rate=0.5, steps=step, values=d, buffers=buffers)).values.copy()
+    p1 = partition.sync(Visit(1, 0, True, Work(), rate=0.5, steps=step, values=d, buffers=buffers)).values.copy()
     np.testing.assert_allclose(p1, p0 - d, atol=1e-7)
-    p2 = partition.sync(Visit(2, 1, 0, True, Work(), rate=0.5, steps=step, values=2 * d, buffers=buffers)).values
+    p2 = partition.sync(Visit(2, 0, True, Work(), rate=0.5, steps=step, values=2 * d, buffers=buffers)).values
     np.testing.assert_allclose(p2, p1 - (2 * d + 0.04 / 0.5 * 4 * d * d * (p1 - p0)), atol=1e-7)
 
 
@@ -141,9 +141,9 @@ def test_a_shard_that_is_given_up_changes_nothing_any_more():
     first.admit(3)
     assert [first.draw(3, None), first.draw(3, 0)] == [0, 1]
     assert first.expel(3).events == [] and first.draw(3, 1) is None
-    assert first.sync(Visit(3, 1, 0, True, Work(), steps={0: Step(1, 1.0, 1)})) is None
+    assert first.sync(Visit(3, 0, True, Work(), steps={0: Step(1, 1.0, 1)})) is None
     assert torch.equal(ours.tensors()["parameters"], before)
-    # What it had out waits again, but not what a partition had published: 1, in the ledger of who asks.
+    # What it had out waits again, but not what a partition had published: 1, in the account of who asks.
     states_M = tiny.waiting(BATCHES)
     states_M[1] = USED
     assert first.give_back(3, states_M) == [0]
@@ -173,11 +173,11 @@ def test_a_shard_says_so_if_a_partition_is_lost_or_does_not_know_it():
     # It can work again, with nothing left in its hands of what was lost.
     numbers = ours.partitions[0].give_back(1, tiny.waiting(BATCHES))
     assert numbers == [0, 1, 2, 3, 4]  # 4 was drawn while 3 was computed
-    ours.ledger.add(0, ours.partitions[0].report().events)
+    ours.account.add(0, ours.partitions[0].report().events)
     ours.partitions[0].begin({"parameters": flatten(tiny.model()).vector_K.numpy()}, tiny.waiting(BATCHES))
-    ours.ledger = Ledger(tiny.waiting(BATCHES), 1)
+    ours.account = Account.of(tiny.waiting(BATCHES), 1)
     ours.work(life=2)
-    assert ours.ledger.finished and ours.ledger.frames == len(BATCHES) * tiny.FRAMES
+    assert ours.account.ledger.finished and ours.account.progress.frames == len(BATCHES) * tiny.FRAMES
 
 
 def test_what_is_too_long_is_refused_by_all_and_dropped():
@@ -185,48 +185,50 @@ def test_what_is_too_long_is_refused_by_all_and_dropped():
     ours = pair(config, tiny.Build(BATCHES))
     before = ours.tensors()["parameters"]
     ours.work()
-    assert (ours.ledger.states_M == REFUSED).all() and ours.ledger.frames == 0
+    assert (ours.account.ledger.states_M == REFUSED).all() and ours.account.progress.frames == 0
     assert torch.equal(ours.tensors()["parameters"], before)
 
 
-def _event(numbers, ended=USED, staleness=0, life=1, round=1):
-    return Event(life, round, {number: Step(10, 0.5, 4) for number in numbers}, ended, staleness)
+def _event(numbers, ended=USED, staleness=0, life=1):
+    return Event(life, {number: Step(10, 0.5, 4) for number in numbers}, ended, staleness)
 
 
 def test_a_minibatch_is_counted_with_the_first_partition_and_dropped_by_the_last():
-    ledger = Ledger(np.array([0, 0, 0, USED, 5], np.int32), 2)
-    assert ledger.states_M.tolist() == [WAITING, WAITING, WAITING, USED, WAITING]
-    ledger.add(0, [_event([0, 1], staleness=1), _event([2], STALE, 9, round=2)])
-    assert ledger.states_M.tolist() == [USED, USED, WAITING, USED, WAITING] and ledger.frames == 20
-    copy = ledger.copy()
-    ledger.add(1, [_event([0, 1], staleness=3), _event([2], staleness=2, round=2)])
-    assert ledger.states_M.tolist() == [USED, USED, USED, USED, WAITING] and ledger.frames == 30
-    assert ledger.staleness[:4] == [0, 0, 1, 1] and ledger.published_S == [1, 2] and ledger.correct == 12
-    assert ledger.missed == 1
+    account = Account.of(np.array([0, 0, 0, USED, 5], np.int32), 2)
+    states_M = account.ledger.states_M
+    assert states_M.tolist() == [WAITING, WAITING, WAITING, USED, WAITING]
+    account.add(0, [_event([0, 1], staleness=1), _event([2], STALE, 9)])
+    assert states_M.tolist() == [USED, USED, WAITING, USED, WAITING] and account.progress.frames == 20
+    copy = account.copy()
+    account.add(1, [_event([0, 1], staleness=3), _event([2], staleness=2)])
+    assert states_M.tolist() == [USED, USED, USED, USED, WAITING]
+    done = account.progress
+    assert (done.used, done.frames, done.correct, done.loss_sum) == (3, 30, 12, 15.0)
+    assert (done.staleness, done.versions, done.missed) == ((0, 0, 1, 2), 2, 1)
     # The copy is of its time; there the second refuses 2 as well.
-    copy.add(1, [_event([2], STALE, 9, round=2)])
-    assert copy.states_M.tolist() == [USED, USED, STALE, USED, WAITING] and copy.counts()[STALE] == 1
-    assert copy.ended - sum(copy.before.values()) == 3 and not copy.finished and not copy.missed
-    copy.add(1, [_event([0], STALE, 9, round=3)])  # too late, and elsewhere it is used
-    assert copy.states_M[0] == USED and copy.missed == 1
+    copy.add(1, [_event([2], STALE, 9)])
+    assert copy.ledger.states_M.tolist() == [USED, USED, STALE, USED, WAITING] and copy.progress.stale == 1
+    assert copy.ended == 4 and not copy.ledger.finished and not copy.progress.missed
+    copy.add(1, [_event([0], STALE, 9)])  # too late, and elsewhere it is used
+    assert copy.ledger.states_M[0] == USED and copy.progress.missed == 1
     # A dead shard's minibatch is everybody's again: one refusal of two is no longer held against it.
-    ledger.add(0, [_event([4], REFUSED, round=3)])
-    ledger.waits_again([4])
-    ledger.add(1, [_event([4], REFUSED, life=2)])
-    assert not ledger.finished
-    ledger.add(0, [_event([4], REFUSED, life=2)])
-    assert ledger.finished and ledger.counts() == {USED: 4, STALE: 0, REFUSED: 1}
+    account.add(0, [_event([4], REFUSED)])
+    account.ledger.forget([4])
+    account.add(1, [_event([4], REFUSED, life=2)])
+    assert not account.ledger.finished
+    account.add(0, [_event([4], REFUSED, life=2)])
+    assert account.ledger.finished and account.ledger.counts() == {USED: 4, STALE: 0, REFUSED: 1}
 
 
 def test_a_server_that_was_taken_back_holds_no_refusal_against_anybody():
     world = object.__new__(Cluster)
-    world.copied, world.server, world.tensors, world.workers = Ledger(np.zeros(2, np.int32), 2), Mock(), {}, []
+    world.copied, world.server, world.tensors, world.workers = Account.of(np.zeros(2, np.int32), 2), Mock(), {}, []
     world.copied.add(0, [_event([1], STALE, 9)])
     world._begin_again()
-    world.ledger.add(0, [_event([1], STALE, 9, life=2)])
-    assert world.ledger.states_M.tolist() == [WAITING, WAITING]
-    world.ledger.add(1, [_event([1], life=2)])
-    assert world.ledger.states_M.tolist() == [WAITING, USED] and world.ledger.missed == 1
+    world.account.add(0, [_event([1], STALE, 9, life=2)])
+    assert world.account.ledger.states_M.tolist() == [WAITING, WAITING]
+    world.account.add(1, [_event([1], life=2)])
+    assert world.account.ledger.states_M.tolist() == [WAITING, USED] and world.account.progress.missed == 1
 
 
 def test_facts_differ_by_model_and_by_minibatches():

@@ -5,12 +5,12 @@ import math
 import pytest
 import tiny
 import torch
+from replay import replay
 
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.codecs.codec import key_of, layout, make_codec
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
-from speech3.engine.replay import replay
 from speech3.engine.server import Push
 from speech3.engine.sgd import Sgd
 from speech3.engine.shared import Shared
@@ -89,15 +89,15 @@ def test_coded_pushes_learn_and_a_run_that_goes_on_is_the_same(codec):
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
 def test_a_push_that_is_not_finite_is_refused_and_the_next_is_not(codec, value):
     world = simulated(AsgdConfig(local_updates=False), codec)
-    world.board.states_M[:] = 0
+    world.board.ledger.states_M[:] = 0
     server, push = world.server.partitions[0], world.shards[0].pushes[0]
-    server.sync(push)
+    tiny.visit(server, push)
     before = world.snapshot().tensors["parameters"]
     push.numbers, push.push_P[3] = [0], value
-    assert server.sync(push) == REFUSED
+    assert tiny.visit(server, push) == REFUSED
     assert torch.equal(world.snapshot().tensors["parameters"], before) and not push.push_P.any()
     push.numbers, push.push_P[3] = [1], 0.01
-    assert server.sync(push) == USED  # nothing is left of the other
+    assert tiny.visit(server, push) == USED  # nothing is left of the other
 
 
 def test_what_a_fetch_lost_comes_with_the_next():
@@ -161,5 +161,8 @@ def test_two_processes_and_their_replay(tmp_path):
 def test_a_wire_without_codec_hands_over_what_it_was_given():
     own, wire = flatten(tiny.model()), Wire()
     push = Push(own, None, torch.ones(VALUES))
-    assert push.as_own().push_P is push.push_P and wire.counted() == (0, 0)
+    push.numbers = [0]
+    push.pack()
+    assert push.packed.push_P is push.push_P and wire.counted() == push.wire.counted() == (0, 0)
+    push.brought()
     assert push.wire.counted() == (4 * VALUES, 0) and layout(own.views).words == 3 + 1 + 3 + 1

@@ -105,7 +105,7 @@ def test_synchronous_workers_stop_before_the_step() -> None:
 
 
 @pytest.mark.parametrize("local", [True, False])
-@pytest.mark.parametrize("extra", [{}, {"momentum": 0.5}, {"adagrad": 0.05}, {"lock_free": True}, {"partitions": 2}])
+@pytest.mark.parametrize("extra", [{}, {"momentum": 0.5}, {"adagrad": 0.05}, {"partitions": 2}])
 def test_the_server_refuses_it_and_goes_on(local: bool, extra: dict[str, Any]) -> None:
     snapshot = run(asgd(spoiled(), local_updates=local, max_push=100, **extra))
     assert snapshot.finite
@@ -118,7 +118,7 @@ def test_a_shards_moments_stay_whole() -> None:
     assert (snapshot.states_M == USED).sum() == 11  # those after it, too: with moments of NaN none would be
 
 
-@pytest.mark.parametrize("extra", [{}, {"lock_free": True}, {"partitions": 2}])
+@pytest.mark.parametrize("extra", [{}, {"partitions": 2}])
 def test_running_means_that_are_not_finite_are_not_published(extra: dict[str, Any]) -> None:
     torch.manual_seed(1)
     parts = replace(Build()("cpu"), model=Overflowing())

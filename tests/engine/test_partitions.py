@@ -1,6 +1,7 @@
-"""A server in partitions, pushes and fetches apart, no lock: against one server, Downpour's procedure, processes."""
+"""A server in partitions, pushes and fetches apart: against one server, Downpour's procedure, processes."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +13,9 @@ from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.assembly import begin_epoch, epoch_progress
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
-from speech3.engine.rule import Rule
 from speech3.engine.shared import Shared
 from speech3.engine.simulate import Simulated, Times
-from speech3.engine.world import STALE, USED, Parts
+from speech3.engine.world import REFUSED, STALE, USED, Parts
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(48)
@@ -56,11 +56,11 @@ def test_partitions_that_are_never_busy_are_one_server(name):
 def test_busy_partitions_go_their_own_ways():
     config = AsgdConfig(sync_every=1, max_distance=6, partitions=4)
     world, done = _train(config, Times((1.0, 1.1, 1.2), 0.8))
-    assert len(set(world.board.version_R.tolist())) > 1 and done.used == len(BATCHES)
+    assert len(set(world.board.version_S.tolist())) > 1 and done.used == len(BATCHES)
     assert sum(shard.busy for shard in done.shards) > 10
-    # A push counts once, with the largest of its stalenesses; of its minibatches nothing is counted twice.
-    assert done.frames == len(BATCHES) * tiny.FRAMES
-    assert max(world.board.version_R) <= sum(done.staleness) <= sum(world.board.version_R)
+    # A minibatch counts once, with the largest of its stalenesses.
+    assert done.frames == len(BATCHES) * tiny.FRAMES and sum(done.staleness) == len(BATCHES)
+    assert len(done.staleness) > 1
     again, _ = _train(config, Times((1.0, 1.1, 1.2), 0.8))
     assert torch.equal(again.snapshot().tensors["parameters"], world.snapshot().tensors["parameters"])
 
@@ -70,26 +70,32 @@ def test_a_minibatch_is_dropped_only_if_all_partitions_refuse_it():
     config = AsgdConfig(sync_every=1, partitions=2, max_staleness=0, push_scale=1.0)
     world = Simulated(tiny.Build(BATCHES)(), config, Times((1.0, 1.0), 0.1))
     world.load(START)
-    world.board.states_M[:3] = 1, 2, 1
+    world.board.ledger.states_M[:3] = 1, 2, 1
     rate, (p0, p1) = tiny.rate(0.2, 1, BATCHES), world.server.partitions
     first, second = world.shards
     for shard in world.shards:
         for partition, push in zip((p0, p1), shard.pushes, strict=True):
-            partition.sync(push)
-    first.compute(1, 0, rate)
-    second.compute(1, 1, rate)
-    assert p1.sync(second.pushes[1]) == USED
-    assert p1.sync(first.pushes[1]) == STALE and world.board.states_M[0] == 1  # another may take it
-    assert p0.sync(first.pushes[0]) == USED and world.board.states_M[0] == USED
-    assert p0.sync(second.pushes[0]) == STALE and world.board.states_M[1] == USED  # as it was
-    assert first.hand.missed == second.hand.missed == 1
-    first.compute(1, 2, rate)
+            tiny.visit(partition, push)
+    ledger = world.server.ledger
+
+    def compute(shard, number):
+        ledger.computed(number, shard.compute(1, number, rate))
+
+    compute(first, 0)
+    compute(second, 1)
+    assert tiny.visit(p1, second.pushes[1]) == USED
+    assert tiny.visit(p1, first.pushes[1]) == STALE and world.board.ledger.states_M[0] == 1  # another may take it
+    assert tiny.visit(p0, first.pushes[0]) == USED and world.board.ledger.states_M[0] == USED
+    assert tiny.visit(p0, second.pushes[0]) == STALE and world.board.ledger.states_M[1] == USED  # as it was
+    assert ledger.refusals_M[:2].tolist() == [1, 1]
+    compute(first, 2)
     second.compute(1, 1, rate)
     for partition, push in zip((p0, p1), second.pushes, strict=True):
-        assert partition.sync(push) == USED
-    assert p0.sync(first.pushes[0]) == STALE and world.board.states_M[2] == 1
-    assert p1.sync(first.pushes[1]) == STALE and world.board.states_M[2] == STALE
-    assert first.hand.missed == second.hand.missed == 1  # what none took is dropped, and counted as that
+        assert tiny.visit(partition, push) == USED
+    assert tiny.visit(p0, first.pushes[0]) == STALE and world.board.ledger.states_M[2] == 1
+    assert tiny.visit(p1, first.pushes[1]) == STALE and world.board.ledger.states_M[2] == STALE
+    zero = dict.fromkeys((USED, STALE, REFUSED), 0)
+    assert ledger.progress(zero).missed == 2  # what none took is dropped, and counted as that
 
 
 def test_a_stale_push_was_sent():
@@ -103,11 +109,12 @@ def test_what_some_partitions_refuse_is_counted():
     config = AsgdConfig(sync_every=2, partitions=3)
     world = Simulated(tiny.Build(BATCHES)(), config, Times((1.0, 1.3), 0.1))
     world.load(START)
-    world.server.partitions[1].max_push = 0.0
+    whole, parts = world.server, world.server.partitions
+    world.server = replace(whole, partitions=(parts[0], replace(parts[1], max_push=0.0), parts[2]))
     done = list(world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.2, 1, BATCHES)))[-1]
     assert (done.used, done.refused, done.missed) == (len(BATCHES), 0, len(BATCHES))
-    assert world.board.version_R[1] == 0 < world.board.version_R[0]
-    world.server.partitions[1].max_push = 1.0
+    assert world.board.version_S[1] == 0 < world.board.version_S[0]
+    world.server = whole
     done = list(world.epoch(2, tiny.waiting(BATCHES), tiny.rate(0.2, 2, BATCHES)))[-1]
     assert (done.used, done.missed) == (len(BATCHES), 0)
 
@@ -147,7 +154,7 @@ def test_pushes_and_fetches_apart_are_downpour(n_push, n_fetch, partitions):
     done = list(world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.2, 1, BATCHES)))[-1]
     wanted = flatten(_downpour(config, len(BATCHES)))
     torch.testing.assert_close(world.snapshot().tensors["parameters"], wanted.vector_K, rtol=1e-4, atol=1e-6)
-    assert done.staleness == (48 // n_push,)  # its own pushes make nothing stale
+    assert done.staleness == (48,)  # its own pushes make nothing stale
     assert done.up == 48 // n_push * 4 * VALUES and done.down == (1 + 48 // n_fetch) * 4 * VALUES
 
 
@@ -195,23 +202,23 @@ class _Round:
     def fetch(self, worker):
         self.shards[worker].begin()
         for partition, push in zip(self.server.partitions, self.shards[worker].pushes, strict=True):
-            partition.sync(push)
+            tiny.visit(partition, push)
 
     def compute(self, worker):
         if (number := self.server.pool.draw(worker)) is not None:
-            self.shards[worker].compute(1, number, self.rate)
+            self.server.ledger.computed(number, self.shards[worker].compute(1, number, self.rate))
         return number is not None
 
     def visit(self, worker):
         for want in self.shards[worker].visit(last=worker == 1):
-            self.server.partitions[want.partition].sync(self.shards[worker].pushes[want.partition])
+            tiny.visit(self.server.partitions[want.partition], self.shards[worker].pushes[want.partition])
 
     def published(self):
-        """Of each partition, as bytes: values, momentum, what is counted but for the time, the journal."""
+        """Of each partition, as bytes: values, momentum, the journal."""
         tensors = [(each.published.vector_K, each.published.state.velocity_P) for each in self.server.partitions]
         records = [each.record for each in self.server.partitions]
-        counts = [(r.totals_2[r.index, :3], r.staleness_2[r.index], r.journal_2J[r.index]) for r in records]
-        return [[bytes(np.asarray(a)) for a in (*t, *c)] for t, c in zip(tensors, counts, strict=True)]
+        journals = [record.journal_2J[record.index] for record in records]
+        return [[bytes(np.asarray(a)) for a in (*t, j)] for t, j in zip(tensors, journals, strict=True)]
 
 
 @pytest.mark.parametrize("fetch_every", [None, 4])
@@ -226,7 +233,7 @@ def test_a_shard_killed_at_any_instruction_of_a_round_leaves_each_partition_whol
         again = _Round(config)
         with killed_at(instruction):
             again.visit(0)
-        versions = again.world.board.version_R.tolist()
+        versions = again.world.board.version_S.tolist()
         met.add(tuple(versions))
         assert again.published() == [after[n] if version == 2 else before[n] for n, version in enumerate(versions)]
         # The coordinator's part; then all go on.
@@ -237,10 +244,10 @@ def test_a_shard_killed_at_any_instruction_of_a_round_leaves_each_partition_whol
             again.visit(0), again.visit(1)
         again.visit(1)
         for want in again.shards[0].visit(last=True):
-            again.server.partitions[want.partition].sync(again.shards[0].pushes[want.partition])
+            tiny.visit(again.server.partitions[want.partition], again.shards[0].pushes[want.partition])
         done = epoch_progress(again.server, again.before, seconds=0.0, returned=0, restarts=0)
         assert again.server.pool.finished and done.used == 6 and done.frames == 6 * tiny.FRAMES
-        assert min(done.staleness) >= 0
+        assert sum(done.staleness) == 6
     assert met == {(1, 1), (2, 1), (2, 2)}
 
 
@@ -259,65 +266,6 @@ def test_more_partitions_than_the_model_can_have():
 def test_more_partitions_than_there_may_be_locks():
     with pytest.raises(ValueError, match="less than or equal to 256"):
         AsgdConfig(partitions=257)
-
-
-def test_without_a_lock_one_worker_is_a_server_with_one():
-    times = Times((1.0,), 0.1)
-    for name, config in CONFIGS.items():
-        if name != "downpour":
-            locked, done = _train(config, times)
-            free, again = _train(config.model_copy(update={"lock_free": True}), times)
-            assert (again.used, again.staleness, again.correct) == (done.used, done.staleness, done.correct)
-            for key, tensor in locked.snapshot().tensors.items():
-                torch.testing.assert_close(free.snapshot().tensors[key], tensor, rtol=1e-5, atol=1e-6)
-
-
-def test_a_bad_push_does_not_reach_memory_without_a_lock():
-    config = AsgdConfig(sync_every=1, lock_free=True, local_updates=False, momentum=0.5)
-    world, _ = _train(config, Times((1.0,), 0.1))
-    push, before = world.shards[0].pushes[0], world.snapshot().tensors
-    for value in (float("nan"), 1e30):
-        push.numbers, push.brings, push.push_P[3] = [0], True, value
-        assert world.server.seen_by(0)[0].sync(push) < USED
-        for key, tensor in world.snapshot().tensors.items():
-            assert torch.equal(tensor, before[key])
-
-
-def test_a_step_in_place_counts_whatever_others_did_meanwhile(monkeypatch):
-    """It is in memory, though the parameters became so small behind its back that it is too long for them."""
-    config = AsgdConfig(sync_every=1, lock_free=True, local_updates=False, max_push=0.1)
-    world, _ = _train(config, Times((1.0,), 0.1))
-    shard, before = world.shards[0], world.snapshot().tensors["parameters"]
-    monkeypatch.setattr(Rule, "length", lambda *_, **__: 0.0)
-    world.board.states_M[0] = 1
-    shard.compute(1, 0, tiny.rate(0.2, 1, BATCHES))
-    shard.pushes[0].push_P.fill_(1.0)
-    assert world.server.seen_by(0)[0].sync(shard.pushes[0]) == USED == world.board.states_M[0]
-    assert not torch.equal(world.snapshot().tensors["parameters"], before)
-
-
-def test_a_snapshot_without_a_lock_is_of_no_half_step():
-    """One process that is nearly always between a step and its publishing: still, what is there is what is counted."""
-    batches = tiny.Batches(24)
-    config = AsgdConfig(sync_every=1, lock_free=True)
-    times, rate = Times((1.0,), 0.1), tiny.rate(0.3, 1, batches)
-    alone = Simulated(tiny.Build(batches)(), config, times)
-    alone.load(START)
-    wanted = [
-        START["parameters"],
-        *(alone.snapshot().tensors["parameters"] for _ in alone.epoch(1, tiny.waiting(batches), rate)),
-    ]
-    world = Shared(tiny.Build(batches, slow_sync_s=0.05), tiny.Build(batches)(), config, workers=1)
-    try:
-        world.load(START)
-        snapshots = [world.snapshot() for _ in world.epoch(1, tiny.waiting(batches), rate)]
-    finally:
-        world.close()
-    assert {snapshot.progress.used for snapshot in snapshots} - {0, 24}
-    for snapshot in snapshots:
-        done = snapshot.progress
-        assert done.used == (snapshot.states_M == USED).sum() == done.frames / tiny.FRAMES
-        torch.testing.assert_close(snapshot.tensors["parameters"], wanted[done.used], rtol=1e-5, atol=1e-6)
 
 
 def test_processes_say_what_some_partitions_refuse():
@@ -346,11 +294,8 @@ def test_a_partition_of_nothing_but_zeros_takes_pushes():
     assert world.snapshot().tensors["parameters"][48:55].abs().min() > 0
 
 
-@pytest.mark.parametrize(
-    "config", [AsgdConfig(sync_every=1, partitions=4, max_distance=6), AsgdConfig(sync_every=1, lock_free=True)],
-    ids=["partitions", "lock_free"],
-)  # fmt: skip
-def test_two_processes(config):
+def test_two_processes():
+    config = AsgdConfig(sync_every=1, partitions=4, max_distance=6)
     batches = tiny.Batches(300, pause_s=0.001)
     world = Shared(tiny.Build(batches), tiny.Build(batches)(), config, workers=2)
     try:
@@ -364,6 +309,6 @@ def test_two_processes(config):
     finally:
         world.close()
     assert (snapshot.states_M == USED).all() and done.used == 300 and done.frames == 300 * tiny.FRAMES
-    assert done.versions <= sum(done.staleness) and (not config.lock_free or sum(done.staleness) == done.versions)
+    assert sum(done.staleness) == 300
     assert done.correct / done.frames > 0.6 and np.isfinite(done.loss_sum)
     assert snapshot.tensors["parameters"].isfinite().all()

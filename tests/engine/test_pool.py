@@ -15,14 +15,14 @@ from speech3.config import AsgdConfig
 from speech3.engine.assembly import begin_epoch, epoch_progress, load_tensors, make_server, sizes_of
 from speech3.engine.board import private_board
 from speech3.engine.gradient import Step
+from speech3.engine.ledger import Ledger
 from speech3.engine.pool import Pool
-from speech3.engine.push import Minibatch
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.world import REFUSED, STALE, USED, WAITING, Parts, position, turns
 
 
 def _pool(states=(0,) * 6):
-    pool = Pool(np.zeros(len(states), np.int32), np.zeros(1, np.int64), nullcontext())
+    pool = Pool(Ledger.of(len(states)), np.zeros(1, np.int64), nullcontext())
     pool.fill(np.array(states, np.int32))
     return pool
 
@@ -37,7 +37,7 @@ def test_each_minibatch_is_drawn_once():
 def _in_rows(states, *starts):
     ends = [*starts[1:], len(states)]
     pool = Pool(
-        np.zeros(len(states), np.int32), np.zeros(1, np.int64), nullcontext(),
+        Ledger.of(len(states)), np.zeros(1, np.int64), nullcontext(),
         [range(start, end) for start, end in zip(starts, ends, strict=True)],
     )  # fmt: skip
     pool.fill(np.array(states, np.int32))
@@ -50,7 +50,7 @@ def test_a_shard_goes_on_with_its_row_then_begins_another():
     assert [pool.draw(0, 2), pool.draw(1, 4)] == [6, 5]  # the first went over to the third row
     # Nobody began the second half of what is left of the third but who has its first half: 7 and 8 are one stretch.
     assert [pool.draw(1, 5), pool.draw(0, 6), pool.draw(0, 7), pool.draw(1, 8)] == [8, 7, None, None]
-    pool.mark(list(range(9)), USED)
+    pool.ledger.publish(range(9), 0)
     assert pool.finished
 
 
@@ -65,7 +65,7 @@ def test_what_a_dead_shard_had_of_a_row_is_drawn_again():
     last = None
     for _ in range(4):
         last = pool.draw(0, last)
-    pool.mark([0, 1], USED)
+    pool.ledger.publish([0, 1], 0)
     assert pool.give_back(0) == 2
     assert pool.draw(1) == 3  # a whole row is better than the rest of one
     assert [pool.draw(1, 3), pool.draw(1, 4), pool.draw(1, 5), pool.draw(1, 2)] == [4, 5, 2, None]
@@ -114,8 +114,8 @@ def test_turns():
 def test_only_what_waits_is_drawn():
     pool = _pool((USED, 0, STALE, REFUSED, 0, USED))
     assert [pool.draw(0), pool.draw(0), pool.draw(0)] == [1, 4, None]
-    pool.mark([1, 4], USED)
-    assert pool.finished and pool.counts() == {USED: 4, STALE: 1, REFUSED: 1}
+    pool.ledger.publish([1, 4], 0)
+    assert pool.finished and pool.ledger.counts() == {USED: 4, STALE: 1, REFUSED: 1}
     assert not _pool((USED, 0)).finished
     nothing = _pool((USED, STALE))
     assert nothing.draw(0) is None and nothing.finished
@@ -125,7 +125,7 @@ def test_what_a_dead_shard_had_out_waits_again():
     pool = _pool()
     for shard in (0, 1, 0, 1, 1, 1):
         pool.draw(shard)
-    pool.mark([1], USED)
+    pool.ledger.publish([1], 0)
     assert pool.draw(0) is None
     assert pool.give_back(1) == 3 and pool.give_back(1) == 0
     assert pool.states_M.tolist() == [1, USED, 1, WAITING, WAITING, WAITING]
@@ -157,13 +157,14 @@ class _Light(Shard):
     """A shard whose minibatches cost nothing: number n takes one from parameter n of each partition."""
 
     def compute(self, epoch, number, rate):
-        minibatch = Minibatch(Step(number + 1, 0.5 / (number + 1), 1), len(self.pushes))
-        self.drew(number, minibatch, 0.1, 0, finite=number != self.bad)
+        for push in self.pushes:
+            push.add(number, 0.1, 0, finite=number != self.bad)
         for push in self.pushes if number != self.bad else ():
             if self.accumulated is None:
                 push.own.parameters_P[number] -= 1
             else:
                 push.push_P[number] += 1
+        return Step(number + 1, 0.5 / (number + 1), 1)
 
 
 class _Host:
@@ -175,7 +176,7 @@ class _Host:
             light.bad = bad
             return light
 
-        self.new, self.holders, self.lock_free = shard, [None] * config.partitions, config.lock_free
+        self.new, self.holders = shard, [None] * config.partitions
         self.shards = [shard(worker) for worker in range(workers)]
         own = self.shards[0].sgd.parameters
         self.board = private_board(sizes_of(own, config, workers, M))
@@ -222,14 +223,17 @@ class _Host:
             case Draw(after):
                 self.answers[worker] = self.server.pool.draw(worker, after)
             case Compute(number):
-                self.shards[worker].compute(1, number, None)
+                self.server.ledger.computed(number, self.shards[worker].compute(1, number, None))
             case Sync(number, wait):
-                if self.holders[number] is None and not self.lock_free:
+                push = self.shards[worker].pushes[number]
+                if self.holders[number] is None:
+                    push.pack()
                     self.holders[number] = worker  # syncs at its next move, the lock in hand
                     return
-                if self.lock_free or self.holders[number] == worker:
-                    self.server.seen_by(worker)[number].sync(self.shards[worker].pushes[number])
+                if self.holders[number] == worker:
+                    self.server.partitions[number].sync(push)
                     self.holders[number], self.answers[worker] = None, True
+                    push.unpack()
                 elif wait:
                     return
                 else:
@@ -246,7 +250,6 @@ CONFIGS = [
     AsgdConfig(sync_every=1, max_distance=3, fetch_every=3, push_scale=1.0, max_push=100),
     AsgdConfig(sync_every=3, max_distance=3, fetch_every=1, push_scale=1.0, max_push=100, partitions=2),
     AsgdConfig(sync_every=3, max_distance=3, fetch_every=2, push_scale=1.0, max_push=100, local_updates=False),
-    AsgdConfig(sync_every=1, push_scale=1.0, max_push=100, lock_free=True),
 ]
 MOVES = st.lists(
     st.tuples(st.integers(0, 2), st.none() | st.none() | st.none() | st.integers(0, 700)), min_size=50, max_size=150
@@ -266,26 +269,24 @@ def test_in_any_interleaving_with_any_deaths_the_accounting_adds_up(moves, confi
         host.move(worker % workers, dies_at)
         assert version <= host.server.version <= version + 1
         version = host.server.version
-        out = host.board.states_M > 0
+        out = host.server.ledger.states_M > 0
         assert out.sum() <= workers * config.partitions * config.max_distance
         if host.server.pool.finished and not any(host.loops):
             break
     assert host.server.pool.finished
-    states_M = host.board.states_M
+    states_M = host.server.ledger.states_M
     used = states_M == USED
     done = epoch_progress(host.server, host.before, seconds=0, returned=0, restarts=0)
     assert (states_M < 0).all() and done.used + done.stale + done.refused == M
     assert done.used == used.sum() and (config.max_staleness is not None or done.stale == 0)
     assert done.versions == host.server.version
-    assert sum(done.staleness) == done.versions or (config.partitions > 1 and sum(done.staleness) >= done.versions)
-    assert not config.lock_free or (host.board.staleness_R2 >= 0).all()
+    assert sum(done.staleness) == done.used
     assert done.frames == (np.flatnonzero(used) + 1).sum()
     assert done.correct == done.used and done.loss_sum == 0.5 * done.used
     assert host.returned <= host.deaths * config.partitions * config.max_distance
     # Each used minibatch is in the model, and in no partition of it more than once; no other is.
     taken_SM = [50 - partition.published.state.parameters_P[:M].numpy() for partition in host.server.partitions]
-    if not (config.lock_free and host.deaths):  # who dies without a lock may leave half a step
-        assert np.array_equal(np.max(taken_SM, axis=0), used) and np.min(taken_SM) >= 0
+    assert np.array_equal(np.max(taken_SM, axis=0), used) and np.min(taken_SM) >= 0
     assert done.refused >= (bad >= 0)
 
 

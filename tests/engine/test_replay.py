@@ -5,10 +5,10 @@ import json
 import pytest
 import tiny
 import torch
+from replay import replay
 
 from speech3.config import AsgdConfig
 from speech3.engine.flat import flatten
-from speech3.engine.replay import replay
 from speech3.engine.shared import Shared
 from speech3.errors import Speech3Error
 
@@ -66,5 +66,3 @@ def test_a_record_that_is_not_whole(run, tmp_path):
     (tmp_path / "shard0.jsonl").write_text((record / "shard0.jsonl").read_text())
     with pytest.raises(Speech3Error, match="nobody wrote that it published version"):
         replay(BUILD(), config.model_copy(update={"push_scale": 0.5}), start, _rates, tmp_path, weight_decay=0.01)
-    with pytest.raises(Speech3Error, match="without a lock"):
-        replay(BUILD(), AsgdConfig(lock_free=True), start, _rates, record)

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from tiny import Killed, killed_at
 
@@ -15,8 +16,9 @@ from speech3.engine.assembly import begin_epoch, epoch_progress, make_server
 from speech3.engine.board import Sizes, private_board
 from speech3.engine.flat import Flat
 from speech3.engine.gradient import Step
-from speech3.engine.push import Minibatch, Push
+from speech3.engine.push import Push
 from speech3.engine.rule import Rule
+from speech3.engine.server import Partition
 from speech3.engine.world import REFUSED, STALE, USED, WAITING
 
 M, P, BUFFERS = 8, 16, 3  # parameter n falls by one when minibatch n is used; buffer 0 holds the last one's number
@@ -39,15 +41,14 @@ class _Bench:
     def push(self):
         own = Flat(torch.full((P + BUFFERS,), -1.0), (), P)
         push = Push(own, torch.zeros(P) if self.local else None, None if self.local else torch.zeros(P))
-        self.server.sync(push)
+        tiny.visit(self.server, push)
         return push
 
     def draw(self, shard, value=1.0):
         """Draw a minibatch for a shard, and let it compute."""
-        number, push = self.server.pool.draw(shard), self.shards[shard]
+        number, push = self.whole.pool.draw(shard), self.shards[shard]
         push.numbers.append(number)
-        push.hand.minibatches[number] = Minibatch(Step(number + 1, 0.5 / (number + 1), 1), 1)
-        push.hand.staleness = -1
+        self.whole.ledger.computed(number, Step(number + 1, 0.5 / (number + 1), 1))
         if self.local:
             push.own.parameters_P[number] -= value
         else:
@@ -56,7 +57,7 @@ class _Bench:
         return number
 
     def sync(self, shard):
-        return self.server.sync(self.shards[shard])
+        return tiny.visit(self.server, self.shards[shard])
 
     def published(self):
         return self.buffers[self.server.version % 2].vector_K
@@ -65,7 +66,7 @@ class _Bench:
         """All that is published, as bytes."""
         index = self.server.version % 2
         board = self.board
-        arrays = (board.state_2K, board.velocity_2P, board.squares_2P, board.totals_R2[0], board.staleness_R2[0])
+        arrays = (board.state_2K, board.velocity_2P, board.squares_2P, board.journal_S2J[0])
         return tuple(array[index].tobytes() for array in arrays)
 
     def progress(self):
@@ -79,17 +80,17 @@ def test_a_push_is_published_whole_and_its_shard_has_the_newest(local):
     first, second = bench.draw(0), bench.draw(0)
     other = bench.draw(1)
     assert (first, second, other) == (0, 1, 2)
-    assert bench.board.states_M.tolist() == [1, 1, 2, 0, 0, 0, 0, 0]
+    assert bench.whole.ledger.states_M.tolist() == [1, 1, 2, 0, 0, 0, 0, 0]
     assert bench.sync(0) == USED
     assert bench.server.version == 1
     assert bench.published().tolist() == [99.0, 99.0] + [100.0] * 14 + [1.0, 0.0, 0.0]
     assert torch.equal(bench.shards[0].own.vector_K, bench.published())
-    assert (bench.shards[0].numbers, bench.shards[0].version, bench.shards[0].hand.minibatches) == ([], 1, {})
-    assert bench.board.states_M.tolist() == [USED, USED, 2, 0, 0, 0, 0, 0]
+    assert (bench.shards[0].numbers, bench.shards[0].version) == ([], 1)
+    assert bench.whole.ledger.states_M.tolist() == [USED, USED, 2, 0, 0, 0, 0, 0]
     assert bench.sync(1) == USED  # its staleness is one
     assert bench.published()[:3].tolist() == [99.0] * 3 and bench.published()[P] == 2
     done = bench.progress()
-    assert (done.used, done.versions, done.staleness) == (3, 2, (1, 1))
+    assert (done.used, done.versions, done.staleness) == (3, 2, (2, 1))
     assert (done.frames, done.loss_sum, done.correct) == (1 + 2 + 3, 1.5, 3)
     assert bench.sync(1) == USED and bench.server.version == 2  # nothing to push: fetches
 
@@ -105,7 +106,7 @@ def test_a_stale_push_is_dropped_and_its_shard_begins_again_from_the_newest():
     assert (bench.state(), bench.server.version) == (before, 2)
     assert bench.shards[1].version == 2 and torch.equal(bench.shards[1].own.vector_K, bench.published())
     assert not bench.shards[1].push_P.any()
-    assert bench.board.states_M.tolist() == [STALE, USED, USED, 0, 0, 0, 0, 0]
+    assert bench.whole.ledger.states_M.tolist() == [STALE, USED, USED, 0, 0, 0, 0, 0]
     bench.draw(1)
     bench.draw(0)
     assert bench.sync(0) == bench.sync(1) == USED  # a staleness of one may be
@@ -127,7 +128,7 @@ def test_a_push_that_is_not_finite_or_explodes_changes_nothing(value, local):
     assert torch.equal(bench.shards[1].own.vector_K, bench.published())
     slot_P = bench.shards[1].fetched_P if local else bench.shards[1].push_P
     assert torch.equal(slot_P, bench.published()[:P] if local else torch.zeros(P))
-    assert bench.board.states_M.tolist() == [USED, 1, REFUSED, 0, 0, 0, 0, 0]
+    assert bench.whole.ledger.states_M.tolist() == [USED, 1, REFUSED, 0, 0, 0, 0, 0]
     assert bench.sync(0) == USED
     # What was refused is in no slot either: v = 0.5 * 1 for the first minibatch, and 1 for the second.
     assert bench.published()[:3].tolist() == [98.5, 99.0, 100.0]
@@ -151,9 +152,9 @@ def test_a_loss_that_was_not_finite_is_refused():
 def test_staleness_beyond_the_last_bin_counts_there():
     bench = _Bench()
     bench.draw(0)
-    bench.board.version_R[0] = 200
+    bench.board.version_S[0] = 200
     assert bench.sync(0) == USED
-    assert np.flatnonzero(bench.board.staleness_R2[0, 201 % 2]).tolist() == [63]
+    assert bench.whole.ledger.staleness_M[0] == 200 and bench.progress().staleness == (0,) * 63 + (1,)
 
 
 def _prepare(kind, local):
@@ -182,14 +183,14 @@ def test_a_shard_killed_at_any_instruction_of_a_sync_harms_nothing(kind, outcome
         bench = _prepare(kind, local)
         with killed_at(instruction):
             bench.sync(0)
-        # What is published is the state from before or from after, to the last bit but for the time in it.
+        # What is published is the state from before or from after, to the last bit.
         version, state = bench.server.version, bench.state()
         assert version in (1, 2) if outcome == USED else version == 1
-        assert state[:3] == (after if version == 2 else before)[:3]
+        assert state == (after if version == 2 else before)
         # The coordinator's part.
         bench.server.settle()
-        returned = bench.server.pool.give_back(0)
-        states = bench.board.states_M.tolist()
+        returned = bench.whole.pool.give_back(0)
+        states = bench.whole.ledger.states_M.tolist()
         ended = [states[0], states[2]]
         assert states[1] == USED and states[3:] == [WAITING] * 5
         assert set(ended) <= ({USED} if version == 2 else {WAITING, outcome} - {USED})
@@ -199,17 +200,17 @@ def test_a_shard_killed_at_any_instruction_of_a_sync_harms_nothing(kind, outcome
         push = bench.shards[0] = bench.push()
         assert torch.equal(push.own.vector_K, bench.published())
         for shard in (0, 1) * M:
-            if bench.board.cursor[0] < M and WAITING in bench.board.states_M:
+            if bench.board.cursor[0] < M and WAITING in bench.whole.ledger.states_M:
                 bench.draw(shard)
                 bench.sync(shard)
-        bench.server.pool.draw(0)
-        assert bench.server.pool.finished
-        used = bench.board.states_M == USED
+        bench.whole.pool.draw(0)
+        assert bench.whole.pool.finished
+        used = bench.whole.ledger.states_M == USED
         done = bench.progress()
         assert done.used + done.stale + done.refused == M
         assert done.frames == sum(np.flatnonzero(used) + 1)
         assert done.loss_sum == 0.5 * done.used and done.correct == done.used
-        assert sum(done.staleness) == done.versions
+        assert sum(done.staleness) == done.used
         if kind != "momentum":
             assert bench.published()[:M].tolist() == np.where(used, 99.0, 100.0).tolist()
     if outcome == USED:
@@ -233,21 +234,21 @@ def test_a_shard_killed_inside_the_step_leaves_what_is_published(monkeypatch):
         with pytest.raises(Killed):
             bench.sync(0)
     assert bench.state() == before and bench.server.version == 1
-    assert bench.server.pool.give_back(0) == 2
+    assert bench.whole.pool.give_back(0) == 2
     bench.shards[0] = bench.push()
     bench.draw(0), bench.draw(0)
     assert bench.sync(0) == USED
     assert bench.published()[:3].tolist() == [99.0, 98.5, 99.0]
 
 
-def test_who_published_and_died_is_settled_by_the_next():
+def test_who_published_and_died_is_settled_by_the_next(monkeypatch):
     bench = _Bench()
     bench.draw(0)
     bench.draw(1)
-    bench.server.settle = lambda: None  # dies before
-    bench.sync(0)
-    del bench.server.settle
-    assert bench.board.states_M[0] == 1 and bench.server.version == 1
+    with monkeypatch.context() as dies:
+        dies.setattr(Partition, "settle", lambda _: None)
+        bench.sync(0)
+    assert bench.whole.ledger.states_M[0] == 1 and bench.server.version == 1
     assert bench.sync(1) == USED
-    assert bench.board.states_M[:2].tolist() == [USED, USED]
-    assert bench.server.pool.give_back(0) == 0
+    assert bench.whole.ledger.states_M[:2].tolist() == [USED, USED]
+    assert bench.whole.pool.give_back(0) == 0

@@ -36,7 +36,7 @@ def _whole(world, done, batches=BATCHES):
     assert (world.snapshot().states_M == USED).all()
     assert (done.used, done.stale, done.refused) == (len(batches), 0, 0)
     assert done.frames == len(batches) * tiny.FRAMES
-    assert sum(done.staleness) == done.versions
+    assert sum(done.staleness) == done.used
     assert sum(shard.minibatches for shard in done.shards) >= len(batches)
 
 
@@ -223,13 +223,13 @@ def test_successors_that_compute_nothing_are_given_up_too(monkeypatch):
     world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
     board = world.server.board
     board.shards_N[0, MINIBATCHES] = 7
-    board.states_M[:3] = 1
-    board.journal_R2J[0, 0, :3] = 2, 0, 1  # published, but it died before it could mark them
+    board.ledger.states_M[:3] = 1
+    board.journal_S2J[0, 0, :4] = 2, 0, 0, 1  # published, but it died before it could mark them
     try:
         for deaths in (1, 2):
             world._look_after()
             assert world.deaths == [deaths] and world.returned == 1
-            assert board.states_M[:4].tolist() == [USED, USED, WAITING, WAITING]
+            assert board.ledger.states_M[:4].tolist() == [USED, USED, WAITING, WAITING]
         with pytest.raises(Speech3Error, match="shard 0 died 3 times"):
             world._look_after()
     finally:

@@ -25,7 +25,7 @@ GOLDEN = Path(__file__).parent / "golden"
 CONFIGS = {
     "local": AsgdConfig(sync_every=2, max_distance=4),
     "accumulated": AsgdConfig(sync_every=2, local_updates=False, push_scale="1/accumulated"),
-    "momentum": AsgdConfig(sync_every=1, momentum=0.5, projection=True, staleness_rate=True),
+    "momentum": AsgdConfig(sync_every=1, momentum=0.5, projection=True),
     "adagrad": AsgdConfig(sync_every=1, local_updates=False, adagrad=0.03),
     "max_staleness": AsgdConfig(sync_every=1, max_staleness=2, decay=0.8, push_scale=0.5),
     "delay_compensation": AsgdConfig(
@@ -122,7 +122,7 @@ def test_a_schedule_done_by_hand():
     p = p - v
     ours = world.snapshot().tensors["parameters"][:25].reshape(5, 5)
     np.testing.assert_allclose(ours, p, rtol=0, atol=1e-6)
-    assert (done.versions, done.staleness, done.used, done.seconds) == (3, (1, 2), 4, 3.5)
+    assert (done.versions, done.staleness, done.used, done.seconds) == (3, (1, 3), 4, 3.5)
     first, second = done.shards
     assert (first.minibatches, first.compute_s, first.sync_s, first.wait_s, first.busy) == (3, 3.0, 0.75, 0.0, 1)
     assert (second.minibatches, second.compute_s, second.sync_s, second.wait_s, second.busy) == (1, 2, 0.5, 0.25, 1)
@@ -166,8 +166,8 @@ def test_a_dead_workers_minibatches_are_computed_by_others():
     assert (done.used, done.restarts) == (12, 2)
     assert done.frames == 12 * tiny.FRAMES
     assert done.returned == 4 and done.seconds > 103
-    assert (world.board.states_M == USED).all()
-    assert sum(done.staleness) == done.versions
+    assert (world.board.ledger.states_M == USED).all()
+    assert sum(done.staleness) == done.used
     assert sum(shard.minibatches for shard in done.shards) == 12 + done.returned
 
 
@@ -266,7 +266,9 @@ def test_what_a_worker_that_hangs_had_is_computed_by_others_once_that_is_noticed
         done = None
         for done in world.epoch(1, tiny.waiting(batches), tiny.rate(0.1, 1, batches)):
             if name == "hangs" and 5.5 < done.seconds < 35.5:
-                assert (world.board.states_M == 1).sum() == 1 and done.restarts == 0  # it is out, and nobody knows
+                assert (
+                    world.board.ledger.states_M == 1
+                ).sum() == 1 and done.restarts == 0  # it is out, and nobody knows
         assert done.used == 40 and done.returned == done.restarts == len(faults)
         ends[name] = done.seconds
     assert ends["whole"] == pytest.approx(10)

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 import speech3.engine
+from speech3.engine.push import Push
 from speech3.engine.server import Partition
 from speech3.engine.world import BuildOn, Parts, Rate, Source
 
@@ -177,6 +178,14 @@ class Gated:
         parts, publish = self.build(device), Partition._publish
         Partition._publish = lambda *args: (self.gate.wait("publish"), publish(*args))[1]
         return replace(parts, source=GatedSource(parts.source, self.gate))
+
+
+def visit(partition: Partition, push: Push) -> int:
+    """What a driver does when a shard wants to sync, without the lock."""
+    push.pack()
+    ended = partition.sync(push)
+    push.unpack()
+    return ended
 
 
 def waiting(batches: Batches) -> np.ndarray:

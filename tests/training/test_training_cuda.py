@@ -23,7 +23,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "shared": SHARDS,
     "shared_ternary": SHARDS | {"codec": {"kind": "ternary", "down": "ternary"}},
     "shared_partitions": {**SHARDS, "asgd": {"warm_start": 0.25, "partitions": 2, "momentum": 0.3}},
-    "shared_lock_free": {**SHARDS, "asgd": {"warm_start": 0.25, "lock_free": True, "adagrad": 0.05}},
+    "shared_adagrad": {**SHARDS, "asgd": {"warm_start": 0.25, "adagrad": 0.05}},
     "simulated": VIRTUAL,
     "synchronous_ternary": {
         **VIRTUAL, "simulation": VIRTUAL["simulation"] | {"method": "synchronous"}, "codec": {"kind": "ternary"},

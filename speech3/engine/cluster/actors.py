@@ -27,7 +27,7 @@ from torch import Tensor
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.assembly import begin_epoch, load_tensors, make_server, published_tensors, sizes_of
 from speech3.engine.board import private_board
-from speech3.engine.cluster.ledger import Event
+from speech3.engine.cluster.account import Event
 from speech3.engine.cluster.messages import (
     Answer,
     Facts,
@@ -42,8 +42,10 @@ from speech3.engine.cluster.messages import (
 )
 from speech3.engine.codecs.codec import Codec
 from speech3.engine.flat import Flat, wait_for_gpus
+from speech3.engine.gradient import Step
+from speech3.engine.ledger import Ledger
 from speech3.engine.pool import Pool
-from speech3.engine.push import Minibatch, Push
+from speech3.engine.push import Push
 from speech3.engine.rule import Own
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.wire import Wire
@@ -64,13 +66,14 @@ class PartitionActor:
         self.like = Flat(torch.zeros(plan.values), (), plan.parameters)
         board = private_board(sizes_of(self.like, config, plan.workers, plan.minibatches))
         self.server = make_server(board, config, plan.workers, self.like, nullcontext(), None, plan.rows)
-        states_M, cursor = np.zeros(plan.minibatches, np.int32), np.zeros(1, np.int64)
-        self.pool = Pool(states_M, cursor, nullcontext(), plan.rows)
+        # Its states are those of all partitions; the server's own, of this one alone.
+        self.pool = Pool(Ledger.of(plan.minibatches), np.zeros(1, np.int64), nullcontext(), plan.rows)
         self.push_P = torch.zeros(plan.parameters)
         self.pushes: dict[int, Push] = {}
         self.events: list[Event] = []
         self.work: dict[int, Work] = {}
-        self.server.rule.rehearse(self.server.partitions[0].published.state, self._push().as_own())
+        published = self.server.partitions[0].published.state
+        self.server.rule.rehearse(published, Own(self.like.parameters_P, None, self.push_P))
         return facts_of()
 
     def begin(self, tensors: dict[str, np.ndarray], states_M: np.ndarray) -> None:
@@ -111,12 +114,12 @@ class PartitionActor:
         staleness = partition.version - visit.version
         push.version, push.takes, push.rate, push.finite = visit.version, visit.takes, visit.rate, visit.finite
         push.numbers, push.brings, push.wire.key = list(visit.steps), bool(visit.steps), visit.key
-        push.hand.minibatches = {number: Minibatch(step, 1) for number, step in visit.steps.items()}
-        push.hand.staleness = -1
-        self._unpack(visit, push)
+        self._read(visit, push)
+        push.pack()
         ended = partition.sync(push)
+        push.unpack()
         if visit.steps:
-            self.events.append(Event(visit.life, visit.round, visit.steps, ended, staleness))
+            self.events.append(Event(visit.life, visit.steps, ended, staleness))
         if visit.steps and ended == USED and not visit.takes:
             return Answer(ended, partition.version)
         return Answer(ended, partition.version, push.wire.came.numpy(), push.own.buffers.numpy())
@@ -141,7 +144,7 @@ class PartitionActor:
         own = Flat(torch.zeros(self.plan.values), (), self.plan.parameters) if apart else self.like
         return Push(own, None, self.push_P, wire=Wire(None, self.plan.down))
 
-    def _unpack(self, visit: Visit, push: Push) -> None:
+    def _read(self, visit: Visit, push: Push) -> None:
         """Write what was sent into the push; arrays that came by mail cannot be written to, nor be tensors."""
         if visit.buffers is not None:
             np.copyto(push.own.buffers.numpy(), visit.buffers)
@@ -195,8 +198,8 @@ class _Errand:
     def __init__(self, shard: Shard, down: Sequence[Codec | None], order: Order) -> None:
         self.shard, self.down, self.order = shard, down, order
         self.has: list[Tensor | None] = [None] * len(down)  # of a partition that sends codes of differences
-        self.round = 0
-        self.sent: list[tuple[int, list[int], Any]] = []  # partition, minibatches, answer to come
+        self.steps: dict[int, Step] = {}  # of minibatches that are not yet brought to all partitions
+        self.sent: list[tuple[int, Any]] = []  # partition, answer to come
         self.drawn: Any = None  # number to come
         self.work = Work()
 
@@ -211,7 +214,6 @@ class _Errand:
                 return
             if not isinstance(want, Sync):
                 self._receive()
-                self.round += 1
             match want:
                 case Draw(after):
                     answer = self._draw(after)
@@ -232,25 +234,27 @@ class _Errand:
     def _compute(self, number: int) -> None:
         begun = time.perf_counter()
         self.drawn = self.order.partitions[0].draw.remote(self.order.life, number)
-        self.shard.compute(self.order.epoch, number, self.order.rate)
+        unsent = {each for push in self.shard.pushes for each in push.numbers}
+        self.steps = {each: step for each, step in self.steps.items() if each in unsent}
+        self.steps[number] = self.shard.compute(self.order.epoch, number, self.order.rate)
         wait_for_gpus(self.shard.sgd.parameters.vector_K)
         self._did(minibatches=1, compute_s=time.perf_counter() - begun)
 
     def _send(self, partition: int) -> None:
         """The push, if it is due; what is computed next belongs to another."""
-        begun, push, hand = time.perf_counter(), self.shard.pushes[partition], self.shard.hand
+        begun, push = time.perf_counter(), self.shard.pushes[partition]
         numbers = push.numbers if push.brings else []
-        visit = Visit(self.order.life, self.round, push.version, push.takes, self.work)
+        visit = Visit(self.order.life, push.version, push.takes, self.work)
         if numbers:
             push.numbers = []
             visit = replace(
                 visit, key=push.wire.key, rate=push.rate, finite=push.finite,
-                steps={number: hand.minibatches[number].step for number in numbers},
+                steps={number: self.steps[number] for number in numbers},
                 values=self._packed(push) if push.finite else None,
                 buffers=push.own.buffers.cpu().numpy() if push.finite else None,
             )  # fmt: skip
         self._did(up=visit.nbytes)
-        self.sent.append((partition, numbers, self.order.partitions[partition].sync.remote(visit)))
+        self.sent.append((partition, self.order.partitions[partition].sync.remote(visit)))
         self._did(sync_s=time.perf_counter() - begun)
 
     def _packed(self, push: Push) -> np.ndarray:
@@ -261,27 +265,24 @@ class _Errand:
 
     def _receive(self) -> None:
         """Wait for all answers and go on from them."""
-        for partition, numbers, coming in self.sent:
+        for partition, coming in self.sent:
             begun = time.perf_counter()
             answer: Answer | None = ray.get(coming)
             if answer is None:
                 raise _Expelled
             came = time.perf_counter()
-            self._take(partition, numbers, answer)
+            self._take(partition, answer)
             self._did(down=answer.nbytes, wait_s=came - begun, sync_s=time.perf_counter() - came)
         self.sent.clear()
 
-    def _take(self, partition: int, numbers: list[int], answer: Answer) -> None:
-        push, hand = self.shard.pushes[partition], self.shard.hand
+    def _take(self, partition: int, answer: Answer) -> None:
+        push = self.shard.pushes[partition]
         if answer.values is None or answer.buffers is None:
             push.brought()
         else:
             newest_K = self._unpacked(partition, answer.values, answer.buffers).to(push.own.vector_K.device)
             push.take(answer.version, newest_K, used=answer.ended == USED)
-        for number in numbers:
-            hand.minibatches[number].open -= 1  # of partitions that have not answered, whatever they say
-            if not hand.minibatches[number].open:
-                del hand.minibatches[number]
+            push.unpack()
 
     def _unpacked(self, partition: int, values: np.ndarray, buffers: np.ndarray) -> Tensor:
         """The newest values; arrays that came by mail cannot be written to."""

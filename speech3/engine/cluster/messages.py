@@ -21,7 +21,7 @@ from torch import Tensor
 
 import speech3
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.cluster.ledger import Event
+from speech3.engine.cluster.account import Event
 from speech3.engine.codecs.codec import Codec
 from speech3.engine.flat import Flat, stretches
 from speech3.engine.gradient import Step
@@ -102,8 +102,6 @@ class Visit:
 
     Attributes
     ----------
-    round
-        Of its visits; the same to all partitions.
     steps
         By minibatch of the push; empty: it only fetches.
     values
@@ -111,7 +109,6 @@ class Visit:
     """
 
     life: int
-    round: int
     version: int
     takes: bool
     work: Work

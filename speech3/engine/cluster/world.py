@@ -1,7 +1,7 @@
 """Shards and server partitions as Ray actors, on any node: past one host.
 
 The shards, the partitions and what passes between them are those of world shared, only that it is really sent
-(`actors`). This side sets shards to work, gathers what partitions report (`ledger`), and looks after the dead.
+(`actors`). This side sets shards to work, gathers what partitions report (`account`), and looks after the dead.
 
 - A shard dies, alone or with its node: partitions are told to hear no more of it, what it had out waits again, and
   another actor is started wherever there is room. While there is none, the others go on.
@@ -24,13 +24,13 @@ from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine.cluster.account import Account
 from speech3.engine.cluster.actors import ShardActor
-from speech3.engine.cluster.ledger import Ledger
 from speech3.engine.cluster.messages import Facts, Order, Outcome, Plan, Report, Work, facts_of, wires_on_cpu
 from speech3.engine.cluster.nodes import connect, room, what_there_is
 from speech3.engine.cluster.remote import ROOM_S, Lost, RemoteServer, check, failure
 from speech3.engine.flat import Flat, flatten, stretches
-from speech3.engine.world import REFUSED, STALE, USED, WAITING, BuildOn, Parts, Progress, Rate, Snapshot
+from speech3.engine.world import USED, WAITING, BuildOn, Parts, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
 
 LOOK_S = 0.1  # between two looks at actors
@@ -112,7 +112,7 @@ class Cluster:
         plans = _plans(parts, own, config, workers, codec)
         self.server = RemoteServer(plans, stretches(own, config.partitions), self.facts, self._hear)
         self.tensors = {"parameters": own.vector_K.cpu().clone()}
-        self.ledger = self.copied = Ledger(np.zeros(len(parts.source), np.int32), config.partitions)
+        self.account = self.copied = Account.of(np.zeros(len(parts.source), np.int32), config.partitions)
         self.order, self.next_life = Order(-1, 0, Rate(0.0, 1, 1), ()), 0
         self._count_from_zero()
         self.workers: list[Worker] = []
@@ -132,20 +132,20 @@ class Cluster:
         """Yields ten times a second, and at the end."""
         self._count_from_zero()
         self._wait_for_shards(0.0)
-        self.copied = Ledger(states_M, len(self.server.plans))
+        self.copied = Account.of(states_M, len(self.server.plans))
         self.order, self.at_work = Order(-1, epoch, rate, ()), True
         self._begin_again()
         self.began = self.last_used = self.copied_at = time.monotonic()
         while not self._done():
             self._look()
-            yield self._progress(self.ledger)
-        yield self._progress(self.ledger)
+            yield self._progress(self.account)
+        yield self._progress(self.account)
 
     def snapshot(self) -> Snapshot:
         """The server as it is, or, where a partition has just died, as it was last; nobody is stopped."""
         if self.at_work:
             self._guarded(self._copy)
-        return Snapshot(dict(self.tensors), self.copied.states_M.copy(), self._progress(self.copied))
+        return Snapshot(dict(self.tensors), self.copied.ledger.states_M.copy(), self._progress(self.copied))
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
         """Set the state from which the next epoch begins."""
@@ -201,9 +201,9 @@ class Cluster:
         """Everything is used or dropped, in all partitions, and there is a copy of that."""
         if any(worker.works for worker in self.workers):
             return False
-        if self.ledger.finished or not any(worker.go and worker.prepared for worker in self.workers):
+        if self.account.ledger.finished or not any(worker.go and worker.prepared for worker in self.workers):
             self._guarded(self._copy)
-            self.at_work = not self.copied.finished
+            self.at_work = not self.copied.ledger.finished
             if self.at_work:
                 for life in self.lives:
                     self._guarded(self._give_back, life)
@@ -212,7 +212,7 @@ class Cluster:
     # The server
 
     def _hear(self, partition: int, report: Report) -> None:
-        self.ledger.add(partition, report.events)
+        self.account.add(partition, report.events)
         for life, work in report.work.items():
             self._worked(life, work)
         if any(event.ended == USED for event in report.events):
@@ -227,9 +227,9 @@ class Cluster:
         """Take one, and what became of the minibatches with it."""
         begun = time.monotonic()
         self.tensors = self.server.copy()
-        if self.ledger.ended > self.copied.ended:
+        if self.account.ended > self.copied.ended:
             self.deaths_since_copy = 0
-        self.copied, self.copied_at = self.ledger.copy(), time.monotonic()
+        self.copied, self.copied_at = self.account.copy(), time.monotonic()
         self.copy_took = self.copied_at - begun
 
     def _guarded(self, action: Callable[..., object], *args: Any) -> None:
@@ -244,14 +244,14 @@ class Cluster:
                     f"partitions of the server died {_DEATHS} times and nothing was trained in between; the last: "
                     f"{lost}\nUse more partitions (training.asgd.partitions) or nodes with more memory"
                 ) from lost
-            self.undone += self.ledger.ended - self.copied.ended
+            self.undone += self.account.ended - self.copied.ended
             self._begin_again()
 
     def _begin_again(self) -> None:
         """From the last copy."""
-        self.ledger = self.copied.copy()
-        self.ledger.waits_again(np.flatnonzero(self.ledger.states_M == WAITING).tolist())
-        self.server.begin(self.tensors, self.ledger.states_M)
+        self.account = self.copied.copy()
+        self.account.ledger.forget(np.flatnonzero(self.account.ledger.states_M == WAITING))
+        self.server.begin(self.tensors, self.account.ledger.states_M)
         for worker in self.workers:
             worker.go = True
 
@@ -273,7 +273,7 @@ class Cluster:
             except RayError:
                 self._replace(number, worker)
                 return
-        if self.at_work and worker.prepared and worker.rests and worker.go and not self.ledger.finished:
+        if self.at_work and worker.prepared and worker.rests and worker.go and not self.account.ledger.finished:
             life, self.next_life = self.next_life, self.next_life + 1
             self.server.ask("admit", life)
             self.lives[life], worker.life, worker.go = number, life, False
@@ -312,26 +312,21 @@ class Cluster:
     def _give_back(self, life: int) -> None:
         for partition, report in enumerate(self.server.ask("expel", life)):
             self._hear(partition, report)
-        numbers = self.server.ask_pool("give_back", life, self.ledger.states_M)
-        self.ledger.waits_again(numbers)
+        numbers = self.server.ask_pool("give_back", life, self.account.ledger.states_M)
+        self.account.ledger.forget(numbers)
         self.returned += len(numbers)
         if numbers:
             for worker in self.workers:
                 worker.go = True
 
-    def _progress(self, ledger: Ledger) -> Progress:
-        ended = {state: count - ledger.before[state] for state, count in ledger.counts().items()}
+    def _progress(self, account: Account) -> Progress:
         each = [
             sum((work for life, work in self.work.items() if self.lives[life] == number), Work())
             for number in range(len(self.workers))
         ]
-        last = int(np.flatnonzero(ledger.staleness).max(initial=-1))
-        return Progress(
-            used=ended[USED], stale=ended[STALE], refused=ended[REFUSED], frames=ledger.frames,
-            loss_sum=ledger.loss_sum, correct=ledger.correct, seconds=max(0.0, self.last_used - self.began),
-            versions=max(ledger.published_S), returned=self.returned, restarts=self.restarts,
-            up=sum(work.up for work in each), down=sum(work.down for work in each),
-            missed=ledger.missed, staleness=tuple(ledger.staleness[: last + 1]),
+        return replace(
+            account.progress, seconds=max(0.0, self.last_used - self.began), returned=self.returned,
+            restarts=self.restarts, up=sum(work.up for work in each), down=sum(work.down for work in each),
             shards=tuple(work.report for work in each), note=self._note(),
         )  # fmt: skip
 

@@ -266,32 +266,34 @@ class Sender:
     Attributes
     ----------
     lost_P
-        Of all that was sent so far; none: nothing.
+        Of all that was used so far; none: nothing.
+    losing_P
+        The same with what was sent last, of which it is not known yet whether it is used.
     """
 
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
         self.lost_P: Tensor | None = None
-        self.before_P: Tensor | None = None
+        self.losing_P: Tensor | None = None
 
     def forget(self) -> None:
         """Nothing was lost yet."""
-        self.lost_P = self.before_P = None
+        self.lost_P = self.losing_P = None
 
     def settle(self, *, used: bool) -> None:
-        """What was sent was used, or refused: then what was lost of it is no loss."""
-        if used:
-            self.before_P = self.lost_P
-        self.lost_P = self.before_P
+        """What was sent last was used, or refused: then what was lost of it is no loss."""
+        if used and self.losing_P is not None:
+            self.lost_P = self.losing_P
+        self.losing_P = None
 
     def encode(self, values_P: Tensor, key: int) -> Tensor:
-        """The bytes to send."""
+        """The bytes to send; in place of what was sent before, if that is not settled."""
         if self.codec.unbiased:
             return self.codec.encode(values_P, key)
         whole_P = values_P.clone() if self.lost_P is None else values_P + self.lost_P
         message = self.codec.encode(whole_P, key)
         self.codec.add(message, whole_P, -1.0)
-        self.lost_P = whole_P
+        self.losing_P = whole_P
         return message
 
 

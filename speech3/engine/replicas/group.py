@@ -20,8 +20,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from speech3.engine.ledger import Ledger
 from speech3.engine.pool import Pool
-from speech3.engine.world import USED, WAITING, Rate
+from speech3.engine.world import REFUSED, STALE, USED, WAITING, Rate
 
 _EVER = timedelta(days=365)  # a group rests in a collective; the coordinator looks after it, no clock
 
@@ -64,6 +65,10 @@ class Group:
             epoch[0] = 0
             dist.barrier()
 
+    def pool(self, pool: Pool) -> Pool:
+        """From which all members draw the same minibatches."""
+        return GroupPool(pool, self)
+
     def norm(self, g: Sequence[Tensor]) -> Tensor:
         """Of the gradient of which every member has a part."""
         square = torch.nn.utils.get_total_norm(g).square()
@@ -75,7 +80,7 @@ class GroupPool(Pool):
     """Of a member: the first one draws, and all note in their row that the minibatch is out."""
 
     def __init__(self, pool: Pool, group: Group) -> None:
-        super().__init__(pool.states_M, pool.cursor, pool.lock)
+        super().__init__(pool.ledger, pool.cursor, pool.lock)
         self.starts_R, self.group = pool.starts_R, group
 
     def draw(self, shard: int, after: int | None = None) -> int | None:
@@ -90,10 +95,22 @@ class GroupPool(Pool):
         return number
 
 
-def combined(rows_GM: np.ndarray) -> np.ndarray:
-    """What became of each minibatch: used, if any member's slice is; dropped, if all are; else out, or waiting."""
-    used_M: np.ndarray = (rows_GM == USED).any(0)
-    return np.where(used_M, USED, rows_GM.max(0))
+def combined(ledgers: Sequence[Ledger]) -> Ledger:
+    """Of the whole model: a minibatch is used if any member's slice is, dropped if all are; else out, or waiting."""
+
+    def rows(name: str) -> np.ndarray:
+        return np.stack([getattr(ledger, name) for ledger in ledgers])
+
+    states_GM = rows("states_M")
+    used_M, dropped_GM = (states_GM == USED).any(0), np.isin(states_GM, (STALE, REFUSED))
+    wrote_1M = rows("frames_M").argmax(0)[None]  # all that have, wrote the same
+    frames_M, loss_M, correct_M = (
+        np.take_along_axis(rows(name), wrote_1M, 0)[0] for name in ("frames_M", "loss_M", "correct_M")
+    )
+    return Ledger(
+        np.where(used_M, USED, states_GM.max(0)), frames_M, loss_M, correct_M, dropped_GM.sum(0),
+        rows("staleness_M").max(0),
+    )  # fmt: skip
 
 
 def give_back(pools: Sequence[Pool], shard: int) -> int:
@@ -102,12 +119,11 @@ def give_back(pools: Sequence[Pool], shard: int) -> int:
     The first pool is the one that is drawn from; all of the group's processes have ended.
     """
     with pools[0].lock:
-        rows_GM = np.stack([pool.states_M for pool in pools])
-        out_M, used_M = (rows_GM == shard + 1).any(0), (rows_GM == USED).any(0)
+        states_GM = np.stack([pool.states_M for pool in pools])
+        out_M, used_M = (states_GM == shard + 1).any(0), (states_GM == USED).any(0)
         for pool in pools:
             pool.states_M[out_M & used_M] = USED
             pool.states_M[out_M & ~used_M] = WAITING
         waiting = np.flatnonzero(out_M & ~used_M)
-        if len(waiting):
-            pools[0].cursor[0] = min(int(pools[0].cursor[0]), int(waiting[0]))
+        pools[0].reopen(waiting)
     return len(waiting)

@@ -28,10 +28,11 @@ from torch import Tensor, nn
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.assembly import begin_epoch, load_tensors, published_tensors
 from speech3.engine.board import EPOCH, READY
+from speech3.engine.ledger import Ledger
 from speech3.engine.replicas.group import Group, combined, give_back
 from speech3.engine.replicas.slices import Slices
 from speech3.engine.shared import LOOK_S, Shared
-from speech3.engine.world import REFUSED, STALE, USED, BuildOn, Parts, Progress, Rate, Snapshot
+from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
 from speech3.io.parallel import end_with_parent
 
@@ -138,7 +139,7 @@ class Replicas:
     def snapshot(self) -> Snapshot:
         """The published state: of one moment, though what is in it of a minibatch need not be in all slices yet."""
         with self._settled():
-            states_M, progress = self._states(), self._progress()
+            states_M, progress = self._ledger().states_M, self._progress()
             found = [published_tensors(member.server) for member in self.members]
         return Snapshot(
             {name: self.slices.together([tensors[name] for tensors in found]) for name in found[0]}, states_M, progress
@@ -158,8 +159,8 @@ class Replicas:
     def _say(self, field: int) -> np.ndarray:
         return np.stack([member.server.board.shards_N[:, field] for member in self.members])
 
-    def _states(self) -> np.ndarray:
-        return combined(np.stack([member.server.board.states_M for member in self.members]))
+    def _ledger(self) -> Ledger:
+        return combined([member.server.ledger for member in self.members])
 
     @contextmanager
     def _settled(self) -> Iterator[None]:
@@ -171,18 +172,13 @@ class Replicas:
             yield
 
     def _progress(self) -> Progress:
-        """Minibatches by all slices; what they were like, by the slice that has published most of them."""
-        reports = [member._progress() for member in self.members]
-        states_M, before = self._states(), self.members[0].before.counts
-        rows_GM = np.stack([member.server.board.states_M for member in self.members])
-        used, stale, refused = (np.count_nonzero(states_M == state) - before[state] for state in (USED, STALE, REFUSED))
+        """Minibatches by all slices; the rest by the first member, whose shards are like the others'."""
+        reports, first = [member._progress() for member in self.members], self.members[0]
         return replace(
-            max(reports, key=lambda report: report.frames), used=int(used), stale=int(stale), refused=int(refused),
+            self._ledger().progress(first.before.counts), shards=reports[0].shards,
             versions=max(report.versions for report in reports), up=sum(report.up for report in reports),
-            down=sum(report.down for report in reports),
-            missed=int(np.isin(rows_GM[:, states_M == USED], (STALE, REFUSED)).sum()),
-            returned=self.members[0].returned, restarts=self.members[0].restarts,
-            seconds=max(report.seconds for report in reports),
+            down=sum(report.down for report in reports), returned=first.returned, restarts=first.restarts,
+            seconds=max(report.seconds for report in reports), note=reports[0].note,
         )  # fmt: skip
 
     def _look_after(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+import tiny
 from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
@@ -47,13 +48,11 @@ def replay(
     Raises
     ------
     Speech3Error
-        The record is not whole, as where a shard died, or it is of another config, or of shards without a lock.
+        The record is not whole, as where a shard died, or it is of another config.
     """
     paths = sorted(record.glob("shard*.jsonl"), key=lambda path: int(path.stem[len("shard") :]))
     if not paths:
         raise Speech3Error(f"{record}: holds no record of a shard; record a run of world shared first")
-    if config.lock_free:
-        raise Speech3Error(f"{record}: without a lock nobody can tell which step came first, so it cannot be replayed")
     world = Simulated(parts, config, Times((1.0,) * len(paths), 0.0), weight_decay=weight_decay, codec=codec)
     world.load(tensors)
     again = [_Again(shard, path, rates) for shard, path in zip(world.shards, paths, strict=True)]
@@ -107,7 +106,7 @@ class _Again:
         if not isinstance(self.want, _WANTS[kind]) or getattr(self.want, "partition", 0) != partition:
             raise Speech3Error(f"{self.path}: has {kind!r} where the shard wants {self.want}; is it of another config?")
         if kind in ("sync", "publish"):
-            server.sync(self.shard.pushes[partition])
+            tiny.visit(server, self.shard.pushes[partition])
             if (server.version != value) != (kind == "publish"):
                 raise Speech3Error(f"{self.path}: {kind!r} at version {value} comes out otherwise; another config?")
         self._answer({"draw": value, "busy": False}.get(kind, True))

@@ -1,0 +1,114 @@
+"""The account of an epoch: one row a minibatch, which nobody writes but the shard that has the minibatch out.
+
+A minibatch is waiting, out with a shard, used (it is in a published version) or dropped (stale, or refused). Progress
+is a sum over the rows of those that are used, so nothing can be counted twice, or be counted and not be in the
+parameters. The shard writes what the minibatch was like when it has computed it; the state changes by single stores,
+so whoever is killed between two of them leaves the minibatch in one state or the other.
+
+With a server in partitions, a minibatch is used as soon as one partition has published it, and dropped if all have
+refused it; its staleness is the largest that it had where it was taken.
+
+Axes: M minibatches of an epoch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from speech3.engine.gradient import Step
+from speech3.engine.world import REFUSED, STALE, USED, WAITING, Progress
+
+STALENESS_BINS = 64  # staleness of 63 and more counts as 63
+ROW = {
+    "states_M": np.int32, "frames_M": np.int32, "loss_M": np.float64, "correct_M": np.int32, "refusals_M": np.int32,
+    "staleness_M": np.int32,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Ledger:
+    """The rows, in memory that all processes of a host share, or in that of one.
+
+    Attributes
+    ----------
+    states_M
+        int32: WAITING, USED, STALE, REFUSED, or s + 1 while shard s has it.
+    frames_M, loss_M, correct_M
+        Its frames, their mean loss and how many were classified right, before the step; zero until it is computed.
+    refusals_M
+        Partitions of the server that refused it.
+    staleness_M
+        Of the push that brought it, once that is published.
+    """
+
+    states_M: np.ndarray
+    frames_M: np.ndarray
+    loss_M: np.ndarray
+    correct_M: np.ndarray
+    refusals_M: np.ndarray
+    staleness_M: np.ndarray
+
+    @classmethod
+    def of(cls, minibatches: int) -> "Ledger":
+        """In this process's memory, everything waiting."""
+        return cls(**{name: np.zeros(minibatches, dtype) for name, dtype in ROW.items()})
+
+    def __len__(self) -> int:
+        return len(self.states_M)
+
+    def begin(self, states_M: np.ndarray) -> None:
+        """Begin an epoch, or the rest of one: what ended before is not counted again."""
+        for field in fields(self):
+            getattr(self, field.name)[:] = 0
+        self.states_M[:] = states_M
+
+    def computed(self, number: int, step: Step) -> None:
+        """By the shard that has it out."""
+        self.frames_M[number], self.loss_M[number], self.correct_M[number] = step.frames, step.loss, step.correct
+        self.refusals_M[number] = self.staleness_M[number] = 0
+
+    def forget(self, numbers: Sequence[int] | np.ndarray) -> None:
+        """They are to be computed again: what partitions refused of them before is not held against that."""
+        for rows in (self.frames_M, self.refusals_M, self.staleness_M):
+            rows[numbers] = 0
+
+    def publish(self, numbers: Sequence[int], staleness: int) -> None:
+        """They are in a published version; to say so again changes nothing."""
+        for number in numbers:
+            self.staleness_M[number] = max(staleness, self.staleness_M[number])
+            self.states_M[number] = USED
+
+    def refuse(self, numbers: Sequence[int], ended: int, partitions: int) -> None:
+        """One of so many partitions does not take them; those that none takes are dropped."""
+        for number in numbers:
+            self.refusals_M[number] += 1
+            if self.refusals_M[number] == partitions:
+                self.states_M[number] = ended
+
+    def give_back(self, shard: int) -> np.ndarray:
+        """What a dead shard had out waits again; returns which."""
+        out = np.flatnonzero(self.states_M == shard + 1)
+        self.states_M[out] = WAITING
+        return out
+
+    @property
+    def finished(self) -> bool:
+        """Every minibatch is used or dropped."""
+        return bool((self.states_M < 0).all())
+
+    def counts(self) -> dict[int, int]:
+        """How many are USED, STALE, REFUSED."""
+        return {state: int(np.count_nonzero(self.states_M == state)) for state in (USED, STALE, REFUSED)}
+
+    def progress(self, before: dict[int, int]) -> Progress:
+        """What was used and dropped, and what the used ones were like, since `counts` was `before`."""
+        counts = {state: count - before[state] for state, count in self.counts().items()}
+        used = np.flatnonzero((self.states_M == USED) & (self.frames_M > 0))  # those from before have no row
+        frames = self.frames_M[used]
+        bins = np.bincount(np.minimum(self.staleness_M[used], STALENESS_BINS - 1))
+        return Progress(
+            used=counts[USED], stale=counts[STALE], refused=counts[REFUSED], frames=int(frames.sum()),
+            loss_sum=float(self.loss_M[used] @ frames), correct=int(self.correct_M[used].sum()),
+            missed=int(self.refusals_M[used].sum()), staleness=tuple(bins.tolist()),
+        )  # fmt: skip
