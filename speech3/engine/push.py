@@ -54,7 +54,7 @@ class Push:
     packed
         The push as the rule sees it, between `pack` and the sync.
     came, whole, kept_P
-        Between the sync and `unpack`: the newest came; nothing more is to be done about it; what was not brought.
+        Between sync and `unpack`: the newest came; nothing more is to be done about it; what was not brought.
     """
 
     own: Flat

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_EPSILON = 1e-10
 _SMALL = 0.01  # a parameter; the weights of 1,024 inputs begin two to four times as large
 
 
@@ -104,55 +105,39 @@ class Rule:
     def _constants(
         self, old: State, own: Own, staleness: int, minibatches: int, rate: float
     ) -> tuple[float, float, float, float, float]:
-        along = self._along(old, own) if self.projection else 0.0
+        along = _along(own.push(), old.velocity_P) if self.projection and old.velocity_P is not None else 0.0
         compensation = self.delay_compensation / rate if self.delay_compensation and staleness else 0.0
         return self.scale(staleness, minibatches), along, self.momentum, self.adagrad, compensation
 
-    def _along(self, old: State, own: Own) -> float:
-        """How much of the momentum is taken from the push: 0 if they agree."""
-        if old.velocity_P is None:
-            return 0.0
-        along = float(own.push().to(old.velocity_P.device) @ old.velocity_P)  # the shard may be on another GPU
-        return along / float(old.velocity_P @ old.velocity_P) if along < 0 else 0.0
+
+def _along(push_P: Tensor, velocity_P: Tensor) -> float:
+    """How much of the momentum is taken from the push: 0 if they agree."""
+    along = float(push_P.to(velocity_P.device) @ velocity_P)  # the shard may be on another GPU
+    return along / float(velocity_P @ velocity_P) if along < 0 else 0.0
 
 
 def _length(old: State, push: float, moved: float, norm: float) -> float:
     return moved / max(norm, _SMALL * len(old.parameters_P) ** 0.5) if math.isfinite(push) else math.inf
 
 
-_EPSILON = 1e-10
-
-
-def _change(
-    old: State, own: Own, d_P: Tensor, scale: float, along: float, momentum: float, gamma: float, compensation: float
-) -> tuple[Tensor, Tensor | None]:
-    """What a push d takes from the parameters (with momentum, the new velocity); and the new sums of squares."""
-    squares_P = None
+def step_torch(
+    old: State, new: State, own: Own, scale: float, along: float, momentum: float, gamma: float, compensation: float
+) -> tuple[float, float, float]:
+    """The step in PyTorch, on any device: the reference. Returns the norms of push, change and parameters."""
+    push_P = d_P = own.push().to(old.parameters_P.device)
     if compensation:
         at_fetch_P = own.parameters_P if own.fetched_P is None else own.fetched_P
         d_P = d_P + compensation * d_P * d_P * (old.parameters_P - at_fetch_P.to(d_P.device))
     if old.velocity_P is not None:
         d_P = d_P - along * old.velocity_P
     if old.squares_P is not None:
-        squares_P = torch.addcmul(old.squares_P, d_P, d_P)
+        squares_P = torch.addcmul(old.squares_P, d_P, d_P, out=new.squares_P)
         d_P = gamma * d_P / (squares_P.sqrt() + _EPSILON)
     d_P = scale * d_P
-    return d_P if old.velocity_P is None else momentum * old.velocity_P + d_P, squares_P
-
-
-def step_torch(
-    old: State, new: State, own: Own, scale: float, along: float, momentum: float, gamma: float, compensation: float
-) -> tuple[float, float, float]:
-    """The step in PyTorch, on any device: the reference. Returns the norms of push, change and parameters."""
-    push_P = own.push().to(old.parameters_P.device)
-    moved_P, squares_P = _change(old, own, push_P, scale, along, momentum, gamma, compensation)
-    norms = float(push_P.norm()), float(moved_P.norm()), float(old.parameters_P.norm())
-    if new.squares_P is not None and squares_P is not None:
-        new.squares_P.copy_(squares_P)
-    if new.velocity_P is not None:
-        new.velocity_P.copy_(moved_P)
-    torch.sub(old.parameters_P, moved_P, out=new.parameters_P)
-    own.parameters_P.copy_(new.parameters_P)
+    if old.velocity_P is not None:
+        d_P = torch.add(d_P, old.velocity_P, alpha=momentum, out=new.velocity_P)
+    norms = float(push_P.norm()), float(d_P.norm()), float(old.parameters_P.norm())
+    own.parameters_P.copy_(torch.sub(old.parameters_P, d_P, out=new.parameters_P))
     if own.fetched_P is not None:
         own.fetched_P.copy_(new.parameters_P)
     if own.push_P is not None:

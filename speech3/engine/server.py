@@ -49,8 +49,6 @@ class Partition:
         Its version and journal.
     buffers
         Two, in memory of the CPU or of a GPU.
-    partitions
-        Of the server.
     max_staleness
         An older push is dropped; None: none is.
     max_push

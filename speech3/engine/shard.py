@@ -14,7 +14,7 @@ from torch import Tensor
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.adamw import optimizer_of
 from speech3.engine.codecs.codec import key_of
-from speech3.engine.flat import Flat, stretches
+from speech3.engine.flat import stretches
 from speech3.engine.gradient import Step, gradient
 from speech3.engine.push import Push
 from speech3.engine.wire import wire_of
@@ -73,14 +73,12 @@ class Shard:
         self.sgd = optimizer_of(parts, weight_decay=weight_decay)
         own = self.sgd.parameters
         self.accumulated = None if config.local_updates else own.zeros_like()
-        fetched = Flat(own.parameters_P.clone(), (), own.num_parameters) if config.local_updates else None
         self.pushes: list[Push] = []
         for stretch in stretches(own, config.partitions):
-            wire = wire_of(codec or CodecConfig(), own.views, stretch)
-            fetched_P, push_P = (
-                flat.cut(stretch).parameters_P if flat else None for flat in (fetched, self.accumulated)
-            )
-            self.pushes.append(Push(own.cut(stretch), fetched_P, push_P, wire))
+            cut, wire = own.cut(stretch), wire_of(codec or CodecConfig(), own.views, stretch)
+            fetched_P = cut.parameters_P.clone() if config.local_updates else None
+            push_P = self.accumulated.cut(stretch).parameters_P if self.accumulated else None
+            self.pushes.append(Push(cut, fetched_P, push_P, wire))
         first = number % len(self.pushes)
         self.round = [*range(first, len(self.pushes)), *range(first)]
 
@@ -102,9 +100,8 @@ class Shard:
 
     def visit(self, *, last: bool) -> Generator[Want, Any, None]:
         """A round of the partitions with which a sync is due; one that is busy is left for the next, if it may be."""
-        config = self.config
         for partition in self.round:
-            push = self.pushes[partition]
+            config, push = self.config, self.pushes[partition]
             now = last or not push.finite  # to be refused, and to fetch what is whole
             push.brings = now or len(push.numbers) >= config.sync_every
             push.takes = push.brings if now or not config.fetch_every else push.distance >= config.fetch_every
@@ -113,13 +110,12 @@ class Shard:
 
     def far(self, push: Push) -> bool:
         """Is it so far from what it fetched, or has it so much to push, that it is to wait for the partition?"""
-        limit = self.config.max_relative_distance
         if max(push.distance, len(push.numbers)) >= self.config.max_distance:
             return True
-        if limit is None or push.fetched_P is None:
+        limit, fetched_P = self.config.max_relative_distance, push.fetched_P
+        if limit is None or fetched_P is None:
             return False
-        gone = torch.dist(push.own.parameters_P, push.fetched_P)
-        return bool(gone >= limit * push.fetched_P.norm())
+        return bool(torch.dist(push.own.parameters_P, fetched_P) >= limit * fetched_P.norm())
 
     @torch.no_grad()
     def compute(self, epoch: int, number: int, rate: Rate) -> Step:

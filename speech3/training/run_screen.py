@@ -241,7 +241,7 @@ def _staleness(did: Asynchrony, epoch: int | None, ascii_only: bool) -> Iterator
     )
     shown = [*counts[:_STALENESS], sum(counts[_STALENESS:])][: len(counts)]
     table = _table("versions", *(f"{stale}{'+' * (stale == _STALENESS)}" for stale in range(len(shown))))
-    table.add_row("% of pushes", *(f"{100 * count / sum(counts):.1f}" for count in shown))
+    table.add_row("% of minibatches", *(f"{100 * count / sum(counts):.1f}" for count in shown))
     blocks = sparkline([0, *shown], len(shown) + 1, ascii_only=ascii_only)[1:]
     table.add_row("", *(3 * block if count else "" for block, count in zip(blocks, shown, strict=True)), style="cyan")
     yield table

@@ -108,7 +108,7 @@ def test_throughput_of_many_bandwidths(axes: Axes) -> None:
 def test_staleness(axes: Axes) -> None:
     draw_staleness(axes, [10, 70, 15, 5])
     assert [bar.get_height() for bar in bars(axes)] == pytest.approx([0.10, 0.70, 0.15, 0.05])
-    assert axes.get_xlabel().endswith("100 pushes, mean 1.15, 95 % at most 2")
+    assert axes.get_xlabel().endswith("100 minibatches, mean 1.15, 95 % at most 2")
 
 
 def test_shards(axes: Axes) -> None:

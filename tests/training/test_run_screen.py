@@ -49,7 +49,7 @@ def test_everything_is_said() -> None:
         "held-out accuracy ▁▄█ 26.00% to 37.00%", "held-out loss █▂▁ 2.9000 to 1.8000",
         "12 best 42.00 2.5000 37.00 1.8000 40.00 0.1 12,345 1:01:01", "13 (25%) 45.00 1.2000 - - - - 12,000 15:15",
         "epoch 13 1,240 7 3 11 1", "whole run 61,240 17 13 21 2",
-        "staleness of 50 pushes in epoch 13: mean 1.20, 95 % up to 3", "% of pushes 20.0 60.0 0.0 20.0",
+        "staleness of 50 minibatches in epoch 13: mean 1.20, 95 % up to 3", "% of minibatches 20.0 60.0 0.0 20.0",
         "0 5 25.0 90.0 5.0 5.0 7", "1 15 75.0 80.0 10.0 10.0 2",
     ):  # fmt: skip
         assert expected in said, expected
