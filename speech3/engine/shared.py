@@ -8,7 +8,6 @@ import json
 import multiprocessing.connection
 import os
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -57,15 +56,12 @@ from speech3.engine.flat import Flat, flatten, wait_for_gpus
 from speech3.engine.gradient import gradient
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.watchdog import COMPUTES, DRAWS, RESTS, SYNCS, WAITS, Hang, Watchdog
+from speech3.engine.workers import Workers
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
-from speech3.errors import Speech3Error
-from speech3.io.parallel import NOT_BEGUN, end_processes, starting_workers
 
 LOOK_S = 0.1  # between two looks at shards and pool
 _REST_S = 0.0005  # between two looks of a resting shard at its orders
 Event = tuple[str, int | None, int]  # what; of which value; with which partition
-_SAID = 5000  # characters of what a shard raised: of its begin, and of its end
-_DEATHS = 3  # of one shard, without a minibatch in between, before it is given up
 
 
 @dataclass(frozen=True)
@@ -135,10 +131,7 @@ class Shared:
         )  # fmt: skip
         self.build, self.device = build, device
         self.server, self.locks = self.place.open(own, self.on_gpu)
-        self.context = torch.multiprocessing.get_context("spawn")
-        self.processes: list[Any] = [None] * workers
-        self.errors: list[Any] = [None] * workers
-        self.deaths = [0] * workers  # in a row
+        self.workers = Workers("shard", "minibatch", workers, self._task)
         self.computed = [0.0] * workers  # minibatches of the epoch when the process began
         self.before, self.began = Before(0, self.server.ledger.counts()), 0.0
         self.returned = self.restarts = 0
@@ -161,7 +154,7 @@ class Shared:
         while not board.shards_N[:, READY].all():
             self._look_after()
             yield self._progress()
-        self.computed = [0.0] * len(self.processes)
+        self.computed = [0.0] * len(self.computed)
         self.began = self.watchdog.since = time.monotonic()
         board.order[:] = 0, rate.base, rate.warmup, rate.decay, rate.last
         board.order[0] = epoch
@@ -188,9 +181,13 @@ class Shared:
 
     def close(self) -> None:
         """End the shards; the memory goes with the last of them."""
-        end_processes([process for process in self.processes if process is not None])
-        self.processes = []
+        self.workers.close()
         self.stack.close()
+
+    @property
+    def processes(self) -> list[Any]:
+        """Of the shards."""
+        return self.workers.processes
 
     @contextmanager
     def _all_locks(self) -> Iterator[None]:
@@ -208,16 +205,16 @@ class Shared:
         return replace(progress, note=self.note)
 
     def _start(self, worker: int) -> None:
+        self._begin(worker)
+        self.workers.start(worker)
+
+    def _begin(self, worker: int) -> None:
+        """A new process has done nothing yet."""
         self.server.board.shards_N[worker, [READY, EPOCH, DOING]] = 0
         self.computed[worker] = self.server.board.shards_N[worker, MINIBATCHES]
-        self.errors[worker], theirs = self.context.Pipe(duplex=False)
-        build, device = self._build(worker)
-        self.processes[worker] = self.context.Process(
-            target=_main, args=(worker, self.place, build, device, self.on_gpu, theirs), daemon=True
-        )  # fmt: skip
-        with starting_workers():
-            self.processes[worker].start()
-        theirs.close()
+
+    def _task(self, worker: int) -> tuple[Any, tuple[Any, ...]]:
+        return _serve, (worker, self.place, *self._build(worker), self.on_gpu)
 
     def _build(self, worker: int) -> tuple[BuildOn, str]:
         """What makes the worker's parts, and on which device."""
@@ -235,53 +232,25 @@ class Shared:
         """Wait a little; where a shard died, give back what it had out and start another."""
         self._end_who_hangs()
         multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=LOOK_S)
-        for worker, process in enumerate(self.processes):
-            if process.is_alive():
-                continue
-            process.join()
-            if self.errors[worker].poll():
-                try:
-                    raise Speech3Error(f"shard {worker}: {self.errors[worker].recv()[1]}")
-                except EOFError:
-                    pass
+        for worker in [worker for worker, process in enumerate(self.processes) if not process.is_alive()]:
+            status = self.workers.bury(worker)
             with self._all_locks():
                 self.server.settle()
                 self.returned += self.server.pool.give_back(worker)
-            self._count_death(worker, process.exitcode)
-            self._start(worker)
+            self._replace(worker, status)
 
-    def _count_death(self, worker: int, status: int) -> None:
-        if status == 1:
-            raise Speech3Error(f"shard {worker} {NOT_BEGUN}")
-        computed = self.server.board.shards_N[worker, MINIBATCHES]
-        self.deaths[worker] = 1 if computed > self.computed[worker] else self.deaths[worker] + 1
+    def _replace(self, worker: int, status: int) -> None:
+        """Start another in the place of one that died, whose minibatches were given back."""
         hang = self.hung.pop(worker, None)
-        if hang and self.deaths[worker] >= _DEATHS:
-            raise Speech3Error(
-                f"{hang}, and so did those in its place: it was ended {_DEATHS} times; look at its device (dmesg), or "
-                f"train with fewer workers"
-            )
-        if self.deaths[worker] >= _DEATHS:
-            raise Speech3Error(
-                f"shard {worker} died {_DEATHS} times without a minibatch in between (exit status {status}; -9 is "
-                f"often the kernel, out of memory): use fewer workers or a smaller model"
-            )
+        progressed = self.server.board.shards_N[worker, MINIBATCHES] > self.computed[worker]
+        self._begin(worker)
+        self.workers.replace(worker, status, progressed=bool(progressed), hang=str(hang) if hang else "")
         self.restarts += 1
 
 
-def _main(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, errors: Any) -> None:
-    """A shard's process."""
-    try:
-        _serve(worker, place, build(device), on_gpu)
-    except Exception as error:
-        if os.getppid() == place.coordinator:  # else nobody hears it
-            why = str(error) if isinstance(error, Speech3Error) else traceback.format_exc()
-            why = why[:_SAID] + why[_SAID:][-_SAID:]  # who hears it does so in the end, and a pipe holds no more
-            errors.send((time.monotonic(), why))  # of those that a failure takes along, the first one knows why
-
-
-def _serve(worker: int, place: Place, parts: Parts, on_gpu: Any) -> None:
-    """Rest and work as ordered, while the coordinator lives."""
+def _serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, _: Any) -> None:
+    """A shard's process: rest and work as ordered, while the coordinator lives."""
+    parts = build(device)
     shard = Shard(
         parts, place.config, number=worker, workers=place.workers, weight_decay=place.weight_decay, codec=place.codec
     )  # fmt: skip

@@ -226,7 +226,7 @@ def test_the_middle_of_an_epoch_is_a_whole_state_and_goes_on(world, reference):
 def test_killed_at_any_moment(world, reference):
     """Both workers, one after another."""
     _begin_again(world)
-    pids = [worker.process.pid for worker in world.crew.workers]
+    pids = [process.pid for process in world.crew.processes.processes]
     moves = world.epoch(1, np.zeros(30, np.int32), Rate(0.1, 1, 30))
     killed = 0
     for done in moves:
@@ -235,7 +235,7 @@ def test_killed_at_any_moment(world, reference):
             killed += 1
     _whole(world, done)
     assert done.restarts == killed == 2
-    assert not set(pids) & {worker.process.pid for worker in world.crew.workers}
+    assert not set(pids) & {process.pid for process in world.crew.processes.processes}
     torch.testing.assert_close(world.snapshot().tensors["parameters"], reference[0], rtol=1e-3, atol=1e-4)
 
 
@@ -246,10 +246,10 @@ def test_one_that_is_stopped_is_ended_and_replaced(world, reference, monkeypatch
     stopped = 0
     for done in world.epoch(1, np.zeros(30, np.int32), Rate(0.1, 1, 30)):
         if not stopped and done.versions >= 3:
-            stopped = world.crew.workers[0].process.pid
+            stopped = world.crew.processes.processes[0].pid
             os.kill(stopped, signal.SIGSTOP)
     _whole(world, done)
-    assert done.restarts >= 1 and stopped not in {worker.process.pid for worker in world.crew.workers}
+    assert done.restarts >= 1 and stopped not in {process.pid for process in world.crew.processes.processes}
     torch.testing.assert_close(world.snapshot().tensors["parameters"], reference[0], rtol=1e-3, atol=1e-4)
 
 
@@ -318,7 +318,7 @@ def test_a_worker_that_fails_is_named():
 def test_nothing_is_left_behind():
     before = tiny.descriptors()
     world = _world(1, tiny.Build())
-    pids = [worker.process.pid for worker in world.crew.workers]
+    pids = [process.pid for process in world.crew.processes.processes]
     assert any("memfd:sandblaster" in each for each in tiny.descriptors()) and all(map(tiny.state, pids))
     world.close()
     del world

@@ -16,9 +16,10 @@ import torch
 
 from speech3.config import AsgdConfig
 from speech3.engine import shared as shared_module
-from speech3.engine.board import MINIBATCHES, READY, FileLock, memory_file
+from speech3.engine.board import MINIBATCHES, FileLock, memory_file
 from speech3.engine.flat import flatten
 from speech3.engine.shared import Shared
+from speech3.engine.workers import Workers
 from speech3.engine.world import USED, WAITING, Rate
 from speech3.errors import Speech3Error
 
@@ -179,7 +180,7 @@ def test_a_shard_that_dies_again_and_again_is_given_up(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(tmp_path))
     import speech3_mayfly
 
-    monkeypatch.setattr(shared_module, "_main", speech3_mayfly.main)
+    monkeypatch.setattr(shared_module, "_serve", speech3_mayfly.main)
     world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
     try:
         with pytest.raises(Speech3Error, match=r"shard 0 died 3 times .*exit status 3; -9 is often .*fewer workers"):
@@ -210,16 +211,17 @@ class _Dead:
     def poll(self):
         return False
 
+    def close(self):
+        pass
+
 
 def test_successors_that_compute_nothing_are_given_up_too(monkeypatch):
     """Whatever the first one had computed: a minibatch that kills whoever draws it must not be tried for ever."""
 
     def start(self, worker):
-        self.processes[worker] = self.errors[worker] = _Dead()
-        self.server.board.shards_N[worker, READY] = 1
-        self.computed[worker] = self.server.board.shards_N[worker, MINIBATCHES]
+        self.processes[worker] = self.pipes[worker] = _Dead()
 
-    monkeypatch.setattr(Shared, "_start", start)
+    monkeypatch.setattr(Workers, "start", start)
     world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
     board = world.server.board
     board.shards_N[0, MINIBATCHES] = 7
@@ -228,12 +230,12 @@ def test_successors_that_compute_nothing_are_given_up_too(monkeypatch):
     try:
         for deaths in (1, 2):
             world._look_after()
-            assert world.deaths == [deaths] and world.returned == 1
+            assert world.workers.deaths == [deaths] and world.returned == 1
             assert board.ledger.states_M[:4].tolist() == [USED, USED, WAITING, WAITING]
         with pytest.raises(Speech3Error, match="shard 0 died 3 times"):
             world._look_after()
     finally:
-        world.processes = []
+        world.workers.processes = []
         world.close()
 
 

@@ -88,9 +88,9 @@ def test_one_that_hangs_again_and_again_is_given_up(tmp_path: Path) -> None:
     world = make(tmp_path)
     try:
         world.hung[1] = hang = watchdog.Hang(1, 31.0, COMPUTES)
-        world.deaths[1] = 2
+        world.workers.deaths[1] = 2
         with pytest.raises(Speech3Error, match=r"^shard 1 hung in a minibatch \(31 s without .*ended 3 times"):
-            world._count_death(1, -9)
+            world._replace(1, -9)
         assert str(hang).startswith("shard 1")
     finally:
         world.close()

@@ -32,9 +32,10 @@ from speech3.engine.ledger import Ledger
 from speech3.engine.replicas.group import Group, combined, give_back
 from speech3.engine.replicas.slices import Slices
 from speech3.engine.shared import LOOK_S, Shared
+from speech3.engine.workers import Failed
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
-from speech3.io.parallel import end_with_parent
+from speech3.io.parallel import end_processes, end_with_parent
 
 _HEAR_S = 2.0  # in which who lost a member says so; then it is ended
 
@@ -192,8 +193,8 @@ class Replicas:
             status = self._end(worker)
             with self._settled():
                 first.returned += give_back([member.server.pool for member in self.members], worker)
-            first._count_death(worker, status)
-            for member in self.members:
+            first._replace(worker, status)
+            for member in self.members[1:]:
                 member._start(worker)
 
     def _end(self, worker: int) -> int:
@@ -207,9 +208,9 @@ class Replicas:
             What the first to fail said.
         """
         limit = time.monotonic() + _HEAR_S
-        killed, said = list[int](), list[tuple[float, str]]()
+        killed, said = list[int](), list[Failed]()
         for member in self.members:
-            process, pipe = member.processes[worker], member.errors[worker]
+            process, pipe = member.processes[worker], member.workers.pipes[worker]
             try:
                 if pipe.poll(max(0.0, limit - time.monotonic())):
                     said.append(pipe.recv())
@@ -218,9 +219,7 @@ class Replicas:
                 process.join(max(0.0, limit - time.monotonic()))
             if process.exitcode is not None:  # else it waits for the others to this moment
                 killed.append(process.exitcode)
-        for member in self.members:
-            member.processes[worker].kill()
-            member.processes[worker].join()
+        end_processes([member.processes[worker] for member in self.members])
         if not killed:
-            raise Speech3Error(f"shard {worker}: {min(said)[1]}")
+            raise Speech3Error(f"shard {worker}: {min(said, key=lambda words: words.at).why}")
         return killed[0]

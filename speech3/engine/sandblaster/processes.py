@@ -10,7 +10,6 @@ left out, what was in it is computed again, and another process takes its place.
 
 import multiprocessing.connection
 import time
-import traceback
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -26,12 +25,11 @@ from speech3.engine.sandblaster.crew import Bench, Compute, Computed, Evaluation
 from speech3.engine.sandblaster.partition import Layout, Operation, Vectors
 from speech3.engine.sandblaster.pieces import Pieces
 from speech3.engine.watchdog import patience_s
+from speech3.engine.workers import Failed, Workers
 from speech3.engine.world import BuildOn, ShardReport
 from speech3.errors import Speech3Error
-from speech3.io.parallel import NOT_BEGUN, end_processes, starting_workers
 
 _LOOK_S = 0.1  # between two moments at which the run may look, save or stop
-_DEATHS = 3  # of one worker, without a piece in between, before it is given up
 
 
 @dataclass(frozen=True)
@@ -63,25 +61,16 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Failed:
-    """From a worker: its last words."""
-
-    why: str
-
-
-@dataclass(frozen=True)
 class Died:
     """Of a worker; another process has taken its place."""
 
 
 @dataclass
 class _Worker:
-    process: Any
-    pipe: Any
     ready: bool = False
     free: bool = False
     keeping: bool = False  # was told to, and has not answered
-    deaths: int = 0  # in a row
+    progressed: bool = False  # since it was started
     report: ShardReport = field(default_factory=ShardReport)
     since: float = field(default_factory=time.monotonic)  # told or heard of last
     longest_s: float = 0.0  # that it took to answer
@@ -116,13 +105,13 @@ class Processes:
         self.stack = ExitStack()
         self.path = self.stack.enter_context(memory_file("sandblaster", layout.bytes))
         self.vectors = Vectors.over(layout, SharedMemory(self.path, layout.bytes).map)
-        self.context = torch.multiprocessing.get_context("spawn")
         self.epoch = self.evaluation = self.returned = self.restarts = 0
         self.began = self.looked = 0.0
-        self.workers: list[_Worker] = []
+        self.processes = Workers("worker", "piece", layout.workers, self._task)
+        self.workers = [_Worker() for _ in range(layout.workers)]
         try:
             for worker in range(layout.workers):
-                self.workers.append(self._start(worker))
+                self.processes.start(worker)
         except BaseException:
             self.close()
             raise
@@ -190,10 +179,7 @@ class Processes:
 
     def close(self) -> None:
         """End the processes; the memory goes with the last of them."""
-        end_processes([worker.process for worker in self.workers])
-        for worker in self.workers:
-            worker.pipe.close()
-        self.workers = []
+        self.processes.close()
         self.stack.close()
 
     def _due(self) -> bool:
@@ -207,18 +193,18 @@ class Processes:
         worker = self.workers[index]
         worker.free, worker.since = False, time.monotonic()
         with suppress(OSError):  # it died: that is heard next
-            worker.pipe.send(order)
+            self.processes.pipes[index].send(order)
 
     def _hear(self) -> Iterator[tuple[int, Any]]:
         """What workers say, if only after a while; whether they are free is noted here."""
-        for worker in self.workers:
+        for worker, process in zip(self.workers, self.processes.processes, strict=True):
             if worker.hangs:
-                worker.process.kill()  # its death is heard next
-        by_pipe = {worker.pipe: index for index, worker in enumerate(self.workers)}
-        for pipe in multiprocessing.connection.wait(list(by_pipe), timeout=_LOOK_S):
-            index = by_pipe[pipe]
+                process.kill()  # its death is heard next
+        pipes = self.processes.pipes
+        for ready in multiprocessing.connection.wait(pipes, timeout=_LOOK_S):
+            index = pipes.index(ready)
             try:
-                message = self.workers[index].pipe.recv()
+                message = pipes[index].recv()
             except (EOFError, OSError):
                 self._replace(index)
                 message = Died()
@@ -227,69 +213,47 @@ class Processes:
                 worker.longest_s = max(worker.longest_s, now - worker.since)
             worker.since = now
             match message:
-                case Failed(why):
+                case Failed(why=why):
                     raise Speech3Error(f"worker {index}: {why}")
                 case Ready():
                     worker.ready = worker.free = True
                 case Keep():
                     worker.keeping = False
                 case Computed(seconds=seconds):
-                    worker.free, worker.deaths = True, 0
+                    worker.free = worker.progressed = True
                     worker.report += ShardReport(len(message.order.numbers), compute_s=seconds)
                 case Operated(seconds=seconds):
                     worker.free = True
                     worker.report += ShardReport(sync_s=seconds)
             yield index, message
 
-    def _start(self, index: int) -> _Worker:
-        pipe, theirs = self.context.Pipe()
-        device = self.device
-        if device == "cuda":
-            device = f"cuda:{index % torch.cuda.device_count()}"
-        process: Any = self.context.Process(
-            target=_main, args=(index, self.path, self.layout, self.build, device, theirs), daemon=True
-        )
-        with starting_workers():
-            process.start()
-        theirs.close()
-        return _Worker(process, pipe)
+    def _task(self, index: int) -> tuple[Any, tuple[Any, ...]]:
+        device = f"cuda:{index % torch.cuda.device_count()}" if self.device == "cuda" else self.device
+        return _serve, (index, self.path, self.layout, self.build, device)
 
     def _replace(self, index: int) -> None:
         """Start another process in the place of one that died."""
-        dead = self.workers[index]
-        dead.process.join()
-        dead.pipe.close()
-        if dead.process.exitcode == 1:
-            raise Speech3Error(f"worker {index} {NOT_BEGUN}")
-        if dead.deaths + 1 >= _DEATHS:
-            raise Speech3Error(
-                f"worker {index} died {_DEATHS} times without a piece in between (exit status "
-                f"{dead.process.exitcode}; -9 is often the kernel, out of memory): use fewer workers or a smaller model"
-            )
+        dead, status = self.workers[index], self.processes.bury(index)
+        self.processes.pipes[index].close()
+        self.processes.replace(index, status, progressed=dead.progressed)
         self.restarts += 1
-        self.workers[index] = self._start(index)
-        self.workers[index].deaths, self.workers[index].report = dead.deaths + 1, dead.report
+        self.workers[index] = _Worker(report=dead.report)
 
 
-def _main(worker: int, path: str, layout: Layout, build: BuildOn, device: str, pipe: Any) -> None:
+def _serve(worker: int, path: str, layout: Layout, build: BuildOn, device: str, pipe: Any) -> None:
     """A worker's process: does what it is told, until nobody is there to tell."""
-    try:
-        vectors = Vectors.over(layout, SharedMemory(path, layout.bytes).map)
-        bench = Bench(build(device), vectors, layout, worker)
-        pipe.send(Ready())
-        while True:
-            match pipe.recv():
-                case Compute() as order:
-                    pipe.send(bench.compute(order))
-                case Keep(evaluation) as order:
-                    bench.keep(evaluation)
-                    pipe.send(order)
-                case Operate() as order:
-                    pipe.send(_operate(order, vectors, layout))
-    except (EOFError, ConnectionError):
-        pass  # the coordinator is gone
-    except Exception as error:
-        pipe.send(Failed(str(error) if isinstance(error, Speech3Error) else traceback.format_exc()))
+    vectors = Vectors.over(layout, SharedMemory(path, layout.bytes).map)
+    bench = Bench(build(device), vectors, layout, worker)
+    pipe.send(Ready())
+    while True:
+        match pipe.recv():
+            case Compute() as order:
+                pipe.send(bench.compute(order))
+            case Keep(evaluation) as order:
+                bench.keep(evaluation)
+                pipe.send(order)
+            case Operate() as order:
+                pipe.send(_operate(order, vectors, layout))
 
 
 @torch.no_grad()
