@@ -10,7 +10,7 @@ from torch import Tensor
 
 from speech3.config import AsgdConfig
 from speech3.engine.board import DOWN, READY, SHARD, UP, Board, Sizes
-from speech3.engine.flat import Flat, stretches, wait_for_gpus
+from speech3.engine.flat import Flat, partition_bounds, wait_for_gpus
 from speech3.engine.ledger import Ledger
 from speech3.engine.pool import Pool
 from speech3.engine.rule import Rule, State
@@ -86,7 +86,7 @@ def make_server(
             record, board.ledger, _buffers(state_2K, velocity_2P, squares_2P, stretch, own.num_parameters), rule,
             config.partitions, config.max_staleness, config.max_push,
         )
-        for record, stretch in zip(board.records, stretches(own, config.partitions), strict=True)
+        for record, stretch in zip(board.records, partition_bounds(own, config.partitions), strict=True)
     )  # fmt: skip
     return Server(board, pool, partitions, rule)
 

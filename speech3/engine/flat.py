@@ -83,7 +83,7 @@ def flatten(model: nn.Module) -> Flat:
     return Flat(vector_K, tuple(views[: len(parameters)]), num_parameters)
 
 
-def stretches(flat: Flat, count: int) -> list[slice]:
+def partition_bounds(flat: Flat, count: int) -> list[slice]:
     """Divide a vector: as many parameters each, to a cache line, and the buffers with the last.
 
     Raises

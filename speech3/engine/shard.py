@@ -14,7 +14,7 @@ from torch import Tensor
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.adamw import optimizer_of
 from speech3.engine.codecs.codec import key_of
-from speech3.engine.flat import stretches
+from speech3.engine.flat import partition_bounds
 from speech3.engine.gradient import Step, gradient
 from speech3.engine.push import Push
 from speech3.engine.wire import wire_of
@@ -74,7 +74,7 @@ class Shard:
         own = self.sgd.parameters
         self.accumulated = None if config.local_updates else own.zeros_like()
         self.pushes: list[Push] = []
-        for stretch in stretches(own, config.partitions):
+        for stretch in partition_bounds(own, config.partitions):
             cut, wire = own.cut(stretch), wire_of(codec or CodecConfig(), own.views, stretch)
             fetched_P = cut.parameters_P.clone() if config.local_updates else None
             push_P = self.accumulated.cut(stretch).parameters_P if self.accumulated else None

@@ -142,7 +142,7 @@ class _Epoch:
         self.free_at = [0.0] * len(world.server.partitions)  # when partitions are free
         self.queue: list[tuple[float, int, int, int, Any]] = []
         self.order = itertools.count()
-        self.life = [0] * world.workers  # a shard's events from before its death are void
+        self.incarnation = [0] * world.workers  # a shard's events from before its death are void
         self.loops: list[Generator[Want, Any, None] | None] = [None] * world.workers
         self.random = [np.random.default_rng((world.seed, epoch, worker)) for worker in range(world.workers)]
         self.hung: set[int] = set()
@@ -158,8 +158,8 @@ class _Epoch:
                 at, worker, unnoticed_s = world.failures.pop(0)
                 self._stop(worker, at - world.began, unnoticed_s)
                 continue
-            time, _, worker, life, answer = heapq.heappop(self.queue)
-            if life != self.life[worker]:
+            time, _, worker, incarnation, answer = heapq.heappop(self.queue)
+            if incarnation != self.incarnation[worker]:
                 continue
             self.now = max(self.now, time)
             if answer is _NOTICED:
@@ -178,7 +178,7 @@ class _Epoch:
         self._later(worker, time, None)
 
     def _later(self, worker: int, time: float, answer: Any) -> None:
-        heapq.heappush(self.queue, (time, next(self.order), worker, self.life[worker], answer))
+        heapq.heappush(self.queue, (time, next(self.order), worker, self.incarnation[worker], answer))
 
     def _resume(self, worker: int, time: float, answer: Any) -> None:
         """Let a shard go on at `time`, until it wants what takes time."""
@@ -225,7 +225,7 @@ class _Epoch:
 
     def _stop(self, worker: int, time: float, unnoticed_s: float) -> None:
         """A worker dies, or hangs, which is noticed later."""
-        self.life[worker] += 1
+        self.incarnation[worker] += 1
         if unnoticed_s:
             self.hung.add(worker)
             self._later(worker, time + unnoticed_s, _NOTICED)

@@ -12,7 +12,7 @@ import torch
 
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.cluster.account import Account, Event
-from speech3.engine.flat import flatten, stretches
+from speech3.engine.flat import flatten, partition_bounds
 from speech3.engine.gradient import Step
 from speech3.engine.simulate import Simulated, Times
 from speech3.engine.world import REFUSED, STALE, USED, WAITING, Rate
@@ -60,10 +60,10 @@ class Pair:
     partitions: list[PartitionActor]
     account: Account
 
-    def work(self, life=7, rate=RATE):
+    def work(self, incarnation=7, rate=RATE):
         for partition in self.partitions:
-            partition.admit(life)
-        outcome = self.shard.run(Order(life, rate.epoch, rate, [Handle(each) for each in self.partitions]))
+            partition.admit(incarnation)
+        outcome = self.shard.run(Order(incarnation, rate.epoch, rate, [Handle(each) for each in self.partitions]))
         for number, partition in enumerate(self.partitions):
             self.account.add(number, partition.report().events)
         return outcome
@@ -79,7 +79,8 @@ def pair(config, build, codec=CodecConfig(), states_M=None):  # noqa: B008 - fro
     shard.prepare(0, build, "cpu", config, codec, 1, 0.01)
     states_M = tiny.waiting(batches) if states_M is None else states_M
     partitions = []
-    for plan, stretch in zip(_plans(parts, own, config, 1, codec), stretches(own, config.partitions), strict=True):
+    plans = _plans(parts, own, config, 1, codec)
+    for plan, stretch in zip(plans, partition_bounds(own, config.partitions), strict=True):
         partition = PartitionActor()
         partition.prepare(mailed(plan))
         partition.begin({"parameters": own.vector_K[stretch].numpy()}, states_M)
@@ -124,9 +125,9 @@ def test_delay_compensation_goes_by_what_each_shard_fetched():
     """Two shards in turns, against the closed form p - d - lambda/rate d d (p - p at fetch)."""
     config = AsgdConfig(sync_every=1, push_scale=1.0, delay_compensation=0.04)
     partition = pair(config, tiny.Build()).partitions[0]
-    for life in (1, 2):
-        partition.admit(life)
-        first = partition.sync(Visit(life, -1, True, Work()))
+    for incarnation in (1, 2):
+        partition.admit(incarnation)
+        first = partition.sync(Visit(incarnation, -1, True, Work()))
     p0, d = first.values.copy(), np.linspace(-0.05, 0.05, len(first.values), dtype=np.float32)
     step, buffers = {0: Step(4, 1.0, 2)}, first.buffers.copy()
     p1 = partition.sync(Visit(1, 0, True, Work(), rate=0.5, steps=step, values=d, buffers=buffers)).values.copy()
@@ -176,7 +177,7 @@ def test_a_shard_says_so_if_a_partition_is_lost_or_does_not_know_it():
     ours.account.add(0, ours.partitions[0].report().events)
     ours.partitions[0].begin({"parameters": flatten(tiny.model()).vector_K.numpy()}, tiny.waiting(BATCHES))
     ours.account = Account.of(tiny.waiting(BATCHES), 1)
-    ours.work(life=2)
+    ours.work(incarnation=2)
     assert ours.account.ledger.finished and ours.account.progress.frames == len(BATCHES) * tiny.FRAMES
 
 
@@ -189,8 +190,8 @@ def test_what_is_too_long_is_refused_by_all_and_dropped():
     assert torch.equal(ours.tensors()["parameters"], before)
 
 
-def _event(numbers, ended=USED, staleness=0, life=1):
-    return Event(life, {number: Step(10, 0.5, 4) for number in numbers}, ended, staleness)
+def _event(numbers, ended=USED, staleness=0, incarnation=1):
+    return Event(incarnation, {number: Step(10, 0.5, 4) for number in numbers}, ended, staleness)
 
 
 def test_a_minibatch_is_counted_with_the_first_partition_and_dropped_by_the_last():
@@ -214,9 +215,9 @@ def test_a_minibatch_is_counted_with_the_first_partition_and_dropped_by_the_last
     # A dead shard's minibatch is everybody's again: one refusal of two is no longer held against it.
     account.add(0, [_event([4], REFUSED)])
     account.ledger.forget([4])
-    account.add(1, [_event([4], REFUSED, life=2)])
+    account.add(1, [_event([4], REFUSED, incarnation=2)])
     assert not account.ledger.finished
-    account.add(0, [_event([4], REFUSED, life=2)])
+    account.add(0, [_event([4], REFUSED, incarnation=2)])
     assert account.ledger.finished and account.ledger.counts() == {USED: 4, STALE: 0, REFUSED: 1}
 
 
@@ -225,9 +226,9 @@ def test_a_server_that_was_taken_back_holds_no_refusal_against_anybody():
     world.copied, world.server, world.tensors, world.workers = Account.of(np.zeros(2, np.int32), 2), Mock(), {}, []
     world.copied.add(0, [_event([1], STALE, 9)])
     world._begin_again()
-    world.account.add(0, [_event([1], STALE, 9, life=2)])
+    world.account.add(0, [_event([1], STALE, 9, incarnation=2)])
     assert world.account.ledger.states_M.tolist() == [WAITING, WAITING]
-    world.account.add(1, [_event([1], life=2)])
+    world.account.add(1, [_event([1], incarnation=2)])
     assert world.account.ledger.states_M.tolist() == [WAITING, USED] and world.account.progress.missed == 1
 
 

@@ -21,7 +21,7 @@ class Event:
 
     Attributes
     ----------
-    life
+    incarnation
         Of a shard, which brought it.
     steps
         By minibatch.
@@ -29,7 +29,7 @@ class Event:
         USED, STALE or REFUSED.
     """
 
-    life: int
+    incarnation: int
     steps: Mapping[int, Step]
     ended: int
     staleness: int

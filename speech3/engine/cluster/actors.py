@@ -5,9 +5,9 @@ a shard that syncs is never told that it is busy: to ask would take a message, a
 hands. A shard is that of the other worlds too. It brings its pushes to all partitions before it waits for the first
 answer, and asks for its next minibatch before it computes one, so neither takes a way there and back for each.
 
-Each time that a shard is set to work it has another life, a number that goes with all it sends. Partitions answer only
-lives that they were told of: so what is still on its way from a shard that is given up for dead, or from before the
-server was taken back to its last copy, changes nothing.
+Each time that a shard is set to work it is another incarnation, whose number goes with all that it sends. Partitions
+answer only incarnations that they were told of: so what is still on its way from a shard that is given up for dead, or
+from before the server was taken back to its last copy, changes nothing.
 
 Axes: K values of a partition, P of them parameters, M minibatches of an epoch.
 """
@@ -84,33 +84,33 @@ class PartitionActor:
         load_tensors(self.server, {name: torch.from_numpy(array.copy()) for name, array in tensors.items()})
         self.pool.fill(states_M)
 
-    def admit(self, life: int) -> None:
+    def admit(self, incarnation: int) -> None:
         """A shard is set to work."""
-        self.pushes[life] = self._push()
+        self.pushes[incarnation] = self._push()
 
-    def expel(self, life: int) -> Report:
+    def expel(self, incarnation: int) -> Report:
         """It is no more; what it sent and is not here yet comes too late."""
-        self.pushes.pop(life, None)
+        self.pushes.pop(incarnation, None)
         return self.report()
 
-    def draw(self, life: int, after: int | None) -> int | None:
+    def draw(self, incarnation: int, after: int | None) -> int | None:
         """A minibatch, as of `Pool.draw`; none for the dead."""
-        return self.pool.draw(life, after) if life in self.pushes else None
+        return self.pool.draw(incarnation, after) if incarnation in self.pushes else None
 
-    def give_back(self, life: int, states_M: np.ndarray) -> list[int]:
+    def give_back(self, incarnation: int, states_M: np.ndarray) -> list[int]:
         """What a shard had out and is not ended, by `states_M`, waits again; returns which."""
-        ended = np.flatnonzero((self.pool.states_M == life + 1) & (states_M != WAITING))
+        ended = np.flatnonzero((self.pool.states_M == incarnation + 1) & (states_M != WAITING))
         self.pool.states_M[ended] = states_M[ended]
-        numbers = np.flatnonzero(self.pool.states_M == life + 1).tolist()
-        self.pool.give_back(life)
+        numbers = np.flatnonzero(self.pool.states_M == incarnation + 1).tolist()
+        self.pool.give_back(incarnation)
         return numbers
 
     def sync(self, visit: Visit) -> Answer | None:
         """`Partition.sync` with a push that was sent; none: who sent it is given up for dead."""
-        if visit.life not in self.pushes:
+        if visit.incarnation not in self.pushes:
             return None
-        self.work[visit.life] = visit.work
-        partition, push = self.server.partitions[0], self.pushes[visit.life]
+        self.work[visit.incarnation] = visit.work
+        partition, push = self.server.partitions[0], self.pushes[visit.incarnation]
         staleness = partition.version - visit.version
         push.version, push.takes, push.rate, push.finite = visit.version, visit.takes, visit.rate, visit.finite
         push.numbers, push.brings, push.wire.key = list(visit.steps), bool(visit.steps), visit.key
@@ -119,7 +119,7 @@ class PartitionActor:
         ended = partition.sync(push)
         push.unpack()
         if visit.steps:
-            self.events.append(Event(visit.life, visit.steps, ended, staleness))
+            self.events.append(Event(visit.incarnation, visit.steps, ended, staleness))
         if visit.steps and ended == USED and not visit.takes:
             return Answer(ended, partition.version)
         return Answer(ended, partition.version, push.wire.came.numpy(), push.own.buffers.numpy())
@@ -157,7 +157,7 @@ class PartitionActor:
 
 
 class _Expelled(Exception):
-    """A partition does not know this life."""
+    """A partition does not know this incarnation."""
 
 
 class ShardActor:
@@ -180,19 +180,19 @@ class ShardActor:
 
     def run(self, order: Order) -> Outcome:
         """Answer what the shard's loop wants, until no minibatch is waiting."""
-        errand = _Errand(self.shard, self.down, order)
+        run = _Run(self.shard, self.down, order)
         try:
-            errand.run()
+            run.run()
         except _Expelled:
-            return Outcome(errand.work, expelled=True)
+            return Outcome(run.work, expelled=True)
         except RayTaskError:
             raise
         except RayError as error:
-            return Outcome(errand.work, lost=str(error))
-        return Outcome(errand.work)
+            return Outcome(run.work, lost=str(error))
+        return Outcome(run.work)
 
 
-class _Errand:
+class _Run:
     """One order of a shard, and what is on its way."""
 
     def __init__(self, shard: Shard, down: Sequence[Codec | None], order: Order) -> None:
@@ -225,7 +225,7 @@ class _Errand:
 
     def _draw(self, after: int | None) -> int | None:
         begun = time.perf_counter()
-        coming = self.drawn or self.order.partitions[0].draw.remote(self.order.life, after)
+        coming = self.drawn or self.order.partitions[0].draw.remote(self.order.incarnation, after)
         self.drawn = None
         number: int | None = ray.get(coming)
         self._did(wait_s=time.perf_counter() - begun)
@@ -233,7 +233,7 @@ class _Errand:
 
     def _compute(self, number: int) -> None:
         begun = time.perf_counter()
-        self.drawn = self.order.partitions[0].draw.remote(self.order.life, number)
+        self.drawn = self.order.partitions[0].draw.remote(self.order.incarnation, number)
         unsent = {each for push in self.shard.pushes for each in push.numbers}
         self.steps = {each: step for each, step in self.steps.items() if each in unsent}
         self.steps[number] = self.shard.compute(self.order.epoch, number, self.order.rate)
@@ -244,7 +244,7 @@ class _Errand:
         """The push, if it is due; what is computed next belongs to another."""
         begun, push = time.perf_counter(), self.shard.pushes[partition]
         numbers = push.numbers if push.brings else []
-        visit = Visit(self.order.life, push.version, push.takes, self.work)
+        visit = Visit(self.order.incarnation, push.version, push.takes, self.work)
         if numbers:
             push.numbers = []
             visit = replace(

@@ -23,7 +23,7 @@ import speech3
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.cluster.account import Event
 from speech3.engine.codecs.codec import Codec
-from speech3.engine.flat import Flat, stretches
+from speech3.engine.flat import Flat, partition_bounds
 from speech3.engine.gradient import Step
 from speech3.engine.wire import Wire, wire_of
 from speech3.engine.world import Parts, Rate, ShardReport
@@ -82,14 +82,14 @@ def _engine_digest() -> str:
 
 @dataclass(frozen=True)
 class Work:
-    """What a shard did in one life: its times, and bytes up and down."""
+    """What a shard did in one incarnation: its times, and bytes up and down."""
 
     report: ShardReport = field(default_factory=ShardReport)
     up: int = 0
     down: int = 0
 
     def newer(self, other: "Work") -> bool:
-        """Or the same: of one life, which only adds to it."""
+        """Or the same: of one incarnation, which only adds to it."""
         return (self.report.minibatches, self.up, self.down) >= (other.report.minibatches, other.up, other.down)
 
     def __add__(self, other: "Work") -> "Work":
@@ -108,7 +108,7 @@ class Visit:
         The push: float32 (P,), or its code in bytes.
     """
 
-    life: int
+    incarnation: int
     version: int
     takes: bool
     work: Work
@@ -142,7 +142,7 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What a partition was brought since it was last asked, and what it heard of shards' work, by life."""
+    """What a partition was brought since it was last asked, and what it heard of shards' work, by incarnation."""
 
     events: list[Event]
     work: dict[int, Work]
@@ -164,9 +164,9 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """To a shard: work on an epoch, as this life, with these partitions."""
+    """To a shard: work on an epoch, as this incarnation, with these partitions."""
 
-    life: int
+    incarnation: int
     epoch: int
     rate: Rate
     partitions: Sequence[Any]
@@ -193,7 +193,7 @@ def wires_on_cpu(codec: CodecConfig, own: Flat, partitions: int) -> list[Wire]:
     """One for each partition of a model, which may be on a GPU; what is in the post is on no GPU."""
     vector_K = own.vector_K.cpu()
     views = [vector_K.as_strided(view.shape, view.stride(), view.storage_offset()) for view in own.views]
-    return [wire_of(codec, views, stretch) for stretch in stretches(own, partitions)]
+    return [wire_of(codec, views, stretch) for stretch in partition_bounds(own, partitions)]
 
 
 def _bytes(*arrays: np.ndarray | None) -> int:

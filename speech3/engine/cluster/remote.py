@@ -52,7 +52,7 @@ class RemoteServer:
 
     Parameters
     ----------
-    stretches
+    bounds
         Of the values, a partition's each.
     ours
         With which the partitions' facts are compared.
@@ -61,9 +61,9 @@ class RemoteServer:
     """
 
     def __init__(
-        self, plans: Sequence[Plan], stretches: Sequence[slice], ours: Facts, hear: Callable[[int, Report], None]
+        self, plans: Sequence[Plan], bounds: Sequence[slice], ours: Facts, hear: Callable[[int, Report], None]
     ) -> None:
-        self.plans, self.stretches, self.ours, self.hear = plans, stretches, ours, hear
+        self.plans, self.bounds, self.ours, self.hear = plans, bounds, ours, hear
         self.kind: Any = ray.remote(num_cpus=0)(PartitionActor)
         self.actors: list[Any] = [None] * len(plans)
         self.facts = [ours] * len(plans)
@@ -80,7 +80,7 @@ class RemoteServer:
         """
         arrays = [
             {name: tensor[self._cut(stretch, tensor)].numpy() for name, tensor in tensors.items()}
-            for stretch in self.stretches
+            for stretch in self.bounds
         ]
         end = time.monotonic() + ROOM_S
         while True:

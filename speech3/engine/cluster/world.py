@@ -29,7 +29,7 @@ from speech3.engine.cluster.actors import ShardActor
 from speech3.engine.cluster.messages import Facts, Order, Outcome, Plan, Report, Work, facts_of, wires_on_cpu
 from speech3.engine.cluster.nodes import connect, room, what_there_is
 from speech3.engine.cluster.remote import ROOM_S, Lost, RemoteServer, check, failure
-from speech3.engine.flat import Flat, flatten, stretches
+from speech3.engine.flat import Flat, flatten, partition_bounds
 from speech3.engine.world import USED, WAITING, BuildOn, Parts, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
 
@@ -47,10 +47,10 @@ class Worker:
     Attributes
     ----------
     coming
-        What is awaited from it: a sign of life, then that it is prepared, then the `Outcome` of each order.
+        What is awaited from it: a sign of incarnation, then that it is prepared, then the `Outcome` of each order.
     placed
         Its facts, once it has given the sign: a node has room for it.
-    life
+    incarnation
         As which it was set to work last; -1: not yet.
     go
         It is to be set to work when it rests.
@@ -64,7 +64,7 @@ class Worker:
     coming: Any
     placed: Facts | None = None
     prepared: bool = False
-    life: int = -1
+    incarnation: int = -1
     go: bool = True
     deaths: int = 0
     hired: float = field(default_factory=time.monotonic)
@@ -110,10 +110,10 @@ class Cluster:
         self.to_prepare = (build, device, config, codec, workers, weight_decay)
         self.kind: Any = ray.remote(num_cpus=1, num_gpus=self.gpus)(ShardActor)
         plans = _plans(parts, own, config, workers, codec)
-        self.server = RemoteServer(plans, stretches(own, config.partitions), self.facts, self._hear)
+        self.server = RemoteServer(plans, partition_bounds(own, config.partitions), self.facts, self._hear)
         self.tensors = {"parameters": own.vector_K.cpu().clone()}
         self.account = self.copied = Account.of(np.zeros(len(parts.source), np.int32), config.partitions)
-        self.order, self.next_life = Order(-1, 0, Rate(0.0, 1, 1), ()), 0
+        self.order, self.next_incarnation = Order(-1, 0, Rate(0.0, 1, 1), ()), 0
         self._count_from_zero()
         self.workers: list[Worker] = []
         self.ours = connect(address, workers)
@@ -168,7 +168,7 @@ class Cluster:
         self.began = self.last_used = self.copied_at = time.monotonic()
         self.placed_at, self.copy_took = time.monotonic(), 0.0
         self.returned = self.restarts = self.undone = self.server_deaths = self.deaths_since_copy = 0
-        self.lives: dict[int, int] = {}  # of the epoch: whose they are
+        self.incarnations: dict[int, int] = {}  # of the epoch: whose they are
         self.work: dict[int, Work] = {}
 
     def _look(self) -> None:
@@ -205,23 +205,23 @@ class Cluster:
             self._guarded(self._copy)
             self.at_work = not self.copied.ledger.finished
             if self.at_work:
-                for life in self.lives:
-                    self._guarded(self._give_back, life)
+                for incarnation in self.incarnations:
+                    self._guarded(self._give_back, incarnation)
         return not self.at_work
 
     # The server
 
     def _hear(self, partition: int, report: Report) -> None:
         self.account.add(partition, report.events)
-        for life, work in report.work.items():
-            self._worked(life, work)
+        for incarnation, work in report.work.items():
+            self._worked(incarnation, work)
         if any(event.ended == USED for event in report.events):
             self.last_used = time.monotonic()
 
-    def _worked(self, life: int, work: Work) -> None:
+    def _worked(self, incarnation: int, work: Work) -> None:
         """The newest that is known; a partition's report comes later than the shard's own."""
-        if life in self.lives and work.newer(self.work.get(life, work)):
-            self.work[life] = work
+        if incarnation in self.incarnations and work.newer(self.work.get(incarnation, work)):
+            self.work[incarnation] = work
 
     def _copy(self) -> None:
         """Take one, and what became of the minibatches with it."""
@@ -274,15 +274,15 @@ class Cluster:
                 self._replace(number, worker)
                 return
         if self.at_work and worker.prepared and worker.rests and worker.go and not self.account.ledger.finished:
-            life, self.next_life = self.next_life, self.next_life + 1
-            self.server.ask("admit", life)
-            self.lives[life], worker.life, worker.go = number, life, False
-            order = replace(self.order, life=life, partitions=tuple(self.server.actors))
+            incarnation, self.next_incarnation = self.next_incarnation, self.next_incarnation + 1
+            self.server.ask("admit", incarnation)
+            self.incarnations[incarnation], worker.incarnation, worker.go = number, incarnation, False
+            order = replace(self.order, incarnation=incarnation, partitions=tuple(self.server.actors))
             worker.coming = worker.actor.run.remote(order)
 
     def _heard(self, number: int, worker: Worker, what: Facts | Outcome) -> None:
         if isinstance(what, Outcome):
-            self._worked(worker.life, what.work)
+            self._worked(worker.incarnation, what.work)
             if what.lost and not worker.go:
                 self.server.ask("ping")  # are they lost for us, too?
                 self._replace(number, worker)
@@ -296,7 +296,7 @@ class Cluster:
     def _replace(self, number: int, worker: Worker) -> None:
         """It died: another takes its place, and what it had out waits again."""
         ray.kill(worker.actor)
-        did = worker.life in self.work and self.work[worker.life].report.minibatches
+        did = worker.incarnation in self.work and self.work[worker.incarnation].report.minibatches
         deaths = worker.deaths
         if worker.placed:  # else its node died before it
             deaths, self.restarts = 1 if did else deaths + 1, self.restarts + 1
@@ -306,13 +306,13 @@ class Cluster:
                 f"memory): use fewer workers or a smaller model; Ray's logs are under /tmp/ray on its node"
             )
         self.workers[number] = self._hire(deaths)
-        if worker.life in self.lives:
-            self._give_back(worker.life)
+        if worker.incarnation in self.incarnations:
+            self._give_back(worker.incarnation)
 
-    def _give_back(self, life: int) -> None:
-        for partition, report in enumerate(self.server.ask("expel", life)):
+    def _give_back(self, incarnation: int) -> None:
+        for partition, report in enumerate(self.server.ask("expel", incarnation)):
             self._hear(partition, report)
-        numbers = self.server.ask_pool("give_back", life, self.account.ledger.states_M)
+        numbers = self.server.ask_pool("give_back", incarnation, self.account.ledger.states_M)
         self.account.ledger.forget(numbers)
         self.returned += len(numbers)
         if numbers:
@@ -321,7 +321,7 @@ class Cluster:
 
     def _progress(self, account: Account) -> Progress:
         each = [
-            sum((work for life, work in self.work.items() if self.lives[life] == number), Work())
+            sum((work for incarnation, work in self.work.items() if self.incarnations[incarnation] == number), Work())
             for number in range(len(self.workers))
         ]
         return replace(
@@ -357,7 +357,7 @@ def _plans(parts: Parts, own: Flat, config: AsgdConfig, workers: int, codec: Cod
     """The partitions', which are on CPUs wherever `own` is."""
     plans, source = [], parts.source
     wires = wires_on_cpu(codec, own, config.partitions)
-    for stretch, wire in zip(stretches(own, config.partitions), wires, strict=True):
+    for stretch, wire in zip(partition_bounds(own, config.partitions), wires, strict=True):
         cut, up = own.cut(stretch), wire.sender.codec if wire.sender else None
         plans.append(Plan(
             config, workers, len(cut.vector_K), cut.num_parameters, len(source), source.rows, up, wire.down_codec
