@@ -35,6 +35,9 @@ class LfmmiSystemConfig(Config):
     features: str = Field("fbank40_utt", description="preset in conf/features")
     least_minutes: float = Field(0, ge=0, description="of speech to train on; where there is less, none is trained")
     leaves: int = Field(0, ge=0, description="of the left-biphone tree; 0: by the amount of speech")
+    passes: int | None = Field(
+        None, ge=0, description="in place of training.max_epochs; 0: by the amount of speech, more where there is less"
+    )
     longer_histories: int = Field(
         2000, ge=0, description="three phones that the phone language model has as histories, beside all pairs"
     )

@@ -20,7 +20,7 @@ from speech3.hmm.alignment import Alignment
 from speech3.hmm.clustering import phone_groups, read_phone_sets
 from speech3.hmm.first_and_loop import convert, train_tree
 from speech3.hmm.model import load_hmm
-from speech3.hmm.sizes import biphone_leaves
+from speech3.hmm.sizes import biphone_leaves, lfmmi_passes
 from speech3.hmm.transcript import NO_WORD
 from speech3.io.ark import ArkReader, read_int_ark
 from speech3.io.atomic import read_json, write_json
@@ -97,7 +97,12 @@ def train_network(e: Experiment) -> None:
 def _config(e: Experiment) -> TrainConfig:
     system = e.recipe.lfmmi
     assert system is not None
+    training = system.training
+    if system.passes is not None:
+        passes = system.passes or lfmmi_passes(e.hours)
+        say(f"  {passes} passes over {60 * e.hours:.0f} minutes of speech (lfmmi.passes)")
+        training = training.model_copy(update={"max_epochs": passes})
     return TrainConfig(
-        data=str(e.frames(LFMMI)), hmm=str(e.model(LFMMI_HMM)), model=system.model, training=system.training,
+        data=str(e.frames(LFMMI)), hmm=str(e.model(LFMMI_HMM)), model=system.model, training=training,
         seed=e.recipe.seed,
     )  # fmt: skip

@@ -146,7 +146,7 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
             Step(f"train/{LFMMI}.frames", partial(lfmmi.pack_frames, e), system.training.dtype, frames,
                  ["hmm/lfmmi", f"features/{Path(system.features).stem}"], owns=e.frames(LFMMI)),
             Step(f"train/{LFMMI}", partial(lfmmi.train_network, e),
-                 [system.model.model_dump(), system.training.model_dump(), e.recipe.seed],
+                 [system.model.model_dump(), system.training.model_dump(), system.passes, e.recipe.seed],
                  [e.model(LFMMI) / "model.safetensors"], [f"train/{LFMMI}.frames", f"graph/{LFMMI_HMM}"],
                  owns=e.model(LFMMI)),
         ],

@@ -3,7 +3,7 @@
 from speech3.config import HmmConfig, MonophoneConfig, TriphoneConfig
 from speech3.hmm.clustering import phone_groups
 from speech3.hmm.lexicon import Lexicon, Pronunciation, mark_positions
-from speech3.hmm.sizes import sized
+from speech3.hmm.sizes import lfmmi_passes, sized
 
 OPEN = HmmConfig(
     mono=MonophoneConfig(gaussians=0), aligner=MonophoneConfig(gaussians=0), tri=TriphoneConfig(leaves=0, gaussians=0)
@@ -26,3 +26,7 @@ def test_more_speech_gives_larger_models_and_what_is_given_stays() -> None:
     assert small.tri.leaves == large.tri.leaves == 77
     assert small.tri.gaussians < large.tri.gaussians
     assert small.mono.gaussians < large.mono.gaussians
+
+
+def test_passes_of_lfmmi_fall_with_the_amount_of_speech():
+    assert [lfmmi_passes(hours) for hours in (1 / 60, 1 / 6, 0.5, 2.0, 100.0, 10_000.0)] == [100, 100, 67, 40, 9, 6]

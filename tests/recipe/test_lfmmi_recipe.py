@@ -93,7 +93,7 @@ def test_is_left_out_where_there_is_too_little_speech(speech3, tiny, experiment:
 
 SMALL = (
     "lfmmi.leaves=70", "lfmmi.longer_histories=20", "lfmmi.model.layers=2", "lfmmi.model.width=64",
-    "lfmmi.model.bottleneck=16", "lfmmi.model.prefinal=32", "lfmmi.training.max_epochs=4",
+    "lfmmi.model.bottleneck=16", "lfmmi.model.prefinal=32", "lfmmi.passes=4",
     "lfmmi.training.minibatch=1200", "lfmmi.least_minutes=0.1",
 )  # fmt: skip
 
@@ -107,7 +107,9 @@ def test_from_sound_to_an_error_rate_beside_the_dnn_then_aligned_exported_and_us
     assert ran == ["features/fbank40_utt", "hmm/lfmmi", "graph/lfmmi_hmm", "train/lfmmi.frames", "train/lfmmi",
                    "decode/lfmmi", "score", "report"]  # fmt: skip
     assert re.search(r"^digits lfmmi WER \d+\.\d\d \[", process.stdout, re.M)
+    assert re.search(r"^  4 passes over \d minutes of speech \(lfmmi\.passes\)$", process.stderr, re.M)
     epochs = [record for record in read_metrics(mine / "lfmmi" / "metrics.jsonl") if record["event"] == "epoch"]
+    assert len(epochs) == 4
     assert epochs[-1]["heldout_per"] < 0.85
     assert read_json(mine / "lfmmi" / "decode.json")["acoustic_scale"] in DecodeConfig().lfmmi_acoustic_scales
     assert ">lfmmi</td>" in (mine / "report.html").read_text()
