@@ -65,10 +65,10 @@ class Board:
     cursor
         int64 (1,): `speech3.engine.pool`.
     order
-        float64 (5,): the epoch that shards are to work on (0: none), and its rate (base, warm-up, decay, last).
+        float64 (5,): the epoch that shards are to work on (0: none) and its learning rate: base, warm-up, decay, last.
     shards_N
-        float64 (N, `SHARD`): what each shard says of itself; `epoch` is the one that it is at work on (0: none),
-        `doing` and `since` are what it is at, and from when on (`speech3.engine.watchdog`).
+        float64 (N, `SHARD`): what each shard reports: counts and seconds of the epoch, the epoch that it is working on
+        (0: none), what it is doing and since when (`speech3.engine.watchdog`).
     """
 
     version_S: np.ndarray

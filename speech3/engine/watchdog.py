@@ -1,9 +1,9 @@
-"""Who hangs: a shard that has been at one thing for far longer than its own minibatches take.
+"""Finds shards that hang: that have been busy with one thing for far longer than their own minibatches take.
 
-It may be stopped, or stuck in a driver; it may hold a lock for which all others wait. The kernel tells nobody of that,
-as it does of a death, so the coordinator looks at what each shard says that it is doing, and since when, and ends who
-is late: from then on it is like any that died. Who waits for a lock is late last, and what passed before somebody was
-ended counts for nobody. Nor does what passed while the coordinator did not look: it was stopped, too, or was busy.
+A shard may be stopped, or stuck in a driver, and it may hold a lock for which all others wait. The kernel reports a
+death, but not this. So each shard says what it is doing and since when, and the coordinator kills one that is overdue,
+which is then replaced like any that died. A shard that waits for a lock has the longest deadline, and all deadlines
+begin anew when a shard is killed, and when the coordinator itself was stopped or busy and did not look.
 """
 
 import math
@@ -18,20 +18,20 @@ RESTS, COMPUTES, DRAWS, SYNCS, WAITS = range(5)  # what a shard is doing
 _WORDS = ("before it began an epoch", "in a minibatch", "drawing a minibatch", "in a sync", "waiting for the server")
 
 LEAST_S = 20.0  # at a minibatch, or resting though there is work
-FIRST_S = 300.0  # at the first minibatch: nothing is known of how long one takes, and much is loaded in it
+FIRST_S = 300.0  # at the first minibatch, whose usual time is not known and in which much is loaded
 HELD_S = 5.0  # with a lock for which others wait
 _TIMES = 20  # its usual time
-_ASLEEP_S = 2.0  # since the coordinator's last look: it was away
+_ASLEEP_S = 2.0  # without a look of the coordinator: it was stopped or busy
 
 
 def patience_s(usual_s: float) -> float:
-    """For a piece of work that usually takes so long; 0: nobody knows."""
+    """The deadline of a piece of work that usually takes `usual_s`; 0: its usual time is not known yet."""
     return max(LEAST_S, _TIMES * usual_s) if usual_s else FIRST_S
 
 
 @dataclass(frozen=True)
 class Hang:
-    """A shard that hangs, and what is said of it."""
+    """A shard that hangs; as a string, what the user is told."""
 
     worker: int
     seconds: float
@@ -43,7 +43,7 @@ class Hang:
 
 @dataclass
 class Watchdog:
-    """Looks for shards that hang; learns how long each takes.
+    """Learns how long each shard's minibatches take, and says which shard is overdue.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Watchdog:
     since: float = 0.0
 
     def look(self, shards_N: np.ndarray, work: bool) -> Hang | None:
-        """Who hangs; of several the one that has done so longest, for others may wait for it.
+        """The shard that hangs; of several the one that has hung longest, since the others may wait for it.
 
         Parameters
         ----------
@@ -78,13 +78,13 @@ class Watchdog:
         ]
         worst = max(late, key=lambda hang: hang.seconds, default=None)
         if worst:
-            self.since = now  # who waited for it gets time
+            self.since = now  # those that waited for it get time
         return worst
 
     def _limit(self, worker: int, row: np.ndarray, work: bool) -> float:
         usual_s, doing = float(self.usual_N[worker]), int(row[DOING])
         if not row[READY]:
-            return math.inf  # it builds its parts: a large corpus takes its time
+            return math.inf  # it is still building its parts, which takes long for a large corpus
         if doing == COMPUTES:
             return patience_s(usual_s)
         usual_sync_s = float(row[SYNC_S]) / max(1.0, float(row[MINIBATCHES]))
