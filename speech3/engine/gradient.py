@@ -24,6 +24,8 @@ class Step:
 def gradient(parts: Parts, epoch: int, number: int, *, check: bool = True) -> tuple[Step, tuple[Tensor, ...] | None]:
     """Draw a minibatch and compute its gradient, the mean over its frames, parameter by parameter.
 
+    The host waits for the device once, when all is started there: what it is told comes in one transfer.
+
     Parameters
     ----------
     check
@@ -38,33 +40,38 @@ def gradient(parts: Parts, epoch: int, number: int, *, check: bool = True) -> tu
     inputs, targets = parts.source.draw(epoch, number)
     seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
     total, correct = parts.loss(parts.model(inputs), targets)
-    value = total.item()
-    g = torch.autograd.grad(total, trained(parts.model)) if math.isfinite(value) else None
-    norm = parts.group.norm if parts.group else torch.nn.utils.get_total_norm
-    if g is not None and (check or parts.max_norm < math.inf) and not limit(g, parts.max_norm, norm):
-        g = None
-    return Step(len(targets), value, int(correct)), g
+    g = torch.autograd.grad(total, trained(parts.model))
+    told = [total.detach(), correct]
+    if check or parts.max_norm < math.inf:
+        told.append(limit(g, parts.max_norm, parts.group.norm if parts.group else torch.nn.utils.get_total_norm))
+    loss, right, *lengths = together(told).tolist()
+    finite = all(map(math.isfinite, (loss, *lengths)))
+    return Step(len(targets), loss, int(right)), g if finite else None
+
+
+def together(scalars: Sequence[Tensor]) -> Tensor:
+    """Single values of any type in one float64 tensor, on the device of the first, to be fetched in one transfer."""
+    return torch.stack([scalar.to(scalars[0].device, torch.float64) for scalar in scalars])
 
 
 @torch.no_grad()
 def limit(
     g: Sequence[Tensor], max_norm: float, norm: Callable[[Sequence[Tensor]], Tensor] = torch.nn.utils.get_total_norm
-) -> bool:
+) -> Tensor:
     """Cut a gradient down to the length `max_norm`, in place (Pascanu et al. 2013); `norm` measures it.
 
     Returns
     -------
-    finite
-        False where it has no length, for a value is infinite or not a number; it is then left as it is.
+    length
+        Before, a scalar on the gradient's device, of which nobody has waited for the value. It is infinite or not a
+        number where a value of the gradient is; the gradient is then left as it is.
     """
     length = norm(g)
-    if not length.isfinite():
-        return False
     if max_norm < math.inf:
-        shrink = (max_norm / length).clamp(max=1.0)
+        shrink = torch.where(length.isfinite(), (max_norm / length).clamp(max=1.0), 1.0)
         for each in g:
             each.mul_(shrink)
-    return True
+    return length
 
 
 class Diverged(Speech3Error):

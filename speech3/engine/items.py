@@ -169,7 +169,7 @@ class MeanLoss:
                 "(.item(), .detach(), torch.no_grad()); compute it from the outputs, by PyTorch's operations"
             )
         right = classified_right(outputs, targets.stacked)
-        return value, torch.zeros((), dtype=torch.int64) if right is None else right
+        return value, value.new_zeros((), dtype=torch.int64) if right is None else right
 
 
 def classified_right(outputs: Any, targets: Any) -> Tensor | None:
