@@ -43,6 +43,11 @@ def check_workers(training: TrainingConfig) -> None:
         raise Speech3Error(
             f"training.workers={workers}: ddp needs a GPU for each, here are {torch.cuda.device_count()}"
         )
+    if world == "ddp" and training.device.startswith("cuda:") and workers > 1:
+        raise Speech3Error(
+            f"training.device={training.device}: that is one GPU, and ddp needs one for each of "
+            f"training.workers={workers}; use cuda, or one worker"
+        )
     if world == "simulated":
         _check_simulation(training.simulation, workers)
     codecs = {"ddp": _SHARED_SCALE, "shared": _CODECS, "cluster": _CODECS, "simulated": _CODECS}.get(world, ("none",))

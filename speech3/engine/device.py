@@ -30,3 +30,8 @@ def device_of(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise Speech3Error(f"device {name!r}: this machine offers PyTorch {torch.cuda.device_count()} CUDA devices")
     return device
+
+
+def place_of(device: str, worker: int) -> str:
+    """Where a worker computes: with ``cuda`` workers take turns over all GPUs; any other device is everybody's."""
+    return f"cuda:{worker % torch.cuda.device_count()}" if device == "cuda" else device
