@@ -31,7 +31,7 @@ from speech3.engine.codecs.codec import key_of
 from speech3.engine.codecs.ddp_hook import Exchange, mean_of_codes
 from speech3.engine.codecs.shared import SharedCodes
 from speech3.engine.flat import trained
-from speech3.engine.gradient import Diverged, limit, together
+from speech3.engine.gradient import Diverged, limit, loss_of, together
 from speech3.engine.sgd import Sgd
 from speech3.engine.world import USED, BuildOn, Parts, Progress, Rate, minibatch_seed, seed_generators, turns
 from speech3.errors import Speech3Error
@@ -110,11 +110,11 @@ class Both(nn.Module):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__()
-        self.model, self.loss = parts.model, parts.loss
+        self.model, self.parts = parts.model, parts
 
     def forward(self, inputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """As of the loss."""
-        return self.loss(self.model(inputs), targets)
+        """As of `loss_of`."""
+        return loss_of(self.parts, inputs, targets)
 
 
 def main(

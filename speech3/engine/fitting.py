@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from speech3.config import TrainingConfig
 from speech3.engine.checks import check_epoch, check_workers
-from speech3.engine.device import device_of
+from speech3.engine.device import autocast_of, device_of, precision, use_precision
 from speech3.engine.flat import trained
 from speech3.engine.gradient import Diverged
 from speech3.engine.items import Items, MeanLoss, classified_right, few
@@ -150,6 +150,7 @@ def fit(
     with (
         _as_arguments(),
         torch.random.fork_rng(_gpus(training)),
+        precision(training.precision),
         deferred_interrupt() as interrupt,
         ExitStack() as opened,
     ):
@@ -192,6 +193,7 @@ class Build:
         """In a process of its own."""
         keep_freed_memory()
         torch.set_num_threads(self.training.threads)
+        use_precision(self.training.precision)
         return self.parts(device)
 
     def parts(self, device: str) -> Parts:
@@ -201,6 +203,7 @@ class Build:
         return Parts(
             copy.deepcopy(self.model).to(on), self.source(on), MeanLoss(loss), self.seed,
             training.gradient_clip or math.inf, betas=training.betas if training.optimizer == "adamw" else None,
+            autocast=autocast_of(training),
         )  # fmt: skip
 
     def source(self, device: torch.device) -> Items:

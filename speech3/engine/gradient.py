@@ -3,11 +3,13 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from speech3.engine.flat import trained
+from speech3.engine.items import each_tensor
 from speech3.engine.world import Parts, minibatch_seed, seed_generators
 from speech3.errors import Speech3Error
 
@@ -39,7 +41,7 @@ def gradient(parts: Parts, epoch: int, number: int, *, check: bool = True) -> tu
     """
     inputs, targets = parts.source.draw(epoch, number)
     seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
-    total, correct = parts.loss(parts.model(inputs), targets)
+    total, correct = loss_of(parts, inputs, targets)
     g = torch.autograd.grad(total, trained(parts.model))
     told = [total.detach(), correct]
     if check or parts.max_norm < math.inf:
@@ -47,6 +49,15 @@ def gradient(parts: Parts, epoch: int, number: int, *, check: bool = True) -> tu
     loss, right, *lengths = together(told).tolist()
     finite = all(map(math.isfinite, (loss, *lengths)))
     return Step(len(targets), loss, int(right)), g if finite else None
+
+
+def loss_of(parts: Parts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
+    """The loss of a minibatch and how many are right, in the precision of `parts`; outputs are float32 for the loss."""
+    if parts.autocast is None:
+        return parts.loss(parts.model(inputs), targets)
+    with torch.autocast(parts.device.type, parts.autocast):
+        outputs = parts.model(inputs)
+    return parts.loss(each_tensor(outputs, lambda y: y.float() if y.dtype == parts.autocast else y), targets)
 
 
 def together(scalars: Sequence[Tensor]) -> Tensor:

@@ -52,6 +52,8 @@ class Parts:
         The processes that share the model, where one has but a slice of it.
     betas
         Of AdamW, by which every worker steps its own parameters; None: by SGD.
+    autocast
+        Type in which the model computes its products (`torch.autocast`); parameters, loss and gradients are float32.
     """
 
     model: nn.Module
@@ -61,6 +63,7 @@ class Parts:
     max_norm: float = math.inf
     group: "Group | None" = None
     betas: tuple[float, float] | None = None
+    autocast: torch.dtype | None = None
 
     @property
     def device(self) -> torch.device:

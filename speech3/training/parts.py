@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from speech3.config import FeatureConfig, LstmConfig, TdnnConfig, TrainConfig, TrainingConfig, parse, read_yaml
+from speech3.engine.device import autocast_of, use_precision
 from speech3.engine.world import Loss, Parts
 from speech3.errors import Speech3Error
 from speech3.features.masks import SpecAugment, spec_augment
@@ -53,6 +54,7 @@ class BuildParts:
         keep_freed_memory()
         torch.set_num_threads(self.config.training.threads)
         use(self.product)
+        use_precision(self.config.training.precision)
         frames, on = open_packed(Path(self.config.data) / "train.frames"), torch.device(device)
         return make_parts(self.config, frames, on, member=self.config.training.model_partitions > 1)
 
@@ -77,6 +79,7 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
     return Parts(
         model.to(device), source, loss, seed, config.training.gradient_clip or math.inf,
         betas=config.training.betas if config.training.optimizer == "adamw" else None,
+        autocast=autocast_of(config.training),
     )  # fmt: skip
 
 
