@@ -77,6 +77,8 @@ PARTS = (
     _tests("cells", "clipped LSTM: Triton against plain steps", 180, "tests/models/test_clipped_cuda.py",
            needs=["triton"]),
     _tests("features", "features, pitch, augmentation against the CPU", 180, "tests/features/test_features_cuda.py"),
+    _tests("frames", "minibatches: frames on the GPU, in chunks, on the host", 120,
+           "tests/frames/test_minibatches_cuda.py"),
     _tests("models", "DNN, CNN, LSTM, TDNN against the CPU in float64", 240, "tests/models/test_models_cuda.py"),
     _tests("lfmmi", "LF-MMI against the CPU in float64", 120, "tests/sequence/test_lfmmi_cuda.py"),
     _tests("shards", "1, 2 and 4 shards by CUDA IPC; kill -9 during a sync", 300, "tests/engine/test_shared_cuda.py"),

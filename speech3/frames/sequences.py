@@ -29,6 +29,7 @@ from speech3.features.warp import FrequencyWarp
 from speech3.frames.packed import PackedFrames
 from speech3.frames.resident import on_device
 from speech3.frames.shuffle import Shuffle
+from speech3.io.device import to_device
 
 _WARPS = 33  # different ones; an utterance of an epoch has one of them
 _TIME, _BANDS = 1, 2  # generators of their own
@@ -180,7 +181,7 @@ class Sequences:
         frame_KB = (first_B + step_B) + np.arange(-self.left, steps + self.right)[:, None]
         indices_KB = torch.from_numpy(frame_KB.clip(first_B, last_B))
         feats_KBF = self._frames_NF.index_select(0, indices_KB.view(-1)).view(*indices_KB.shape, -1)
-        feats_KBF = feats_KBF.to(self.device).float()
+        feats_KBF = to_device(feats_KBF, self.device).float()
         if change:
             feats_KBF = change(feats_KBF, lengths_B + self.left + self.right)
         feats_TBWF = feats_KBF.unfold(0, self.left + 1 + self.right, 1).transpose(2, 3)
@@ -190,15 +191,15 @@ class Sequences:
         target_TB = first_B + step_B + step_T1 - self.delay
         senones_N = self._senones_N.index_select(0, torch.from_numpy(target_TB[scored_TB])).long()
         arrays = lengths_B, begins_B, np.flatnonzero(scored_TB)
-        lengths, begins, scored_N = (torch.from_numpy(array).to(self.device) for array in arrays)
-        return SequenceInputs(feats_TBWF, lengths, begins, scored_N, own, place), senones_N.to(self.device)
+        lengths, begins, scored_N = (to_device(torch.from_numpy(array), self.device) for array in arrays)
+        return SequenceInputs(feats_TBWF, lengths, begins, scored_N, own, place), to_device(senones_N, self.device)
 
     def _augmented(
         self, order: _Epoch, number: int, utterance_B: np.ndarray, feats_KBF: Tensor, lengths_B: np.ndarray
     ) -> Tensor:
         feats_BKF = feats_KBF.transpose(0, 1)
         if self.warp:
-            matrices_BMM = self._matrices_LMM[torch.from_numpy(order.warps_U[utterance_B])].to(self.device)
+            matrices_BMM = to_device(self._matrices_LMM[torch.from_numpy(order.warps_U[utterance_B])], self.device)
             blocks_BXM = feats_BKF.reshape(len(utterance_B), -1, matrices_BMM.shape[1])
             feats_BKF = torch.bmm(blocks_BXM, matrices_BMM.transpose(1, 2)).view(feats_BKF.shape)
         if self.masks:

@@ -241,6 +241,7 @@ def minibatches(
         return Minibatches(
             frames, left=model.left_context, right=model.right_context, seed=config.seed, device=device,
             minibatch=training.minibatch, warp=warp, masks=masks, chunk_frames=training.chunk_frames,
+            sharers=_sharers(training),
         )  # fmt: skip
     sequence = training.sequence_of(model)
     if 0 < sequence <= model.delay:
@@ -256,6 +257,14 @@ def minibatches(
         lookahead=model.lookahead, streams=max(1, round(training.minibatch / mean)), seed=config.seed, device=device,
         warp=warp, masks=masks,
     )  # fmt: skip
+
+
+def _sharers(training: TrainingConfig) -> int:
+    """Processes that each have the frames on the same GPU: shards, and who does the warm start."""
+    if training.world in ("sgd", "simulated"):
+        return 1
+    gpus = max(1, torch.cuda.device_count()) if training.device == "cuda" else 1
+    return -(-training.workers * training.model_partitions // gpus) + 1
 
 
 def _chunks(
