@@ -82,6 +82,7 @@ PARTS = (
     _tests("models", "DNN, CNN, LSTM, TDNN against the CPU in float64", 240, "tests/models/test_models_cuda.py"),
     _tests("lfmmi", "LF-MMI against the CPU in float64", 120, "tests/sequence/test_lfmmi_cuda.py"),
     _tests("shards", "1, 2 and 4 shards by CUDA IPC; kill -9 during a sync", 300, "tests/engine/test_shared_cuda.py"),
+    _tests("graph", "forward and backward as a CUDA graph", 90, "tests/engine/test_recorded.py"),
     _tests("ddp", "DDP of one process over NCCL, plain and ternary", 150, "tests/engine/test_ddp_cuda.py"),
     _tests("training", "whole runs in every world, resumed", 300, "tests/training/test_training_cuda.py"),
     _speed("dnn", "5 x 2048, 10,217 senones, over torch.mm", 120, "gpu_dnn.py"),

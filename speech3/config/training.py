@@ -188,6 +188,9 @@ class TrainingConfig(Config):
         description="of products and convolutions; tf32: on GPUs that have it; bf16: forward and backward by autocast, "
         "with parameters, gradients and steps in float32",
     )
+    cuda_graph: bool = Field(
+        False, description="on a GPU, models of windows: forward and backward recorded once, replayed by one call"
+    )
     minibatch: int = Field(256, ge=1, description="frames")
     sequence: int | None = Field(
         None,

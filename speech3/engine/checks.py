@@ -93,10 +93,17 @@ def _check_partitions(training: TrainingConfig) -> None:
 
 
 def _check_precision(training: TrainingConfig) -> None:
-    """Refuse what would change nothing, and what a line search or the members of a replica cannot take."""
+    """Refuse what would change nothing, and what some worlds cannot take."""
     key = f"training.precision={training.precision}"
     if training.precision == "tf32" and not training.device.startswith("cuda"):
         raise Speech3Error(f"{key}: is of GPUs; on {training.device} use float32 or bf16")
+    if training.cuda_graph and not training.device.startswith("cuda"):
+        raise Speech3Error(f"training.cuda_graph=true: is of GPUs; on {training.device} take it away")
+    if training.cuda_graph and (training.world not in ("sgd", "shared", "cluster") or training.model_partitions > 1):
+        raise Speech3Error(
+            "training.cuda_graph=true: is for worlds sgd, shared and cluster without training.model_partitions, where "
+            "each worker computes its minibatches alone; take it away"
+        )
     if training.precision == "bf16" and _lbfgs(training):
         raise Speech3Error(
             f"{key}: the line search of sandblaster compares losses that differ by less than bf16 rounds; use float32"

@@ -26,6 +26,7 @@ from speech3.engine.flat import trained
 from speech3.engine.gradient import Diverged
 from speech3.engine.items import Items, MeanLoss, classified_right, few
 from speech3.engine.opening import asynchronous, open_worlds, times_of
+from speech3.engine.recorded import Recorder
 from speech3.engine.strategies import config_of
 from speech3.engine.trainer import Trainer, rate_of
 from speech3.engine.world import Parts, Progress, shares
@@ -203,7 +204,7 @@ class Build:
         return Parts(
             copy.deepcopy(self.model).to(on), self.source(on), MeanLoss(loss), self.seed,
             training.gradient_clip or math.inf, betas=training.betas if training.optimizer == "adamw" else None,
-            autocast=autocast_of(training),
+            autocast=autocast_of(training), recorder=Recorder() if training.cuda_graph else None,
         )  # fmt: skip
 
     def source(self, device: torch.device) -> Items:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,18 +38,29 @@ def gradient(parts: Parts, epoch: int, number: int, *, check: bool = True) -> tu
     Returns
     -------
     step, gradient
-        No gradient where the loss is not finite, or a value of the gradient.
+        No gradient where the loss is not finite, or a value of the gradient. With a recorder it is good until the
+        next one is computed.
     """
     inputs, targets = parts.source.draw(epoch, number)
     seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
+    work = partial(_passes, parts, check)
+    if parts.recorder is None:
+        told, g = work(inputs, targets)
+    else:
+        told, g = parts.recorder(work, inputs, targets, (next(parts.model.parameters()).data_ptr(), check))
+    loss, right, *lengths = told.tolist()
+    finite = all(map(math.isfinite, (loss, *lengths)))
+    return Step(len(targets), loss, int(right)), g if finite else None
+
+
+def _passes(parts: Parts, check: bool, inputs: Any, targets: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Start them: loss, number classified right and maybe length of the gradient, together; and the gradient."""
     total, correct = loss_of(parts, inputs, targets)
     g = torch.autograd.grad(total, trained(parts.model))
     told = [total.detach(), correct]
     if check or parts.max_norm < math.inf:
         told.append(limit(g, parts.max_norm, parts.group.norm if parts.group else torch.nn.utils.get_total_norm))
-    loss, right, *lengths = together(told).tolist()
-    finite = all(map(math.isfinite, (loss, *lengths)))
-    return Step(len(targets), loss, int(right)), g if finite else None
+    return together(told), g
 
 
 def loss_of(parts: Parts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:

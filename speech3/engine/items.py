@@ -137,6 +137,8 @@ def each_tensor(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
     match values:
         case Tensor():
             return change(values)
+        case Targets():
+            return Targets(each_tensor(values.stacked, change), values.items)
         case Mapping():
             return {key: each_tensor(value, change) for key, value in values.items()}
         case tuple() if hasattr(values, "_fields"):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from speech3.engine.recorded import Recorder
     from speech3.engine.replicas.group import Group
 
 Loss = Callable[[Any, Any], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified right
@@ -54,6 +55,8 @@ class Parts:
         Of AdamW, by which every worker steps its own parameters; None: by SGD.
     autocast
         Type in which the model computes its products (`torch.autocast`); parameters, loss and gradients are float32.
+    recorder
+        Replays forward and backward passes as CUDA graphs.
     """
 
     model: nn.Module
@@ -64,6 +67,7 @@ class Parts:
     group: "Group | None" = None
     betas: tuple[float, float] | None = None
     autocast: torch.dtype | None = None
+    recorder: "Recorder | None" = None
 
     @property
     def device(self) -> torch.device:

@@ -12,6 +12,7 @@ from torch import nn
 
 from speech3.config import FeatureConfig, LstmConfig, TdnnConfig, TrainConfig, TrainingConfig, parse, read_yaml
 from speech3.engine.device import autocast_of, use_precision
+from speech3.engine.recorded import Recorder
 from speech3.engine.world import Loss, Parts
 from speech3.errors import Speech3Error
 from speech3.features.masks import SpecAugment, spec_augment
@@ -79,7 +80,7 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
     return Parts(
         model.to(device), source, loss, seed, config.training.gradient_clip or math.inf,
         betas=config.training.betas if config.training.optimizer == "adamw" else None,
-        autocast=autocast_of(config.training),
+        autocast=autocast_of(config.training), recorder=Recorder() if config.training.cuda_graph else None,
     )  # fmt: skip
 
 

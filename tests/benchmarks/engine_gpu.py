@@ -5,7 +5,8 @@
 With ``--device cpu`` a tiny network runs through the same lines, to try them out.
 
 engine1_over_bare, engine1_over_bare_1, engine1_over_bare_bf16
-    ``dnn_zhang`` in float32 and in bf16, as on the CPU, but over a bare loop recorded as a CUDA graph.
+    ``dnn_zhang`` in float32 and in bf16, as on the CPU, but over a bare loop recorded as a CUDA graph, and with
+    ``training.cuda_graph``, which records forward and backward passes.
 sync_share_zhang
     As on the CPU, of two shards on the one GPU.
 asgd4_over_asgd1
@@ -44,7 +45,7 @@ _VALUES_MOVED = 6  # for each parameter, in a sync
 
 def main(wanted: Collection[str], device: str = "cuda:0") -> None:
     """Print those of the figures that are wanted."""
-    zhang = replace(ZHANG, device=device, frames=1_000_000, minibatches=1000)
+    zhang = replace(ZHANG, device=device, frames=1_000_000, minibatches=1000, cuda_graph=device != "cpu")
     dnn, rounds = replace(DNN, device=device, minibatches=3000), ROUNDS
     if device == "cpu":
         network = DnnConfig(layers=1, width=32, left_context=1, right_context=1)

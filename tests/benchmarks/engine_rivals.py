@@ -58,6 +58,7 @@ class Case:
     minibatch: int = 256
     device: str = "cpu"
     precision: str = "float32"
+    cuda_graph: bool = False
 
     def config(
         self, directory: Path, world: str, workers: int, *, max_epochs: int = 1, sync_every: int = 3
@@ -70,7 +71,7 @@ class Case:
         training = TrainingConfig.model_validate({
             "world": world, "workers": workers, "device": self.device, "minibatch": self.minibatch,
             "learning_rate": RATE, "schedule": "constant", "max_epochs": max_epochs, "precision": self.precision,
-            "asgd": asgd,
+            "cuda_graph": self.cuda_graph, "asgd": asgd,
         })  # fmt: skip
         return TrainConfig(data=str(directory), hmm=str(directory), model=self.model, training=training)
 

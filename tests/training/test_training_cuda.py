@@ -18,6 +18,8 @@ WORLDS: dict[str, dict[str, Any]] = {
     "sgd_bf16": {"momentum": 0.5, "precision": "bf16"},
     "shared_bf16": SHARDS | {"precision": "bf16"},
     "shared_tf32": SHARDS | {"precision": "tf32"},
+    "sgd_graph": {"momentum": 0.5, "cuda_graph": True},
+    "shared_graph_bf16": SHARDS | {"cuda_graph": True, "precision": "bf16"},
     "shared": SHARDS,
     "shared_ternary": SHARDS | {"codec": {"kind": "ternary", "down": "ternary"}},
     "shared_partitions": {**SHARDS, "asgd": {"warm_start": 0.25, "partitions": 2, "momentum": 0.3}},
@@ -40,8 +42,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_worlds(world: str, corpus: Path, gpu: str, tmp_path: Path) -> None:
-    if gpu == "cpu" and WORLDS[world].get("precision") == "tf32":
-        pytest.skip("tf32 is of GPUs")
+    if gpu == "cpu" and (WORLDS[world].get("precision") == "tf32" or "cuda_graph" in WORLDS[world]):
+        pytest.skip("it is of GPUs")
     train(config(corpus, gpu, "dnn", **WORLDS[world]), tmp_path)
     assert learnt(tmp_path)[-1] > 0.5  # by chance: 0.17
 
