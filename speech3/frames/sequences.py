@@ -12,7 +12,7 @@ Gathering needs the few frames of a minibatch only, which are taken from the mem
 corpus is too large for a device.
 
 Axes: B streams, T steps of a chunk, W context window, F feature bins, M mel bins, K frames of a chunk with its context,
-N steps with a target, U utterances (U1: and the end of the last), R rows (R1: and the end of the last), L warps.
+A all steps, N those with a target, U utterances (U1: and the end of the last), R rows (R1: and the end of the last), L warps.
 """
 
 from bisect import bisect_right
@@ -54,6 +54,8 @@ class SequenceInputs(NamedTuple):
         Steps of the chunk itself; the state after them is carried on. Those beyond, if any, look ahead.
     place
         (epoch, number). What is carried comes from (epoch, number - 1).
+    steps_A
+        int64, t * B + b of each step within its chunk's length.
     """
 
     feats_TBWF: Tensor
@@ -62,6 +64,7 @@ class SequenceInputs(NamedTuple):
     scored_N: Tensor
     own: int
     place: tuple[int, int]
+    steps_A: Tensor
 
 
 class _Epoch(NamedTuple):
@@ -190,9 +193,10 @@ class Sequences:
         scored_TB = (step_T1 < own_B) & (step_B + step_T1 >= self.delay)
         target_TB = first_B + step_B + step_T1 - self.delay
         senones_N = self._senones_N.index_select(0, torch.from_numpy(target_TB[scored_TB])).long()
-        arrays = lengths_B, begins_B, np.flatnonzero(scored_TB)
-        lengths, begins, scored_N = (to_device(torch.from_numpy(array), self.device) for array in arrays)
-        return SequenceInputs(feats_TBWF, lengths, begins, scored_N, own, place), to_device(senones_N, self.device)
+        arrays = lengths_B, begins_B, np.flatnonzero(scored_TB), np.flatnonzero(np.arange(steps)[:, None] < lengths_B)
+        lengths, begins, scored_N, steps_A = (to_device(torch.from_numpy(array), self.device) for array in arrays)
+        inputs = SequenceInputs(feats_TBWF, lengths, begins, scored_N, own, place, steps_A)
+        return inputs, to_device(senones_N, self.device)
 
     def _augmented(
         self, order: _Epoch, number: int, utterance_B: np.ndarray, feats_KBF: Tensor, lengths_B: np.ndarray

@@ -50,7 +50,13 @@ from speech3.training.schedule import Schedule, advance
 from speech3.training.tensorboard import open_writer
 from speech3.training.worlds import open_worlds
 
-_NOT_COMPUTED = {"device", "cluster", "keep_checkpoints", "checkpoint_s"}  # may change where a run is resumed
+_NOT_COMPUTED = {
+    "device",
+    "cuda_graph",
+    "cluster",
+    "keep_checkpoints",
+    "checkpoint_s",
+}  # may change where a run is resumed
 _HELDOUT_FRAMES = 1024
 _PROGRESS_S = 10.0  # between two records of an epoch's progress
 

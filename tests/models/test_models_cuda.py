@@ -61,7 +61,8 @@ def inputs_of(model: AcousticModel) -> tuple[Any, int]:
     own = lengths_B.max().item()
     scored_N = torch.nonzero((torch.arange(own)[:, None] < lengths_B).flatten()).flatten()
     feats_TBWF = drawn(own, len(lengths_B), model.window)
-    return SequenceInputs(feats_TBWF, lengths_B, torch.ones(4, dtype=torch.bool), scored_N, own, (1, 0)), len(scored_N)
+    begins_B = torch.ones(4, dtype=torch.bool)
+    return SequenceInputs(feats_TBWF, lengths_B, begins_B, scored_N, own, (1, 0), scored_N), len(scored_N)
 
 
 def moved(inputs: Any, device: str, dtype: torch.dtype) -> Any:
