@@ -12,7 +12,8 @@ Gathering needs the few frames of a minibatch only, which are taken from the mem
 corpus is too large for a device.
 
 Axes: B streams, T steps of a chunk, W context window, F feature bins, M mel bins, K frames of a chunk with its context,
-A all steps, N those with a target, U utterances (U1: and the end of the last), R rows (R1: and the end of the last), L warps.
+A all steps, N those with a target, U utterances (U1: and the end of the last), R rows (R1: and the end of the last), L
+warps.
 """
 
 from bisect import bisect_right
