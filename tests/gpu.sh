@@ -14,8 +14,8 @@
 # Where half an hour is lent in commands of ten minutes at most, with .wheels carried along:
 #   tests/gpu.sh .wheels --only correctness --minutes 9.5 --log "$OUT/correctness.log"
 #   tests/gpu.sh .wheels --only dnn,engine,sync,lstm --minutes 9.5 --log "$OUT/speed.log"
-#   tests/gpu.sh .wheels --only extraction,update,four --minutes 9.5 --log "$OUT/speed2.log"
-# The first command should take about seven minutes, the others six and four.
+#   tests/gpu.sh .wheels --only extraction,update,four,bf16 --minutes 9.5 --log "$OUT/speed2.log"
+# The first command should take about eight minutes, the others six each.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ $# -gt 0 ] && [[ $1 != --* ]]; then

@@ -174,6 +174,14 @@ class TrainingConfig(Config):
     lfmmi: LfMmiConfig = LfMmiConfig()
     device: str = "cpu"
     threads: int = Field(1, ge=1, description="of a worker; on a busy machine two wait for each other and lose")
+    precision: Literal["float32", "tf32", "bf16"] = Field(
+        "float32",
+        description="of products and convolutions; tf32: on GPUs that have it; bf16: forward and backward by autocast, "
+        "with parameters, gradients and steps in float32",
+    )
+    cuda_graph: bool = Field(
+        False, description="on a GPU, models of windows: forward and backward recorded once, replayed by one call"
+    )
     minibatch: int = Field(256, ge=1, description="frames")
     sequence: int | None = Field(
         None,

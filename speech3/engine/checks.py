@@ -30,6 +30,7 @@ def check_workers(training: TrainingConfig) -> None:
             f"training.workers={workers}: world sgd has one; choose shared, ddp or simulated (--world), or --workers 1"
         )
     _check_partitions(training)
+    _check_precision(training)
     if world == "cluster":
         _check_cluster(training)
     here = world in ("shared", "ddp", "sandblaster") or (world == "cluster" and training.cluster.address is None)
@@ -42,6 +43,11 @@ def check_workers(training: TrainingConfig) -> None:
     if world == "ddp" and training.device.startswith("cuda") and workers > torch.cuda.device_count():
         raise Speech3Error(
             f"training.workers={workers}: ddp needs a GPU for each, here are {torch.cuda.device_count()}"
+        )
+    if world == "ddp" and training.device.startswith("cuda:") and workers > 1:
+        raise Speech3Error(
+            f"training.device={training.device}: that is one GPU, and ddp needs one for each of "
+            f"training.workers={workers}; use cuda, or one worker"
         )
     if world == "simulated":
         _check_simulation(training.simulation, workers)
@@ -83,6 +89,29 @@ def _check_partitions(training: TrainingConfig) -> None:
     if on_gpus and partitions > max(1, gpus):
         raise Speech3Error(
             f"training.model_partitions={partitions}: each needs a GPU of its own, and here are {gpus}; use as many"
+        )
+
+
+def _check_precision(training: TrainingConfig) -> None:
+    """Refuse what would change nothing, and what some worlds cannot take."""
+    key = f"training.precision={training.precision}"
+    if training.precision == "tf32" and not training.device.startswith("cuda"):
+        raise Speech3Error(f"{key}: is of GPUs; on {training.device} use float32 or bf16")
+    if training.cuda_graph and not training.device.startswith("cuda"):
+        raise Speech3Error(f"training.cuda_graph=true: is of GPUs; on {training.device} take it away")
+    if training.cuda_graph and (training.world not in ("sgd", "shared", "cluster") or training.model_partitions > 1):
+        raise Speech3Error(
+            "training.cuda_graph=true: is for worlds sgd, shared and cluster without training.model_partitions, where "
+            "each worker computes its minibatches alone; take it away"
+        )
+    if training.precision == "bf16" and _lbfgs(training):
+        raise Speech3Error(
+            f"{key}: the line search of sandblaster compares losses that differ by less than bf16 rounds; use float32"
+        )
+    if training.precision == "bf16" and training.model_partitions > 1:
+        raise Speech3Error(
+            f"{key} with training.model_partitions={training.model_partitions}: what members of a replica exchange is "
+            f"float32; use float32, or one partition"
         )
 
 

@@ -3,56 +3,70 @@
 N processes, each with `torch.nn.parallel.DistributedDataParallel` around its copy of the model; gloo on CPUs, NCCL on
 GPUs. In each step they compute N minibatches, one each, and their mean gradient moves all copies alike (Li et al. 2020,
 "PyTorch Distributed"); where gradients are cut down, it is the mean that is. There is no server, so a process that dies
-ends the run; it goes on from its last checkpoint. Gradients may be sent as ternary codes (`codecs.ddp_hook`).
+ends the run; it goes on from its last checkpoint. A process that hangs would hold all others, and is ended when it is
+late by many times a step. Gradients may be sent as ternary codes (`codecs.ddp_hook`). What a process does is in
+`ddp_process`.
+
+Axes: N processes, M minibatches of an epoch.
 """
 
 import math
 import multiprocessing.connection
-import os
 import tempfile
 import time
-import traceback
-import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import timedelta
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
-import torch.distributed as dist
 import torch.multiprocessing
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from speech3.config import CodecConfig
-from speech3.engine.adamw import SLOTS, AdamW, optimizer_of
-from speech3.engine.codecs.codec import key_of
-from speech3.engine.codecs.ddp_hook import Exchange, mean_of_codes
-from speech3.engine.codecs.shared import SharedCodes
-from speech3.engine.flat import trained
-from speech3.engine.gradient import Diverged, limit
-from speech3.engine.sgd import Sgd
-from speech3.engine.world import (
-    USED,
-    BuildOn,
-    Parts,
-    Progress,
-    Rate,
-    Snapshot,
-    minibatch_seed,
-    seed_generators,
-    turns,
-)
+from speech3.engine.adamw import SLOTS
+from speech3.engine.ddp_process import REPORT_STEPS, Member, main
+from speech3.engine.device import place_of
+from speech3.engine.watchdog import patience_s
+from speech3.engine.world import BuildOn, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
 from speech3.io.parallel import NOT_BEGUN, end_processes, starting_workers
 
-_REPORT_STEPS = 50  # between two reports, for which the processes add up their sums
 _GO_ON = ", and training with it: run it again (`speech3 train` resumes from the last checkpoint)"
 _DIED = (math.inf, f"a process died{_GO_ON}")  # when, and what is said of it
 _LOOK_S = 0.1
-_SNAPSHOT_S = 5.0  # between two copies of the parameters that the first sends along, for checkpoints inside an epoch
+_ASLEEP_S = 2.0  # since the coordinator's last look: it was away, and so may the others have been
+
+
+@dataclass
+class Deadline:
+    """Until when the processes have to have begun another half step.
+
+    Attributes
+    ----------
+    usual_s
+        Of a step, as last known; 0: not known yet.
+    since
+        What passed before counts for nobody.
+    """
+
+    usual_s: float = 0.0
+    since: float = field(default_factory=time.monotonic)
+    looked: float = field(default_factory=time.monotonic)
+
+    def late_s(self, now: float, signs_N2: np.ndarray) -> float:
+        """Seconds without a sign of life of anybody, if these are too many; else 0. `signs_N2` as of `Member`.
+
+        Who hangs holds all others, within a step. On a GPU a process may be as far ahead of its device as there are
+        steps between two reports, and waits for all of them then. While one builds its parts, nobody is late.
+        """
+        if now - self.looked > _ASLEEP_S:
+            self.since = now
+        self.looked = now
+        quiet_s = now - max(self.since, signs_N2[:, 1].max())
+        limit_s = patience_s(self.usual_s) + REPORT_STEPS * self.usual_s
+        return float(quiet_s) if signs_N2[:, 0].all() and quiet_s > limit_s else 0.0
 
 
 class Ddp:
@@ -77,15 +91,16 @@ class Ddp:
         self.meeting = tempfile.TemporaryDirectory(prefix="speech3-ddp-")
         context = torch.multiprocessing.get_context("spawn")
         self.pipes, self.processes = [], []
+        self.deadline, signs = Deadline(), context.RawArray("d", 2 * workers)
+        self.signs_N2 = np.frombuffer(signs).reshape(workers, 2)
         self.tensors: dict[str, Tensor] = {}
         try:
             for rank in range(workers):
                 ours, theirs = context.Pipe()
-                place = f"cuda:{rank}" if device.startswith("cuda") else device
                 process = context.Process(
-                    target=_main, daemon=True,
-                    args=(rank, workers, f"{self.meeting.name}/store", build, place, momentum, weight_decay,
-                          codec or CodecConfig(), theirs),
+                    target=main, daemon=True,
+                    args=(Member(rank, workers, place_of(device, rank), signs), f"{self.meeting.name}/store", build,
+                          momentum, weight_decay, codec or CodecConfig(), theirs),
                 )  # fmt: skip
                 with starting_workers():
                     process.start()
@@ -101,7 +116,7 @@ class Ddp:
         self.newest, progress = Snapshot(self.tensors, states_M, Progress()), Progress()
         for pipe in self.pipes:
             self._send(pipe, (epoch, states_M, rate, self.tensors))
-        ended = False
+        ended, self.deadline.since = False, time.monotonic()
         while not ended:
             multiprocessing.connection.wait(
                 [*self.pipes, *(process.sentinel for process in self.processes)], timeout=_LOOK_S
@@ -113,6 +128,7 @@ class Ddp:
                 if kind == "failed":
                     self._fail(value)
                 progress, tensors, states_M = value
+                self.deadline.usual_s = progress.seconds * len(self.processes) / max(1, progress.used)
                 if tensors is not None:
                     named = {name: torch.from_numpy(array) for name, array in tensors.items()}
                     self.newest = Snapshot(named, states_M, progress)
@@ -120,6 +136,8 @@ class Ddp:
             yield progress
             if not ended and not all(process.is_alive() for process in self.processes):
                 self._fail(_DIED)
+            if not ended and (late_s := self.deadline.late_s(time.monotonic(), self.signs_N2)):
+                self._end_hung(late_s)
 
     def snapshot(self) -> Snapshot:
         """The state that the first process sent last."""
@@ -159,6 +177,14 @@ class Ddp:
                     why = f"process {rank} {NOT_BEGUN}"
         raise Speech3Error(f"world ddp: {why}")
 
+    def _end_hung(self, late_s: float) -> NoReturn:
+        """Who hangs has begun fewer half steps than the others, unless it is in an exchange with them."""
+        steps_N = self.signs_N2[:, 0]
+        behind = np.flatnonzero(steps_N == steps_N.min()).tolist()
+        who = f"process {behind[0]}" if len(behind) == 1 else "a process"
+        end_processes(self.processes)
+        raise Speech3Error(f"world ddp: {who} hung ({late_s:.0f} s without a sign of life) and was ended{_GO_ON}")
+
     def _last_words(self) -> Iterator[tuple[float, str]]:
         for pipe in self.pipes:
             with suppress(EOFError, OSError):
@@ -166,106 +192,3 @@ class Ddp:
                     kind, value = pipe.recv()
                     if kind == "failed":
                         yield value
-
-
-class _Loss(nn.Module):
-    """Model and loss in one module, as DDP wants them: its forward pass prepares the exchange of gradients."""
-
-    def __init__(self, parts: Parts) -> None:
-        super().__init__()
-        self.model, self.loss = parts.model, parts.loss
-
-    def forward(self, inputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return self.loss(self.model(inputs), targets)
-
-
-def _main(
-    rank: int, workers: int, store: str, build: BuildOn, device: str, momentum: float, weight_decay: float,
-    codec: CodecConfig, pipe: Any,
-) -> None:  # fmt: skip
-    coordinator = os.getppid()
-    try:
-        if device.startswith("cuda"):
-            torch.cuda.set_device(device)  # or the barriers of all processes are on the first GPU
-        parts = build(device)
-        dist.init_process_group(
-            "nccl" if device.startswith("cuda") else "gloo", init_method=Path(store).as_uri(), rank=rank,
-            world_size=workers, timeout=timedelta(minutes=5),
-        )  # fmt: skip
-        sgd = optimizer_of(parts, momentum=momentum, weight_decay=weight_decay)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has no successor yet that does the same
-            together = DistributedDataParallel(
-                _Loss(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False
-            )  # fmt: skip
-        exchange = Exchange(trained(parts.model), codec)
-        if codec.kind == "ternary":
-            together.register_comm_hook(exchange, mean_of_codes)
-            SharedCodes(sgd.parameters, codec).alone(sgd.parameters.zeros_like().views, workers)  # numba loads its code
-        dist.barrier()
-        while os.getppid() == coordinator:
-            if pipe.poll(1.0):
-                _epoch(rank, workers, parts, sgd, together, exchange, pipe, *pipe.recv())
-    except (EOFError, BrokenPipeError):
-        return
-    except Exception as error:
-        text = str(error) if isinstance(error, Speech3Error) else traceback.format_exc()
-        pipe.send(("failed", (time.monotonic(), text)))
-        os._exit(1)  # threads of gloo that wait for others would have C++ abort what ends in order
-
-
-def _epoch(
-    rank: int, workers: int, parts: Parts, sgd: Sgd | AdamW, together: nn.Module, exchange: Exchange, pipe: Any,
-    epoch: int, states_M: np.ndarray, rate: Rate, tensors: dict[str, Tensor],
-) -> None:  # fmt: skip
-    """This process's share of an epoch: of every `workers` waiting minibatches, the one at its rank."""
-    sgd.load(tensors)
-    parts.model.train()
-    groups = turns(states_M, workers, parts.source.rows)
-    device = sgd.parameters.vector_K.device
-    sums = torch.zeros(3, dtype=torch.float64, device=device)  # frames, loss, correct: of this process
-    exchange.up = exchange.down = 0
-    began, used = time.perf_counter(), 0
-    saved = began
-    states = states_M.copy()
-    for turn, (before, group) in enumerate(groups, start=1):
-        # Where the last group is short, the others compute with it but weigh nothing: DDP divides by `workers`.
-        weight, number = (workers / len(group), group[rank]) if rank < len(group) else (0.0, group[0])
-        inputs, targets = parts.source.draw(epoch, number)
-        seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
-        loss, correct = together(inputs, targets)
-        if not torch.isfinite(loss):
-            raise Diverged(epoch, number, loss.item(), rate(number))
-        for parameter in trained(parts.model):
-            parameter.grad = None
-        exchange.begin(key_of(parts.seed, epoch, before, rank))
-        (loss * weight).backward()
-        g = [p.grad for p in trained(parts.model) if p.grad is not None]
-        if not limit(g, parts.max_norm):
-            raise Diverged(epoch, number, loss.item(), rate(number))
-        sgd.step(g, rate(before))
-        states[group] = USED
-        if weight:
-            frames = len(targets)
-            sums += torch.tensor([frames, loss.item() * frames, int(correct)], dtype=torch.float64, device=device)
-        used += len(group)
-        if turn % _REPORT_STEPS and turn < len(groups):
-            continue
-        together_sums = torch.cat([sums, sums.new_tensor([exchange.up, exchange.down])])
-        dist.all_reduce(together_sums)
-        now = time.perf_counter()
-        if rank == 0:
-            ended = turn == len(groups)
-            keep = ended or now - saved >= _SNAPSHOT_S
-            saved = now if keep else saved
-            state = {name: tensor.cpu().numpy() for name, tensor in sgd.state().items()} if keep else None
-            report = _progress(used, together_sums, now - began), state, states.copy()
-            pipe.send(("ended" if ended else "moved", report))
-
-
-def _progress(used: int, sums: Tensor, seconds: float) -> Progress:
-    frames, loss_sum, correct, up, down = sums.tolist()
-    return Progress(
-        used=used, frames=int(frames), loss_sum=loss_sum, correct=int(correct), seconds=seconds, up=int(up),
-        down=int(down),
-    )  # fmt: skip

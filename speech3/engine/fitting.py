@@ -21,11 +21,12 @@ from torch import Tensor, nn
 
 from speech3.config import TrainingConfig
 from speech3.engine.checks import check_epoch, check_workers
-from speech3.engine.device import device_of
+from speech3.engine.device import autocast_of, device_of, precision, use_precision
 from speech3.engine.flat import trained
 from speech3.engine.gradient import Diverged
 from speech3.engine.items import Items, MeanLoss, classified_right, few
 from speech3.engine.opening import asynchronous, open_worlds, times_of
+from speech3.engine.recorded import Recorder
 from speech3.engine.strategies import config_of
 from speech3.engine.trainer import Trainer, rate_of
 from speech3.engine.world import Parts, Progress, shares
@@ -150,6 +151,7 @@ def fit(
     with (
         _as_arguments(),
         torch.random.fork_rng(_gpus(training)),
+        precision(training.precision),
         deferred_interrupt() as interrupt,
         ExitStack() as opened,
     ):
@@ -192,6 +194,7 @@ class Build:
         """In a process of its own."""
         keep_freed_memory()
         torch.set_num_threads(self.training.threads)
+        use_precision(self.training.precision)
         return self.parts(device)
 
     def parts(self, device: str) -> Parts:
@@ -201,6 +204,7 @@ class Build:
         return Parts(
             copy.deepcopy(self.model).to(on), self.source(on), MeanLoss(loss), self.seed,
             training.gradient_clip or math.inf, betas=training.betas if training.optimizer == "adamw" else None,
+            autocast=autocast_of(training), recorder=Recorder() if training.cuda_graph else None,
         )  # fmt: skip
 
     def source(self, device: torch.device) -> Items:

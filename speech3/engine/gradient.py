@@ -3,11 +3,14 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from speech3.engine.flat import trained
+from speech3.engine.items import each_tensor
 from speech3.engine.world import Parts, minibatch_seed, seed_generators
 from speech3.errors import Speech3Error
 
@@ -24,6 +27,8 @@ class Step:
 def gradient(parts: Parts, epoch: int, number: int, *, check: bool = True) -> tuple[Step, tuple[Tensor, ...] | None]:
     """Draw a minibatch and compute its gradient, the mean over its frames, parameter by parameter.
 
+    The host waits for the device once, when all is started there: what it is told comes in one transfer.
+
     Parameters
     ----------
     check
@@ -33,38 +38,63 @@ def gradient(parts: Parts, epoch: int, number: int, *, check: bool = True) -> tu
     Returns
     -------
     step, gradient
-        No gradient where the loss is not finite, or a value of the gradient.
+        No gradient where the loss is not finite, or a value of the gradient. With a recorder it is good until the
+        next one is computed.
     """
     inputs, targets = parts.source.draw(epoch, number)
     seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
-    total, correct = parts.loss(parts.model(inputs), targets)
-    value = total.item()
-    g = torch.autograd.grad(total, trained(parts.model)) if math.isfinite(value) else None
-    norm = parts.group.norm if parts.group else torch.nn.utils.get_total_norm
-    if g is not None and (check or parts.max_norm < math.inf) and not limit(g, parts.max_norm, norm):
-        g = None
-    return Step(len(targets), value, int(correct)), g
+    work = partial(_passes, parts, check)
+    if parts.recorder is None:
+        told, g = work(inputs, targets)
+    else:
+        told, g = parts.recorder(work, inputs, targets, (next(parts.model.parameters()).data_ptr(), check))
+    loss, right, *lengths = told.tolist()
+    finite = all(map(math.isfinite, (loss, *lengths)))
+    return Step(len(targets), loss, int(right)), g if finite else None
+
+
+def _passes(parts: Parts, check: bool, inputs: Any, targets: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Start them: loss, number classified right and maybe length of the gradient, together; and the gradient."""
+    total, correct = loss_of(parts, inputs, targets)
+    g = torch.autograd.grad(total, trained(parts.model))
+    told = [total.detach(), correct]
+    if check or parts.max_norm < math.inf:
+        told.append(limit(g, parts.max_norm, parts.group.norm if parts.group else torch.nn.utils.get_total_norm))
+    return together(told), g
+
+
+def loss_of(parts: Parts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
+    """The loss of a minibatch and how many are right, in the precision of `parts`; outputs are float32 for the loss."""
+    if parts.autocast is None:
+        return parts.loss(parts.model(inputs), targets)
+    with torch.autocast(parts.device.type, parts.autocast):
+        outputs = parts.model(inputs)
+    return parts.loss(each_tensor(outputs, lambda y: y.float() if y.dtype == parts.autocast else y), targets)
+
+
+def together(scalars: Sequence[Tensor]) -> Tensor:
+    """Single values of any type in one float64 tensor, on the device of the first, to be fetched in one transfer."""
+    return torch.stack([scalar.to(scalars[0].device, torch.float64) for scalar in scalars])
 
 
 @torch.no_grad()
 def limit(
     g: Sequence[Tensor], max_norm: float, norm: Callable[[Sequence[Tensor]], Tensor] = torch.nn.utils.get_total_norm
-) -> bool:
+) -> Tensor:
     """Cut a gradient down to the length `max_norm`, in place (Pascanu et al. 2013); `norm` measures it.
 
     Returns
     -------
-    finite
-        False where it has no length, for a value is infinite or not a number; it is then left as it is.
+    length
+        Before, a scalar on the gradient's device, of which nobody has waited for the value. It is infinite or not a
+        number where a value of the gradient is; the gradient is then left as it is.
     """
     length = norm(g)
-    if not length.isfinite():
-        return False
     if max_norm < math.inf:
-        shrink = (max_norm / length).clamp(max=1.0)
+        shrink = torch.where(length.isfinite(), (max_norm / length).clamp(max=1.0), 1.0)
         for each in g:
             each.mul_(shrink)
-    return True
+    return length
 
 
 class Diverged(Speech3Error):

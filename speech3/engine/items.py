@@ -15,6 +15,7 @@ from torch.utils.data import default_collate
 
 from speech3.engine.world import minibatch_seed, seed_generators
 from speech3.errors import Speech3Error
+from speech3.io.device import to_device
 
 _CPU = torch.device("cpu")
 
@@ -67,8 +68,11 @@ class Items:
         seed_generators(minibatch_seed(self.seed, epoch, number), _CPU)
         indices_B = self.indices(epoch, number)
         inputs, targets = zip(*(self._item(index) for index in indices_B), strict=True)
-        stacked = (_stacked(each, name, indices_B) for name, each in (("inputs", inputs), ("targets", targets)))
-        return on_device(next(stacked), self.device), Targets(on_device(next(stacked), self.device), len(indices_B))
+        there = [
+            each_tensor(_stacked(each, name, indices_B), lambda tensor: to_device(tensor, self.device))
+            for name, each in (("inputs", inputs), ("targets", targets))
+        ]
+        return there[0], Targets(there[1], len(indices_B))
 
     def indices(self, epoch: int, number: int) -> list[int]:
         """Which items a minibatch has."""
@@ -128,17 +132,19 @@ def _finite(values: Any) -> bool:
     return True
 
 
-def on_device(values: Any, device: torch.device) -> Any:
-    """Tensors moved to a device, also those in tuples, lists and dictionaries; anything else as it is."""
+def each_tensor(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A tensor changed, also those in tuples, lists and dictionaries; anything else as it is."""
     match values:
         case Tensor():
-            return values.to(device)
+            return change(values)
+        case Targets():
+            return Targets(each_tensor(values.stacked, change), values.items)
         case Mapping():
-            return {key: on_device(value, device) for key, value in values.items()}
+            return {key: each_tensor(value, change) for key, value in values.items()}
         case tuple() if hasattr(values, "_fields"):
-            return type(values)(*(on_device(value, device) for value in values))
+            return type(values)(*(each_tensor(value, change) for value in values))
         case tuple() | list():
-            return type(values)(on_device(value, device) for value in values)
+            return type(values)(each_tensor(value, change) for value in values)
     return values
 
 
@@ -169,7 +175,7 @@ class MeanLoss:
                 "(.item(), .detach(), torch.no_grad()); compute it from the outputs, by PyTorch's operations"
             )
         right = classified_right(outputs, targets.stacked)
-        return value, torch.zeros((), dtype=torch.int64) if right is None else right
+        return value, value.new_zeros((), dtype=torch.int64) if right is None else right
 
 
 def classified_right(outputs: Any, targets: Any) -> Tensor | None:

@@ -19,7 +19,7 @@ STRATEGIES = (
 )  # fmt: skip
 OPTIONS = (
     "asgd", "codec", "lbfgs", "optimizer", "betas", "momentum", "weight_decay", "gradient_clip", "schedule",
-    "final_rate", "warmup", "threads", "simulation",
+    "final_rate", "warmup", "threads", "precision", "cuda_graph", "simulation",
 )  # fmt: skip
 _COMPUTE_S, _SYNC_S = 1.0, 0.06  # of the virtual clock: a minibatch is its unit, and a sync costs what it costs here
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from speech3.engine.pool import Pool
+    from speech3.engine.recorded import Recorder
 
 Loss = Callable[[Any, Any], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified right
 
@@ -65,6 +66,10 @@ class Parts:
         The processes that share the model, where one has but a slice of it.
     betas
         Of AdamW, by which every worker steps its own parameters; None: by SGD.
+    autocast
+        Type in which the model computes its products (`torch.autocast`); parameters, loss and gradients are float32.
+    recorder
+        Replays forward and backward passes as CUDA graphs.
     """
 
     model: nn.Module
@@ -74,6 +79,8 @@ class Parts:
     max_norm: float = math.inf
     group: Group | None = None
     betas: tuple[float, float] | None = None
+    autocast: torch.dtype | None = None
+    recorder: "Recorder | None" = None
 
     @property
     def device(self) -> torch.device:

@@ -16,6 +16,7 @@ from torch import Tensor
 from speech3.config import FeatureConfig, TrainingConfig
 from speech3.errors import Speech3Error
 from speech3.features.warp import MelColumns, mel_columns
+from speech3.io.device import to_device
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,15 +58,15 @@ class SpecAugment:
         count, frames, dim = feats_BTF.shape
         lengths_B = np.full(count, frames) if lengths_B is None else lengths_B
         hidden_BT = hidden(time_BK2, np.minimum(self.time_mask_frames, lengths_B // 2), lengths_B, frames)
-        hidden_BTF = torch.from_numpy(hidden_BT).to(feats_BTF.device)[:, :, None]
+        hidden_BTF = to_device(torch.from_numpy(hidden_BT), feats_BTF.device)[:, :, None]
         if self.columns and self.frequency_masks:
             bins, before = self.columns.bins, self.columns.before
             hidden_BF = np.zeros((count, dim // self.columns.block, self.columns.block), np.bool_)
             bins_B = np.full(count, bins)
             hidden_BM = hidden(frequency_BK2, np.full(count, self.frequency_mask_bins), bins_B, bins)
             hidden_BF[:, :, before : before + bins] = hidden_BM[:, None]
-            hidden_BTF = hidden_BTF | torch.from_numpy(hidden_BF.reshape(count, 1, dim)).to(feats_BTF.device)
-        return torch.where(hidden_BTF, self.mean_F.to(feats_BTF.device), feats_BTF)
+            hidden_BTF = hidden_BTF | to_device(torch.from_numpy(hidden_BF.reshape(count, 1, dim)), feats_BTF.device)
+        return torch.where(hidden_BTF, to_device(self.mean_F, feats_BTF.device), feats_BTF)
 
 
 def hidden(drawn_BK2: np.ndarray, widest_B: np.ndarray, lengths_B: np.ndarray, size: int) -> np.ndarray:

@@ -18,6 +18,7 @@ from torch import Tensor
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
 from speech3.features.mel import hertz, mel_edges, mel_scale
+from speech3.io.device import to_device
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class FrequencyWarp:
     def __call__(self, feats_BWF: Tensor, factor_G: np.ndarray) -> Tensor:
         """Warp each of G equal parts of a minibatch by a factor of its own."""
         parts = feats_BWF.chunk(len(factor_G))
-        matrices = [torch.from_numpy(self.matrix(factor)).to(feats_BWF.device) for factor in factor_G]
+        matrices = to_device(torch.from_numpy(np.stack([self.matrix(f) for f in factor_G])), feats_BWF.device)
         warped = [(p.reshape(-1, len(m)) @ m.t()).view(p.shape) for p, m in zip(parts, matrices, strict=False)]
         return torch.cat(warped)
 

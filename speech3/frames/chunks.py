@@ -26,6 +26,7 @@ from speech3.features.warp import FrequencyWarp
 from speech3.frames.packed import PackedFrames
 from speech3.frames.resident import on_device
 from speech3.frames.shuffle import Shuffle
+from speech3.io.device import to_device
 
 _WARPS = 33  # different ones at each speed
 _JITTER = 1 / 6  # of a chunk, by which it may begin earlier or later
@@ -116,7 +117,7 @@ class Chunks:
         chunks, first_B = self._place(chosen_B, np.array(self.speeds)[speed_B], generator.uniform(-1, 1, len(chosen_B)))
         feats_BLF = self._gather(chunks, first_B)
         if self._matrices_MM is not None:
-            matrices_BMM = self._matrices_MM[torch.from_numpy(speed_B * _WARPS + warp_B)].to(self.device)
+            matrices_BMM = to_device(self._matrices_MM[torch.from_numpy(speed_B * _WARPS + warp_B)], self.device)
             blocks_BXM = feats_BLF.reshape(len(chunks), -1, matrices_BMM.shape[1])
             feats_BLF = torch.bmm(blocks_BXM, matrices_BMM.transpose(1, 2)).view(feats_BLF.shape)
         if self.masks:
@@ -171,7 +172,8 @@ class Chunks:
         feats_BLF = self._rows(first_B[:, None] + before_BL)
         if (share_BL := place_BL - before_BL).any():
             after_BLF = self._rows(first_B[:, None] + np.minimum(before_BL + 1, last_B1))
-            feats_BLF = torch.lerp(feats_BLF, after_BLF, torch.from_numpy(share_BL).to(feats_BLF)[:, :, None])
+            share = to_device(torch.from_numpy(share_BL.astype(np.float32)), self.device)
+            feats_BLF = torch.lerp(feats_BLF, after_BLF, share[:, :, None])
         return feats_BLF
 
     def _frames(self, chunks: Sequence[Chunk]) -> int:
@@ -180,9 +182,9 @@ class Chunks:
 
     def _rows(self, frame_BL: np.ndarray) -> Tensor:
         rows_RF = self._frames_NF.index_select(0, torch.from_numpy(frame_BL).view(-1))
-        return rows_RF.view(*frame_BL.shape, -1).to(self.device).float()
+        return to_device(rows_RF.view(*frame_BL.shape, -1), self.device).float()
 
     def _labels(self, chunks: Sequence[Chunk]) -> Tensor:
         place_T = np.arange(0, self.chunk, self.subsampling) + self.subsampling // 2
         labels = [c.labels_T[np.clip(c.start + c.speed * place_T, 0, len(c.labels_T) - 1).astype(int)] for c in chunks]
-        return torch.from_numpy(np.concatenate(labels).astype(np.int64)).to(self.device)
+        return to_device(torch.from_numpy(np.concatenate(labels).astype(np.int64)), self.device)

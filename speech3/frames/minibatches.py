@@ -3,6 +3,7 @@
 Axes: N frames of the corpus, B minibatch, W context window, F feature bins.
 """
 
+import multiprocessing
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,10 +14,13 @@ from speech3.errors import Speech3Error
 from speech3.features.masks import SpecAugment
 from speech3.features.warp import FrequencyWarp
 from speech3.frames.packed import PackedFrames
-from speech3.frames.resident import Resident, check_room, no_room, on_device
+from speech3.frames.resident import Resident, fits, free_bytes
 from speech3.frames.shuffle import PIECES, Order
+from speech3.io.device import to_device
+from speech3.io.progress import say
 
 _WARPS = 8  # parts of a minibatch, each with a warp of its own
+_CPU = torch.device("cpu")
 _CHUNKS = 2  # on the device: a minibatch may need the end of one and the beginning of the next
 
 
@@ -29,8 +33,9 @@ class Minibatches:
     Parameters
     ----------
     packed
-        On the CPU its memory map is gathered from directly (shared by all processes that have it open); to another
-        device the frames are copied once, or chunk by chunk.
+        On the CPU its memory map is gathered from directly (shared by all processes that have it open). To another
+        device the frames are copied once, or chunk by chunk, if they fit; else minibatches are gathered on the host,
+        and only these are copied. What they are is the same.
     left, right
         Context, in frames.
     minibatch
@@ -40,21 +45,23 @@ class Minibatches:
     warp, masks
         Change what `draw` gives, but not `sequential`; each window has masks of its own.
     chunk_frames
-        0: the whole corpus is shuffled, and has to fit the device (the CPU needs no room, but is slow where the file
-        is larger than the memory). Else frames that are shuffled together, from `PIECES` places of the corpus: of
-        these, two chunks have to fit. The order depends on it, and never on the machine.
+        0: the whole corpus is shuffled (which is slow on a host whose memory is smaller than the file). Else frames
+        that are shuffled together, from `PIECES` places of the corpus: of these, two chunks are on the device. The
+        order depends on it, and never on the machine.
+    sharers
+        Processes that have a copy on the same device.
 
     Raises
     ------
     Speech3Error
-        The frames do not fit the device, or a chunk holds fewer than `PIECES` minibatches.
+        A chunk holds fewer than `PIECES` minibatches.
     """
 
     rows: tuple[range, ...] | None = None  # they may be computed in any order
 
     def __init__(
         self, packed: PackedFrames, *, left: int, right: int, minibatch: int, seed: int, device: torch.device,
-        warp: FrequencyWarp | None = None, masks: SpecAugment | None = None, chunk_frames: int = 0,
+        warp: FrequencyWarp | None = None, masks: SpecAugment | None = None, chunk_frames: int = 0, sharers: int = 1,
     ) -> None:  # fmt: skip
         if 0 < chunk_frames < PIECES * minibatch:
             raise Speech3Error(
@@ -64,13 +71,15 @@ class Minibatches:
         self.packed, self.left, self.right, self.minibatch, self.seed = packed, left, right, minibatch, seed
         self.warp, self.masks, self.device, self.num_frames = warp, masks, device, len(packed)
         self.chunk_frames = chunk_frames = 0 if chunk_frames >= len(packed) else chunk_frames
-        if device.type == "cuda":
-            check_room(packed, chunk_frames, device, torch.cuda.mem_get_info(device)[0])
-            if not chunk_frames:
-                packed.read_ahead(0, len(packed))
-        self._offsets_U1 = on_device(packed.offsets_U1, device)
-        self._whole = None if chunk_frames and _copies(device) else self._resident(None)
         self._chunks: dict[tuple[int, int], Resident] = {}
+        self._copied, self._lies_on, self._whole = _copies(device), device, None
+        free = free_bytes(device)
+        if self._copied and not fits(packed, chunk_frames, free, sharers):
+            self._stay_on_host(f"{sharers} of them do not fit the {free / 1e9:.1f} GB free on {device}")
+        if self._copied and not chunk_frames:
+            packed.read_ahead(0, len(packed))
+        if not (self._copied and chunk_frames):
+            self._whole = self._resident(None)
         self._order = Order(self.num_frames, chunk_frames, seed, 0)
 
     def __len__(self) -> int:
@@ -83,9 +92,7 @@ class Minibatches:
         stop = self.num_frames if number == len(self) - 1 else start + self.minibatch
         if self._order.epoch != epoch:
             self._order = Order(self.num_frames, self.chunk_frames, self.seed, epoch)
-        parts = [
-            self._chunk(chunk).gather(frames_B.to(self.device)) for chunk, frames_B in self._order.parts(start, stop)
-        ]
+        parts = [self._gather(self._chunk(chunk), frames_B) for chunk, frames_B in self._order.parts(start, stop)]
         feats_BWF, senones_B = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
         if not (self.warp or self.masks):
             return feats_BWF, senones_B
@@ -100,7 +107,13 @@ class Minibatches:
         """All frames once, in the order of the file, `size` at a time (the last fewer)."""
         for start in range(0, self.num_frames, size):
             stop = min(start + size, self.num_frames)
-            yield (self._whole or self._resident([(start, stop)])).gather(torch.arange(start, stop, device=self.device))
+            yield self._gather(self._whole or self._resident([(start, stop)]), torch.arange(start, stop))
+
+    def _gather(self, resident: Resident, frames_B: Tensor) -> tuple[Tensor, Tensor]:
+        feats_BWF, senones_B = resident.gather(to_device(frames_B, resident.device))
+        if not self._copied:
+            feats_BWF, senones_B = to_device(feats_BWF, self.device), to_device(senones_B, self.device)
+        return feats_BWF.float(), senones_B.long()
 
     def _chunk(self, chunk: int) -> Resident:
         if self._whole and not self.chunk_frames:
@@ -117,10 +130,18 @@ class Minibatches:
 
     def _resident(self, spans: list[tuple[int, int]] | None) -> Resident:
         try:
-            return Resident(self.packed, self._offsets_U1, self.left, self.right, spans)
-        except torch.OutOfMemoryError as error:  # another process was faster
-            free_bytes = torch.cuda.mem_get_info(self.device)[0]
-            raise no_room(self.packed, self.chunk_frames, self.device, free_bytes) from error
+            return Resident(self.packed, self._lies_on, self.left, self.right, spans)
+        except torch.OutOfMemoryError:
+            self._stay_on_host(f"another process was faster, and has taken the memory of {self.device}")
+            self._whole = Resident(self.packed, self._lies_on, self.left, self.right)
+            return self._whole
+
+    def _stay_on_host(self, why: str) -> None:
+        self._copied, self._lies_on = False, _CPU
+        self._chunks.clear()
+        if multiprocessing.parent_process() is None:  # once is enough
+            size = self.packed.frames_NF.nbytes / 1e9
+            say(f"{self.packed.path}: {size:.1f} GB of frames stay on the host, where minibatches are gathered: {why}")
 
 
 def num_minibatches(num_frames: int, minibatch: int) -> int:

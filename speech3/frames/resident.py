@@ -3,6 +3,7 @@
 Axes: B minibatch, W context window, F feature bins, P spans, R copied rows, U utterances (U1: and the end of the last).
 """
 
+import math
 import warnings
 from collections.abc import Sequence
 
@@ -10,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from speech3.errors import Speech3Error
 from speech3.frames.packed import PackedFrames
 
 _SHARE_OF_FREE = 0.8  # of the device's memory: the rest is for the model and what it computes
@@ -36,8 +36,8 @@ class Resident:
 
     Parameters
     ----------
-    offsets_U1
-        The file's, on `device`.
+    device
+        Where they are to be.
     left, right
         Context, in frames; it is there for the first and last frame of a span, too.
     spans
@@ -46,12 +46,12 @@ class Resident:
     """
 
     def __init__(
-        self, packed: PackedFrames, offsets_U1: Tensor, left: int, right: int,
+        self, packed: PackedFrames, device: torch.device, left: int, right: int,
         spans: Sequence[tuple[int, int]] | None = None,
     ) -> None:  # fmt: skip
-        self.offsets_U1, self.left, self.right = offsets_U1, left, right
+        self.device, self.left, self.right = device, left, right
         self.spans_first_P: Tensor | None = None
-        device = offsets_U1.device
+        self.offsets_U1 = on_device(packed.offsets_U1, device)
         frames_NF, senones_N = on_device(packed.frames_NF), on_device(packed.senones_N)
         if spans is None:
             self.frames_RF, self.senones_R = frames_NF.to(device), senones_N.to(device)
@@ -68,7 +68,7 @@ class Resident:
             self.senones_R[base : base + end - first].copy_(senones_N[first:end])
 
     def gather(self, centers_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Windows (B, W, F) float32 around the given frames of the corpus, and their senones (B,) int64."""
+        """Windows (B, W, F) around the given frames of the corpus, and their senones (B,), in the types of the file."""
         utterance_B = torch.searchsorted(self.offsets_U1, centers_B, right=True)
         first_B = self.offsets_U1.index_select(0, utterance_B - 1)
         last_B = self.offsets_U1.index_select(0, utterance_B) - 1
@@ -78,7 +78,7 @@ class Resident:
             shift_B = self.shift_P.index_select(0, span_B)
             indices_BW, centers_B = indices_BW - shift_B[:, None], centers_B - shift_B
         feats_BWF = self.frames_RF.index_select(0, indices_BW.view(-1)).view(*indices_BW.shape, -1)
-        return feats_BWF.float(), self.senones_R.index_select(0, centers_B).long()
+        return feats_BWF, self.senones_R.index_select(0, centers_B)
 
 
 def on_device(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
@@ -88,38 +88,20 @@ def on_device(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
         return torch.from_numpy(array).to(device)
 
 
-def check_room(packed: PackedFrames, chunk_frames: int, device: torch.device, free_bytes: int) -> None:
-    """Refuse to copy more to a device than it has room for.
+def fits(packed: PackedFrames, chunk_frames: int, free: float, sharers: int = 1) -> bool:
+    """Do frames fit a device: all, or with `chunk_frames` two chunks, the old one and the new?
 
     Parameters
     ----------
-    chunk_frames
-        0: all frames have to fit; else two chunks, the old one and the new.
-
-    Raises
-    ------
-    Speech3Error
-        Says which `training.chunk_frames` would fit.
+    free
+        Bytes, of which four fifths may be taken.
+    sharers
+        Processes that each have a copy there.
     """
-    if (2 * chunk_frames or len(packed)) > _room_frames(packed, free_bytes):
-        raise no_room(packed, chunk_frames, device, free_bytes)
+    frame_bytes = packed.dim * packed.frames_NF.itemsize + packed.senones_N.itemsize
+    return sharers * (2 * chunk_frames or len(packed)) * frame_bytes <= _SHARE_OF_FREE * free
 
 
-def no_room(packed: PackedFrames, chunk_frames: int, device: torch.device, free_bytes: int) -> Speech3Error:
-    """The error of a device that is too small, with the remedy."""
-    most = _room_frames(packed, free_bytes) // 2
-    rounding = 10 ** max(0, len(str(most)) - 2)
-    what = f"two chunks of {chunk_frames} frames" if chunk_frames else f"{len(packed)} frames"
-    return Speech3Error(
-        f"{packed.path}: {what} of {_frame_bytes(packed)} bytes each do not fit {device}, which has "
-        f"{free_bytes / 1e9:.2f} GB free; set training.chunk_frames={most // rounding * rounding} (or less), or train "
-        f"with fewer workers on this device"
-    )
-
-
-def _frame_bytes(packed: PackedFrames) -> int:
-    return packed.dim * packed.frames_NF.itemsize + packed.senones_N.itemsize
-
-
-def _room_frames(packed: PackedFrames, free_bytes: int) -> int:
-    return int(_SHARE_OF_FREE * free_bytes) // _frame_bytes(packed)
+def free_bytes(device: torch.device) -> float:
+    """Of the memory of a GPU; others have no end."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf

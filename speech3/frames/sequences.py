@@ -12,7 +12,8 @@ Gathering needs the few frames of a minibatch only, which are taken from the mem
 corpus is too large for a device.
 
 Axes: B streams, T steps of a chunk, W context window, F feature bins, M mel bins, K frames of a chunk with its context,
-N steps with a target, U utterances (U1: and the end of the last), R rows (R1: and the end of the last), L warps.
+A all steps, N those with a target, U utterances (U1: and the end of the last), R rows (R1: and the end of the last), L
+warps.
 """
 
 from bisect import bisect_right
@@ -29,6 +30,7 @@ from speech3.features.warp import FrequencyWarp
 from speech3.frames.packed import PackedFrames
 from speech3.frames.resident import on_device
 from speech3.frames.shuffle import Shuffle
+from speech3.io.device import to_device
 
 _WARPS = 33  # different ones; an utterance of an epoch has one of them
 _TIME, _BANDS = 1, 2  # generators of their own
@@ -53,6 +55,8 @@ class SequenceInputs(NamedTuple):
         Steps of the chunk itself; the state after them is carried on. Those beyond, if any, look ahead.
     place
         (epoch, number). What is carried comes from (epoch, number - 1).
+    steps_A
+        int64, t * B + b of each step within its chunk's length.
     """
 
     feats_TBWF: Tensor
@@ -61,6 +65,7 @@ class SequenceInputs(NamedTuple):
     scored_N: Tensor
     own: int
     place: tuple[int, int]
+    steps_A: Tensor
 
 
 class _Epoch(NamedTuple):
@@ -180,7 +185,7 @@ class Sequences:
         frame_KB = (first_B + step_B) + np.arange(-self.left, steps + self.right)[:, None]
         indices_KB = torch.from_numpy(frame_KB.clip(first_B, last_B))
         feats_KBF = self._frames_NF.index_select(0, indices_KB.view(-1)).view(*indices_KB.shape, -1)
-        feats_KBF = feats_KBF.to(self.device).float()
+        feats_KBF = to_device(feats_KBF, self.device).float()
         if change:
             feats_KBF = change(feats_KBF, lengths_B + self.left + self.right)
         feats_TBWF = feats_KBF.unfold(0, self.left + 1 + self.right, 1).transpose(2, 3)
@@ -189,16 +194,17 @@ class Sequences:
         scored_TB = (step_T1 < own_B) & (step_B + step_T1 >= self.delay)
         target_TB = first_B + step_B + step_T1 - self.delay
         senones_N = self._senones_N.index_select(0, torch.from_numpy(target_TB[scored_TB])).long()
-        arrays = lengths_B, begins_B, np.flatnonzero(scored_TB)
-        lengths, begins, scored_N = (torch.from_numpy(array).to(self.device) for array in arrays)
-        return SequenceInputs(feats_TBWF, lengths, begins, scored_N, own, place), senones_N.to(self.device)
+        arrays = lengths_B, begins_B, np.flatnonzero(scored_TB), np.flatnonzero(np.arange(steps)[:, None] < lengths_B)
+        lengths, begins, scored_N, steps_A = (to_device(torch.from_numpy(array), self.device) for array in arrays)
+        inputs = SequenceInputs(feats_TBWF, lengths, begins, scored_N, own, place, steps_A)
+        return inputs, to_device(senones_N, self.device)
 
     def _augmented(
         self, order: _Epoch, number: int, utterance_B: np.ndarray, feats_KBF: Tensor, lengths_B: np.ndarray
     ) -> Tensor:
         feats_BKF = feats_KBF.transpose(0, 1)
         if self.warp:
-            matrices_BMM = self._matrices_LMM[torch.from_numpy(order.warps_U[utterance_B])].to(self.device)
+            matrices_BMM = to_device(self._matrices_LMM[torch.from_numpy(order.warps_U[utterance_B])], self.device)
             blocks_BXM = feats_BKF.reshape(len(utterance_B), -1, matrices_BMM.shape[1])
             feats_BKF = torch.bmm(blocks_BXM, matrices_BMM.transpose(1, 2)).view(feats_BKF.shape)
         if self.masks:

@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from speech3.models import clipped_cpu
-from speech3.models.linear import multiply
+from speech3.models.linear import exactly, multiply
 
 # Activates the gates of frame t, given what the last output adds to them, and computes its cells and outputs in place.
 ForwardStep = Callable[[int, Tensor], None]
@@ -67,7 +67,8 @@ def clipped_lstm(
     Parameters
     ----------
     x_TBI
-        (T, B, I) inputs, T > 0; any strides. All tensors are of one floating type and on one device.
+        (T, B, I) inputs, T > 0; any strides. All other tensors are of one floating type, in which all is computed,
+        autocast or not, and all on one device.
     h0_BR, c0_BC
         State before the first frame: last outputs and cells.
     weight_ih_GI, weight_hh_GR, bias_G
@@ -86,9 +87,11 @@ def clipped_lstm(
     """
     if not (clip > 0 and len(x_TBI)):
         raise ValueError(f"clipped_lstm: clip {clip} is to be above zero, and {len(x_TBI)} frames at least one")
-    y_TBR, h_BR, c_BC = _ClippedLstm.apply(
-        x_TBI, h0_BR, c0_BC, weight_ih_GI, weight_hh_GR, bias_G, weight_peep_3C, weight_hr_RC, float(clip)
-    )
+    with exactly(x_TBI):
+        y_TBR, h_BR, c_BC = _ClippedLstm.apply(
+            x_TBI.to(weight_ih_GI.dtype), h0_BR, c0_BC, weight_ih_GI, weight_hh_GR, bias_G, weight_peep_3C,
+            weight_hr_RC, float(clip),
+        )  # fmt: skip
     return y_TBR, h_BR, c_BC
 
 

@@ -16,7 +16,7 @@ from speech3.config.models import ConvolutionConfig
 from speech3.errors import Speech3Error
 from speech3.models.dropout import Dropout
 from speech3.models.layers import Hidden, WindowModel, gain_of, glorot, norm
-from speech3.models.linear import Linear, multiply
+from speech3.models.linear import Linear, autocasts, multiply
 
 _IN_CACHE = 400_000  # values of the patches of a part: 1.6 MB; the best of 0.8 to 24 with 1 MB of cache a core
 
@@ -103,7 +103,7 @@ class Convolution(nn.Conv2d):
 
     def forward(self, x_BKWC: Tensor) -> Tensor:
         """(B, K, W, in_channels) to (B, (K - kernel + 1) // pool, W - kernel + 1, out_channels), at stride 1."""
-        if x_BKWC.device.type != "cpu":
+        if x_BKWC.device.type != "cpu" or autocasts(x_BKWC):
             return self.stock(x_BKWC)
         weight_CP = self.weight.permute(0, 2, 3, 1).flatten(1)
         windows = max(1, _IN_CACHE // (self.places(x_BKWC) * weight_CP.shape[1]))

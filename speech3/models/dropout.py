@@ -21,4 +21,7 @@ class Dropout(nn.Module):
             return x
         bits = torch.empty((x.numel() + 7) // 8, dtype=torch.int64, device=x.device).random_(-(2**63), None)
         keep = bits.view(torch.uint8)[: x.numel()].view(x.shape) >= self.dropped
-        return x * keep.to(x.dtype).mul_(256 / (256 - self.dropped))
+        kept, scale = keep.to(x.dtype), 256 / (256 - self.dropped)
+        if x.dtype in (torch.float32, torch.float64):
+            return x * kept.mul_(scale)
+        return x * kept * scale  # each value is rounded, not the scale, by which all of them would be too large

@@ -56,8 +56,18 @@ class Linear(nn.Linear):
         return linear(x_BI, self.weight, self.bias, relu=relu)
 
 
+def autocasts(x: Tensor) -> bool:
+    """Is it inside `torch.autocast`? There products are PyTorch's own, which round their inputs."""
+    return torch.is_autocast_enabled(x.device.type)
+
+
+def exactly(x: Tensor) -> torch.autocast:
+    """No autocast in this block: what is computed on the device of `x` keeps its type."""
+    return torch.autocast(x.device.type, enabled=False)
+
+
 def _stock(x: Tensor) -> bool:
-    return x.device.type != "cpu" or x.dtype != torch.float32 or product() == "stock"
+    return x.device.type != "cpu" or x.dtype != torch.float32 or product() == "stock" or autocasts(x)
 
 
 def _mm(a_MK: Tensor, b_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:

@@ -6,7 +6,7 @@ begin with nothing at its end; with `lookahead` they begin so many frames beyond
 (latency-controlled BLSTM, Zhang et al. 2016, "Highway long short-term memory RNNs for distant speech recognition").
 
 Axes: T steps, B streams, W context window, F feature bins, I inputs and D outputs of a layer, C cells, G gates
-(4 x C: i, f, g, o), R recurrent outputs, N steps with a target, S senones.
+(4 x C: i, f, g, o), R recurrent outputs, A all steps, N those with a target, S senones.
 """
 
 import math
@@ -113,7 +113,7 @@ class Lstm(AcousticModel):
 
     def forward(self, inputs: SequenceInputs) -> Tensor:
         """A minibatch of chunks to the logits (N, S) of its steps with targets; its state is kept for the next."""
-        x_TBD = self._spliced(inputs.feats_TBWF, inputs.lengths_B)
+        x_TBD = self._spliced(inputs.feats_TBWF, inputs.steps_A)
         before = self.carried.take(inputs.place) or self.states(len(inputs.begins_B))
         begins_B1 = inputs.begins_B[:, None]
         states = [(h_BR.masked_fill(begins_B1, 0.0), c_BC.masked_fill(begins_B1, 0.0)) for h_BR, c_BC in before]
@@ -156,14 +156,15 @@ class Lstm(AcousticModel):
             logits_TS[piece.begin : piece.end] = scored_TS[piece.own - (piece.end - piece.begin) :]
         return logits_TS
 
-    def _spliced(self, feats_TBWF: Tensor, lengths_B: Tensor | None) -> Tensor:
+    def _spliced(self, feats_TBWF: Tensor, steps_A: Tensor | None) -> Tensor:
         x_TBI = self.normalize(feats_TBWF).flatten(2)
-        if lengths_B is None or not len(self.before.hidden):
+        if steps_A is None or not len(self.before.hidden):
             return self.before(x_TBI.flatten(0, 1)).view(*x_TBI.shape[:2], -1)
-        # Steps beyond a chunk's length are no data: they would move the statistics of batch normalisation.
-        counts_TB = torch.arange(len(x_TBI), device=x_TBI.device)[:, None] < lengths_B
-        x_ND = self.before(x_TBI[counts_TB])
-        return x_ND.new_zeros(*counts_TB.shape, x_ND.shape[1]).index_put((counts_TB,), x_ND)
+        # Steps beyond a chunk's length are no data: they would move the statistics of batch normalisation. The others
+        # are given by number: to find them by a mask the host would have to wait for the device.
+        steps, streams = x_TBI.shape[:2]
+        x_AD = self.before(x_TBI.flatten(0, 1).index_select(0, steps_A))
+        return x_AD.new_zeros(steps * streams, x_AD.shape[1]).index_copy(0, steps_A, x_AD).view(steps, streams, -1)
 
     def _run(
         self, x_TBD: Tensor, states: Sequence[State], own: int, lengths_B: Tensor | None

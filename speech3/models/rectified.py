@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from speech3.models.layers import BatchNorm
+from speech3.models.linear import autocasts
 
 _jit = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})  # NaN stays NaN
 _ROWS = 64  # of which sums are made in the type of the values, before they are added up in float64
@@ -52,7 +53,7 @@ def rectified(
         Of the shape of `y_BTD`.
     """
     rows = y_BTD.shape[0] * y_BTD.shape[1]
-    if norm.training and y_BTD.device.type == "cpu" and rows > 1:
+    if norm.training and y_BTD.device.type == "cpu" and rows > 1 and not autocasts(y_BTD):
         z_BTD, mean_D, variance_D = _Rectified.apply(
             y_BTD, norm.weight, norm.bias, norm.eps, norm_first, keep_BD, bypassed_BTD, share
         )

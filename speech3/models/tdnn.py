@@ -21,7 +21,7 @@ from speech3.config import TdnnConfig
 from speech3.models.base import AcousticModel
 from speech3.models.dropout import Dropout
 from speech3.models.layers import BatchNorm, gain_of, glorot
-from speech3.models.linear import Linear, linear, multiply
+from speech3.models.linear import Linear, exactly, linear, multiply
 from speech3.models.rectified import rectified
 from speech3.models.tdnn_front import STEP, front_of
 
@@ -143,7 +143,8 @@ class SemiOrthogonal(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         """(B, T, inputs) to both halves' products with every time, (B, T, 2 x outputs); `joined` adds them."""
         if self.training:
-            constrain(self.weight)
+            with exactly(self.weight):
+                constrain(self.weight)
         return linear(x_BTD, self.weight.flatten(0, 1), None)
 
 

@@ -1,12 +1,19 @@
 """The total probability of the denominator graph by PyTorch's sparse products: the reference, and the path to CUDA.
 
 The same recursion as in `forward_backward`, written so that autograd finds the gradient by itself, in any precision.
+Only for the product with the arcs it is told the gradient: that is the product with the same arcs by the states which
+they come from, and the graph has them so. Autograd would transpose the matrix, and on a GPU it would be converted anew
+in every frame.
 
 Axes: T frames, S pdfs, J states, B chunks.
 """
 
 import warnings
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,25 +28,60 @@ def denominator_log_z(y_TSB: Tensor, graph: Denominator, leak: float) -> Tensor:
     y_TSB
         Outputs of the network, float32 or float64, on any device.
     """
-    device, dtype = y_TSB.device, y_TSB.dtype
-
-    def tensor(array) -> Tensor:  # type: ignore[no-untyped-def]
-        return torch.from_numpy(array).to(device)
-
-    size = (graph.num_states, graph.num_states)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that sparse matrices are a beta feature of PyTorch
-        arcs_JJ = torch.sparse_csr_tensor(
-            tensor(graph.in_ptr_J1), tensor(graph.in_src_A), tensor(graph.in_weight_A).to(dtype), size,
-            check_invariants=False,
-        )  # fmt: skip
-    first_J, loop_J = tensor(graph.first_J).long(), tensor(graph.loop_J).long()
-    loops_J1, initial_J1 = (tensor(array).to(dtype)[:, None] for array in (graph.loops_J, graph.initial_J))
+    on = _on(graph, y_TSB.device, y_TSB.dtype)
     largest_TB = y_TSB.detach().amax(1)
     x_TSB = (y_TSB - largest_TB[:, None]).exp()
-    alpha_JB, log_z_B = initial_J1.expand(-1, y_TSB.shape[2]), largest_TB.sum(0)
+    alpha_JB, log_z_B = on.initial_J1.expand(-1, y_TSB.shape[2]), largest_TB.sum(0)
     for x_SB in x_TSB:
-        pre_JB = x_SB[first_J] * (arcs_JJ @ alpha_JB) + x_SB[loop_J] * (loops_J1 * alpha_JB)
+        arrived_JB = _Product.apply(alpha_JB, on.into_JJ, on.out_of_JJ)
+        pre_JB = x_SB[on.first_J] * arrived_JB + x_SB[on.loop_J] * (on.loops_J1 * alpha_JB)
         total_B = pre_JB.sum(0)
-        alpha_JB, log_z_B = pre_JB / total_B + leak * initial_J1, log_z_B + total_B.log()
+        alpha_JB, log_z_B = pre_JB / total_B + leak * on.initial_J1, log_z_B + total_B.log()
     return log_z_B
+
+
+@dataclass(frozen=True, eq=False)
+class _OnDevice:
+    """A graph's arrays there; its arcs by the state they lead to, and by the state they come from."""
+
+    into_JJ: Tensor
+    out_of_JJ: Tensor
+    first_J: Tensor
+    loop_J: Tensor
+    loops_J1: Tensor
+    initial_J1: Tensor
+
+
+@lru_cache(maxsize=2)  # a run has one graph; its copy stays on the device
+def _on(graph: Denominator, device: torch.device, dtype: torch.dtype) -> _OnDevice:
+    def tensor(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(device)
+
+    def matrix(ptr_J1: np.ndarray, state_A: np.ndarray, weight_A: np.ndarray) -> Tensor:
+        size = (graph.num_states, graph.num_states)
+        return torch.sparse_csr_tensor(
+            tensor(ptr_J1.astype(state_A.dtype)), tensor(state_A), tensor(weight_A).to(dtype), size,
+            check_invariants=False,
+        )  # fmt: skip
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that sparse matrices are a beta feature of PyTorch
+        into_JJ = matrix(graph.in_ptr_J1, graph.in_src_A, graph.in_weight_A)
+        out_of_JJ = matrix(graph.out_ptr_J1, graph.out_dst_A, graph.out_weight_A)
+    loops_J1, initial_J1 = (tensor(array).to(dtype)[:, None] for array in (graph.loops_J, graph.initial_J))
+    return _OnDevice(
+        into_JJ, out_of_JJ, tensor(graph.first_J).long(), tensor(graph.loop_J).long(), loops_J1, initial_J1
+    )
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_JB: Tensor, matrix_JJ: Tensor, transposed_JJ: Tensor) -> Tensor:
+        ctx.save_for_backward(transposed_JJ)
+        return matrix_JJ @ x_JB
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_JB: Tensor) -> tuple[Tensor, None, None]:
+        (transposed_JJ,) = ctx.saved_tensors
+        return transposed_JJ @ grad_JB, None, None

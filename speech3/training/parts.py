@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 from speech3.config import FeatureConfig, LstmConfig, TdnnConfig, TrainConfig, TrainingConfig, parse, read_yaml
+from speech3.engine.device import autocast_of, use_precision
+from speech3.engine.recorded import Recorder
 from speech3.engine.world import Loss, Parts
 from speech3.errors import Speech3Error
 from speech3.features.masks import SpecAugment, spec_augment
@@ -53,6 +55,7 @@ class BuildParts:
         keep_freed_memory()
         torch.set_num_threads(self.config.training.threads)
         use(self.product)
+        use_precision(self.config.training.precision)
         frames, on = open_packed(Path(self.config.data) / "train.frames"), torch.device(device)
         return make_parts(self.config, frames, on, member=self.config.training.model_partitions > 1)
 
@@ -77,6 +80,7 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
     return Parts(
         model.to(device), source, loss, seed, config.training.gradient_clip or math.inf,
         betas=config.training.betas if config.training.optimizer == "adamw" else None,
+        autocast=autocast_of(config.training), recorder=Recorder() if config.training.cuda_graph else None,
     )  # fmt: skip
 
 
@@ -238,6 +242,7 @@ def minibatches(
         return Minibatches(
             frames, left=model.left_context, right=model.right_context, seed=config.seed, device=device,
             minibatch=training.minibatch, warp=warp, masks=masks, chunk_frames=training.chunk_frames,
+            sharers=_sharers(training),
         )  # fmt: skip
     sequence = training.sequence_of(model)
     if 0 < sequence <= model.delay:
@@ -253,6 +258,14 @@ def minibatches(
         lookahead=model.lookahead, streams=max(1, round(training.minibatch / mean)), seed=config.seed, device=device,
         warp=warp, masks=masks,
     )  # fmt: skip
+
+
+def _sharers(training: TrainingConfig) -> int:
+    """Processes that each have the frames on the same GPU: shards, and who does the warm start."""
+    if training.world in ("sgd", "simulated"):
+        return 1
+    gpus = max(1, torch.cuda.device_count()) if training.device == "cuda" else 1
+    return -(-training.workers * training.model_partitions // gpus) + 1
 
 
 def _chunks(

@@ -17,7 +17,7 @@ import torch
 import speech3
 from speech3.config import TrainConfig
 from speech3.engine.checks import check_epoch, check_workers
-from speech3.engine.device import device_of, threads
+from speech3.engine.device import device_of, precision, threads
 from speech3.engine.opening import asynchronous
 from speech3.engine.trainer import Trainer, rate_of
 from speech3.engine.world import Progress
@@ -50,7 +50,13 @@ from speech3.training.schedule import Schedule, advance
 from speech3.training.tensorboard import open_writer
 from speech3.training.worlds import open_worlds
 
-_NOT_COMPUTED = {"device", "cluster", "keep_checkpoints", "checkpoint_s"}  # may change where a run is resumed
+_NOT_COMPUTED = {
+    "device",
+    "cuda_graph",
+    "cluster",
+    "keep_checkpoints",
+    "checkpoint_s",
+}  # may change where a run is resumed
 _HELDOUT_FRAMES = 1024
 _PROGRESS_S = 10.0  # between two records of an epoch's progress
 
@@ -99,7 +105,11 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
         if directory.model.exists():
             say(f"{directory.model}: finished before, not trained again")
             return load_tensors(directory.model, "nn")[1]
-        with deferred_interrupt() as interrupt, threads(config.training.threads):
+        with (
+            deferred_interrupt() as interrupt,
+            threads(config.training.threads),
+            precision(config.training.precision),
+        ):
             with ExitStack() as opened:
                 run = _Run(config, directory, packed, device, init, opened)
                 while not run.standing.schedule.done:

@@ -2,20 +2,26 @@
 
     OMP_NUM_THREADS=1 python tests/benchmarks/engine.py [NAME ...]
 
-Network 440 - 4 x 512 - 3,000 (``dnn``) or 462 - 5 x 2048 - 10,217 (``dnn_zhang``), minibatch 256, `sync_every` 3, one
-thread a process, made-up packed frames. Processes stay alive for all rounds; those of a rival are stopped meanwhile.
+Network 440 - 4 x 512 - 3,000 (``dnn``) or 462 - 5 x 2048 - 10,217 (``dnn_zhang``), minibatch 256, one thread a process,
+made-up packed frames. Shards sync after every third minibatch; where a name ends in ``_1``, after each, with pushes
+that count in full, as in the preset ``asgd``. Processes stay alive for all rounds; those of a rival are stopped
+meanwhile. All figures of a network come from the same rounds.
 
 asgd2_over_asgd1, asgd2_over_ddp2
     Frames a second, by its own `Progress`, of the shared world with two shards over one, and over world ddp with two.
-sync_share, sync_share_zhang
+bare2_over_bare1
+    Two bare loops at once over one alone: what two processes that have nothing to do with each other make of this
+    machine, and the limit of asgd2_over_asgd1.
+sync_share, sync_share_1, sync_share_zhang
     Seconds in syncs and waiting for them over those and computing, of both shards of asgd2; the fetch with which a
     round begins is in it.
-engine1_over_bare
-    One shard over a bare loop of forward, backward, step on one resident minibatch in a process of the same kind. The
-    engine's figure is the lowest of three: rounds of the shared world; the second epoch of a whole `train` run
-    (an hour of speech; packed frames, metrics, checkpoints) by the seconds in its metrics; and that epoch by the
-    clock, with all that the coordinator does between two epochs, held-out frames (512) and checkpoint included. The
-    bare loop runs before and after each whole run and counts with the mean of both.
+engine1_over_bare, engine1_over_bare_1
+    One shard over a bare loop of forward, backward, step on one resident minibatch in a process of the same kind, which
+    runs first and last in each round and counts with the mean of both. The engine's figure is the lowest of these:
+    ``world``, rounds of the shared world; ``metrics``, the second epoch of a whole `train` run (packed frames, metrics,
+    checkpoints) by the seconds in its metrics; ``clock``, an hour of speech at that speed and what the run's clock has
+    between two epochs beyond these seconds (512 held-out frames, the checkpoint). The run's epochs are as short as a
+    round, and its shard syncs after every third minibatch; for ``_1``, ``clock`` is at the speed of ``world``.
 pool_open_s, pool_open_mb
     As `pool.py` prints them.
 
@@ -28,7 +34,7 @@ import statistics
 import sys
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pool
@@ -39,12 +45,21 @@ from speech3.config import DnnConfig
 from speech3.models.linear import product
 
 ROUNDS = 5
-DNN = Case("dnn", bins=40, senones=3000, model=DnnConfig(), frames=200_000, minibatches=240)
+HOUR = 360_000  # frames
+DNN = Case("dnn", bins=40, senones=3000, model=DnnConfig(), frames=200_000, minibatches=120)
 ZHANG = Case(
     "dnn_zhang", bins=42, senones=10_217, model=DnnConfig(layers=5, width=2048, activation="sigmoid"),
-    frames=12_000, minibatches=36,
+    frames=12_000, minibatches=24,
 )  # fmt: skip
-_RIVALS = {"asgd2_over_asgd1": ("shared", 1), "asgd2_over_ddp2": ("ddp", 2)}
+WORLDS = {  # name, workers, sync_every
+    "asgd1": ("shared", 1, 3), "asgd1_1": ("shared", 1, 1), "asgd2": ("shared", 2, 3), "asgd2_1": ("shared", 2, 1),
+    "ddp2": ("ddp", 2, 3),
+}  # fmt: skip
+FIGURES = {  # the rivals of each
+    "asgd2_over_asgd1": ("asgd2", "asgd1"), "asgd2_over_ddp2": ("asgd2", "ddp2"), "bare2_over_bare1": ("bare2", "bare"),
+    "sync_share": ("asgd2",), "sync_share_1": ("asgd2_1",), "engine1_over_bare": ("asgd1", "run", "bare"),
+    "engine1_over_bare_1": ("asgd1_1", "run", "bare"),
+}  # fmt: skip
 
 
 def line(name: str, value: float, unit: str, rival: str, **more: Any) -> str:
@@ -52,70 +67,105 @@ def line(name: str, value: float, unit: str, rival: str, **more: Any) -> str:
     return json.dumps({"name": name, "value": round(value, 4), "unit": unit, "rival": rival, **more})
 
 
-def two_shards(case: Case, names: Collection[str], rounds: int = ROUNDS) -> list[str]:
-    """Of the ratios of two shards over others, those that are named, and the share of their time that syncs take."""
-    with written(case) as directory, ExitStack() as stack:
-        rivals = {"asgd2": stack.enter_context(world(case, directory, "shared", 2))}
-        for name in (name for name in _RIVALS if name in names):
-            rivals[name] = stack.enter_context(world(case, directory, *_RIVALS[name]))
-        measured = in_turn(rivals, rounds)
-    ours = frames_per_s(measured["asgd2"])
-    more = {"model": case.name, "device": case.device, "asgd2_frames_per_s": round(statistics.median(ours))}
+def figures(case: Case, names: Collection[str], rounds: int = ROUNDS, *, suffix: str = "") -> list[str]:
+    """Those of `FIGURES` that are named, of one network; `suffix` is added to their names."""
+    chosen = [name for name in FIGURES if name in names]
+    measured = _measured(case, {rival for name in chosen for rival in FIGURES[name]}, rounds)
+    more = {"model": case.name, "device": case.device, "dtype": case.precision, "rounds": rounds}
     lines = []
-    for name in rivals:
-        if name != "asgd2":
-            theirs = frames_per_s(measured[name])
-            rival = f"world {_RIVALS[name][0]}, {_RIVALS[name][1]} workers"
-            more_yet = {"rival_frames_per_s": round(statistics.median(theirs)), "rounds": rounds}
-            lines.append(line(name, median_ratio(ours, theirs), "ratio", rival, **more, **more_yet))
-    for name in (name for name in names if name.startswith("sync_share")):
-        shares = [
-            sum(shard.sync_s + shard.wait_s for shard in done.shards)
-            / sum(shard.compute_s + shard.sync_s + shard.wait_s for shard in done.shards)
-            for done in measured["asgd2"]
-        ]
-        lines.append(line(name, statistics.median(shares), "share", "limit 0.03", **more, rounds=rounds))
+    for name in chosen:
+        if name.startswith("sync_share"):
+            lines.append(_share(name + suffix, measured[FIGURES[name][0]], more))
+        elif name.startswith("engine1"):
+            lines.append(_engine(name + suffix, case, measured, more))
+        else:
+            ours, theirs = (_speeds(measured[rival]) for rival in FIGURES[name])
+            medians = {
+                f"{rival}_frames_per_s": round(statistics.median(speeds))
+                for rival, speeds in zip(FIGURES[name], (ours, theirs), strict=True)
+            }
+            rival = (
+                "world {}, {} workers".format(*WORLDS[FIGURES[name][1]]) if name != "bare2_over_bare1" else "one loop"
+            )
+            lines.append(line(name + suffix, median_ratio(ours, theirs), "ratio", rival, **more, **medians))
     return lines
 
 
-def one_shard(case: Case, rounds: int = ROUNDS) -> list[str]:
-    """The whole engine with one shard over a bare loop."""
-    with written(case) as directory, bare(case, directory) as loop, world(case, directory, "shared", 1) as shard:
-        rivals: dict[str, Callable[[], Any]] = {
-            "before": loop, "world": shard, "run": lambda: whole_run(case, directory), "after": loop
-        }  # fmt: skip
+def _measured(case: Case, wanted: Collection[str], rounds: int) -> dict[str, list[Any]]:
+    """What each rival measured in each round; ``bare`` at its beginning, ``bare_after`` at its end."""
+    with ExitStack() as stack:
+        directory, rivals = stack.enter_context(written(case)), dict[str, Callable[[], Any]]()
+        if "bare" in wanted:
+            rivals["bare"] = stack.enter_context(bare(case, directory))
+        for name in (name for name in WORLDS if name in wanted):
+            rivals[name] = stack.enter_context(world(case, directory, *WORLDS[name]))
+        if "bare2" in wanted:
+            rivals["bare2"] = stack.enter_context(bare(case, directory, loops=2))
+        if "run" in wanted:
+            rivals["run"] = _run(case.as_run, stack.enter_context(written(case.as_run)))
+        if "bare" in wanted:
+            rivals["bare_after"] = rivals["bare"]
         measured = in_turn(rivals, rounds)
-    loops = [statistics.mean(pair) for pair in zip(measured["before"], measured["after"], strict=True)]
-    by = {
-        "world": median_ratio(frames_per_s(measured["world"]), loops),
-        "metrics": median_ratio([seconds for seconds, _ in measured["run"]], loops),
-        "clock": median_ratio([clock for _, clock in measured["run"]], loops),
-    }
+    if "bare" in measured:
+        measured["bare"] = [
+            statistics.mean(pair) for pair in zip(measured["bare"], measured.pop("bare_after"), strict=True)
+        ]
+    return measured
+
+
+def _run(case: Case, directory: Path) -> Callable[[], tuple[float, float]]:
+    return lambda: whole_run(case, directory)
+
+
+def _speeds(measured: list[Any]) -> list[float]:
+    """Frames a second, of a world or of bare loops."""
+    return measured if isinstance(measured[0], float) else frames_per_s(measured)
+
+
+def _share(name: str, measured: list[Any], more: dict[str, Any]) -> str:
+    shares = [
+        sum(shard.sync_s + shard.wait_s for shard in done.shards)
+        / sum(shard.compute_s + shard.sync_s + shard.wait_s for shard in done.shards)
+        for done in measured
+    ]
+    limit = "limit 0.06" if "_1" in name else "limit 0.03"
+    speed = round(statistics.median(frames_per_s(measured)))
+    return line(name, statistics.median(shares), "share", limit, **more, asgd2_frames_per_s=speed)
+
+
+def _engine(name: str, case: Case, measured: dict[str, list[Any]], more: dict[str, Any]) -> str:
+    """The whole engine with one shard over a bare loop."""
+    each = "asgd1_1" if "bare_1" in name else "asgd1"
+    loops, shard = measured["bare"], frames_per_s(measured[each])
+    speeds, between_s = [speed for speed, _ in measured["run"]], [seconds for _, seconds in measured["run"]]
+    in_run = shard if each == "asgd1_1" else speeds
+    hours = [HOUR / (HOUR / speed + seconds) for speed, seconds in zip(in_run, between_s, strict=True)]
+    by = {"world": median_ratio(shard, loops), "clock": median_ratio(hours, loops)}
+    if each == "asgd1":
+        by["metrics"] = median_ratio(speeds, loops)
     rival = "bare loop, resident minibatch" + (", CUDA graph" if case.device != "cpu" else "")
-    return [line(
-        "engine1_over_bare", min(by.values()), "ratio", rival, by={name: round(value, 4) for name, value in by.items()},
-        model=case.name, device=case.device, dtype="float32", product=product(),
-        bare_frames_per_s=round(statistics.median(loops)), rounds=rounds,
-        sync_share=round(statistics.median(done.shards[0].sync_share for done in measured["world"]), 4),
-    )]  # fmt: skip
+    return line(
+        name, min(by.values()), "ratio", rival, by={key: round(value, 4) for key, value in by.items()}, **more,
+        product=product(), between_epochs_s=round(statistics.median(between_s), 3), clock_of_frames=HOUR,
+        run_epoch_frames=case.as_run.frames, bare_frames_per_s=round(statistics.median(loops)),
+        sync_share=round(statistics.median(done.shards[0].sync_share for done in measured[each]), 4),
+    )  # fmt: skip
 
 
 def main(names: list[str]) -> None:
     """Print the named figures, or all."""
     torch.set_num_threads(1)
-    known = [*_RIVALS, "sync_share", "sync_share_zhang", "engine1_over_bare", "pool_open_s", "pool_open_mb"]
-    known += ["asgd4_over_asgd1", "sync_bandwidth"]
+    known = [*FIGURES, "sync_share_zhang", "pool_open_s", "pool_open_mb"]
+    known += ["engine1_over_bare_bf16", "asgd4_over_asgd1", "sync_bandwidth"]
     if unknown := set(names) - set(known):
         sys.exit(f"no such figure: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     if (load := os.getloadavg()[0]) > 0.5:
         print(f"this machine is busy (load {load:.1f}): the figures will not be worth much", file=sys.stderr)
     wanted = names or known
-    if workers := [name for name in wanted if name in (*_RIVALS, "sync_share")]:
-        print(*two_shards(DNN, workers), sep="\n", flush=True)
+    if set(FIGURES) & set(wanted):
+        print(*figures(DNN, wanted), sep="\n", flush=True)
     if "sync_share_zhang" in wanted:
-        print(*two_shards(ZHANG, ["sync_share_zhang"]), sep="\n", flush=True)
-    if "engine1_over_bare" in wanted:
-        print(*one_shard(replace(DNN, frames=360_000)), sep="\n", flush=True)
+        print(*figures(ZHANG, ["sync_share"], suffix="_zhang"), sep="\n", flush=True)
     if {"pool_open_s", "pool_open_mb"} & set(wanted):
         pool.main()
     if torch.cuda.is_available():

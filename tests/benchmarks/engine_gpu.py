@@ -4,8 +4,9 @@
 
 With ``--device cpu`` a tiny network runs through the same lines, to try them out.
 
-engine1_over_bare
-    ``dnn_zhang`` in float32 (the engine has no other), as on the CPU, but over a bare loop recorded as a CUDA graph.
+engine1_over_bare, engine1_over_bare_1, engine1_over_bare_bf16
+    ``dnn_zhang`` in float32 and in bf16, as on the CPU, but over a bare loop recorded as a CUDA graph, and with
+    ``training.cuda_graph``, which records forward and backward passes.
 sync_share_zhang
     As on the CPU, of two shards on the one GPU.
 asgd4_over_asgd1
@@ -27,7 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from engine import DNN, ROUNDS, ZHANG, line, one_shard, two_shards
+from engine import DNN, ROUNDS, ZHANG, figures, line
 from engine_rivals import RATE, Case, frames_per_s, in_turn, left_out, median_ratio, world, written
 
 from speech3.config import DnnConfig
@@ -44,17 +45,19 @@ _VALUES_MOVED = 6  # for each parameter, in a sync
 
 def main(wanted: Collection[str], device: str = "cuda:0") -> None:
     """Print those of the figures that are wanted."""
-    zhang = replace(ZHANG, device=device, frames=1_000_000, minibatches=1000)
+    zhang = replace(ZHANG, device=device, frames=1_000_000, minibatches=1000, cuda_graph=device != "cpu")
     dnn, rounds = replace(DNN, device=device, minibatches=3000), ROUNDS
     if device == "cpu":
         network = DnnConfig(layers=1, width=32, left_context=1, right_context=1)
         zhang = dnn = Case("tiny", bins=4, senones=5, model=network, frames=6000, minibatches=8)
         rounds = 1
-    if "engine1_over_bare" in wanted:
-        left_out("engine1_over_bare in bf16 on a GPU", "the engine has no bf16")
-        print(*one_shard(zhang, rounds), sep="\n", flush=True)
+    if engine1 := [name for name in ("engine1_over_bare", "engine1_over_bare_1") if name in wanted]:
+        print(*figures(zhang, engine1, rounds), sep="\n", flush=True)
+    if "engine1_over_bare_bf16" in wanted:
+        in_bf16 = replace(zhang, precision="bf16")
+        print(*figures(in_bf16, ["engine1_over_bare"], rounds, suffix="_bf16"), sep="\n", flush=True)
     if "sync_share_zhang" in wanted:
-        print(*two_shards(zhang, ["sync_share_zhang"], rounds), sep="\n", flush=True)
+        print(*figures(zhang, ["sync_share"], rounds, suffix="_zhang"), sep="\n", flush=True)
     if "asgd4_over_asgd1" in wanted:
         for case in (zhang, dnn):
             for minibatch in (256, 1024) if device != "cpu" else (256,):
@@ -65,7 +68,7 @@ def main(wanted: Collection[str], device: str = "cuda:0") -> None:
         print(sync_bandwidth(replace(zhang, frames=2000), rounds), flush=True)
     if "asgd2_over_ddp2" in wanted and torch.cuda.device_count() > 1:
         on_two = replace(zhang, device="cuda", frames=zhang.minibatches * zhang.minibatch)
-        print(*two_shards(on_two, ["asgd2_over_ddp2"]), sep="\n", flush=True)
+        print(*figures(on_two, ["asgd2_over_ddp2"]), sep="\n", flush=True)
     elif "asgd2_over_ddp2" in wanted:
         left_out("asgd2_over_ddp2 over NCCL", "it needs two GPUs")
 
@@ -136,7 +139,8 @@ def _seconds(act: Callable[[], None]) -> float:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda:0")
-    figures = ["engine1_over_bare", "sync_share_zhang", "asgd4_over_asgd1", "sync_bandwidth", "asgd2_over_ddp2"]
-    parser.add_argument("names", nargs="*", choices=[[], *figures])
+    known = ["engine1_over_bare", "engine1_over_bare_1", "engine1_over_bare_bf16", "sync_share_zhang",
+             "asgd4_over_asgd1", "sync_bandwidth", "asgd2_over_ddp2"]  # fmt: skip
+    parser.add_argument("names", nargs="*", choices=[[], *known])
     given = parser.parse_args()
-    main(given.names or figures, given.device)
+    main(given.names or known, given.device)

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import torch.multiprocessing
 from torch import Tensor
 
 from speech3.config import AsgdConfig, ModelConfig, TrainConfig, TrainingConfig
+from speech3.engine.gradient import loss_of
 from speech3.engine.sgd import Sgd
 from speech3.engine.world import USED, Parts, Progress, Rate
 from speech3.frames.packed import open_packed, pack
@@ -43,9 +44,9 @@ class Case:
     Attributes
     ----------
     frames
-        Of the packed file, so of an epoch of a whole run.
+        Of the packed file of which rounds compute the first minibatches.
     minibatches
-        Of a round.
+        Of a round, and of an epoch of a whole run, which has a file of as many.
     """
 
     name: str
@@ -56,15 +57,28 @@ class Case:
     minibatches: int
     minibatch: int = 256
     device: str = "cpu"
+    precision: str = "float32"
+    cuda_graph: bool = False
 
-    def config(self, directory: Path, world: str, workers: int, max_epochs: int = 1) -> TrainConfig:
-        """Training of it by so many workers, on frames that `write` put there."""
+    def config(
+        self, directory: Path, world: str, workers: int, *, max_epochs: int = 1, sync_every: int = 3
+    ) -> TrainConfig:
+        """Training of it by so many workers, on frames that `write` put there.
+
+        With a sync after every minibatch pushes count in full, as in the preset ``asgd``.
+        """
+        asgd = AsgdConfig(warm_start=0, sync_every=sync_every, push_scale=1.0 if sync_every == 1 else "1/workers")
         training = TrainingConfig.model_validate({
             "world": world, "workers": workers, "device": self.device, "minibatch": self.minibatch,
-            "learning_rate": RATE, "schedule": "constant", "max_epochs": max_epochs,
-            "asgd": AsgdConfig(warm_start=0, sync_every=3),
+            "learning_rate": RATE, "schedule": "constant", "max_epochs": max_epochs, "precision": self.precision,
+            "cuda_graph": self.cuda_graph, "asgd": asgd,
         })  # fmt: skip
         return TrainConfig(data=str(directory), hmm=str(directory), model=self.model, training=training)
+
+    @property
+    def as_run(self) -> "Case":
+        """With an epoch that is a round."""
+        return replace(self, frames=self.minibatches * self.minibatch)
 
     def write(self, directory: Path) -> None:
         """Normally distributed frames with senones drawn by lot, and a model directory with as many senones."""
@@ -108,10 +122,9 @@ class Rival:
 
 
 @contextmanager
-def world(case: Case, directory: Path, name: str, workers: int) -> Iterator[Rival]:
+def world(case: Case, directory: Path, name: str, workers: int, sync_every: int = 3) -> Iterator[Rival]:
     """A world that computes the first minibatches of another epoch in each round; measures a `Progress`."""
-    config = case.config(directory, name, workers)
-
+    config = case.config(directory, name, workers, sync_every=sync_every)
     parts = make_parts(config, open_packed(directory / "train.frames"), torch.device(case.device))
     alone, opened = open_worlds(config, directory / "simulation.json", parts, BuildParts(config, product()))
     assert opened is not None
@@ -136,28 +149,34 @@ def world(case: Case, directory: Path, name: str, workers: int) -> Iterator[Riva
 
 
 @contextmanager
-def bare(case: Case, directory: Path) -> Iterator[Rival]:
-    """A loop of forward, backward, step on one resident minibatch in a process like a shard's; measures frames/s."""
+def bare(case: Case, directory: Path, loops: int = 1) -> Iterator[Rival]:
+    """Loops of forward, backward, step on one resident minibatch, each in a process like a shard's, all at once.
+
+    Measures frames a second of all, until the last has ended.
+    """
     context = torch.multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    config = case.config(directory, "shared", 1)
-    process = context.Process(
-        target=_bare, args=(BuildParts(config, product()), case.device, theirs), daemon=True
-    )  # fmt: skip
-    process.start()
-    theirs.close()
+    build = BuildParts(case.config(directory, "shared", 1), product())
+    pipes, processes = [], []
+    for _ in range(loops):
+        ours, theirs = context.Pipe()
+        processes.append(context.Process(target=_bare, args=(build, case.device, theirs), daemon=True))
+        processes[-1].start()
+        theirs.close()
+        pipes.append(ours)
 
     def run() -> float:
-        ours.send(case.minibatches)
-        return float(case.minibatches * case.minibatch / ours.recv())
+        for pipe in pipes:
+            pipe.send(case.minibatches)
+        return float(loops * case.minibatches * case.minibatch / max(pipe.recv() for pipe in pipes))
 
     try:
-        ours.recv()
-        assert process.pid
-        yield Rival(run, [process.pid])
+        for pipe in pipes:
+            pipe.recv()
+        yield Rival(run, [process.pid for process in processes if process.pid])
     finally:
-        process.kill()
-        process.join()
+        for process in processes:
+            process.kill()
+            process.join()
 
 
 def _bare(build: BuildParts, device: str, pipe: Any) -> None:
@@ -182,7 +201,7 @@ def bare_step(parts: Parts, inputs: Tensor, targets: Tensor) -> Callable[[], Non
     sgd, parameters = Sgd(parts.model), list(parts.model.parameters())
 
     def step() -> None:
-        loss, _ = parts.loss(parts.model(inputs), targets)
+        loss, _ = loss_of(parts, inputs, targets)
         sgd.step(torch.autograd.grad(loss, parameters), RATE)
 
     if not inputs.is_cuda:
@@ -200,17 +219,21 @@ def bare_step(parts: Parts, inputs: Tensor, targets: Tensor) -> Callable[[], Non
 
 
 def whole_run(case: Case, directory: Path) -> tuple[float, float]:
-    """Frames a second of the second epoch of `speech3.training.train`, one worker: by its metrics, and by the clock.
+    """The second of two short epochs of `speech3.training.train`, one worker.
 
-    The clock's second epoch is what lies between the two records of ``metrics.jsonl``: training, the coordinator's
-    looks, the held-out frames, the checkpoint.
+    Returns
+    -------
+    frames_per_s, between_s
+        By the seconds in its metrics; and what its clock, from one record of ``metrics.jsonl`` to the next, has beyond
+        these: held-out frames, the checkpoint, the looks of the coordinator. That does not depend on how long an epoch
+        is.
     """
     with tempfile.TemporaryDirectory(dir=directory) as out:
         train(case.config(directory, "shared", 1, max_epochs=2), out)
         first, second = (record for record in read_metrics(Path(out) / "metrics.jsonl") if record["event"] == "epoch")
     assert second["minibatches"]["used"] == first["minibatches"]["used"]
-    frames = second["frames"] - first["frames"]
-    return frames / (second["seconds"] - first["seconds"]), frames / (second["time"] - first["time"])
+    seconds = second["seconds"] - first["seconds"]
+    return (second["frames"] - first["frames"]) / seconds, second["time"] - first["time"] - seconds
 
 
 def in_turn(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[Any]]:

@@ -24,6 +24,7 @@ from gpu_timing import Work, captured, device_of_arguments, milliseconds, name_o
 from torch import Tensor
 
 from speech3.config import DnnConfig
+from speech3.engine.device import precision
 from speech3.engine.sgd import Sgd
 from speech3.models import build
 from speech3.models.loss import cross_entropy
@@ -33,15 +34,10 @@ PRECISIONS = ("float32", "tf32", "bf16")
 
 
 @contextmanager
-def precision(name: str, device: str) -> Iterator[None]:
-    """Products in this precision."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
-    try:
-        with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=name == "bf16"):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+def computing(name: str, device: str) -> Iterator[None]:
+    """As with ``training.precision``."""
+    with precision(name), torch.autocast(torch.device(device).type, torch.bfloat16, enabled=name == "bf16"):
+        yield
 
 
 class Network:
@@ -135,7 +131,7 @@ def main() -> None:
 def _within(work: Work, name: str, device: str) -> Work:
     # Around each step, not around all: autocast keeps its copies of the weights until it ends.
     def run() -> None:
-        with precision(name, device):
+        with computing(name, device):
             work()
 
     return run

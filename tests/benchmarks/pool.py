@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-RUNS = 7
+RUNS = 5
 
 
 def resident_mb(field: str = "VmRSS") -> float:

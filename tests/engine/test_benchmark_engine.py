@@ -2,11 +2,13 @@
 
 import importlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from speech3.config import DnnConfig
+from speech3.engine.world import Progress, ShardReport
 
 
 @pytest.fixture
@@ -20,16 +22,44 @@ def _tiny(benchmark):
     return benchmark.Case("tiny", bins=4, senones=5, model=model, frames=1200, minibatches=8, minibatch=64)
 
 
-def test_two_shards(benchmark):
-    lines = benchmark.two_shards(_tiny(benchmark), ["asgd2_over_asgd1", "sync_share"], rounds=1)
-    figures = {figure["name"]: figure for figure in map(json.loads, lines)}
-    assert set(figures) == {"asgd2_over_asgd1", "sync_share"}
-    assert all(figure["unit"] and figure["rival"] and figure["value"] > 0 for figure in figures.values())
-    assert figures["sync_share"]["value"] < 1
+def test_all_figures_of_a_network(benchmark):
+    found = {f["name"]: f for f in map(json.loads, benchmark.figures(_tiny(benchmark), benchmark.FIGURES, rounds=2))}
+    assert list(found) == list(benchmark.FIGURES)
+    assert all(f["unit"] and f["rival"] and f["value"] > 0 and f["rounds"] == 2 for f in found.values())
+    assert found["sync_share"]["value"] < 1 and found["sync_share_1"]["value"] < 1
+    one, each = found["engine1_over_bare"], found["engine1_over_bare_1"]
+    assert set(one["by"]) == {"world", "metrics", "clock"} and set(each["by"]) == {"world", "clock"}
+    for figure in (one, each):
+        assert figure["value"] == min(figure["by"].values())
+        assert figure["between_epochs_s"] > 0 and figure["run_epoch_frames"] == 8 * 64
 
 
-def test_one_shard(benchmark):
-    (figure,) = map(json.loads, benchmark.one_shard(_tiny(benchmark), rounds=1))
-    assert figure["name"] == "engine1_over_bare"
-    assert set(figure["by"]) == {"world", "metrics", "clock"}
-    assert figure["value"] == min(figure["by"].values()) > 0
+def test_those_that_are_named(benchmark):
+    (figure,) = map(json.loads, benchmark.figures(_tiny(benchmark), ["bare2_over_bare1"], rounds=1, suffix="_tiny"))
+    assert figure["name"] == "bare2_over_bare1_tiny" and figure["rival"] == "one loop"
+
+
+def test_an_hour_of_speech_by_the_clock(benchmark, monkeypatch):
+    """10,000 frames a second bare, 9,000 in a run, 9,500 and 8,000 in the worlds; two seconds between two epochs."""
+
+    def done(speed, sync_s):
+        return Progress(frames=speed, seconds=1.0, shards=(ShardReport(minibatches=1, compute_s=1.0, sync_s=sync_s),))
+
+    measured = {
+        "bare": [10_000.0] * 3, "run": [(9000.0, 2.0)] * 3, "asgd1": [done(9500, 0.25)] * 3,
+        "asgd1_1": [done(8000, 1.0)] * 3,
+    }  # fmt: skip
+    monkeypatch.setattr(benchmark, "_measured", lambda case, wanted, rounds: measured)
+    names = ["engine1_over_bare", "engine1_over_bare_1"]
+    one, each = map(json.loads, benchmark.figures(_tiny(benchmark), names, rounds=3))
+    assert one["by"] == {"world": 0.95, "clock": round(360_000 / 42 / 10_000, 4), "metrics": 0.9}
+    assert each["by"] == {"world": 0.8, "clock": round(360_000 / 47 / 10_000, 4)}
+    assert (one["sync_share"], each["sync_share"], one["between_epochs_s"]) == (0.2, 0.5, 2.0)
+
+
+def test_rounds_turn_the_order_about(benchmark, monkeypatch):
+    rivals = importlib.import_module("engine_rivals")
+    order = []
+    rivals.in_turn({name: lambda name=name: order.append(name) for name in "abc"}, 3)
+    assert "".join(order) == "abccbaabc"
+    assert benchmark.ROUNDS >= 5 and sys.modules["pool"].RUNS >= 5

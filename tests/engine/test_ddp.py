@@ -1,16 +1,24 @@
 """PyTorch's data parallelism, two processes over gloo: SGD on the mean gradient; a death is an error, not a hang."""
 
+import multiprocessing
 import os
 import signal
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import tiny
 import torch
+from waits import operations, waits
 
-from speech3.engine import ddp
-from speech3.engine.ddp import Ddp
+from speech3.config import TrainingConfig
+from speech3.engine import ddp, ddp_process
+from speech3.engine.checks import check_workers
+from speech3.engine.codecs.ddp_hook import Exchange
+from speech3.engine.ddp import Ddp, Deadline
+from speech3.engine.ddp_process import Both, Member, run_epoch
+from speech3.engine.device import place_of
 from speech3.engine.flat import flatten
 from speech3.engine.sgd import Sgd
 from speech3.engine.world import USED, Rate
@@ -24,7 +32,7 @@ class Build(tiny.Build):
     """However slow its process is, it sends no state inside an epoch."""
 
     def __call__(self, device="cpu"):
-        ddp._SNAPSHOT_S = float("inf")
+        ddp_process._SNAPSHOT_S = float("inf")
         return super().__call__(device)
 
 
@@ -88,3 +96,103 @@ def test_a_process_that_dies_ends_the_epoch_with_an_error(world):
         list(moves)
     with pytest.raises(Speech3Error, match=r"process 1 died \(exit status -9\)"):
         list(world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)))
+
+
+def test_a_process_that_hangs_is_ended_when_it_is_late(monkeypatch):
+    monkeypatch.setattr(ddp, "patience_s", lambda usual_s: 5.0 if usual_s else 60.0)
+    hanging = Ddp(tiny.Build(BATCHES), workers=2, device="cpu")
+    try:
+        hanging.load({"parameters": flatten(tiny.model()).vector_K})
+        list(hanging.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)))
+        os.kill(hanging.processes[1].pid, signal.SIGSTOP)
+        with pytest.raises(Speech3Error, match=r"world ddp: process 1 hung \(\d+ s without .*last checkpoint"):
+            list(hanging.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)))
+        assert not any(tiny.state(process.pid) for process in hanging.processes)
+    finally:
+        hanging.close()
+
+
+def test_the_deadline_goes_by_the_usual_time_of_a_step():
+    deadline, signs_N2 = Deadline(since=0.0, looked=0.0), np.array([[6.0, 10.0], [5.0, 9.0]])
+
+    def late_s(now, step=1.0):
+        for moment in np.arange(deadline.looked, now, step):  # nobody was away
+            assert not deadline.late_s(moment, signs_N2)
+        return deadline.late_s(now, signs_N2)
+
+    assert not late_s(309.0) and late_s(311.0) == 301.0  # nothing is known yet
+    deadline.looked, deadline.usual_s = 10.0, 0.01
+    assert not late_s(30.0) and late_s(30.6) == pytest.approx(20.6)
+    deadline.looked, deadline.usual_s = 10.0, 2.0  # 20 steps, and 50 that a GPU may be behind
+    assert not late_s(149.0) and late_s(150.5) == 140.5
+    deadline.since = 100.0  # an epoch begins: the last sign is one of the last epoch's
+    deadline.looked = 100.0
+    assert not late_s(239.0)
+    assert not deadline.late_s(1000.0, signs_N2)  # who looks was stopped
+    assert not late_s(1139.0) and late_s(1141.0)
+    signs_N2[1] = 0.0  # builds its parts
+    assert not late_s(5000.0)
+
+
+def _alone(monkeypatch, parts, minibatches, others=None):
+    """An epoch of one process, here; `others` is what the sums of other processes are. Yields what it sends."""
+    monkeypatch.setattr(ddp_process, "REPORT_STEPS", 4)
+    monkeypatch.setattr(ddp_process.dist, "all_reduce", lambda sums: sums.add_(others) if others is not None else None)
+    sgd = Sgd(parts.model)
+    workers = 1 if others is None else 2
+    member = Member(0, workers, "cpu", multiprocessing.get_context("spawn").RawArray("d", 2 * workers))
+    exchange = Exchange(list(parts.model.parameters()), ddp_process.CodecConfig())
+    return run_epoch(
+        member, parts, sgd, Both(parts), exchange, 1, np.zeros(minibatches, np.int32), Rate(0.1, 1, minibatches),
+        {"parameters": sgd.parameters.vector_K.clone()},
+    )  # fmt: skip
+
+
+def test_between_two_reports_nobody_waits_for_the_device(monkeypatch):
+    parts = replace(Build(BATCHES)(), loss=tiny.loss, max_norm=0.5)
+    with operations(monkeypatch) as seen:
+        reports = []
+        for kind, (done, tensors, _) in _alone(monkeypatch, parts, len(BATCHES)):
+            reports.append((kind, done.used, done.frames, tensors is not None))
+            seen.append("report")
+    assert reports == [
+        ("moved", 4, 64, False), ("moved", 8, 128, False), ("ended", 11, 11 * 16, True)
+    ]  # fmt: skip
+    # Of each report: what the steps did, the sums of all; of the last the state, too.
+    report = ["tolist", "cpu", "tolist", "tolist"]
+    expected = [*report, "report", *report, "report", *report, "cpu", "numpy", "report"]
+    assert [name for name in seen if name == "report" or name in waits(seen)] == expected
+
+
+@pytest.mark.parametrize(
+    ("others", "blamed"),
+    [
+        ([0.0] * 8 + [0.0, 0.0, 0.0], r"minibatch 5: the gradient is not finite \(the loss is \d"),
+        ([0.0] * 8 + [2.0, 4.0, float("nan")], r"minibatch 4: the loss is nan"),  # in the same step, and it is why
+        ([0.0] * 8 + [3.0, 9.0, float("nan")], r"minibatch 5: the gradient is not finite"),  # a step later
+    ],
+)
+def test_who_is_to_blame_for_a_gradient_that_is_not_finite(others, blamed, monkeypatch):
+    from test_not_finite import spoiled
+
+    others = torch.tensor(others, dtype=torch.float64)
+    with pytest.raises(Speech3Error, match=blamed):
+        numbers = []
+        # Two processes: this one has minibatches 0, 2, 4, ...; so that 5 is among its own, those before 1 are used.
+        monkeypatch.setattr(ddp_process, "turns", lambda *_: [(n, [n, n + 1]) for n in (3, 5, 7)])
+        for _ in _alone(monkeypatch, spoiled(), 12, others):
+            numbers.append(1)
+    assert not numbers  # nothing was sent
+
+
+def test_which_gpu():
+    assert place_of("cuda:3", 1) == "cuda:3" and place_of("cpu", 1) == "cpu"
+
+
+def test_workers_take_turns_over_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [place_of("cuda", worker) for worker in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    check_workers(TrainingConfig(world="ddp", workers=2, device="cuda"))
+    check_workers(TrainingConfig(world="ddp", workers=1, device="cuda:1"))
+    with pytest.raises(Speech3Error, match=r"training\.device=cuda:1: that is one GPU, and ddp needs one for each"):
+        check_workers(TrainingConfig(world="ddp", workers=2, device="cuda:1"))

@@ -142,7 +142,8 @@ def test_a_step_that_overflows_only_on_the_server_is_refused() -> None:
 
 
 def test_limit_tells_what_has_no_length_and_leaves_it() -> None:
-    g = [torch.tensor([1.0, NAN]), torch.tensor([2.0])]
-    assert not limit(g, 1.0)
-    assert g[1].item() == 2.0
-    assert limit([torch.tensor([3.0, 4.0])], INF)
+    for value in (NAN, INF):
+        g = [torch.tensor([1.0, value]), torch.tensor([2.0])]
+        assert not limit(g, 1.0).isfinite()
+        assert g[1].item() == 2.0
+    assert limit([torch.tensor([3.0, 4.0])], INF) == 5

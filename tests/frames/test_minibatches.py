@@ -12,7 +12,7 @@ from speech3.features.mel import mel_scale
 from speech3.features.warp import FrequencyWarp, MelColumns
 from speech3.frames.minibatches import Minibatches
 from speech3.frames.packed import open_packed, pack
-from speech3.frames.resident import Resident, check_room
+from speech3.frames.resident import Resident
 from speech3.frames.shuffle import PIECES, Order, Shuffle
 
 
@@ -146,8 +146,8 @@ def test_chunks_are_copied_once_an_epoch_and_two_are_kept(corpus, monkeypatch):
     copied = []
 
     class Counted(Resident):
-        def __init__(self, packed, offsets_U1, left, right, spans=None):
-            super().__init__(packed, offsets_U1, left, right, spans)
+        def __init__(self, packed, device, left, right, spans=None):
+            super().__init__(packed, device, left, right, spans)
             copied.append(len(self.frames_RF))
 
     monkeypatch.setattr("speech3.frames.minibatches.Resident", Counted)
@@ -172,28 +172,50 @@ def test_a_chunk_is_not_too_small_for_its_minibatches(corpus):
         Minibatches(corpus[1], left=0, right=0, minibatch=2, seed=1, device=torch.device("cpu"), chunk_frames=31)
 
 
+@pytest.mark.parametrize("sharers", [1, 3])
 @pytest.mark.parametrize("chunk_frames", [0, 50])
-def test_frames_that_do_not_fit_the_device(corpus, chunk_frames):
-    packed, device = corpus[1], torch.device("cuda", 1)
-    frame_bytes = 3 * packed.frames_NF.itemsize + 2
-    enough = int((2 * chunk_frames or 109) * frame_bytes / 0.8) + 1
-    check_room(packed, chunk_frames, device, enough)
-    told = r"x: (109 frames|two chunks of 50 frames) of \d+ bytes each do not fit cuda:1, which has 0.00 GB free; .*"
-    with pytest.raises(Speech3Error, match=told + r"set training.chunk_frames=(\d+) \(or less\)") as caught:
-        check_room(packed, chunk_frames, device, enough // 2)
-    fitting = int(str(caught.value).split("chunk_frames=")[1].split()[0])
-    assert fitting >= 20
-    check_room(packed, fitting, device, enough // 2)
+def test_whether_frames_are_copied_goes_by_free_memory(corpus, monkeypatch, capsys, chunk_frames, sharers):
+    """The device is PyTorch's meta device, with shapes and types alone, and as much memory as the test says."""
+    packed, meta = corpus[1], torch.device("meta")
+    copied = sharers * (2 * chunk_frames or 109) * (3 * packed.frames_NF.itemsize + 2)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    given = {"left": 3, "right": 5, "minibatch": 2, "seed": 1, "chunk_frames": chunk_frames}
+    expected = Minibatches(packed, device=torch.device("cpu"), **given).draw(1, 0)
+    for free, on in ((copied / 0.8 + 1, meta), (copied / 0.8 - 1, torch.device("cpu"))):
+        monkeypatch.setattr("speech3.frames.minibatches.free_bytes", lambda device, free=free: free)
+        if (batches := Minibatches(packed, device=meta, sharers=sharers, **given)) and on.type == "cpu":
+            drawn = batches.draw(1, 0)
+            for found, wanted in zip(drawn, expected, strict=True):
+                assert found.device == meta and found.dtype == wanted.dtype and found.shape == wanted.shape
+            assert next(batches.sequential(20))[0].device == meta
+        assert batches._whole is None or batches._whole.frames_RF.device == on
+        assert (batches._whole is None) == bool(chunk_frames and on == meta)
+    told = capsys.readouterr().err.split()
+    assert " ".join(told).count("frames stay on the host, where minibatches are gathered") == 1
 
 
-def test_memory_that_another_process_took_first(corpus, monkeypatch):
-    def full(*arguments):
-        raise torch.OutOfMemoryError
+def test_memory_that_another_process_took_first(corpus, monkeypatch, capsys):
+    """What is drawn then is what would have been."""
+    for chunk_frames in (0, 40):
+        expected = _chunked(corpus[1], monkeypatch, copies=True, chunk_frames=chunk_frames)
+        refusals = []
 
-    monkeypatch.setattr("speech3.frames.minibatches.Resident", full)
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (1000, 2000))
-    with pytest.raises(Speech3Error, match=r"do not fit cpu, .* set training.chunk_frames="):
-        Minibatches(corpus[1], left=0, right=0, minibatch=2, seed=1, device=torch.device("cpu"))
+        class Full(Resident):
+            def __init__(self, packed, device, left, right, spans=None, refusals=refusals):
+                if not refusals:
+                    refusals.append(spans)
+                    raise torch.OutOfMemoryError
+                super().__init__(packed, device, left, right, spans)
+
+        with monkeypatch.context() as patched:
+            patched.setattr("speech3.frames.minibatches.Resident", Full)
+            patched.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+            batches = _chunked(corpus[1], monkeypatch, copies=True, chunk_frames=chunk_frames)
+            for number in range(len(batches)):
+                for found, wanted in zip(batches.draw(1, number), expected.draw(1, number), strict=True):
+                    assert torch.equal(found, wanted)
+        assert len(refusals) == 1 and not batches._copied
+        assert "another process was faster" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(("count", "chunk_frames"), [(1000, 100), (1001, 999), (5003, 300), (40, 17)])

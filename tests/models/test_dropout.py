@@ -16,6 +16,14 @@ def test_the_share_of_zeros_and_the_scale(p: float) -> None:
     torch.testing.assert_close(y[y != 0], torch.full_like(y[y != 0], 1 / (1 - rounded)))
 
 
+def test_the_mean_stays_in_bf16() -> None:
+    torch.manual_seed(1)
+    x = torch.rand(1000, 333) + 0.5  # 256 / 230 is 1.113, of which bf16 makes 1.109
+    y = Dropout(0.1).train()(x.bfloat16()).float()
+    kept = y != 0
+    assert (y[kept] / x[kept]).mean().item() == pytest.approx(256 / 230, rel=3e-4)
+
+
 def test_units_and_neighbours_are_independent() -> None:
     torch.manual_seed(1)
     kept = (Dropout(0.5).train()(torch.ones(4096, 64)) != 0).double()

@@ -31,10 +31,11 @@ def _inputs(feats_TBF, *, left=0, right=0, lengths=None, begins=None, own=None, 
     lengths_B = torch.tensor(lengths or [steps] * streams)
     own = own or steps
     scored_TB = torch.arange(own)[:, None] < lengths_B
+    steps_A = (torch.arange(steps)[:, None] < lengths_B).flatten().nonzero().squeeze(1)
     return SequenceInputs(
         padded.unfold(0, left + 1 + right, 1).transpose(2, 3), lengths_B,
         torch.tensor([True] * streams if begins is None else begins), scored_TB.flatten().nonzero().squeeze(1), own,
-        place,
+        place, steps_A,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ Axes: T steps or frames, B minibatch or streams, W context window, F feature bin
 """
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from speech3.config import ModelConfig, load_preset
 from speech3.engine.adamw import AdamW
+from speech3.engine.device import precision
 from speech3.engine.sgd import Sgd
 from speech3.frames.sequences import SequenceInputs
 from speech3.models import AcousticModel, build, logits
@@ -26,9 +28,10 @@ OUTPUTS, GRADIENTS = 1e-5, 1e-3
 
 
 @pytest.fixture
-def float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def float32() -> Iterator[None]:
     """Convolutions in float32: PyTorch's default for them is tf32."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    with precision("float32"):
+        yield
 
 
 def network(preset: str) -> AcousticModel:
@@ -58,7 +61,8 @@ def inputs_of(model: AcousticModel) -> tuple[Any, int]:
     own = lengths_B.max().item()
     scored_N = torch.nonzero((torch.arange(own)[:, None] < lengths_B).flatten()).flatten()
     feats_TBWF = drawn(own, len(lengths_B), model.window)
-    return SequenceInputs(feats_TBWF, lengths_B, torch.ones(4, dtype=torch.bool), scored_N, own, (1, 0)), len(scored_N)
+    begins_B = torch.ones(4, dtype=torch.bool)
+    return SequenceInputs(feats_TBWF, lengths_B, begins_B, scored_N, own, (1, 0), scored_N), len(scored_N)
 
 
 def moved(inputs: Any, device: str, dtype: torch.dtype) -> Any:

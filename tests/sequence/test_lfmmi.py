@@ -2,11 +2,13 @@
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from denominators import enumerated_log_z, enumerated_numerator, toy_denominator
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from speech3.errors import Speech3Error
 from speech3.frames.chunks import Chunk
@@ -72,6 +74,33 @@ def test_compiled_gradient_equals_autograd_through_sparse_products(batch: int) -
     np.testing.assert_allclose(found + y.amax(1).sum(0).detach().numpy(), log_z.detach().numpy(), rtol=1e-5)
     np.testing.assert_allclose(posterior, expected.numpy(), atol=2e-5)
     np.testing.assert_allclose(posterior.sum(1), 1, atol=1e-4)
+
+
+class _Sparse(TorchDispatchMode):
+    """The operations that have sparse tensors in them, or make some, with their layouts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, torch.layout]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for each in (*args, made):
+            if isinstance(each, torch.Tensor) and each.layout != torch.strided:
+                self.seen.append((func.overloadpacket.__name__, each.layout))
+        return made
+
+
+def test_sparse_products_convert_no_matrix() -> None:
+    """Neither forward nor backward, for every frame; and what is on a device stays there for the next minibatch."""
+    graph, frames = toy_denominator(2, phones=6, pdfs=20), 5
+    y = outputs(frames, graph.num_pdfs, 3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda y: denominator_log_z(y, graph, LEAK), y)
+    with _Sparse() as sparse:
+        torch.autograd.grad(denominator_log_z(y, graph, LEAK).sum(), y)
+    assert {layout for _, layout in sparse.seen} == {torch.sparse_csr}
+    products = [name for name, _ in sparse.seen if name not in ("detach", "alias", "view")]
+    assert set(products) <= {"mm", "addmm", "_sparse_mm"} and len(products) == 2 * frames - 1  # none into the first
 
 
 @pytest.mark.parametrize("tolerance", [0, 1, 2])

@@ -1,0 +1,209 @@
+"""Recording and replaying, where a recording is a call: the logic, without a GPU; with one, real graphs."""
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import Tensor, nn
+
+from speech3.config import AsgdConfig, TrainingConfig
+from speech3.engine import recorded
+from speech3.engine.checks import check_workers
+from speech3.engine.gradient import gradient
+from speech3.engine.items import Targets
+from speech3.engine.one_worker import OneWorker
+from speech3.engine.recorded import Recorder, Results, described, tensors
+from speech3.engine.simulate import Simulated, Times
+from speech3.engine.world import Parts, Rate
+from speech3.errors import Speech3Error
+
+BATCHES = tiny.Batches(12)
+
+
+class Recordings:
+    """Stand for CUDA graphs: a replay calls what was recorded and writes the results where the first ones lay."""
+
+    def __init__(self) -> None:
+        self.made = self.replayed = 0
+
+    def __call__(self, work: Callable[[], Results]) -> Callable[[], Results]:
+        self.made += 1
+        kept: list[Results] = []
+
+        def replay() -> Results:
+            self.replayed += 1
+            told, g = work()
+            if not kept:
+                kept.append((told, g))
+            for there, here in zip([kept[0][0], *kept[0][1]], [told, *g], strict=True):
+                there.copy_(here)
+            return kept[0]
+
+        return replay
+
+
+@pytest.fixture
+def recordings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recordings]:
+    fake = Recordings()
+    monkeypatch.setattr(recorded, "capture", fake)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        yield fake
+
+
+def parts_of(*, dropout: float = 0.3, norm: bool = True, **changes: Any) -> Parts:
+    return replace(tiny.Build(BATCHES, dropout, norm)("cpu"), **changes)
+
+
+def trained_by(world: OneWorker | Simulated) -> dict[str, Tensor]:
+    for epoch in (1, 2):
+        for _ in world.epoch(epoch, tiny.waiting(BATCHES), Rate(0.2, epoch, len(BATCHES))):
+            pass
+    return world.snapshot().tensors
+
+
+@pytest.mark.parametrize("changes", [{}, {"max_norm": 0.1}, {"betas": (0.9, 0.98)}])
+def test_a_worker_that_replays_is_one_that_does_not(changes: dict[str, Any], recordings: Recordings) -> None:
+    """To the last bit, dropout and running means included."""
+    plain = trained_by(OneWorker(parts_of(**changes)))
+    replayed = trained_by(OneWorker(parts_of(recorder=Recorder(), **changes)))
+    assert all(torch.equal(plain[name], replayed[name]) for name in plain)
+    assert (recordings.made, recordings.replayed) == (1, 2 * 12 - 3)
+
+
+@pytest.mark.parametrize("config", [{"sync_every": 1}, {"sync_every": 3, "local_updates": False}])
+def test_shards_that_replay_are_shards_that_do_not(config: dict[str, Any], recordings: Recordings) -> None:
+    times = Times((0.01, 0.01), 0.001)
+    plain, replayed = (
+        trained_by(Simulated(parts_of(recorder=recorder), AsgdConfig(**config), times))
+        for recorder in (None, Recorder())
+    )
+    assert torch.equal(plain["parameters"], replayed["parameters"])
+    assert recordings.replayed > 10
+
+
+def test_a_gradient_that_is_not_finite_is_seen_in_a_replay(recordings: Recordings) -> None:
+    parts = parts_of(recorder=Recorder())
+    for number in range(5):
+        assert gradient(parts, 1, number)[1] is not None
+    with torch.no_grad():
+        next(parts.model.parameters()).fill_(math.nan)
+    step, g = gradient(parts, 1, 5)
+    assert g is None and math.isnan(step.loss) and recordings.replayed == 3
+
+
+@dataclass(frozen=True)
+class Sizes(tiny.Batches):
+    """Minibatches of these sizes by turns."""
+
+    sizes: tuple[int, ...] = (16,)
+
+    def draw(self, epoch: int, number: int) -> tuple[Tensor, Tensor]:
+        inputs, targets = super().draw(epoch, number)
+        size = self.sizes[number % len(self.sizes)]
+        return inputs[:size], targets[:size]
+
+
+def test_each_shape_has_its_recording(recordings: Recordings) -> None:
+    plain, replayed = (
+        trained_by(OneWorker(parts_of(source=Sizes(12, sizes=(16, 16, 9)), recorder=recorder)))
+        for recorder in (None, Recorder())
+    )
+    assert torch.equal(plain["parameters"], replayed["parameters"])
+    assert (recordings.made, recordings.replayed) == (2, 24 - 2 * 3)
+
+
+def test_where_shapes_vary_it_is_said_once_and_computed_directly(recordings: Recordings) -> None:
+    varying = Sizes(12, sizes=tuple(range(2, 14)))
+    plain = trained_by(OneWorker(parts_of(source=varying)))
+    recorder = Recorder()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        replayed = trained_by(OneWorker(parts_of(source=varying, recorder=recorder)))
+    assert torch.equal(plain["parameters"], replayed["parameters"])
+    assert recordings.made == 0 and len(recorder.seen) == 8
+    (warning,) = said
+    assert "cuda_graph=true: 8 minibatches were of different kinds" in str(warning.message)
+
+
+def test_parameters_that_lie_elsewhere_are_another_recording(recordings: Recordings) -> None:
+    """A graph reads and writes the memory of its own; a server may hand a worker another buffer."""
+    parts = parts_of(dropout=0.0, norm=False, recorder=Recorder())
+    for number in range(4):
+        gradient(parts, 1, number)
+    for parameter in parts.model.parameters():
+        parameter.data = parameter.data.clone() * 2
+    found, expected = (gradient(each, 1, 4)[0] for each in (parts, replace(parts, recorder=None)))
+    assert found == expected and recordings.replayed == 1
+
+
+def test_what_cannot_be_recorded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def capture(work: Callable[[], Results]) -> None:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(recorded, "capture", capture)
+    parts = parts_of(recorder=Recorder())
+    for number in range(3):
+        gradient(parts, 1, number)
+    with pytest.raises(Speech3Error, match=r"cannot be recorded, .*\.item\(\).* not permitted .* set it to false"):
+        gradient(parts, 1, 3)
+
+
+def test_kinds() -> None:
+    x, y = torch.zeros(2, 3), torch.ones(2, 3)
+    assert described((x, {"a": x}, [1, "b"])) == described((y, {"a": y}, [1, "b"]))
+    for other in (x.double(), x[:1], x.to("meta")):
+        assert described(x) != described(other)
+    assert described((x, 1)) != described((x, 2))  # such as the place of a chunk
+    assert described(Targets(x, 2)) == described(Targets(y, 2)) != described(Targets(y, 3))
+    first, second = np.zeros(2), np.zeros(2)
+    assert described(first) == described(first) != described(second)
+    assert [each is x for each in tensors(({"a": x}, Targets([x], 1), 5))] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("message", "keys"),
+    [
+        (r"cuda_graph=true: is of GPUs; on cpu", {}),
+        (r"cuda_graph=true: is for worlds sgd, shared and cluster", {"device": "cuda", "world": "ddp"}),
+        (r"cuda_graph=true: is for worlds", {"device": "cuda", "world": "shared", "model_partitions": 2}),
+    ],
+)
+def test_where_it_cannot_be(message: str, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(Speech3Error, match=message):
+        check_workers(TrainingConfig.model_validate({**keys, "cuda_graph": True}))
+    check_workers(TrainingConfig(cuda_graph=True, device="cuda", world="shared"))
+
+
+def test_real_graphs(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if gpu == "cpu":
+        monkeypatch.setattr(recorded, "capture", Recordings())
+    for autocast in (None, torch.bfloat16):
+        plain, replayed = (
+            replace(tiny.Build(BATCHES, dropout=0.3, norm=True)(gpu), autocast=autocast, recorder=recorder)
+            for recorder in (None, Recorder())
+        )
+        found, expected = (trained_by(OneWorker(parts)) for parts in (replayed, plain))
+        torch.testing.assert_close(found["parameters"], expected["parameters"], rtol=1e-4, atol=1e-6)
+        assert replayed.recorder and len(replayed.recorder.recordings) == 1
+
+
+class _Waits(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * float(x.sum() < 1e9)
+
+
+def test_a_model_that_waits_for_the_gpu(gpu: str) -> None:
+    if gpu == "cpu":
+        pytest.skip("nobody waits for the CPU")
+    parts = replace(tiny.Build(BATCHES)(gpu), model=_Waits(5, 5).to(gpu), recorder=Recorder())
+    with pytest.raises(Speech3Error, match="cannot be recorded"):
+        for number in range(5):
+            gradient(parts, 1, number)

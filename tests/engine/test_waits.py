@@ -1,0 +1,74 @@
+"""How often the host waits for the device: once a minibatch, after the backward pass; never between the passes."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from test_not_finite import spoiled
+from tiny import Build, loss
+from waits import operations, waits
+
+from speech3.config import DnnConfig
+from speech3.engine.gradient import gradient, together
+from speech3.models import build
+from speech3.models.loss import cross_entropy
+
+
+class OneMinibatch:
+    """Always the same, which is there."""
+
+    rows = None
+
+    def __init__(self) -> None:
+        self.inputs, self.targets = torch.randn(8, 3, 4), torch.randint(5, (8,))
+
+    def __len__(self) -> int:
+        return 1
+
+    def draw(self, epoch: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.inputs, self.targets
+
+
+@pytest.mark.parametrize("max_norm", [math.inf, 0.1])
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("changes", [{}, {"dropout": 0.2, "normalization": "batch"}])
+def test_the_host_waits_once_and_last(
+    max_norm: float, check: bool, changes: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = DnnConfig(layers=2, width=8, left_context=1, right_context=1, **changes)
+    monkeypatch.setattr("speech3.models.linear._chosen", "stock")
+    model, source = build(config, 4, 5, seed=1).train(), OneMinibatch()
+    parts = replace(Build()("cpu"), model=model, source=source, loss=cross_entropy, max_norm=max_norm)
+    with operations(monkeypatch) as seen:
+        step, g = gradient(parts, 1, 0, check=check)
+    assert waits(seen) == ["tolist"] and seen[-1] == "tolist"
+    assert "scatter_add_" in seen and "mm" in seen[seen.index("scatter_add_") :]  # forward, then backward
+    assert g is not None and step.frames == 8 and math.isfinite(step.loss) and 0 <= step.correct <= 8
+
+
+def test_what_is_counted_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the test above could not fail."""
+    x = torch.randn(4)
+    with operations(monkeypatch) as seen:
+        x.sum().item()
+        bool((x > 0).any())
+        x[x > 0]
+        x.nonzero()
+        x.numpy()
+    assert waits(seen) == ["_local_scalar_dense", "_local_scalar_dense", "nonzero", "nonzero", "numpy"]
+
+
+def test_a_finite_loss_with_another_gradient_is_told_with_it() -> None:
+    step, g = gradient(spoiled(), 1, 5)
+    assert g is None and math.isfinite(step.loss)
+    step, g = gradient(spoiled(), 1, 5, check=False)  # the server will look
+    assert g is not None and not g[0].isfinite().all()
+    nan = replace(Build()("cpu"), loss=lambda y, t: (loss(y, t)[0] * math.nan, loss(y, t)[1]))
+    step, g = gradient(nan, 1, 5, check=False)
+    assert g is None and math.isnan(step.loss)
+
+
+def test_values_of_any_type_come_together() -> None:
+    small = torch.tensor(1e-40, dtype=torch.float64)
+    assert together([torch.tensor(1.5), torch.tensor(2**24 + 1), small]).tolist() == [1.5, 2**24 + 1, 1e-40]
