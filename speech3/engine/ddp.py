@@ -11,6 +11,7 @@ Axes: N processes, M minibatches of an epoch.
 """
 
 import math
+import multiprocessing
 import multiprocessing.connection
 import tempfile
 import time
@@ -29,12 +30,13 @@ from speech3.engine.adamw import SLOTS
 from speech3.engine.ddp_process import REPORT_STEPS, Member, main
 from speech3.engine.device import place_of
 from speech3.engine.watchdog import patience_s
+from speech3.engine.workers import Failed, Workers
 from speech3.engine.world import BuildOn, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
-from speech3.io.parallel import NOT_BEGUN, end_processes, starting_workers
+from speech3.io.parallel import NOT_BEGUN, end_processes
 
 _GO_ON = ", and training with it: run it again (`speech3 train` resumes from the last checkpoint)"
-_DIED = (math.inf, f"a process died{_GO_ON}")  # when, and what is said of it
+_DIED = Failed(math.inf, f"a process died{_GO_ON}")
 _LOOK_S = 0.1
 _ASLEEP_S = 2.0  # since the coordinator's last look: it was away, and so may the others have been
 
@@ -89,24 +91,17 @@ class Ddp:
     ) -> None:  # fmt: skip
         self.newest = Snapshot({}, np.zeros(0, np.int32), Progress())
         self.meeting = tempfile.TemporaryDirectory(prefix="speech3-ddp-")
-        context = torch.multiprocessing.get_context("spawn")
-        self.pipes, self.processes = [], []
-        self.deadline, signs = Deadline(), context.RawArray("d", 2 * workers)
+        self.deadline, signs = Deadline(), multiprocessing.get_context("spawn").RawArray("d", 2 * workers)
         self.signs_N2 = np.frombuffer(signs).reshape(workers, 2)
         self.tensors: dict[str, Tensor] = {}
+        to_all = f"{self.meeting.name}/store", build, momentum, weight_decay, codec or CodecConfig()
+        self.workers = Workers(
+            "process", "step", workers,
+            lambda rank: (main, (Member(rank, workers, place_of(device, rank), signs), *to_all)),
+        )  # fmt: skip
         try:
             for rank in range(workers):
-                ours, theirs = context.Pipe()
-                process = context.Process(
-                    target=main, daemon=True,
-                    args=(Member(rank, workers, place_of(device, rank), signs), f"{self.meeting.name}/store", build,
-                          momentum, weight_decay, codec or CodecConfig(), theirs),
-                )  # fmt: skip
-                with starting_workers():
-                    process.start()
-                self.processes.append(process)
-                self.pipes.append(ours)
-                theirs.close()
+                self.workers.start(rank)
         except BaseException:
             self.close()
             raise
@@ -114,20 +109,20 @@ class Ddp:
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
         """Yields at each report of the first process, and ten times a second, so that Ctrl-C is heard."""
         self.newest, progress = Snapshot(self.tensors, states_M, Progress()), Progress()
-        for pipe in self.pipes:
+        for pipe in self.workers.pipes:
             self._send(pipe, (epoch, states_M, rate, self.tensors))
         ended, self.deadline.since = False, time.monotonic()
         while not ended:
             multiprocessing.connection.wait(
-                [*self.pipes, *(process.sentinel for process in self.processes)], timeout=_LOOK_S
+                [*self.workers.pipes, *(process.sentinel for process in self.processes)], timeout=_LOOK_S
             )
-            for pipe in self.pipes:
+            for pipe in self.workers.pipes:
                 if not pipe.poll():
                     continue
-                kind, value = self._receive(pipe)
-                if kind == "failed":
-                    self._fail(value)
-                progress, tensors, states_M = value
+                message = self._receive(pipe)
+                if isinstance(message, Failed):
+                    self._fail(message)
+                kind, (progress, tensors, states_M) = message
                 self.deadline.usual_s = progress.seconds * len(self.processes) / max(1, progress.used)
                 if tensors is not None:
                     named = {name: torch.from_numpy(array) for name, array in tensors.items()}
@@ -139,6 +134,11 @@ class Ddp:
             if not ended and (late_s := self.deadline.late_s(time.monotonic(), self.signs_N2)):
                 self._end_hung(late_s)
 
+    @property
+    def processes(self) -> list[Any]:
+        """One for each worker."""
+        return self.workers.processes
+
     def snapshot(self) -> Snapshot:
         """The state that the first process sent last."""
         return self.newest
@@ -149,7 +149,7 @@ class Ddp:
 
     def close(self) -> None:
         """End the processes."""
-        end_processes(self.processes)
+        self.workers.close()
         self.meeting.cleanup()
 
     def _send(self, pipe: Any, value: Any) -> None:
@@ -162,18 +162,18 @@ class Ddp:
         try:
             return pipe.recv()
         except (EOFError, OSError):
-            return "failed", _DIED
+            return _DIED
 
-    def _fail(self, said: tuple[float, str]) -> NoReturn:
+    def _fail(self, said: Failed) -> NoReturn:
         """Who was killed is to blame, not those whose connection to it broke; else who said first that it failed."""
         ended = multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=1.0)
-        why = min([said, *self._last_words()])[1]
+        why = min([said, *self._last_words()], key=lambda words: words.at).why
         for rank, process in enumerate(self.processes):
             if process.sentinel in ended:
                 process.join()
                 if (process.exitcode or 0) < 0:
                     why = f"process {rank} died (exit status {process.exitcode}){_GO_ON}"
-                elif process.exitcode == 1 and why == _DIED[1]:
+                elif process.exitcode == 1 and why == _DIED.why:
                     why = f"process {rank} {NOT_BEGUN}"
         raise Speech3Error(f"world ddp: {why}")
 
@@ -185,10 +185,9 @@ class Ddp:
         end_processes(self.processes)
         raise Speech3Error(f"world ddp: {who} hung ({late_s:.0f} s without a sign of life) and was ended{_GO_ON}")
 
-    def _last_words(self) -> Iterator[tuple[float, str]]:
-        for pipe in self.pipes:
+    def _last_words(self) -> Iterator[Failed]:
+        for pipe in self.workers.pipes:
             with suppress(EOFError, OSError):
                 while pipe.poll():
-                    kind, value = pipe.recv()
-                    if kind == "failed":
-                        yield value
+                    if isinstance(message := pipe.recv(), Failed):
+                        yield message

@@ -10,7 +10,6 @@ Axes: N processes, R steps since the last report, K values of the state.
 import math
 import os
 import time
-import traceback
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -34,7 +33,6 @@ from speech3.engine.flat import trained
 from speech3.engine.gradient import Diverged, limit, loss_of, together
 from speech3.engine.sgd import Sgd
 from speech3.engine.world import USED, BuildOn, Parts, Progress, Rate, minibatch_seed, seed_generators, turns
-from speech3.errors import Speech3Error
 
 REPORT_STEPS = 50  # between two reports, for which the processes add up their sums
 _SNAPSHOT_S = 5.0  # between two copies of the parameters that the first sends along, for checkpoints inside an epoch
@@ -121,39 +119,31 @@ def main(
     member: Member, store: str, build: BuildOn, momentum: float, weight_decay: float, codec: CodecConfig,
     pipe: Connection,
 ) -> None:  # fmt: skip
-    """Until the coordinator is gone: epochs as it sends them; what went wrong is sent back."""
-    coordinator = os.getppid()
-    on_gpu = member.device.startswith("cuda")
-    try:
-        if on_gpu:
-            torch.cuda.set_device(member.device)  # or the barriers of all processes are on the first GPU
-        parts = build(member.device)
-        dist.init_process_group(
-            "nccl" if on_gpu else "gloo", init_method=Path(store).as_uri(), rank=member.rank,
-            world_size=member.workers, timeout=_RENDEZVOUS,
+    """Until the coordinator is gone: epochs as it sends them."""
+    coordinator, on_gpu = os.getppid(), member.device.startswith("cuda")
+    if on_gpu:
+        torch.cuda.set_device(member.device)  # or the barriers of all processes are on the first GPU
+    parts = build(member.device)
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo", init_method=Path(store).as_uri(), rank=member.rank,
+        world_size=member.workers, timeout=_RENDEZVOUS,
+    )  # fmt: skip
+    sgd = optimizer_of(parts, momentum=momentum, weight_decay=weight_decay)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has no successor yet that does the same
+        both = DistributedDataParallel(
+            Both(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False
         )  # fmt: skip
-        sgd = optimizer_of(parts, momentum=momentum, weight_decay=weight_decay)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has no successor yet that does the same
-            both = DistributedDataParallel(
-                Both(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False
-            )  # fmt: skip
-        exchange = Exchange(trained(parts.model), codec)
-        if codec.kind == "ternary":
-            both.register_comm_hook(exchange, mean_of_codes)
-            codes = SharedCodes(sgd.parameters, codec)
-            codes.alone(sgd.parameters.zeros_like().views, member.workers)  # numba loads its code
-        dist.barrier()
-        while os.getppid() == coordinator:
-            if pipe.poll(1.0):
-                for message in run_epoch(member, parts, sgd, both, exchange, *pipe.recv()):
-                    pipe.send(message)
-    except (EOFError, BrokenPipeError):
-        return
-    except Exception as error:
-        text = str(error) if isinstance(error, Speech3Error) else traceback.format_exc()
-        pipe.send(("failed", (time.monotonic(), text)))
-        os._exit(1)  # threads of gloo that wait for others would have C++ abort what ends in order
+    exchange = Exchange(trained(parts.model), codec)
+    if codec.kind == "ternary":
+        both.register_comm_hook(exchange, mean_of_codes)
+        codes = SharedCodes(sgd.parameters, codec)
+        codes.alone(sgd.parameters.zeros_like().views, member.workers)  # numba loads its code
+    dist.barrier()
+    while os.getppid() == coordinator:
+        if pipe.poll(1.0):
+            for message in run_epoch(member, parts, sgd, both, exchange, *pipe.recv()):
+                pipe.send(message)
 
 
 def run_epoch(

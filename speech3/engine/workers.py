@@ -123,4 +123,3 @@ class Workers:
         for pipe in self.pipes:
             if pipe is not None:
                 pipe.close()
-        self.processes, self.pipes = [], []
