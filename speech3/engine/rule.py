@@ -112,8 +112,9 @@ class Rule:
 
 def _along(push_P: Tensor, velocity_P: Tensor) -> float:
     """How much of the momentum is taken from the push: 0 if they agree."""
-    along = float(push_P.to(velocity_P.device) @ velocity_P)  # the shard may be on another GPU
-    return along / float(velocity_P @ velocity_P) if along < 0 else 0.0
+    push_P = push_P.to(velocity_P.device)  # the shard may be on another GPU
+    along, square = torch.stack([push_P @ velocity_P, velocity_P @ velocity_P]).tolist()
+    return float(along / square) if along < 0 else 0.0
 
 
 def _length(old: State, push: float, moved: float, norm: float) -> float:
@@ -136,13 +137,14 @@ def step_torch(
     d_P = scale * d_P
     if old.velocity_P is not None:
         d_P = torch.add(d_P, old.velocity_P, alpha=momentum, out=new.velocity_P)
-    norms = float(push_P.norm()), float(d_P.norm()), float(old.parameters_P.norm())
+    norms = torch.stack([push_P.norm(), d_P.norm(), old.parameters_P.norm()])
     own.parameters_P.copy_(torch.sub(old.parameters_P, d_P, out=new.parameters_P))
     if own.fetched_P is not None:
         own.fetched_P.copy_(new.parameters_P)
     if own.push_P is not None:
         own.push_P.zero_()
-    return norms
+    push, moved, norm = norms.tolist()  # the one wait for the device, when all is written
+    return push, moved, norm
 
 
 def _step_numba(

@@ -27,7 +27,7 @@ from speech3.engine.board import Record
 from speech3.engine.flat import wait_for_gpus
 from speech3.engine.ledger import Ledger
 from speech3.engine.push import Push
-from speech3.engine.rule import Own, Rule, State
+from speech3.engine.rule import Rule, State
 from speech3.engine.world import REFUSED, STALE, USED
 
 
@@ -101,29 +101,26 @@ class Partition:
     def _step(self, push: Push, numbers: list[int]) -> int:
         """Publish the state after the push, unless that is stale, not finite or moves the parameters too far."""
         staleness = self.version - push.version
-        if push.packed is None or not bool(push.own.buffers.isfinite().all()):
+        if push.packed is None:
             return REFUSED
         if self.max_staleness is not None and staleness > self.max_staleness:
             return STALE
-        if not self._write(push, push.packed, staleness, len(numbers)):
+        old, new = self.published, self.buffers[1 - self.record.index]
+        finite = new.vector_K[push.own.num_parameters :].copy_(push.own.buffers).isfinite().all()
+        length = self.rule.step(  # waits for the GPU, if there is one, when all is written
+            old.state, new.state, push.packed, staleness=staleness, minibatches=len(numbers), rate=push.rate
+        )  # fmt: skip
+        if not (math.isfinite(length) and length <= self.max_push and bool(finite)):
             return REFUSED
         self._publish(push, staleness, numbers)
         return USED
-
-    def _write(self, push: Push, packed: Own, staleness: int, minibatches: int) -> bool:
-        """The state after the push, in the other buffer; False if it is not to be published."""
-        old, new = self.published, self.buffers[1 - self.record.index]
-        length = self.rule.step(
-            old.state, new.state, packed, staleness=staleness, minibatches=minibatches, rate=push.rate
-        )  # fmt: skip
-        new.vector_K[push.own.num_parameters :].copy_(push.own.buffers)
-        return math.isfinite(length) and length <= self.max_push
 
     def _publish(self, push: Push, staleness: int, numbers: list[int]) -> None:
         record, new = self.record, 1 - self.record.index
         record.journal_2J[new, :2] = len(numbers), staleness
         record.journal_2J[new, 2 : 2 + len(numbers)] = numbers
         record.ended[0] = time.monotonic()
-        wait_for_gpus(push.own.vector_K, self.buffers[new].vector_K)
+        if push.own.vector_K.device != self.buffers[new].vector_K.device:
+            wait_for_gpus(push.own.vector_K, self.buffers[new].vector_K)
         record.version[0] += 1  # the single store
         self.settle()

@@ -6,11 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 from test_not_finite import spoiled
-from tiny import Build, loss
+from tiny import Build, loss, visit
 from waits import operations, waits
 
-from speech3.config import DnnConfig
+from speech3.config import AsgdConfig, DnnConfig
+from speech3.engine import rule
 from speech3.engine.gradient import gradient, together
+from speech3.engine.simulate import Simulated, Times
+from speech3.engine.world import USED, Rate
 from speech3.models import build
 from speech3.models.loss import cross_entropy
 
@@ -45,6 +48,26 @@ def test_the_host_waits_once_and_last(
     assert waits(seen) == ["tolist"] and seen[-1] == "tolist"
     assert "scatter_add_" in seen and "mm" in seen[seen.index("scatter_add_") :]  # forward, then backward
     assert g is not None and step.frames == 8 and math.isfinite(step.loss) and 0 <= step.correct <= 8
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_a_sync_waits_once_when_all_is_written(norm: bool, momentum: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the rule's step for GPUs. What is read after that is there: whether the buffers are finite."""
+    monkeypatch.setattr(rule, "_step_numba", rule.step_torch)
+    config = AsgdConfig(sync_every=1, momentum=momentum, push_scale=1.0)
+    world = Simulated(Build(norm=norm)(), config, Times((1.0,), 0.0))
+    world.load({"parameters": world.shards[0].sgd.parameters.vector_K.clone()})
+    shard, partition = world.shards[0], world.server.partitions[0]
+    visit(partition, shard.pushes[0])
+    world.server.ledger.computed(0, shard.compute(1, 0, Rate(0.1, 1, 12)))
+    push = shard.pushes[0]
+    push.pack()
+    with operations(monkeypatch) as seen:
+        assert partition.sync(push) == USED
+    assert waits(seen) == ["tolist", "_local_scalar_dense"]
+    assert not {"copy_", "zero_", "sub", "add"} & set(seen[seen.index("tolist") :])
+    assert {"copy_", "sub"} <= set(seen)
 
 
 def test_what_is_counted_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
