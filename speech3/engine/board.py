@@ -34,11 +34,12 @@ _ALIGN = 64  # bytes: no two fields share a cache line
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """Of a partition: its version, the journal of two buffers, when a push was published last."""
+    """Of a partition: its version, the journal of two buffers, when a push was published last, is there a sync."""
 
     version: np.ndarray  # (1,)
     journal_2J: np.ndarray
     ended: np.ndarray  # (1,)
+    syncing: np.ndarray  # (1,)
 
     @property
     def index(self) -> int:
@@ -60,6 +61,8 @@ class Board:
         int64: how many minibatches made this version, the staleness of their push, and their numbers.
     ended_S
         float64: when a push was published last, by `time.monotonic`; 0: none was in this epoch.
+    syncing_S
+        int64: 1 from when a shard has the lock of the partition to when it releases it; still 1 if it died meanwhile.
     ledger
         The minibatches.
     cursor
@@ -77,6 +80,7 @@ class Board:
     squares_2P: np.ndarray
     journal_S2J: np.ndarray
     ended_S: np.ndarray
+    syncing_S: np.ndarray
     ledger: Ledger
     cursor: np.ndarray
     order: np.ndarray
@@ -91,7 +95,7 @@ class Board:
     @property
     def records(self) -> tuple[Record, ...]:
         """One for each partition."""
-        fields = (self.version_S[:, None], self.journal_S2J, self.ended_S[:, None])
+        fields = (self.version_S[:, None], self.journal_S2J, self.ended_S[:, None], self.syncing_S[:, None])
         return tuple(Record(*rows) for rows in zip(*fields, strict=True))
 
 
@@ -115,7 +119,7 @@ class Sizes:
             "version_S": (np.int64, (self.partitions,)), "state_2K": (np.float32, (2, self.state)),
             "velocity_2P": (np.float32, (2, self.velocity)), "squares_2P": (np.float32, (2, self.squares)),
             "journal_S2J": (np.int64, (self.partitions, 2, 2 + self.push)),
-            "ended_S": (np.float64, (self.partitions,)),
+            "ended_S": (np.float64, (self.partitions,)), "syncing_S": (np.int64, (self.partitions,)),
             **{name: (dtype, (self.minibatches,)) for name, dtype in ROW.items()},
             "cursor": (np.int64, (1,)), "order": (np.float64, (5,)),
             "shards_N": (np.float64, (self.shards, len(SHARD))),

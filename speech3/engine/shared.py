@@ -54,12 +54,14 @@ from speech3.engine.board import (
 )
 from speech3.engine.flat import Flat, flatten, wait_for_gpus
 from speech3.engine.gradient import gradient
+from speech3.engine.server import Partition
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.watchdog import COMPUTES, DRAWS, RESTS, SYNCS, WAITS, Hang, Watchdog
 from speech3.engine.workers import Workers
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
 
 LOOK_S = 0.1  # between two looks at shards and pool
+_KERNELS_S = 0.5  # in which the kernels of a process that was killed have ended
 _REST_S = 0.0005  # between two looks of a resting shard at its orders
 Event = tuple[str, int | None, int]  # what; of which value; with which partition
 
@@ -296,6 +298,13 @@ def _orders(board: Board, row: np.ndarray, coordinator: int) -> Iterator[Rate]:
             time.sleep(_REST_S)
 
 
+def _enter(partition: Partition) -> None:
+    """With the lock in hand; if whoever had it before died with it, kernels that it started may write for a moment."""
+    if partition.record.syncing[0] and partition.published.vector_K.is_cuda:
+        time.sleep(_KERNELS_S)
+    partition.record.syncing[0] = 1
+
+
 def _forget(event: Event) -> None:
     """An epoch of 1,000 hours has millions of events."""
 
@@ -344,9 +353,11 @@ def _drive(
                     row[WAIT_S] += time.perf_counter() - begun
                 begun = time.perf_counter()
                 row[SINCE], row[DOING] = time.monotonic(), SYNCS
+                _enter(partition)
                 met = partition.version
                 partition.sync(push)
                 note(("publish" if partition.version > met else "sync", met, number))
+                partition.record.syncing[0] = 0
                 lock.release()
                 push.unpack()
                 row[[UP, DOWN]] += push.wire.counted()

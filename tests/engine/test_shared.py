@@ -96,6 +96,7 @@ def test_shards_train(world):
 
     done = _epoch(world, 1, look)
     _whole(world, done)
+    assert not world.server.board.syncing_S.any()
     assert (done.returned, done.restarts) == (0, 0)
     assert all(shard.minibatches > 10 for shard in done.shards)
     assert all(shard.compute_s >= 0.002 * shard.minibatches and shard.sync_s > 0 for shard in done.shards)
