@@ -285,14 +285,16 @@ def _account(out: Path, frames: Path, count: Count) -> None:
 
 
 def lost(record: dict[str, Any], total: int, frames: int) -> int:
-    """Minibatches of an epoch that ended neither used nor dropped, and used ones that are not accounted for.
+    """Minibatches of an epoch that ended neither used nor dropped, were used twice, or belong to no push.
 
-    A used minibatch has one row, with its frames and the staleness of the push that was published with it.
+    Each used one has its frames and, but for those of the warm start, the staleness of its push; and a published push
+    has one at least.
     """
     ended, minibatches = record["minibatches"], num_minibatches(total, MINIBATCH)
     dropped = ended["stale"] + ended["refused"]
     without_state = abs(minibatches - ended["used"] - dropped)
-    no_push = abs(ended["used"] - sum(record["staleness"]))
+    pushed = sum(record["staleness"])
+    no_push = max(0, record["versions"] - pushed, pushed - ended["used"])
     last = total - (minibatches - 1) * MINIBATCH
     expected = {total - dropped * MINIBATCH, total - (dropped - 1) * MINIBATCH - last if dropped else total}
     missing = min(abs(frames - each) for each in expected)

@@ -116,7 +116,7 @@ def test_two_shards_account_for_every_minibatch(shared):
     assert [record["epoch"] for record in records] == [1, 2, 3, 4]
     _accounted(records)
     for record, minibatches in zip(records, [50, 100, 100, 100], strict=True):  # the first 50: plain SGD
-        assert sum(record["staleness"]) == record["versions"] > 0
+        assert sum(record["staleness"]) == minibatches >= record["versions"] > 0
         assert sum(shard["minibatches"] for shard in record["shards"]) == minibatches
         assert len(record["shards"]) == 2 and all(shard["minibatches"] >= 5 for shard in record["shards"])
 
@@ -185,9 +185,9 @@ def test_a_run_of_two_shards_goes_on_in_the_middle_of_an_epoch(corpus, tmp_path)
     about = train(config, out)
     (record,) = _epochs(out)
     _accounted([record], FRAMES)
-    # Each minibatch is a frame: trained on once in the three lives, and each push counted where it was published.
+    # Each minibatch is a frame: trained on once in the three lives; all but the warm start's came in a push.
     assert record["minibatches"]["used"] == record["frames"] == FRAMES
-    assert sum(record["staleness"]) == record["versions"]
+    assert sum(record["staleness"]) == FRAMES - 80 >= record["versions"]
     assert about["heldout_accuracy"] > 0.5
 
 

@@ -41,8 +41,9 @@ TOTAL = 9 * MINIBATCH + LAST
         (_record(used=9), TOTAL - MINIBATCH, 2),  # in no state, and its frames were not trained on
         (_record(), TOTAL - MINIBATCH, 1),  # said to be used, but not in the totals of the state
         (_record(), TOTAL + 2 * MINIBATCH, 2),  # trained on twice
-        (_record(versions=6), TOTAL, 1),  # published, but not in the state
+        (_record(versions=6), TOTAL, 1),  # published, but of no minibatch
         (_record(staleness=(3, 1)), TOTAL, 1),
+        (_record(staleness=(9, 3)), TOTAL, 2),  # in pushes, but not used
     ],
 )
 def test_a_loss_is_counted(record, frames, count):
