@@ -102,6 +102,7 @@ def test_items_of_a_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"world": "shared", "workers": 5, "device": "cuda"}, 4),  # three on the first of two, and who began
         ({"world": "shared", "workers": 5, "device": "cuda:1"}, 6),
         ({"world": "ddp", "workers": 2, "device": "cuda"}, 2),
+        ({"world": "cluster", "workers": 9, "device": "cuda"}, 2),
     ],
 )
 def test_who_shares_a_gpu(keys: dict[str, Any], sharers: int, monkeypatch: pytest.MonkeyPatch) -> None:
