@@ -5,9 +5,11 @@ from torch import Tensor
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on a device; where that is the CPU it is not copied.
+    """A tensor on a device; it is not copied if it is there.
 
-    The host does not wait for the copy, as it would if the GPU had to be given ordinary memory piece by piece: it goes
-    through pinned memory, of which PyTorch keeps some at hand, and which it uses again when the copy is done.
+    From the host to a GPU it goes through pinned memory, of which PyTorch keeps some at hand, to be used again when the
+    copy is done. So the host does not wait for it, as it would if the copy were from ordinary memory.
     """
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+    if tensor.device.type != "cpu" or device.type == "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

@@ -264,6 +264,8 @@ def _sharers(training: TrainingConfig) -> int:
     """Processes that each have the frames on the same GPU: shards, and who does the warm start."""
     if training.world in ("sgd", "simulated"):
         return 1
+    if training.world == "cluster":
+        return 2  # a shard has a GPU of its own
     gpus = max(1, torch.cuda.device_count()) if training.device == "cuda" else 1
     return -(-training.workers * training.model_partitions // gpus) + 1
 

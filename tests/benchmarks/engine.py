@@ -46,7 +46,7 @@ from speech3.models.linear import product
 
 ROUNDS = 5
 HOUR = 360_000  # frames
-DNN = Case("dnn", bins=40, senones=3000, model=DnnConfig(), frames=200_000, minibatches=120)
+DNN = Case("dnn", bins=40, senones=3000, model=DnnConfig(), frames=200_000, minibatches=100)
 ZHANG = Case(
     "dnn_zhang", bins=42, senones=10_217, model=DnnConfig(layers=5, width=2048, activation="sigmoid"),
     frames=12_000, minibatches=24,

@@ -20,6 +20,7 @@ from speech3.frames.minibatches import Minibatches
 from speech3.frames.packed import PackedFrames, open_packed, pack
 from speech3.frames.sequences import Sequences
 from speech3.frames.whole import WholeUtterances
+from speech3.io.device import to_device
 from speech3.training.parts import _sharers
 
 META = torch.device("meta")
@@ -94,6 +95,11 @@ def test_items_of_a_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
     assert inputs["x"].shape == (4, 3) and inputs["y"][0].device == META and targets.stacked.shape == (4,)
 
 
+def test_what_is_there_is_not_copied() -> None:
+    here, there = torch.ones(2), torch.ones(2, device="meta")
+    assert to_device(here, torch.device("cpu")) is here and to_device(there, META) is there
+
+
 @pytest.mark.parametrize(
     ("keys", "sharers"),
     [
@@ -102,6 +108,7 @@ def test_items_of_a_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"world": "shared", "workers": 5, "device": "cuda"}, 4),  # three on the first of two, and who began
         ({"world": "shared", "workers": 5, "device": "cuda:1"}, 6),
         ({"world": "ddp", "workers": 2, "device": "cuda"}, 2),
+        ({"world": "cluster", "workers": 9, "device": "cuda"}, 2),
     ],
 )
 def test_who_shares_a_gpu(keys: dict[str, Any], sharers: int, monkeypatch: pytest.MonkeyPatch) -> None:
