@@ -1,34 +1,28 @@
-"""Beam search through a decoding graph: the one module that calls kaldi-decoder.
+"""The best path of utterances through a decoding graph, utterances spread over threads.
 
-kaldi-decoder holds the GIL, so utterances are spread over processes. It ends the process on an empty graph, on a label
-outside the score matrix, and when a graph is freed that a decoder still uses: graphs come here checked (`load_graph`),
-scores are checked here, and a `_Searcher` holds graph and options for as long as a decoder lives.
+The search itself (`beam_search`) is compiled and leaves the interpreter's lock alone, so threads search at the same
+time, in one copy of the graph.
 
 Axes: T frames, P pdfs.
 """
 
-import multiprocessing
-import time
+import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from itertools import chain
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from queue import SimpleQueue
 
 import numpy as np
 
 from speech3.config import DecodeConfig
-from speech3.decoding.fst import temporary_fst
+from speech3.decoding.beam_search import BeamSearch, BestPath, check_scores
 from speech3.decoding.graph import Graph
 from speech3.decoding.pieces import are_pieces, join_words
-from speech3.errors import Speech3Error, check_bad
-from speech3.io.parallel import end_with_parent, starting_workers
+from speech3.decoding.search_graph import SearchGraph, with_word_penalty
+from speech3.errors import check_bad
 
-_ALONE_S = 2.0
+_PIECE = 1000  # frames between two looks at whether the search is still wanted
 Scores = Iterable[tuple[str, np.ndarray]]
 Setting = tuple[float, float]  # acoustic scale, word penalty
 
@@ -122,137 +116,92 @@ def decode_settings(
 def _search(
     graph: Graph, scores: Scores, config: DecodeConfig, settings: Sequence[Setting], jobs: int
 ) -> Iterator[tuple[str, list[Hypothesis | str]]]:
-    """Yield (utterance, hypothesis or failure under each setting), in order, from `jobs` processes."""
-    with ExitStack() as stack:
-        paths = {penalty: stack.enter_context(_charging(graph, penalty)) for _, penalty in settings}
-        searcher = _Searcher(paths, graph.words, config, tuple(settings))
-        rest = iter(_checked(graph, scores))
-        # Starting processes takes a second or two; what is done by then needs none.
-        yield from _in_process(searcher, rest, seconds=None if jobs == 1 else _ALONE_S)
-        if (first := next(rest, None)) is not None:
-            yield from _pooled(searcher, chain([first], rest), jobs)
-
-
-@contextmanager
-def _charging(graph: Graph, word_penalty: float) -> Iterator[Path]:
-    """Path of the graph's file, or of a temporary copy that charges for words."""
-    if not word_penalty:
-        yield graph.path / "HCLG.fst"
-        return
-    arcs_A = graph.fst.arcs_A.copy()
-    arcs_A["weight"][arcs_A["olabel"] > 0] += word_penalty
-    with temporary_fst(replace(graph.fst, arcs_A=arcs_A)) as path:
-        yield path
+    """Yield (utterance, hypothesis or failure under each setting), in order, from `jobs` threads."""
+    graphs = {penalty: with_word_penalty(graph.arranged, penalty) for _, penalty in settings}
+    common = graphs, graph.words, are_pieces(graph.words), config, tuple(settings)
+    checked = _checked(graph, scores)
+    if jobs == 1:
+        searcher = _Searcher(*common)
+        yield from ((utterance, searcher.search(utterance, scores_TP)) for utterance, scores_TP in checked)
+    else:
+        yield from _threaded([_Searcher(*common) for _ in range(jobs)], checked)
 
 
 def _checked(graph: Graph, scores: Scores) -> Iterator[tuple[str, np.ndarray]]:
     for utterance, scores_TP in scores:
-        if scores_TP.ndim != 2 or scores_TP.shape[1] != graph.num_pdfs:
-            raise Speech3Error(
-                f"{utterance}: scores of shape {scores_TP.shape}, but the graph {graph.path} has {graph.num_pdfs} pdfs;"
-                " it belongs to another model: build the graph of this one"
-            )
-        if np.isnan(scores_TP).any() or np.isposinf(scores_TP).any():
-            raise Speech3Error(f"{utterance}: the model's scores are NaN or infinite; its training diverged")
+        check_scores(utterance, scores_TP, graph.num_pdfs, graph.path)
         yield utterance, scores_TP
 
 
 @dataclass(eq=False)
 class _Searcher:
-    """What a process needs: sent to it without graphs, which it then loads once.
+    """What a thread needs, with memory of its own.
 
     A search that ends outside a final state is done again with twice and four times the beam.
     """
 
-    paths: dict[float, Path]  # for each word penalty
+    graphs: Mapping[float, SearchGraph]  # for each word penalty
     words: tuple[str, ...]
+    pieces: bool
     config: DecodeConfig
     settings: tuple[Setting, ...]
-    fsts: dict[float, Any] = field(default_factory=dict)
-    pieces: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.pieces = are_pieces(self.words)  # asked once: there may be 200,000 words
-
-    def load(self) -> None:
-        import kaldifst
-
-        self.fsts = {penalty: kaldifst.StdConstFst.read(str(path)) for penalty, path in self.paths.items()}
+    beam_search: BeamSearch = field(default_factory=BeamSearch)
+    stopped: threading.Event = field(default_factory=threading.Event)
 
     def search(self, utterance: str, scores_TP: np.ndarray) -> list[Hypothesis | str]:
         return [self._best(utterance, scores_TP, scale, penalty) for scale, penalty in self.settings]
 
     def _best(self, utterance: str, scores_TP: np.ndarray, scale: float, word_penalty: float) -> Hypothesis | str:
-        import kaldi_decoder
-        import kaldifst
-
         frames = len(scores_TP)
         if not frames:
             return "it has no frames"
-        scaled_TP = np.ascontiguousarray(scores_TP * scale, dtype=np.float32)
-        fst, decodable = self.fsts[word_penalty], kaldi_decoder.DecodableCtc(scaled_TP)
         for beam in (self.config.beam, 2 * self.config.beam, 4 * self.config.beam):
-            options = kaldi_decoder.FasterDecoderOptions(beam=beam, max_active=self.config.max_active)
-            decoder = kaldi_decoder.FasterDecoder(fst, options)
-            decoder.decode(decodable)
-            found, path = decoder.get_best_path()
-            if final := found and decoder.reached_final():
+            best = self._path(utterance, scores_TP, scale, word_penalty, beam)
+            if best and best.reached_final:
                 break
-        if not found:
+        if best is None:
             return f"no path survived its {frames} frames; widen decode.beam or look at the recording"
-        _, labels, words, weight = kaldifst.get_linear_symbol_sequence(path)
-        if not final and not words:
+        if not best.reached_final and not best.olabels:
             return f"no word ends within its {frames} frames: it is too short, or decode.beam too narrow"
-        units = tuple(self.words[word] for word in words)
+        units = tuple(self.words[word] for word in best.olabels)
         spelled = join_words(units) if self.pieces else units
-        pdfs_T = np.array(labels, np.int32) - 1
-        return Hypothesis(utterance, spelled, units, weight.value1 + weight.value2, weight.value2, pdfs_T, final)
+        return Hypothesis(utterance, spelled, units, best.cost, best.acoustic_cost, best.pdfs_T, best.reached_final)
+
+    def _path(
+        self, utterance: str, scores_TP: np.ndarray, scale: float, word_penalty: float, beam: float
+    ) -> BestPath | None:
+        search = self.beam_search
+        search.begin(self.graphs[word_penalty], utterance, scale, beam, self.config.max_active)
+        for begin in range(0, len(scores_TP), _PIECE):
+            if self.stopped.is_set():
+                break
+            search.read(scores_TP[begin : begin + _PIECE])
+        return search.best_path()
 
 
-def _in_process(
-    searcher: _Searcher, scores: Scores, seconds: float | None
-) -> Iterator[tuple[str, list[Hypothesis | str]]]:
-    """Search here until `seconds` have passed (None: to the end); what is left stays in `scores`."""
-    here, start = replace(searcher), time.monotonic()
-    here.load()
-    for utterance, scores_TP in scores:
-        yield utterance, here.search(utterance, scores_TP)
-        if seconds is not None and time.monotonic() - start > seconds:
-            return
+def _threaded(searchers: list[_Searcher], scores: Scores) -> Iterator[tuple[str, list[Hypothesis | str]]]:
+    idle: SimpleQueue[_Searcher] = SimpleQueue()
+    for searcher in searchers:
+        idle.put(searcher)
 
+    def work(utterance: str, scores_TP: np.ndarray) -> list[Hypothesis | str]:
+        searcher = idle.get()
+        try:
+            return searcher.search(utterance, scores_TP)
+        finally:
+            idle.put(searcher)
 
-_searcher: _Searcher | None = None  # of a worker process
-
-
-def _start_worker(searcher: _Searcher) -> None:
-    global _searcher
-    _searcher = searcher
-    end_with_parent()
-    searcher.load()
-
-
-def _work(utterance: str, scores_TP: np.ndarray) -> list[Hypothesis | str]:
-    assert _searcher is not None
-    return _searcher.search(utterance, scores_TP)
-
-
-def _pooled(searcher: _Searcher, scores: Scores, jobs: int) -> Iterator[tuple[str, list[Hypothesis | str]]]:
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _start_worker, (searcher,))
+    pool = ThreadPoolExecutor(len(searchers), "decoding")
     waiting: deque[tuple[str, Future[list[Hypothesis | str]]]] = deque()
-    utterance = "(start of the decoding processes)"
     try:
         for name, scores_TP in scores:
-            with starting_workers():
-                waiting.append((name, pool.submit(_work, name, scores_TP)))
-            if len(waiting) > 2 * jobs:
+            waiting.append((name, pool.submit(work, name, scores_TP)))
+            if len(waiting) > 2 * len(searchers):
                 utterance, future = waiting.popleft()
                 yield utterance, future.result()
         for utterance, future in waiting:
             yield utterance, future.result()
-    except BrokenProcessPool as error:
-        raise Speech3Error(
-            f"{utterance}: a decoding process died at or near this utterance, most likely because memory ran out;"
-            " run again with fewer jobs"
-        ) from error
     finally:
+        for searcher in searchers:
+            searcher.stopped.set()
         pool.shutdown(wait=True, cancel_futures=True)
