@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from speech3.decoding import token_passing as kernel
+from speech3.decoding.lattice import Lattice
+from speech3.decoding.linked_frames import LinkedFrames, Stretch
 from speech3.decoding.search_graph import SearchGraph
 from speech3.errors import Speech3Error
 
@@ -65,14 +67,26 @@ class BeamSearch:
     def __init__(self) -> None:
         self._memory = kernel.new_tokens(1, 1)
 
-    def begin(self, graph: SearchGraph, utterance: str, acoustic_scale: float, beam: float, max_active: int) -> None:
-        """Begin with an utterance, whose name is for messages, and forget the one before."""
+    def begin(
+        self,
+        graph: SearchGraph,
+        utterance: str,
+        acoustic_scale: float,
+        beam: float,
+        max_active: int,
+        lattice_beam: float | None = None,
+    ) -> None:
+        """Begin with an utterance, whose name is for messages, and forget the one before.
+
+        With a `lattice_beam` there will be a `lattice`; without one, the search is faster.
+        """
         if len(self._memory.slot_S) != len(graph.final_S):
             self._memory = kernel.new_tokens(len(graph.final_S), _ROOM)
         self._graph, self._utterance = graph, utterance
         self._scale, self._beam, self._max_active = np.float32(acoustic_scale), np.float32(beam), int(max_active)
         self._first, self._end = 0, kernel.begin_search(graph, self._memory)
         self._subtracted = 0.0
+        self._links = LinkedFrames(graph, self._scale, lattice_beam) if lattice_beam is not None else None
         self.frames = 0
 
     @property
@@ -92,7 +106,8 @@ class BeamSearch:
         scores_TP = np.ascontiguousarray(scores_TP, np.float32)
         done = 0
         while done < len(scores_TP) and self.alive:
-            piece_TP = scores_TP[done : done + _PIECE]
+            most = self._links.wanted if self._links else _PIECE
+            piece_TP = scores_TP[done : done + most]
             frames = len(piece_TP)
             begins, bests, cutoffs = np.empty(frames + 1, np.int32), *np.empty((2, frames), np.float32)
             read, self._first, self._end, self._subtracted = kernel.read_frames(
@@ -100,19 +115,35 @@ class BeamSearch:
                 self._max_active, self._subtracted, begins, bests, cutoffs,
             )  # fmt: skip
             done += read
-            if read < frames and self.alive:
+            if self._links:
+                self._links.add(Stretch(begins[: read + 1], bests[:read], cutoffs[:read], piece_TP[:read]))
+            if self.alive and (read < frames or (self._links and not self._links.wanted)):
+                self._drop()
+            if self.alive and read < frames:
                 self._make_room()
         self.frames += done
 
+    def _drop(self) -> None:
+        """Drop tokens that no token of the present frame came from, or that are on no path near to the best ones."""
+        if self._links:
+            self._first, self._end = self._links.link(self._memory, self._first, self._end)
+        else:
+            self._first, self._end = kernel.drop_unreachable(self._memory, self._first, self._end)
+
     def _make_room(self) -> None:
-        self._first, self._end = kernel.drop_unreachable(self._memory, self._first, self._end)
         states = len(self._graph.final_S)
         room = len(self._memory.tokens_H4) - states
-        if 2 * self._end > room:  # one path that all share, or many: there is little more to drop
+        if 2 * self._end > room:  # there is little more to drop
             larger = kernel.new_tokens(states, 2 * max(room, self._end))
             larger.tokens_H4[: self._end] = self._memory.tokens_H4[: self._end]
             larger.slot_S[:] = -1
             self._memory = larger
+
+    def lattice(self) -> Lattice | None:
+        """The lattice of the frames so far, if one was asked for; None where no path survived."""
+        if self._links is None or not self.alive:
+            return None
+        return self._links.lattice(self._memory, self._first, self._end)
 
     def best_path(self) -> BestPath | None:
         """The best path to a final state, or to any if none is reached; None where no path survived."""

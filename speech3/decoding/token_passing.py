@@ -53,10 +53,10 @@ def new_tokens(states: int, room: int) -> Tokens:
     )  # fmt: skip
 
 
-_jit = numba.njit(cache=True, nogil=True, error_model="numpy")
+jit = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 
-@_jit
+@jit
 def _cutoff(costs, cost_of, begin, end, beam, max_active):  # type: ignore[no-untyped-def] # pragma: no cover
     """The best cost of a frame, the highest that is followed, and the beam for the next frame (Kaldi's GetCutoff)."""
     best = _INF
@@ -81,7 +81,7 @@ def _cutoff(costs, cost_of, begin, end, beam, max_active):  # type: ignore[no-un
     return best, cutoff, cutoff - best + _MARGIN
 
 
-@_jit
+@jit
 def begin_search(graph, memory):  # type: ignore[no-untyped-def] # pragma: no cover
     """Put a token on the start state and on what it reaches without reading; return where the tokens end."""
     memory.slot_S[:] = -1
@@ -93,7 +93,7 @@ def begin_search(graph, memory):  # type: ignore[no-untyped-def] # pragma: no co
     return pass_silently(graph, memory, 0, 1, _INF)
 
 
-@_jit
+@jit
 def acoustic_costs(scores, scale, ac):  # type: ignore[no-untyped-def] # pragma: no cover
     """Write the scaled cost of each pdf in a frame, relative to the cheapest; return that one's."""
     top = -_INF
@@ -107,7 +107,7 @@ def acoustic_costs(scores, scale, ac):  # type: ignore[no-untyped-def] # pragma:
     return -np.float64(top) * np.float64(scale)
 
 
-@_jit
+@jit
 def read_frames(graph, memory, begin, end, scores, scale, beam, max_active, subtracted, begins, bests, cutoffs):  # type: ignore[no-untyped-def] # pragma: no cover
     """Read frames until they are all read, the memory is full or no token is left.
 
@@ -142,7 +142,7 @@ def read_frames(graph, memory, begin, end, scores, scale, beam, max_active, subt
     return t, begin, end, subtracted
 
 
-@_jit
+@jit
 def _read(graph, memory, begin, end, ac, beam, max_active):  # type: ignore[no-untyped-def] # pragma: no cover
     """Read one frame; return where its tokens end, and the best cost and the highest followed of the one before."""
     tokens_i, tokens_f, slot = memory.tokens_H4, memory.cost_H4, memory.slot_S
@@ -181,7 +181,7 @@ def _read(graph, memory, begin, end, ac, beam, max_active):  # type: ignore[no-u
     return pass_silently(graph, memory, end, new_end, limit), best, cutoff
 
 
-@_jit
+@jit
 def pass_silently(graph, memory, begin, end, limit):  # type: ignore[no-untyped-def] # pragma: no cover
     """Follow the arcs that read nothing from the tokens of a frame; return where its tokens end then."""
     tokens_i, tokens_f, slot, again_at = memory.tokens_H4, memory.cost_H4, memory.slot_S, memory.work_S
@@ -223,7 +223,7 @@ def pass_silently(graph, memory, begin, end, limit):  # type: ignore[no-untyped-
     return end
 
 
-@_jit
+@jit
 def back_to_start(memory, place):  # type: ignore[no-untyped-def] # pragma: no cover
     """The arcs of the path to a token, the first one first."""
     length, at = 0, place
@@ -239,7 +239,7 @@ def back_to_start(memory, place):  # type: ignore[no-untyped-def] # pragma: no c
     return arcs
 
 
-@_jit
+@jit
 def best_token(graph, memory, begin, end, final):  # type: ignore[no-untyped-def] # pragma: no cover
     """Place and cost of the best token, with final costs if `final`; place -1 where there is none."""
     best, where = _INF, -1
@@ -252,7 +252,7 @@ def best_token(graph, memory, begin, end, final):  # type: ignore[no-untyped-def
     return where, best
 
 
-@_jit
+@jit
 def drop_unreachable(memory, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
     """Drop the tokens from which none of those from `begin` on came; return where these begin and end then."""
     tokens = memory.tokens_H4
