@@ -16,13 +16,18 @@ from queue import SimpleQueue
 import numpy as np
 
 from speech3.config import DecodeConfig
+from speech3.decoding.bayes_risk import confidences as confidences_of
 from speech3.decoding.beam_search import BeamSearch, BestPath, check_scores
 from speech3.decoding.graph import Graph
 from speech3.decoding.pieces import are_pieces, join_words
 from speech3.decoding.search_graph import SearchGraph, with_word_penalty
+from speech3.decoding.word_lattice import words_of
 from speech3.errors import check_bad
 
+LATTICE_BEAM = 8.0
 _PIECE = 1000  # frames between two looks at whether the search is still wanted
+# Lattices of longer recordings would fill the memory, as would more states of a lattice times places of a hypothesis.
+_LONGEST, _CELLS = 30_000, 2**23
 Scores = Iterable[tuple[str, np.ndarray]]
 Setting = tuple[float, float]  # acoustic scale, word penalty
 
@@ -43,6 +48,9 @@ class Hypothesis:
         int32: the pdf of each frame (of each output, where there is one for several frames).
     reached_final
         False: the recording stops within a sentence that the graph allows, and these are its words so far.
+    confidences
+        Posterior of each unit in its place, from 0 to 1 (`bayes_risk`); None where it was not asked for, or where the
+        recording is too long for it.
     """
 
     utterance: str
@@ -52,6 +60,7 @@ class Hypothesis:
     acoustic_cost: float
     pdfs_T: np.ndarray
     reached_final: bool
+    confidences: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +78,8 @@ def decode(
     acoustic_scale: float,
     word_penalty: float = 0.0,
     jobs: int = 1,
+    *,
+    confidences: bool = False,
 ) -> Decoding:
     """Find the best path of each utterance.
 
@@ -81,6 +92,10 @@ def decode(
         Multiplied with the log likelihoods.
     word_penalty
         Cost of each word, added to the graph's.
+    jobs
+        Threads.
+    confidences
+        Make lattices, and from them a confidence for each word; this takes two to three times as long.
 
     Raises
     ------
@@ -88,7 +103,7 @@ def decode(
         Scores that are NaN or have other columns than the graph has pdfs; more than 5 % failed, or there were none.
     """
     setting = (acoustic_scale, word_penalty)
-    results = {utterance: found for utterance, (found,) in _search(graph, scores, config, [setting], jobs)}
+    results = {utterance: found for utterance, (found,) in _search(graph, scores, config, [setting], jobs, confidences)}
     hypotheses = tuple(found for found in results.values() if isinstance(found, Hypothesis))
     failed = {utterance: found for utterance, found in results.items() if isinstance(found, str)}
     check_bad(failed, len(results), str(graph.path), "could not be decoded")
@@ -114,11 +129,16 @@ def decode_settings(
 
 
 def _search(
-    graph: Graph, scores: Scores, config: DecodeConfig, settings: Sequence[Setting], jobs: int
+    graph: Graph,
+    scores: Scores,
+    config: DecodeConfig,
+    settings: Sequence[Setting],
+    jobs: int,
+    confidences: bool = False,
 ) -> Iterator[tuple[str, list[Hypothesis | str]]]:
     """Yield (utterance, hypothesis or failure under each setting), in order, from `jobs` threads."""
     graphs = {penalty: with_word_penalty(graph.arranged, penalty) for _, penalty in settings}
-    common = graphs, graph.words, are_pieces(graph.words), config, tuple(settings)
+    common = graphs, graph.words, are_pieces(graph.words), config, tuple(settings), confidences
     checked = _checked(graph, scores)
     if jobs == 1:
         searcher = _Searcher(*common)
@@ -145,6 +165,7 @@ class _Searcher:
     pieces: bool
     config: DecodeConfig
     settings: tuple[Setting, ...]
+    confidences: bool
     beam_search: BeamSearch = field(default_factory=BeamSearch)
     stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -165,13 +186,29 @@ class _Searcher:
             return f"no word ends within its {frames} frames: it is too short, or decode.beam too narrow"
         units = tuple(self.words[word] for word in best.olabels)
         spelled = join_words(units) if self.pieces else units
-        return Hypothesis(utterance, spelled, units, best.cost, best.acoustic_cost, best.pdfs_T, best.reached_final)
+        sure = self._confidences(best, scale)
+        return Hypothesis(
+            utterance, spelled, units, best.cost, best.acoustic_cost, best.pdfs_T, best.reached_final, sure
+        )
+
+    def _confidences(self, best: BestPath, scale: float) -> tuple[float, ...] | None:
+        lattice = self.beam_search.lattice() if self.confidences else None
+        if lattice is None:
+            return None
+        for beam in (LATTICE_BEAM, LATTICE_BEAM / 2, LATTICE_BEAM / 4):
+            words = words_of(lattice, scale, beam)
+            if len(words.frame_S) * (2 * len(best.olabels) + 1) <= _CELLS:
+                return confidences_of(words, best.olabels, scale).confidences
+        return None
 
     def _path(
         self, utterance: str, scores_TP: np.ndarray, scale: float, word_penalty: float, beam: float
     ) -> BestPath | None:
         search = self.beam_search
-        search.begin(self.graphs[word_penalty], utterance, scale, beam, self.config.max_active)
+        wanted = self.confidences and len(scores_TP) <= _LONGEST
+        search.begin(
+            self.graphs[word_penalty], utterance, scale, beam, self.config.max_active, LATTICE_BEAM if wanted else None
+        )
         for begin in range(0, len(scores_TP), _PIECE):
             if self.stopped.is_set():
                 break

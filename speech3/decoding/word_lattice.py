@@ -12,7 +12,7 @@ from speech3.decoding.lattice import Lattice, rest_costs
 from speech3.decoding.token_passing import jit
 from speech3.errors import Speech3Error
 
-_MOST = 1_000_000  # states; 16 times as many as any lattice of read speech had
+_MOST = 1_000_000  # states: a gigabyte
 
 
 @dataclass(frozen=True, eq=False)
