@@ -26,6 +26,7 @@ from speech3.decoding.arpa import ArpaLm
 from speech3.decoding.fst import ARC, Fst, FstBuilder, from_kaldifst, read_fst, to_kaldifst, write_fst
 from speech3.decoding.grammar import Grammar, from_arpa
 from speech3.decoding.lexicon_fst import lexicon_fst
+from speech3.decoding.pieces import are_pieces
 from speech3.decoding.search_graph import SearchGraph, search_graph
 from speech3.errors import Speech3Error
 from speech3.hmm.model import Hmm
@@ -62,6 +63,16 @@ class Graph:
     def arranged(self) -> SearchGraph:
         """As the search walks it; an error if it cannot be searched."""
         return search_graph(self.fst, self.num_pdfs, self.path)
+
+    @cached_property
+    def writes_pieces(self) -> bool:
+        """Are its words pieces of words?"""
+        return are_pieces(self.words)
+
+    @cached_property
+    def label_of(self) -> dict[str, int]:
+        """The output label of each word."""
+        return {word: label for label, word in enumerate(self.words)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,12 +6,14 @@ time, in one copy of the graph.
 Axes: T frames, P pdfs.
 """
 
+import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,7 +21,8 @@ from speech3.config import DecodeConfig
 from speech3.decoding.bayes_risk import confidences as confidences_of
 from speech3.decoding.beam_search import BeamSearch, BestPath, check_scores
 from speech3.decoding.graph import Graph
-from speech3.decoding.pieces import are_pieces, join_words
+from speech3.decoding.lattice import Lattice
+from speech3.decoding.pieces import join_words
 from speech3.decoding.search_graph import SearchGraph, with_word_penalty
 from speech3.decoding.word_lattice import words_of
 from speech3.errors import check_bad
@@ -28,6 +31,7 @@ LATTICE_BEAM = 8.0
 _PIECE = 1000  # frames between two looks at whether the search is still wanted
 # Lattices of longer recordings would fill the memory, as would more states of a lattice times places of a hypothesis.
 _LONGEST, _CELLS = 30_000, 2**23
+Found = TypeVar("Found")
 Scores = Iterable[tuple[str, np.ndarray]]
 Setting = tuple[float, float]  # acoustic scale, word penalty
 
@@ -128,6 +132,26 @@ def decode_settings(
     }
 
 
+def lattices(
+    graph: Graph, scores: Scores, config: DecodeConfig, setting: Setting, jobs: int = 1
+) -> Iterator[tuple[str, tuple[Hypothesis, Lattice] | None]]:
+    """Yield each utterance with its best path and its state-level lattice; None for those whose search dies.
+
+    Raises
+    ------
+    Speech3Error
+        Scores that are NaN or have other columns than the graph has pdfs.
+    """
+    searchers = _searchers(graph, config, [setting], jobs, sys.maxsize)
+    return _spread(searchers, _Searcher.lattice, _checked(graph, scores))
+
+
+def words_in(graph: Graph, olabels: Sequence[int]) -> tuple[str, ...]:
+    """Words from what the graph writes, pieces joined."""
+    units = tuple(graph.words[label] for label in olabels)
+    return join_words(units) if graph.writes_pieces else units
+
+
 def _search(
     graph: Graph,
     scores: Scores,
@@ -137,14 +161,19 @@ def _search(
     confidences: bool = False,
 ) -> Iterator[tuple[str, list[Hypothesis | str]]]:
     """Yield (utterance, hypothesis or failure under each setting), in order, from `jobs` threads."""
+    yield from _spread(
+        _searchers(graph, config, settings, jobs, _LONGEST if confidences else 0),
+        _Searcher.search,
+        _checked(graph, scores),
+    )
+
+
+def _searchers(
+    graph: Graph, config: DecodeConfig, settings: Sequence[Setting], jobs: int, longest: int
+) -> list["_Searcher"]:
     graphs = {penalty: with_word_penalty(graph.arranged, penalty) for _, penalty in settings}
-    common = graphs, graph.words, are_pieces(graph.words), config, tuple(settings), confidences
-    checked = _checked(graph, scores)
-    if jobs == 1:
-        searcher = _Searcher(*common)
-        yield from ((utterance, searcher.search(utterance, scores_TP)) for utterance, scores_TP in checked)
-    else:
-        yield from _threaded([_Searcher(*common) for _ in range(jobs)], checked)
+    stopped = threading.Event()
+    return [_Searcher(graph, graphs, config, tuple(settings), longest, stopped) for _ in range(jobs)]
 
 
 def _checked(graph: Graph, scores: Scores) -> Iterator[tuple[str, np.ndarray]]:
@@ -160,17 +189,29 @@ class _Searcher:
     A search that ends outside a final state is done again with twice and four times the beam.
     """
 
+    graph: Graph
     graphs: Mapping[float, SearchGraph]  # for each word penalty
-    words: tuple[str, ...]
-    pieces: bool
     config: DecodeConfig
     settings: tuple[Setting, ...]
-    confidences: bool
+    longest: int  # frames of an utterance that gets a lattice
+    stopped: threading.Event
     beam_search: BeamSearch = field(default_factory=BeamSearch)
-    stopped: threading.Event = field(default_factory=threading.Event)
 
     def search(self, utterance: str, scores_TP: np.ndarray) -> list[Hypothesis | str]:
-        return [self._best(utterance, scores_TP, scale, penalty) for scale, penalty in self.settings]
+        """Hypothesis or failure under each setting, with confidences if there are lattices."""
+        found: list[Hypothesis | str] = []
+        for scale, penalty in self.settings:
+            best = self._best(utterance, scores_TP, scale, penalty)
+            if isinstance(best, Hypothesis):
+                best = replace(best, confidences=self._confidences(best, scale))
+            found.append(best)
+        return found
+
+    def lattice(self, utterance: str, scores_TP: np.ndarray) -> tuple[Hypothesis, Lattice] | None:
+        """Hypothesis and lattice under the one setting."""
+        best = self._best(utterance, scores_TP, *self.settings[0])
+        lattice = self.beam_search.lattice()
+        return (best, lattice) if isinstance(best, Hypothesis) and lattice else None
 
     def _best(self, utterance: str, scores_TP: np.ndarray, scale: float, word_penalty: float) -> Hypothesis | str:
         frames = len(scores_TP)
@@ -184,30 +225,27 @@ class _Searcher:
             return f"no path survived its {frames} frames; widen decode.beam or look at the recording"
         if not best.reached_final and not best.olabels:
             return f"no word ends within its {frames} frames: it is too short, or decode.beam too narrow"
-        units = tuple(self.words[word] for word in best.olabels)
-        spelled = join_words(units) if self.pieces else units
-        sure = self._confidences(best, scale)
-        return Hypothesis(
-            utterance, spelled, units, best.cost, best.acoustic_cost, best.pdfs_T, best.reached_final, sure
-        )
+        units, spelled = tuple(self.graph.words[word] for word in best.olabels), words_in(self.graph, best.olabels)
+        return Hypothesis(utterance, spelled, units, best.cost, best.acoustic_cost, best.pdfs_T, best.reached_final)
 
-    def _confidences(self, best: BestPath, scale: float) -> tuple[float, ...] | None:
-        lattice = self.beam_search.lattice() if self.confidences else None
+    def _confidences(self, best: Hypothesis, scale: float) -> tuple[float, ...] | None:
+        lattice = self.beam_search.lattice()
         if lattice is None:
             return None
+        said = tuple(self.graph.label_of[unit] for unit in best.units)
         for beam in (LATTICE_BEAM, LATTICE_BEAM / 2, LATTICE_BEAM / 4):
             words = words_of(lattice, scale, beam)
-            if len(words.frame_S) * (2 * len(best.olabels) + 1) <= _CELLS:
-                return confidences_of(words, best.olabels, scale).confidences
+            if len(words.frame_S) * (2 * len(said) + 1) <= _CELLS:
+                return confidences_of(words, said, scale).confidences
         return None
 
     def _path(
         self, utterance: str, scores_TP: np.ndarray, scale: float, word_penalty: float, beam: float
     ) -> BestPath | None:
         search = self.beam_search
-        wanted = self.confidences and len(scores_TP) <= _LONGEST
+        linked = len(scores_TP) <= self.longest
         search.begin(
-            self.graphs[word_penalty], utterance, scale, beam, self.config.max_active, LATTICE_BEAM if wanted else None
+            self.graphs[word_penalty], utterance, scale, beam, self.config.max_active, LATTICE_BEAM if linked else None
         )
         for begin in range(0, len(scores_TP), _PIECE):
             if self.stopped.is_set():
@@ -216,20 +254,26 @@ class _Searcher:
         return search.best_path()
 
 
-def _threaded(searchers: list[_Searcher], scores: Scores) -> Iterator[tuple[str, list[Hypothesis | str]]]:
+def _spread(
+    searchers: list[_Searcher], method: Callable[[_Searcher, str, np.ndarray], Found], scores: Scores
+) -> Iterator[tuple[str, Found]]:
+    """Yield (utterance, what was found), in order, from a thread for each searcher; from this one if it is alone."""
+    if len(searchers) == 1:
+        yield from ((utterance, method(searchers[0], utterance, scores_TP)) for utterance, scores_TP in scores)
+        return
     idle: SimpleQueue[_Searcher] = SimpleQueue()
     for searcher in searchers:
         idle.put(searcher)
 
-    def work(utterance: str, scores_TP: np.ndarray) -> list[Hypothesis | str]:
+    def work(utterance: str, scores_TP: np.ndarray) -> Found:
         searcher = idle.get()
         try:
-            return searcher.search(utterance, scores_TP)
+            return method(searcher, utterance, scores_TP)
         finally:
             idle.put(searcher)
 
     pool = ThreadPoolExecutor(len(searchers), "decoding")
-    waiting: deque[tuple[str, Future[list[Hypothesis | str]]]] = deque()
+    waiting: deque[tuple[str, Future[Found]]] = deque()
     try:
         for name, scores_TP in scores:
             waiting.append((name, pool.submit(work, name, scores_TP)))
@@ -239,6 +283,5 @@ def _threaded(searchers: list[_Searcher], scores: Scores) -> Iterator[tuple[str,
         for utterance, future in waiting:
             yield utterance, future.result()
     finally:
-        for searcher in searchers:
-            searcher.stopped.set()
+        searchers[0].stopped.set()
         pool.shutdown(wait=True, cancel_futures=True)
