@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from speech3.decoding.determinize import determinized
+from speech3.decoding.determinize import LatticeArrays, determinized
 from speech3.decoding.lattice import Lattice, rest_costs
 from speech3.decoding.token_passing import jit
 from speech3.errors import Speech3Error
@@ -82,13 +82,14 @@ def words_of(lattice: Lattice, acoustic_scale: float, beam: float = np.inf) -> W
         There are more than a million states.
     """
     states = len(lattice.final_S)
-    begin_S1 = np.searchsorted(lattice.source_A, np.arange(states + 1)).astype(np.int64)
-    arcs, costs, finals, final_costs, pdfs, enough = determinized(
-        begin_S1, lattice.target_A.astype(np.int64), lattice.ilabel_A, lattice.olabel_A.astype(np.int64),
-        lattice.graph_A.astype(np.float64),
-        lattice.acoustic_A.astype(np.float64), lattice.final_S.astype(np.float64),
-        rest_costs(lattice, acoustic_scale), float(acoustic_scale), float(beam) + 1e-6, _MOST,
+    arrays = LatticeArrays(
+        np.searchsorted(lattice.source_A, np.arange(states + 1)).astype(np.int64), lattice.target_A.astype(np.int64),
+        lattice.ilabel_A.astype(np.int32), lattice.olabel_A.astype(np.int64), lattice.graph_A.astype(np.float64),
+        lattice.acoustic_A.astype(np.float64), lattice.final_S.astype(np.float64), rest_costs(lattice, acoustic_scale),
     )  # fmt: skip
+    arcs, costs, finals, final_costs, pdfs, enough = determinized(
+        arrays, float(acoustic_scale), float(beam) + 1e-6, _MOST
+    )
     if not enough:
         raise Speech3Error(f"a lattice has more than {_MOST:,} states when determinised; use a narrower lattice_beam")
     arcs_A5 = np.array(arcs, np.int64).reshape(-1, 5)
