@@ -93,7 +93,7 @@ def words_of(lattice: Lattice, acoustic_scale: float, beam: float = np.inf) -> W
     if not enough:
         raise Speech3Error(f"a lattice has more than {_MOST:,} states when determinised; use a narrower lattice_beam")
     arcs_A5 = np.array(arcs, np.int64).reshape(-1, 5)
-    order_S = _topological(arcs_A5[:, 0], arcs_A5[:, 1], len(finals))
+    order_S = topological(arcs_A5[:, 0], arcs_A5[:, 1], len(finals))
     number_S = np.empty(len(finals), np.int64)
     number_S[order_S] = np.arange(len(finals))
     source_A, target_A = number_S[arcs_A5[:, 0]], number_S[arcs_A5[:, 1]]
@@ -116,8 +116,8 @@ def words_of(lattice: Lattice, acoustic_scale: float, beam: float = np.inf) -> W
 
 
 @jit
-def _topological(source, target, states):  # type: ignore[no-untyped-def] # pragma: no cover
-    """States in an order in which each arc leads to a later one (Kahn 1962); of an acyclic lattice."""
+def topological(source, target, states):  # type: ignore[no-untyped-def] # pragma: no cover
+    """States in an order in which each arc leads to a later one (Kahn 1962); not all of them if there is a circle."""
     waiting = np.zeros(states, np.int64)
     begin = np.zeros(states + 1, np.int64)
     for a in range(len(source)):
@@ -143,4 +143,4 @@ def _topological(source, target, states):  # type: ignore[no-untyped-def] # prag
             if waiting[t] == 0:
                 order[end] = t
                 end += 1
-    return order
+    return order[:end]
