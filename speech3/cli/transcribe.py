@@ -9,7 +9,9 @@ import typer
 def command(
     model: Annotated[Path, typer.Argument(help="Model directory, or OUT.onnx of `speech3 export`.")],
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="wav, flac, ogg, mp3 or NIST sphere.")],
-    ctm: Annotated[bool, typer.Option("--ctm", help="Print CTM: file, channel, start, duration, word.")] = False,
+    ctm: Annotated[
+        bool, typer.Option("--ctm", help="Print CTM: file, channel, start, duration, word, confidence.")
+    ] = False,
 ) -> None:
     """Print the text of recordings: of one file the text alone, of several a line `FILE text` for each.
 
@@ -20,11 +22,12 @@ def command(
     """
     from speech3.decoding.apply import transcribe
     from speech3.decoding.recognizer import load_recognizer
+    from speech3.hmm.times import ctm_line
 
     for result in transcribe(load_recognizer(model), files, times=ctm):
         if ctm:
             for word in result.words:
-                print(f"{result.name} 1 {word.start_s:.3f} {word.end_s - word.start_s:.3f} {word.label}")
+                print(ctm_line(result.name, word))
         elif len(files) > 1:
             print(f"{result.name} {result.text}".rstrip())
         else:

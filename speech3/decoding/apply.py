@@ -114,7 +114,7 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
         name = str(path)
         _warn_of_rate(recognizer, path, None)
         feats = {name: features_of_file(recognizer, path)}
-        decoding = recognizer.decode(feats)
+        decoding = recognizer.decode(feats, confidences=times)
         found = decoding.hypotheses[0]
         stretches = word_times(recognizer, feats, decoding).get(name, []) if times else []
         yield Transcription(name, " ".join(found.words), stretches)

@@ -16,6 +16,7 @@ Axes: S states, A arcs, P pdfs, U units, W context windows.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from speech3.decoding.arpa import ArpaLm
 from speech3.decoding.fst import ARC, Fst, FstBuilder, from_kaldifst, read_fst, to_kaldifst, write_fst
 from speech3.decoding.grammar import Grammar, from_arpa
 from speech3.decoding.lexicon_fst import lexicon_fst
+from speech3.decoding.pieces import are_pieces
+from speech3.decoding.search_graph import SearchGraph, search_graph
 from speech3.errors import Speech3Error
 from speech3.hmm.model import Hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
@@ -55,6 +58,21 @@ class Graph:
     num_pdfs: int
     about: dict[str, Any]
     path: Path
+
+    @cached_property
+    def arranged(self) -> SearchGraph:
+        """As the search walks it; an error if it cannot be searched."""
+        return search_graph(self.fst, self.num_pdfs, self.path)
+
+    @cached_property
+    def writes_pieces(self) -> bool:
+        """Are its words pieces of words?"""
+        return are_pieces(self.words)
+
+    @cached_property
+    def label_of(self) -> dict[str, int]:
+        """The output label of each word."""
+        return {word: label for label, word in enumerate(self.words)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +135,7 @@ def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale
 
 
 def load_graph(path: Path | str) -> Graph:
-    """Read what `build_graph` wrote and check that the decoder can be trusted with it.
+    """Read what `build_graph` wrote and check that it can be searched.
 
     Raises
     ------
@@ -138,7 +156,7 @@ def load_graph(path: Path | str) -> Graph:
 
 
 def check_graph(fst: Fst, num_pdfs: int, num_words: int, path: Path) -> None:
-    """Refuse whatever kaldi-decoder answers with a segmentation fault."""
+    """Refuse a graph that is empty or whose labels lie outside their ranges."""
     if fst.start < 0 or not len(fst.arcs_A) or np.isinf(fst.final_S).all():
         raise Speech3Error(f"{path}: the graph is empty or has no final state; build it again")
     for side, size in (("ilabel", num_pdfs + 1), ("olabel", num_words)):

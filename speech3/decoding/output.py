@@ -1,4 +1,5 @@
-"""What decoding leaves behind: `hyp.txt` for scoring, `hyp.ctm` with the time of every word."""
+"""What decoding leaves behind: `hyp.txt` for scoring, `hyp.ctm` with the time of every word and, if known, its
+confidence."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,18 +19,19 @@ from speech3.io.progress import say
 def word_times(
     recognizer: Recognizer, feats: Mapping[str, np.ndarray], decoding: Decoding, jobs: int = 1
 ) -> dict[str, list[Stretch]]:
-    """When each decoded word was said, by aligning the words with the same acoustic model.
+    """When each decoded word was said, by aligning the words with the same acoustic model; its confidence, if known.
 
     The graph's own path tells words apart only up to the point where determinisation and weight pushing have moved
     their labels; Kaldi realigns lattices for the same reason (lattice-align-words).
     """
     units = {h.utterance: h.units for h in decoding.hypotheses if h.units}
+    sure = {h.utterance: h.confidences for h in decoding.hypotheses}
     texts: dict[str, str | None] = {utterance: " ".join(said) for utterance, said in units.items()}
     if not texts:
         return {}
     alignments, _ = recognizer.align({u: feats[u] for u in texts}, texts, jobs)
     clock = recognizer.clock
-    times = {utterance: word_stretches(found, units[utterance], clock) for utterance, found in alignments.items()}
+    times = {key: word_stretches(found, units[key], clock, words_W=sure[key]) for key, found in alignments.items()}
     return {key: join_stretches(found) for key, found in times.items()} if are_pieces(recognizer.graph.words) else times
 
 

@@ -21,12 +21,20 @@ def join_words(pieces: Sequence[str]) -> tuple[str, ...]:
 
 
 def join_stretches(pieces: Sequence[Stretch]) -> list[Stretch]:
-    """The same with times: a word lasts from its first piece's beginning to its last one's end."""
+    """The same with times: a word lasts from its first piece's beginning to its last one's end.
+
+    It is as sure as its least sure piece.
+    """
     words: list[Stretch] = []
     for piece in pieces:
         label = piece.label.removeprefix(WORD_START)
         if words and label == piece.label:
-            words[-1] = Stretch(words[-1].start_s, piece.end_s, words[-1].label + label)
+            sure = _least(words[-1].confidence, piece.confidence)
+            words[-1] = Stretch(words[-1].start_s, piece.end_s, words[-1].label + label, sure)
         else:
-            words.append(Stretch(piece.start_s, piece.end_s, label))
+            words.append(Stretch(piece.start_s, piece.end_s, label, piece.confidence))
     return words
+
+
+def _least(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else min(one, other)

@@ -174,12 +174,14 @@ class Recognizer:
                 raise Speech3Error(f"{utterance}: {error}") from error
             yield utterance, loglikes_TP
 
-    def decode(self, feats: Mapping[str, np.ndarray], jobs: int = 1, graph: Graph | None = None) -> Decoding:
-        """Decode with the tuned settings, through the model's own graph or another one."""
+    def decode(
+        self, feats: Mapping[str, np.ndarray], jobs: int = 1, graph: Graph | None = None, *, confidences: bool = False
+    ) -> Decoding:
+        """Decode with the tuned settings, through the model's own graph or another one (`search.decode`)."""
         graph, tuned, scores = graph or self.graph, self.settings, self.scores(feats)
         config = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active)
         shown = progress(scores, len(feats), "decoding") if len(feats) > 1 else scores
-        return decode(graph, shown, config, tuned.acoustic_scale, tuned.word_penalty, jobs)
+        return decode(graph, shown, config, tuned.acoustic_scale, tuned.word_penalty, jobs, confidences=confidences)
 
     def align(
         self, feats: Mapping[str, np.ndarray], texts: Mapping[str, str | None], jobs: int = 1

@@ -1,34 +1,37 @@
-"""Beam search through a decoding graph: the one module that calls kaldi-decoder.
+"""The best path of utterances through a decoding graph, utterances spread over threads.
 
-kaldi-decoder holds the GIL, so utterances are spread over processes. It ends the process on an empty graph, on a label
-outside the score matrix, and when a graph is freed that a decoder still uses: graphs come here checked (`load_graph`),
-scores are checked here, and a `_Searcher` holds graph and options for as long as a decoder lives.
+The search itself (`beam_search`) is compiled and leaves the interpreter's lock alone, so threads search at the same
+time, in one copy of the graph.
 
 Axes: T frames, P pdfs.
 """
 
-import multiprocessing
-import time
+import sys
+import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import chain
-from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import TypeVar
 
 import numpy as np
 
 from speech3.config import DecodeConfig
-from speech3.decoding.fst import temporary_fst
+from speech3.decoding.bayes_risk import confidences as confidences_of
+from speech3.decoding.beam_search import BeamSearch, BestPath, check_scores
 from speech3.decoding.graph import Graph
-from speech3.decoding.pieces import are_pieces, join_words
-from speech3.errors import Speech3Error, check_bad
-from speech3.io.parallel import end_with_parent, starting_workers
+from speech3.decoding.lattice import Lattice
+from speech3.decoding.pieces import join_words
+from speech3.decoding.search_graph import SearchGraph, with_word_penalty
+from speech3.decoding.word_lattice import words_of
+from speech3.errors import check_bad
 
-_ALONE_S = 2.0
+LATTICE_BEAM = 8.0
+_PIECE = 1000  # frames between two looks at whether the search is still wanted
+# Lattices of longer recordings would fill the memory, as would more states of a lattice times places of a hypothesis.
+_LONGEST, _CELLS = 30_000, 2**23
+Found = TypeVar("Found")
 Scores = Iterable[tuple[str, np.ndarray]]
 Setting = tuple[float, float]  # acoustic scale, word penalty
 
@@ -49,6 +52,9 @@ class Hypothesis:
         int32: the pdf of each frame (of each output, where there is one for several frames).
     reached_final
         False: the recording stops within a sentence that the graph allows, and these are its words so far.
+    confidences
+        Posterior of each unit in its place, from 0 to 1 (`bayes_risk`); None where it was not asked for, or where the
+        recording is too long for it.
     """
 
     utterance: str
@@ -58,6 +64,7 @@ class Hypothesis:
     acoustic_cost: float
     pdfs_T: np.ndarray
     reached_final: bool
+    confidences: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +82,8 @@ def decode(
     acoustic_scale: float,
     word_penalty: float = 0.0,
     jobs: int = 1,
+    *,
+    confidences: bool = False,
 ) -> Decoding:
     """Find the best path of each utterance.
 
@@ -87,6 +96,10 @@ def decode(
         Multiplied with the log likelihoods.
     word_penalty
         Cost of each word, added to the graph's.
+    jobs
+        Threads.
+    confidences
+        Make lattices, and from them a confidence for each word; this takes two to three times as long.
 
     Raises
     ------
@@ -94,7 +107,7 @@ def decode(
         Scores that are NaN or have other columns than the graph has pdfs; more than 5 % failed, or there were none.
     """
     setting = (acoustic_scale, word_penalty)
-    results = {utterance: found for utterance, (found,) in _search(graph, scores, config, [setting], jobs)}
+    results = {utterance: found for utterance, (found,) in _search(graph, scores, config, [setting], jobs, confidences)}
     hypotheses = tuple(found for found in results.values() if isinstance(found, Hypothesis))
     failed = {utterance: found for utterance, found in results.items() if isinstance(found, str)}
     check_bad(failed, len(results), str(graph.path), "could not be decoded")
@@ -119,140 +132,156 @@ def decode_settings(
     }
 
 
+def lattices(
+    graph: Graph, scores: Scores, config: DecodeConfig, setting: Setting, jobs: int = 1
+) -> Iterator[tuple[str, tuple[Hypothesis, Lattice] | None]]:
+    """Yield each utterance with its best path and its state-level lattice; None for those whose search dies.
+
+    Raises
+    ------
+    Speech3Error
+        Scores that are NaN or have other columns than the graph has pdfs.
+    """
+    searchers = _searchers(graph, config, [setting], jobs, sys.maxsize)
+    return _spread(searchers, _Searcher.lattice, _checked(graph, scores))
+
+
+def words_in(graph: Graph, olabels: Sequence[int]) -> tuple[str, ...]:
+    """Words from what the graph writes, pieces joined."""
+    units = tuple(graph.words[label] for label in olabels)
+    return join_words(units) if graph.writes_pieces else units
+
+
 def _search(
-    graph: Graph, scores: Scores, config: DecodeConfig, settings: Sequence[Setting], jobs: int
+    graph: Graph,
+    scores: Scores,
+    config: DecodeConfig,
+    settings: Sequence[Setting],
+    jobs: int,
+    confidences: bool = False,
 ) -> Iterator[tuple[str, list[Hypothesis | str]]]:
-    """Yield (utterance, hypothesis or failure under each setting), in order, from `jobs` processes."""
-    with ExitStack() as stack:
-        paths = {penalty: stack.enter_context(_charging(graph, penalty)) for _, penalty in settings}
-        searcher = _Searcher(paths, graph.words, config, tuple(settings))
-        rest = iter(_checked(graph, scores))
-        # Starting processes takes a second or two; what is done by then needs none.
-        yield from _in_process(searcher, rest, seconds=None if jobs == 1 else _ALONE_S)
-        if (first := next(rest, None)) is not None:
-            yield from _pooled(searcher, chain([first], rest), jobs)
+    """Yield (utterance, hypothesis or failure under each setting), in order, from `jobs` threads."""
+    yield from _spread(
+        _searchers(graph, config, settings, jobs, _LONGEST if confidences else 0),
+        _Searcher.search,
+        _checked(graph, scores),
+    )
 
 
-@contextmanager
-def _charging(graph: Graph, word_penalty: float) -> Iterator[Path]:
-    """Path of the graph's file, or of a temporary copy that charges for words."""
-    if not word_penalty:
-        yield graph.path / "HCLG.fst"
-        return
-    arcs_A = graph.fst.arcs_A.copy()
-    arcs_A["weight"][arcs_A["olabel"] > 0] += word_penalty
-    with temporary_fst(replace(graph.fst, arcs_A=arcs_A)) as path:
-        yield path
+def _searchers(
+    graph: Graph, config: DecodeConfig, settings: Sequence[Setting], jobs: int, longest: int
+) -> list["_Searcher"]:
+    graphs = {penalty: with_word_penalty(graph.arranged, penalty) for _, penalty in settings}
+    stopped = threading.Event()
+    return [_Searcher(graph, graphs, config, tuple(settings), longest, stopped) for _ in range(jobs)]
 
 
 def _checked(graph: Graph, scores: Scores) -> Iterator[tuple[str, np.ndarray]]:
     for utterance, scores_TP in scores:
-        if scores_TP.ndim != 2 or scores_TP.shape[1] != graph.num_pdfs:
-            raise Speech3Error(
-                f"{utterance}: scores of shape {scores_TP.shape}, but the graph {graph.path} has {graph.num_pdfs} pdfs;"
-                " it belongs to another model: build the graph of this one"
-            )
-        if np.isnan(scores_TP).any() or np.isposinf(scores_TP).any():
-            raise Speech3Error(f"{utterance}: the model's scores are NaN or infinite; its training diverged")
+        check_scores(utterance, scores_TP, graph.num_pdfs, graph.path)
         yield utterance, scores_TP
 
 
 @dataclass(eq=False)
 class _Searcher:
-    """What a process needs: sent to it without graphs, which it then loads once.
+    """What a thread needs, with memory of its own.
 
     A search that ends outside a final state is done again with twice and four times the beam.
     """
 
-    paths: dict[float, Path]  # for each word penalty
-    words: tuple[str, ...]
+    graph: Graph
+    graphs: Mapping[float, SearchGraph]  # for each word penalty
     config: DecodeConfig
     settings: tuple[Setting, ...]
-    fsts: dict[float, Any] = field(default_factory=dict)
-    pieces: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.pieces = are_pieces(self.words)  # asked once: there may be 200,000 words
-
-    def load(self) -> None:
-        import kaldifst
-
-        self.fsts = {penalty: kaldifst.StdConstFst.read(str(path)) for penalty, path in self.paths.items()}
+    longest: int  # frames of an utterance that gets a lattice
+    stopped: threading.Event
+    beam_search: BeamSearch = field(default_factory=BeamSearch)
 
     def search(self, utterance: str, scores_TP: np.ndarray) -> list[Hypothesis | str]:
-        return [self._best(utterance, scores_TP, scale, penalty) for scale, penalty in self.settings]
+        """Hypothesis or failure under each setting, with confidences if there are lattices."""
+        found: list[Hypothesis | str] = []
+        for scale, penalty in self.settings:
+            best = self._best(utterance, scores_TP, scale, penalty)
+            if isinstance(best, Hypothesis):
+                best = replace(best, confidences=self._confidences(best, scale))
+            found.append(best)
+        return found
+
+    def lattice(self, utterance: str, scores_TP: np.ndarray) -> tuple[Hypothesis, Lattice] | None:
+        """Hypothesis and lattice under the one setting."""
+        best = self._best(utterance, scores_TP, *self.settings[0])
+        lattice = self.beam_search.lattice()
+        return (best, lattice) if isinstance(best, Hypothesis) and lattice else None
 
     def _best(self, utterance: str, scores_TP: np.ndarray, scale: float, word_penalty: float) -> Hypothesis | str:
-        import kaldi_decoder
-        import kaldifst
-
         frames = len(scores_TP)
         if not frames:
             return "it has no frames"
-        scaled_TP = np.ascontiguousarray(scores_TP * scale, dtype=np.float32)
-        fst, decodable = self.fsts[word_penalty], kaldi_decoder.DecodableCtc(scaled_TP)
         for beam in (self.config.beam, 2 * self.config.beam, 4 * self.config.beam):
-            options = kaldi_decoder.FasterDecoderOptions(beam=beam, max_active=self.config.max_active)
-            decoder = kaldi_decoder.FasterDecoder(fst, options)
-            decoder.decode(decodable)
-            found, path = decoder.get_best_path()
-            if final := found and decoder.reached_final():
+            best = self._path(utterance, scores_TP, scale, word_penalty, beam)
+            if best and best.reached_final:
                 break
-        if not found:
+        if best is None:
             return f"no path survived its {frames} frames; widen decode.beam or look at the recording"
-        _, labels, words, weight = kaldifst.get_linear_symbol_sequence(path)
-        if not final and not words:
+        if not best.reached_final and not best.olabels:
             return f"no word ends within its {frames} frames: it is too short, or decode.beam too narrow"
-        units = tuple(self.words[word] for word in words)
-        spelled = join_words(units) if self.pieces else units
-        pdfs_T = np.array(labels, np.int32) - 1
-        return Hypothesis(utterance, spelled, units, weight.value1 + weight.value2, weight.value2, pdfs_T, final)
+        units, spelled = tuple(self.graph.words[word] for word in best.olabels), words_in(self.graph, best.olabels)
+        return Hypothesis(utterance, spelled, units, best.cost, best.acoustic_cost, best.pdfs_T, best.reached_final)
+
+    def _confidences(self, best: Hypothesis, scale: float) -> tuple[float, ...] | None:
+        lattice = self.beam_search.lattice()
+        if lattice is None:
+            return None
+        said = tuple(self.graph.label_of[unit] for unit in best.units)
+        for beam in (LATTICE_BEAM, LATTICE_BEAM / 2, LATTICE_BEAM / 4):
+            words = words_of(lattice, scale, beam)
+            if len(words.frame_S) * (2 * len(said) + 1) <= _CELLS:
+                return confidences_of(words, said, scale).confidences
+        return None
+
+    def _path(
+        self, utterance: str, scores_TP: np.ndarray, scale: float, word_penalty: float, beam: float
+    ) -> BestPath | None:
+        search = self.beam_search
+        linked = len(scores_TP) <= self.longest
+        search.begin(
+            self.graphs[word_penalty], utterance, scale, beam, self.config.max_active, LATTICE_BEAM if linked else None
+        )
+        for begin in range(0, len(scores_TP), _PIECE):
+            if self.stopped.is_set():
+                break
+            search.read(scores_TP[begin : begin + _PIECE])
+        return search.best_path()
 
 
-def _in_process(
-    searcher: _Searcher, scores: Scores, seconds: float | None
-) -> Iterator[tuple[str, list[Hypothesis | str]]]:
-    """Search here until `seconds` have passed (None: to the end); what is left stays in `scores`."""
-    here, start = replace(searcher), time.monotonic()
-    here.load()
-    for utterance, scores_TP in scores:
-        yield utterance, here.search(utterance, scores_TP)
-        if seconds is not None and time.monotonic() - start > seconds:
-            return
+def _spread(
+    searchers: list[_Searcher], method: Callable[[_Searcher, str, np.ndarray], Found], scores: Scores
+) -> Iterator[tuple[str, Found]]:
+    """Yield (utterance, what was found), in order, from a thread for each searcher; from this one if it is alone."""
+    if len(searchers) == 1:
+        yield from ((utterance, method(searchers[0], utterance, scores_TP)) for utterance, scores_TP in scores)
+        return
+    idle: SimpleQueue[_Searcher] = SimpleQueue()
+    for searcher in searchers:
+        idle.put(searcher)
 
+    def work(utterance: str, scores_TP: np.ndarray) -> Found:
+        searcher = idle.get()
+        try:
+            return method(searcher, utterance, scores_TP)
+        finally:
+            idle.put(searcher)
 
-_searcher: _Searcher | None = None  # of a worker process
-
-
-def _start_worker(searcher: _Searcher) -> None:
-    global _searcher
-    _searcher = searcher
-    end_with_parent()
-    searcher.load()
-
-
-def _work(utterance: str, scores_TP: np.ndarray) -> list[Hypothesis | str]:
-    assert _searcher is not None
-    return _searcher.search(utterance, scores_TP)
-
-
-def _pooled(searcher: _Searcher, scores: Scores, jobs: int) -> Iterator[tuple[str, list[Hypothesis | str]]]:
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _start_worker, (searcher,))
-    waiting: deque[tuple[str, Future[list[Hypothesis | str]]]] = deque()
-    utterance = "(start of the decoding processes)"
+    pool = ThreadPoolExecutor(len(searchers), "decoding")
+    waiting: deque[tuple[str, Future[Found]]] = deque()
     try:
         for name, scores_TP in scores:
-            with starting_workers():
-                waiting.append((name, pool.submit(_work, name, scores_TP)))
-            if len(waiting) > 2 * jobs:
+            waiting.append((name, pool.submit(work, name, scores_TP)))
+            if len(waiting) > 2 * len(searchers):
                 utterance, future = waiting.popleft()
                 yield utterance, future.result()
         for utterance, future in waiting:
             yield utterance, future.result()
-    except BrokenProcessPool as error:
-        raise Speech3Error(
-            f"{utterance}: a decoding process died at or near this utterance, most likely because memory ran out;"
-            " run again with fewer jobs"
-        ) from error
     finally:
+        searchers[0].stopped.set()
         pool.shutdown(wait=True, cancel_futures=True)

@@ -13,7 +13,8 @@ import numpy as np
 
 from speech3.config import DecodeConfig
 from speech3.decoding.graph import Graph
-from speech3.decoding.search import Scores, Setting, decode_settings
+from speech3.decoding.lattice import Lattice, best_words
+from speech3.decoding.search import Hypothesis, Scores, Setting, lattices, words_in
 from speech3.errors import Speech3Error
 from speech3.io.atomic import explained_disk_errors
 from speech3.io.progress import progress, say
@@ -81,10 +82,14 @@ def tune(
 ) -> Tuning:
     """Find the acoustic scale and the word penalty of the grid in `config` with the lowest error rate.
 
-    From the middle scale and the penalty nearest zero, the scale moves to its better neighbour until neither is better,
-    then the penalty, and so on while that helps: small scales, with which the search is slow, are rarely tried. The
-    search is the final one with ``config.tuning_max_active`` states: lattices (LatticeSimpleDecoder knows no such
-    limit) took ten times as long and were less exact. Each point is reported as soon as it is known.
+    Lattices made with the middle scale and the penalty nearest zero tell what other points would give. On them, the
+    scale moves to its better neighbour until neither is better, then the penalty, and so on while that helps. Where
+    that ends, new lattices are made, and so on until it ends where it began. Of the points where lattices were made
+    the best one wins: there, the best paths of the lattices are those of a search, so its error rate is exact. (On
+    minilibri, lattices made a step of the scale away gave the error rate of a search within 0.15 points, those made
+    three steps away within 2.)
+
+    The search is the final one with ``config.tuning_max_active`` states.
 
     Parameters
     ----------
@@ -100,47 +105,82 @@ def tune(
     Raises
     ------
     Speech3Error
-        No utterances, one without a reference, or what `decode_settings` raises.
+        No utterances, one without a reference, or what `search.lattices` raises.
     """
     quick = config.model_copy(update={"max_active": config.tuning_max_active})
     key = "lfmmi_acoustic_scales" if pseudo_likelihoods else "acoustic_scales"
     scales, penalties = sorted(set(getattr(config, key))), sorted(set(config.word_penalties))
     kept = _Kept(scores)
-    found: dict[Setting, dict[str, tuple[str, ...]]] = {}
-    rates: dict[Setting, float] = {}
+    exact: dict[Setting, Point] = {}
+    tables: dict[Setting, dict[Setting, float]] = {}
+    words: dict[Setting, dict[str, tuple[str, ...]]] = {}
+    centre = scales[(len(scales) - 1) // 2], min(penalties, key=abs)
+    while centre not in exact:
+        shown = progress(kept, len(references), f"tuning around {centre[0]:g}/{centre[1]:g}")
+        found = dict(lattices(graph, shown, quick, centre, jobs))
+        words[centre] = {utterance: each[0].words if each else () for utterance, each in found.items()}
+        exact[centre] = Point(*centre, rate_of(references, words[centre], error_rate))
+        tables[centre] = {centre: exact[centre].error_rate}
+        rate = _Rates(graph, found, references, error_rate, centre, tables[centre])
+        around, centre = centre, _climbed(scales, penalties, centre, rate)
+        _say_points(tables[around], around)
+    kept.close()
+    best = min(exact.values(), key=lambda point: point.error_rate)  # of equal ones the first
+    setting = best.acoustic_scale, best.word_penalty
+    _say_if_last("acoustic scale", setting[0], scales, key)
+    _say_if_last("word penalty", setting[1], penalties, "word_penalties")
+    known = tables[setting] | {each: point.error_rate for each, point in exact.items()}
+    return Tuning(best, tuple(Point(*each, rate) for each, rate in sorted(known.items())), words[setting])
 
-    def measure(settings: list[Setting]) -> None:
-        new = [setting for setting in settings if setting not in rates]
-        if not new:
-            return
-        shown = progress(kept, len(references), f"tuning {', '.join(f'{scale:g}/{cost:g}' for scale, cost in new)}")
-        words = decode_settings(graph, shown, quick, new, jobs)
-        for index, setting in enumerate(new):
-            found[setting] = {utterance: each[index] for utterance, each in words.items()}
-            rates[setting] = rate_of(references, found[setting], error_rate)
-            say(f"  acoustic scale {setting[0]:g}, word penalty {setting[1]:g}: {100 * rates[setting]:.2f} %")
+
+@dataclass(eq=False)
+class _Rates:
+    """Error rates of settings from lattices made with one of them, each worked out once."""
+
+    graph: Graph
+    found: Mapping[str, tuple[Hypothesis, Lattice] | None]
+    references: Mapping[str, Sequence[str]]
+    error_rate: ErrorRate
+    centre: Setting
+    known: dict[Setting, float]
+
+    def __call__(self, setting: Setting) -> float:
+        if setting not in self.known:
+            scale, more_penalty = setting[0], setting[1] - self.centre[1]
+            words = {
+                utterance: words_in(self.graph, best_words(each[1], scale, more_penalty)) if each else ()
+                for utterance, each in self.found.items()
+            }
+            self.known[setting] = rate_of(self.references, words, self.error_rate)
+        return self.known[setting]
+
+
+def _climbed(
+    scales: Sequence[float], penalties: Sequence[float], start: Setting, rate: Callable[[Setting], float]
+) -> Setting:
+    """The setting from which neither a neighbouring scale nor a neighbouring penalty is better."""
 
     def climb(line: list[Setting], place: int) -> int:
         while True:
             around = range(max(place - 1, 0), min(place + 2, len(line)))
-            measure([line[index] for index in around])
-            better = min(around, key=lambda index: (rates[line[index]], index != place))
+            better = min(around, key=lambda index: (rate(line[index]), index != place))
             if better == place:
                 return place
             place = better
 
-    scale, penalty = (len(scales) - 1) // 2, penalties.index(min(penalties, key=abs))
+    scale, penalty = scales.index(start[0]), penalties.index(start[1])
     best = None
     while best != (scale, penalty):
         best = scale, penalty
         scale = climb([(each, penalties[penalty]) for each in scales], scale)
         penalty = climb([(scales[scale], each) for each in penalties], penalty)
-    kept.close()
-    setting = scales[scale], penalties[penalty]
-    _say_if_last("acoustic scale", setting[0], scales, key)
-    _say_if_last("word penalty", setting[1], penalties, "word_penalties")
-    table = tuple(Point(*each, rate) for each, rate in sorted(rates.items()))
-    return Tuning(Point(*setting, rates[setting]), table, found[setting])
+    return scales[scale], penalties[penalty]
+
+
+def _say_points(rates: Mapping[Setting, float], centre: Setting) -> None:
+    for setting, rate in rates.items():
+        how = "" if setting == centre else " (from lattices)"
+        say(f"  acoustic scale {setting[0]:g}, word penalty {setting[1]:g}: {100 * rate:.2f} %{how}")
 
 
 def _say_if_last(name: str, value: float, grid: Sequence[float], key: str) -> None:

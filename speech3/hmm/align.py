@@ -154,7 +154,9 @@ def write_alignments(
     durations, sure = durations_s or {}, confidences or {}
     phones = {u: phone_stretches(a, hmm.lexicon, clock, durations.get(u), sure.get(u)) for u, a in alignments.items()}
     words = {
-        u: word_stretches(a, (texts.get(u) or UNKNOWN).split(), clock, durations.get(u), sure.get(u))
+        u: word_stretches(
+            a, (texts.get(u) or UNKNOWN).split(), clock, durations.get(u), sure[u].words_W if u in sure else None
+        )
         for u, a in alignments.items()
     }
     if pieces:

@@ -22,7 +22,8 @@ _LONGEST_NAME = 200  # bytes; most file systems take 255, and `.TextGrid` comes 
 class Stretch:
     """A phone or a word, from `start_s` to `end_s` seconds after the utterance's beginning.
 
-    `confidence`, where it is known, is that of `hmm.confidence`.
+    `confidence`, where it is known, is that of `hmm.confidence` in an alignment, that of `decoding.bayes_risk` in what
+    was decoded.
     """
 
     start_s: float
@@ -76,9 +77,9 @@ def word_stretches(
     words: Sequence[str],
     clock: FrameClock,
     duration_s: float | None = None,
-    confidence: Confidence | None = None,
+    words_W: Sequence[float] | np.ndarray | None = None,
 ) -> list[Stretch]:
-    """Every word of an alignment; silence is left out."""
+    """Every word of an alignment, with its confidence out of `words_W` if there is one; silence is left out."""
     edges, stretches = clock.edges(alignment.starts, duration_s), []
     change = np.flatnonzero(np.diff(alignment.words)) + 1
     first = np.concatenate([[0], change])
@@ -86,23 +87,21 @@ def word_stretches(
     for begin, end in zip(first, last, strict=True):
         index = int(alignment.words[begin])
         if index != NO_WORD:
-            sure = None if confidence is None else float(confidence.words_W[index])
+            sure = None if words_W is None else float(words_W[index])
             stretches.append(Stretch(float(edges[begin]), float(edges[end]), words[index], sure))
     return stretches
 
 
 def write_ctm(path: Path | str, tracks: Mapping[str, Sequence[Stretch]]) -> None:
     """Write NIST CTM: ``utterance channel start duration label``, then the confidence where it is known."""
-    lines = [
-        f"{utterance} 1 {s.start_s:.3f} {s.end_s - s.start_s:.3f} {s.label}{_sixth(s)}\n"
-        for utterance, stretches in tracks.items()
-        for s in stretches
-    ]
+    lines = [ctm_line(utterance, s) + "\n" for utterance, stretches in tracks.items() for s in stretches]
     write_text(path, "".join(lines))
 
 
-def _sixth(stretch: Stretch) -> str:
-    return "" if stretch.confidence is None else f" {stretch.confidence:.3f}"
+def ctm_line(utterance: str, stretch: Stretch) -> str:
+    """One line of a CTM, without its end."""
+    sixth = "" if stretch.confidence is None else f" {stretch.confidence:.3f}"
+    return f"{utterance} 1 {stretch.start_s:.3f} {stretch.end_s - stretch.start_s:.3f} {stretch.label}{sixth}"
 
 
 def read_ctm(path: Path | str) -> dict[str, list[Stretch]]:

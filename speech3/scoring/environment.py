@@ -9,7 +9,7 @@ from pathlib import Path
 
 from speech3.io.parallel import available_jobs
 
-_PACKAGES = ("speech3", "torch", "torchaudio", "numpy", "numba", "kaldifst", "kaldi-decoder", "kaldi-io", "jiwer")
+_PACKAGES = ("speech3", "torch", "torchaudio", "numpy", "numba", "kaldifst", "kaldi-io", "jiwer")
 
 
 def _processor() -> str:

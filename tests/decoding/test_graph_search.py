@@ -130,8 +130,7 @@ def test_pdfs_of_the_path_explain_its_acoustic_cost(toy):
     assert found.acoustic_cost == pytest.approx(-0.5 * scores_TP[np.arange(30), found.pdfs_T].sum(), abs=1e-3)
 
 
-def test_processes_give_what_one_process_gives_in_order(toy, monkeypatch):
-    monkeypatch.setattr(search, "_ALONE_S", -1.0)  # so little work would start no process
+def test_threads_give_what_one_thread_gives_in_order(toy):
     hmm, graph, _ = toy(True, 2)
     scores = [(f"u{seed}", toys.random_scores(hmm, 20 + seed, seed)) for seed in range(9)]
     alone, together = (decode(graph, iter(scores), WIDE, 0.3, 0.5, jobs) for jobs in (1, 2))
@@ -178,3 +177,25 @@ def test_scores_that_would_crash_the_decoder_are_refused(toy):
         broken[3, 4] = bad
         with pytest.raises(Speech3Error, match=r"utt8: .*NaN or infinite"):
             decode(graph, [("utt8", broken)], WIDE, 1.0)
+
+
+def test_confidences_are_of_the_words_and_change_nothing_else(toy, monkeypatch):
+    hmm, graph, language = toy(True, 2)
+    scores = [(f"u{seed}", toys.random_scores(hmm, FRAMES, seed)) for seed in range(6)]
+    plain = decode(graph, scores, WIDE, 0.4).hypotheses
+    assert {h.confidences for h in plain} == {None}
+    for jobs in (1, 2):
+        found = decode(graph, scores, WIDE, 0.4, 0.0, jobs, confidences=True).hypotheses
+        assert [(h.words, h.cost) for h in found] == [(h.words, h.cost) for h in plain]
+        assert all(len(h.confidences) == len(h.units) for h in found)
+        sure = [each for h in found for each in h.confidences]
+        assert 0 <= min(sure) < 0.6 < 0.8 < max(sure) <= 1
+    costs = toys.exhaustive(hmm, language, np.float32(0.4) * scores[0][1])
+    near = {said: np.exp(min(costs.values()) - cost) for said, cost in costs.items()}
+    one = sum(share for said, share in near.items() if plain[0].words[0] in said) / sum(near.values())
+    assert found[0].confidences[0] == pytest.approx(one, abs=0.15), "nearly the share of sentences that have the word"
+    monkeypatch.setattr(search, "_LONGEST", FRAMES - 1)
+    assert {h.confidences for h in decode(graph, scores, WIDE, 0.4, confidences=True).hypotheses} == {None}
+    monkeypatch.setattr(search, "_LONGEST", FRAMES)
+    monkeypatch.setattr(search, "_CELLS", 0)
+    assert {h.confidences for h in decode(graph, scores, WIDE, 0.4, confidences=True).hypotheses} == {None}

@@ -68,3 +68,8 @@ def test_estimated_silences_are_not_charged_within_a_word_either() -> None:
     for before, after in (([], []), ([sil], []), ([], [sil]), ([sil], [sil])):
         assert abs(cost(fst, [*before, a, b, *after]) - cost(fst, [*before, c, *after])) < 1e-5
     assert cost(fst, [a, sil, b]) == float("inf")
+
+
+def test_a_word_is_as_sure_as_its_least_sure_piece():
+    pieces = [Stretch(0.0, 0.2, "▁he", 0.9), Stretch(0.2, 0.3, "l", 0.4), Stretch(0.3, 0.5, "▁wor", 0.7)]
+    assert join_stretches(pieces) == [Stretch(0.0, 0.3, "hel", 0.4), Stretch(0.3, 0.5, "wor", 0.7)]

@@ -274,6 +274,11 @@ def test_what_decoding_leaves_behind(model: Path, sounds: dict[str, Path], tmp_p
     }
     for name, stretches in word_times(recognizer, feats, decoding).items():
         assert [s.start_s for s in times[name]] == pytest.approx([s.start_s for s in stretches], abs=6e-4)
+    assert {s.confidence for stretches in times.values() for s in stretches} == {None}
+    sure = recognizer.decode(feats, confidences=True)
+    write_decoding(out, recognizer, feats, sure)
+    for h in sure.hypotheses:
+        assert [s.confidence for s in read_ctm(out / "hyp.ctm")[h.utterance]] == pytest.approx(h.confidences, abs=5e-4)
     write_decoding(out, recognizer, feats, decoding)
     assert sorted(path.name for path in out.iterdir()) == ["hyp.ctm", "hyp.txt"]  # nothing failed this time
 

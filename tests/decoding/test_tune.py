@@ -1,3 +1,4 @@
+import jiwer
 import numpy as np
 import pytest
 import toys
@@ -5,8 +6,8 @@ import toys
 from speech3.config import DecodeConfig
 from speech3.decoding import tune as module
 from speech3.decoding.graph import build_graph, load_graph
-from speech3.decoding.search import decode
-from speech3.decoding.tune import drawn, tune
+from speech3.decoding.search import decode, decode_settings
+from speech3.decoding.tune import drawn, rate_of, tune
 from speech3.errors import Speech3Error
 
 GRID = DecodeConfig(beam=500.0, acoustic_scales=(0.02, 0.1, 0.5, 2.5), word_penalties=(-6.0, 0.0, 6.0))
@@ -85,11 +86,53 @@ def test_scores_are_computed_once_and_points_said(graph, scores, capsys):
     draws = []
     found = tune(graph, computed(), {u: ("A",) for u, _ in scores}, GRID)
     assert len(found.table) > 2 and draws == [utterance for utterance, _ in scores]
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("  acoustic scale ")]
-    assert sorted(lines) == sorted(
-        f"  acoustic scale {p.acoustic_scale:g}, word penalty {p.word_penalty:g}: {100 * p.error_rate:.2f} %"
-        for p in found.table
+    said = dict(
+        line.strip().removesuffix(" (from lattices)").split(": ")
+        for line in capsys.readouterr().err.splitlines()
+        if line.startswith("  acoustic scale ")
     )
+    for p in found.table:  # the last that was said of a point is what is known of it, or it was searched before
+        point = f"acoustic scale {p.acoustic_scale:g}, word penalty {p.word_penalty:g}"
+        assert point in said
+    best = f"acoustic scale {found.best.acoustic_scale:g}, word penalty {found.best.word_penalty:g}"
+    assert said[best] == f"{100 * found.best.error_rate:.2f} %"
+
+
+def test_the_error_rate_of_the_chosen_point_is_that_of_a_search(graph, scores, monkeypatch):
+    """Lattices are made at a few points only, and never at the same one twice."""
+    made, seen = [], []
+    original = module.lattices
+
+    def counted(graph, scores, config, setting, jobs):
+        made.append(setting)
+        return original(graph, scores, config, setting, jobs)
+
+    monkeypatch.setattr(module, "lattices", counted)
+    scales, penalties = tuple(0.1 * 1.3**n for n in range(9)), tuple(map(float, range(-5, 6)))
+    config = GRID.model_copy(update={"acoustic_scales": scales, "word_penalties": penalties})
+    for scale, penalty in ((0.3, 1.0), (0.15, -2.0), (0.6, 0.0)):
+        made.clear()
+        noisy = [(utterance, scores_TP + random_noise(utterance)) for utterance, scores_TP in scores]
+        truth = {h.utterance: h.words or ("nothing",) for h in decode(graph, noisy, GRID, scale, penalty).hypotheses}
+        best = tune(graph, scores, truth, config).best
+        setting = best.acoustic_scale, best.word_penalty
+        words = decode_settings(graph, scores, config, [setting])
+        searched = rate_of(truth, {key: each for key, (each,) in words.items()}, jiwer.wer)
+        assert best.error_rate == searched
+        seen.append(searched)
+        assert setting in made and len(made) == len(set(made)) <= 6
+        rates = [
+            rate_of(truth, {key: each[0] for key, each in decode_settings(graph, scores, config, [around]).items()},
+                    jiwer.wer)
+            for around in ((s, p) for s in scales for p in penalties)
+        ]  # fmt: skip
+        assert best.error_rate <= np.quantile(rates, 0.25), "among the best of the grid"
+    assert max(seen) > 0.1
+
+
+def random_noise(utterance: str) -> np.ndarray:
+    noise = np.random.default_rng(int(utterance[1:])).normal(0, 3.0, (40, toys.toy_hmm().num_pdfs))
+    return noise.astype(np.float32)
 
 
 @pytest.mark.parametrize("in_memory", [10**9, 1])

@@ -1,0 +1,95 @@
+"""Lattices as flat arrays: what a search found worth keeping, with the costs of graph and acoustics apart.
+
+Axes: S states, A arcs.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from speech3.decoding.token_passing import jit
+
+
+@dataclass(frozen=True, eq=False)
+class Lattice:
+    """An acyclic transducer from pdfs to words, one path for each way through the graph (Kaldi's Lattice).
+
+    State 0 is the start; every arc leads to a higher state, and arcs are sorted by the state that they leave.
+
+    Attributes
+    ----------
+    source_A, target_A
+        int32 states that each arc leaves and leads to.
+    ilabel_A, olabel_A
+        int32: pdf + 1, and the index of a word; 0 where an arc reads or writes nothing.
+    graph_A
+        float32 cost in the graph that was searched, its word penalty included.
+    acoustic_A
+        float32 cost, unscaled: minus the log likelihood.
+    final_S
+        float32 costs of ending; infinity where a path cannot.
+    frame_S
+        int32: how many frames are read on the way to a state.
+    reached_final
+        False: no path ended in a final state of the graph, and any state after the last frame ends one.
+    """
+
+    source_A: np.ndarray
+    target_A: np.ndarray
+    ilabel_A: np.ndarray
+    olabel_A: np.ndarray
+    graph_A: np.ndarray
+    acoustic_A: np.ndarray
+    final_S: np.ndarray
+    frame_S: np.ndarray
+    reached_final: bool
+
+    @property
+    def frames(self) -> int:
+        """How many frames every path reads."""
+        return int(self.frame_S.max()) if len(self.frame_S) else 0
+
+    def costs_A(self, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
+        """Cost of each arc, float64; the penalty comes on top of that of the graph that was searched."""
+        penalty_A = word_penalty * (self.olabel_A > 0)
+        return self.graph_A.astype(np.float64) + acoustic_scale * self.acoustic_A.astype(np.float64) + penalty_A
+
+
+def rest_costs(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
+    """(S,) float64: the cost of the best path from each state to the end, final cost included."""
+    costs_A = lattice.costs_A(acoustic_scale, word_penalty)
+    return _rest(lattice.source_A, lattice.target_A, costs_A, lattice.final_S.astype(np.float64))
+
+
+def best_words(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0) -> tuple[int, ...]:
+    """The words of the best path at another scale, or with another penalty on top of the graph's."""
+    costs_A = lattice.costs_A(acoustic_scale, word_penalty)
+    path = _best_arcs(lattice.source_A, lattice.target_A, costs_A, lattice.final_S.astype(np.float64))
+    olabels = lattice.olabel_A[path]
+    return tuple(olabels[olabels > 0].tolist())
+
+
+@jit
+def _rest(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
+    rest = final.copy()
+    for a in range(len(source) - 1, -1, -1):
+        rest[source[a]] = min(rest[source[a]], costs[a] + rest[target[a]])
+    return rest
+
+
+@jit
+def _best_arcs(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
+    """The arcs of the best path, in order."""
+    rest, by = final.copy(), np.full(len(final), -1, np.int64)
+    for a in range(len(source) - 1, -1, -1):
+        cost = costs[a] + rest[target[a]]
+        if cost < rest[source[a]]:
+            rest[source[a]] = cost
+            by[source[a]] = a
+    path = [np.int64(0)]
+    path.clear()
+    at = 0
+    while by[at] >= 0:
+        path.append(by[at])
+        at = target[by[at]]
+    return np.array(path)

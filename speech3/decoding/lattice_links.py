@@ -1,0 +1,226 @@
+"""From the tokens of a search to a lattice: which arcs lie on paths near the best (Kaldi's lattice-faster-decoder.cc).
+
+Going back through the frames, every arc between two tokens is looked at again. What it costs beyond the cheapest way to
+its end (its slack, 0 on the best path to there) together with what the cheapest rest costs beyond the best is what the
+best path through it costs beyond the best path of all, its extra cost. Arcs above `lattice_beam` are dropped, and
+tokens without arcs. Kaldi keeps the links of all tokens as it reads; here they are made when a stretch of frames is
+read, by when few tokens are left, and until then tokens suffice.
+
+While more frames are to come, no token of the last frame has an extra cost: what is dropped then is dropped for good.
+
+Links are kept in an order in which all links into a token come before all out of it.
+
+Compiled code that looks at no bounds, as `token_passing`.
+
+Axes: T frames, T1 one more, P pdfs, H tokens, L links; the 5 columns of a link are SOURCE, TARGET and ARC, SLACK and
+SCORE (the log likelihood, unscaled) in the float32 view of the same memory.
+"""
+
+import numpy as np
+
+from speech3.decoding.token_passing import ARC as TOKEN_ARC
+from speech3.decoding.token_passing import COST, FROM, STATE, acoustic_costs, jit
+
+SOURCE, TARGET, ARC, SLACK, SCORE = 0, 1, 2, 3, 4
+_INF = np.float32(np.inf)
+
+
+@jit
+def final_extras(graph, memory, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Extra cost of ending in each token of the last frame, float32, and whether a final state is among them.
+
+    Where none is, every token may be the last.
+    """
+    best, final = _INF, False
+    for i in range(begin, end):
+        final = final or graph.final_S[memory.tokens_H4[i, STATE]] < _INF
+    extra = np.empty(end - begin, np.float32)
+    for i in range(begin, end):
+        last = graph.final_S[memory.tokens_H4[i, STATE]] if final else np.float32(0.0)
+        extra[i - begin] = memory.cost_H4[i, COST] + last
+        best = min(best, extra[i - begin])
+    return extra - best, final
+
+
+@jit
+def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_extra, lattice_beam, finished):  # type: ignore[no-untyped-def] # pragma: no cover
+    """The links of a stretch of frames, last ones first.
+
+    Parameters
+    ----------
+    begins, bests, cutoffs, scores, scale
+        As `token_passing.read_frames` wrote or was given them.
+    end
+        Where the tokens end.
+    last_extra
+        float32 extra costs of the tokens of the last frame.
+    finished
+        Links that read nothing in the last frame are made, too; otherwise they are left to the stretch after this one.
+
+    Returns
+    -------
+    Links (int32, with room to spare), how many there are, and the extra cost of each token from ``begins[0]`` on.
+    """
+    frames, base = len(scores), begins[0]
+    columns, filled = np.empty((4096, 5), np.int32), 0
+    links = columns, columns.view(np.float32)
+    extra = np.full(end - base, _INF, np.float32)
+    extra[begins[frames] - base :] = last_extra
+    ac = np.empty(scores.shape[1], np.float32)
+    if finished:
+        links, filled = _link_silent(graph, memory, begins[frames], end, base, extra, lattice_beam, links, filled)
+    for t in range(frames - 1, -1, -1):
+        acoustic_costs(scores[t], scale, ac)
+        after = end if t == frames - 1 else begins[t + 2]
+        links, filled = _link_reading(
+            graph, memory, begins[t], begins[t + 1], after, base, extra, lattice_beam, links, filled, scores[t], ac,
+            bests[t], cutoffs[t],
+        )  # fmt: skip
+        links, filled = _link_silent(graph, memory, begins[t], begins[t + 1], base, extra, lattice_beam, links, filled)
+    return links[0], filled, extra
+
+
+@jit
+def _link_reading(graph, memory, begin, end, after, base, extra, lattice_beam, links, filled, scores, ac, best, cutoff):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Links from the tokens of a frame (from `begin` on) to those of the next (from `end` on)."""
+    tokens, cost_of, slot = memory.tokens_H4, memory.cost_H4, memory.slot_S
+    limit = -_INF
+    for j in range(end, after):
+        if extra[j - base] <= lattice_beam:
+            slot[tokens[j, STATE]] = j
+            limit = max(limit, cost_of[j, COST] + lattice_beam - extra[j - base])
+    for i in range(begin, end):
+        cost = cost_of[i, COST]
+        if cost > cutoff:
+            continue
+        cost -= best
+        s = tokens[i, STATE]
+        for a in range(graph.begin_S1[s], graph.silent_S[s]):
+            pdf = graph.arcs_A4[a, 0] - 1
+            new = cost + graph.weight_A4[a, 2] + ac[pdf]
+            if not new <= limit:
+                continue
+            target = graph.arcs_A4[a, 3]
+            j = slot[target]
+            if j < end or j >= after or tokens[j, STATE] != target:
+                continue
+            slack = new - cost_of[j, COST]
+            here = slack + extra[j - base]
+            if slack < 0 or not here <= lattice_beam:  # below 0: the beam had cut off this way to a token outside it
+                continue
+            links, filled = _put(links, filled, i, j, a, slack, scores[pdf])
+            extra[i - base] = min(extra[i - base], here)
+    return links, filled
+
+
+@jit
+def _link_silent(graph, memory, begin, end, base, extra, lattice_beam, links, filled):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Links among the tokens of a frame, those between its furthest states first."""
+    tokens, cost_of, slot, some = memory.tokens_H4, memory.cost_H4, memory.slot_S, memory.work_S
+    many, level = 0, -1
+    for i in range(begin, end):
+        s = tokens[i, STATE]
+        if extra[i - base] <= lattice_beam:
+            slot[s] = i
+        if graph.silent_S[s] < graph.begin_S1[s + 1]:
+            some[many] = i
+            many += 1
+            level = max(level, graph.level_S[s])
+    while level >= 0:
+        for place in range(many):
+            i = some[place]
+            s = tokens[i, STATE]
+            if graph.level_S[s] != level:
+                continue
+            for a in range(graph.silent_S[s], graph.begin_S1[s + 1]):
+                target = graph.arcs_A4[a, 3]
+                j = slot[target]
+                if j < begin or j >= end or tokens[j, STATE] != target:
+                    continue
+                slack = cost_of[i, COST] + graph.weight_A4[a, 2] - cost_of[j, COST]
+                here = slack + extra[j - base]
+                if slack < 0 or not here <= lattice_beam:
+                    continue
+                links, filled = _put(links, filled, i, j, a, slack, np.float32(0.0))
+                extra[i - base] = min(extra[i - base], here)
+                slot[s] = i
+        level -= 1
+    return links, filled
+
+
+@jit
+def _put(links, filled, source, target, arc, slack, score):  # type: ignore[no-untyped-def] # pragma: no cover
+    if filled == len(links[0]):
+        larger = np.empty((2 * filled, 5), np.int32)
+        larger[:filled] = links[0]
+        links = larger, larger.view(np.float32)
+    columns, numbers = links
+    columns[filled, SOURCE], columns[filled, TARGET], columns[filled, ARC] = source, target, arc
+    numbers[filled, SLACK], numbers[filled, SCORE] = slack, score
+    return links, filled + 1
+
+
+@jit
+def keep_linked(memory, extra, first, begin, end, lattice_beam):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Drop tokens from `first` on, but not from `begin` on, whose extra cost is too high.
+
+    `extra` begins at `first`. Returns where the tokens of the last frame begin and end then, and the new place of each
+    token from `first` on (-1: dropped).
+    """
+    tokens = memory.tokens_H4
+    place = np.full(end - first, -1, np.int32)
+    filled, new_begin = first, first
+    for i in range(first, end):
+        if i == begin:
+            new_begin = filled
+        if i < begin and not extra[i - first] <= lattice_beam:
+            continue
+        place[i - first] = filled
+        tokens[filled, STATE], tokens[filled, COST] = tokens[i, STATE], tokens[i, COST]
+        tokens[filled, TOKEN_ARC] = tokens[i, TOKEN_ARC]
+        came = tokens[i, FROM]
+        tokens[filled, FROM] = came if came < first else -2 - came
+        filled += 1
+    for i in range(first, filled):
+        if tokens[i, FROM] < -1:
+            tokens[i, FROM] = place[-2 - tokens[i, FROM] - first]
+    memory.slot_S[:] = -1
+    return new_begin, filled, place
+
+
+@jit
+def renumber(links, first, place):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Give the links, in place, the new numbers of tokens from `first` on; returns which of them still have both."""
+    keep = np.ones(len(links), np.bool_)
+    for number in range(len(links)):
+        for column in (SOURCE, TARGET):
+            if links[number, column] >= first:
+                links[number, column] = place[links[number, column] - first]
+                keep[number] &= links[number, column] >= 0
+    return keep
+
+
+@jit
+def prune_links(links, begin, end, last_extra, lattice_beam):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Which links to keep, and the extra cost of each token, going back from those of the last frame."""
+    extra = np.full(end, _INF, np.float32)
+    extra[begin:end] = last_extra
+    keep = np.zeros(len(links), np.bool_)
+    slacks = links.view(np.float32)
+    for number in range(len(links) - 1, -1, -1):
+        here = slacks[number, SLACK] + extra[links[number, TARGET]]
+        if here <= lattice_beam:
+            keep[number] = True
+            extra[links[number, SOURCE]] = min(extra[links[number, SOURCE]], here)
+    return keep, extra
+
+
+@jit
+def frames_of(links, arcs, tokens):  # type: ignore[no-untyped-def] # pragma: no cover
+    """(H,) int32: how many frames are read on the way to each of `tokens` tokens, -1 where no link leads."""
+    frame = np.full(tokens, -1, np.int32)
+    frame[0] = 0
+    for number in range(len(links)):
+        read = arcs[links[number, ARC], 0] > 0
+        frame[links[number, TARGET]] = frame[links[number, SOURCE]] + read
+    return frame

@@ -1,0 +1,108 @@
+"""Paths of word lattices: the N best, and the one with the fewest errors.
+
+Axes: S states, A arcs, R1 words of the reference and one more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import numpy as np
+
+from speech3.decoding.token_passing import jit
+from speech3.decoding.word_lattice import WordLattice
+
+
+@dataclass(frozen=True)
+class WordPath:
+    """A path through a word lattice.
+
+    Attributes
+    ----------
+    words
+        Indices in the graph's symbol table.
+    cost
+        At the scale and with the penalty that were asked for.
+    arcs
+        Of the lattice.
+    """
+
+    words: tuple[int, ...]
+    cost: float
+    arcs: tuple[int, ...]
+
+
+def nbest(lattice: WordLattice, n: int, acoustic_scale: float, word_penalty: float = 0.0) -> list[WordPath]:
+    """Up to `n` paths, cheapest first; no two of them have the same words.
+
+    Paths are extended in the order of the best path that they may become, so no more is looked at than is needed.
+    """
+    costs_A = lattice.costs_A(acoustic_scale, word_penalty)
+    final_S = lattice.final_costs_S(acoustic_scale)
+    rest_S = _rest(lattice.source_A, lattice.target_A, costs_A, final_S)
+    begin_S1 = np.searchsorted(lattice.source_A, np.arange(len(final_S) + 1)).tolist()
+    if not len(final_S) or np.isinf(rest_S[0]):
+        return []
+    number = 0  # of paths with the same cost, the one made first comes first
+    queue: list[tuple[float, int, float, int, tuple[int, ...]]] = [(float(rest_S[0]), number, 0.0, 0, ())]
+    found: list[WordPath] = []
+    while queue and len(found) < n:
+        total, _, cost, state, arcs = heappop(queue)
+        if state < 0:
+            found.append(WordPath(tuple(lattice.word_A[list(arcs)].tolist()), total, arcs))
+            continue
+        if np.isfinite(final_S[state]):
+            number += 1
+            heappush(queue, (cost + float(final_S[state]), number, cost, -1, arcs))
+        for arc in range(begin_S1[state], begin_S1[state + 1]):
+            so_far, target = cost + float(costs_A[arc]), int(lattice.target_A[arc])
+            if np.isfinite(rest_S[target]):
+                number += 1
+                heappush(queue, (so_far + float(rest_S[target]), number, so_far, target, (*arcs, arc)))
+    return found
+
+
+def pdfs_of(lattice: WordLattice, path: WordPath) -> np.ndarray:
+    """(T,) int32: the pdf of each frame."""
+    last = int(lattice.target_A[path.arcs[-1]]) if path.arcs else 0
+    parts = [lattice.pdfs_K[lattice.begin_A1[arc] : lattice.begin_A1[arc + 1]] for arc in path.arcs]
+    return np.concatenate([*parts, lattice.final_pdfs_S[last]])
+
+
+def oracle_errors(lattice: WordLattice, reference: Sequence[int]) -> int:
+    """Substitutions, deletions and insertions of the lattice's best path by that count (its oracle).
+
+    Parameters
+    ----------
+    reference
+        Indices of words; any other number for a word that the graph does not have.
+    """
+    ends_S = np.isfinite(lattice.final_graph_S)
+    return int(_oracle(lattice.source_A, lattice.target_A, lattice.word_A, ends_S, np.array(reference, np.int64)))
+
+
+@jit
+def _rest(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
+    rest = final.copy()
+    for a in range(len(source) - 1, -1, -1):
+        rest[source[a]] = min(rest[source[a]], costs[a] + rest[target[a]])
+    return rest
+
+
+@jit
+def _oracle(source, target, word, ends, reference):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Edit distance over an acyclic lattice: (S, R1) fewest errors so far."""
+    words, never = len(reference), 1 << 40
+    errors = np.full((len(ends), words + 1), never, np.int64)
+    errors[0] = np.arange(words + 1)
+    for a in range(len(source)):
+        before, after = errors[source[a]], errors[target[a]]
+        after[0] = min(after[0], before[0] + 1)
+        for r in range(1, words + 1):
+            here = min(before[r] + 1, before[r - 1] + (word[a] != reference[r - 1]))
+            after[r] = min(after[r], here, after[r - 1] + 1)
+    best = never
+    for s in range(len(ends)):
+        if ends[s]:
+            best = min(best, errors[s, words])
+    return best
