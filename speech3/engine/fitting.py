@@ -51,7 +51,7 @@ class EpochResult:
     returned, restarts
         Minibatches that workers which died gave back, for others to use; and these workers, each replaced.
     staleness
-        Published pushes by their staleness, from 0; empty where there is no server.
+        Used minibatches by the staleness of their push, from 0; empty where there is no server.
     shares
         Of the minibatches that each worker computed; empty where all step together.
     note
