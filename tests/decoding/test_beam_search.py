@@ -11,6 +11,7 @@ from random_graphs import best_cost, pieces_of, random_graph, random_scores
 
 from speech3.config import DecodeConfig
 from speech3.decoding import beam_search
+from speech3.decoding import token_passing as kernel
 from speech3.decoding.beam_search import BeamSearch, BestPath
 from speech3.decoding.fst import Fst, FstBuilder, write_fst
 from speech3.decoding.graph import build_graph, load_graph
@@ -235,7 +236,37 @@ def test_a_long_row_of_silent_arcs_that_get_cheaper_late():
         for further in range(state + 2, min(state + 6, states)):
             builder.arc(state, further, 0, 0, 1.0 + (further - state))
     fst, scores_TP = builder.fst(), np.zeros((3, 1), np.float32)
-    assert searched(fst, scores_TP).cost == pytest.approx(best_cost(fst, scores_TP, SCALE)[0], abs=1e-4)
+    cost = best_cost(fst, scores_TP, SCALE)[0]
+    assert searched(fst, scores_TP).cost == pytest.approx(cost, abs=1e-4)
+
+
+def test_silent_arcs_to_tokens_that_were_followed_already(monkeypatch):
+    """Ten states are followed before an eleventh is, which has cheaper ways to them; and there is room for one of them.
+
+    Where there is no room to remember which tokens became cheaper, all are followed again.
+    """
+    builder = FstBuilder()
+    for _ in range(12):
+        builder.state()
+    end = builder.state(0.0)
+    builder.arc(0, 0, 1, 0, 0.3)
+    for state in range(1, 12):
+        builder.arc(0, state, 0, 0, 20.0 + state if state < 11 else 1.0)
+    for state in range(1, 11):
+        builder.arc(11, state, 0, 0, 2.0 + 0.1 * state)
+        builder.arc(state, end, 0, state, 1.0)
+    fst, scores_TP = builder.fst(), np.zeros((3, 1), np.float32)
+    cost = best_cost(fst, scores_TP, SCALE)[0]
+    assert searched(fst, scores_TP).cost == pytest.approx(cost, abs=1e-4)
+    new_tokens, made = kernel.new_tokens, []
+
+    def little_room(states: int, room: int) -> kernel.Tokens:
+        made.append(np.full(9, -7, np.int32))
+        return new_tokens(states, room)._replace(work_S=made[-1][4:5])
+
+    monkeypatch.setattr(kernel, "new_tokens", little_room)
+    assert searched(fst, scores_TP).cost == pytest.approx(cost, abs=1e-4)
+    assert (np.delete(made[-1], 4) == -7).all() and made[-1][4] != -7, "its one place is used, and nothing beside it"
 
 
 def test_the_word_penalty_is_a_cost_of_each_word_and_leaves_the_graph_alone(graph):

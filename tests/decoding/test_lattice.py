@@ -89,6 +89,15 @@ def test_its_paths_are_those_near_the_best_with_their_costs(monkeypatch, stretch
     assert (others > 40) == (lattice_beam > 0)
 
 
+def test_its_best_path_is_the_one_best_however_narrow_the_beam():
+    """A narrow beam cuts off ways to tokens that other ways lead to; the lattice must not find them again."""
+    for seed in range(60):
+        fst, scores_TP = random_graph(seed, states=200), random_scores(seed, 25)
+        for beam in ((0.4, 10**6), (1.2, 10**6), (1e6, 21), (1e6, 60)):
+            search, lattice = lattice_of(fst, scores_TP, 4.0, beam)
+            assert paths_of_best(lattice) == pytest.approx(search.best_path().cost, abs=1e-3), (seed, beam)
+
+
 @pytest.mark.parametrize("lattice_beam", [0.5, 2.0])
 def test_each_of_its_arcs_is_on_a_path_near_the_best(lattice_beam):
     others = 0
