@@ -58,7 +58,7 @@ class Lattice:
 def rest_costs(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
     """(S,) float64: the cost of the best path from each state to the end, final cost included."""
     costs_A = lattice.costs_A(acoustic_scale, word_penalty)
-    return _rest(lattice.source_A, lattice.target_A, costs_A, lattice.final_S.astype(np.float64))
+    return costs_to_end(lattice.source_A, lattice.target_A, costs_A, lattice.final_S.astype(np.float64))
 
 
 def best_words(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0) -> tuple[int, ...]:
@@ -70,7 +70,8 @@ def best_words(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.
 
 
 @jit
-def _rest(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
+def costs_to_end(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Of the best path from each state, final cost included; arcs in the order of the states that they leave."""
     rest = final.copy()
     for a in range(len(source) - 1, -1, -1):
         rest[source[a]] = min(rest[source[a]], costs[a] + rest[target[a]])

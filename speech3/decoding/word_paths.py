@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from speech3.decoding.lattice import costs_to_end
 from speech3.decoding.token_passing import jit
 from speech3.decoding.word_lattice import WordLattice
 
@@ -39,7 +40,7 @@ def nbest(lattice: WordLattice, n: int, acoustic_scale: float, word_penalty: flo
     """
     costs_A = lattice.costs_A(acoustic_scale, word_penalty)
     final_S = lattice.final_costs_S(acoustic_scale)
-    rest_S = _rest(lattice.source_A, lattice.target_A, costs_A, final_S)
+    rest_S = costs_to_end(lattice.source_A, lattice.target_A, costs_A, final_S)
     begin_S1 = np.searchsorted(lattice.source_A, np.arange(len(final_S) + 1)).tolist()
     if not len(final_S) or np.isinf(rest_S[0]):
         return []
@@ -79,14 +80,6 @@ def oracle_errors(lattice: WordLattice, reference: Sequence[int]) -> int:
     """
     ends_S = np.isfinite(lattice.final_graph_S)
     return int(_oracle(lattice.source_A, lattice.target_A, lattice.word_A, ends_S, np.array(reference, np.int64)))
-
-
-@jit
-def _rest(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
-    rest = final.copy()
-    for a in range(len(source) - 1, -1, -1):
-        rest[source[a]] = min(rest[source[a]], costs[a] + rest[target[a]])
-    return rest
 
 
 @jit
