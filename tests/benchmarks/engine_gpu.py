@@ -112,11 +112,18 @@ def _sync_and_copy(case: Case, directory: Path) -> tuple[Callable[[], None], Cal
     whole = make_server(board, asgd, 1, own, nullcontext(), tensors_on_gpu(own, asgd))
     load_tensors(whole, {"parameters": own.vector_K})
     server = whole.partitions[0]
-    server.sync(push)
+
+    def visit() -> int:
+        push.pack()
+        ended = server.sync(push)
+        push.unpack()
+        return ended
+
+    visit()  # fetches
 
     def sync() -> None:
         push.numbers, push.rate = [0], RATE
-        assert server.sync(push) == USED
+        assert visit() == USED
 
     source_P, target_P = own.parameters_P.clone(), own.parameters_P.clone()
 
