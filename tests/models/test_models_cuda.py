@@ -23,8 +23,9 @@ from speech3.models.loss import cross_entropy
 SENONES = 200
 FAMILIES = ("dnn", "cnn", "lstm", "lstmp", "tc_dnn_blstm_dnn", "tdnn", "cnn_tdnn")
 # Rounding of float32 moves outputs by 1e-6 of their length; now and then it moves a unit over the corner of its
-# rectifier, which moves the gradient by more. Products in tf32 would move both by several 1e-4.
-OUTPUTS, GRADIENTS = 1e-5, 1e-3
+# rectifier, which moves the gradient by more (0.0014 was seen). Products in tf32 would move both by several 1e-4, which
+# shows in the outputs.
+OUTPUTS, GRADIENTS = 1e-5, 5e-3
 
 
 @pytest.fixture
