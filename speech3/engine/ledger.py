@@ -14,6 +14,7 @@ Axes: M minibatches of an epoch.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+import numba
 import numpy as np
 
 from speech3.engine.gradient import Step
@@ -104,11 +105,27 @@ class Ledger:
     def progress(self, before: dict[int, int]) -> Progress:
         """What was used and dropped, and what the used ones were like, since `counts` was `before`."""
         counts = {state: count - before[state] for state, count in self.counts().items()}
-        used = np.flatnonzero((self.states_M == USED) & (self.frames_M > 0))  # those from before have no row
-        frames = self.frames_M[used]
-        bins = np.bincount(np.minimum(self.staleness_M[used], STALENESS_BINS - 1))
+        bins = np.zeros(STALENESS_BINS, np.int64)
+        frames, loss_sum, correct, missed = _sums(
+            self.states_M, self.frames_M, self.loss_M, self.correct_M, self.refusals_M, self.staleness_M, bins
+        )
+        last = int(np.flatnonzero(bins).max(initial=-1))
         return Progress(
-            used=counts[USED], stale=counts[STALE], refused=counts[REFUSED], frames=int(frames.sum()),
-            loss_sum=float(self.loss_M[used] @ frames), correct=int(self.correct_M[used].sum()),
-            missed=int(self.refusals_M[used].sum()), staleness=tuple(bins.tolist()),
+            used=counts[USED], stale=counts[STALE], refused=counts[REFUSED], frames=frames, loss_sum=loss_sum,
+            correct=correct, missed=missed, staleness=tuple(bins[: last + 1].tolist()),
         )  # fmt: skip
+
+
+@numba.njit(cache=True, nogil=True)
+def _sums(states, frames, loss, correct, refusals, staleness, bins):  # type: ignore[no-untyped-def] # pragma: no cover
+    # One pass: the coordinator asks ten times a second, with all locks held for a snapshot, and an epoch of 1,000 hours
+    # has 1.4 million rows, for which NumPy's ways to sum over a mask take 30 ms.
+    total, loss_sum, right, missed = 0, 0.0, 0, 0
+    for number in range(len(states)):
+        if states[number] == USED and frames[number] > 0:  # those from before have no row
+            total += frames[number]
+            loss_sum += loss[number] * frames[number]
+            right += correct[number]
+            missed += refusals[number]
+            bins[min(staleness[number], len(bins) - 1)] += 1
+    return total, loss_sum, right, missed

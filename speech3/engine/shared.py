@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import torch.multiprocessing
 from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
@@ -52,6 +50,7 @@ from speech3.engine.board import (
     memory_file,
     shared_board,
 )
+from speech3.engine.device import place_of
 from speech3.engine.flat import Flat, flatten, wait_for_gpus
 from speech3.engine.gradient import gradient
 from speech3.engine.server import Partition
@@ -220,7 +219,7 @@ class Shared:
 
     def _build(self, worker: int) -> tuple[BuildOn, str]:
         """What makes the worker's parts, and on which device."""
-        return self.build, f"cuda:{worker % torch.cuda.device_count()}" if self.device == "cuda" else self.device
+        return self.build, place_of(self.device, worker)
 
     def _end_who_hangs(self) -> None:
         """One at most; it is then like any that died."""

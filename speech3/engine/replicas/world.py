@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.assembly import begin_epoch, load_tensors, published_tensors
 from speech3.engine.board import EPOCH, READY
+from speech3.engine.device import place_of
 from speech3.engine.ledger import Ledger
 from speech3.engine.replicas.group import Group, combined, give_back
 from speech3.engine.replicas.slices import Slices
@@ -67,7 +68,7 @@ class Member(Shared):
         # All members of all replicas are started in the same order, so the number is the same in a group.
         store, device = self.meeting / f"{worker}-{next(self.started)}", self.device
         if device.startswith("cuda"):
-            device = f"cuda:{(worker * self.group.size + self.group.rank) % torch.cuda.device_count()}"
+            device = place_of("cuda", worker * self.group.size + self.group.rank)
         return Join(self.build, self.group, store), device
 
 

@@ -21,6 +21,7 @@ import torch
 import torch.multiprocessing
 
 from speech3.engine.board import SharedMemory, memory_file
+from speech3.engine.device import place_of
 from speech3.engine.sandblaster.crew import Bench, Compute, Computed, Evaluation, together, with_waits
 from speech3.engine.sandblaster.partition import Layout, Operation, Vectors
 from speech3.engine.sandblaster.pieces import Pieces
@@ -228,8 +229,7 @@ class Processes:
             yield index, message
 
     def _task(self, index: int) -> tuple[Any, tuple[Any, ...]]:
-        device = f"cuda:{index % torch.cuda.device_count()}" if self.device == "cuda" else self.device
-        return _serve, (index, self.path, self.layout, self.build, device)
+        return _serve, (index, self.path, self.layout, self.build, place_of(self.device, index))
 
     def _replace(self, index: int) -> None:
         """Start another process in the place of one that died."""
