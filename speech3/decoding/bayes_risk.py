@@ -130,11 +130,18 @@ def _log_add(one, other):  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @jit
-def _posteriors(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
-    forward, backward = np.full(len(final), -np.inf), -final
+def _forward(source, target, costs, states):  # type: ignore[no-untyped-def] # pragma: no cover
+    """(S,) log of the summed probability of the paths to each state."""
+    forward = np.full(states, -np.inf)
     forward[0] = 0.0
     for a in range(len(source)):
         forward[target[a]] = _log_add(forward[target[a]], forward[source[a]] - costs[a])
+    return forward
+
+
+@jit
+def _posteriors(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
+    forward, backward = _forward(source, target, costs, len(final)), -final
     for a in range(len(source) - 1, -1, -1):
         backward[source[a]] = _log_add(backward[source[a]], backward[target[a]] - costs[a])
     posteriors = np.empty(len(source))
@@ -157,10 +164,7 @@ def _edit(distance, word, places, gap, row):  # type: ignore[no-untyped-def] # p
 def _statistics(source, target, word, costs, states, places, words, gap):  # type: ignore[no-untyped-def] # pragma: no cover
     """Expected errors of a hypothesis, and (Q, W) the posterior of each word in each of its places."""
     many = len(places)
-    alpha = np.full(states, -np.inf)
-    alpha[0] = 0.0
-    for a in range(len(source)):
-        alpha[target[a]] = _log_add(alpha[target[a]], alpha[source[a]] - costs[a])
+    alpha = _forward(source, target, costs, states)
     distance, row = np.zeros((states, many + 1)), np.empty(many + 1)
     for q in range(1, many + 1):
         distance[0, q] = distance[0, q - 1] + (places[q - 1] != 0)
