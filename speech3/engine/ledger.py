@@ -70,12 +70,12 @@ class Ledger:
         self.refusals_M[number] = self.staleness_M[number] = 0
 
     def forget(self, numbers: Sequence[int] | np.ndarray) -> None:
-        """They are to be computed again: what partitions refused of them before is not held against that."""
+        """Clear the rows of minibatches that are to be computed again, earlier refusals included."""
         for rows in (self.frames_M, self.refusals_M, self.staleness_M):
             rows[numbers] = 0
 
     def publish(self, numbers: Sequence[int], staleness: int) -> None:
-        """They are in a published version; to say so again changes nothing."""
+        """They are in a published version. Calling it again with the same numbers changes nothing."""
         for number in numbers:
             self.staleness_M[number] = max(staleness, self.staleness_M[number])
             self.states_M[number] = USED

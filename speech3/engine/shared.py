@@ -234,7 +234,7 @@ class Shared:
         self._end_who_hangs()
         multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=LOOK_S)
         for worker in [worker for worker, process in enumerate(self.processes) if not process.is_alive()]:
-            status = self.workers.bury(worker)
+            status = self.workers.reap(worker)
             with self._all_locks():
                 self.server.settle()
                 self.returned += self.server.pool.give_back(worker)

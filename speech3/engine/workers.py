@@ -16,20 +16,20 @@ import torch.multiprocessing
 from speech3.errors import Speech3Error
 from speech3.io.parallel import NOT_BEGUN, end_processes, starting_workers
 
-DEATHS = 3  # of one worker, without progress in between, before it is given up
+DEATHS = 3  # of one worker, without progress in between, that end the run
 _SAID = 5000  # characters of what a worker raised: of its begin, and of its end; a pipe that nobody reads holds no more
 
 
 @dataclass(frozen=True)
 class Failed:
-    """From a worker: its last words, and when it said them: of those that a failure takes along the first knows why."""
+    """From a worker: why it failed, and when. One failure may make others fail, so the earliest is the cause."""
 
     at: float
     why: str
 
 
 def run(function: Callable[..., None], args: tuple[Any, ...], pipe: Any, coordinator: int) -> None:
-    """What a process runs: `function` with `args` and its end of a pipe."""
+    """Run `function` with `args` and the worker's end of a pipe; this is what a process is started with."""
     try:
         function(*args, pipe)
     except Exception as error:
@@ -67,13 +67,13 @@ class Workers:
             process.start()
         theirs.close()
 
-    def bury(self, number: int) -> int:
+    def reap(self, number: int) -> int:
         """Wait for one that has ended; returns its exit status.
 
         Raises
         ------
         Speech3Error
-            It failed: its last words.
+            It failed: why.
         """
         process, pipe = self.processes[number], self.pipes[number]
         process.join()
@@ -97,12 +97,12 @@ class Workers:
         progressed
             Since it was started.
         hang
-            What is said of it if it was ended because it hung.
+            What the user is told, if it was killed because it hung.
 
         Raises
         ------
         Speech3Error
-            It is not the first, and none of them got anywhere.
+            It is the third in a row that died without progress.
         """
         self.deaths[number] = 1 if progressed else self.deaths[number] + 1
         if self.deaths[number] >= DEATHS and hang:

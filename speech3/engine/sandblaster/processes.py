@@ -233,7 +233,7 @@ class Processes:
 
     def _replace(self, index: int) -> None:
         """Start another process in the place of one that died."""
-        dead, status = self.workers[index], self.processes.bury(index)
+        dead, status = self.workers[index], self.processes.reap(index)
         self.processes.pipes[index].close()
         self.processes.replace(index, status, progressed=dead.progressed)
         self.restarts += 1
