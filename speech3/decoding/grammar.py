@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from speech3.decoding.arpa import BOS, EOS, ArpaLm
 from speech3.decoding.fst import Fst, FstBuilder
 from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import UNKNOWN, Lexicon
+from speech3.lm.arpa import BOS, EOS, ArpaLm
 
 EPSILON, BACKOFF = "<eps>", "#0"
 

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from speech3.decoding.arpa import ArpaLm
 from speech3.decoding.fst import ARC, Fst, FstBuilder, from_kaldifst, read_fst, to_kaldifst, write_fst
 from speech3.decoding.grammar import Grammar, from_arpa
 from speech3.decoding.lexicon_fst import lexicon_fst
@@ -33,6 +32,7 @@ from speech3.hmm.model import Hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.progress import say
+from speech3.lm.arpa import ArpaLm
 
 _SLOW_S = 5.0  # a graph that takes longer says how far it is
 

@@ -15,16 +15,16 @@ from typing import Any
 
 from speech3.corpus import langdir
 from speech3.corpus.datadir import read_datadir
-from speech3.decoding.arpa import ArpaLm, perplexity, read_arpa, write_arpa
 from speech3.decoding.grammar import one_word
 from speech3.decoding.graph import build_graph
-from speech3.decoding.kneser_ney import estimate
 from speech3.decoding.pieces import join_words
 from speech3.decoding.recognizer import GRAPH, TUNING_GRAPH
 from speech3.hmm.model import load_hmm
 from speech3.io.atomic import write_text
 from speech3.io.parallel import parallel_map
 from speech3.io.progress import say
+from speech3.lm.arpa import ArpaLm, perplexity, read_arpa, write_arpa
+from speech3.lm.kneser_ney import estimate
 from speech3.recipe.experiment import OWN_GRAPH, Experiment
 
 _LM = "lm.arpa.gz"

@@ -14,7 +14,6 @@ from speech3.config import FeatureConfig, HmmConfig, TrainConfig, parse, read_ya
 from speech3.corpus import langdir
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.perturb import perturb_speed
-from speech3.decoding.arpa import read_arpa
 from speech3.decoding.recognizer import Recognizer, load_recognizer
 from speech3.errors import Speech3Error, check_bad
 from speech3.features.augmented import augment_data, copy_prefix
@@ -32,6 +31,7 @@ from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
 from speech3.hmm.workers import Workers
 from speech3.io.ark import ArkReader, read_int_ark, write_ark
 from speech3.io.progress import Metrics, say
+from speech3.lm.arpa import read_arpa
 from speech3.recipe.experiment import CORPORA, Experiment
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import toys
 
-from speech3.decoding.arpa import ArpaLm
 from speech3.decoding.fst import ARC, Fst, FstBuilder, from_kaldifst, read_fst, to_kaldifst, write_fst
 from speech3.decoding.grammar import from_arpa, one_word
 from speech3.decoding.graph import Units, add_self_loops, build_graph, load_graph
-from speech3.decoding.kneser_ney import estimate
 from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import Lexicon, Pronunciation
+from speech3.lm.arpa import ArpaLm
+from speech3.lm.kneser_ney import estimate
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.decoding.arpa import ArpaLm
-from speech3.decoding.kneser_ney import estimate
 from speech3.hmm.lexicon import SILENCE, Lexicon, Pronunciation, Silences
 from speech3.hmm.model import Hmm
 from speech3.hmm.topology import FIRST_AND_LOOP, THREE_STATES
 from speech3.hmm.tree import LEFT, RIGHT, Tree, monophone_tree
+from speech3.lm.arpa import ArpaLm
+from speech3.lm.kneser_ney import estimate
 
 STATES = THREE_STATES.states
 SCALE = 0.1  # of self-loops, in the graphs of most tests

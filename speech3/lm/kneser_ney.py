@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from speech3.decoding.arpa import BOS, EOS, ArpaLm, Ngrams
 from speech3.errors import Speech3Error
+from speech3.lm.arpa import BOS, EOS, ArpaLm, Ngrams
 
 UNKNOWN = "<unk>"
 _NEVER = -99.0  # log10 probability that ARPA files give to <s>, which is never predicted

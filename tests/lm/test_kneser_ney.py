@@ -1,16 +1,17 @@
 import gzip
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
-import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from speech3.decoding.arpa import perplexity, read_arpa
-from speech3.decoding.kneser_ney import discounts, estimate
 from speech3.errors import Speech3Error
+from speech3.lm.arpa import perplexity, read_arpa
+from speech3.lm.kneser_ney import discounts, estimate
 
+SHARED = Path(__file__).parents[2].parent / "shared"
 WORDS = st.lists(st.lists(st.sampled_from("abcde"), max_size=6), min_size=1, max_size=12)
 
 
@@ -100,7 +101,7 @@ def test_texts_that_are_none(text):
 
 
 def test_perplexity_on_minilibri_is_at_most_that_of_the_given_bigram():
-    lang = toys.SHARED / "corpora" / "minilibri" / "lang"
+    lang = SHARED / "corpora" / "minilibri" / "lang"
     if not lang.exists():
         pytest.skip(f"{lang} is not here")
     reference = read_arpa(lang / "bigram.arpa.gz")

@@ -1,0 +1,1 @@
+"""Language models: n-grams, their estimation and their files."""
