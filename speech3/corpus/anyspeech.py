@@ -13,7 +13,7 @@ from pathlib import Path
 from speech3.corpus import langdir
 from speech3.corpus.datadir import FILES, DataDir, read_datadir, write_datadir
 from speech3.corpus.guess import Words, guess
-from speech3.corpus.split import split_by_speaker, split_by_utterance
+from speech3.corpus.split import seconds_of, split_by_speaker, split_by_utterance
 from speech3.corpus.subwords import Cutter, single_letters, train_pieces
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path, write_text
@@ -22,6 +22,9 @@ from speech3.io.progress import say
 DEV_SHARE = 0.1
 TEST_SHARE = 0.1
 _LARGEST_SHARE = 0.25  # of dev and of test, where few speakers leave no smaller part
+_ENOUGH_VOICES = 8  # to hold some of them out for dev
+# Of dev and of test, where they are split by utterance: scale and penalty need some minutes, but so does training.
+_LEAST_PART_S, _LARGEST_PART = 180.0, 0.15
 SPLITS = ("train", "dev", "test")
 _WHY = {
     "train": "write one line `utterance word word ...` for each",
@@ -137,7 +140,25 @@ def _with_text(path: Path, part: str) -> DataDir:
 
 
 def _apart(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
-    """Parts by speaker; larger ones where few speakers leave no tenth; by utterance where there are too few even so."""
+    """Parts by speaker; of few speakers dev by utterance, and of fewer still test, too.
+
+    Where one voice of few would be dev, the epoch, the scale and the penalty would be chosen for that voice, and its
+    speech would be missed in training.
+    """
+    voices = len(data.speakers())
+    if voices >= _ENOUGH_VOICES:
+        return _by_speaker(data, shares, seed) or _by_utterance(data, shares, seed)
+    strangers = {name: share for name, share in shares.items() if name == "test"}
+    parts = _by_speaker(data, strangers, seed) if strangers else None
+    if parts is None:
+        return _by_utterance(data, shares, seed)
+    if len(shares) == len(strangers):
+        return parts
+    return {**parts, **_by_utterance(parts["train"], {"dev": shares["dev"]}, seed)}
+
+
+def _by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir] | None:
+    """Parts that share no speaker, larger ones where few speakers leave no tenth; None where they are too few."""
     for share in (None, 0.15, 0.2, _LARGEST_SHARE):
         wanted = {name: share or usual for name, usual in shares.items()}
         try:
@@ -147,10 +168,19 @@ def _apart(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, D
         if share:
             say(f"  {len(data.speakers())} speakers: {share:.0%} of the speech or less for each of {', '.join(shares)}")
         return parts
-    parts = split_by_utterance(data, {**shares, "train": 1 - sum(shares.values())}, seed)
+    return None
+
+
+def _by_utterance(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
+    """Parts of the same voices; of little speech larger ones, so that there is something to tune on."""
+    total_s = max(sum(seconds_of(data).values()), 1e-9)
+    wanted = {name: max(share, min(_LEAST_PART_S / total_s, _LARGEST_PART)) for name, share in shares.items()}
+    parts = split_by_utterance(data, {**wanted, "train": 1 - sum(wanted.values())}, seed)
+    sizes = " and ".join(f"{name} ({wanted[name]:.0%} of the speech)" for name in shares)
     say(
-        f"  {data.path}: {len(data.speakers())} speaker(s) are too few to hold some out: split by utterance, so"
-        f" {' and '.join(shares)} are of voices that were trained on, and say nothing about strangers"
+        f"  {data.path}: {len(data.speakers())} speakers of {_ENOUGH_VOICES} that would do to hold some out: {sizes}"
+        f" split by utterance, so {'they are' if len(shares) > 1 else 'it is'} of voices that were trained on;"
+        " expect more errors with strangers"
     )
     return parts
 

@@ -1,17 +1,18 @@
 """Sound out of files and pipes, in any format of libsndfile (wav, flac, ogg, mp3, NIST sphere, ...).
 
 Waveforms are float32 in [-1, 1). Whatever is wrong with a file is an `AudioError` that says which file, what and what
-to do. libsndfile reads a wav or sphere file that was cut short as if it were whole, so `_missing_bytes` compares what
+to do. libsndfile reads a wav or sphere file that was cut short as if it were whole, so `_missing_end` compares what
 the header promises with what is there.
 """
 
 import functools
 import io
+import math
 import struct
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 import soundfile
@@ -23,6 +24,8 @@ from speech3.io.torchaudio_ import resample as change_rate
 
 # Segment times are written with two decimals more often than not: what rounding can do is no fault, and is clipped.
 SEGMENT_TOLERANCE_S = 0.01
+# Recorders that are stopped write a header first and lose their last buffer; the speech is all there.
+END_TOLERANCE_S = 0.1
 _UNKNOWN_LENGTH = 1 << 40  # libsndfile's answer, or more, where the header does not say
 _STREAMED_BYTES = 0x7FFFF000  # what sox, ffmpeg and others put in a header that they cannot go back to, or more
 _MP3_SLACK = 528  # samples: encoders disagree on the decoder's delay; the loss of a frame shows as 529 or more
@@ -30,11 +33,20 @@ _MP3_SLACK = 528  # samples: encoders disagree on the decoder's delay; the loss 
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """What the header of a recording says."""
+    """What the header of a recording says.
+
+    Attributes
+    ----------
+    samples
+        For each channel.
+    missing_s
+        Seconds at its end that the header promises and the file lacks; less than `END_TOLERANCE_S`.
+    """
 
     sample_rate_hz: int
     channels: int
-    samples: int  # per channel
+    samples: int
+    missing_s: float = 0.0
 
     @property
     def duration_s(self) -> float:
@@ -80,8 +92,9 @@ def load(
     Raises
     ------
     Speech3Error
-        The utterance is unknown; its audio is missing, unreadable, cut short or empty, of another rate or of several
-        channels; its segment lies outside the recording. Names the utterance, the file and the remedy.
+        The utterance is unknown; its audio is missing, unreadable, empty, cut short by `END_TOLERANCE_S` or more, of
+        another rate or of several channels; its segment lies outside the recording. Names the utterance, the file and
+        the remedy.
     """
     if utterance_id not in data.utterances:
         raise Speech3Error(f"{data.path}: no utterance {utterance_id}")
@@ -120,7 +133,8 @@ def read_file(
         The part to read, in seconds; sample numbers are rounded to the nearest.
     """
     name, source = _source(path_or_pipe, directory, cached=start_s > 0 or end_s is not None)
-    with _opened(name, source) as sound:
+    sound, _ = _opened(name, source)
+    with sound:
         if sound.channels > 1 and not mix_channels:
             raise AudioError(
                 "several channels",
@@ -145,8 +159,9 @@ def read_file(
 def info(path_or_pipe: Path | str, *, directory: Path | None = None) -> AudioInfo:
     """Sample rate, channels and length, from the header alone (a pipe has to run for it); errors as for `load`."""
     name, source = _source(path_or_pipe, directory, cached=False)
-    with _opened(name, source) as sound:
-        return AudioInfo(int(sound.samplerate), int(sound.channels), int(sound.frames))
+    sound, missing_s = _opened(name, source)
+    with sound:
+        return AudioInfo(int(sound.samplerate), int(sound.channels), int(sound.frames), missing_s)
 
 
 def _source(path_or_pipe: Path | str, directory: Path | None, cached: bool) -> tuple[str, Path | bytes]:
@@ -183,19 +198,20 @@ def _run(command: str, directory: Path) -> bytes:
 _run_cached = functools.lru_cache(maxsize=1)(_run)
 
 
-def _opened(name: str, source: Path | bytes) -> soundfile.SoundFile:
+def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float]:
+    """Return the open file, and how many seconds its end lacks."""
     remedy = "convert it to wav or flac, for instance: ffmpeg -i IN OUT.wav"
     try:
         with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as stream:
-            head, missing = stream.read(1024), _missing_bytes(stream)
+            head, (problem, missing_s) = stream.read(1024), _missing_end(stream)
     except OSError as error:
         raise AudioError(
             "unreadable audio", name, f"cannot be read ({error.strerror})", "make it readable for you"
         ) from error
     if not head:
         raise AudioError("empty audio", name, "is empty (0 bytes)", "get the file again, or remove the utterance")
-    if missing:
-        raise AudioError("truncated audio", name, missing, "get the file again, or remove the utterance")
+    if missing_s >= END_TOLERANCE_S:
+        raise AudioError("truncated audio", name, problem, "get the file again, or remove the utterance")
     if b"shorten" in head and head.startswith(b"NIST_1A"):
         remedy = "use sph2pipe in wav.scp: `utterance sph2pipe -f wav FILE |`"
     try:
@@ -204,7 +220,7 @@ def _opened(name: str, source: Path | bytes) -> soundfile.SoundFile:
         reason = str(error).rpartition(": ")[2].rstrip(".")
         raise AudioError("unreadable audio", name, f"is not audio that libsndfile reads ({reason})", remedy) from error
     if 0 < sound.frames < _UNKNOWN_LENGTH:
-        return sound
+        return sound, missing_s
     sound.close()
     if sound.frames == 0:
         raise AudioError("empty audio", name, "holds no samples", "get the file again, or remove the utterance")
@@ -252,47 +268,64 @@ def _cut_short(name: str, problem: str) -> AudioError:
     return AudioError("truncated audio", name, problem, "get the file again, or remove the utterance")
 
 
-def _missing_bytes(stream: IO[bytes]) -> str:
-    """Say how much less a RIFF, NIST or Ogg file holds than its header promises; the empty string if it is whole."""
+def _missing_end(stream: IO[bytes]) -> tuple[str, float]:
+    """Say how much less a RIFF, NIST or Ogg file holds than it should, and how many seconds that makes.
+
+    The empty string and 0 for a file that is whole; infinity where its header does not say how long a second is.
+    """
     size = stream.seek(0, io.SEEK_END)
     stream.seek(0)
     magic = stream.read(4)
     if magic == b"OggS":
-        return _missing_ogg_end(stream, size)
-    promised, there = {b"RIFF": _riff_bytes, b"NIST": _nist_bytes}.get(magic, _no_bytes)(stream, size)
-    if promised <= there + 1 or promised >= _STREAMED_BYTES:  # + 1: the padding byte of an odd chunk
-        return ""
-    return f"is cut short: its header promises {promised} bytes of sound, {there} are there"
+        problem = _missing_ogg_end(stream, size)
+        return problem, math.inf if problem else 0.0
+    sound = {b"RIFF": _riff_sound, b"NIST": _nist_sound}.get(magic, _unknown_sound)(stream, size)
+    if sound.promised <= sound.there + 1 or sound.promised >= _STREAMED_BYTES:  # + 1: the padding of an odd chunk
+        return "", 0.0
+    missing = sound.promised - sound.there
+    problem = f"is cut short: its header promises {sound.promised} bytes of sound, {sound.there} are there"
+    return problem, missing / sound.bytes_a_second if sound.bytes_a_second else math.inf
 
 
-def _no_bytes(stream: IO[bytes], size: int) -> tuple[int, int]:
-    return 0, 0
+class _Sound(NamedTuple):
+    """Bytes of sound: as the header has them, as they are in the file, and of a second."""
+
+    promised: int
+    there: int
+    bytes_a_second: int
 
 
-def _riff_bytes(stream: IO[bytes], size: int) -> tuple[int, int]:
-    position = 12
+def _unknown_sound(stream: IO[bytes], size: int) -> _Sound:
+    return _Sound(0, 0, 0)
+
+
+def _riff_sound(stream: IO[bytes], size: int) -> _Sound:
+    position, bytes_a_second = 12, 0
     while position + 8 <= size:
         stream.seek(position)
         identifier, length = struct.unpack("<4sI", stream.read(8))
         position += 8
         if identifier == b"data":
-            return length, size - position
+            return _Sound(length, size - position, bytes_a_second)
+        if identifier == b"fmt " and len(head := stream.read(12)) == 12:
+            bytes_a_second = struct.unpack("<8xI", head)[0]
         position += length + length % 2
-    return 0, 0
+    return _Sound(0, 0, 0)
 
 
-def _nist_bytes(stream: IO[bytes], size: int) -> tuple[int, int]:
+def _nist_sound(stream: IO[bytes], size: int) -> _Sound:
     stream.seek(0)
     lines = stream.read(1024).decode("latin-1").split("\n")
     fields = {parts[0]: parts[2] for line in lines if len(parts := line.split(None, 2)) == 3}
     if "," in fields.get("sample_coding", ""):  # compressed: the number of bytes says nothing
-        return 0, 0
+        return _Sound(0, 0, 0)
     try:
         header = int(lines[1])
-        product = [int(fields.get(key, "1")) for key in ("sample_count", "sample_n_bytes", "channel_count")]
+        count, rate_hz = int(fields.get("sample_count", "0")), int(fields.get("sample_rate", "0"))
+        sample = int(fields.get("sample_n_bytes", "1")) * int(fields.get("channel_count", "1"))
     except (ValueError, IndexError):
-        return 0, 0
-    return product[0] * product[1] * product[2] if "sample_count" in fields else 0, size - header
+        return _Sound(0, 0, 0)
+    return _Sound(count * sample, size - header, rate_hz * sample)
 
 
 def _missing_ogg_end(stream: IO[bytes], size: int) -> str:

@@ -33,6 +33,11 @@ def read_headers(data: DataDir) -> Headers:
             found.infos[recording] = info(data.recordings[recording], directory=data.path)
         except Speech3Error as error:
             found.bad.update((utterance.id, str(error)) for utterance in used[recording])
+    if lacking := [heard.missing_s for heard in found.infos.values() if heard.missing_s]:
+        say(
+            f"{len(lacking)} of the {len(used)} recordings of {data.path} end up to {1000 * max(lacking):.0f} ms before"
+            " their headers say; what is there is used"
+        )
     return found
 
 

@@ -27,7 +27,7 @@ def split_by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> d
     Speech3Error
         A part would be empty.
     """
-    seconds, of_speaker = _seconds(data), data.speakers()
+    seconds, of_speaker = seconds_of(data), data.speakers()
     sizes = {name: sum(seconds[key] for key in keys) for name, keys in of_speaker.items()}
     members = _share_out(sizes, shares, seed)
     if empty := [part for part in shares if not members[part]]:
@@ -47,7 +47,7 @@ def split_by_utterance(data: DataDir, shares: Mapping[str, float], seed: int) ->
     Speech3Error
         A part would be empty.
     """
-    members = _share_out(_seconds(data), shares, seed)
+    members = _share_out(seconds_of(data), shares, seed)
     if empty := [part for part in shares if not members[part]]:
         raise Speech3Error(
             f"{data.path}: {len(data.utterances)} utterances are too few: none is left for {', '.join(empty)}"
@@ -55,7 +55,7 @@ def split_by_utterance(data: DataDir, shares: Mapping[str, float], seed: int) ->
     return {part: data.subset(members[part]) for part in shares}
 
 
-def _seconds(data: DataDir) -> dict[str, float]:
+def seconds_of(data: DataDir) -> dict[str, float]:
     """Length of every utterance: 0 where it is unknown, 1 for all where only features are there and do not say."""
     try:
         lengths = lengths_s(data)

@@ -148,6 +148,16 @@ def unusable_audio(heard: Heard) -> Iterator[Fault]:
             yield Fault(scan.error.kind, scan.error.file, _named(ids), scan.error.problem, scan.error.remedy, drop=ids)
 
 
+@validator
+def missing_ends(heard: Heard) -> Iterator[Fault]:
+    """Files that lack less at their end than could hold speech: used as they are."""
+    for recording, scan in heard.scans.items():
+        if scan.info and scan.info.missing_s:
+            ids = _of_recording(heard, recording)
+            problem = f"its header promises {1000 * scan.info.missing_s:.0f} ms more than are there"
+            yield Fault("missing end", heard.where(recording), _named(ids), problem, "the rest is used", warning=True)
+
+
 def _of_recording(heard: Heard, recording: str) -> tuple[str, ...]:
     return tuple(utt.id for utt in heard.data.utterances.values() if utt.recording == recording)
 

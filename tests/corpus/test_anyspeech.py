@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from speech3.corpus import anyspeech
 from speech3.corpus.anyspeech import prepare
 from speech3.corpus.datadir import read_datadir
 from speech3.errors import Speech3Error
@@ -53,14 +54,25 @@ def test_split_by_speaker_written_down(tmp_path: Path) -> None:
     assert splits[0] == splits[1] != splits[2]
 
 
-def test_few_speakers_and_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    prepare(datadir(tmp_path / "six", speakers=6), tmp_path / "out6", 1, lang="sw")
-    parts = [set(read_datadir(tmp_path / "out6" / name).speakers()) for name in ("train", "dev", "test")]
-    assert [len(part) for part in parts] == [4, 1, 1] and not parts[0] & (parts[1] | parts[2])
+def test_of_few_speakers_dev_has_the_voices_of_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(datadir(tmp_path / "six", speakers=6, utterances=10), tmp_path / "out6", 1, lang="sw")
+    train, dev, test = (read_datadir(tmp_path / "out6" / name) for name in ("train", "dev", "test"))
+    assert len(test.speakers()) == 1 and not set(test.speakers()) & set(train.speakers())
+    assert len(train.speakers()) == 5 and set(dev.speakers()) < set(train.speakers()) and len(dev.speakers()) > 1
+    assert (len(train.utterances), len(dev.utterances), len(test.utterances)) == (43, 7, 10)
+    assert "dev (15% of the speech) split by utterance, so it is of voices that were trained on" in (
+        " ".join(capsys.readouterr().err.split())
+    )
     prepare(datadir(tmp_path / "one", speakers=1, utterances=20), tmp_path / "out1", 1, lang="sw")
     sizes = [len(read_datadir(tmp_path / "out1" / name).utterances) for name in ("train", "dev", "test")]
-    assert sizes == [16, 2, 2]
-    assert "split by utterance" in capsys.readouterr().err
+    assert sizes == [14, 3, 3]
+    assert "they are of voices that were trained on" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_tenth_is_enough_where_there_is_more_speech(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anyspeech, "_LEAST_PART_S", 0.24)  # of 2 s
+    prepare(datadir(tmp_path / "one", speakers=1, utterances=20), tmp_path / "out", 1, lang="sw")
+    assert len(read_datadir(tmp_path / "out" / "dev").utterances) == 2
 
 
 def test_words_are_guessed_and_listed(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ def _put(directory, key, samples, rate_hz=RATE_HZ):
     soundfile.write(directory / "wav" / f"{key}.wav", samples, rate_hz)
 
 
-def _cut(directory, key):
+def _cut(directory, key, samples=1000):
     path = directory / "wav" / f"{key}.wav"
-    path.write_bytes(path.read_bytes()[:-100])
+    path.write_bytes(path.read_bytes()[: -2 * samples])
 
 
 AUDIO_FAULTS = {
@@ -139,6 +139,16 @@ def test_constant_samples_are_silence_and_quiet_ones_are_not(make):
     _put(directory, "u2", np.eye(1, 4000)[0] / 32768)
     report = validate(directory)
     assert [fault.culprit for fault in report.warnings] == ["u1"] and not report.faults
+
+
+def test_a_missing_end_is_a_warning_and_the_rest_is_used(make, tmp_path):
+    directory = make()
+    _cut(directory, "u2", samples=400)
+    report = validate(directory)
+    assert not report.faults
+    assert [(fault.kind, fault.culprit) for fault in report.warnings] == [("missing end", "u2")]
+    assert "promises 50 ms more than are there; the rest is used" in str(report.warnings[0])
+    assert fix(directory, tmp_path / "out").removed == ()
 
 
 def test_fix_refuses(make, tmp_path):
