@@ -1,22 +1,31 @@
 """A whole recipe on a tiny corpus, run once; and the program as a user runs it."""
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch
+from filelock import FileLock
+
+from speech3 import cli
 
 # Where the suite is a background job, SIGINT is ignored, and so it would be in every program that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROGRAM = Path(sys.executable).with_name("speech3")
 Run = Callable[..., subprocess.CompletedProcess[str]]
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+_HANDLED = (signal.SIGINT, signal.SIGTERM)
 # As few utterances as there are speakers, and as few passes as show that something is learnt.
 TINY = (
     "corpus_options.train=66", "corpus_options.dev=12", "corpus_options.test=22",
@@ -50,20 +59,69 @@ def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
     """Start `speech3` with one thread, in a session of its own, so that a signal to it reaches all its processes."""
     return subprocess.Popen(
         [str(PROGRAM), *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}, **options,
+        text=True, start_new_session=True, env={**os.environ, **_ENVIRONMENT}, **options,
     )  # fmt: skip
 
 
-def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run `speech3` to its end."""
-    process = start(*arguments, **options)
-    stdout, stderr = process.communicate(timeout=300)
-    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run `speech3` to its end, in this process, which has imported what it needs; as a process of its own would."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err, _as_a_program(arguments, cwd):
+        with _written_to(1, out), _written_to(2, err):
+            code = _exit_status()
+        texts = [(stream.seek(0), stream.read())[1] for stream in (out, err)]
+    return subprocess.CompletedProcess(list(arguments), code, *texts)
+
+
+def _exit_status() -> int:
+    try:
+        cli.main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+@contextmanager
+def _as_a_program(arguments: Sequence[str | Path], cwd: Path | None) -> Iterator[None]:
+    """Arguments, working directory, threads and signals of a program; put back afterwards."""
+    threads, handlers = torch.get_num_threads(), [(number, signal.getsignal(number)) for number in _HANDLED]
+    with pytest.MonkeyPatch.context() as patch, Path(os.devnull).open() as nothing:
+        patch.setattr(sys, "argv", [str(PROGRAM), *map(str, arguments)])
+        patch.setattr(sys, "stdin", nothing)
+        for name, value in _ENVIRONMENT.items():
+            patch.setenv(name, value)
+        if cwd:
+            patch.chdir(cwd)
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            for number, handler in handlers:
+                signal.signal(number, handler)
+
+
+@contextmanager
+def _written_to(number: int, stream: IO[str]) -> Iterator[None]:
+    """What this process and those that it starts write to a file descriptor goes to `stream`."""
+    name = {1: "stdout", 2: "stderr"}[number]
+    before, kept = getattr(sys, name), os.dup(number)
+    os.dup2(stream.fileno(), number)
+    setattr(sys, name, open(number, "w", closefd=False, buffering=1))  # noqa: SIM115  # closed below
+    try:
+        yield
+    finally:
+        getattr(sys, name).close()
+        setattr(sys, name, before)
+        os.dup2(kept, number)
+        os.close(kept)
 
 
 @pytest.fixture(scope="session")
 def speech3() -> Run:
-    """The program."""
+    """The program, run within the process of the tests."""
     return run
 
 
@@ -82,10 +140,16 @@ def tiny() -> Sequence[str]:
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """The directory of a finished recipe, not to be changed, and what it printed."""
-    out = tmp_path_factory.mktemp("recipe") / "digits"
-    process = run("recipe", "digits", "--out", out, *TINY)
-    assert process.returncode == 0, process.stderr
-    return out, process
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # the first of the processes that share the tests makes it for all
+        base = base.parent
+    out, printed = base / "digits", base / "digits.printed"
+    with FileLock(base / "digits.lock"):
+        if not printed.exists():
+            process = run("recipe", "digits", "--out", out, *TINY)
+            assert process.returncode == 0, process.stderr
+            printed.write_text(json.dumps([process.stdout, process.stderr]))
+    return out, subprocess.CompletedProcess(["recipe", "digits"], 0, *json.loads(printed.read_text()))
 
 
 @pytest.fixture(scope="session")

@@ -42,6 +42,8 @@ def _options(
 
 def _register() -> None:
     # Each module of this package defines `command`, whose name on the command line is the module's own.
+    if app.registered_commands:
+        return
     import importlib
     import pkgutil
 

@@ -37,6 +37,5 @@ def make(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def program() -> Callable[..., Result]:
     """`speech3` with these words."""
-    if not app.registered_commands:
-        _register()
+    _register()
     return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
