@@ -186,7 +186,7 @@ def test_the_package_is_imported_without_what_fit_needs():
 
 
 def test_the_example_of_the_readme(tmp_path):
-    section = (ROOT / "README.md").read_text().split("## The engine in your own PyTorch code")[1]
+    section = (ROOT / "speech3" / "engine" / "README.md").read_text().split("## In your own PyTorch code")[1]
     (example,) = re.findall(r"```python\n(.*?)```", section.split("\n## ")[0], re.S)
     assert len([line for line in example.splitlines() if line.strip()]) <= 10
     (tmp_path / "example.py").write_text(example)
