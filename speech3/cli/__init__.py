@@ -14,6 +14,14 @@ from speech3.errors import Speech3Error
 from speech3.io.parallel import ONE_THREAD
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
+# The groups of `speech3 --help`, in its order.
+_GROUPS = {
+    "Data": ("validate", "fix", "stats", "subset", "combine", "split", "augment", "extract"),
+    "Train": ("recipe", "pack", "train", "simulate"),
+    "Recognise and align": ("transcribe", "decode", "align", "tune", "score", "forward", "export"),
+    "Kaldi": ("import", "export-kaldi"),
+    "Look": ("doctor", "inspect", "model-info", "watch", "compare"),
+}
 
 
 def _print_version(wanted: bool) -> None:
@@ -47,9 +55,12 @@ def _register() -> None:
     import importlib
     import pkgutil
 
-    for module in pkgutil.iter_modules(__path__):
-        verb = module.name.rstrip("_")
-        app.command(verb.replace("_", "-"))(importlib.import_module(f"{__name__}.{module.name}").command)
+    modules = {module.name.rstrip("_").replace("_", "-"): module.name for module in pkgutil.iter_modules(__path__)}
+    for group, verbs in _GROUPS.items():
+        for verb in verbs:
+            command = importlib.import_module(f"{__name__}.{modules.pop(verb)}").command
+            app.command(verb, rich_help_panel=group)(command)
+    assert not modules, f"verbs of no group: {modules}"
 
 
 def main() -> None:
