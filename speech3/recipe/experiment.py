@@ -141,6 +141,12 @@ class Experiment:
         return f"{self.train}_aug"
 
     @property
+    def network_features(self) -> list[str]:
+        """The presets of features that networks learn from."""
+        system = self.recipe.lfmmi
+        return list(dict.fromkeys([self.recipe.features, *([system.features] if system else [])]))
+
+    @property
     def least_minutes(self) -> float:
         """Speech to train on without which there is no LF-MMI system; 0: there is one whatever there is, or none."""
         return self.recipe.lfmmi.least_minutes if self.recipe.lfmmi and self.bootstrap != FLAT else 0.0

@@ -8,13 +8,11 @@ OUT/lfmmi                                   the model directory
 """
 
 import shutil
-from typing import Any
 
 import numpy as np
 
 from speech3.config import TrainConfig
 from speech3.errors import Speech3Error, check_bad
-from speech3.frames.packed import pack
 from speech3.frames.segments import segment_numbers, segment_starts
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.clustering import phone_groups, read_phone_sets
@@ -26,6 +24,7 @@ from speech3.io.ark import ArkReader, read_int_ark
 from speech3.io.atomic import read_json, write_json
 from speech3.io.progress import say
 from speech3.recipe.experiment import LFMMI, LFMMI_HMM, Experiment
+from speech3.recipe.stages import pack_split
 from speech3.sequence.denominator import make_denominator
 from speech3.sequence.phone_lm import estimate
 
@@ -74,16 +73,10 @@ def pack_frames(e: Experiment) -> None:
     labels_of_phones = 2 * len(load_hmm(e.model(LFMMI_HMM)).lexicon.phones) + 2
     too_short = read_json(e.model(LFMMI_HMM) / _TOO_SHORT)
     for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
-        feats = ArkReader(e.features(preset, split) / "feats.scp")
         labels = read_int_ark(e.alignment(e.bootstrap, split) / "labels.ark")
-        info: dict[str, Any] = {"corpus": e.name, "alignment": e.bootstrap, "labels": "phones"}
-        used = [utterance for utterance in feats if utterance not in too_short]
-        report = pack(out / name, feats, labels, labels_of_phones, utterances=used, dtype=_config(e).training.dtype,
-                      info=info)  # fmt: skip
-        for utterance, reason in report.skipped.items():
-            say(f"  left out {utterance}: {reason}")
-    if e.recipe.augment:
-        say("  the LF-MMI system learns from the recordings as they are, not from augmented copies")
+        info = {"alignment": e.bootstrap, "labels": "phones"}
+        dtype = _config(e).training.dtype
+        pack_split(e, split, preset, labels, labels_of_phones, out / name, dtype, info, left_out=too_short)
     shutil.copyfile(e.features(preset, e.train) / "features.yaml", out / "features.yaml")
 
 
@@ -99,8 +92,9 @@ def _config(e: Experiment) -> TrainConfig:
     assert system is not None
     training = system.training
     if system.passes is not None:
-        passes = system.passes or lfmmi_passes(e.hours)
-        say(f"  {passes} passes over {60 * e.hours:.0f} minutes of speech (lfmmi.passes)")
+        hours = e.hours * (2 if e.recipe.augment else 1)
+        passes = system.passes or lfmmi_passes(hours)
+        say(f"  {passes} passes over {60 * hours:.0f} minutes of speech (lfmmi.passes)")
         training = training.model_copy(update={"max_epochs": passes})
     return TrainConfig(
         data=str(e.frames(LFMMI)), hmm=str(e.model(LFMMI_HMM)), model=system.model, training=training,

@@ -36,9 +36,10 @@ def steps(experiment: Experiment) -> list[Step]:
     ]  # fmt: skip
     nn_features = f"features/{Path(recipe.features).stem}"
     if recipe.augment:
-        scp = e.features(recipe.features, e.augmented) / "feats.scp"
+        scps = [e.features(name, e.augmented) / "feats.scp" for name in e.network_features]
+        originals = [f"features/{Path(name).stem}" for name in e.network_features]
         extracted += [
-            Step("features/augmented", partial(stages.extract_augmented, e), None, [scp], ["data/augment", nn_features])
+            Step("features/augmented", partial(stages.extract_augmented, e), None, scps, ["data/augment", *originals])
         ]
     lfmmi = _lfmmi_steps(e) if recipe.lfmmi else {}
     training = [step for network in e.networks for step in _network_steps(e, network, nn_features)]
@@ -144,7 +145,8 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
         ],
         "train": [
             Step(f"train/{LFMMI}.frames", partial(lfmmi.pack_frames, e), system.training.dtype, frames,
-                 ["hmm/lfmmi", f"features/{Path(system.features).stem}"], owns=e.frames(LFMMI)),
+                 ["hmm/lfmmi", "features/augmented" if e.recipe.augment else f"features/{Path(system.features).stem}"],
+                 owns=e.frames(LFMMI)),
             Step(f"train/{LFMMI}", partial(lfmmi.train_network, e),
                  [system.model.model_dump(), system.training.model_dump(), system.passes, e.recipe.seed],
                  [e.model(LFMMI) / "model.safetensors"], [f"train/{LFMMI}.frames", f"graph/{LFMMI_HMM}"],

@@ -3,9 +3,9 @@
 import inspect
 import shutil
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -88,12 +88,13 @@ def extract_features(e: Experiment, preset: str) -> None:
 
 
 def extract_augmented(e: Experiment) -> None:
-    """Extract the augmented copies, with what the network's features of the training data were extracted with."""
-    path = e.features(e.recipe.features, e.train) / "features.yaml"
-    config = parse(FeatureConfig, read_yaml(path), path)
-    report = extract(read_datadir(e.data(e.augmented)), e.features(e.recipe.features, e.augmented), config, e.jobs)
-    for utterance, reason in report.skipped.items():
-        say(f"  skipped {utterance}: {reason}")
+    """Extract the augmented copies, with the settings with which the networks' features of the originals were made."""
+    for preset in e.network_features:
+        path = e.features(preset, e.train) / "features.yaml"
+        config = parse(FeatureConfig, read_yaml(path), path)
+        report = extract(read_datadir(e.data(e.augmented)), e.features(preset, e.augmented), config, e.jobs)
+        for utterance, reason in report.skipped.items():
+            say(f"  skipped {utterance}: {reason}")
 
 
 def training_material(e: Experiment, preset: str) -> tuple[Lexicon, Transcripts, ArkReader, Path]:
@@ -182,21 +183,35 @@ def pack_frames(e: Experiment, network: str) -> None:
     """Put features and senones of train and dev into packed files."""
     hmm, teacher = load_hmm(e.model("tri")), e.teacher(network)
     for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
-        feats: Mapping[str, np.ndarray] = ArkReader(e.features(e.recipe.features, split) / "feats.scp")
         senones = read_int_ark(e.alignment(teacher, split) / "ali.ark")
-        info: dict[str, Any] = {"corpus": e.name, "alignment": teacher, "speed_perturb": list(e.recipe.speed_perturb)}
-        if e.recipe.augment and split == e.train:
-            info["augment"] = e.recipe.augment.model_dump()
-            copies, prefix = ArkReader(e.features(e.recipe.features, e.augmented) / "feats.scp"), copy_prefix(1)
-            senones |= {prefix + key: senones_T for key, senones_T in senones.items()}
-            feats = ChainMap({}, feats, copies)  # type: ignore[arg-type]  # readers, which nobody writes to
-        report = pack(
-            e.frames(network) / name, feats, senones, hmm.num_pdfs,
-            utterances=list(feats), dtype=e.training.dtype, info=info,
-        )  # fmt: skip
-        for utterance, reason in report.skipped.items():
-            say(f"  left out {utterance}: {reason}")
+        info = {"alignment": teacher, "speed_perturb": list(e.recipe.speed_perturb)}
+        pack_split(e, split, e.recipe.features, senones, hmm.num_pdfs, e.frames(network) / name, e.training.dtype, info)
     shutil.copyfile(e.features(e.recipe.features, e.train) / "features.yaml", e.frames(network) / "features.yaml")
+
+
+def pack_split(
+    e: Experiment, split: str, preset: str, labels: dict[str, np.ndarray], num_labels: int, out: Path,
+    dtype: Literal["float16", "float32"],
+    info: dict[str, Any], left_out: Collection[str] = (),
+) -> None:  # fmt: skip
+    """Pack features and labels of a split; the training split with its augmented copies, labelled as their originals.
+
+    Parameters
+    ----------
+    left_out
+        Utterances that are not packed, nor their copies.
+    """
+    feats: Mapping[str, np.ndarray] = ArkReader(e.features(preset, split) / "feats.scp")
+    used, info = [utterance for utterance in feats if utterance not in left_out], {"corpus": e.name, **info}
+    if e.recipe.augment and split == e.train:
+        info["augment"] = e.recipe.augment.model_dump()
+        copies, prefix = ArkReader(e.features(preset, e.augmented) / "feats.scp"), copy_prefix(1)
+        used += [copy for copy in copies if copy.removeprefix(prefix) not in left_out]
+        labels |= {prefix + key: labels_T for key, labels_T in labels.items()}
+        feats = ChainMap({}, feats, copies)  # type: ignore[arg-type]  # readers, which nobody writes to
+    report = pack(out, feats, labels, num_labels, utterances=used, dtype=dtype, info=info)
+    for utterance, reason in report.skipped.items():
+        say(f"  left out {utterance}: {reason}")
 
 
 def train_network(e: Experiment, network: str) -> None:

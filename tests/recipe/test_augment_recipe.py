@@ -1,4 +1,4 @@
-"""The recipe with `augment`: copies for the network alone, with the alignment of their originals."""
+"""The recipe with `augment`: copies for the networks alone, with the alignment of their originals."""
 
 import re
 from pathlib import Path
@@ -50,6 +50,18 @@ def test_the_network_learns_from_clean_and_augmented_speech(speech3, tiny, mine:
     assert "reverb=" in (mine / "data" / "train_aug" / "augment.txt").read_text()
     assert would(mine, *options) == []
 
+    e = open_experiment("digits", mine, None, [*options, "lfmmi={}"], "")
+    for step in steps(e):
+        if step.name in ("features/fbank40_utt", "features/augmented", "hmm/lfmmi", "train/lfmmi.frames"):
+            step.run()
+    packed = open_packed(e.frames("lfmmi") / "train.frames")
+    assert set(packed.utterances) == names and packed.info["augment"]["noise_prob"] == 0.6
+    place = {name: slice(*packed.offsets_U1[number : number + 2]) for number, name in enumerate(packed.utterances)}
+    for name in before:
+        original, copy = place[name], place[f"aug1-{name}"]
+        np.testing.assert_array_equal(packed.senones_N[original], packed.senones_N[copy])
+    assert not np.array_equal(packed.frames_NF[place[min(before)]], packed.frames_NF[place[f"aug1-{min(before)}"]])
+
 
 def test_what_it_changes(tiny, experiment: Path) -> None:
     assert would(experiment, *tiny, "augment=rooms") == ["data/augment", "features/augmented", *FRAMES]
@@ -57,6 +69,9 @@ def test_what_it_changes(tiny, experiment: Path) -> None:
     assert would(experiment, *tiny, "augment=rooms", "features=fbank40") == [
         "data/augment", "features/fbank40", "features/augmented", *FRAMES,
     ]  # fmt: skip
+    whole = would(experiment, *tiny, "augment=rooms", "lfmmi={}")
+    assert whole.index("features/augmented") > whole.index("features/fbank40_utt")
+    assert "train/lfmmi.frames" in whole
     perturbed = open_experiment("digits", experiment, None, [*tiny, "augment=rooms", "speed_perturb=[0.9]"], "")
     assert perturbed.augmented == "train_sp_aug"
 
