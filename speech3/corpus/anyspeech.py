@@ -7,7 +7,7 @@ missing is made: splits are drawn, pronunciations guessed.
 
 import gzip
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from speech3.corpus import langdir
@@ -18,6 +18,7 @@ from speech3.corpus.subwords import Cutter, single_letters, train_pieces
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path, write_text
 from speech3.io.progress import say
+from speech3.lm.arpa import read_arpa
 
 DEV_SHARE = 0.1
 TEST_SHARE = 0.1
@@ -43,7 +44,6 @@ def prepare(
     lexicon: str = "espeak",
     units: str = "words",
     pieces: int = 500,
-    lm_words: Sequence[str] = (),
 ) -> None:
     """Write ``out/train``, ``out/dev``, ``out/test``, ``out/lexicon.txt`` and what language model and reader want.
 
@@ -63,22 +63,38 @@ def prepare(
         ``words``, or ``sentencepiece``: the language model is of pieces of words, which are spelled by their letters.
     pieces
         How many, if `units` is ``sentencepiece``.
-    lm_words
-        Words of the language model in ``lang/``; who reads such files stands further down the road.
 
     Raises
     ------
     Speech3Error
         A directory is faulty, a part has no text, there is no way to pronounce words, most words cannot be pronounced.
     """
-    given = langdir.find(source / "lang")
+    parts, drawn = _splits(source, seed)
+    write_corpus(parts, langdir.find(source / "lang"), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces)
+    if drawn:
+        write_text(out / "splits.txt", _members(parts))
+
+
+def write_corpus(
+    parts: Mapping[str, DataDir],
+    given: langdir.LangDir,
+    out: Path,
+    *,
+    lang: str | None,
+    lexicon: str,
+    units: str,
+    pieces: int,
+) -> None:
+    """Write train, dev and test with all that is known and can be guessed of their language.
+
+    Parameters, files and errors are those of `prepare`; readers of corpora with a layout of their own call it, too.
+    """
     spelled = lexicon == "graphemes" or units == "sentencepiece"
     if units == "sentencepiece" and given.arpa:
         raise Speech3Error(
             f"{given.arpa}: a language model of words, but units=sentencepiece makes one of pieces; remove it from"
             " lang/ (its text may stand in lang/text), or leave units=words"
         )
-    parts, drawn = _splits(source, seed)
     if silent := [str(data.path) for data in parts.values() if not data.recordings]:
         raise Speech3Error(
             f"{silent[0]}: has features, but no recordings, which this recipe needs (the aligner has features of its"
@@ -89,7 +105,7 @@ def prepare(
     counts = Counter(word for sentence in train for word in sentence)
     further = [word for sentence in sentences for word in sentence]
     if given.arpa:
-        further = [word for word in lm_words if word not in langdir.NOT_WORDS]
+        further = [word for word in read_arpa(given.arpa).words if word not in langdir.NOT_WORDS]
     wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(set(further))) if word not in langdir.NOT_WORDS)
     words = guess(tuple(wanted), counts, given.lexicon, lang, spelled=spelled)
     if units == "words":
@@ -104,8 +120,6 @@ def prepare(
         _copy_arpa(given.arpa, out / "lm.arpa.gz")
     write_text(out / "lexicon.txt", "".join(f"{line}\n" for line in lines))
     _write_lists(out, words, counts)
-    if drawn:
-        write_text(out / "splits.txt", _members(parts))
     for name, data in parts.items():
         write_datadir(data, out / name)
 
@@ -115,13 +129,13 @@ def _splits(source: Path, seed: int) -> tuple[dict[str, DataDir], bool]:
     shares = {"dev": DEV_SHARE, "test": TEST_SHARE}
     if any((source / name).exists() for name in (*FILES, "feats.scp")):
         data = _with_text(source, "train")
-        return _apart(data, shares, seed), True
+        return apart(data, shares, seed), True
     if not (source / "train").is_dir():
         raise Speech3Error(f"{source}: neither a Kaldi data directory (no wav.scp) nor one that holds train/")
     given = {name: _with_text(source / name, name) for name in SPLITS if (source / name).is_dir()}
     missing = {name: share for name, share in shares.items() if name not in given}
     if missing:
-        given |= _apart(given["train"], missing, seed)
+        given |= apart(given["train"], missing, seed)
     for name in ("dev", "test"):
         both = sorted(set(given["train"].speakers()) & set(given[name].speakers()))
         if both and name not in missing:
@@ -139,7 +153,7 @@ def _with_text(path: Path, part: str) -> DataDir:
     return data
 
 
-def _apart(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
+def apart(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
     """Parts by speaker; of few speakers dev by utterance, and of fewer still test, too.
 
     Where one voice of few would be dev, the epoch, the scale and the penalty would be chosen for that voice, and its

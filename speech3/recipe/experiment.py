@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 
 from speech3.config import FeatureConfig, RecipeConfig, TrainingConfig, load_config, load_preset, shipped
-from speech3.corpus import anyspeech, digits, fsdd, shuzi
+from speech3.corpus import anyspeech, digits, fsdd, librispeech, shuzi
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error
@@ -34,9 +34,10 @@ CORPORA: dict[str, Prepare] = {
     "any": anyspeech.prepare,
     "digits": digits.prepare,
     "fsdd": fsdd.prepare,
+    "librispeech": librispeech.prepare,
     "shuzi": shuzi.prepare,
 }
-NEEDS_SOURCE = frozenset({"any", "fsdd"})
+NEEDS_SOURCE = frozenset({"any", "fsdd", "librispeech"})
 GMMS = ("mono", "tri")  # systems of every recipe; monophones are decoded if asked for
 LFMMI, LFMMI_HMM = "lfmmi", "lfmmi_hmm"  # the system that is trained by LF-MMI, and what its outputs mean
 FLAT, FLAT_HMM = "flat", "flat_hmm"  # the same of the network of hmm.flat_start=lfmmi, which is not decoded

@@ -11,7 +11,6 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from speech3.config import FeatureConfig, HmmConfig, TrainConfig, parse, read_yaml
-from speech3.corpus import langdir
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.perturb import perturb_speed
 from speech3.decoding.recognizer import Recognizer, load_recognizer
@@ -31,7 +30,6 @@ from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
 from speech3.hmm.workers import Workers
 from speech3.io.ark import ArkReader, read_int_ark, write_ark
 from speech3.io.progress import Metrics, say
-from speech3.lm.arpa import read_arpa
 from speech3.recipe.experiment import CORPORA, Experiment
 
 
@@ -44,7 +42,6 @@ def make_data(e: Experiment) -> None:
             " lang/text of the source"
         )
     known = {p.name: p.annotation for p in inspect.signature(prepare).parameters.values() if p.kind is p.KEYWORD_ONLY}
-    wants_lm = known.pop("lm_words", None)
     of_recipe = {"jobs": e.jobs, **{key: getattr(e.recipe, key) for key in ("lang", "lexicon", "units", "pieces")}}
     passed: dict[str, Any] = {key: value for key, value in of_recipe.items() if known.pop(key, None)}
     default = type(e.recipe).model_fields
@@ -58,8 +55,6 @@ def make_data(e: Experiment) -> None:
             TypeAdapter(known[key]).validate_python(value, strict=True)
         except ValidationError as error:
             raise Speech3Error(f"corpus_options.{key}: {error.errors()[0]['msg']} (got {value!r})") from error
-    if wants_lm and e.source and (arpa := langdir.find(e.source / "lang").arpa):
-        passed["lm_words"] = read_arpa(arpa).words
     prepare(e.source, e.out / "data", e.recipe.seed, **passed, **e.recipe.corpus_options)
 
 

@@ -133,7 +133,7 @@ def test_missing_words_come_in_the_phones_of_the_lexicon(tmp_path: Path) -> None
     made = [a + b for a in syllables for b in syllables]
     (source / "lang" / "lexicon.txt").write_text("".join(f"{w} {' '.join(w.upper())}\n" for w in made + WORDS[:2]))
     (source / "lang" / "model.arpa").write_text(ARPA)
-    prepare(source, tmp_path / "out", 1, lang="sw", lm_words=["mama", "wanyama"])
+    prepare(source, tmp_path / "out", 1, lang="sw")
     assert lexicon(tmp_path / "out")["kasuku"] == "K A S U K U"
     assert "kasuku" in (tmp_path / "out" / "guessed.txt").read_text()
     assert "wanyama" in (tmp_path / "out" / "unpronounced.txt").read_text()  # a word of the ARPA; no W in the lexicon
