@@ -49,8 +49,9 @@ def command(
     All tables (`per_utt`, `per_speaker`, `confusions`, `alignments`): `--details DIR`. Into the card of the model that
     made HYP, for those who get it: `--card exp/dnn`.
     """
+    from speech3.corpus.normalize import parse_steps
     from speech3.scoring import tables
-    from speech3.scoring.text import find_speakers, parse_steps, read_texts
+    from speech3.scoring.text import find_speakers, read_texts
     from speech3.scoring.wer import compare, score
 
     steps = parse_steps(normalize)

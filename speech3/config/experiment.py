@@ -74,6 +74,9 @@ class RecipeConfig(Config):
     seed: int = Field(1, ge=0)
     jobs: int = Field(0, ge=0, description="processes; 0: one per core")
     features: str = Field("fbank40_d2", description="preset in conf/features for the neural network")
+    sample_rate: int | None = Field(
+        None, gt=0, description="Hz, to which recordings are resampled, channels averaged; none: all must have one rate"
+    )
     lang: str | None = Field(None, description="espeak-ng's code of the language, for words without a pronunciation")
     lexicon: Literal["espeak", "graphemes"] = Field(
         "espeak", description="graphemes: words are spelled by their letters"

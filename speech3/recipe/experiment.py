@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 
 from speech3.config import FeatureConfig, RecipeConfig, TrainingConfig, load_config, load_preset, shipped
-from speech3.corpus import anyspeech, digits, fsdd, librispeech, shuzi
+from speech3.corpus import anyspeech, commonvoice, digits, fsdd, librispeech, shuzi
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error
@@ -32,12 +32,13 @@ from speech3.recipe.steps import ended_ns, up_to_date
 Prepare = Callable[..., None]
 CORPORA: dict[str, Prepare] = {
     "any": anyspeech.prepare,
+    "commonvoice": commonvoice.prepare,
     "digits": digits.prepare,
     "fsdd": fsdd.prepare,
     "librispeech": librispeech.prepare,
     "shuzi": shuzi.prepare,
 }
-NEEDS_SOURCE = frozenset({"any", "fsdd", "librispeech"})
+NEEDS_SOURCE = frozenset({"any", "commonvoice", "fsdd", "librispeech"})
 GMMS = ("mono", "tri")  # systems of every recipe; monophones are decoded if asked for
 LFMMI, LFMMI_HMM = "lfmmi", "lfmmi_hmm"  # the system that is trained by LF-MMI, and what its outputs mean
 FLAT, FLAT_HMM = "flat", "flat_hmm"  # the same of the network of hmm.flat_start=lfmmi, which is not decoded
@@ -206,11 +207,18 @@ class Experiment:
     @cached_property
     def presets(self) -> dict[str, FeatureConfig]:
         """The feature configs of this experiment."""
+        at_one_rate = {"sample_frequency": self.recipe.sample_rate, "resample": True, "mix_channels": True}
         hmm = self.recipe.hmm
         lfmmi = [self.recipe.lfmmi.features] if self.recipe.lfmmi else []
         senones = [self.recipe.features] if self.networks else []
         names = dict.fromkeys((hmm.features, hmm.aligner_features, *senones, *lfmmi))
-        return {name: load_preset(FeatureConfig, "features", name) for name in names}
+        presets = {name: load_preset(FeatureConfig, "features", name) for name in names}
+        if self.recipe.sample_rate is None:
+            return presets
+        return {
+            name: preset if preset.kind == "given" else preset.model_copy(update=at_one_rate)
+            for name, preset in presets.items()
+        }
 
 
 def recipes() -> dict[str, str]:

@@ -13,9 +13,10 @@ from typing import Any, Literal
 import jiwer
 import numpy as np
 
+from speech3.corpus.normalize import normalize_text
 from speech3.errors import Speech3Error
 from speech3.scoring import bootstrap
-from speech3.scoring.text import characters, normalize_text, read_text
+from speech3.scoring.text import characters, read_text
 
 __all__ = ["Comparison", "Counts", "Metric", "Score", "Utterance", "compare", "read_text", "score"]
 

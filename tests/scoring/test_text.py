@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from speech3.corpus.normalize import normalize_text, parse_steps
 from speech3.errors import Speech3Error
-from speech3.scoring.text import find_speakers, normalize_text, parse_steps, read_text, read_texts
+from speech3.scoring.text import find_speakers, read_text, read_texts
 
 
 def files(directory: Path, *texts: str) -> list[Path]:
