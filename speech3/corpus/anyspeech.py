@@ -124,6 +124,12 @@ def write_corpus(
         write_datadir(data, out / name)
 
 
+def say_if_incomplete(part: str, found: int, whole: int) -> None:
+    """Say that a part of a well-known corpus has fewer utterances than it was published with."""
+    if found < whole:
+        say(f"  {part} has {found:,} of its {whole:,} utterances: unpack it again if that is not on purpose")
+
+
 def _splits(source: Path, seed: int) -> tuple[dict[str, DataDir], bool]:
     """The user's own splits, those that are missing taken from train; and whether something had to be drawn."""
     shares = {"dev": DEV_SHARE, "test": TEST_SHARE}

@@ -13,7 +13,7 @@ the directory ``LibriSpeech`` that holds them.
 from collections.abc import Sequence
 from pathlib import Path
 
-from speech3.corpus.anyspeech import apart, write_corpus
+from speech3.corpus.anyspeech import apart, say_if_incomplete, write_corpus
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.corpus.langdir import LangDir, read_utf8
 from speech3.errors import Speech3Error
@@ -118,8 +118,7 @@ def _part(root: Path, names: Sequence[str], sexes: dict[str, str]) -> DataDir:
         found = len(utterances) - before
         if not found:
             raise Speech3Error(f"{root / name}: no SPEAKER/CHAPTER/*.trans.txt in it: unpack it again")
-        if found < PARTS.get(name, 0):
-            say(f"  {name} has {found:,} of its {PARTS[name]:,} utterances: unpack it again if that is not on purpose")
+        say_if_incomplete(name, found, PARTS[name])
     return DataDir(root, recordings, dict(sorted(utterances.items())))
 
 

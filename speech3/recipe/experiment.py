@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 
 from speech3.config import FeatureConfig, RecipeConfig, TrainingConfig, load_config, load_preset, shipped
-from speech3.corpus import anyspeech, commonvoice, digits, fsdd, librispeech, shuzi
+from speech3.corpus import aishell, an4, anyspeech, commonvoice, digits, fsdd, librispeech, shuzi, yesno
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error
@@ -31,14 +31,17 @@ from speech3.recipe.steps import ended_ns, up_to_date
 
 Prepare = Callable[..., None]
 CORPORA: dict[str, Prepare] = {
+    "aishell": aishell.prepare,
+    "an4": an4.prepare,
     "any": anyspeech.prepare,
     "commonvoice": commonvoice.prepare,
     "digits": digits.prepare,
     "fsdd": fsdd.prepare,
     "librispeech": librispeech.prepare,
     "shuzi": shuzi.prepare,
+    "yesno": yesno.prepare,
 }
-NEEDS_SOURCE = frozenset({"any", "commonvoice", "fsdd", "librispeech"})
+MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
 GMMS = ("mono", "tri")  # systems of every recipe; monophones are decoded if asked for
 LFMMI, LFMMI_HMM = "lfmmi", "lfmmi_hmm"  # the system that is trained by LF-MMI, and what its outputs mean
 FLAT, FLAT_HMM = "flat", "flat_hmm"  # the same of the network of hmm.flat_start=lfmmi, which is not decoded
@@ -241,9 +244,9 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
     recipe = load_config(RecipeConfig, path, overrides)
     if recipe.corpus not in CORPORA:
         raise Speech3Error(f"{path}: corpus: {recipe.corpus!r} is unknown; known: {', '.join(CORPORA)}")
-    if recipe.corpus in NEEDS_SOURCE and source is None:
+    if recipe.corpus not in MAKES_ITS_OWN and source is None:
         raise Speech3Error(f"{name}: say where the corpus lies: recipes/run.sh {name} --source DIR")
-    if source is not None and recipe.corpus not in NEEDS_SOURCE:
+    if source is not None and recipe.corpus in MAKES_ITS_OWN:
         raise Speech3Error(f"{name}: makes its own corpus and takes no --source")
     experiment = Experiment(name, recipe, (out or Path("exp") / name).resolve(), source and source.resolve(), command)
     if recipe.augment and experiment.presets[recipe.features].kind == "given":

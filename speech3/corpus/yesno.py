@@ -1,0 +1,56 @@
+"""yesno: 60 recordings of one man who says yes and no eight times each, in Hebrew, 8 kHz (https://www.openslr.org/1).
+
+``waves_yesno/1_0_0_0_1_0_1_1.wav``: the name is the transcript, 1 for yes (ken) and 0 for no (lo).
+"""
+
+import re
+from pathlib import Path
+
+from speech3.corpus.datadir import DataDir, Utterance, write_datadir
+from speech3.errors import Speech3Error
+from speech3.io.atomic import write_text
+
+WORDS = {"1": "YES", "0": "NO"}
+LEXICON = "YES K E N\nNO L O\n"
+_NAME = re.compile(r"[01](_[01]){7}")
+# Kaldi trains on the names that begin with 0 and tests on those that begin with 1; every sixth of train is for tuning.
+_EVERY = 6
+
+
+def prepare(source: Path, out: Path, seed: int) -> None:
+    """Write the data directories ``out/train``, ``out/dev``, ``out/test`` and ``out/lexicon.txt``.
+
+    Parameters
+    ----------
+    source
+        The directory ``waves_yesno``, or the one that holds it.
+    seed
+        Not used: nothing is drawn.
+
+    Raises
+    ------
+    Speech3Error
+        `source` is not this corpus.
+    """
+    wavs = sorted(
+        path for root in (source, source / "waves_yesno") for path in root.glob("*.wav") if _NAME.fullmatch(path.stem)
+    )
+    train = [path for path in wavs if path.stem.startswith("0")]
+    parts = {
+        "train": [path for number, path in enumerate(train) if number % _EVERY],
+        "dev": train[::_EVERY],
+        "test": [path for path in wavs if path.stem.startswith("1")],
+    }
+    if not all(parts.values()):
+        raise Speech3Error(
+            f"{source}: not the yesno corpus: no recordings such as 0_0_0_0_1_1_1_1.wav here or in waves_yesno/, or too"
+            " few; get it from https://www.openslr.org/1"
+        )
+    for name, paths in parts.items():
+        recordings = {path.stem: str(path.absolute()) for path in paths}
+        utterances = {
+            key: Utterance(key, key, "speaker", " ".join(WORDS[digit] for digit in key.split("_")))
+            for key in recordings
+        }
+        write_datadir(DataDir(source, recordings, utterances), out / name)
+    write_text(out / "lexicon.txt", LEXICON)
