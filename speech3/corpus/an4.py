@@ -17,6 +17,7 @@ import soundfile
 from speech3.corpus.anyspeech import apart, write_corpus
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.corpus.langdir import LangDir, read_utf8
+from speech3.corpus.sphinx import as_lexicon, read_dictionary
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
 
@@ -51,7 +52,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
     parts = {**apart(train, {"dev": _DEV_SHARE}, seed), "test": test}
     parts = {name: parts[name] for name in ("train", "dev", "test")}
     lexicon = out / "an4.txt"
-    write_text(lexicon, _lexicon(root / "etc" / "an4.dic"))
+    write_text(lexicon, as_lexicon(read_dictionary(root / "etc" / "an4.dic")))
     write_corpus(parts, LangDir(lexicon, None, None), out, lang=None, lexicon="espeak", units="words", pieces=0)
 
 
@@ -93,9 +94,3 @@ def _recording(place: Path, converted: Path) -> Path:
     smooth = min(both, key=lambda samples_N: float(np.abs(np.diff(samples_N.astype(np.int64))).sum()))
     soundfile.write(wav, smooth, _RATE_HZ)  # there is an archive of either byte order
     return wav
-
-
-def _lexicon(path: Path) -> str:
-    """A Kaldi lexicon out of a Sphinx dictionary."""
-    rows = (line.split() for line in read_utf8(path).splitlines())
-    return "".join(f"{re.sub(r'[(][0-9]+[)]$', '', word)} {' '.join(p)}\n" for word, *p in (r for r in rows if r) if p)

@@ -1,4 +1,4 @@
-"""AISHELL-1, AN4 and yesno as they are distributed, on small trees of the same layout."""
+"""AISHELL-1, AN4, TED-LIUM and yesno as they are distributed, on small trees of the same layout."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from speech3.corpus import aishell, an4, yesno
+from speech3.corpus import aishell, an4, tedlium, yesno
 from speech3.corpus.audio import load
 from speech3.corpus.datadir import read_datadir
 from speech3.errors import Speech3Error
@@ -123,3 +123,42 @@ def test_yesno(tmp_path: Path) -> None:
     assert found["test"]["1_0_0_0_0_0_0_1"][0] == "YES NO NO NO NO NO NO YES"
     with pytest.raises(Speech3Error, match=r"not the yesno corpus"):
         yesno.prepare(tmp_path / "out", tmp_path / "again", 1)
+
+
+STM = """;; a comment
+Talk 1 Talk 0.02 0.05 <o,f0,male> it 's <unk> HERE(2) <sil>
+Talk 1 Talk 0.05 0.08 <o,f0,male> {NOISE}
+Talk 1 inter_segment_gap 0.08 0.09 <o,,unknown> ignore_time_segment_in_scoring
+Talk 1 Talk 0.09 0.1 <o,f0,male> dog 's here
+"""
+
+
+@pytest.mark.parametrize("release", [2, 3])
+def test_tedlium(tmp_path: Path, release: int) -> None:
+    root = tmp_path / f"TEDLIUM_release-{release}"
+    places = {"train": "data", "dev": "legacy/dev", "test": "legacy/test"}
+    for name, newer in places.items():
+        place = root / (newer if release == 3 else name)
+        sound(place / "sph" / f"{name}Talk.sph")
+        (place / "stm").mkdir()
+        (place / "stm" / f"{name}Talk.stm").write_text(STM)
+    with pytest.raises(Speech3Error, match=r"not TED-LIUM: no TEDLIUM\*\.dic"):
+        tedlium.prepare(root, tmp_path / "out", 1)
+    (root / "TEDLIUM.152k.dic").write_text(
+        "<unk> NSN\nit IH T\nit's IH T S\nHERE HH IH R\nHERE(2) HH IY R\nhere HH IH R\ndog D AO G\n's Z\n"
+    )
+    tedlium.prepare(root, tmp_path / "out", 1)
+    data = read_datadir(tmp_path / "out" / "test")
+    assert {(u.id, u.text, u.start_s, u.end_s) for u in data.utterances.values()} == {
+        ("testTalk-0000002-0000005", "it's HERE", 0.02, 0.05), ("testTalk-0000009-0000010", "dog 's here", 0.09, 0.1),
+    }  # fmt: skip
+    assert len(load(data, "testTalk-0000002-0000005")[0]) == 480
+    lexicon = (tmp_path / "out" / "lexicon.txt").read_text()
+    assert "HERE HH IY R\n" in lexicon and "NSN" not in lexicon
+    transcript = next(root.glob("**/testTalk.stm"))
+    transcript.write_text("Talk 1 Talk begin\n")
+    with pytest.raises(Speech3Error, match=r"testTalk\.stm:1: not a segment"):
+        tedlium.prepare(root, tmp_path / "out", 1)
+    next(root.glob("**/trainTalk.sph")).unlink()
+    with pytest.raises(Speech3Error, match=r"trainTalk\.sph: no such file, but there is its transcript"):
+        tedlium.prepare(root, tmp_path / "out", 1)
