@@ -1,4 +1,4 @@
-"""From a config to a server over a board; its state as a checkpoint has it, and back; the epoch in numbers."""
+"""From a config to a server over its memory; its state as a checkpoint has it, and back; the epoch in numbers."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from speech3.config import AsgdConfig
-from speech3.engine.board import DOWN, READY, SHARD, UP, Board, Sizes
 from speech3.engine.flat import Flat, partition_bounds, wait_for_gpus
 from speech3.engine.ledger import Ledger
 from speech3.engine.pool import Pool
 from speech3.engine.rule import Rule, State
 from speech3.engine.server import Buffer, Partition
+from speech3.engine.server_memory import DOWN, READY, SHARD, UP, ServerMemory, Sizes
 from speech3.engine.world import Progress, ShardReport
 
 
@@ -22,7 +22,7 @@ from speech3.engine.world import Progress, ShardReport
 class Server:
     """All of it, as one process sees it: the partitions together hold the parameters."""
 
-    board: Board
+    memory: ServerMemory
     pool: Pool
     partitions: tuple[Partition, ...]
     rule: Rule
@@ -30,7 +30,7 @@ class Server:
     @property
     def ledger(self) -> Ledger:
         """What became of each minibatch."""
-        return self.board.ledger
+        return self.memory.ledger
 
     @property
     def version(self) -> int:
@@ -53,7 +53,7 @@ def rule_of(config: AsgdConfig, workers: int) -> Rule:
 
 
 def sizes_of(own: Flat, config: AsgdConfig, workers: int, minibatches: int) -> Sizes:
-    """The board for a model on the CPU, or on a GPU, where the state lies elsewhere."""
+    """The memory for a model on the CPU, or on a GPU, where the state lies elsewhere."""
     on_cpu = own.vector_K.device.type == "cpu"
     return Sizes(
         minibatches, workers, config.partitions, push=config.max_distance,
@@ -74,21 +74,21 @@ def tensors_on_gpu(own: Flat, config: AsgdConfig) -> tuple[Tensor, Tensor, Tenso
 
 
 def make_server(
-    board: Board, config: AsgdConfig, workers: int, own: Flat, lock: AbstractContextManager[object],
+    memory: ServerMemory, config: AsgdConfig, workers: int, own: Flat, lock: AbstractContextManager[object],
     on_gpu: tuple[Tensor, Tensor, Tensor] | None = None, rows: Sequence[range] | None = None,
 ) -> Server:  # fmt: skip
     """A view of the server in this process, for a model like `own`; `lock` and `rows` are the pool's."""
-    arrays = board.state_2K, board.velocity_2P, board.squares_2P
+    arrays = memory.state_2K, memory.velocity_2P, memory.squares_2P
     state_2K, velocity_2P, squares_2P = on_gpu or map(torch.from_numpy, arrays)
-    pool, rule = Pool(board.ledger, board.cursor, lock, rows), rule_of(config, workers)
+    pool, rule = Pool(memory.ledger, memory.cursor, lock, rows), rule_of(config, workers)
     partitions = tuple(
         Partition(
-            record, board.ledger, _buffers(state_2K, velocity_2P, squares_2P, stretch, own.num_parameters), rule,
+            record, memory.ledger, _buffers(state_2K, velocity_2P, squares_2P, stretch, own.num_parameters), rule,
             config.partitions, config.max_staleness, config.max_push,
         )
-        for record, stretch in zip(board.records, partition_bounds(own, config.partitions), strict=True)
+        for record, stretch in zip(memory.records, partition_bounds(own, config.partitions), strict=True)
     )  # fmt: skip
-    return Server(board, pool, partitions, rule)
+    return Server(memory, pool, partitions, rule)
 
 
 def _buffers(
@@ -141,16 +141,16 @@ class Before:
 
 def begin_epoch(server: Server, states_M: np.ndarray) -> Before:
     """Fill the pool and count from zero; while no shard is at work."""
-    server.board.journal_S2J[:] = 0
-    server.board.ended_S[:] = 0
+    server.memory.journal_S2J[:] = 0
+    server.memory.ended_S[:] = 0
     server.pool.fill(states_M)
-    server.board.shards_N[:, :READY] = 0
+    server.memory.shards_N[:, :READY] = 0
     return Before(server.version, server.ledger.counts())
 
 
 def epoch_progress(server: Server, before: Before, *, seconds: float, returned: int, restarts: int) -> Progress:
     """The epoch in numbers since it was taken up, from the published state."""
-    shards_N = server.board.shards_N
+    shards_N = server.memory.shards_N
     reports = (dict(zip(SHARD, row, strict=True)) for row in shards_N.tolist())
     return replace(
         server.ledger.progress(before.counts), seconds=seconds, versions=server.version - before.version,

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from speech3.engine.board import Record
 from speech3.engine.flat import wait_for_gpus
 from speech3.engine.ledger import Ledger
 from speech3.engine.push import Push
 from speech3.engine.rule import Rule, State
+from speech3.engine.server_memory import Record
 from speech3.engine.world import REFUSED, STALE, USED
 
 

@@ -29,7 +29,11 @@ from speech3.engine.assembly import (
     sizes_of,
     tensors_on_gpu,
 )
-from speech3.engine.board import (
+from speech3.engine.device import place_of
+from speech3.engine.flat import Flat, flatten, wait_for_gpus
+from speech3.engine.gradient import gradient
+from speech3.engine.server import Partition
+from speech3.engine.server_memory import (
     BUSY,
     COMPUTE_S,
     DOING,
@@ -42,18 +46,14 @@ from speech3.engine.board import (
     SYNC_S,
     UP,
     WAIT_S,
-    Board,
     FileLock,
+    ServerMemory,
     SharedMemory,
     Sizes,
-    board_bytes,
+    memory_bytes,
     memory_file,
-    shared_board,
+    shared_memory,
 )
-from speech3.engine.device import place_of
-from speech3.engine.flat import Flat, flatten, wait_for_gpus
-from speech3.engine.gradient import gradient
-from speech3.engine.server import Partition
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.watchdog import COMPUTES, DRAWS, RESTS, SYNCS, WAITS, Hang, Watchdog
 from speech3.engine.workers import Workers
@@ -69,7 +69,7 @@ Event = tuple[str, int | None, int]  # what; of which value; with which partitio
 class Place:
     """What a shard needs to find the server, in any process."""
 
-    board: str
+    memory: str
     locks: tuple[str, ...]  # of partitions
     pool_lock: str
     sizes: Sizes
@@ -83,8 +83,8 @@ class Place:
 
     def open(self, own: Flat, on_gpu: tuple[Tensor, Tensor, Tensor] | None) -> tuple[Server, list[FileLock]]:
         """The server as this process sees it, for a model like `own`, and the locks of its partitions."""
-        board = shared_board(self.sizes, SharedMemory(self.board, board_bytes(self.sizes)))
-        server = make_server(board, self.config, self.workers, own, FileLock(self.pool_lock), on_gpu, self.rows)
+        memory = shared_memory(self.sizes, SharedMemory(self.memory, memory_bytes(self.sizes)))
+        server = make_server(memory, self.config, self.workers, own, FileLock(self.pool_lock), on_gpu, self.rows)
         return server, [FileLock(path) for path in self.locks]
 
 
@@ -119,15 +119,15 @@ class Shared:
         self.stack = ExitStack()
         try:
             names = [f"lock{number}" for number in range(sizes.partitions)]
-            board, pool_lock, *locks = (
+            memory, pool_lock, *locks = (
                 self.stack.enter_context(memory_file(name, size))
-                for name, size in (("board", board_bytes(sizes)), ("pool", 0), *((name, 0) for name in names))
+                for name, size in (("server", memory_bytes(sizes)), ("pool", 0), *((name, 0) for name in names))
             )
         except BaseException:
             self.stack.close()
             raise
         self.place = Place(
-            board, tuple(locks), pool_lock, sizes, config, workers, weight_decay, os.getpid(), record,
+            memory, tuple(locks), pool_lock, sizes, config, workers, weight_decay, os.getpid(), record,
             parts.source.rows, codec,
         )  # fmt: skip
         self.build, self.device = build, device
@@ -149,23 +149,23 @@ class Shared:
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
         """Yields ten times a second, and at the end."""
-        board, pool = self.server.board, self.server.pool
+        memory, pool = self.server.memory, self.server.pool
         self.returned, self.restarts, self.note = 0, 0, ""
         self.before = begin_epoch(self.server, states_M)
-        while not board.shards_N[:, READY].all():
+        while not memory.shards_N[:, READY].all():
             self._look_after()
             yield self._progress()
         self.computed = [0.0] * len(self.computed)
         self.began = self.watchdog.since = time.monotonic()
-        board.order[:] = 0, rate.base, rate.warmup, rate.decay, rate.last
-        board.order[0] = epoch
+        memory.order[:] = 0, rate.base, rate.warmup, rate.decay, rate.last
+        memory.order[0] = epoch
         try:
             while not pool.finished:
                 self._look_after()
                 yield self._progress()
         finally:
-            board.order[0] = 0
-        while board.shards_N[:, EPOCH].any():
+            memory.order[0] = 0
+        while memory.shards_N[:, EPOCH].any():
             self._look_after()
             yield self._progress()
         yield self._progress()
@@ -199,7 +199,7 @@ class Shared:
             yield
 
     def _progress(self) -> Progress:
-        seconds = max(0.0, float(self.server.board.ended_S.max()) - self.began)
+        seconds = max(0.0, float(self.server.memory.ended_S.max()) - self.began)
         progress = epoch_progress(
             self.server, self.before, seconds=seconds, returned=self.returned, restarts=self.restarts
         )  # fmt: skip
@@ -211,8 +211,8 @@ class Shared:
 
     def _begin(self, worker: int) -> None:
         """A new process has done nothing yet."""
-        self.server.board.shards_N[worker, [READY, EPOCH, DOING]] = 0
-        self.computed[worker] = self.server.board.shards_N[worker, MINIBATCHES]
+        self.server.memory.shards_N[worker, [READY, EPOCH, DOING]] = 0
+        self.computed[worker] = self.server.memory.shards_N[worker, MINIBATCHES]
 
     def _task(self, worker: int) -> tuple[Any, tuple[Any, ...]]:
         return _serve, (worker, self.place, *self._build(worker), self.on_gpu)
@@ -223,9 +223,9 @@ class Shared:
 
     def _end_who_hangs(self) -> None:
         """One at most; it is then like any that died."""
-        board = self.server.board
-        work = board.order[0] > 0 and board.cursor[0] < len(board.ledger)
-        if hang := self.watchdog.look(board.shards_N, bool(work)):
+        memory = self.server.memory
+        work = memory.order[0] > 0 and memory.cursor[0] < len(memory.ledger)
+        if hang := self.watchdog.look(memory.shards_N, bool(work)):
             self.hung[hang.worker], self.note = hang, f"{hang} and was ended"
             self.processes[hang.worker].kill()
 
@@ -243,7 +243,7 @@ class Shared:
     def _replace(self, worker: int, status: int) -> None:
         """Start another in the place of one that died, whose minibatches were given back."""
         hang = self.hung.pop(worker, None)
-        progressed = self.server.board.shards_N[worker, MINIBATCHES] > self.computed[worker]
+        progressed = self.server.memory.shards_N[worker, MINIBATCHES] > self.computed[worker]
         self._begin(worker)
         self.workers.replace(worker, status, progressed=bool(progressed), hang=str(hang) if hang else "")
         self.restarts += 1
@@ -257,8 +257,8 @@ def _serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, 
     )  # fmt: skip
     server, locks = place.open(shard.sgd.parameters, on_gpu)
     _rehearse(server, shard)
-    row = server.board.shards_N[worker]
-    orders = _orders(server.board, row, place.coordinator)
+    row = server.memory.shards_N[worker]
+    orders = _orders(server.memory, row, place.coordinator)
     if parts.group is not None:
         server = replace(server, pool=parts.group.pool(server.pool))
         orders = parts.group.orders(orders, row[EPOCH : EPOCH + 1])
@@ -285,13 +285,13 @@ def _rehearse(server: Server, shard: Shard) -> None:
         push.begin()
 
 
-def _orders(board: Board, row: np.ndarray, coordinator: int) -> Iterator[Rate]:
+def _orders(memory: ServerMemory, row: np.ndarray, coordinator: int) -> Iterator[Rate]:
     """The learning rate of an epoch whenever there is work; between two of them it is done."""
-    order = board.order
+    order = memory.order
     while os.getppid() == coordinator:
         row[EPOCH] = order[0]  # said first, then looked again: no order is missed, and no rest is disturbed
-        if row[EPOCH] and order[0] == row[EPOCH] and board.cursor[0] < len(board.ledger):
-            yield Rate(order[1], int(order[0]), len(board.ledger), order[2], order[3], int(order[4]))
+        if row[EPOCH] and order[0] == row[EPOCH] and memory.cursor[0] < len(memory.ledger):
+            yield Rate(order[1], int(order[0]), len(memory.ledger), order[2], order[3], int(order[4]))
         else:
             row[EPOCH] = 0
             time.sleep(_REST_S)
@@ -313,7 +313,7 @@ def _drive(
     note: Callable[[Event], None],
 ) -> None:  # fmt: skip
     """Answer what the shard's loop wants; notes what happens: draws, syncs by the version met, a busy partition."""
-    row, loop, answer = server.board.shards_N[worker], shard.run(), None
+    row, loop, answer = server.memory.shards_N[worker], shard.run(), None
     note(("epoch", rate.epoch, 0))
     while True:
         try:

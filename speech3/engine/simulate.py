@@ -30,8 +30,8 @@ from speech3.engine.assembly import (
     sizes_of,
     tensors_on_gpu,
 )
-from speech3.engine.board import BUSY, COMPUTE_S, DOWN, MINIBATCHES, SYNC_S, UP, WAIT_S, private_board
 from speech3.engine.flat import wait_for_gpus
+from speech3.engine.server_memory import BUSY, COMPUTE_S, DOWN, MINIBATCHES, SYNC_S, UP, WAIT_S, private_memory
 from speech3.engine.shard import Compute, Draw, Shard, Sync, Want
 from speech3.engine.watchdog import LEAST_S
 from speech3.engine.world import WAITING, Parts, Progress, Rate, Snapshot
@@ -91,9 +91,9 @@ class Simulated:
             for number, each in enumerate(everybody)
         ]  # fmt: skip
         own = self.shards[0].sgd.parameters
-        self.board = private_board(sizes_of(own, config, self.workers, len(parts.source)))
+        self.memory = private_memory(sizes_of(own, config, self.workers, len(parts.source)))
         self.server = make_server(
-            self.board, config, self.workers, own, nullcontext(), tensors_on_gpu(own, config), parts.source.rows
+            self.memory, config, self.workers, own, nullcontext(), tensors_on_gpu(own, config), parts.source.rows
         )  # fmt: skip
         self.seed, self.began, self.progress = parts.seed, 0.0, Progress()
         self.failures: list[tuple[float, int, float]] = []  # when, of whom, how much later it is noticed
@@ -101,9 +101,9 @@ class Simulated:
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
         """Yields after every published version."""
         before = begin_epoch(self.server, states_M)
-        seen, run = self.board.version_S.tolist(), _Epoch(self, epoch, rate)
+        seen, run = self.memory.version_S.tolist(), _Epoch(self, epoch, rate)
         for seconds in run.events():
-            if (versions := self.board.version_S.tolist()) != seen or self.server.pool.finished:
+            if (versions := self.memory.version_S.tolist()) != seen or self.server.pool.finished:
                 seen = versions
                 self.progress = epoch_progress(
                     self.server, before, seconds=seconds, returned=run.returned, restarts=run.restarts
@@ -113,7 +113,7 @@ class Simulated:
 
     def snapshot(self) -> Snapshot:
         """The published state."""
-        return Snapshot(published_tensors(self.server), self.board.ledger.states_M.copy(), self.progress)
+        return Snapshot(published_tensors(self.server), self.memory.ledger.states_M.copy(), self.progress)
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
         """Set the published state; failures are told by the run's clock."""
@@ -183,7 +183,7 @@ class _Epoch:
     def _resume(self, worker: int, time: float, answer: Any) -> None:
         """Let a shard go on at `time`, until it wants what takes time."""
         world, loop = self.world, self.loops[worker]
-        shard, report, times = world.shards[worker], world.board.shards_N[worker], world.times
+        shard, report, times = world.shards[worker], world.memory.shards_N[worker], world.times
         assert loop is not None
         while True:
             if isinstance(answer, Sync):  # waited for the server; another may have been first
@@ -245,7 +245,7 @@ class _Epoch:
                 self._begin(other, time)
 
     def _waiting(self) -> bool:
-        return bool((self.world.board.ledger.states_M == WAITING).any())
+        return bool((self.world.memory.ledger.states_M == WAITING).any())
 
 
 def measure(

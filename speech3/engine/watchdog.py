@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from speech3.engine.board import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SINCE, SYNC_S
+from speech3.engine.server_memory import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SINCE, SYNC_S
 
 RESTS, COMPUTES, DRAWS, SYNCS, WAITS = range(5)  # what a shard is doing
 _WORDS = ("before it began an epoch", "in a minibatch", "drawing a minibatch", "in a sync", "waiting for the server")
@@ -61,7 +61,7 @@ class Watchdog:
         Parameters
         ----------
         shards_N
-            As of `Board`.
+            As of `ServerMemory`.
         work
             There is an epoch to work on, and minibatches wait.
         """

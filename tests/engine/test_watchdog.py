@@ -12,8 +12,8 @@ import tiny
 
 from speech3.config import AsgdConfig
 from speech3.engine import watchdog
-from speech3.engine.board import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SHARD, SINCE, SYNC_S
 from speech3.engine.flat import flatten
+from speech3.engine.server_memory import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SHARD, SINCE, SYNC_S
 from speech3.engine.shared import Shared
 from speech3.engine.watchdog import COMPUTES, DRAWS, RESTS, SYNCS, WAITS, Watchdog
 from speech3.engine.world import USED, Progress

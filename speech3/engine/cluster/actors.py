@@ -26,7 +26,6 @@ from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.assembly import begin_epoch, load_tensors, make_server, published_tensors, sizes_of
-from speech3.engine.board import private_board
 from speech3.engine.cluster.account import Event
 from speech3.engine.cluster.messages import (
     Answer,
@@ -47,6 +46,7 @@ from speech3.engine.ledger import Ledger
 from speech3.engine.pool import Pool
 from speech3.engine.push import Push
 from speech3.engine.rule import Own
+from speech3.engine.server_memory import private_memory
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.wire import Wire
 from speech3.engine.world import USED, WAITING, BuildOn, ShardReport
@@ -64,8 +64,8 @@ class PartitionActor:
         torch.set_num_threads(1)
         self.plan, config = plan, plan.config.model_copy(update={"partitions": 1})
         self.like = Flat(torch.zeros(plan.values), (), plan.parameters)
-        board = private_board(sizes_of(self.like, config, plan.workers, plan.minibatches))
-        self.server = make_server(board, config, plan.workers, self.like, nullcontext(), None, plan.rows)
+        memory = private_memory(sizes_of(self.like, config, plan.workers, plan.minibatches))
+        self.server = make_server(memory, config, plan.workers, self.like, nullcontext(), None, plan.rows)
         # Its states are those of all partitions; the server's own, of this one alone.
         self.pool = Pool(Ledger.of(plan.minibatches), np.zeros(1, np.int64), nullcontext(), plan.rows)
         self.push_P = torch.zeros(plan.parameters)

@@ -2,7 +2,7 @@
 
 Dean et al. 2012, "Large scale distributed deep networks", section 4.1 and figure 2: a replica is spread over machines,
 the parameters over server partitions, and a machine talks only to those that hold its part of the model. Here member r
-of every replica holds slice r of the model (`slices.py`), and its server is a world of its own (`shared.py`): board,
+of every replica holds slice r of the model (`slices.py`), and its server is a world of its own (`shared.py`): memory,
 locks, versions, everything that makes it safe to die in. Within a replica members compute each minibatch together
 (`group.py`); what they computed each of them pushes by itself, without waiting for the others, when its server is free.
 As there, no two slices of the parameters need be of one moment.
@@ -27,11 +27,11 @@ from torch import Tensor, nn
 
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.assembly import begin_epoch, load_tensors, published_tensors
-from speech3.engine.board import EPOCH, READY
 from speech3.engine.device import place_of
 from speech3.engine.ledger import Ledger
 from speech3.engine.replicas.group import Group, combined, give_back
 from speech3.engine.replicas.slices import Slices
+from speech3.engine.server_memory import EPOCH, READY
 from speech3.engine.shared import LOOK_S, Shared
 from speech3.engine.workers import Failed
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
@@ -124,8 +124,8 @@ class Replicas:
             member.before, member.began = begin_epoch(member.server, states_M), time.monotonic()
             member.computed = [0.0] * self.workers
         for member in others:
-            member.server.board.cursor[0] = len(states_M)  # nobody draws from there
-        order = first.server.board.order
+            member.server.memory.cursor[0] = len(states_M)  # nobody draws from there
+        order = first.server.memory.order
         order[:] = 0, rate.base, rate.warmup, rate.decay, rate.last
         order[0] = epoch
         try:
@@ -159,7 +159,7 @@ class Replicas:
         self.stack.close()
 
     def _say(self, field: int) -> np.ndarray:
-        return np.stack([member.server.board.shards_N[:, field] for member in self.members])
+        return np.stack([member.server.memory.shards_N[:, field] for member in self.members])
 
     def _ledger(self) -> Ledger:
         return combined([member.server.ledger for member in self.members])

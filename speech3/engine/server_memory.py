@@ -48,7 +48,7 @@ class Record:
 
 
 @dataclass(frozen=True, eq=False)
-class Board:
+class ServerMemory:
     """Arrays in one block of memory. What has 2 rows has two buffers: version mod 2 names the published one.
 
     Attributes
@@ -87,7 +87,7 @@ class Board:
     shards_N: np.ndarray
 
     @classmethod
-    def of(cls, arrays: dict[str, np.ndarray]) -> "Board":
+    def of(cls, arrays: dict[str, np.ndarray]) -> "ServerMemory":
         """From the arrays that `Sizes.shapes` names."""
         ledger = Ledger(**{name: arrays.pop(name) for name in ROW})
         return cls(**arrays, ledger=ledger)
@@ -101,7 +101,7 @@ class Board:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the size of a board follows from: numbers of minibatches, shards and partitions, the most minibatches of a
+    """What the size of a memory follows from: numbers of minibatches, shards and partitions, the most minibatches of a
     push, values of the state, of its velocity and squares; these three are 0 where they lie on a GPU.
     """
 
@@ -126,24 +126,24 @@ class Sizes:
         }  # fmt: skip
 
 
-def private_board(sizes: Sizes) -> Board:
-    """A board for one process, as the simulator is."""
-    return Board.of({name: np.zeros(shape, dtype) for name, (dtype, shape) in sizes.shapes().items()})
+def private_memory(sizes: Sizes) -> ServerMemory:
+    """A memory for one process, as the simulator is."""
+    return ServerMemory.of({name: np.zeros(shape, dtype) for name, (dtype, shape) in sizes.shapes().items()})
 
 
-def shared_board(sizes: Sizes, memory: "SharedMemory") -> Board:
-    """The board that lies in `memory`, the same in every process that opens it."""
+def shared_memory(sizes: Sizes, block: "SharedMemory") -> ServerMemory:
+    """The memory that lies in `block`, the same in every process that opens it."""
     arrays: dict[str, np.ndarray] = {}
     offset = 0
     for name, (dtype, shape) in sizes.shapes().items():
         count = int(np.prod(shape))
-        arrays[name] = np.frombuffer(memory.map, dtype, count, offset).reshape(shape)
+        arrays[name] = np.frombuffer(block.map, dtype, count, offset).reshape(shape)
         offset += -(-count * np.dtype(dtype).itemsize // _ALIGN) * _ALIGN
-    return Board.of(arrays)
+    return ServerMemory.of(arrays)
 
 
-def board_bytes(sizes: Sizes) -> int:
-    """How much memory a board takes."""
+def memory_bytes(sizes: Sizes) -> int:
+    """How much memory a memory takes."""
     each = (int(np.prod(shape)) * np.dtype(dtype).itemsize for dtype, shape in sizes.shapes().values())
     return sum(-(-size // _ALIGN) * _ALIGN for size in each)
 
