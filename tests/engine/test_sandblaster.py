@@ -14,7 +14,6 @@ import torch
 from speech3.config import LbfgsConfig
 from speech3.engine import watchdog
 from speech3.engine.flat import flatten
-from speech3.engine.sandblaster.crew import Bench, Compute
 from speech3.engine.sandblaster.partition import (
     Combine,
     Gather,
@@ -26,6 +25,7 @@ from speech3.engine.sandblaster.partition import (
     gather_buffers,
 )
 from speech3.engine.sandblaster.processes import Processes
+from speech3.engine.sandblaster.worker_group import Bench, Compute
 from speech3.engine.sandblaster.world import Sandblaster, batches_of
 from speech3.engine.world import USED, WAITING, Rate
 from speech3.errors import Speech3Error
@@ -226,7 +226,7 @@ def test_the_middle_of_an_epoch_is_a_whole_state_and_goes_on(world, reference):
 def test_killed_at_any_moment(world, reference):
     """Both workers, one after another."""
     _begin_again(world)
-    pids = [process.pid for process in world.crew.processes.processes]
+    pids = [process.pid for process in world.workers.processes.processes]
     moves = world.epoch(1, np.zeros(30, np.int32), Rate(0.1, 1, 30))
     killed = 0
     for done in moves:
@@ -235,7 +235,7 @@ def test_killed_at_any_moment(world, reference):
             killed += 1
     _whole(world, done)
     assert done.restarts == killed == 2
-    assert not set(pids) & {process.pid for process in world.crew.processes.processes}
+    assert not set(pids) & {process.pid for process in world.workers.processes.processes}
     torch.testing.assert_close(world.snapshot().tensors["parameters"], reference[0], rtol=1e-3, atol=1e-4)
 
 
@@ -246,10 +246,10 @@ def test_one_that_is_stopped_is_ended_and_replaced(world, reference, monkeypatch
     stopped = 0
     for done in world.epoch(1, np.zeros(30, np.int32), Rate(0.1, 1, 30)):
         if not stopped and done.versions >= 3:
-            stopped = world.crew.processes.processes[0].pid
+            stopped = world.workers.processes.processes[0].pid
             os.kill(stopped, signal.SIGSTOP)
     _whole(world, done)
-    assert done.restarts >= 1 and stopped not in {process.pid for process in world.crew.processes.processes}
+    assert done.restarts >= 1 and stopped not in {process.pid for process in world.workers.processes.processes}
     torch.testing.assert_close(world.snapshot().tensors["parameters"], reference[0], rtol=1e-3, atol=1e-4)
 
 
@@ -318,7 +318,7 @@ def test_a_worker_that_fails_is_named():
 def test_nothing_is_left_behind():
     before = tiny.descriptors()
     world = _world(1, tiny.Build())
-    pids = [process.pid for process in world.crew.processes.processes]
+    pids = [process.pid for process in world.workers.processes.processes]
     assert any("memfd:sandblaster" in each for each in tiny.descriptors()) and all(map(tiny.state, pids))
     world.close()
     del world

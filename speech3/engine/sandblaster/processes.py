@@ -21,9 +21,9 @@ import torch
 import torch.multiprocessing
 
 from speech3.engine.device import place_of
-from speech3.engine.sandblaster.crew import Bench, Compute, Computed, Evaluation, together, with_waits
 from speech3.engine.sandblaster.partition import Layout, Operation, Vectors
 from speech3.engine.sandblaster.pieces import Pieces
+from speech3.engine.sandblaster.worker_group import Bench, Compute, Computed, Evaluation, together, with_waits
 from speech3.engine.server_memory import SharedMemory, memory_file
 from speech3.engine.watchdog import patience_s
 from speech3.engine.workers import Failed, Workers

@@ -22,9 +22,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from speech3.engine.sandblaster.crew import Bench, Compute, Computed, Evaluation, together, with_waits
 from speech3.engine.sandblaster.partition import Gather, Layout, Operation, Vectors
 from speech3.engine.sandblaster.pieces import Pieces
+from speech3.engine.sandblaster.worker_group import Bench, Compute, Computed, Evaluation, together, with_waits
 from speech3.engine.simulate import Times
 from speech3.engine.world import Parts, ShardReport
 

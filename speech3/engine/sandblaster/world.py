@@ -1,6 +1,6 @@
 """Sandblaster L-BFGS (Dean et al. 2012, section 4.2): a coordinator that sees no vector, workers, partitions.
 
-Who the workers are is the crew's matter (`crew`): processes on this host, or virtual ones on a virtual clock.
+The workers are a group (`worker_group`): processes on this host, or virtual workers on a virtual clock.
 
 The objective is the mean loss over a large batch: the whole epoch, or one of `batches` equal parts of it. A batch gets
 `iterations` of L-BFGS, then the next has its turn; the history goes on across batches and epochs, and its pairs are
@@ -33,7 +33,6 @@ from torch import Tensor
 
 from speech3.config import LbfgsConfig
 from speech3.engine.flat import flatten
-from speech3.engine.sandblaster.crew import Crew, Evaluation
 from speech3.engine.sandblaster.lbfgs import Accept, Begin, Direct, Dots, History, Point, Try, Want, descend
 from speech3.engine.sandblaster.partition import (
     Combine,
@@ -45,6 +44,7 @@ from speech3.engine.sandblaster.partition import (
     gather_buffers,
     reset_buffers,
 )
+from speech3.engine.sandblaster.worker_group import Evaluation, WorkerGroup
 from speech3.engine.world import USED, WAITING, Parts, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
 
@@ -73,24 +73,24 @@ class Sandblaster:
 
     Parameters
     ----------
-    crew
-        Makes the crew, given the layout of its memory.
+    make_workers
+        Makes the worker group, given the layout of its memory.
     parts
         Of this process; only its model's size is used.
 
     Raises
     ------
     Speech3Error
-        As of `Crew`.
+        As of `WorkerGroup`.
     """
 
     def __init__(
-        self, crew: Callable[[Layout], Crew], parts: Parts, config: LbfgsConfig, *, workers: int,
+        self, make_workers: Callable[[Layout], WorkerGroup], parts: Parts, config: LbfgsConfig, *, workers: int,
         weight_decay: float = 0.0,
     ) -> None:  # fmt: skip
         own = flatten(parts.model)
         layout = Layout(own.vector_K.numel(), own.num_parameters, config.history + 1, workers)
-        self.crew = crew(layout)
+        self.workers = make_workers(layout)
         self.batches = batches_of(len(parts.source), parts.source.rows, config)
         self.weight_decay, self.home = weight_decay, own.vector_K.device
         self.history, self.base, self.began = History(config.history), 0, 0.0
@@ -107,25 +107,25 @@ class Sandblaster:
         Raises
         ------
         Speech3Error
-            The loss or its gradient is not finite where a batch begins; as of `Crew`.
+            The loss or its gradient is not finite where a batch begins; as of `WorkerGroup`.
         """
         self.states_M, self.progress = states_M.copy(), Progress()
         for _ in self._epoch(epoch, rate):
-            yield replace(self.progress, returned=self.crew.returned, restarts=self.crew.restarts)
+            yield replace(self.progress, returned=self.workers.returned, restarts=self.workers.restarts)
         yield self.progress
 
     def snapshot(self) -> Snapshot:
         """The base, which is whole, and its history."""
-        tensors = {"parameters": self.crew.vectors.points_2K[self.base].to(self.home, copy=True)}
+        tensors = {"parameters": self.workers.vectors.points_2K[self.base].to(self.home, copy=True)}
         if self.history.slots:
-            tensors["lbfgs.pairs"] = self.crew.vectors.pairs_2HP[:, self.history.slots].to(self.home, copy=True)
+            tensors["lbfgs.pairs"] = self.workers.vectors.pairs_2HP[:, self.history.slots].to(self.home, copy=True)
         return Snapshot(tensors, self.states_M.copy(), self.progress)
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
         """Set base and history; a history that is missing is begun."""
         self.began = seconds
-        vectors, pairs = self.crew.vectors, tensors.get("lbfgs.pairs")
+        vectors, pairs = self.workers.vectors, tensors.get("lbfgs.pairs")
         vectors.points_2K[self.base].copy_(tensors["parameters"])
         count = 0 if pairs is None else pairs.shape[1]
         self.history.slots = list(range(count))
@@ -134,10 +134,10 @@ class Sandblaster:
 
     def close(self) -> None:
         """End the processes."""
-        self.crew.close()
+        self.workers.close()
 
     def _epoch(self, epoch: int, rate: Rate) -> Generator[None, None, None]:
-        yield from self.crew.begin(epoch, self.began)
+        yield from self.workers.begin(epoch, self.began)
         for batch in self.batches:
             left = [stretch for stretch in batch.stretches if (self.states_M[stretch] == WAITING).any()]
             if not left:
@@ -167,34 +167,34 @@ class Sandblaster:
                 self._publish(next(stretches))
 
     def _answer(self, want: Want, batch: Batch, epoch: int) -> Generator[None, None, Any]:
-        crew, base = self.crew, self.base
+        workers, base = self.workers, self.base
         match want:
             case Begin():
                 return (yield from self._begin(batch, epoch))
             case Dots(slots):
-                return (yield from crew.operate(Multiply(base, slots)))
+                return (yield from workers.operate(Multiply(base, slots)))
             case Direct(slots, coefficients_J):
-                yield from crew.operate(Combine(base, slots, coefficients_J))
+                yield from workers.operate(Combine(base, slots, coefficients_J))
             case Try(step):
-                yield from crew.operate(Move(base, step))
-                reset_buffers(crew.vectors, base)
+                yield from workers.operate(Move(base, step))
+                reset_buffers(workers.vectors, base)
                 loss, slope, _ = yield from self._evaluate(1 - base, batch)
                 return Point(step, loss, slope)
             case Accept(slot):
                 if slot is not None:
-                    yield from crew.operate(Remember(base, slot))
+                    yield from workers.operate(Remember(base, slot))
                 self.base = 1 - base
         return None
 
     def _evaluate(self, at: int, batch: Batch) -> Generator[None, None, tuple[float, float, float]]:
         """Loss, slope along the direction, and squared length of the gradient."""
-        self.tried = yield from self.crew.evaluate(at, batch.pieces)
+        self.tried = yield from self.workers.evaluate(at, batch.pieces)
         if self.tried.bad is not None:
             return math.inf, math.nan, math.nan
         gather = Gather(at, self.tried.keepers, self.tried.frames, self.weight_decay)
-        slope, squared, length = (yield from self.crew.operate(gather)).tolist()
+        slope, squared, length = (yield from self.workers.operate(gather)).tolist()
         if at != self.base:
-            gather_buffers(self.crew.vectors, self.base, self.tried.keepers)
+            gather_buffers(self.workers.vectors, self.base, self.tried.keepers)
         return self.tried.loss_sum / self.tried.frames + 0.5 * self.weight_decay * length, slope, squared
 
     def _begin(self, batch: Batch, epoch: int) -> Generator[None, None, float]:
@@ -216,9 +216,9 @@ class Sandblaster:
         self.states_M[stretch] = USED
         self.progress = replace(
             done, used=done.used + ended, frames=done.frames + tried.frames, correct=done.correct + tried.correct,
-            loss_sum=done.loss_sum + tried.loss_sum, versions=done.versions + 1, seconds=self.crew.seconds(),
-            returned=self.crew.returned, restarts=self.crew.restarts, shards=self.crew.reports(), up=self.crew.up,
-            down=self.crew.down,
+            loss_sum=done.loss_sum + tried.loss_sum, versions=done.versions + 1, seconds=self.workers.seconds(),
+            returned=self.workers.returned, restarts=self.workers.restarts, shards=self.workers.reports(),
+            up=self.workers.up, down=self.workers.down,
         )  # fmt: skip
 
     def _end_early(self, note: str) -> None:
@@ -227,8 +227,8 @@ class Sandblaster:
         self.states_M[self.states_M == WAITING] = USED
         seen = Evaluation() if self.progress.frames else self.begun  # an epoch without an iteration has a loss, too
         self.progress = replace(
-            self.progress, used=self.progress.used + ended, seconds=self.crew.seconds(), note=note,
+            self.progress, used=self.progress.used + ended, seconds=self.workers.seconds(), note=note,
             frames=self.progress.frames + seen.frames, loss_sum=self.progress.loss_sum + seen.loss_sum,
-            correct=self.progress.correct + seen.correct, shards=self.crew.reports(), up=self.crew.up,
-            down=self.crew.down,
+            correct=self.progress.correct + seen.correct, shards=self.workers.reports(), up=self.workers.up,
+            down=self.workers.down,
         )  # fmt: skip

@@ -60,22 +60,22 @@ def _through(steps):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_clock_by_hand(workers):
-    crew = _virtual(Times((2.0,) * workers, 0.3, bandwidth=1e3, latency_s=0.01)).crew
-    size = 4 * crew.layout.values
-    _through(crew.begin(1, 0.0))
-    _through(crew.operate(Move(0, 0.1)))
-    assert crew.seconds() == pytest.approx(0.02 + 0.3 / workers)
-    before = crew.seconds()
-    done = _through(crew.evaluate(1, [(number,) for number in range(PIECES)]))
-    assert crew.seconds() - before == pytest.approx(0.02 + size / 1e3 + PIECES / workers * (2.0 + 0.02))
-    assert (crew.up, crew.down) == (0, workers * size) and done.keepers == tuple(range(workers))
-    before = crew.seconds()
-    _through(crew.operate(Gather(1, done.keepers, done.frames, 0.0)))
-    assert crew.seconds() - before == pytest.approx(0.01 + size / 1e3 + 0.02 + 0.3 / workers)
-    assert (crew.up, crew.down) == (workers * size, workers * size)
+    group = _virtual(Times((2.0,) * workers, 0.3, bandwidth=1e3, latency_s=0.01)).workers
+    size = 4 * group.layout.values
+    _through(group.begin(1, 0.0))
+    _through(group.operate(Move(0, 0.1)))
+    assert group.seconds() == pytest.approx(0.02 + 0.3 / workers)
+    before = group.seconds()
+    done = _through(group.evaluate(1, [(number,) for number in range(PIECES)]))
+    assert group.seconds() - before == pytest.approx(0.02 + size / 1e3 + PIECES / workers * (2.0 + 0.02))
+    assert (group.up, group.down) == (0, workers * size) and done.keepers == tuple(range(workers))
+    before = group.seconds()
+    _through(group.operate(Gather(1, done.keepers, done.frames, 0.0)))
+    assert group.seconds() - before == pytest.approx(0.01 + size / 1e3 + 0.02 + 0.3 / workers)
+    assert (group.up, group.down) == (workers * size, workers * size)
     # Of those who ended at the same moment, all but the last have begun with a backup task.
     backups = [1] * (workers - 1) + [0]
-    assert [each.minibatches for each in crew.reports()] == [PIECES // workers + backup for backup in backups]
+    assert [each.minibatches for each in group.reports()] == [PIECES // workers + backup for backup in backups]
 
 
 def test_a_slow_worker_is_not_waited_for():

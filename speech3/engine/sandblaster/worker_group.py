@@ -1,8 +1,8 @@
 """Sandblaster's workers, whoever they are: what the coordinator asks of them, and how one computes.
 
-Parameters, history and each worker's sum of gradients lie in memory that all of a crew see (`partition.Vectors`). A
-crew hands the pieces of a gradient to its workers on demand (`pieces`), and lets partitions do what they are told:
-processes on one host (`processes`), or virtual workers with a virtual clock (`virtual`).
+Parameters, history and each worker's sum of gradients lie in memory that all workers of a group see
+(`partition.Vectors`). A group hands the pieces of a gradient to its workers on demand (`pieces`), and lets partitions
+do what they are told: processes on one host (`processes`), or virtual workers with a virtual clock (`virtual`).
 """
 
 import math
@@ -68,7 +68,7 @@ def together(kept: Collection[Computed], keepers: tuple[int, ...]) -> Evaluation
     )  # fmt: skip
 
 
-class Crew(Protocol):
+class WorkerGroup(Protocol):
     """The workers.
 
     Attributes
