@@ -65,7 +65,7 @@ def _spread(order, keep, build=BUILD):
     return vectors.gradients_2P[0].clone(), frames
 
 
-def test_pieces_in_any_order_and_hands_make_the_same_gradient():
+def test_portions_in_any_order_and_hands_make_the_same_gradient():
     rng = np.random.default_rng(0)
     linear = convex.model().double()
     expected = torch.autograd.grad(convex.objective(linear, 30), list(linear.parameters()))
@@ -135,10 +135,10 @@ def test_running_means_are_the_workers_mean_and_constants_are_not_rounded():
 
 def test_batches_are_parts_of_the_epoch_and_rows_stay_whole():
     two = batches_of(7, None, LbfgsConfig(batches=2, iterations=3))
-    assert [batch.pieces for batch in two] == [((0,), (1,), (2,), (3,)), ((4,), (5,), (6,))]
+    assert [batch.portions for batch in two] == [((0,), (1,), (2,), (3,)), ((4,), (5,), (6,))]
     assert [[stretch.tolist() for stretch in batch.stretches] for batch in two] == [[[0, 1], [2], [3]], [[4], [5], [6]]]
     rows = batches_of(7, (range(3), range(3, 5), range(5, 7)), LbfgsConfig(batches=2, iterations=2))
-    assert [batch.pieces for batch in rows] == [((0, 1, 2), (3, 4)), ((5, 6),)]
+    assert [batch.portions for batch in rows] == [((0, 1, 2), (3, 4)), ((5, 6),)]
 
 
 def _run(world, epoch=1, states_M=None, after=None, at=4, minibatches=30):
@@ -254,7 +254,7 @@ def test_one_that_is_stopped_is_ended_and_replaced(world, reference, monkeypatch
 
 
 def test_a_worker_that_is_held_up_holds_up_nobody_and_its_death_loses_nothing(tmp_path, reference):
-    """It sits on a piece for half an epoch, a sum in its hands, then it is killed."""
+    """It sits on a portion for half an epoch, a sum in its hands, then it is killed."""
     build = convex.Build(convex.Source(stuck=tmp_path / "stuck"))
     world = _world(2, build)
     try:

@@ -234,16 +234,16 @@ class Ternary:
 def make_codec(config: CodecConfig, views: Sequence[Tensor], stretch: slice = slice(None)) -> Codec | None:
     """The codec of a config for a stretch of the flat vector of these views; none where values are sent as they are.
 
-    A tensor that the stretch cuts has a scale of its own for the piece.
+    A tensor that the stretch cuts has a scale of its own for the slice.
     """
     match config.kind:
         case "ternary":
             floats = as_floats(views, below=config.float_below, last=config.float_last)
-            pieces = [_piece(view, stretch) for view in views]
-            there = [(piece, kept) for piece, kept in zip(pieces, floats, strict=True) if len(piece)]
-            pieces, floats = [piece for piece, _ in there], [kept for _, kept in there]
+            parts = [_slice_of(view, stretch) for view in views]
+            there = [(part, kept) for part, kept in zip(parts, floats, strict=True) if len(part)]
+            parts, floats = [part for part, _ in there], [kept for _, kept in there]
             return Ternary(
-                layout(pieces, bucket=config.bucket, floats=floats, origin=stretch.start or 0), config.clip
+                layout(parts, bucket=config.bucket, floats=floats, origin=stretch.start or 0), config.clip
             )  # fmt: skip
         case "bf16":
             return Bf16()
@@ -253,7 +253,7 @@ def make_codec(config: CodecConfig, views: Sequence[Tensor], stretch: slice = sl
             return None
 
 
-def _piece(view: Tensor, stretch: slice) -> Tensor:
+def _slice_of(view: Tensor, stretch: slice) -> Tensor:
     """What of a tensor lies in a stretch of the vector."""
     offset = int(view.storage_offset())
     stop = view.numel() if stretch.stop is None else max(0, stretch.stop - offset)

@@ -1,10 +1,10 @@
-"""Sandblaster's workers as processes on one host that compute pieces of a gradient, and do what partitions are told.
+"""Sandblaster's workers as processes on one host that compute portions of a gradient, and do what partitions are told.
 
-Parameters, history and each worker's sum of gradients lie in shared memory. What travels is small: piece numbers,
+Parameters, history and each worker's sum of gradients lie in shared memory. What travels is small: portion numbers,
 frames and losses, coefficients and inner products. The coordinator gives a task to whoever is free, so a slow worker is
 only waited for where it has a partition in hand.
 
-What a worker has computed it adds to its sum only when told so (`pieces`). One that dies may have torn its sum: that is
+What a worker has computed it adds to its sum only when told so (`portions`). One that dies may have torn its sum: that is
 left out, what was in it is computed again, and another process takes its place.
 """
 
@@ -22,7 +22,7 @@ import torch.multiprocessing
 
 from speech3.engine.device import place_of
 from speech3.engine.sandblaster.partition import Layout, Operation, Vectors
-from speech3.engine.sandblaster.pieces import Pieces
+from speech3.engine.sandblaster.portions import Portions
 from speech3.engine.sandblaster.worker_group import Bench, Compute, Computed, Evaluation, together, with_waits
 from speech3.engine.server_memory import SharedMemory, memory_file
 from speech3.engine.watchdog import patience_s
@@ -108,7 +108,7 @@ class Processes:
         self.vectors = Vectors.over(layout, SharedMemory(self.path, layout.bytes).map)
         self.epoch = self.evaluation = self.returned = self.restarts = 0
         self.began = self.looked = 0.0
-        self.processes = Workers("worker", "piece", layout.workers, self._task)
+        self.processes = Workers("worker", "portion", layout.workers, self._task)
         self.workers = [_Worker() for _ in range(layout.workers)]
         try:
             for worker in range(layout.workers):
@@ -133,32 +133,32 @@ class Processes:
         return time.monotonic() - self.began
 
     def reports(self) -> tuple[ShardReport, ...]:
-        """What workers did in the epoch: every piece computed counts, kept or not. Syncs are partitions' work."""
+        """What workers did in the epoch: every portion computed counts, kept or not. Syncs are partitions' work."""
         return with_waits([worker.report for worker in self.workers], self.seconds())
 
     def evaluate(self, at: int, numbers: Sequence[tuple[int, ...]]) -> Generator[None, None, Evaluation]:
-        """Loss and gradient at point `at`, a piece for each of `numbers`."""
+        """Loss and gradient at point `at`, a portion for each of `numbers`."""
         self.evaluation += 1
-        pieces, kept = Pieces(len(numbers)), {}
-        while not pieces.finished or any(worker.keeping for worker in self.workers):
+        portions, kept = Portions(len(numbers)), {}
+        while not portions.finished or any(worker.keeping for worker in self.workers):
             for index, worker in enumerate(self.workers):
-                if worker.free and (piece := pieces.hand(index)) is not None:
-                    self._send(index, Compute(self.evaluation, at, self.epoch, piece, numbers[piece]))
+                if worker.free and (portion := portions.hand(index)) is not None:
+                    self._send(index, Compute(self.evaluation, at, self.epoch, portion, numbers[portion]))
             for index, message in self._hear():
                 match message:
                     case Died():
-                        self.returned += pieces.lost(index)
+                        self.returned += portions.lost(index)
                     case Computed(order=order) if order.evaluation == self.evaluation:
                         if message.bad is not None:
                             return Evaluation(bad=message.bad)
-                        if pieces.computed(index, order.piece):
-                            kept[order.piece] = message
+                        if portions.computed(index, order.portion):
+                            kept[order.portion] = message
                             self.workers[index].keeping = True
                             self._send(index, Keep(self.evaluation))
-                            self.workers[index].free = True  # it finds the next piece behind that
+                            self.workers[index].free = True  # it finds the next portion behind that
             if self._due():
                 yield
-        return together(kept.values(), pieces.keepers)
+        return together(kept.values(), portions.keepers)
 
     def operate(self, operation: Operation) -> Generator[None, None, np.ndarray]:
         """Let every partition do it; the sum of their answers, always added in the same order."""

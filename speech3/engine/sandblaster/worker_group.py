@@ -1,7 +1,7 @@
 """Sandblaster's workers, whoever they are: what the coordinator asks of them, and how one computes.
 
 Parameters, history and each worker's sum of gradients lie in memory that all workers of a group see
-(`partition.Vectors`). A group hands the pieces of a gradient to its workers on demand (`pieces`), and lets partitions
+(`partition.Vectors`). A group hands the portions of a gradient to its workers on demand (`portions`), and lets partitions
 do what they are told: processes on one host (`processes`), or virtual workers with a virtual clock (`virtual`).
 """
 
@@ -22,7 +22,7 @@ from speech3.engine.world import Parts, ShardReport
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Loss and gradient at a point: what all pieces make together; the gradient is in the sums of `keepers`.
+    """Loss and gradient at a point: what all portions make together; the gradient is in the sums of `keepers`.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Compute:
     evaluation: int
     at: int
     epoch: int
-    piece: int
+    portion: int
     numbers: tuple[int, ...]
 
 
@@ -61,7 +61,7 @@ class Computed:
 
 
 def together(kept: Collection[Computed], keepers: tuple[int, ...]) -> Evaluation:
-    """What pieces make together; the order in which they were computed changes nothing."""
+    """What portions make together; the order in which they were computed changes nothing."""
     return Evaluation(
         sum(each.frames for each in kept), math.fsum(each.loss_sum for each in kept),
         sum(each.correct for each in kept), keepers,
@@ -94,10 +94,10 @@ class WorkerGroup(Protocol):
         """Since the epoch began."""
 
     def reports(self) -> tuple[ShardReport, ...]:
-        """What workers did in the epoch: every piece computed counts, kept or not. Syncs are partitions' work."""
+        """What workers did in the epoch: every portion computed counts, kept or not. Syncs are partitions' work."""
 
     def evaluate(self, at: int, numbers: Sequence[tuple[int, ...]]) -> Generator[None, None, Evaluation]:
-        """Loss and gradient at point `at`, a piece for each of `numbers`."""
+        """Loss and gradient at point `at`, a portion for each of `numbers`."""
 
     def operate(self, operation: Operation) -> Generator[None, None, np.ndarray]:
         """Let every partition do it; the sum of their answers, always added in the same order."""
@@ -123,7 +123,7 @@ class Bench:
 
     @torch.no_grad()
     def compute(self, order: Compute) -> Computed:
-        """Sum over frames of the gradient of a piece."""
+        """Sum over frames of the gradient of a portion."""
         begun = time.perf_counter()
         if self.loaded != order.evaluation:
             self.own.vector_K.copy_(self.vectors.points_2K[order.at])
@@ -144,7 +144,7 @@ class Bench:
 
     @torch.no_grad()
     def keep(self, evaluation: int) -> None:
-        """Add it to the sum; the buffers there are those after the last piece."""
+        """Add it to the sum; the buffers there are those after the last portion."""
         sum_K, num_parameters = self.vectors.sums_NK[self.worker], self.layout.parameters
         mine = self.in_hand.vector_K.to(sum_K.device)
         if self.summed == evaluation:

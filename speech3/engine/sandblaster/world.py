@@ -4,7 +4,7 @@ The workers are a group (`worker_group`): processes on this host, or virtual wor
 
 The objective is the mean loss over a large batch: the whole epoch, or one of `batches` equal parts of it. A batch gets
 `iterations` of L-BFGS, then the next has its turn; the history goes on across batches and epochs, and its pairs are
-differences of gradients of one and the same batch. A piece of the gradient is a minibatch, or a row of them where a
+differences of gradients of one and the same batch. A portion of the gradient is a minibatch, or a row of them where a
 recurrent model carries a state along it.
 
 What the words of a world mean here: each iteration stands for its share of the batch's minibatches, which are `used`
@@ -17,7 +17,7 @@ from epoch and number alone, so they are; batch normalisation normalises each mi
 that the model keeps are the mean of the workers', taken at the accepted point.
 
 We depart from the paper in two ways: partitions are stretches of shared memory, served by whichever worker is free; and
-a worker adds up the gradients of its pieces, so one sum of each is read at the end, where the paper sends several.
+a worker adds up the gradients of its portions, so one sum of each is read at the end, where the paper sends several.
 
 Axes: M minibatches of an epoch, K values of the model.
 """
@@ -51,19 +51,19 @@ from speech3.errors import Speech3Error
 
 @dataclass(frozen=True)
 class Batch:
-    """One objective: its pieces, and the minibatches for which each iteration stands."""
+    """One objective: its portions, and the minibatches for which each iteration stands."""
 
-    pieces: tuple[tuple[int, ...], ...]
+    portions: tuple[tuple[int, ...], ...]
     stretches: tuple[np.ndarray, ...]
 
 
 def batches_of(minibatches: int, rows: Sequence[range] | None, config: LbfgsConfig) -> list[Batch]:
-    """The objectives of an epoch. Where there are fewer pieces than batches, some are missing."""
-    pieces = [tuple(row) for row in rows] if rows is not None else [(number,) for number in range(minibatches)]
+    """The objectives of an epoch. Where there are fewer portions than batches, some are missing."""
+    portions = [tuple(row) for row in rows] if rows is not None else [(number,) for number in range(minibatches)]
     batches = []
-    for chosen in np.array_split(np.arange(len(pieces)), config.batches):
-        mine = tuple(pieces[index] for index in chosen)
-        numbers = np.array([number for piece in mine for number in piece], np.int64)
+    for chosen in np.array_split(np.arange(len(portions)), config.batches):
+        mine = tuple(portions[index] for index in chosen)
+        numbers = np.array([number for portion in mine for number in portion], np.int64)
         batches.append(Batch(mine, tuple(np.array_split(numbers, config.iterations))))
     return batches
 
@@ -188,7 +188,7 @@ class Sandblaster:
 
     def _evaluate(self, at: int, batch: Batch) -> Generator[None, None, tuple[float, float, float]]:
         """Loss, slope along the direction, and squared length of the gradient."""
-        self.tried = yield from self.workers.evaluate(at, batch.pieces)
+        self.tried = yield from self.workers.evaluate(at, batch.portions)
         if self.tried.bad is not None:
             return math.inf, math.nan, math.nan
         gather = Gather(at, self.tried.keepers, self.tried.frames, self.weight_decay)
