@@ -1,8 +1,8 @@
-"""Who computes which portion of a gradient: handed out on demand, the last ones twice (Dean et al. 2012, section 4.2).
+"""Load balancing: portions of a gradient are assigned on demand, the last ones twice (Dean et al. 2012, section 4.2).
 
-A worker that is free gets a portion; there are far more portions than workers, so fast ones do more. Where none is left, a
-free worker gets one that another has had for the longest time: a backup task, as MapReduce has them. The first to have
-computed a portion is told to keep it, the second is not, so none is counted twice.
+A free worker is assigned a new portion; there are many more portions than workers, so fast workers compute more. When
+all are assigned, a free worker gets a copy of the portion that has been outstanding longest: a backup task, as in
+MapReduce. The first worker to finish a portion is told to keep its result and the second is not, so none counts twice.
 """
 
 from collections import deque
@@ -13,12 +13,12 @@ class Portions:
 
     def __init__(self, count: int) -> None:
         self.waiting = deque(range(count))
-        self.out: dict[int, list[int]] = {}  # portion: workers that compute it; the longest out comes first
-        self.kept: dict[int, int] = {}  # portion: worker in whose sum it is
+        self.out: dict[int, list[int]] = {}  # portion -> workers that compute it; the longest outstanding first
+        self.kept: dict[int, int] = {}  # portion -> worker whose sum contains it
         self.count = count
 
     def hand(self, worker: int) -> int | None:
-        """A portion for a free worker; none: there is nothing left that it could help with."""
+        """Assign a portion to a free worker; None if there is none left that it could compute."""
         if self.waiting:
             portion = self.waiting.popleft()
             self.out[portion] = [worker]
@@ -30,7 +30,7 @@ class Portions:
         return None
 
     def computed(self, worker: int, portion: int) -> bool:
-        """A worker has computed a portion; is it to keep it?"""
+        """Record that a worker computed a portion; returns whether the worker keeps the result."""
         if worker not in self.out.get(portion, ()):
             return False
         del self.out[portion]
@@ -38,7 +38,7 @@ class Portions:
         return True
 
     def lost(self, worker: int) -> int:
-        """A worker died, and its sum with it: what was in there waits again. Returns how many."""
+        """A worker died and its sum is lost: its portions wait again. Returns how many they are."""
         back = [portion for portion, keeper in self.kept.items() if keeper == worker]
         for portion in back:
             del self.kept[portion]
@@ -52,10 +52,10 @@ class Portions:
 
     @property
     def finished(self) -> bool:
-        """Each is in a sum."""
+        """Every portion is in some worker's sum."""
         return len(self.kept) == self.count
 
     @property
     def keepers(self) -> tuple[int, ...]:
-        """Workers in whose sums they are."""
+        """Workers whose sums contain portions."""
         return tuple(sorted(set(self.kept.values())))
