@@ -134,7 +134,7 @@ def descend(iterations: int, history: History, first: float) -> Generator[Want, 
         point, slope = None, 0.0
         while point is None:
             slope = yield from _turn(history)
-            if history.slots and 0 <= -slope <= _NOISE * abs(loss):  # about the gain of a quasi-Newton step
+            if history.slots and 0 <= -slope <= _NOISE * abs(loss):  # the gain of a quasi-Newton step
                 return f"at a minimum, to the precision of float32 (loss {loss:.6g})"
             if slope < 0:
                 start = Point(0.0, loss, slope)
@@ -159,7 +159,7 @@ def _turn(history: History) -> Generator[Want, Any, float]:
     """Set the direction; returns its slope, or NaN if it is not a descent direction."""
     asked, pairs = tuple(history.slots), len(history.slots)
     dots_JJ = yield Dots(asked)
-    bent = [i for i in range(pairs) if dots_JJ[i, pairs + i] > 0]  # it was so in the line search, but float32 may have lost it
+    bent = [i for i in range(pairs) if dots_JJ[i, pairs + i] > 0]  # float32 may have lost the curvature
     chosen = [*bent, *(pairs + i for i in bent), 2 * pairs]
     dots_JJ, history.slots = dots_JJ[np.ix_(chosen, chosen)], [asked[i] for i in bent]
     slots = tuple(history.slots)

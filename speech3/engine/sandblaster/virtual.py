@@ -1,14 +1,14 @@
-"""Sandblaster's workers on a virtual clock: real gradients in one process, so that 64 of them fit a laptop.
+"""The workers of Sandblaster on a virtual clock: real gradients in one process, so that 64 workers run on a laptop.
 
-What takes time: a minibatch of a portion, `compute_s` of its worker; what a partition is told to do, `sync_s` divided by
-the number of partitions, as the sync of a server of that size; a message, the latency, and there are two for every
-portion and for everything that a partition is told. With its first portion of an evaluation a worker also fetches the point
-(`4 K / bandwidth`, and two messages), and at the end each sends its sum to the partitions, all at the same time
-(`4 K / bandwidth`, and one). Partitions are machines of their own, as in the paper (in `processes`, whoever is
-free serves them), and as many as workers, so no partition's link is busier than a worker's.
+Time is charged for a minibatch of a portion (`compute_s` of its worker), for an operation on the partitions (`sync_s`
+divided by their number, as for the sync of a server of that size), and for messages: two latencies for every portion
+and for every operation. With its first portion of an evaluation a worker also fetches the point (`4 K / bandwidth` and
+two latencies), and at the end all workers send their sums to the partitions at the same time (`4 K / bandwidth` and one
+latency). Partitions are machines of their own, as in the paper (in `processes`, any free worker serves them), and there
+are as many as workers, so no partition's link is busier than a worker's.
 
-A portion is computed for real when the first worker that has it is through; what comes second, as a backup task, costs
-time only. A worker goes on with a portion that is no longer needed until it is through, as processes do.
+The gradient of a portion is computed when the first worker that was assigned it finishes; its backup task costs only
+virtual time. As in `processes`, a worker finishes a portion even when it is no longer needed.
 
 Axes: K values of the model, N workers.
 """
@@ -30,12 +30,12 @@ from speech3.engine.world import Parts, ShardReport
 
 
 class Virtual:
-    """As many workers as the layout has, and ``times.compute_s``.
+    """The worker group on a virtual clock; `layout` and ``times.compute_s`` have the same number of workers.
 
     Parameters
     ----------
     parts
-        Of one worker; each gets a copy of its model.
+        Parts of one worker; each worker gets a copy of its model.
     """
 
     def __init__(self, parts: Parts, times: Times, layout: Layout) -> None:
@@ -52,28 +52,28 @@ class Virtual:
     def _from_zero(self, seconds: float) -> None:
         workers = range(self.layout.workers)
         self.now, self.up, self.down, self.returned, self.restarts = 0.0, 0, 0, 0, 0
-        self.free_N = [0.0 for _ in workers]  # when each can begin something new
+        self.free_N = [0.0 for _ in workers]  # when each worker is free
         self.done_N = [ShardReport() for _ in workers]
         self.random = [np.random.default_rng((self.seed, self.epoch, worker)) for worker in workers]
         later = [(time - seconds, worker) for worker, time in self.times.failures if time >= seconds]
         self.failures = sorted(later)
 
     def begin(self, epoch: int, seconds: float) -> Generator[None, None, None]:
-        """The clock begins at zero; failures are told by the run's."""
+        """Begin an epoch with its clock at zero; failures are given on the clock of the whole run."""
         self.epoch = epoch
         self._from_zero(seconds)
         yield
 
     def seconds(self) -> float:
-        """On the virtual clock."""
+        """Seconds since the epoch began, on the virtual clock."""
         return self.now
 
     def reports(self) -> tuple[ShardReport, ...]:
-        """A backup task counts for both who computed it; fetching counts as sync."""
+        """Each worker's report; a portion with a backup task counts for both workers, and fetching counts as sync."""
         return with_waits(self.done_N, self.now)
 
     def evaluate(self, at: int, numbers: Sequence[tuple[int, ...]]) -> Generator[None, None, Evaluation]:
-        """Yields after every portion that was computed."""
+        """Compute loss and gradient at point `at`; yields after every portion."""
         self.evaluation += 1
         portions, kept = Portions(len(numbers)), dict[int, Computed]()
         for worker, portion in self._first_through(portions, numbers):
@@ -87,7 +87,7 @@ class Virtual:
 
     @torch.no_grad()
     def operate(self, operation: Operation) -> Generator[None, None, np.ndarray]:
-        """All partitions at the same time."""
+        """Apply an operation to all partitions at the same time; returns the sum of the results."""
         while self.failures and self.failures[0][0] <= self.now:
             self._die()
         if isinstance(operation, Gather):
@@ -100,10 +100,10 @@ class Virtual:
         return sum(answers[1:], start=answers[0])
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there are no processes to stop."""
 
     def _first_through(self, portions: Portions, numbers: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
-        """Who is the first to be through with which portion, in the order of time; the clock stands at that moment."""
+        """Yield (worker, portion) for the first worker to finish each portion, in order of time; advances the clock."""
         order, idle, fetched = itertools.count(), set[int](), set[int]()
         queue = [(max(self.now, time), next(order), worker, -1) for worker, time in enumerate(self.free_N)]
         heapq.heapify(queue)
@@ -131,7 +131,7 @@ class Virtual:
             heapq.heappush(queue, (self.free_N[worker], next(order), worker, found))
 
     def _seconds(self, worker: int, numbers: tuple[int, ...], *, fetch: bool) -> float:
-        """From when a worker is free until it has told of a portion."""
+        """Seconds from when a worker is free until the coordinator knows that it computed a portion."""
         times = self.times
         spread = np.exp(times.jitter * self.random[worker].standard_normal(len(numbers)))
         compute_s, sync_s = times.compute_s[worker] * float(spread.sum()), 2 * times.latency_s
@@ -142,7 +142,7 @@ class Virtual:
         return compute_s + sync_s
 
     def _die(self) -> tuple[float, int]:
-        """The next failure: when and who; another takes its place, with nothing."""
+        """Take the next failure and replace its worker by an empty one; returns its time and the worker."""
         time, worker = self.failures.pop(0)
         self.restarts += 1
         self.free_N[worker] = time + self.times.restart_s
