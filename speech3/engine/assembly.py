@@ -1,4 +1,8 @@
-"""From a config to a server over its memory; its state as a checkpoint has it, and back; the epoch in numbers."""
+"""Assembles the server from a config and its memory, converts its state to and from checkpoints, and counts an epoch.
+
+Axes: M minibatches of an epoch, N shards, K values of the model, P of them parameters, J minibatches of a push plus
+two, S partitions of the server.
+"""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -20,7 +24,7 @@ from speech3.engine.world import Progress, ShardReport
 
 @dataclass(frozen=True, eq=False)
 class Server:
-    """All of it, as one process sees it: the partitions together hold the parameters."""
+    """The whole parameter server, as one process sees it; its partitions together hold the parameters."""
 
     memory: ServerMemory
     pool: Pool
@@ -34,17 +38,17 @@ class Server:
 
     @property
     def version(self) -> int:
-        """Published updates so far; with partitions, of that which has the most."""
+        """Published updates so far; with partitions, the largest number of any partition."""
         return max(partition.version for partition in self.partitions)
 
     def settle(self) -> None:
-        """Mark as used what is published, of a shard that died meanwhile, too; with all locks held."""
+        """Mark all published minibatches as used, including those of dead shards; call with all locks held."""
         for partition in self.partitions:
             partition.settle()
 
 
 def rule_of(config: AsgdConfig, workers: int) -> Rule:
-    """The server's step for so many workers."""
+    """The server's update rule for a number of workers."""
     scale = {"1/workers": 1 / workers, "1/accumulated": None}.get(str(config.push_scale), config.push_scale)
     return Rule(
         None if scale is None else float(scale), config.momentum, config.decay, config.projection, config.adagrad,
@@ -53,7 +57,7 @@ def rule_of(config: AsgdConfig, workers: int) -> Rule:
 
 
 def sizes_of(own: Flat, config: AsgdConfig, workers: int, minibatches: int) -> Sizes:
-    """The memory for a model on the CPU, or on a GPU, where the state lies elsewhere."""
+    """Sizes of the server's memory; the state of a model on a GPU lies on the GPU, so its sizes here are 0."""
     on_cpu = own.vector_K.device.type == "cpu"
     return Sizes(
         minibatches, workers, config.partitions, push=config.max_distance,
@@ -64,7 +68,7 @@ def sizes_of(own: Flat, config: AsgdConfig, workers: int, minibatches: int) -> S
 
 
 def tensors_on_gpu(own: Flat, config: AsgdConfig) -> tuple[Tensor, Tensor, Tensor] | None:
-    """State, velocity and squares on the GPU of `own`, to be handed to other processes (CUDA IPC); none on a CPU."""
+    """State, velocity and squares on the GPU of `own`, to share with other processes (CUDA IPC); None on a CPU."""
     if not own.vector_K.is_cuda:
         return None
     slots = (own.num_parameters if wanted else 0 for wanted in (config.momentum, config.adagrad))
@@ -77,7 +81,7 @@ def make_server(
     memory: ServerMemory, config: AsgdConfig, workers: int, own: Flat, lock: AbstractContextManager[object],
     on_gpu: tuple[Tensor, Tensor, Tensor] | None = None, rows: Sequence[range] | None = None,
 ) -> Server:  # fmt: skip
-    """A view of the server in this process, for a model like `own`; `lock` and `rows` are the pool's."""
+    """Make this process's view of the server, for a model like `own`; `lock` and `rows` are the pool's."""
     arrays = memory.state_2K, memory.velocity_2P, memory.squares_2P
     state_2K, velocity_2P, squares_2P = on_gpu or map(torch.from_numpy, arrays)
     pool, rule = Pool(memory.ledger, memory.cursor, lock, rows), rule_of(config, workers)
@@ -104,7 +108,7 @@ def _buffers(
 
 
 def published_tensors(server: Server) -> dict[str, Tensor]:
-    """Copies of the published parameters and slots; with all locks held, or with no shard at work."""
+    """Copies of the published parameters and slots; call with all locks held, or while no shard is at work."""
     published = [partition.published for partition in server.partitions]
     named = {
         "parameters": [buffer.vector_K for buffer in published],
@@ -117,7 +121,7 @@ def published_tensors(server: Server) -> dict[str, Tensor]:
 
 
 def load_tensors(server: Server, tensors: dict[str, Tensor]) -> None:
-    """Set the published state; while no shard is at work. A slot that is missing is zero."""
+    """Set the published state; call while no shard is at work. Missing slots become zero."""
     begin = 0
     for partition in server.partitions:
         published, state = partition.published, partition.published.state
@@ -133,14 +137,14 @@ def load_tensors(server: Server, tensors: dict[str, Tensor]) -> None:
 
 @dataclass(frozen=True)
 class Before:
-    """What had happened when an epoch was begun, or taken up again."""
+    """The server's version and counts when an epoch was begun or resumed."""
 
     version: int
     counts: dict[int, int]
 
 
 def begin_epoch(server: Server, states_M: np.ndarray) -> Before:
-    """Fill the pool and count from zero; while no shard is at work."""
+    """Fill the pool and reset the counts; call while no shard is at work."""
     server.memory.journal_S2J[:] = 0
     server.memory.ended_S[:] = 0
     server.pool.fill(states_M)
@@ -149,7 +153,7 @@ def begin_epoch(server: Server, states_M: np.ndarray) -> Before:
 
 
 def epoch_progress(server: Server, before: Before, *, seconds: float, returned: int, restarts: int) -> Progress:
-    """The epoch in numbers since it was taken up, from the published state."""
+    """Progress of the epoch since it was begun or resumed, from the published state."""
     shards_N = server.memory.shards_N
     reports = (dict(zip(SHARD, row, strict=True)) for row in shards_N.tolist())
     return replace(

@@ -159,7 +159,7 @@ def _turn(history: History) -> Generator[Want, Any, float]:
     """Set the direction; returns its slope, or NaN if it is not a descent direction."""
     asked, pairs = tuple(history.slots), len(history.slots)
     dots_JJ = yield Dots(asked)
-    bent = [i for i in range(pairs) if dots_JJ[i, pairs + i] > 0]  # float32 may have lost the curvature
+    bent = [i for i in range(pairs) if dots_JJ[i, pairs + i] > 0]  # float32 may lose the curvature
     chosen = [*bent, *(pairs + i for i in bent), 2 * pairs]
     dots_JJ, history.slots = dots_JJ[np.ix_(chosen, chosen)], [asked[i] for i in bent]
     slots = tuple(history.slots)
@@ -178,7 +178,8 @@ def search(start: Point, first: float) -> Generator[Want, Point, Point | None]:
     known at all points and interpolation is cubic.
     """
     noise = _NOISE * abs(start.loss)
-    low, high, point = start, None, start  # `low` has the lowest loss so far; an acceptable step lies between it and `high`
+    # `low` has the lowest loss so far; an acceptable step lies between it and `high`.
+    low, high, point = start, None, start
     for _ in range(_EVALUATIONS):
         step = _longer(low) if high is None and low.step else first if high is None else _between(low, high)
         point = yield Try(step)

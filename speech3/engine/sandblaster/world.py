@@ -227,7 +227,7 @@ class Sandblaster:
         """Count the waiting minibatches as used, since the minimised objective contains them, and note the reason."""
         ended = int((self.states_M == WAITING).sum())
         self.states_M[self.states_M == WAITING] = USED
-        seen = Evaluation() if self.progress.frames else self.begun  # so that an epoch without an iteration also has a loss
+        seen = Evaluation() if self.progress.frames else self.begun  # so that every epoch has a loss
         self.progress = replace(
             self.progress, used=self.progress.used + ended, seconds=self.workers.seconds(), note=note,
             frames=self.progress.frames + seen.frames, loss_sum=self.progress.loss_sum + seen.loss_sum,
