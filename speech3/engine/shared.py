@@ -290,9 +290,8 @@ def _orders(memory: ServerMemory, row: np.ndarray, coordinator: int) -> Iterator
     """Wait for epochs and yield the learning rate of each; the caller does the work between two items."""
     order = memory.order
     while os.getppid() == coordinator:
-        row[EPOCH] = order[
-            0
-        ]  # written before `order` is read again, so that the coordinator sees every shard that is at work
+        # Written before `order` is read again, so that the coordinator sees every shard that is at work.
+        row[EPOCH] = order[0]
         if row[EPOCH] and order[0] == row[EPOCH] and memory.cursor[0] < len(memory.ledger):
             yield Rate(order[1], int(order[0]), len(memory.ledger), order[2], order[3], int(order[4]))
         else:
@@ -341,9 +340,7 @@ def _drive(
                 row[COMPUTE_S] += time.perf_counter() - begun
             case Sync(number, wait):
                 partition, push, lock = server.partitions[number], shard.pushes[number], locks[number]
-                wait_for_gpus(
-                    push.own.vector_K
-                )  # so that the lock is not held while a gradient is still being computed
+                wait_for_gpus(push.own.vector_K)  # the lock must not be held while a gradient is computed
                 row[COMPUTE_S] += time.perf_counter() - begun
                 begun = time.perf_counter()
                 push.pack()

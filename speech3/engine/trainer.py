@@ -16,10 +16,8 @@ from speech3.engine.one_worker import OneWorker
 from speech3.engine.world import USED, Progress, Rate, World
 from speech3.errors import Speech3Error
 
-_FEW_REFUSED, _MAX_REFUSED = (
-    20,
-    0.05,
-)  # refused minibatches of an epoch, as a number and as a share, beyond which training stops
+# Training stops if more minibatches of an epoch are refused than this number and this share of it.
+_FEW_REFUSED, _MAX_REFUSED = 20, 0.05
 
 
 class Trainer:

@@ -197,9 +197,7 @@ class _Run:
 
     def __init__(self, shard: Shard, down: Sequence[Codec | None], order: Order) -> None:
         self.shard, self.down, self.order = shard, down, order
-        self.has: list[Tensor | None] = [None] * len(
-            down
-        )  # what the shard has, for partitions that send coded differences
+        self.has: list[Tensor | None] = [None] * len(down)  # parameters to which coded differences are added
         self.steps: dict[int, Step] = {}  # of minibatches not yet pushed to all partitions
         self.sent: list[tuple[int, Any]] = []  # partition, future reply
         self.drawn: Any = None  # future number of the next minibatch

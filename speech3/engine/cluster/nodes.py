@@ -22,9 +22,7 @@ from speech3.errors import Speech3Error
 
 _KNOCK_S = 5.0
 _PORT = 6379  # Ray's own default
-_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(
-    [0, 0, 0, 4, 0, 0, 0, 0, 0]
-)  # the HTTP/2 preface with empty SETTINGS
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # preface and empty SETTINGS
 
 
 @dataclass(frozen=True)
