@@ -19,7 +19,7 @@ _EPSILON = 1e-8
 
 
 class AdamW:
-    """The parameters of a model and the AdamW step; its interface is that of `speech3.engine.sgd.Sgd`.
+    """The parameters of a model and the AdamW step, with the same interface as `speech3.engine.sgd.Sgd`.
 
     Parameters
     ----------

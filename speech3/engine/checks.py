@@ -1,4 +1,4 @@
-"""Checks of a training config before anything is started, such as more workers than cores, or codecs without a server.
+"""Checks of a training config before anything is started: workers, devices, codecs, precision, epoch and simulation.
 
 Messages name keys of the config's `training`.
 """

@@ -177,7 +177,7 @@ class MeanLoss:
 
 
 def classified_right(outputs: Any, targets: Any) -> Tensor | None:
-    """How many logits (B, C) are largest at their class (B,), int64; None if outputs and targets are not such."""
+    """How many logits (B, C) are largest at their class (B,), int64; None for outputs and targets of other kinds."""
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or targets.dtype == torch.bool:
         return None
     if outputs.dim() != 2 or outputs.shape[1] < 2 or targets.shape != outputs.shape[:1] or targets.is_floating_point():

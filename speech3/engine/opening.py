@@ -1,7 +1,7 @@
 """Opens the worlds that a training config asks for.
 
-Every training has a world of one worker, which does the warm start and all of plain SGD, and besides it the world named
-by `world`. Worlds are imported when they are opened: Ray and PyTorch's distributed package take seconds to import.
+Every training has a world of one worker, which does the warm start and all of plain SGD, and also the world named by
+the key `world`. Worlds are imported when they are opened: Ray and PyTorch's distributed package take seconds to import.
 """
 
 import copy

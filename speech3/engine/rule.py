@@ -36,7 +36,7 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Own:
-    """The shard's side: its parameters, those that it fetched (with local updates), the push; or only one of the two.
+    """The shard's side of the step: its parameters, with the fetched parameters (local updates), the push, or both.
 
     If `push_P` is None, the push is fetched minus own. Delay compensation uses the fetched parameters if they are given
     and otherwise the shard's own.

@@ -17,7 +17,7 @@ from speech3.errors import Speech3Error
 from speech3.io.parallel import NOT_BEGUN, end_processes, starting_workers
 
 DEATHS = 3  # deaths of one worker without progress in between, after which the run ends
-_SAID = 5000  # characters kept of an error's beginning, and of its end: a pipe that nobody reads holds no more
+_SAID = 5000  # characters kept of an error's beginning and of its end; a pipe without a reader holds little
 
 
 @dataclass(frozen=True)

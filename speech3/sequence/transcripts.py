@@ -67,9 +67,8 @@ def spoken_at_random(lexicon: Lexicon, words: Sequence[str], generator: np.rando
     return [*phones, lexicon.silence] if generator.random() < silence else phones
 
 
-_Graph = tuple[
-    np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray
-]  # of one utterance: first, loop, final, arcs per state, src, weight
+# The graph of one utterance: first, loop, final, arcs per state, source and weight of arcs.
+_Graph = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,9 @@
 """The two kinds of Ray actors of world cluster: a partition of the server, and a shard.
 
-A partition is that of the other worlds, in an actor's own memory. An actor handles one call at a time, so the partition
-needs no lock and never tells a shard that it is busy: asking would take a message as long on its way as the push. A
-shard, too, is that of the other worlds. It sends its pushes to all partitions before it waits for the first reply, and
-asks for its next minibatch before it computes the current one, so that it does not wait for a round trip each time.
+A partition is the same as in the other worlds, but in an actor's own memory. An actor handles one call at a time, so
+the partition needs no lock. It never reports to a shard that it is busy, since the question would take as long on its
+way as the push itself. A shard is also the same as in the other worlds. It sends its pushes to all partitions before it
+waits for the first reply, and requests its next minibatch before it computes the current one, to save round trips.
 
 Each time a shard is set to work it is a new incarnation, whose number goes with everything it sends. Partitions reply
 only to incarnations that were admitted. So messages still in flight from a shard that is presumed dead, or from before

@@ -42,8 +42,8 @@ def check(who: str, facts: Facts, ours: Facts) -> None:
     """
     if differs := facts.differs(ours):
         raise Speech3Error(
-            f"{who} on node {facts.node} is not like the others: {differs}; all nodes need the same speech3, and the "
-            f"same files at the same path"
+            f"{who} on node {facts.node} differs from the others: {differs}; install the same speech3 on all nodes, "
+            f"and put the same files at the same paths"
         )
 
 
@@ -122,7 +122,7 @@ class RemoteServer:
         waiting = [poll for poll in self.polls if poll is not None]
         came = ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]
         if len(came) < len(waiting) and time.monotonic() - self.polled > ROOM_S:
-            raise Lost(f"a partition did not answer for {ROOM_S:.0f} s")
+            raise Lost(f"a partition did not reply for {ROOM_S:.0f} s")
         for number, poll in enumerate(self.polls):
             if poll is not None and poll in came:
                 self.polls[number] = None

@@ -119,7 +119,7 @@ class Bench:
         self.parts, self.vectors, self.layout, self.worker = parts, vectors, layout, worker
         self.own = flatten(parts.model)
         self.in_hand = self.own.zeros_like()
-        self.loaded = self.summed = -1  # the evaluations whose point was loaded, whose gradients were summed
+        self.loaded = self.summed = -1  # evaluations of the loaded point and of the sum
         parts.model.train()
 
     @torch.no_grad()
