@@ -36,7 +36,7 @@ from speech3.engine.world import USED, BuildOn, Parts, Progress, Rate, minibatch
 
 REPORT_STEPS = 50  # between two reports, for which the processes add up their results
 _SNAPSHOT_S = 5.0  # between two copies of the parameters in the first process's reports, for checkpoints in an epoch
-_RENDEZVOUS = timedelta(minutes=5)  # limits collectives if the coordinator is gone; until then, its watchdog does
+_RENDEZVOUS = timedelta(minutes=5)  # of collectives, too; the coordinator's watchdog acts first while it lives
 _STEPS, _SINCE = range(2)
 
 

@@ -56,7 +56,8 @@ class ServerMemory:
     version_S
         int64: storing a new version publishes what was written into the other buffer.
     state_2K, velocity_2P, squares_2P
-        float32: parameters with buffers; the server's momentum; Adagrad's sum of squares. The last two may be empty.
+        float32: parameters and the model's buffers; the server's momentum; Adagrad's sums of squares. The last two may
+        be empty.
     journal_S2J
         int64: the number of minibatches in the push that made this version, its staleness, and their numbers.
     ended_S

@@ -2,9 +2,10 @@
 
 A shard may be stopped or stuck in a driver, and it may hold a lock that all others wait for. The kernel reports a
 death, but not a hang. So each shard writes its current activity and when it began that (its heartbeat) into shared
-memory. The coordinator kills a shard that has been at one activity for far longer than its usual minibatch takes; it is
-then replaced like any shard that died. Deadlines are longest for shards that wait for a lock. All deadlines start anew
-when a shard is killed, and when the coordinator itself was stopped or too busy to check.
+memory. The coordinator kills a shard that has been at one activity for far longer than that usually takes; the shard is
+then replaced like any that died. A shard that waits for a lock has a later deadline than the holder of the lock, which
+is therefore killed first. All deadlines start anew when a shard is killed, and when the coordinator itself was stopped
+or too busy to check.
 """
 
 import math
