@@ -38,7 +38,7 @@ class Pool:
     ) -> None:  # fmt: skip
         self.ledger, self.states_M, self.cursor, self.lock = ledger, ledger.states_M, cursor, lock
         self.starts_R = None if rows is None else np.array([row.start for row in rows])
-        self.begins_M = np.zeros(len(ledger) + 1, np.bool_)  # the begin of a row, or the end of the epoch
+        self.begins_M = np.zeros(len(ledger) + 1, np.bool_)  # where a row begins, or the epoch ends
         self.begins_M[-1] = True
         if self.starts_R is not None:
             self.begins_M[self.starts_R] = True

@@ -103,7 +103,8 @@ class Shard:
         """Sync with each partition with which a sync is due; a busy one is left for the next round where possible."""
         for partition in self.round:
             config, push = self.config, self.pushes[partition]
-            now = last or not push.finite  # fetches intact parameters
+            # A push that is not finite is sent at once: the server refuses it, and the shard fetches intact parameters.
+            now = last or not push.finite
             push.brings = now or len(push.numbers) >= config.sync_every
             push.takes = push.brings if now or not config.fetch_every else push.distance >= config.fetch_every
             if (push.brings and push.numbers) or (push.takes and not last):
