@@ -1,15 +1,17 @@
-"""How parameters move. Nothing of speech: handed a model, a source of minibatches and a loss, and no printing.
+"""The asynchronous training engine: how workers and a parameter server move the parameters of a model.
 
-Begin with `server.py` and `shard.py`: together they are the algorithm. `push.py` is what the one brings to the other,
-`rule.py` the server's step, `pool.py` says who has which minibatch, `ledger.py` what became of it, `board.py` is the
-memory that all see. Two worlds drive the same shards: `shared.py` (processes on one host) and `simulate.py` (one
-process, a virtual clock). `wire.py` sends what passes between shard and server, by one of `codecs/`. `replicas/` makes
-of each worker a group of processes that share a model, `cluster/` takes workers and server to other hosts. `sgd.py`,
-`ddp.py`, `synchronous.py` are what all that is compared with, `sandblaster/` is L-BFGS over workers of the same kinds,
-`throughput.py` counts frames a second where nothing is trained. `opening.py` opens worlds from a config, `trainer.py`
-drives them through the epochs.
+It knows nothing of speech and prints nothing: it is given a model, a source of minibatches and a loss.
 
-For models of your own there is one call, `fit` (`fitting.py`).
+Begin with `server.py` and `shard.py`, which together are the algorithm. `push.py` is what a shard sends to the server,
+`rule.py` the server's update, `pool.py` the queue of minibatches, `ledger.py` the record of what became of each
+minibatch, `server_memory.py` the memory that all processes share. Two worlds drive the same shards: `shared.py`
+(processes on one host) and `simulate.py` (one process with a virtual clock). `wire.py` codes what passes between shard
+and server, by one of the `codecs/`. In `replicas/` each worker is a group of processes that share a model; `cluster/`
+runs workers and server on several hosts. `sgd.py`, `ddp.py` and `synchronous.py` are the baselines, `sandblaster/` is
+distributed L-BFGS, and `throughput.py` predicts frames per second without training. `opening.py` opens the worlds that
+a config asks for, and `trainer.py` drives them through the epochs.
+
+To train a model of your own, call `fit` (`fitting.py`).
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
-"""AdamW (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"), and which optimizer a worker has.
+"""AdamW (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"), and the choice of a worker's optimizer.
 
-A shard of an asynchronous world keeps its own moments: they are of the gradients that it computed, wherever the
-parameters were fetched from. Its pushes are differences of parameters, as with any local updates. The server knows
-nothing of moments, so a shard that is started anew, or resumed from a checkpoint, begins with none.
+A shard of an asynchronous world keeps its own moments, of the gradients that it computed itself, wherever the
+parameters were fetched from. Its pushes are differences of parameters, as with any local updates. The server does not
+hold the moments, so a shard that is restarted, or resumed from a checkpoint, begins without any.
 """
 
 import math
@@ -19,21 +19,22 @@ _EPSILON = 1e-8
 
 
 class AdamW:
-    """The parameters of a model and the step that moves them; used as `speech3.engine.sgd.Sgd` is.
+    """The parameters of a model and the AdamW step, with the same interface as `speech3.engine.sgd.Sgd`.
 
     Parameters
     ----------
     betas
-        Decay of the averages of the gradient and of its square, in a step.
+        Decay per step of the averages of the gradient and of its square.
     weight_decay
-        Of all parameters, those of normalisation and biases too, as in `torch.optim.AdamW`; times the learning rate.
+        Applied to all parameters, including biases and normalisation, as in `torch.optim.AdamW`; it is multiplied by
+        the learning rate.
 
     Attributes
     ----------
     mean, square
-        Moving averages of the gradient and of its square, with the biases of their beginnings.
+        Moving averages of the gradient and of its square, without bias correction.
     steps
-        Made so far.
+        Number of steps so far.
     """
 
     def __init__(self, model: nn.Module, betas: tuple[float, float], *, weight_decay: float = 0.0) -> None:
@@ -59,7 +60,7 @@ class AdamW:
         parameters_P.addcdiv_(mean_P, root_P, value=-learning_rate * corrected / (1 - first**self.steps))
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of parameters and moments, as a checkpoint has them."""
+        """Copies of parameters and moments, for a checkpoint."""
         return {
             "parameters": self.parameters.vector_K.clone(), "adam.mean": self.mean.vector_K.clone(),
             "adam.square": self.square.vector_K.clone(), "adam.steps": torch.tensor([float(self.steps)]),
@@ -67,18 +68,18 @@ class AdamW:
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take over parameters and moments; where these are missing they begin at zero."""
+        """Load parameters and moments; missing moments begin at zero."""
         self.parameters.vector_K.copy_(tensors["parameters"])
         self.steps = int(tensors["adam.steps"].item()) if "adam.steps" in tensors else 0
         for name, slot in (("adam.mean", self.mean), ("adam.square", self.square)):
             slot.vector_K.copy_(tensors[name]) if name in tensors else slot.vector_K.zero_()
 
 
-SLOTS = ("velocity", "adam.mean", "adam.square", "adam.steps")  # what a state may hold beside the parameters
+SLOTS = ("velocity", "adam.mean", "adam.square", "adam.steps")  # what a state may hold besides the parameters
 
 
 def optimizer_of(parts: Parts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Sgd | AdamW:
-    """The optimizer of a worker, which moves the parameters of ``parts.model``: AdamW if it has betas, else SGD."""
+    """The optimizer of a worker, for the parameters of ``parts.model``: AdamW if `parts` has betas, else SGD."""
     if parts.betas is None:
         return Sgd(parts.model, momentum=momentum, weight_decay=weight_decay)
     return AdamW(parts.model, parts.betas, weight_decay=weight_decay)

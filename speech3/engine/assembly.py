@@ -1,4 +1,8 @@
-"""From a config to a server over a board; its state as a checkpoint has it, and back; the epoch in numbers."""
+"""Assembles the server from a config and its memory, converts its state to and from checkpoints, and counts an epoch.
+
+Axes: M minibatches of an epoch, N shards, K values of the model, P of them parameters, J minibatches of a push plus
+two, S partitions of the server.
+"""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -9,20 +13,20 @@ import torch
 from torch import Tensor
 
 from speech3.config import AsgdConfig
-from speech3.engine.board import DOWN, READY, SHARD, UP, Board, Sizes
 from speech3.engine.flat import Flat, partition_bounds, wait_for_gpus
 from speech3.engine.ledger import Ledger
 from speech3.engine.pool import Pool
 from speech3.engine.rule import Rule, State
 from speech3.engine.server import Buffer, Partition
+from speech3.engine.server_memory import DOWN, READY, SHARD, UP, ServerMemory, Sizes
 from speech3.engine.world import Progress, ShardReport
 
 
 @dataclass(frozen=True, eq=False)
 class Server:
-    """All of it, as one process sees it: the partitions together hold the parameters."""
+    """The whole parameter server, as one process sees it; its partitions together hold the parameters."""
 
-    board: Board
+    memory: ServerMemory
     pool: Pool
     partitions: tuple[Partition, ...]
     rule: Rule
@@ -30,21 +34,21 @@ class Server:
     @property
     def ledger(self) -> Ledger:
         """What became of each minibatch."""
-        return self.board.ledger
+        return self.memory.ledger
 
     @property
     def version(self) -> int:
-        """Published updates so far; with partitions, of that which has the most."""
+        """Published updates so far; with partitions, the largest number of any partition."""
         return max(partition.version for partition in self.partitions)
 
     def settle(self) -> None:
-        """Mark as used what is published, of a shard that died meanwhile, too; with all locks held."""
+        """Mark all published minibatches as used, including those of dead shards; call with all locks held."""
         for partition in self.partitions:
             partition.settle()
 
 
 def rule_of(config: AsgdConfig, workers: int) -> Rule:
-    """The server's step for so many workers."""
+    """The server's update rule for a number of workers."""
     scale = {"1/workers": 1 / workers, "1/accumulated": None}.get(str(config.push_scale), config.push_scale)
     return Rule(
         None if scale is None else float(scale), config.momentum, config.decay, config.projection, config.adagrad,
@@ -53,7 +57,7 @@ def rule_of(config: AsgdConfig, workers: int) -> Rule:
 
 
 def sizes_of(own: Flat, config: AsgdConfig, workers: int, minibatches: int) -> Sizes:
-    """The board for a model on the CPU, or on a GPU, where the state lies elsewhere."""
+    """Sizes of the server's memory; the state of a model on a GPU lies on the GPU, so its sizes here are 0."""
     on_cpu = own.vector_K.device.type == "cpu"
     return Sizes(
         minibatches, workers, config.partitions, push=config.max_distance,
@@ -64,7 +68,7 @@ def sizes_of(own: Flat, config: AsgdConfig, workers: int, minibatches: int) -> S
 
 
 def tensors_on_gpu(own: Flat, config: AsgdConfig) -> tuple[Tensor, Tensor, Tensor] | None:
-    """State, velocity and squares on the GPU of `own`, to be handed to other processes (CUDA IPC); none on a CPU."""
+    """State, velocity and squares on the GPU of `own`, to share with other processes (CUDA IPC); None on a CPU."""
     if not own.vector_K.is_cuda:
         return None
     slots = (own.num_parameters if wanted else 0 for wanted in (config.momentum, config.adagrad))
@@ -74,21 +78,21 @@ def tensors_on_gpu(own: Flat, config: AsgdConfig) -> tuple[Tensor, Tensor, Tenso
 
 
 def make_server(
-    board: Board, config: AsgdConfig, workers: int, own: Flat, lock: AbstractContextManager[object],
+    memory: ServerMemory, config: AsgdConfig, workers: int, own: Flat, lock: AbstractContextManager[object],
     on_gpu: tuple[Tensor, Tensor, Tensor] | None = None, rows: Sequence[range] | None = None,
 ) -> Server:  # fmt: skip
-    """A view of the server in this process, for a model like `own`; `lock` and `rows` are the pool's."""
-    arrays = board.state_2K, board.velocity_2P, board.squares_2P
+    """Make this process's view of the server, for a model like `own`; `lock` and `rows` are the pool's."""
+    arrays = memory.state_2K, memory.velocity_2P, memory.squares_2P
     state_2K, velocity_2P, squares_2P = on_gpu or map(torch.from_numpy, arrays)
-    pool, rule = Pool(board.ledger, board.cursor, lock, rows), rule_of(config, workers)
+    pool, rule = Pool(memory.ledger, memory.cursor, lock, rows), rule_of(config, workers)
     partitions = tuple(
         Partition(
-            record, board.ledger, _buffers(state_2K, velocity_2P, squares_2P, stretch, own.num_parameters), rule,
+            record, memory.ledger, _buffers(state_2K, velocity_2P, squares_2P, stretch, own.num_parameters), rule,
             config.partitions, config.max_staleness, config.max_push,
         )
-        for record, stretch in zip(board.records, partition_bounds(own, config.partitions), strict=True)
+        for record, stretch in zip(memory.records, partition_bounds(own, config.partitions), strict=True)
     )  # fmt: skip
-    return Server(board, pool, partitions, rule)
+    return Server(memory, pool, partitions, rule)
 
 
 def _buffers(
@@ -104,7 +108,7 @@ def _buffers(
 
 
 def published_tensors(server: Server) -> dict[str, Tensor]:
-    """Copies of the published parameters and slots; with all locks held, or with no shard at work."""
+    """Copies of the published parameters and slots; call with all locks held, or while no shard is at work."""
     published = [partition.published for partition in server.partitions]
     named = {
         "parameters": [buffer.vector_K for buffer in published],
@@ -117,7 +121,7 @@ def published_tensors(server: Server) -> dict[str, Tensor]:
 
 
 def load_tensors(server: Server, tensors: dict[str, Tensor]) -> None:
-    """Set the published state; while no shard is at work. A slot that is missing is zero."""
+    """Set the published state; call while no shard is at work. Missing slots become zero."""
     begin = 0
     for partition in server.partitions:
         published, state = partition.published, partition.published.state
@@ -133,24 +137,24 @@ def load_tensors(server: Server, tensors: dict[str, Tensor]) -> None:
 
 @dataclass(frozen=True)
 class Before:
-    """What had happened when an epoch was begun, or taken up again."""
+    """The server's version and counts when an epoch was begun or resumed."""
 
     version: int
     counts: dict[int, int]
 
 
 def begin_epoch(server: Server, states_M: np.ndarray) -> Before:
-    """Fill the pool and count from zero; while no shard is at work."""
-    server.board.journal_S2J[:] = 0
-    server.board.ended_S[:] = 0
+    """Fill the pool and reset the counts; call while no shard is at work."""
+    server.memory.journal_S2J[:] = 0
+    server.memory.ended_S[:] = 0
     server.pool.fill(states_M)
-    server.board.shards_N[:, :READY] = 0
+    server.memory.shards_N[:, :READY] = 0
     return Before(server.version, server.ledger.counts())
 
 
 def epoch_progress(server: Server, before: Before, *, seconds: float, returned: int, restarts: int) -> Progress:
-    """The epoch in numbers since it was taken up, from the published state."""
-    shards_N = server.board.shards_N
+    """Progress of the epoch since it was begun or resumed, from the published state."""
+    shards_N = server.memory.shards_N
     reports = (dict(zip(SHARD, row, strict=True)) for row in shards_N.tolist())
     return replace(
         server.ledger.progress(before.counts), seconds=seconds, versions=server.version - before.version,

@@ -1,6 +1,6 @@
-"""What a world cannot have: workers without a core or a GPU, codecs where nothing is sent, an epoch that is too small.
+"""Checks of a training config before anything is started: workers, devices, codecs, precision, epoch and simulation.
 
-Messages name keys of a config's `training`.
+Messages name keys of the config's `training`.
 """
 
 import importlib.util
@@ -13,16 +13,16 @@ from speech3.errors import Speech3Error
 from speech3.io.parallel import available_jobs
 
 _CODECS = ("none", "bf16", "ternary", "topk")
-_SHARED_SCALE = ("none", "ternary")  # the codecs of gradients whose mean is sent back
+_SHARED_SCALE = ("none", "ternary")  # codecs of synchronous gradients, whose mean is sent back
 
 
 def check_workers(training: TrainingConfig) -> None:
-    """Refuse more workers than there are cores or GPUs, and fewer than the world needs.
+    """Refuse more workers than cores or GPUs, and settings that the world does not support.
 
     Raises
     ------
     Speech3Error
-        Names the keys and what this machine has.
+        The message names the keys and what this machine has.
     """
     world, workers = training.world, training.workers
     if world == "sgd" and workers > 1:
@@ -37,12 +37,12 @@ def check_workers(training: TrainingConfig) -> None:
     on_cores = here and not training.device.startswith("cuda")
     if on_cores and workers > available_jobs():
         raise Speech3Error(
-            f"training.workers={workers}: this machine has {available_jobs()} cores for us; use fewer workers, or "
-            f"study more of them with --world simulated"
+            f"training.workers={workers}: this machine has {available_jobs()} cores for training; use fewer workers, "
+            f"or simulate more of them with --world simulated"
         )
     if world == "ddp" and training.device.startswith("cuda") and workers > torch.cuda.device_count():
         raise Speech3Error(
-            f"training.workers={workers}: ddp needs a GPU for each, here are {torch.cuda.device_count()}"
+            f"training.workers={workers}: ddp needs a GPU for each, and this machine has {torch.cuda.device_count()}"
         )
     if world == "ddp" and training.device.startswith("cuda:") and workers > 1:
         raise Speech3Error(
@@ -52,57 +52,58 @@ def check_workers(training: TrainingConfig) -> None:
     if world == "simulated":
         _check_simulation(training.simulation, workers)
     codecs = {"ddp": _SHARED_SCALE, "shared": _CODECS, "cluster": _CODECS, "simulated": _CODECS}.get(world, ("none",))
-    if world == "simulated" and workers > 1:  # one worker, which has nobody to send to, is in every simulation
+    if world == "simulated" and workers > 1:  # a single worker sends nothing
         codecs = {"asgd": _CODECS, "synchronous": _SHARED_SCALE}.get(training.simulation.method, ("none",))
     if training.codec.down != "float32" and codecs != _CODECS:
         raise Speech3Error(
-            f"training.codec.down={training.codec.down}: only shards fetch, in world shared, in cluster, and in "
-            f"simulated where training.simulation.method is asgd; take it away"
+            f"training.codec.down={training.codec.down}: only shards fetch parameters: in world shared, in cluster, "
+            f"and in simulated with training.simulation.method=asgd; remove it"
         )
     if training.codec.kind not in codecs:
         raise Speech3Error(
-            f"training.codec={training.codec.kind}: here is only {' and '.join(codecs)}; there are others in "
-            f"world shared, in cluster, in simulated asgd (training.simulation.method), and in both kinds of "
-            f"synchronous training: ddp and simulated (ternary)"
+            f"training.codec={training.codec.kind}: this world supports only {' and '.join(codecs)}; other codecs "
+            f"need world shared, cluster or simulated asgd (training.simulation.method), or, for ternary only, "
+            f"synchronous training: ddp or simulated"
         )
     if _lbfgs(training) and training.gradient_clip is not None:
         raise Speech3Error(
-            f"training.gradient_clip={training.gradient_clip:g}: a gradient that was cut down is not that of the loss, "
-            f"and the line search of sandblaster needs it; take it away"
+            f"training.gradient_clip={training.gradient_clip:g}: the line search of sandblaster needs the true "
+            f"gradient of the loss, and a clipped one is not; remove it"
         )
 
 
 def _check_partitions(training: TrainingConfig) -> None:
-    """Refuse groups of processes where there are none, or more of them than there are cores or GPUs."""
+    """Refuse model partitions in worlds without replicas, and more processes than cores or GPUs."""
     partitions, gpus, jobs = training.model_partitions, torch.cuda.device_count(), available_jobs()
     on_gpus, processes = training.device.startswith("cuda"), training.workers * training.model_partitions
     if partitions > 1 and training.world != "shared":
         raise Speech3Error(
-            f"training.model_partitions={partitions}: only the workers of world shared are groups of processes, not "
-            f"those of {training.world}; set training.world=shared (one worker will do), or take it away"
+            f"training.model_partitions={partitions}: only the workers of world shared can be groups of processes, "
+            f"not those of {training.world}; set training.world=shared (one worker is enough), or remove it"
         )
     if partitions > 1 and not on_gpus and processes > jobs:
         raise Speech3Error(
             f"training.model_partitions={partitions} with training.workers={training.workers}: these are {processes} "
-            f"processes, and this machine has {jobs} cores for us; lower one of the two"
+            f"processes, and this machine has {jobs} cores for training; lower one of the two"
         )
     if on_gpus and partitions > max(1, gpus):
         raise Speech3Error(
-            f"training.model_partitions={partitions}: each needs a GPU of its own, and here are {gpus}; use as many"
+            f"training.model_partitions={partitions}: each needs its own GPU, and this machine has "
+            f"{gpus}; use no more partitions than GPUs"
         )
 
 
 def _check_precision(training: TrainingConfig) -> None:
-    """Refuse what would change nothing, and what some worlds cannot take."""
+    """Refuse precisions and CUDA graphs where they would have no effect, and in worlds that do not support them."""
     key = f"training.precision={training.precision}"
     if training.precision == "tf32" and not training.device.startswith("cuda"):
-        raise Speech3Error(f"{key}: is of GPUs; on {training.device} use float32 or bf16")
+        raise Speech3Error(f"{key}: needs a GPU; on {training.device} use float32 or bf16")
     if training.cuda_graph and not training.device.startswith("cuda"):
-        raise Speech3Error(f"training.cuda_graph=true: is of GPUs; on {training.device} take it away")
+        raise Speech3Error(f"training.cuda_graph=true: needs a GPU; on {training.device} set it to false")
     if training.cuda_graph and (training.world not in ("sgd", "shared", "cluster") or training.model_partitions > 1):
         raise Speech3Error(
-            "training.cuda_graph=true: is for worlds sgd, shared and cluster without training.model_partitions, where "
-            "each worker computes its minibatches alone; take it away"
+            "training.cuda_graph=true: works only in worlds sgd, shared and cluster without training.model_partitions, "
+            "where each worker computes its minibatches alone; set it to false"
         )
     if training.precision == "bf16" and _lbfgs(training):
         raise Speech3Error(
@@ -110,8 +111,8 @@ def _check_precision(training: TrainingConfig) -> None:
         )
     if training.precision == "bf16" and training.model_partitions > 1:
         raise Speech3Error(
-            f"{key} with training.model_partitions={training.model_partitions}: what members of a replica exchange is "
-            f"float32; use float32, or one partition"
+            f"{key} with training.model_partitions={training.model_partitions}: the members of a replica exchange "
+            f"float32; use training.precision=float32, or one partition"
         )
 
 
@@ -125,38 +126,38 @@ def _check_cluster(training: TrainingConfig) -> None:
         raise Speech3Error("training.world=cluster: needs Ray, which is not installed; `pip install speech3[cluster]`")
     if training.device not in ("cpu", "cuda"):
         raise Speech3Error(
-            f"training.device={training.device}: in world cluster it is Ray that gives each shard its GPU; use cuda"
+            f"training.device={training.device}: in world cluster Ray assigns each shard its GPU; use cuda"
         )
 
 
 def check_epoch(training: TrainingConfig, minibatches: int, warm_start: float) -> None:
-    """Refuse what an epoch is too small for, and asynchronous training that would never be: a warm start too long.
+    """Refuse settings for which an epoch is too small, and a warm start that leaves no asynchronous training.
 
     Parameters
     ----------
     minibatches
-        In an epoch.
+        Minibatches in an epoch.
     warm_start
-        In epochs, as it will be: none where training begins with a trained model.
+        Epochs of warm start that training will have: 0 where it begins with a trained model.
 
     Raises
     ------
     Speech3Error
-        Names the keys.
+        The message names the keys.
     """
     asgd, lbfgs = training.asgd, training.lbfgs
     if _lbfgs(training) and lbfgs.batches * lbfgs.iterations > minibatches:
         raise Speech3Error(
             f"training.lbfgs: batches={lbfgs.batches} with iterations={lbfgs.iterations} each, but an epoch has only "
-            f"{minibatches} minibatches (training.minibatch={training.minibatch}), and every iteration stands for "
-            f"some; lower them, or training.minibatch"
+            f"{minibatches} minibatches (training.minibatch={training.minibatch}), and every iteration needs at least "
+            f"one; lower them, or training.minibatch"
         )
     if not asynchronous(training):
         return
     if warm_start >= training.max_epochs:
         raise Speech3Error(
             f"training.asgd.warm_start={warm_start:g}: that is all of training.max_epochs={training.max_epochs}, and "
-            f"nothing is left for world {training.world}; shorten it (0.25, say), or train longer"
+            f"nothing is left for world {training.world}; shorten it (to 0.25, for example), or train longer"
         )
     if asgd.sync_every > minibatches:
         raise Speech3Error(
@@ -169,11 +170,11 @@ def _check_simulation(given: SimulationConfig, workers: int) -> None:
     if isinstance(given.compute_s, tuple) and len(given.compute_s) != workers:
         raise Speech3Error(
             f"training.simulation.compute_s: {len(given.compute_s)} times for training.workers={workers}; give one for "
-            f"all, or one each"
+            f"all workers, or one for each"
         )
     if given.method == "synchronous" and given.failures:
         raise Speech3Error(
-            "training.simulation.failures: a worker that dies ends training where all step together; take it away, or "
+            "training.simulation.failures: a worker that dies ends training where all step together; remove it, or set "
             "training.simulation.method=synchronous"
         )
     for worker, _ in given.failures:

@@ -1,11 +1,13 @@
-"""PyTorch's own data parallelism as a world: the rival, started for the user.
+"""World ddp: PyTorch's own synchronous data parallelism, as a baseline.
 
-N processes, each with `torch.nn.parallel.DistributedDataParallel` around its copy of the model; gloo on CPUs, NCCL on
-GPUs. In each step they compute N minibatches, one each, and their mean gradient moves all copies alike (Li et al. 2020,
-"PyTorch Distributed"); where gradients are cut down, it is the mean that is. There is no server, so a process that dies
-ends the run; it goes on from its last checkpoint. A process that hangs would hold all others, and is ended when it is
-late by many times a step. Gradients may be sent as ternary codes (`codecs.ddp_hook`). What a process does is in
-`ddp_process`.
+Each of N processes has `torch.nn.parallel.DistributedDataParallel` around its copy of the model, over gloo on CPUs and
+NCCL on GPUs. In each step they compute one minibatch each, and the mean gradient moves all copies alike (Li et al.
+2020, "PyTorch Distributed"); gradient clipping applies to that mean. Gradients may be sent as ternary codes
+(`codecs.ddp_hook`).
+
+There is no server, so a process that dies ends the run, which can be resumed from its last checkpoint. A process that
+hangs would block all others, so a watchdog (`Deadline`) stops the run when no process has begun a step for many times
+the usual time of a step. This module is the coordinator; the processes run `ddp_process`.
 
 Axes: N processes, M minibatches of an epoch.
 """
@@ -35,22 +37,24 @@ from speech3.engine.world import BuildOn, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
 from speech3.io.parallel import NOT_BEGUN, end_processes
 
-_GO_ON = ", and training with it: run it again (`speech3 train` resumes from the last checkpoint)"
+_GO_ON = ", which stopped training: run it again (`speech3 train` resumes from the last checkpoint)"
 _DIED = Failed(math.inf, f"a process died{_GO_ON}")
 _LOOK_S = 0.1
-_ASLEEP_S = 2.0  # since the coordinator's last look: it was away, and so may the others have been
+_ASLEEP_S = 2.0  # if the coordinator has not checked for this long, all processes may have been suspended
 
 
 @dataclass
 class Deadline:
-    """Until when the processes have to have begun another half step.
+    """The watchdog's deadline for the next heartbeat of any process; each half step begun is a heartbeat.
 
     Attributes
     ----------
     usual_s
-        Of a step, as last known; 0: not known yet.
+        Usual seconds of a step, as last known; 0: not known yet.
     since
-        What passed before counts for nobody.
+        No waiting time before this moment counts.
+    looked
+        When the coordinator last checked.
     """
 
     usual_s: float = 0.0
@@ -58,10 +62,11 @@ class Deadline:
     looked: float = field(default_factory=time.monotonic)
 
     def late_s(self, now: float, signs_N2: np.ndarray) -> float:
-        """Seconds without a sign of life of anybody, if these are too many; else 0. `signs_N2` as of `Member`.
+        """Seconds without a heartbeat of any process if past the deadline, else 0; `signs_N2` is that of `Member`.
 
-        Who hangs holds all others, within a step. On a GPU a process may be as far ahead of its device as there are
-        steps between two reports, and waits for all of them then. While one builds its parts, nobody is late.
+        A process that hangs blocks all others within a step, so the latest heartbeat of any process is what counts. On
+        a GPU a process may run ahead of its device by all steps between two reports, and then wait for all of them, so
+        the deadline allows for these. There is no deadline until every process has begun its first step.
         """
         if now - self.looked > _ASLEEP_S:
             self.since = now
@@ -82,7 +87,7 @@ class Ddp:
     Raises
     ------
     Speech3Error
-        A process failed or died.
+        A process failed, died or hung.
     """
 
     def __init__(
@@ -107,7 +112,7 @@ class Ddp:
             raise
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
-        """Yields at each report of the first process, and ten times a second, so that Ctrl-C is heard."""
+        """Run an epoch; yields at each report of the first process, and ten times a second, to allow Ctrl-C."""
         self.newest, progress = Snapshot(self.tensors, states_M, Progress()), Progress()
         for pipe in self.workers.pipes:
             self._send(pipe, (epoch, states_M, rate, self.tensors))
@@ -136,19 +141,19 @@ class Ddp:
 
     @property
     def processes(self) -> list[Any]:
-        """One for each worker."""
+        """The processes, one for each worker."""
         return self.workers.processes
 
     def snapshot(self) -> Snapshot:
-        """The state that the first process sent last."""
+        """The last state that the first process sent."""
         return self.newest
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
-        """Take over parameters and optimizer state with the next epoch."""
+        """Load parameters and optimizer state, which the processes receive with the next epoch."""
         self.tensors = {name: tensor.cpu() for name, tensor in tensors.items() if name in ("parameters", *SLOTS)}
 
     def close(self) -> None:
-        """End the processes."""
+        """Stop the processes."""
         self.workers.close()
         self.meeting.cleanup()
 
@@ -165,7 +170,7 @@ class Ddp:
             return _DIED
 
     def _fail(self, said: Failed) -> NoReturn:
-        """Who was killed is to blame, not those whose connection to it broke; else who said first that it failed."""
+        """Raise the cause: a killed process, not those that lost their connection to it; else the first error."""
         ended = multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=1.0)
         why = min([said, *self._last_words()], key=lambda words: words.at).why
         for rank, process in enumerate(self.processes):
@@ -178,12 +183,12 @@ class Ddp:
         raise Speech3Error(f"world ddp: {why}")
 
     def _end_hung(self, late_s: float) -> NoReturn:
-        """Who hangs has begun fewer half steps than the others, unless it is in an exchange with them."""
+        """Stop all processes; the one that hangs has begun the fewest half steps, unless it hangs in an exchange."""
         steps_N = self.signs_N2[:, 0]
         behind = np.flatnonzero(steps_N == steps_N.min()).tolist()
         who = f"process {behind[0]}" if len(behind) == 1 else "a process"
         end_processes(self.processes)
-        raise Speech3Error(f"world ddp: {who} hung ({late_s:.0f} s without a sign of life) and was ended{_GO_ON}")
+        raise Speech3Error(f"world ddp: {who} hung ({late_s:.0f} s without a heartbeat){_GO_ON}")
 
     def _last_words(self) -> Iterator[Failed]:
         for pipe in self.workers.pipes:

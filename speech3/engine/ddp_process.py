@@ -1,8 +1,8 @@
-"""A process of world ddp: its share of an epoch, step by step with the others; the coordinator is in `ddp`.
+"""A process of world ddp: its share of each epoch, in step with the other processes. The coordinator is in `ddp`.
 
-On a GPU nobody waits for a step: what it did stays on the device until the processes add up their sums, and is looked
-at then. So a loss or a gradient that is not finite is noticed some steps late, but before anything computed from it
-leaves a process.
+On a GPU a process does not wait for each step: results stay on the device until the processes report, and are checked
+then. So a loss or gradient that is not finite is noticed some steps late, but before anything computed from it leaves a
+process.
 
 Axes: N processes, R steps since the last report, K values of the state.
 """
@@ -34,21 +34,21 @@ from speech3.engine.gradient import Diverged, limit, loss_of, together
 from speech3.engine.sgd import Sgd
 from speech3.engine.world import USED, BuildOn, Parts, Progress, Rate, minibatch_seed, seed_generators, turns
 
-REPORT_STEPS = 50  # between two reports, for which the processes add up their sums
-_SNAPSHOT_S = 5.0  # between two copies of the parameters that the first sends along, for checkpoints inside an epoch
-_RENDEZVOUS = timedelta(minutes=5)  # and if the coordinator is gone; while it is there, it looks after who hangs
+REPORT_STEPS = 50  # between two reports, for which the processes add up their results
+_SNAPSHOT_S = 5.0  # between two copies of the parameters in the first process's reports, for checkpoints in an epoch
+_RENDEZVOUS = timedelta(minutes=5)  # of collectives, too; the coordinator's watchdog acts first while it lives
 _STEPS, _SINCE = range(2)
 
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """A process among the others.
+    """One process of the group.
 
     Attributes
     ----------
     signs
-        2 N values in memory that the coordinator sees: of each process the half steps that it has begun, and when the
-        last, by the clock of `time.monotonic`.
+        Heartbeats, 2 N values in memory shared with the coordinator: for each process the number of half steps that it
+        has begun, and when it began the last, by `time.monotonic`.
     """
 
     rank: int
@@ -57,23 +57,23 @@ class Member:
     signs: Any
 
     def began(self) -> None:
-        """Half a step: to draw and compute, or to exchange gradients."""
+        """Write a heartbeat: a half step begins, which is to draw and compute, or to exchange gradients."""
         signs_N2 = np.frombuffer(self.signs).reshape(-1, 2)
         signs_N2[self.rank] = signs_N2[self.rank, _STEPS] + 1, time.monotonic()
 
 
 @dataclass
 class Told:
-    """What this process's steps did.
+    """The results of this process's steps, which stay on the device until they are checked.
 
     Attributes
     ----------
-    sums
-        Of all steps that have been looked at: frames, loss times frames, frames classified right.
-    steps
-        Of those that have not: the minibatch, and its frames, 0 where it weighs nothing.
     told_R3
-        On the device, of each of these: loss, right, length of the gradient.
+        On the device, for each unchecked step: loss, number classified correctly, norm of the gradient.
+    sums
+        Totals of the checked steps: frames, loss times frames, frames classified correctly.
+    steps
+        For each unchecked step its minibatch and frames; 0 frames where the minibatch has no weight.
     """
 
     told_R3: Tensor
@@ -81,17 +81,18 @@ class Told:
     steps: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, number: int, frames: int, loss: Tensor, correct: Tensor, length: Tensor) -> None:
-        """A step was started."""
+        """Record a step that was started."""
         self.told_R3[len(self.steps)] = together([loss, correct, length])
         self.steps.append((number, frames))
 
     def look(self) -> tuple[float, float, float]:
-        """Add up the steps since the last look; waits for the device.
+        """Check and add up the steps since the last call; waits for the device.
 
         Returns
         -------
         step, number, loss
-            The first of these steps, from 1, whose loss or gradient is not finite, its minibatch and loss; 0 if none.
+            The first of these steps (from 1) whose loss or gradient is not finite, its minibatch and loss; zeros if
+            there is none.
         """
         told = self.told_R3[: len(self.steps)].tolist()
         steps, self.steps = self.steps, []
@@ -104,14 +105,14 @@ class Told:
 
 
 class Both(nn.Module):
-    """Model and loss in one module, as DDP wants them: its forward pass prepares the exchange of gradients."""
+    """Model and loss in one module, as DDP requires: its forward pass prepares the exchange of gradients."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__()
         self.model, self.parts = parts.model, parts
 
     def forward(self, inputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """As of `loss_of`."""
+        """See `loss_of`."""
         return loss_of(self.parts, inputs, targets)
 
 
@@ -119,10 +120,10 @@ def main(
     member: Member, store: str, build: BuildOn, momentum: float, weight_decay: float, codec: CodecConfig,
     pipe: Connection,
 ) -> None:  # fmt: skip
-    """Until the coordinator is gone: epochs as it sends them."""
+    """The main function of a process: work on the epochs that the coordinator sends, until it is gone."""
     coordinator, on_gpu = os.getppid(), member.device.startswith("cuda")
     if on_gpu:
-        torch.cuda.set_device(member.device)  # or the barriers of all processes are on the first GPU
+        torch.cuda.set_device(member.device)  # otherwise all processes would hold their barriers on the first GPU
     parts = build(member.device)
     dist.init_process_group(
         "nccl" if on_gpu else "gloo", init_method=Path(store).as_uri(), rank=member.rank,
@@ -130,7 +131,7 @@ def main(
     )  # fmt: skip
     sgd = optimizer_of(parts, momentum=momentum, weight_decay=weight_decay)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has no successor yet that does the same
+        warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has no equivalent successor yet
         both = DistributedDataParallel(
             Both(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False
         )  # fmt: skip
@@ -138,7 +139,7 @@ def main(
     if codec.kind == "ternary":
         both.register_comm_hook(exchange, mean_of_codes)
         codes = SharedCodes(sgd.parameters, codec)
-        codes.alone(sgd.parameters.zeros_like().views, member.workers)  # numba loads its code
+        codes.alone(sgd.parameters.zeros_like().views, member.workers)  # so that numba loads its code now
     dist.barrier()
     while os.getppid() == coordinator:
         if pipe.poll(1.0):
@@ -150,12 +151,12 @@ def run_epoch(
     member: Member, parts: Parts, sgd: Sgd | AdamW, both: nn.Module, exchange: Exchange,
     epoch: int, states_M: np.ndarray, rate: Rate, tensors: dict[str, Tensor],
 ) -> Iterator[tuple[str, Any]]:  # fmt: skip
-    """This process's share of an epoch: of every `workers` waiting minibatches, the one at its rank.
+    """Compute this process's share of an epoch: of every `workers` waiting minibatches, the one at its rank.
 
     Yields
     ------
-    Of the first process what is to be sent: ``moved`` or ``ended``, with progress, maybe the state, and what became of
-    the minibatches.
+    In the first process, the reports to the coordinator: ``moved`` or ``ended``, with the progress, sometimes the
+    state, and what became of the minibatches.
     """
     sgd.load(tensors)
     parts.model.train()
@@ -167,7 +168,7 @@ def run_epoch(
     states = states_M.copy()
     for turn, (before, group) in enumerate(groups, start=1):
         member.began()
-        # Where the last group is short, the others compute with it but weigh nothing: DDP divides by `workers`.
+        # If the last group is short, surplus workers compute with weight 0; weights make up for DDP's division.
         in_group = member.rank < len(group)
         weight, number = (member.workers / len(group), group[member.rank]) if in_group else (0.0, group[0])
         inputs, targets = parts.source.draw(epoch, number)
@@ -197,12 +198,12 @@ def run_epoch(
 
 
 def _added_up(member: Member, told: Told, exchange: Exchange, epoch: int, rate: Rate) -> list[float]:
-    """Frames, loss times frames, right, bytes up and down, of all processes.
+    """Totals over all processes: frames, loss times frames, number correct, bytes up and down.
 
     Raises
     ------
     Diverged
-        In every process the same: a loss that is not finite is to blame, not the mean gradient that has it in it.
+        The same in every process; it names a loss that is not finite rather than a mean gradient that contains it.
     """
     troubles_N3 = [[0.0, 0.0, 0.0] for _ in range(member.workers)]
     troubles_N3[member.rank] = list(told.look())

@@ -1,8 +1,8 @@
-"""Where and how a run computes: the device that its config names, PyTorch's threads, the precision of products.
+"""Where and how a run computes: the device that its config names, PyTorch's threads, and the precision of products.
 
 PyTorch's own default on a GPU is mixed: convolutions round their inputs to tf32 (10 bits of mantissa), matrix products
-do not. Here both do, or neither; that is set nowhere else. Of the precisions, ``float32`` and ``bf16`` leave tf32 off:
-what autocast does not cover is exact.
+do not. Here either both do or neither does, and no other module sets this. The precisions ``float32`` and ``bf16`` keep
+tf32 off, so operations that autocast does not cover are exact.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from speech3.errors import Speech3Error
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """PyTorch computes with so many threads inside."""
+    """Context in which PyTorch uses `count` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -27,7 +27,7 @@ def threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def precision(name: str) -> Iterator[None]:
-    """Products and convolutions of float32 values on GPUs, in this process, as ``training.precision`` has it."""
+    """Context in which float32 products and convolutions on GPUs have the precision ``training.precision``."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     use_precision(name)
     try:
@@ -37,28 +37,28 @@ def precision(name: str) -> Iterator[None]:
 
 
 def use_precision(name: str) -> None:
-    """The same for the rest of a worker's process."""
+    """Set the precision for the rest of a worker's process."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "tf32"
 
 
 def autocast_of(training: TrainingConfig) -> torch.dtype | None:
-    """To which type the inputs of products are rounded in forward and backward passes; None: to none."""
+    """Type to which the inputs of products are rounded in forward and backward passes; None: they are not rounded."""
     return torch.bfloat16 if training.precision == "bf16" else None
 
 
 def device_of(name: str) -> torch.device:
-    """The device of that name, if this machine has it; else an error that says what it has."""
+    """The device of that name; raises `Speech3Error` if this machine does not have it."""
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise Speech3Error(f"device {name!r}: no such kind of device; use cpu, cuda or cuda:N") from error
     if device.type not in ("cpu", "cuda"):
-        raise Speech3Error(f"device {name!r}: training runs on cpu or cuda")
+        raise Speech3Error(f"device {name!r}: training runs only on cpu and cuda; use one of these")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise Speech3Error(f"device {name!r}: this machine offers PyTorch {torch.cuda.device_count()} CUDA devices")
     return device
 
 
 def place_of(device: str, worker: int) -> str:
-    """Where a worker computes: with ``cuda`` workers take turns over all GPUs; any other device is everybody's."""
+    """The device of a worker: ``cuda`` distributes workers over all GPUs; any other device is the same for all."""
     return f"cuda:{worker % torch.cuda.device_count()}" if device == "cuda" else device

@@ -1,8 +1,8 @@
 """The engine as one call, for any PyTorch model: `fit`.
 
 It makes the parts of a worker from a model, a dataset and a loss, opens the worlds of a strategy, and lets `Trainer`
-drive them, as `speech3 train` does. What is added here is the caller's side: arguments are checked, the caller's model
-gets the trained parameters however it ends, and errors name arguments.
+drive them, as `speech3 train` does. This module adds the caller's side: it checks the arguments, writes the trained
+parameters into the caller's model however training ends, and makes errors name the arguments.
 """
 
 import copy
@@ -43,19 +43,19 @@ class EpochResult:
     Attributes
     ----------
     seconds
-        Of training; with `simulate` of the virtual clock, where a minibatch takes one second.
+        Training time; with `simulate` on the virtual clock, where a minibatch takes one second.
     loss, accuracy
-        Means over the items used, each before the step that it was in; accuracy is None where there are no classes.
+        Means over the items used, each measured before its step; accuracy is None where there are no classes.
     used, stale, refused
-        What became of the minibatches: all of the epoch's together. Stale and refused ones are in no parameters.
+        What became of the epoch's minibatches; stale and refused minibatches did not change the parameters.
     returned, restarts
-        Minibatches that workers which died gave back, for others to use; and these workers, each replaced.
+        Minibatches that dead workers returned, for others to compute, and the number of workers that were replaced.
     staleness
         Used minibatches by the staleness of their push, from 0; empty where there is no server.
     shares
-        Of the minibatches that each worker computed; empty where all step together.
+        Share of the minibatches that each worker computed; empty where all step together.
     note
-        What is to be said of how it ended; empty: nothing.
+        A remark on how the epoch ended; may be empty.
     """
 
     epoch: int
@@ -74,7 +74,7 @@ class EpochResult:
 
 @dataclass(frozen=True)
 class FitResult:
-    """What `fit` did, epoch by epoch."""
+    """The results of `fit`, epoch by epoch."""
 
     strategy: str
     workers: int
@@ -82,17 +82,17 @@ class FitResult:
 
     @property
     def seconds(self) -> float:
-        """Of training, over all epochs."""
+        """Training time over all epochs."""
         return sum(epoch.seconds for epoch in self.history)
 
     @property
     def dropped(self) -> int:
-        """Minibatches that are in no parameters: too stale, or refused."""
+        """Minibatches that did not change the parameters: too stale, or refused."""
         return sum(epoch.stale + epoch.refused for epoch in self.history)
 
     @property
     def restarts(self) -> int:
-        """Workers that died, each replaced."""
+        """Workers that died and were replaced."""
         return sum(epoch.restarts for epoch in self.history)
 
 
@@ -101,37 +101,37 @@ def fit(
     workers: int | None = None, epochs: int = 10, minibatch: int = 256, learning_rate: float = 0.1, seed: int = 1,
     device: str = "cpu", simulate: bool = False, options: Mapping[str, Any] | None = None,
 ) -> FitResult:  # fmt: skip
-    """Train a PyTorch model by any of the engine's strategies, and leave the trained parameters in it.
+    """Train a PyTorch model by any of the engine's strategies; the model has the trained parameters afterwards.
 
-    Workers are processes, which import the script that calls: call it under ``if __name__ == "__main__":``, and define
+    Workers are processes that import the calling script: call `fit` under ``if __name__ == "__main__":``, and define
     model, dataset and loss in a file, not in a notebook. They are pickled; tensors in them pass through shared memory.
 
     Parameters
     ----------
     model
-        Is called with the input of a minibatch. Parameters are float32; those with ``requires_grad=False`` stay as they
-        are. It gets their buffers (batch normalisation), too; its mode is not changed.
+        Called with the input of a minibatch. Its parameters are float32; those with ``requires_grad=False`` are not
+        changed. It also receives the trained buffers (batch normalisation); its mode is not changed.
     dataset
         Has a length, and items that are pairs (input, target): tensors, numbers, arrays, or nested tuples and
-        dictionaries of them. What it draws from PyTorch's generator (augmentation) is seeded by the minibatch.
+        dictionaries of them. PyTorch's generator, if it draws from it (augmentation), is seeded by the minibatch.
     loss
-        From outputs and targets of a minibatch to a scalar tensor, the mean over its items.
+        Maps outputs and targets of a minibatch to a scalar tensor, the mean over its items.
     strategy
-        One of `speech3.engine.strategies.STRATEGIES`: ``sgd``, ``ddp``, or what a preset of ``conf/training`` says of
-        workers, server and codec; its learning rate and schedule were chosen for speech, and are not used.
+        One of `speech3.engine.strategies.STRATEGIES`: ``sgd``, ``ddp``, or a preset of ``conf/training``, which sets
+        workers, server and codec; the preset's learning rate and schedule were chosen for speech and are not used.
     workers
-        None: as many as the preset has, of plain SGD one.
+        Number of workers; None: that of the preset, or 1 for plain SGD.
     minibatch
-        Items; the last one of an epoch may be smaller.
+        Items in a minibatch; the last one of an epoch may be smaller.
     learning_rate
-        Constant, unless `options` have a schedule.
+        Constant, unless `options` contain a schedule.
     seed
-        Of the order of items and of what a minibatch draws at random, such as dropout; the caller's generators are left
-        alone. With one worker or with `simulate` the same seed gives the same parameters.
+        Seed of the order of items and of a minibatch's random numbers, such as dropout; the caller's generators are not
+        touched. With one worker or with `simulate` the same seed gives the same parameters.
     device
-        ``cpu``; ``cuda``: workers take turns over all GPUs; ``cuda:N``.
+        ``cpu``; ``cuda``: workers are distributed over all GPUs; ``cuda:N``.
     simulate
-        One process and a virtual clock, for any number of workers: real gradients, the same result every time.
+        Use one process and a virtual clock for any number of workers: real gradients, the same result every time.
     options
         Other keys of a config's ``training`` (`speech3.config.TrainingConfig`), those in `strategies.OPTIONS`:
         ``{"momentum": 0.9, "asgd": {"push_scale": "1/workers"}, "simulation": {"failures": [[1, 20.0]]}}``.
@@ -139,10 +139,10 @@ def fit(
     Raises
     ------
     Speech3Error
-        An argument, an item of the dataset or a loss that is of no use, training that diverged, a worker that died
-        again and again: it says which and what to do. `model` then has the parameters of the last finished epoch.
+        An argument, an item of the dataset or the loss is unusable, training diverged, or a worker died repeatedly; the
+        message says which and what to do. `model` then has the parameters of the last finished epoch.
     KeyboardInterrupt
-        Ctrl-C; `model` has the newest parameters that were published.
+        Ctrl-C was pressed; `model` has the newest published parameters.
     """
     training = config_of(
         strategy, options or {}, simulate=simulate, workers=workers, max_epochs=epochs, minibatch=minibatch,
@@ -182,7 +182,7 @@ def fit(
 
 @dataclass(frozen=True, eq=False)
 class Build:
-    """Makes the parts of a worker, in any process: picklable if model, dataset and loss are."""
+    """Makes the parts of a worker, in any process; picklable if model, dataset and loss are."""
 
     model: nn.Module
     dataset: Any
@@ -191,14 +191,14 @@ class Build:
     seed: int
 
     def __call__(self, device: str) -> Parts:
-        """In a process of its own."""
+        """Make the parts in a worker's own process."""
         keep_freed_memory()
         torch.set_num_threads(self.training.threads)
         use_precision(self.training.precision)
         return self.parts(device)
 
     def parts(self, device: str) -> Parts:
-        """With a copy of the model: what came from another process is in memory that both see."""
+        """Make the parts with a copy of the model, since one from another process may be in memory shared with it."""
         training, on = self.training, torch.device(device)
         loss = copy.deepcopy(self.loss).to(on) if isinstance(self.loss, nn.Module) else self.loss
         return Parts(
@@ -208,30 +208,30 @@ class Build:
         )  # fmt: skip
 
     def source(self, device: torch.device) -> Items:
-        """The minibatches, on a device."""
+        """The source of minibatches on a device."""
         return Items(self.dataset, self.training.minibatch, self.seed, device)
 
 
 def _gpus(training: TrainingConfig) -> list[int]:
-    """Whose generators are seeded here."""
+    """The GPUs whose generators are seeded here."""
     return list(range(torch.cuda.device_count())) if training.device.startswith("cuda") else []
 
 
 def _check(model: nn.Module, dataset: Any, training: TrainingConfig, seed: int) -> None:
-    """Refuse what cannot be trained, or not by so many workers."""
+    """Refuse arguments that cannot be trained, or not by this number of workers."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise Speech3Error(
-            "fit was called by a process that it had started and that was importing your script: put the call under "
+            "fit was called by one of its own worker processes while that imported your script: put the call under "
             '`if __name__ == "__main__":`'
         )
     device_of(training.device)
     if seed < 0:
-        raise Speech3Error(f"seed={seed}: has to be at least 0")
+        raise Speech3Error(f"seed={seed}: must be at least 0")
     _check_model(model)
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise Speech3Error(
-            f"dataset: a {type(dataset).__name__} has no length or no items by number; make it a map-style dataset, "
-            f"with __len__ and __getitem__"
+            f"dataset: a {type(dataset).__name__} has no length or cannot be indexed; use a map-style dataset, with "
+            f"__len__ and __getitem__"
         )
     if not len(dataset):
         raise Speech3Error("dataset: is empty; there is nothing to train on")
@@ -244,8 +244,8 @@ def _check(model: nn.Module, dataset: Any, training: TrainingConfig, seed: int) 
     on_cores = training.world not in ("sgd", "simulated") and not training.device.startswith("cuda")
     if on_cores and workers > available_jobs():
         raise Speech3Error(
-            f"workers={workers}: this machine has {available_jobs()} cores for us; use fewer workers, or study more of "
-            f"them with simulate=True"
+            f"workers={workers}: this machine has {available_jobs()} cores for training; use fewer workers, or "
+            f"simulate more of them with simulate=True"
         )
     check_workers(training)
     check_epoch(training, minibatches, _warm_start(training))
@@ -253,7 +253,7 @@ def _check(model: nn.Module, dataset: Any, training: TrainingConfig, seed: int) 
 
 def _check_model(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
-        raise Speech3Error(f"model: a {type(model).__name__} is no torch.nn.Module")
+        raise Speech3Error(f"model: a {type(model).__name__} is not a torch.nn.Module")
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise Speech3Error(f"model: {name} has no shape yet; call the model once with an input of the dataset")
@@ -277,22 +277,22 @@ def _copied(model: nn.Module) -> nn.Module:
 def _no_copy(name: str, error: Exception) -> str:
     return (
         f"{name}: cannot be copied to other processes ({type(error).__name__}: {error}); define its class or function "
-        f"at the top of a file, no lambda, and keep open files, locks and the like out of it"
+        f"at the top of a file, not as a lambda, and keep open files, locks and similar objects out of it"
     )
 
 
 def _try_out(parts: Parts) -> bool:
-    """Compute the first minibatch with parts that are not used again, before any process is started.
+    """Compute the first minibatch before any process is started; `parts` must not be used again.
 
     Returns
     -------
     classes
-        Can it be counted what is classified right?
+        Whether accuracy can be measured.
 
     Raises
     ------
     Speech3Error
-        A fault of its items or of the loss; a parameter without a part in it.
+        An item or the loss is faulty, or the loss does not depend on some parameter.
     """
     inputs, targets = parts.source.draw(1, 0)
     parts.model.train()
@@ -302,7 +302,7 @@ def _try_out(parts: Parts) -> bool:
     names = (name for name, parameter in parts.model.named_parameters() if parameter.requires_grad)
     if unused := [name for name, g in zip(names, gradients, strict=True) if g is None]:
         raise Speech3Error(
-            f"model: the loss does not depend on {', '.join(unused)}; freeze what is not to be trained "
+            f"model: the loss does not depend on {', '.join(unused)}; freeze parameters that are not to be trained "
             f"(requires_grad_(False))"
         )
     return classified_right(outputs, targets.stacked) is not None
@@ -337,7 +337,7 @@ def _result(epoch: int, done: Progress, *, classes: bool) -> EpochResult:
 
 @torch.no_grad()
 def _leave(trainer: Trainer, model: nn.Module) -> None:
-    """Put the state that was taken last into the caller's model."""
+    """Write the trainer's last state into the caller's model."""
     trainer.one.sgd.parameters.vector_K.copy_(trainer.tensors["parameters"])
     own = trainer.one.parts.model
     for there, here in zip(
@@ -347,14 +347,14 @@ def _leave(trainer: Trainer, model: nn.Module) -> None:
 
 
 def _with_items(error: Diverged, source: Items) -> Speech3Error:
-    """Who called knows the items of the dataset, not the minibatches."""
+    """The error with the items of the minibatch that are not finite: the caller knows items, not minibatches."""
     found = source.not_finite(error.epoch, error.number)
     return Speech3Error(f"{error}; not finite in the dataset: items {few(found)}" if found else str(error))
 
 
 @contextmanager
 def _as_arguments() -> Iterator[None]:
-    """The engine's errors name keys of a config's ``training``; a caller has arguments, and `options`."""
+    """Make errors name arguments and `options`: the engine's errors name keys of a config's ``training``."""
     try:
         yield
     except Speech3Error as error:

@@ -1,9 +1,9 @@
 """All parameters of a model in one flat float32 vector, so that a step, a push or a checkpoint is one operation.
 
-Behind the parameters lie the model's floating-point buffers (running means of normalisation) and the parameters that
-are frozen (``requires_grad=False``): they belong to what a model computes with, but no gradient moves them.
+After the parameters come the frozen parameters (``requires_grad=False``) and the model's floating-point buffers
+(running means of normalisation): the model computes with them, but no gradient moves them.
 
-Axes: K all values: P those of parameters, with the padding between them, then those of buffers.
+Axes: K all values: first P of the trained parameters with padding between them, then the others.
 """
 
 from dataclasses import dataclass
@@ -31,11 +31,11 @@ class Flat:
 
     @property
     def buffers(self) -> Tensor:
-        """The part behind it: (K - P,)."""
+        """The rest, which gradients do not move: (K - P,)."""
         return self.vector_K[self.num_parameters :]
 
     def cut(self, stretch: slice) -> "Flat":
-        """A stretch of it, without views."""
+        """A slice of the vector, without views."""
         parameters = max(0, min(self.num_parameters - stretch.start, stretch.stop - stretch.start))
         return Flat(self.vector_K[stretch], (), parameters)
 
@@ -52,13 +52,13 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 
 
 def not_trained(model: nn.Module) -> list[Tensor]:
-    """What lies behind them: frozen parameters and buffers, where they are float32."""
+    """The tensors after them in the flat vector: frozen parameters and buffers that are float32."""
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     return [tensor for tensor in [*frozen, *model.buffers()] if tensor.dtype == torch.float32]
 
 
 def flatten(model: nn.Module) -> Flat:
-    """Move the model's parameters and buffers into one vector; the model computes with views of it from now on.
+    """Move the model's parameters and buffers into one vector, and replace them in the model by views of it.
 
     Raises
     ------
@@ -84,12 +84,12 @@ def flatten(model: nn.Module) -> Flat:
 
 
 def partition_bounds(flat: Flat, count: int) -> list[slice]:
-    """Divide a vector: as many parameters each, to a cache line, and the buffers with the last.
+    """Divide a vector into partitions of equal numbers of parameters, in cache lines; the last also has the buffers.
 
     Raises
     ------
     Speech3Error
-        There are fewer cache lines of parameters than stretches.
+        There are fewer cache lines of parameters than partitions.
     """
     lines = flat.num_parameters // _ALIGN
     if count > max(1, lines):
@@ -102,7 +102,7 @@ def partition_bounds(flat: Flat, count: int) -> list[slice]:
 
 
 def wait_for_gpus(*tensors: Tensor) -> None:
-    """Wait until what was started on the GPUs of these tensors has ended; other processes are told of it then."""
+    """Wait until all work on the GPUs of these tensors has finished, so that other processes may see its results."""
     for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
         torch.cuda.synchronize(device)
 

@@ -1,4 +1,4 @@
-"""The gradient of one minibatch: what every worker of every world computes."""
+"""The gradient of one minibatch, which the workers of every world compute."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from speech3.errors import Speech3Error
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one minibatch did: its mean loss and the frames classified right, before the step."""
+    """Results of one minibatch: its frames, their mean loss and the number classified correctly, before the step."""
 
     frames: int
     loss: float
@@ -27,19 +27,19 @@ class Step:
 def gradient(parts: Parts, epoch: int, number: int, *, check: bool = True) -> tuple[Step, tuple[Tensor, ...] | None]:
     """Draw a minibatch and compute its gradient, the mean over its frames, parameter by parameter.
 
-    The host waits for the device once, when all is started there: what it is told comes in one transfer.
+    The host waits for the device only once, after all work is started, and gets all results in one transfer.
 
     Parameters
     ----------
     check
-        False where others look at what the gradient does before it counts, as the server does at a push: to look at
-        each gradient costs one to two per cent of a small network's step.
+        Whether to check that the gradient is finite. False where its effect is checked later, as the server does with a
+        push: the check costs one to two per cent of a small network's step.
 
     Returns
     -------
     step, gradient
-        No gradient where the loss is not finite, or a value of the gradient. With a recorder it is good until the
-        next one is computed.
+        The gradient is None if the loss or a checked gradient is not finite. With a recorder it is valid until the next
+        one is computed.
     """
     inputs, targets = parts.source.draw(epoch, number)
     seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
@@ -54,7 +54,7 @@ def gradient(parts: Parts, epoch: int, number: int, *, check: bool = True) -> tu
 
 
 def _passes(parts: Parts, check: bool, inputs: Any, targets: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Start them: loss, number classified right and maybe length of the gradient, together; and the gradient."""
+    """Start both passes; returns loss, number correct and maybe the gradient's norm as one tensor, and the gradient."""
     total, correct = loss_of(parts, inputs, targets)
     g = torch.autograd.grad(total, trained(parts.model))
     told = [total.detach(), correct]
@@ -64,7 +64,7 @@ def _passes(parts: Parts, check: bool, inputs: Any, targets: Any) -> tuple[Tenso
 
 
 def loss_of(parts: Parts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
-    """The loss of a minibatch and how many are right, in the precision of `parts`; outputs are float32 for the loss."""
+    """The loss and number correct of a minibatch, in the precision of `parts`; the loss gets float32 outputs."""
     if parts.autocast is None:
         return parts.loss(parts.model(inputs), targets)
     with torch.autocast(parts.device.type, parts.autocast):
@@ -73,7 +73,7 @@ def loss_of(parts: Parts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
 
 
 def together(scalars: Sequence[Tensor]) -> Tensor:
-    """Single values of any type in one float64 tensor, on the device of the first, to be fetched in one transfer."""
+    """Combine scalars of any type into one float64 tensor on the device of the first, for a single transfer."""
     return torch.stack([scalar.to(scalars[0].device, torch.float64) for scalar in scalars])
 
 
@@ -81,13 +81,13 @@ def together(scalars: Sequence[Tensor]) -> Tensor:
 def limit(
     g: Sequence[Tensor], max_norm: float, norm: Callable[[Sequence[Tensor]], Tensor] = torch.nn.utils.get_total_norm
 ) -> Tensor:
-    """Cut a gradient down to the length `max_norm`, in place (Pascanu et al. 2013); `norm` measures it.
+    """Clip a gradient to the norm `max_norm`, in place (Pascanu et al. 2013); `norm` computes the norm.
 
     Returns
     -------
     length
-        Before, a scalar on the gradient's device, of which nobody has waited for the value. It is infinite or not a
-        number where a value of the gradient is; the gradient is then left as it is.
+        The norm before clipping, a scalar on the gradient's device; the host has not waited for it. It is not finite
+        if a value of the gradient is not; the gradient is then left unchanged.
     """
     length = norm(g)
     if max_norm < math.inf:
@@ -98,12 +98,12 @@ def limit(
 
 
 class Diverged(Speech3Error):
-    """A loss or a gradient is not finite, where nobody can refuse a push."""
+    """A loss or a gradient is not finite, in a world without a server that could refuse the push."""
 
     def __init__(self, epoch: int, number: int, loss: float, rate: float) -> None:
         what = f"the gradient is not finite (the loss is {loss:g})" if math.isfinite(loss) else f"the loss is {loss}"
         super().__init__(
             f"epoch {epoch}, minibatch {number}: {what}; the learning rate ({rate:g}) is most likely too high, or the "
-            f"data hold NaN: lower training.learning_rate, or mend the data, and begin again"
+            f"data contain NaN: lower training.learning_rate or repair the data, and start again"
         )
         self.epoch, self.number = epoch, number

@@ -1,4 +1,4 @@
-"""A map-style dataset and a loss of anybody's, as the engine wants them.
+"""Adapters from the caller's map-style dataset and loss to the engine's source of minibatches and loss.
 
 Axes: B items of a minibatch, C classes.
 """
@@ -22,7 +22,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Targets:
-    """The targets of a minibatch, stacked; `len` is the number of its items, whatever the targets are."""
+    """The stacked targets of a minibatch; `len` is the number of its items, whatever the targets are."""
 
     stacked: Any
     items: int
@@ -33,16 +33,16 @@ class Targets:
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Minibatches of a dataset whose items are pairs (input, target), in another order in each epoch.
+    """Minibatches of a dataset whose items are pairs (input, target), in a different order in each epoch.
 
-    Items are stacked by PyTorch's ``default_collate``, inputs and targets each by themselves: tensors, numbers, arrays,
-    and tuples and dictionaries of them. The last minibatch may be smaller. Before items are read, PyTorch's generator
-    is seeded by the minibatch, so what the dataset draws from it is the same whoever reads them.
+    Inputs and targets are stacked separately by PyTorch's ``default_collate``: tensors, numbers, arrays, and tuples and
+    dictionaries of them. The last minibatch may be smaller. Before items are read, PyTorch's generator is seeded by the
+    minibatch, so the dataset draws the same random numbers whichever worker reads them.
 
     Attributes
     ----------
     device
-        To which minibatches go.
+        The device to which minibatches are copied.
     """
 
     dataset: Any
@@ -52,7 +52,7 @@ class Items:
 
     @property
     def rows(self) -> None:
-        """No order matters."""
+        """None: the order of minibatches does not matter."""
 
     def __len__(self) -> int:
         return -(-len(self.dataset) // self.minibatch)
@@ -63,7 +63,7 @@ class Items:
         Raises
         ------
         Speech3Error
-            An item cannot be read, is no pair, or has another shape than the others: it names the items.
+            An item cannot be read, is not a pair, or differs in shape from the others; the message names the items.
         """
         seed_generators(minibatch_seed(self.seed, epoch, number), _CPU)
         indices_B = self.indices(epoch, number)
@@ -75,12 +75,12 @@ class Items:
         return there[0], Targets(there[1], len(indices_B))
 
     def indices(self, epoch: int, number: int) -> list[int]:
-        """Which items a minibatch has."""
+        """The items of a minibatch."""
         order = _order(self.seed, epoch, len(self.dataset))
         return order[number * self.minibatch : (number + 1) * self.minibatch].tolist()
 
     def not_finite(self, epoch: int, number: int) -> list[int]:
-        """Which items of a minibatch have NaN or infinity in them."""
+        """The items of a minibatch that contain NaN or infinity."""
         return [
             index for index in self.indices(epoch, number)
             if not all(_finite(default_collate([value])) for value in self._item(index))
@@ -91,13 +91,11 @@ class Items:
             item = self.dataset[index]
         except Exception as error:
             raise Speech3Error(
-                f"dataset[{index}] raised {type(error).__name__}: {error}; mend that item, or leave it out "
+                f"dataset[{index}] raised {type(error).__name__}: {error}; repair that item, or leave it out "
                 f"(torch.utils.data.Subset)"
             ) from error
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise Speech3Error(
-                f"dataset[{index}] is of type {type(item).__name__}; it has to be a pair (input, target)"
-            )
+            raise Speech3Error(f"dataset[{index}] is of type {type(item).__name__}; it must be a pair (input, target)")
         return item
 
 
@@ -111,13 +109,13 @@ def _stacked(values: tuple[Any, ...], name: str, indices_B: list[int]) -> Any:
         return default_collate(list(values))
     except Exception as error:
         raise Speech3Error(
-            f"the {name} of items {few(indices_B)} of the dataset cannot be stacked to a minibatch ({error}); make "
-            f"them tensors of one shape (by padding, say), or use minibatch=1"
+            f"the {name} of items {few(indices_B)} of the dataset cannot be stacked into a minibatch ({error}); make "
+            f"them tensors of one shape (for example by padding), or use minibatch=1"
         ) from error
 
 
 def few(indices_B: list[int]) -> str:
-    """The first of them, for a message."""
+    """The first few indices, for a message."""
     return ", ".join(map(str, indices_B[:5])) + (", ..." if len(indices_B) > 5 else "")
 
 
@@ -133,7 +131,7 @@ def _finite(values: Any) -> bool:
 
 
 def each_tensor(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A tensor changed, also those in tuples, lists and dictionaries; anything else as it is."""
+    """Apply `change` to every tensor in nested tuples, lists and dictionaries; other values are kept."""
     match values:
         case Tensor():
             return change(values)
@@ -150,36 +148,36 @@ def each_tensor(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 @dataclass(frozen=True)
 class MeanLoss:
-    """A loss of outputs and targets as the engine wants it: it also counts what is classified right."""
+    """The caller's loss in the engine's form, which also counts how many items are classified correctly."""
 
     loss: Callable[[Any, Any], Tensor]
 
     def __call__(self, outputs: Any, targets: Targets) -> tuple[Tensor, Tensor]:
-        """The loss, and how many of the items are classified right; 0 where there are no classes.
+        """The loss, and how many of the items are classified correctly; 0 where there are no classes.
 
         Raises
         ------
         Speech3Error
-            The loss is not one number with a gradient.
+            The loss is not a single number with a gradient.
         """
         value = self.loss(outputs, targets.stacked)
         found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         if not isinstance(value, Tensor) or value.dim():
             raise Speech3Error(
-                f"the loss returned {found}; it has to return a tensor with one number, the mean over the minibatch "
+                f"the loss returned {found}; it must return a tensor with one number, the mean over the minibatch "
                 f"(reduction='mean', or .mean())"
             )
         if not value.requires_grad:
             raise Speech3Error(
                 "the loss has no gradient: it was computed without the model's outputs, or they were detached "
-                "(.item(), .detach(), torch.no_grad()); compute it from the outputs, by PyTorch's operations"
+                "(.item(), .detach(), torch.no_grad()); compute it from the outputs with PyTorch operations"
             )
         right = classified_right(outputs, targets.stacked)
         return value, value.new_zeros((), dtype=torch.int64) if right is None else right
 
 
 def classified_right(outputs: Any, targets: Any) -> Tensor | None:
-    """How many logits (B, C) are largest at their class (B,), int64; None where outputs and targets are no such."""
+    """How many logits (B, C) are largest at their class (B,), int64; None for outputs and targets of other kinds."""
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or targets.dtype == torch.bool:
         return None
     if outputs.dim() != 2 or outputs.shape[1] < 2 or targets.shape != outputs.shape[:1] or targets.is_floating_point():

@@ -1,12 +1,12 @@
-"""The account of an epoch: one row a minibatch, which nobody writes but the shard that has the minibatch out.
+"""The ledger of an epoch: one row per minibatch, written only by the shard that has the minibatch out.
 
-A minibatch is waiting, out with a shard, used (it is in a published version) or dropped (stale, or refused). Progress
-is a sum over the rows of those that are used, so nothing can be counted twice, or be counted and not be in the
-parameters. The shard writes what the minibatch was like when it has computed it; the state changes by single stores,
-so whoever is killed between two of them leaves the minibatch in one state or the other.
+A minibatch is waiting, out with a shard, used (it is in a published version) or dropped (stale or refused). Progress is
+a sum over the rows of the used minibatches, so no minibatch can be counted twice, or be counted without being in the
+parameters. The shard writes a minibatch's results when it has computed them; the state changes by single stores, so a
+shard that is killed between two stores leaves the minibatch in one state or the other.
 
-With a server in partitions, a minibatch is used as soon as one partition has published it, and dropped if all have
-refused it; its staleness is the largest that it had where it was taken.
+If the server has partitions, a minibatch is used as soon as one partition has published it, and dropped if all have
+refused it; its staleness is the largest among the partitions that published it.
 
 Axes: M minibatches of an epoch.
 """
@@ -29,18 +29,18 @@ ROW = {
 
 @dataclass(frozen=True, eq=False)
 class Ledger:
-    """The rows, in memory that all processes of a host share, or in that of one.
+    """The rows, in memory that all processes of a host share, or in that of one process.
 
     Attributes
     ----------
     states_M
         int32: WAITING, USED, STALE, REFUSED, or s + 1 while shard s has it.
     frames_M, loss_M, correct_M
-        Its frames, their mean loss and how many were classified right, before the step; zero until it is computed.
+        Its frames, their mean loss and the number classified correctly, before the step; zero until it is computed.
     refusals_M
-        Partitions of the server that refused it.
+        Number of server partitions that did not apply it.
     staleness_M
-        Of the push that brought it, once that is published.
+        Staleness of its push, once that is published.
     """
 
     states_M: np.ndarray
@@ -52,43 +52,43 @@ class Ledger:
 
     @classmethod
     def of(cls, minibatches: int) -> "Ledger":
-        """In this process's memory, everything waiting."""
+        """A ledger in this process's memory, with every minibatch waiting."""
         return cls(**{name: np.zeros(minibatches, dtype) for name, dtype in ROW.items()})
 
     def __len__(self) -> int:
         return len(self.states_M)
 
     def begin(self, states_M: np.ndarray) -> None:
-        """Begin an epoch, or the rest of one: what ended before is not counted again."""
+        """Begin an epoch, or the rest of one: minibatches used or dropped before are not counted again."""
         for field in fields(self):
             getattr(self, field.name)[:] = 0
         self.states_M[:] = states_M
 
     def computed(self, number: int, step: Step) -> None:
-        """By the shard that has it out."""
+        """Write a minibatch's results; called by the shard that has it out."""
         self.frames_M[number], self.loss_M[number], self.correct_M[number] = step.frames, step.loss, step.correct
         self.refusals_M[number] = self.staleness_M[number] = 0
 
     def forget(self, numbers: Sequence[int] | np.ndarray) -> None:
-        """Clear the rows of minibatches that are to be computed again, earlier refusals included."""
+        """Clear the rows of minibatches that will be computed again, including earlier refusals."""
         for rows in (self.frames_M, self.refusals_M, self.staleness_M):
             rows[numbers] = 0
 
     def publish(self, numbers: Sequence[int], staleness: int) -> None:
-        """They are in a published version. Calling it again with the same numbers changes nothing."""
+        """Mark minibatches of a published version as used; a second call with the same numbers changes nothing."""
         for number in numbers:
             self.staleness_M[number] = max(staleness, self.staleness_M[number])
             self.states_M[number] = USED
 
     def refuse(self, numbers: Sequence[int], ended: int, partitions: int) -> None:
-        """One of so many partitions does not take them; those that none takes are dropped."""
+        """One of `partitions` partitions did not apply them; those that none applied are dropped as `ended`."""
         for number in numbers:
             self.refusals_M[number] += 1
             if self.refusals_M[number] == partitions:
                 self.states_M[number] = ended
 
     def give_back(self, shard: int) -> np.ndarray:
-        """What a dead shard had out waits again; returns which."""
+        """Mark what a dead shard had out as waiting; returns the numbers."""
         out = np.flatnonzero(self.states_M == shard + 1)
         self.states_M[out] = WAITING
         return out
@@ -99,11 +99,11 @@ class Ledger:
         return bool((self.states_M < 0).all())
 
     def counts(self) -> dict[int, int]:
-        """How many are USED, STALE, REFUSED."""
+        """Numbers of minibatches that are USED, STALE and REFUSED."""
         return {state: int(np.count_nonzero(self.states_M == state)) for state in (USED, STALE, REFUSED)}
 
     def progress(self, before: dict[int, int]) -> Progress:
-        """What was used and dropped, and what the used ones were like, since `counts` was `before`."""
+        """Minibatches used and dropped since `counts` was `before`, and the results of those used."""
         counts = {state: count - before[state] for state, count in self.counts().items()}
         bins = np.zeros(STALENESS_BINS, np.int64)
         frames, loss_sum, correct, missed = _sums(
@@ -118,11 +118,11 @@ class Ledger:
 
 @numba.njit(cache=True, nogil=True)
 def _sums(states, frames, loss, correct, refusals, staleness, bins):  # type: ignore[no-untyped-def] # pragma: no cover
-    # One pass: the coordinator asks ten times a second, with all locks held for a snapshot, and an epoch of 1,000 hours
-    # has 1.4 million rows, for which NumPy's ways to sum over a mask take 30 ms.
+    # One pass: the coordinator calls this ten times a second, and with all locks held for a snapshot. An epoch of 1,000
+    # hours has 1.4 million rows, for which NumPy takes 30 ms to sum over a mask.
     total, loss_sum, right, missed = 0, 0.0, 0, 0
     for number in range(len(states)):
-        if states[number] == USED and frames[number] > 0:  # those from before have no row
+        if states[number] == USED and frames[number] > 0:  # those used before this part of the epoch have no results
             total += frames[number]
             loss_sum += loss[number] * frames[number]
             right += correct[number]

@@ -1,7 +1,7 @@
-"""From a config of training to the worlds that do it.
+"""Opens the worlds that a training config asks for.
 
-Every training has a world of one worker, which does the warm start, and all of plain SGD, and what `world` asks for.
-Worlds are imported as they are opened: Ray, and PyTorch's distributed package, take seconds.
+Every training has a world of one worker, which does the warm start and all of plain SGD, and also the world named by
+the key `world`. Worlds are imported when they are opened: Ray and PyTorch's distributed package take seconds to import.
 """
 
 import copy
@@ -25,18 +25,18 @@ _SIMULATED = {"ddp": "synchronous", "shared": "asgd", "cluster": "asgd", "sandbl
 
 
 def own_method(training: TrainingConfig) -> str:
-    """What `training.simulation.method` stands for the config's own way to train, on the virtual clock."""
+    """The value of `training.simulation.method` that simulates the config's own world."""
     return _SIMULATED.get(training.world, training.simulation.method)
 
 
 def asynchronous(training: TrainingConfig) -> bool:
-    """Do shards push to a server, and not step together?"""
+    """Whether training is asynchronous: shards push to a server, rather than step together."""
     simulated = training.world == "simulated" and training.simulation.method == "asgd"
     return training.world in ("shared", "cluster") or simulated
 
 
 def times_of(simulation: SimulationConfig, workers: int) -> Times:
-    """The virtual clock of so many workers, where the times of a minibatch and of a sync are given."""
+    """The virtual clock of `workers` workers; the config must give the times of a minibatch and of a sync."""
     compute_s, sync_s = simulation.compute_s, simulation.sync_s
     assert compute_s is not None and sync_s is not None
     return Times(
@@ -49,23 +49,23 @@ def open_worlds(
     training: TrainingConfig, parts: Parts, build: BuildOn, *, clock: Times | None = None,
     split: Sequence[nn.Module] = (),
 ) -> tuple[OneWorker, World | None]:  # fmt: skip
-    """The world of one worker, and that of the config besides; none where the config's is that of one worker.
+    """Open the world of one worker and the config's world; the second is None if the config asks for one worker.
 
     Parameters
     ----------
     parts
-        A worker's in this process: the first's. Others here get copies of its model, and the same minibatches.
+        Parts of the first worker in this process. Other worlds in it get copies of its model, and the same minibatches.
     build
         Makes the parts of a worker in a process of its own.
     clock
-        Of world simulated.
+        The clock of world simulated.
     split
-        The model as members of a replica have it, where there are `model_partitions`.
+        The slices of the model that the members of a replica hold, where there are `model_partitions`.
 
     Raises
     ------
     Speech3Error
-        As of the worlds.
+        Whatever the worlds raise.
     """
     steps: dict[str, Any] = {"momentum": training.momentum, "weight_decay": training.weight_decay}
     pushes: dict[str, Any] = {"weight_decay": training.weight_decay, "codec": training.codec}
@@ -109,7 +109,7 @@ def open_worlds(
 
 
 def _simulated(training: TrainingConfig, parts: Parts, clock: Times) -> World:
-    """The world of virtual workers that train by the configured method."""
+    """The world of virtual workers that train with the configured method."""
     steps: dict[str, Any] = {"weight_decay": training.weight_decay, "codec": training.codec}
     match training.simulation.method:
         case "asgd":

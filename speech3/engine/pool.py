@@ -1,8 +1,9 @@
-"""One queue of minibatches for all shards: a slow shard draws fewer.
+"""The pool: one queue of minibatches for all shards, so that a slow shard draws fewer.
 
-Where a recurrent model carries its state from one minibatch to the next, a shard goes on with the row that it is in,
-then begins another; when all are begun it takes over the second half of the longest stretch that is left, so that all
-are busy to the end and no more than one state is lost by it. What a dead shard still had out returns to the queue.
+Where a recurrent model carries its state from one minibatch to the next, minibatches form rows. A shard continues with
+its row, then begins another; when all are begun, it takes over the second half of the longest remaining stretch. So all
+shards are busy to the end, and each such split loses only one state. The minibatches that a dead shard had out return
+to the queue.
 
 Axes: M minibatches of an epoch.
 """
@@ -22,13 +23,13 @@ class Pool:
     Parameters
     ----------
     ledger
-        Whose states say which minibatches wait.
+        Its states say which minibatches are waiting.
     cursor
         int64 (1,): no minibatch before it is waiting.
     lock
-        Held while one is drawn or given back, by processes that draw from the same memory.
+        Held while minibatches are drawn or returned, by processes that draw from the same memory.
     rows
-        Minibatches that are best computed in order by one shard; none: no order matters.
+        Minibatches that one shard should compute in order; None: the order does not matter.
     """
 
     def __init__(
@@ -37,21 +38,21 @@ class Pool:
     ) -> None:  # fmt: skip
         self.ledger, self.states_M, self.cursor, self.lock = ledger, ledger.states_M, cursor, lock
         self.starts_R = None if rows is None else np.array([row.start for row in rows])
-        self.begins_M = np.zeros(len(ledger) + 1, np.bool_)  # a row, or the end
+        self.begins_M = np.zeros(len(ledger) + 1, np.bool_)  # where a row begins, or the epoch ends
         self.begins_M[-1] = True
         if self.starts_R is not None:
             self.begins_M[self.starts_R] = True
 
     def fill(self, states_M: np.ndarray) -> None:
-        """Begin an epoch, or the rest of one."""
+        """Begin an epoch, or the rest of an epoch."""
         self.ledger.begin(states_M)
         self.cursor[0] = 0
 
     def draw(self, shard: int, after: int | None = None) -> int | None:
-        """A waiting minibatch, which is out with `shard` from now on; none if none is waiting.
+        """Draw a waiting minibatch, which is out with `shard` from now on; None if none is waiting.
 
-        It is the first; with rows that which follows what the shard had (`after`), if it waits and is of the same row.
-        Only who is at the end of a row looks further than that: all shards wait for who draws.
+        It is the first that waits; with rows, the one following the shard's previous minibatch (`after`), if that waits
+        and is in the same row. Only a shard at the end of its row searches further, since all shards wait meanwhile.
         """
         if self.cursor[0] >= len(self.states_M):
             return None
@@ -67,11 +68,11 @@ class Pool:
         return number
 
     def _follows(self, number: int) -> bool:
-        """It waits, and is of the row of the one before it."""
+        """Whether it waits, and is in the same row as the minibatch before it."""
         return not self.begins_M[number] and bool(self.states_M[number] == WAITING)
 
     def _skip(self, number: int) -> int | None:
-        """The first waiting one from there on."""
+        """The first waiting minibatch from `number` on."""
         while number < len(self.states_M):
             if self.states_M[number] == WAITING:
                 return number
@@ -79,7 +80,7 @@ class Pool:
         return None
 
     def _in_rows(self, starts_R: np.ndarray) -> int:
-        """A row that nobody began; else the middle of the longest stretch."""
+        """The start of a row that no shard has begun; else the middle of the longest waiting stretch."""
         if (whole_R := self.states_M[starts_R] == WAITING).any():
             return int(starts_R[whole_R.argmax()])
         waiting_M = self.states_M == WAITING
@@ -89,14 +90,14 @@ class Pool:
         return int(begins[longest] + ends[longest]) // 2
 
     def give_back(self, shard: int) -> int:
-        """What a dead shard had out waits again; returns how many."""
+        """Return to the queue what a dead shard had out; returns how many minibatches."""
         with self.lock:
             numbers = self.ledger.give_back(shard)
             self.reopen(numbers)
         return len(numbers)
 
     def reopen(self, numbers: np.ndarray) -> None:
-        """These wait again, though others were drawn since; with the lock held."""
+        """Move the cursor back to minibatches that wait again; call with the lock held."""
         if len(numbers):
             self.cursor[0] = min(int(self.cursor[0]), int(numbers[0]))
 

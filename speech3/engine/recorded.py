@@ -1,13 +1,13 @@
-"""Forward and backward pass recorded once as a CUDA graph, and replayed for every minibatch of the same shape.
+"""CUDA graphs: forward and backward pass are recorded once and replayed for every minibatch of the same shape.
 
-The host then starts a minibatch by one call in place of some hundred, each of which takes it longer than a GPU needs
-for a small kernel. A graph is of fixed memory: a minibatch is copied to where the recorded one lay, and its gradient is
-good until the next one is computed. It is also of fixed operations: what a model does in Python is done once, while it
-is recorded. So a minibatch is only replayed if all that is handed to the model but the values of tensors is as it was:
-shapes, types, and whatever else comes along, such as the place of a chunk in its utterance. Where that varies all the
-time (sequences), everything is computed directly, and a warning says so.
+The host then starts a minibatch with one call instead of some hundred kernel launches, each of which takes longer than
+a GPU needs for a small kernel. A graph uses fixed memory: a minibatch is copied to where the recorded one was, and its
+gradient is valid until the next one is computed. It also has fixed operations: the model's Python code runs once, while
+it is recorded. So a minibatch is replayed only if it equals the recorded one in everything except the values of its
+tensors: shapes, types, and other inputs of the model, such as the position of a chunk in its utterance. Where these
+keep changing (sequences), minibatches are computed directly, and a warning says so.
 
-Random numbers are those of the generator's state at each replay, so dropout is the same as without a graph.
+Each replay draws random numbers from the current state of the generator, so dropout is the same as without a graph.
 """
 
 import warnings
@@ -22,11 +22,11 @@ from torch import Tensor
 from speech3.engine.items import Targets, each_tensor
 from speech3.errors import Speech3Error
 
-Results = tuple[Tensor, tuple[Tensor, ...]]  # what is told of a minibatch, and its gradient
+Results = tuple[Tensor, tuple[Tensor, ...]]  # loss and counts of a minibatch, and its gradient
 Work = Callable[[Any, Any], Results]
 
-_WARM = 3  # minibatches computed directly before one is recorded: libraries choose kernels and take memory meanwhile
-_KINDS = 8  # of minibatches; a corpus has one, and another for the last of an epoch
+_WARM = 3  # minibatches computed directly before recording, in which libraries choose kernels and allocate memory
+_KINDS = 8  # most kinds of minibatches; a corpus usually has one, and another for the last of an epoch
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,20 +38,20 @@ class _Recording:
 
 @dataclass(eq=False)
 class Recorder:
-    """What of a worker's minibatches is recorded. It belongs to one process, and is handed to it empty."""
+    """The recordings of a worker's minibatches. A recorder belongs to one process and is empty when sent to it."""
 
     seen: Counter[Hashable] = field(default_factory=Counter)
     recordings: dict[Hashable, _Recording] = field(default_factory=dict)
 
     def __call__(self, work: Work, inputs: Any, targets: Any, place: Hashable) -> Results:
-        """The results of a minibatch.
+        """Compute the results of a minibatch, by replaying a recording where there is one.
 
         Parameters
         ----------
         work
-            Starts forward and backward pass; it waits for nothing that the device computes.
+            Starts forward and backward pass; it must not wait for results of the device.
         place
-            What else a recording is only good for: where the parameters lie, and how `work` computes.
+            What else must be equal for a recording to be valid: where the parameters lie, and how `work` computes.
 
         Raises
         ------
@@ -77,9 +77,9 @@ class Recorder:
         self.seen[kind] += 1
         if len(self.seen) == _KINDS and self.seen[kind] == 1:
             warnings.warn(
-                f"training.cuda_graph=true: {_KINDS} minibatches were of different kinds (shapes, or what else a model "
-                f"is given with them), so those of other kinds are computed without a graph; it is for models of "
-                f"windows, such as dnn and cnn: set it to false",
+                f"training.cuda_graph=true: {_KINDS} minibatches were of different kinds (in shapes or other inputs of "
+                f"the model), so further kinds are computed without a graph; CUDA graphs suit models of windows, such "
+                f"as dnn and cnn: set it to false",
                 RuntimeWarning, stacklevel=4,
             )  # fmt: skip
         return self.seen[kind] > _WARM
@@ -97,7 +97,7 @@ def _record(work: Work, inputs: Any, targets: Any) -> _Recording:
 
 
 def capture(work: Callable[[], Results]) -> Callable[[], Results]:
-    """Record what it starts on the GPU, without computing it; the function that is returned computes it."""
+    """Record the operations that `work` starts on the GPU, without running them; the returned function runs them."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         results = work()
@@ -110,7 +110,7 @@ def capture(work: Callable[[], Results]) -> Callable[[], Results]:
 
 
 def tensors(values: Any) -> list[Tensor]:
-    """Those in it, in order."""
+    """All tensors in nested values, in order."""
     found: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def tensors(values: Any) -> list[Tensor]:
 
 
 def described(values: Any) -> Hashable:
-    """All of it but the values of its tensors; of what cannot be compared, which object it is."""
+    """A key of everything in nested values except the values of tensors; unhashable objects count by identity."""
     match values:
         case Tensor():
             return tuple(values.shape), values.dtype, values.device

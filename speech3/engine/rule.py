@@ -1,13 +1,13 @@
-"""The server's step: how a push moves the parameters, with everything that the literature adds to it.
+"""The server's update: how a push moves the parameters, with the refinements of the literature.
 
     v = momentum v + scale d;  p = p - v;  scale = push_scale * decay^staleness
 
-d is the push (`shard.py`). `delay_compensation` adds lambda g g (p now - p at fetch) to the gradient g (Zheng et al.
-2017, "DC-ASGD"), `projection` takes from d what goes against v (named in CMU's SPEECH3 talk; where d.v < 0,
-d = d - (d.v / v.v) v), `adagrad` divides each value by the root of the sum of its squares (Dean et al. 2012).
+d is the push (`push.py`). `delay_compensation` adds lambda g g (p now - p at fetch) to the gradient g (Zheng et al.
+2017, "DC-ASGD"); `projection` removes from d its component against v (named in CMU's SPEECH3 talk; where d.v < 0,
+d = d - (d.v / v.v) v); `adagrad` divides each value by the root of the sum of its squares (Dean et al. 2012).
 
-A step reads the published buffer, writes the other one, and leaves the new parameters with the shard as well. On a CPU
-all of that is one pass over memory, since memory is what it waits for: five PyTorch operations take 2.4 times as long.
+A step reads the published buffer, writes the other one, and also writes the new parameters into the shard's copy. On a
+CPU all of that is one pass over memory, since memory is the bottleneck: five PyTorch operations take 2.4 times as long.
 
 Axes: P parameters.
 """
@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 _EPSILON = 1e-10
-_SMALL = 0.01  # a parameter; the weights of 1,024 inputs begin two to four times as large
+_SMALL = 0.01  # RMS of parameters; weights of 1,024 inputs are initialised two to four times as large
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """One of the server's two buffers: parameters, and the slots that the rule needs."""
+    """One of the server's two buffers: the parameters, and the optimizer slots that the rule needs."""
 
     parameters_P: Tensor
     velocity_P: Tensor | None = None
@@ -36,9 +36,10 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Own:
-    """The shard's side: its parameters, those that it fetched (with local updates), the push; one of these two or both.
+    """The shard's side of the step: its parameters, with the fetched parameters (local updates), the push, or both.
 
-    Without a push it is fetched minus own. Delay compensation goes by what was fetched, or else by the shard's own.
+    If `push_P` is None, the push is fetched minus own. Delay compensation uses the fetched parameters if they are given
+    and otherwise the shard's own.
     """
 
     parameters_P: Tensor
@@ -46,7 +47,7 @@ class Own:
     push_P: Tensor | None
 
     def push(self) -> Tensor:
-        """d: what was accumulated, or fetched minus own."""
+        """The push d: the accumulated gradients, or fetched minus own."""
         if self.push_P is not None:
             return self.push_P
         assert self.fetched_P is not None
@@ -55,9 +56,9 @@ class Own:
 
 @dataclass(frozen=True)
 class Rule:
-    """The constants of the step; the defaults are p = p - d."""
+    """The constants of the update; with the defaults it is p = p - d."""
 
-    push_scale: float | None = 1.0  # none: one over the minibatches of the push
+    push_scale: float | None = 1.0  # None: one over the number of minibatches in the push
     momentum: float = 0.0
     decay: float = 1.0
     projection: bool = False
@@ -65,31 +66,31 @@ class Rule:
     delay_compensation: float = 0.0
 
     def scale(self, staleness: int, minibatches: int) -> float:
-        """What a push of so many minibatches is multiplied by; Adagrad scales for itself."""
+        """The factor for a push of `minibatches` minibatches; with Adagrad it is the decay alone."""
         share = 1 / minibatches if self.push_scale is None else self.push_scale
         return (1.0 if self.adagrad else share) * self.decay**staleness
 
     @torch.no_grad()
     def step(self, old: State, new: State, own: Own, *, staleness: int, minibatches: int, rate: float) -> float:
-        """Write `new`, and its parameters into `own` (the push is zero afterwards).
+        """Write the updated state into `new`, and its parameters into `own`; the push is zero afterwards.
 
         Parameters
         ----------
         rate
-            The learning rate in the push, by which delay compensation finds the gradient in it.
+            The learning rate in the push, by which delay compensation recovers the gradient.
 
         Returns
         -------
         length
-            How far the parameters moved: the Euclidean norm of it over that of the parameters, or over `_SMALL` for
-            each where they are smaller: a partition may have nothing but biases, which begin at zero. Not finite if
-            one value of the push, or of what it moved, is not.
+            How far the parameters moved: the Euclidean norm of the change over that of the parameters, but at least
+            that of parameters of size `_SMALL`, since a partition may hold only biases, which begin at zero. Not
+            finite if a value of the push or of the change is not.
         """
         step = _step_numba if old.parameters_P.device.type == "cpu" else step_torch
         return _length(old, *step(old, new, own, *self._constants(old, own, staleness, minibatches, rate)))
 
     def rehearse(self, state: State, own: Own) -> None:
-        """The step with a few zeros: numba loads what it compiled, which takes a third of a second, not in a sync."""
+        """Run the step on a few zeros, so that numba's loading, a third of a second, does not fall into a sync."""
 
         def few(tensor: Tensor) -> Tensor:
             return torch.zeros_like(tensor[:16])
@@ -97,7 +98,7 @@ class Rule:
         def some(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else few(tensor)
 
-        for staleness in (0, 1):  # of which only one compensates
+        for staleness in (0, 1):  # only the second compensates delay
             old, new = (State(few(state.parameters_P), some(state.velocity_P), some(state.squares_P)) for _ in range(2))
             small = Own(few(own.parameters_P), some(own.fetched_P), some(own.push_P))
             self.step(old, new, small, staleness=staleness, minibatches=1, rate=1.0)
@@ -111,7 +112,7 @@ class Rule:
 
 
 def _along(push_P: Tensor, velocity_P: Tensor) -> float:
-    """How much of the momentum is taken from the push: 0 if they agree."""
+    """The multiple of the momentum that projection subtracts from the push: 0 if they agree."""
     push_P = push_P.to(velocity_P.device)  # the shard may be on another GPU
     along, square = torch.stack([push_P @ velocity_P, velocity_P @ velocity_P]).tolist()
     return float(along / square) if along < 0 else 0.0
@@ -143,7 +144,7 @@ def step_torch(
         own.fetched_P.copy_(new.parameters_P)
     if own.push_P is not None:
         own.push_P.zero_()
-    push, moved, norm = norms.tolist()  # the one wait for the device, when all is written
+    push, moved, norm = norms.tolist()  # the only wait for the device, when all is written
     return push, moved, norm
 
 
@@ -159,10 +160,10 @@ def _step_numba(
     return push, moved, norm
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})  # NaN and infinity stay what they are
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})  # keeps NaN and infinity
 def _one_pass(p, p_new, own, fetched, push, v, v_new, s, s_new, scale, along, momentum, gamma, compensation):  # type: ignore[no-untyped-def]
-    # What is None is compiled away: there is one loop for each set of options, each vectorised. Only "if x is not None"
-    # with a None is, so each thing that may be missing stands in an if of its own.
+    # Arguments that are None are compiled away: there is one vectorised loop for each set of options. numba does so
+    # only for a bare "if x is not None", so each optional argument has an if of its own.
     push_square, moved_square, square = np.float32(0), np.float32(0), np.float32(0)
     for i in range(len(p)):
         d = np.float32(0)

@@ -1,17 +1,17 @@
-"""The passive server: memory, a version, and what a shard does to them while it holds the lock.
+"""The passive parameter server: memory, a version, and what a shard does to them while it holds the lock.
 
 Follows CMU's SPEECH3 (an update happens whenever a shard finds the server free) and Zhang et al. 2013, "Asynchronous
-stochastic gradient descent for DNN training" (version stamps). There is nobody to send a message to: the shard that
-holds the lock steps the parameters itself, and takes the new ones with it. When it comes is in `shard.py`, what it
-brings in `push.py`, how the parameters move in `rule.py`.
+stochastic gradient descent for DNN training" (version stamps). There is no server process: the shard that holds the
+lock applies its own push to the parameters and fetches the new ones. `shard.py` decides when it syncs, `push.py` what
+it sends, `rule.py` how the parameters move.
 
-The state has two buffers. A push is written into the one that is not published, together with the numbers of the
-minibatches in it, then a single store of the version publishes both. So a shard killed at any instruction leaves the
-last published version whole; if it died just after publishing, the next to hold the lock finds in the journal which
-minibatches are used (`ledger.py`).
+The state has two buffers. A push is written into the buffer that is not published, together with the numbers of its
+minibatches; then a single store of the version publishes both. So a shard that is killed at any instruction leaves the
+last published version intact. If it died just after publishing, the next shard to hold the lock finds in the journal
+which minibatches are used (`ledger.py`).
 
-The parameters may be divided over partitions (DistBelief, Dean et al. 2012), each a server of its own: a shard goes
-from one to the next and leaves out those that are busy.
+The parameters may be divided into partitions (DistBelief, Dean et al. 2012), each a server of its own: a shard syncs
+with one after the other and skips those that are busy.
 
 Axes: K values of a partition, P of them parameters, J minibatches of a push.
 """
@@ -23,17 +23,17 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from speech3.engine.board import Record
 from speech3.engine.flat import wait_for_gpus
 from speech3.engine.ledger import Ledger
 from speech3.engine.push import Push
 from speech3.engine.rule import Rule, State
+from speech3.engine.server_memory import Record
 from speech3.engine.world import REFUSED, STALE, USED
 
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """One of the two buffers: a partition's values with the model's buffers, and as the rule sees it."""
+    """One of the two buffers: a partition's values, including the model's buffers, and the rule's view of it."""
 
     vector_K: Tensor
     state: State
@@ -41,18 +41,18 @@ class Buffer:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """A view of a partition of the server; every process that has the memory open has its own.
+    """A view of a partition of the server; every process that opens the memory has its own view.
 
     Attributes
     ----------
     record
         Its version and journal.
     buffers
-        Two, in memory of the CPU or of a GPU.
+        The two buffers, in the memory of the CPU or of a GPU.
     max_staleness
-        An older push is dropped; None: none is.
+        Pushes of greater staleness are dropped; None: no push is.
     max_push
-        How far a push may move the parameters, as a share of their norm; one that would move them further is refused.
+        How far a push may move the parameters, relative to their norm; a longer push is refused.
     """
 
     record: Record
@@ -70,13 +70,14 @@ class Partition:
 
     @property
     def published(self) -> Buffer:
-        """The state."""
+        """The published buffer."""
         return self.buffers[self.record.index]
 
     def sync(self, push: Push) -> int:
-        """Apply a push that is due and packed, take the newest parameters if they are; with the lock held.
+        """Apply the push if it is due, and fetch the newest parameters if that is due; call with the lock held.
 
-        Returns what became of the push's minibatches here: USED, STALE or REFUSED; USED if none was brought.
+        The push must be packed. Returns what became of its minibatches in this partition: USED, STALE or REFUSED;
+        USED also if nothing was pushed.
         """
         self.settle()
         if not (push.brings and push.numbers):
@@ -94,12 +95,12 @@ class Partition:
         return ended
 
     def settle(self) -> None:
-        """Mark the minibatches of the published version as used: who published it may have died before."""
+        """Mark the minibatches of the published version as used: the shard that published it may have died first."""
         count, staleness, *numbers = self.record.journal_2J[self.record.index].tolist()
         self.ledger.publish(numbers[:count], staleness)
 
     def _step(self, push: Push, numbers: list[int]) -> int:
-        """Publish the state after the push, unless that is stale, not finite or moves the parameters too far."""
+        """Publish the state after the push, unless the push is stale, not finite or moves the parameters too far."""
         staleness = self.version - push.version
         if push.packed is None:
             return REFUSED

@@ -1,8 +1,8 @@
 """Stochastic gradient descent with momentum and weight decay: how a worker steps its own parameters.
 
-With g the mean gradient of a minibatch: v = momentum v + learning rate (g + weight decay p); p = p - v. It is the
-server's step of the asynchronous engine with the push d = learning rate g; at a constant learning rate it is also
-`torch.optim.SGD`'s.
+With g the mean gradient of a minibatch: v = momentum v + learning rate (g + weight decay p); p = p - v. This equals the
+server's step of the asynchronous engine with the push d = learning rate g; at a constant learning rate it also equals
+`torch.optim.SGD`.
 """
 
 from collections.abc import Iterable
@@ -14,14 +14,14 @@ from speech3.engine.flat import Flat, flatten
 
 
 class Sgd:
-    """The parameters of a model and the step that moves them.
+    """The parameters of a model and the SGD step.
 
     Attributes
     ----------
     parameters
         The flat vector that the model computes with.
     velocity
-        v, or none without momentum.
+        The vector v, or None without momentum.
     """
 
     def __init__(self, model: nn.Module, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
@@ -31,7 +31,7 @@ class Sgd:
 
     @torch.no_grad()
     def step(self, gradient: Iterable[Tensor], learning_rate: float) -> None:
-        """Apply one gradient, given parameter by parameter as autograd leaves it: a copy would cost a pass."""
+        """Apply one gradient, given parameter by parameter as autograd returns it, which saves a copy."""
         if self.velocity is None:
             if self.weight_decay:
                 self.parameters.parameters_P.mul_(1 - learning_rate * self.weight_decay)
@@ -45,13 +45,13 @@ class Sgd:
             parameter.sub_(v)
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of parameters and velocity, as a checkpoint has them."""
+        """Copies of parameters and velocity, for a checkpoint."""
         slots = {"velocity": self.velocity.vector_K.clone()} if self.velocity else {}
         return {"parameters": self.parameters.vector_K.clone(), **slots}
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take over parameters and velocity; one that is missing is zero."""
+        """Load parameters and velocity; a missing velocity is zero."""
         self.parameters.vector_K.copy_(tensors["parameters"])
         if self.velocity:
             self.velocity.vector_K.copy_(

@@ -1,7 +1,8 @@
-"""A shard: draw a minibatch, compute, step or accumulate, sync with each partition of the server that is free.
+"""A shard, an asynchronous worker: it draws a minibatch, computes its gradient, and syncs with the server.
 
-The loop is a generator that says what it wants; the world that drives it answers. So processes on a host and workers
-of a simulation run the very same lines, and a schedule recorded from the one can be replayed in the other.
+A sync pushes what the shard has computed and fetches the newest parameters, partition by partition, wherever the server
+is free. The loop is a generator that yields requests; the world that drives it carries them out. So processes on a host
+and workers of a simulation run the same code, and a schedule recorded by the one can be replayed by the other.
 """
 
 from collections.abc import Generator, Sequence
@@ -23,23 +24,23 @@ from speech3.engine.world import Parts, Rate, position
 
 @dataclass(frozen=True)
 class Draw:
-    """Wants a minibatch, best the one `after` another. Answer: its number, or None if none is waiting."""
+    """Request a minibatch, preferably the one following `after`. Result: its number, or None if none is waiting."""
 
     after: int | None
 
 
 @dataclass(frozen=True)
 class Compute:
-    """Wants `Shard.compute` called with this number, and what that returns written into the ledger."""
+    """Request that `Shard.compute` be called with this number and its result be written into the ledger."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Sync:
-    """Wants its push of a partition packed, then, with the lock held, `Partition.sync`, then the push unpacked.
+    """Request a sync: pack the push of a partition, call `Partition.sync` with the lock held, unpack the push.
 
-    If the partition is free, or, with `wait`, once it is. Answer: was it?
+    It is carried out if the partition is free or, with `wait`, as soon as it is. Result: whether it was carried out.
     """
 
     partition: int
@@ -50,19 +51,19 @@ Want = Draw | Compute | Sync
 
 
 class Shard:
-    """A worker's copy of the model, and what it did to it since the last fetch.
+    """A worker's copy of the model, and what it has computed since the last fetch.
 
     Parameters
     ----------
     number
-        Of the worker: each begins its rounds with another partition.
+        Number of the worker: each begins its rounds with a different partition.
 
     Attributes
     ----------
     accumulated
-        Without local updates, the learning rate times the sum of the gradients: the pushes are stretches of it.
+        Without local updates, the learning rate times the sum of the gradients: the pushes are slices of it.
     pushes
-        What it has for each partition, and what it knows of it.
+        The push for each partition.
     """
 
     def __init__(
@@ -83,10 +84,10 @@ class Shard:
         self.round = [*range(first, len(self.pushes)), *range(first)]
 
     def run(self) -> Generator[Want, Any, None]:
-        """The rest of an epoch, as long as minibatches are waiting."""
+        """Work through the rest of an epoch, as long as minibatches are waiting."""
         self.begin()
         for partition in self.round:
-            yield Sync(partition, wait=True)  # nothing to push yet: fetches
+            yield Sync(partition, wait=True)  # there is nothing to push yet, so this only fetches
         number: int | None = None
         while (number := (yield Draw(number))) is not None:
             yield Compute(number)
@@ -94,22 +95,23 @@ class Shard:
         yield from self.visit(last=True)
 
     def begin(self) -> None:
-        """Nothing in hand: a dead one's successor pushes nothing of what it had, others compute that again."""
+        """Reset the pushes: the successor of a dead shard pushes nothing of its work, which is computed again."""
         for push in self.pushes:
             push.begin()
 
     def visit(self, *, last: bool) -> Generator[Want, Any, None]:
-        """A round of the partitions with which a sync is due; one that is busy is left for the next, if it may be."""
+        """Sync with each partition with which a sync is due; a busy one is left for the next round where possible."""
         for partition in self.round:
             config, push = self.config, self.pushes[partition]
-            now = last or not push.finite  # to be refused, and to fetch what is whole
+            # A push that is not finite is sent at once: the server refuses it, and the shard fetches intact parameters.
+            now = last or not push.finite
             push.brings = now or len(push.numbers) >= config.sync_every
             push.takes = push.brings if now or not config.fetch_every else push.distance >= config.fetch_every
             if (push.brings and push.numbers) or (push.takes and not last):
                 yield Sync(partition, wait=now or self.far(push))
 
     def far(self, push: Push) -> bool:
-        """Is it so far from what it fetched, or has it so much to push, that it is to wait for the partition?"""
+        """Whether it is so far from the parameters it fetched, or has so much to push, that it must wait."""
         if max(push.distance, len(push.numbers)) >= self.config.max_distance:
             return True
         limit, fetched_P = self.config.max_relative_distance, push.fetched_P
@@ -119,11 +121,11 @@ class Shard:
 
     @torch.no_grad()
     def compute(self, epoch: int, number: int, rate: Rate) -> Step:
-        """The gradient of a minibatch: step the own copy with it, or add it to the push."""
-        if not self.parts.model.training:  # else a walk through the modules for nothing, 0.3 % of a small minibatch
+        """Compute the gradient of a minibatch; step the own copy with it, or add it to the push."""
+        if not self.parts.model.training:  # train() visits all modules: 0.3 % of a small minibatch
             self.parts.model.train()
         with torch.enable_grad():
-            # What a gradient does to parameters the server sees in the push; what it does to moments nobody sees.
+            # The server checks the push, and with it the gradient; nothing else would check the moments of AdamW.
             step, g = gradient(self.parts, epoch, number, check=self.parts.betas is not None)
         now, key = rate(position(number, self.parts.source.rows, self.workers)), key_of(self.parts.seed, epoch, number)
         for push in self.pushes:

@@ -1,7 +1,8 @@
-"""Shards as processes on one host. The server is their shared memory; who started them only looks on.
+"""World shared: shards as processes on one host, with the parameter server in their shared memory.
 
-The coordinator (this side) starts shards, orders epochs, and starts another shard where one died: what the dead one had
-out waits again, and since the kernel has released its locks, nobody else notices. Between two epochs shards rest.
+The coordinator (the process that opens this world) starts the shards, gives them epochs to work on, and watches them.
+If a shard dies, the minibatches that it had out return to the pool and another shard takes its place; the kernel has
+released its locks, so the other shards are not affected. Between two epochs shards rest.
 """
 
 import json
@@ -29,7 +30,11 @@ from speech3.engine.assembly import (
     sizes_of,
     tensors_on_gpu,
 )
-from speech3.engine.board import (
+from speech3.engine.device import place_of
+from speech3.engine.flat import Flat, flatten, wait_for_gpus
+from speech3.engine.gradient import gradient
+from speech3.engine.server import Partition
+from speech3.engine.server_memory import (
     BUSY,
     COMPUTE_S,
     DOING,
@@ -42,35 +47,31 @@ from speech3.engine.board import (
     SYNC_S,
     UP,
     WAIT_S,
-    Board,
     FileLock,
+    ServerMemory,
     SharedMemory,
     Sizes,
-    board_bytes,
+    memory_bytes,
     memory_file,
-    shared_board,
+    shared_memory,
 )
-from speech3.engine.device import place_of
-from speech3.engine.flat import Flat, flatten, wait_for_gpus
-from speech3.engine.gradient import gradient
-from speech3.engine.server import Partition
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.watchdog import COMPUTES, DRAWS, RESTS, SYNCS, WAITS, Hang, Watchdog
 from speech3.engine.workers import Workers
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
 
-LOOK_S = 0.1  # between two looks at shards and pool
-_KERNELS_S = 0.5  # in which the kernels of a process that was killed have ended
-_REST_S = 0.0005  # between two looks of a resting shard at its orders
-Event = tuple[str, int | None, int]  # what; of which value; with which partition
+LOOK_S = 0.1  # between two checks of shards and pool
+_KERNELS_S = 0.5  # within which the GPU kernels of a killed process end
+_REST_S = 0.0005  # between two checks of a resting shard for an epoch to work on
+Event = tuple[str, int | None, int]  # kind, value, partition
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a shard needs to find the server, in any process."""
+    """What a process needs to find the server: paths of its memory and locks, and sizes and settings."""
 
-    board: str
-    locks: tuple[str, ...]  # of partitions
+    memory: str
+    locks: tuple[str, ...]  # one for each partition
     pool_lock: str
     sizes: Sizes
     config: AsgdConfig
@@ -82,30 +83,30 @@ class Place:
     codec: CodecConfig | None
 
     def open(self, own: Flat, on_gpu: tuple[Tensor, Tensor, Tensor] | None) -> tuple[Server, list[FileLock]]:
-        """The server as this process sees it, for a model like `own`, and the locks of its partitions."""
-        board = shared_board(self.sizes, SharedMemory(self.board, board_bytes(self.sizes)))
-        server = make_server(board, self.config, self.workers, own, FileLock(self.pool_lock), on_gpu, self.rows)
+        """This process's view of the server, for a model like `own`, and the locks of its partitions."""
+        memory = shared_memory(self.sizes, SharedMemory(self.memory, memory_bytes(self.sizes)))
+        server = make_server(memory, self.config, self.workers, own, FileLock(self.pool_lock), on_gpu, self.rows)
         return server, [FileLock(path) for path in self.locks]
 
 
 class Shared:
-    """The world of processes.
+    """The world of shards that are processes on this host.
 
     Parameters
     ----------
     build
         Makes the parts of a shard in its process.
     parts
-        Of this process; only its model's size is used.
+        Parts of this process; only the size of the model is used.
     device
-        ``cpu``; ``cuda``: shards take turns over all GPUs, the server is on the first; ``cuda:N``: all on one.
+        ``cpu``; ``cuda``: shards are distributed over all GPUs and the server is on the first; ``cuda:N``: all on one.
     record
-        Directory in which each shard writes what it did, for a replay.
+        Directory in which each shard writes its events, for a replay.
 
     Raises
     ------
     Speech3Error
-        No memory for the server; a shard fails, or dies again and again.
+        There is no memory for the server; a shard fails, or dies repeatedly.
     """
 
     def __init__(
@@ -119,15 +120,15 @@ class Shared:
         self.stack = ExitStack()
         try:
             names = [f"lock{number}" for number in range(sizes.partitions)]
-            board, pool_lock, *locks = (
+            memory, pool_lock, *locks = (
                 self.stack.enter_context(memory_file(name, size))
-                for name, size in (("board", board_bytes(sizes)), ("pool", 0), *((name, 0) for name in names))
+                for name, size in (("server", memory_bytes(sizes)), ("pool", 0), *((name, 0) for name in names))
             )
         except BaseException:
             self.stack.close()
             raise
         self.place = Place(
-            board, tuple(locks), pool_lock, sizes, config, workers, weight_decay, os.getpid(), record,
+            memory, tuple(locks), pool_lock, sizes, config, workers, weight_decay, os.getpid(), record,
             parts.source.rows, codec,
         )  # fmt: skip
         self.build, self.device = build, device
@@ -137,7 +138,7 @@ class Shared:
         self.before, self.began = Before(0, self.server.ledger.counts()), 0.0
         self.returned = self.restarts = 0
         self.watchdog, self.hung, self.note = Watchdog(np.zeros(workers)), dict[int, Hang](), ""
-        for lock in (*self.locks, self.server.pool.lock):  # who hangs may have it
+        for lock in (*self.locks, self.server.pool.lock):  # a shard that hangs may hold it
             assert isinstance(lock, FileLock)
             lock.meanwhile = self._end_who_hangs
         try:
@@ -148,30 +149,30 @@ class Shared:
             raise
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
-        """Yields ten times a second, and at the end."""
-        board, pool = self.server.board, self.server.pool
+        """Run an epoch; yields progress ten times a second, and at the end."""
+        memory, pool = self.server.memory, self.server.pool
         self.returned, self.restarts, self.note = 0, 0, ""
         self.before = begin_epoch(self.server, states_M)
-        while not board.shards_N[:, READY].all():
+        while not memory.shards_N[:, READY].all():
             self._look_after()
             yield self._progress()
         self.computed = [0.0] * len(self.computed)
         self.began = self.watchdog.since = time.monotonic()
-        board.order[:] = 0, rate.base, rate.warmup, rate.decay, rate.last
-        board.order[0] = epoch
+        memory.order[:] = 0, rate.base, rate.warmup, rate.decay, rate.last
+        memory.order[0] = epoch
         try:
             while not pool.finished:
                 self._look_after()
                 yield self._progress()
         finally:
-            board.order[0] = 0
-        while board.shards_N[:, EPOCH].any():
+            memory.order[0] = 0
+        while memory.shards_N[:, EPOCH].any():
             self._look_after()
             yield self._progress()
         yield self._progress()
 
     def snapshot(self) -> Snapshot:
-        """The published state; a shard that wants to sync meanwhile goes on computing."""
+        """The published state; a shard that finds the server busy meanwhile continues to compute."""
         with self._all_locks():
             self.server.settle()
             return Snapshot(published_tensors(self.server), self.server.ledger.states_M.copy(), self._progress())
@@ -181,25 +182,25 @@ class Shared:
         load_tensors(self.server, tensors)
 
     def close(self) -> None:
-        """End the shards; the memory goes with the last of them."""
+        """Stop the shards; the memory is freed with the last of them."""
         self.workers.close()
         self.stack.close()
 
     @property
     def processes(self) -> list[Any]:
-        """Of the shards."""
+        """The shards' processes."""
         return self.workers.processes
 
     @contextmanager
     def _all_locks(self) -> Iterator[None]:
-        """Of the server; a shard never holds more than one."""
+        """Hold the locks of all partitions; a shard never holds more than one."""
         with ExitStack() as stack:
             for lock in self.locks:
                 stack.enter_context(lock)
             yield
 
     def _progress(self) -> Progress:
-        seconds = max(0.0, float(self.server.board.ended_S.max()) - self.began)
+        seconds = max(0.0, float(self.server.memory.ended_S.max()) - self.began)
         progress = epoch_progress(
             self.server, self.before, seconds=seconds, returned=self.returned, restarts=self.restarts
         )  # fmt: skip
@@ -210,27 +211,27 @@ class Shared:
         self.workers.start(worker)
 
     def _begin(self, worker: int) -> None:
-        """A new process has done nothing yet."""
-        self.server.board.shards_N[worker, [READY, EPOCH, DOING]] = 0
-        self.computed[worker] = self.server.board.shards_N[worker, MINIBATCHES]
+        """Reset a worker's status for a new process."""
+        self.server.memory.shards_N[worker, [READY, EPOCH, DOING]] = 0
+        self.computed[worker] = self.server.memory.shards_N[worker, MINIBATCHES]
 
     def _task(self, worker: int) -> tuple[Any, tuple[Any, ...]]:
         return _serve, (worker, self.place, *self._build(worker), self.on_gpu)
 
     def _build(self, worker: int) -> tuple[BuildOn, str]:
-        """What makes the worker's parts, and on which device."""
+        """The function that makes the worker's parts, and the worker's device."""
         return self.build, place_of(self.device, worker)
 
     def _end_who_hangs(self) -> None:
-        """One at most; it is then like any that died."""
-        board = self.server.board
-        work = board.order[0] > 0 and board.cursor[0] < len(board.ledger)
-        if hang := self.watchdog.look(board.shards_N, bool(work)):
-            self.hung[hang.worker], self.note = hang, f"{hang} and was ended"
+        """Kill a shard that hangs, at most one; it is then replaced like any shard that died."""
+        memory = self.server.memory
+        work = memory.order[0] > 0 and memory.cursor[0] < len(memory.ledger)
+        if hang := self.watchdog.look(memory.shards_N, bool(work)):
+            self.hung[hang.worker], self.note = hang, f"{hang} and was killed"
             self.processes[hang.worker].kill()
 
     def _look_after(self) -> None:
-        """Wait a little; where a shard died, give back what it had out and start another."""
+        """Wait a little; if a shard died, return its minibatches to the pool and start another."""
         self._end_who_hangs()
         multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=LOOK_S)
         for worker in [worker for worker, process in enumerate(self.processes) if not process.is_alive()]:
@@ -241,28 +242,28 @@ class Shared:
             self._replace(worker, status)
 
     def _replace(self, worker: int, status: int) -> None:
-        """Start another in the place of one that died, whose minibatches were given back."""
+        """Start a shard in place of one that died, after its minibatches were returned."""
         hang = self.hung.pop(worker, None)
-        progressed = self.server.board.shards_N[worker, MINIBATCHES] > self.computed[worker]
+        progressed = self.server.memory.shards_N[worker, MINIBATCHES] > self.computed[worker]
         self._begin(worker)
         self.workers.replace(worker, status, progressed=bool(progressed), hang=str(hang) if hang else "")
         self.restarts += 1
 
 
 def _serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, _: Any) -> None:
-    """A shard's process: rest and work as ordered, while the coordinator lives."""
+    """A shard's process: work on the epochs that the coordinator gives, and rest between them, while it lives."""
     parts = build(device)
     shard = Shard(
         parts, place.config, number=worker, workers=place.workers, weight_decay=place.weight_decay, codec=place.codec
     )  # fmt: skip
     server, locks = place.open(shard.sgd.parameters, on_gpu)
     _rehearse(server, shard)
-    row = server.board.shards_N[worker]
-    orders = _orders(server.board, row, place.coordinator)
+    row = server.memory.shards_N[worker]
+    orders = _orders(server.memory, row, place.coordinator)
     if parts.group is not None:
         server = replace(server, pool=parts.group.pool(server.pool))
         orders = parts.group.orders(orders, row[EPOCH : EPOCH + 1])
-        gradient(parts, 1, 0)  # PyTorch makes ready what passes between its members: a second, not one of training
+        gradient(parts, 1, 0)  # PyTorch connects the members, which takes a second that must not count as training
     row[SINCE] = time.monotonic()
     row[READY] = 1
     for rate in orders:
@@ -275,7 +276,7 @@ def _serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, 
 
 
 def _rehearse(server: Server, shard: Shard) -> None:
-    """What is compiled is loaded now, which takes a third of a second, and not in a sync."""
+    """Load compiled code now: it takes a third of a second, which must not fall into a sync."""
     for partition, push in zip(server.partitions, shard.pushes, strict=True):
         for push.takes in (True, not shard.config.fetch_every):
             push.numbers = [0]
@@ -285,35 +286,39 @@ def _rehearse(server: Server, shard: Shard) -> None:
         push.begin()
 
 
-def _orders(board: Board, row: np.ndarray, coordinator: int) -> Iterator[Rate]:
-    """The learning rate of an epoch whenever there is work; between two of them it is done."""
-    order = board.order
+def _orders(memory: ServerMemory, row: np.ndarray, coordinator: int) -> Iterator[Rate]:
+    """Wait for epochs and yield the learning rate of each; the caller does the work between two items."""
+    order = memory.order
     while os.getppid() == coordinator:
-        row[EPOCH] = order[0]  # said first, then looked again: no order is missed, and no rest is disturbed
-        if row[EPOCH] and order[0] == row[EPOCH] and board.cursor[0] < len(board.ledger):
-            yield Rate(order[1], int(order[0]), len(board.ledger), order[2], order[3], int(order[4]))
+        # Written before `order` is read again, so that the coordinator sees every shard that is at work.
+        row[EPOCH] = order[0]
+        if row[EPOCH] and order[0] == row[EPOCH] and memory.cursor[0] < len(memory.ledger):
+            yield Rate(order[1], int(order[0]), len(memory.ledger), order[2], order[3], int(order[4]))
         else:
             row[EPOCH] = 0
             time.sleep(_REST_S)
 
 
 def _enter(partition: Partition) -> None:
-    """With the lock in hand; if whoever had it before died with it, kernels that it started may write for a moment."""
+    """Begin a sync, with the lock held; if its last holder died in a sync, wait until its GPU kernels have ended."""
     if partition.record.syncing[0] and partition.published.vector_K.is_cuda:
         time.sleep(_KERNELS_S)
     partition.record.syncing[0] = 1
 
 
 def _forget(event: Event) -> None:
-    """An epoch of 1,000 hours has millions of events."""
+    """Drop an event: an epoch of 1,000 hours has millions of them."""
 
 
 def _drive(
     worker: int, shard: Shard, server: Server, locks: Sequence[FileLock], rate: Rate, coordinator: int,
     note: Callable[[Event], None],
 ) -> None:  # fmt: skip
-    """Answer what the shard's loop wants; notes what happens: draws, syncs by the version met, a busy partition."""
-    row, loop, answer = server.board.shards_N[worker], shard.run(), None
+    """Carry out the requests of the shard's loop.
+
+    Events passed to `note`: draws, syncs with the version that they found, and busy partitions.
+    """
+    row, loop, answer = server.memory.shards_N[worker], shard.run(), None
     note(("epoch", rate.epoch, 0))
     while True:
         try:
@@ -335,7 +340,7 @@ def _drive(
                 row[COMPUTE_S] += time.perf_counter() - begun
             case Sync(number, wait):
                 partition, push, lock = server.partitions[number], shard.pushes[number], locks[number]
-                wait_for_gpus(push.own.vector_K)  # the server is not held for a gradient on its way
+                wait_for_gpus(push.own.vector_K)  # the lock must not be held while a gradient is computed
                 row[COMPUTE_S] += time.perf_counter() - begun
                 begun = time.perf_counter()
                 push.pack()
@@ -361,4 +366,4 @@ def _drive(
                 push.unpack()
                 row[[UP, DOWN]] += push.wire.counted()
                 row[SYNC_S] += time.perf_counter() - begun
-                row[SINCE], row[DOING] = time.monotonic(), COMPUTES  # nearly
+                row[SINCE], row[DOING] = time.monotonic(), COMPUTES  # very soon

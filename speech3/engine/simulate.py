@@ -1,9 +1,9 @@
-"""Many workers in one process: real gradients, a virtual clock. How five GPUs are studied on a laptop.
+"""World simulated: many workers in one process, with real gradients and a virtual clock.
 
-The shards are those of the shared world, driven event by event: a compute ends `compute_s` later, a sync holds the
-server for `sync_s` and as long as its bytes take to pass the link, a shard that finds it busy goes on or waits. Nothing
-depends on how fast this machine is, so a result is the same to the last bit for a seed and given times. Held-out
-evaluation takes no virtual time.
+It shows on a laptop what five GPUs would do. The shards are those of world shared, driven by events: a compute ends
+`compute_s` after it begins; a sync holds the server for `sync_s` plus the time that its bytes take on the link; a shard
+that finds the server busy continues to compute or waits. Nothing depends on the speed of this machine, so for a given
+seed and given times a result is the same to the last bit. Held-out evaluation takes no virtual time.
 """
 
 import copy
@@ -30,8 +30,8 @@ from speech3.engine.assembly import (
     sizes_of,
     tensors_on_gpu,
 )
-from speech3.engine.board import BUSY, COMPUTE_S, DOWN, MINIBATCHES, SYNC_S, UP, WAIT_S, private_board
 from speech3.engine.flat import wait_for_gpus
+from speech3.engine.server_memory import BUSY, COMPUTE_S, DOWN, MINIBATCHES, SYNC_S, UP, WAIT_S, private_memory
 from speech3.engine.shard import Compute, Draw, Shard, Sync, Want
 from speech3.engine.watchdog import LEAST_S
 from speech3.engine.world import WAITING, Parts, Progress, Rate, Snapshot
@@ -39,24 +39,24 @@ from speech3.engine.world import WAITING, Parts, Progress, Rate, Snapshot
 
 @dataclass(frozen=True)
 class Times:
-    """The virtual clock's data, in seconds.
+    """The times on the virtual clock, in seconds.
 
     Attributes
     ----------
     compute_s
-        Of a minibatch, for each worker.
+        Time of a minibatch, for each worker.
     sync_s
-        That a sync holds the server.
+        Time for which a sync holds the server.
     jitter
         Standard deviation of the logarithm of compute times.
     failures
-        (worker, seconds of training): it dies then, and `restart_s` later another takes its place.
+        (worker, seconds of training): the worker dies then, and is replaced `restart_s` later.
     hangs
-        The same of workers that hang: that is noticed `notice_s` later, and they are killed then.
+        (worker, seconds of training): the worker hangs then; it is noticed and killed `notice_s` later.
     bandwidth
         Bytes per second of each link.
     latency_s
-        Of a message.
+        Latency of a message.
     """
 
     compute_s: tuple[float, ...]
@@ -76,7 +76,7 @@ class Simulated:
     Parameters
     ----------
     parts
-        Of one worker; the others get copies of its model.
+        Parts of one worker; the others get copies of its model.
     """
 
     def __init__(
@@ -91,19 +91,19 @@ class Simulated:
             for number, each in enumerate(everybody)
         ]  # fmt: skip
         own = self.shards[0].sgd.parameters
-        self.board = private_board(sizes_of(own, config, self.workers, len(parts.source)))
+        self.memory = private_memory(sizes_of(own, config, self.workers, len(parts.source)))
         self.server = make_server(
-            self.board, config, self.workers, own, nullcontext(), tensors_on_gpu(own, config), parts.source.rows
+            self.memory, config, self.workers, own, nullcontext(), tensors_on_gpu(own, config), parts.source.rows
         )  # fmt: skip
         self.seed, self.began, self.progress = parts.seed, 0.0, Progress()
-        self.failures: list[tuple[float, int, float]] = []  # when, of whom, how much later it is noticed
+        self.failures: list[tuple[float, int, float]] = []  # time, worker, seconds until it is noticed
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
-        """Yields after every published version."""
+        """Run an epoch; yields progress after every published version."""
         before = begin_epoch(self.server, states_M)
-        seen, run = self.board.version_S.tolist(), _Epoch(self, epoch, rate)
+        seen, run = self.memory.version_S.tolist(), _Epoch(self, epoch, rate)
         for seconds in run.events():
-            if (versions := self.board.version_S.tolist()) != seen or self.server.pool.finished:
+            if (versions := self.memory.version_S.tolist()) != seen or self.server.pool.finished:
                 seen = versions
                 self.progress = epoch_progress(
                     self.server, before, seconds=seconds, returned=run.returned, restarts=run.restarts
@@ -113,10 +113,10 @@ class Simulated:
 
     def snapshot(self) -> Snapshot:
         """The published state."""
-        return Snapshot(published_tensors(self.server), self.board.ledger.states_M.copy(), self.progress)
+        return Snapshot(published_tensors(self.server), self.memory.ledger.states_M.copy(), self.progress)
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
-        """Set the published state; failures are told by the run's clock."""
+        """Set the published state; failures are given on the clock of the whole run."""
         load_tensors(self.server, tensors)
         self.began = seconds
         faults = [*((when, worker, 0.0) for worker, when in self.times.failures),
@@ -124,32 +124,32 @@ class Simulated:
         self.failures = sorted(fault for fault in faults if fault[0] >= seconds)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there are no processes to stop."""
 
 
 _NOTICED = object()
 
 
 class _Epoch:
-    """The events of one epoch, earliest first; those of the same time in the order in which they were made.
+    """The events of one epoch, earliest first; events of the same time in the order in which they were created.
 
-    Its clock begins at zero, so that nothing is rounded otherwise in a run that was killed and went on.
+    Its clock begins at zero, so that a resumed run is rounded in the same way as one that was not killed.
     """
 
     def __init__(self, world: Simulated, epoch: int, rate: Rate) -> None:
         self.world, self.epoch, self.rate = world, epoch, rate
         self.now = 0.0
-        self.free_at = [0.0] * len(world.server.partitions)  # when partitions are free
+        self.free_at = [0.0] * len(world.server.partitions)  # when each partition is free
         self.queue: list[tuple[float, int, int, int, Any]] = []
         self.order = itertools.count()
-        self.incarnation = [0] * world.workers  # a shard's events from before its death are void
+        self.incarnation = [0] * world.workers  # events from before a shard's death are ignored
         self.loops: list[Generator[Want, Any, None] | None] = [None] * world.workers
         self.random = [np.random.default_rng((world.seed, epoch, worker)) for worker in range(world.workers)]
         self.hung: set[int] = set()
         self.returned = self.restarts = 0
 
     def events(self) -> Iterator[float]:
-        """Yields the time after each, until every minibatch is used or dropped, and in all partitions."""
+        """Yield the time after each event, until every minibatch is used or dropped, in all partitions."""
         world = self.world
         for worker in range(world.workers):
             self._begin(worker, 0.0)
@@ -181,19 +181,19 @@ class _Epoch:
         heapq.heappush(self.queue, (time, next(self.order), worker, self.incarnation[worker], answer))
 
     def _resume(self, worker: int, time: float, answer: Any) -> None:
-        """Let a shard go on at `time`, until it wants what takes time."""
+        """Run a shard's loop from `time` until it makes a request that takes time."""
         world, loop = self.world, self.loops[worker]
-        shard, report, times = world.shards[worker], world.board.shards_N[worker], world.times
+        shard, report, times = world.shards[worker], world.memory.shards_N[worker], world.times
         assert loop is not None
         while True:
-            if isinstance(answer, Sync):  # waited for the server; another may have been first
+            if isinstance(answer, Sync):  # it waited for the server; another shard may have been first
                 want: Want = answer
             else:
                 try:
                     want = loop.send(answer)
                 except StopIteration:
                     self.loops[worker] = None
-                    if self._waiting():  # given back while it pushed what it thought to be the last
+                    if self._waiting():  # returned by a dead shard during this shard's last push
                         self._begin(worker, time)
                     return
             match want:
@@ -224,7 +224,7 @@ class _Epoch:
                     return self._later(worker, time + held_s + 2 * times.latency_s, True)
 
     def _stop(self, worker: int, time: float, unnoticed_s: float) -> None:
-        """A worker dies, or hangs, which is noticed later."""
+        """A worker dies, or it hangs, which is noticed later."""
         self.incarnation[worker] += 1
         if unnoticed_s:
             self.hung.add(worker)
@@ -233,7 +233,7 @@ class _Epoch:
             self._replace(worker, time)
 
     def _replace(self, worker: int, time: float) -> None:
-        """What it had out waits again, also for those that had already gone home."""
+        """Replace a dead worker; its minibatches wait again, and workers that had finished the epoch resume."""
         world = self.world
         self.hung.discard(worker)
         world.shards[worker].begin()
@@ -245,13 +245,13 @@ class _Epoch:
                 self._begin(other, time)
 
     def _waiting(self) -> bool:
-        return bool((self.world.board.ledger.states_M == WAITING).any())
+        return bool((self.world.memory.ledger.states_M == WAITING).any())
 
 
 def measure(
     parts: Parts, config: AsgdConfig, rounds: int = 7, *, codec: CodecConfig | None = None
 ) -> tuple[float, float]:
-    """Seconds that a minibatch and a sync take on this machine: the median of `rounds`; `parts` are used up."""
+    """Seconds of a minibatch and of a sync on this machine: medians of `rounds`; `parts` must not be used again."""
     world = Simulated(parts, config.model_copy(update={"fetch_every": None}), Times((1.0,), 0.0), codec=codec)
     shard, rate = world.shards[0], Rate(1e-3, 1, len(parts.source))
     own_K = shard.sgd.parameters.vector_K
@@ -264,7 +264,7 @@ def measure(
             partition.sync(push)
             push.unpack()
 
-    sync()  # fetches: those to be measured publish
+    sync()  # the first only fetches; the measured ones publish
     minibatches, syncs = [], []
     for number in range(rounds + 2):
         begun = time.perf_counter()

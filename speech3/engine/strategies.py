@@ -1,8 +1,8 @@
-"""From the name of a strategy to the config of a training, for `speech3.engine.fit`.
+"""The training config of a named strategy, for `speech3.engine.fit`.
 
-A strategy is plain SGD, PyTorch's DDP, or a preset of ``conf/training``. Of a preset there are taken what workers are
-(`world`, `workers`), how shards and server work together (`asgd`), what is sent (`codec`) and what the line search does
-(`lbfgs`). Its learning rate, schedule and minibatch were chosen for speech; with them goes what is of speech alone.
+A strategy is plain SGD, PyTorch's DDP, or a preset of ``conf/training``. Of a preset are used the workers (`world`,
+`workers`), the way in which shards and server work together (`asgd`), the codec (`codec`) and the line search
+(`lbfgs`). Its learning rate, schedule and minibatch were chosen for speech and are dropped.
 """
 
 from collections.abc import Mapping
@@ -21,26 +21,26 @@ OPTIONS = (
     "asgd", "codec", "lbfgs", "optimizer", "betas", "momentum", "weight_decay", "gradient_clip", "schedule",
     "final_rate", "warmup", "threads", "precision", "cuda_graph", "simulation",
 )  # fmt: skip
-_COMPUTE_S, _SYNC_S = 1.0, 0.06  # of the virtual clock: a minibatch is its unit, and a sync costs what it costs here
+_COMPUTE_S, _SYNC_S = 1.0, 0.06  # virtual clock: its unit is a minibatch, and a sync costs the measured 6 % of one
 
 
 def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **arguments: Any) -> TrainingConfig:
-    """The config of a call."""
+    """The config of a call of `fit`."""
     if strategy not in STRATEGIES:
         raise Speech3Error(f"strategy={strategy!r}: unknown; known here: {', '.join(STRATEGIES)}")
     if unknown := sorted(set(options) - set(OPTIONS)):
         raise Speech3Error(f"options: unknown {', '.join(unknown)}; known here: {', '.join(OPTIONS)}")
     for name in ("workers", "max_epochs", "minibatch"):
         if arguments[name] is not None and arguments[name] < 1:
-            raise Speech3Error(f"{name.removeprefix('max_')}={arguments[name]}: has to be at least 1")
+            raise Speech3Error(f"{name.removeprefix('max_')}={arguments[name]}: must be at least 1")
     clock = options.get("simulation", {})
     if clock and not simulate:
-        raise Speech3Error("options: simulation is the virtual clock's, which needs simulate=True")
+        raise Speech3Error("options: simulation sets the virtual clock, which needs simulate=True")
     if "method" in clock:
-        raise Speech3Error("options: simulation.method is what the strategy says; take it away")
+        raise Speech3Error("options: simulation.method is set by the strategy; remove it")
     if options.get("schedule") == "halving":
         raise Speech3Error(
-            "options: schedule=halving goes by a held-out loss, and there is none here; use constant, exponential or "
+            "options: schedule=halving needs a held-out loss, which fit does not have; use constant, exponential or "
             "cosine"
         )
     preset = TrainingConfig(world="ddp", workers=2) if strategy == "ddp" else load_preset(

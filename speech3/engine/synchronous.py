@@ -1,14 +1,14 @@
-"""What asynchrony is compared with: workers that average their gradients and step together, on the virtual clock.
+"""Synchronous SGD on the virtual clock, a baseline for asynchronous training: workers average gradients and step.
 
-A step takes as long as its slowest worker, and the exchange of gradients. That is charged as TernGrad's performance
-model has it (Wen et al. 2017, "TernGrad: Ternary gradients to reduce communication in distributed deep learning"): N
-workers send their gradients up a tree and the mean comes down it, so 2 log2(N) W / bandwidth for W bytes a worker, of
-which here each half is what is really sent that way: as ternary codes, the mean takes more bytes than a gradient
-(`levels`). Each of the 2 log2(N) levels also costs the latency, and the whole `sync_s`. One worker has nobody to sync
-with and is plain SGD; N workers are plain SGD with N times larger minibatches (where gradients are cut down, each
-minibatch's own is).
+A step takes as long as its slowest worker plus the exchange of gradients, which is charged by TernGrad's performance
+model (Wen et al. 2017, "TernGrad: Ternary gradients to reduce communication in distributed deep learning"): N workers
+send their gradients up a tree and the mean comes down it, which takes 2 log2(N) W / bandwidth for W bytes per worker.
+Here the bytes of each direction are those that are really sent: coded as ternary, the mean takes more bytes than a
+gradient (`levels`). Each of the 2 log2(N) levels also costs the latency, and the whole exchange costs `sync_s`.
 
-Ternary gradients are coded with a scale that all workers share, and averaged (`codecs.shared`).
+One worker exchanges nothing and is plain SGD; N workers are plain SGD with N times larger minibatches, except that
+gradient clipping applies to each minibatch's own gradient. Ternary gradients are coded with a scale that all workers
+share, and averaged (`codecs.shared`).
 """
 
 import math
@@ -38,7 +38,7 @@ class Synchronous(OneWorker):
         self.codes = SharedCodes(self.sgd.parameters, codec) if codec and codec.kind == "ternary" else None
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
-        """Yields after every step; raises as `OneWorker.epoch` does."""
+        """Run an epoch; yields progress after every step; raises as `OneWorker.epoch` does."""
         self.states_M, self.progress = states_M.copy(), Progress()
         self.parts.model.train()
         random = np.random.default_rng((self.parts.seed, epoch))
@@ -63,7 +63,7 @@ class Synchronous(OneWorker):
             yield self.progress
 
     def _mean(self, gradients: Sequence[Sequence[Tensor]], key: tuple[int, ...]) -> tuple[Sequence[Tensor], int, int]:
-        """The mean gradient, and the bytes that a worker sends for it and gets with it."""
+        """The mean gradient, and the bytes that each worker sends and receives for it."""
         if self.codes and self.workers > 1:
             return self.codes.mean(gradients, self.workers, key)
         size = sum(g.nbytes for g in gradients[0]) if self.workers > 1 else 0
@@ -71,6 +71,6 @@ class Synchronous(OneWorker):
 
 
 def exchange_s(times: Times, workers: int, size: int) -> float:
-    """Seconds in which N workers exchange their gradients: `size` bytes of each, up and down together."""
+    """Seconds that N workers take to exchange gradients; `size` is the bytes per worker, up and down together."""
     depth = math.log2(workers)
     return depth * size / times.bandwidth + 2 * depth * times.latency_s + (times.sync_s if workers > 1 else 0.0)

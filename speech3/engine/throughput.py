@@ -1,11 +1,11 @@
-"""Frames a second of N synchronous workers, by TernGrad's performance model (Wen et al. 2017, "TernGrad").
+"""Predicts frames per second of N synchronous workers by TernGrad's performance model (Wen et al. 2017, "TernGrad").
 
 A step takes the time of a minibatch, of coding, and of the exchange, 2 log2(N) W / bandwidth for W bytes of gradient
-(`synchronous.exchange_s`). What the model is fed is measured: the minibatch, a worker's part of the coding for each N
-(statistics and packing, adding up its share of everybody's codes, unpacking the mean), and the bytes of the buffers
-that it would send and get. The paper profiles one machine in the same way. We depart from it where codes go both ways
-in the same bytes: here the mean comes back at 2N + 1 levels, log2(2N + 1) bits a value, so where nothing but the
-exchange counts, more workers gain less.
+(`synchronous.exchange_s`). The inputs of the model are measured on one machine, as in the paper: the minibatch, a
+worker's part of the coding for each N (statistics and packing, adding up its share of all workers' codes, unpacking the
+mean), and the bytes of the buffers that it would send and receive. We depart from the paper, where codes take the same
+bytes both ways: here the mean comes back with 2N + 1 levels, log2(2N + 1) bits per value. So where the exchange
+dominates, more workers gain less.
 
 Axes: M words, N workers.
 """
@@ -29,13 +29,13 @@ from speech3.engine.synchronous import exchange_s
 from speech3.engine.world import Parts
 from speech3.errors import Speech3Error
 
-LEVEL = 0.02  # gains that differ by less are level: two runs differ by as much, since times are measured
+LEVEL = 0.02  # gains that differ by less count as equal: measured times vary by as much between runs
 _ROUNDS = 15
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A worker's part of the exchange of one step: bytes that it sends, bytes that it gets, seconds of coding."""
+    """A worker's part of the exchange of one step: bytes sent, bytes received, seconds of coding."""
 
     up: int
     down: int
@@ -44,16 +44,16 @@ class Sent:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a step costs a worker on this machine.
+    """The costs of a step for one worker on this machine.
 
     Attributes
     ----------
     frames
-        Of a minibatch, on average.
+        Mean number of frames in a minibatch.
     compute_s
-        Of its gradient and the step.
+        Seconds for its gradient and the step.
     ternary
-        By number of workers; float32 is the same for all.
+        Exchange by number of workers; `float32` is the same for any number.
     """
 
     frames: float
@@ -64,7 +64,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Point:
-    """Frames a second of so many workers with links of `bandwidth` bytes per second."""
+    """Frames per second of `workers` workers with links of `bandwidth` bytes per second."""
 
     network: str
     bandwidth: float
@@ -74,22 +74,22 @@ class Point:
 
     @property
     def gain(self) -> float:
-        """How many times as many frames ternary gradients make."""
+        """Speed-up by ternary gradients."""
         return self.ternary / self.float32
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """A claim about the gain, and the steps from one point to the next in which it held.
+    """A claim about the gain, and how often it held from one point to the next.
 
     Attributes
     ----------
     steps
-        From one point to the next, those in which the gain changes: by more than `LEVEL` of the smaller one.
+        Number of steps from one point to the next in which the gain changes by more than `LEVEL` of the smaller gain.
     level
-        The other steps, which say nothing.
+        Number of the other steps, which are not evidence.
     against
-        Of `steps` those in which it did not hold: both points.
+        The pairs of points, among `steps`, that contradict the claim.
     """
 
     claim: str
@@ -99,12 +99,12 @@ class Conclusion:
 
 
 def measure_costs(parts: Parts, codec: CodecConfig, workers: Sequence[int]) -> Costs:
-    """Measure on the device of `parts`, which are used up: medians of a few rounds.
+    """Measure on the device of `parts`, which must not be used again; results are medians of a few rounds.
 
     Raises
     ------
     Speech3Error
-        The first minibatch's loss is not finite.
+        The loss or gradient of the first minibatch is not finite.
     """
     sgd = Sgd(parts.model)
     parts.model.train()
@@ -112,7 +112,7 @@ def measure_costs(parts: Parts, codec: CodecConfig, workers: Sequence[int]) -> C
     numbers = [number % len(parts.source) for number in range(_ROUNDS)]
     step, g = gradient(parts, 1, 0)
     if g is None:
-        raise Speech3Error(f"the first minibatch's loss is {step.loss}: look for features that are no numbers")
+        raise Speech3Error(f"the first minibatch's loss is {step.loss}: look for NaN or infinity in the features")
     frames = []
 
     def train(number: int) -> None:
@@ -130,7 +130,7 @@ def measure_costs(parts: Parts, codec: CodecConfig, workers: Sequence[int]) -> C
 
 
 def _medians_s(works: Sequence[Callable[[int], object]], numbers: Sequence[int], on: Tensor) -> list[float]:
-    """Seconds of each, after once for nothing; all in turns, so that what slows the machine down slows them alike."""
+    """Median seconds of each, after one warm-up; they take turns, so that a slow machine slows all of them alike."""
     for work in works:
         work(numbers[0])
     seconds: list[list[float]] = [[] for _ in works]
@@ -145,7 +145,7 @@ def _medians_s(works: Sequence[Callable[[int], object]], numbers: Sequence[int],
 
 
 def frames_per_s(costs: Costs, sent: Sent | None, workers: int, network: Times) -> float:
-    """The model; `sent` is none for one worker, who has nobody to send to. Of `network` bandwidth and latency count."""
+    """The performance model; `sent` is None for one worker. Only bandwidth and latency of `network` are used."""
     coding_s, size = (sent.coding_s, sent.up + sent.down) if sent else (0.0, 0)
     return workers * costs.frames / (costs.compute_s + coding_s + exchange_s(network, workers, size))
 
@@ -153,7 +153,7 @@ def frames_per_s(costs: Costs, sent: Sent | None, workers: int, network: Times) 
 def throughputs(
     costs: dict[str, Costs], workers: Sequence[int], bandwidths: Sequence[float], latency_s: float = 0.0
 ) -> list[Point]:
-    """Of every network, bandwidth (bytes per second) and number of workers, in this order."""
+    """A point for every network, bandwidth (bytes per second) and number of workers, in this order."""
     points = []
     for name, each in costs.items():
         for bandwidth in bandwidths:
@@ -166,12 +166,12 @@ def throughputs(
 
 
 def conclusions(points: Sequence[Point], connected: dict[str, float]) -> list[Conclusion]:
-    """TernGrad's three, each held against all pairs of points that differ by one step in that alone.
+    """TernGrad's three conclusions, each tested on all pairs of points that differ by one step in that respect only.
 
     Parameters
     ----------
     connected
-        Share of each network's parameters that are used once a frame.
+        Share of each network's parameters that are used once per frame.
     """
     return [
         _conclude("more workers gain more", points, lambda p: (p.network, p.bandwidth), lambda p: p.workers),
@@ -195,7 +195,7 @@ def _conclude(
 def _steps(
     points: Sequence[Point], same: Callable[[Point], tuple[Any, ...]], more: Callable[[Point], float]
 ) -> Iterator[tuple[Point, Point]]:
-    """Pairs of points that are the same but in `more`, and neighbours there."""
+    """Pairs of points that differ only in `more`, and are neighbours in it."""
     for _, group in groupby(sorted(points, key=same), key=same):
         ranks = [list(rank) for _, rank in groupby(sorted(group, key=more), key=more)]
         for few, many in pairwise(ranks):

@@ -1,9 +1,11 @@
-"""Finds shards that hang: that have been busy with one thing for far longer than their own minibatches take.
+"""The watchdog: it finds shards that hang, by comparing their heartbeats with deadlines.
 
-A shard may be stopped, or stuck in a driver, and it may hold a lock for which all others wait. The kernel reports a
-death, but not this. So each shard says what it is doing and since when, and the coordinator kills one that is overdue,
-which is then replaced like any that died. A shard that waits for a lock has the longest deadline, and all deadlines
-begin anew when a shard is killed, and when the coordinator itself was stopped or busy and did not look.
+A shard may be stopped or stuck in a driver, and it may hold a lock that all others wait for. The kernel reports a
+death, but not a hang. So each shard writes its current activity and when it began that (its heartbeat) into shared
+memory. The coordinator kills a shard that has been at one activity for far longer than that usually takes; the shard is
+then replaced like any that died. A shard that waits for a lock has a later deadline than the holder of the lock, which
+is therefore killed first. All deadlines start anew when a shard is killed, and when the coordinator itself was stopped
+or too busy to check.
 """
 
 import math
@@ -12,43 +14,47 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from speech3.engine.board import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SINCE, SYNC_S
+from speech3.engine.server_memory import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SINCE, SYNC_S
 
-RESTS, COMPUTES, DRAWS, SYNCS, WAITS = range(5)  # what a shard is doing
+RESTS, COMPUTES, DRAWS, SYNCS, WAITS = range(5)  # activities of a shard
 _WORDS = ("before it began an epoch", "in a minibatch", "drawing a minibatch", "in a sync", "waiting for the server")
 
-LEAST_S = 20.0  # at a minibatch, or resting though there is work
-FIRST_S = 300.0  # at the first minibatch, whose usual time is not known and in which much is loaded
-HELD_S = 5.0  # with a lock for which others wait
-_TIMES = 20  # its usual time
-_ASLEEP_S = 2.0  # without a look of the coordinator: it was stopped or busy
+LEAST_S = 20.0  # shortest deadline for a minibatch, and for resting while there is work
+FIRST_S = 300.0  # deadline for the first minibatch, which loads much and whose usual time is unknown
+HELD_S = 5.0  # shortest deadline while holding a lock, for which others may wait
+_TIMES = 20  # a deadline as a multiple of the usual time
+_ASLEEP_S = 2.0  # if the coordinator has not checked for this long, it was stopped or busy
 
 
 def patience_s(usual_s: float) -> float:
-    """The deadline of a piece of work that usually takes `usual_s`; 0: its usual time is not known yet."""
+    """The deadline in seconds for work that usually takes `usual_s`; 0: the usual time is not known yet."""
     return max(LEAST_S, _TIMES * usual_s) if usual_s else FIRST_S
 
 
 @dataclass(frozen=True)
 class Hang:
-    """A shard that hangs; as a string, what the user is told."""
+    """A shard that hangs; its string is the message to the user."""
 
     worker: int
     seconds: float
     doing: int
 
     def __str__(self) -> str:
-        return f"shard {self.worker} hung {_WORDS[self.doing]} ({self.seconds:.0f} s without a sign of life)"
+        return f"shard {self.worker} hung {_WORDS[self.doing]} ({self.seconds:.0f} s without a heartbeat)"
 
 
 @dataclass
 class Watchdog:
-    """Learns how long each shard's minibatches take, and says which shard is overdue.
+    """Learns how long each shard's minibatches take, and reports a shard that is past its deadline.
 
     Attributes
     ----------
     usual_N
-        Seconds of a minibatch of each shard, as last known; 0: not known yet.
+        Each shard's usual seconds per minibatch, as last known; 0: not known yet.
+    looked
+        When the coordinator last checked.
+    since
+        No waiting time before this moment counts.
     """
 
     usual_N: np.ndarray
@@ -56,14 +62,14 @@ class Watchdog:
     since: float = 0.0
 
     def look(self, shards_N: np.ndarray, work: bool) -> Hang | None:
-        """The shard that hangs; of several the one that has hung longest, since the others may wait for it.
+        """Return the shard that hangs, if any; of several the longest, since the others may be waiting for it.
 
         Parameters
         ----------
         shards_N
-            As of `Board`.
+            See `ServerMemory`.
         work
-            There is an epoch to work on, and minibatches wait.
+            Whether there is an epoch to work on with waiting minibatches.
         """
         now = time.monotonic()
         if now - self.looked > _ASLEEP_S:
@@ -78,7 +84,7 @@ class Watchdog:
         ]
         worst = max(late, key=lambda hang: hang.seconds, default=None)
         if worst:
-            self.since = now  # those that waited for it get time
+            self.since = now  # those that waited for it get a new deadline
         return worst
 
     def _limit(self, worker: int, row: np.ndarray, work: bool) -> float:

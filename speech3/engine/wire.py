@@ -1,14 +1,16 @@
-"""What passes between a shard and the server, and how many bytes it is.
+"""The wire between a shard and the server: what is sent each way, how it is coded, and how many bytes it is.
 
-Up goes the push, coded (`codecs`) or as float32; with both ways, the model's buffers, as float32. The server steps by
-what the codes stand for. On one host nothing needs to be sent, but the codes are made and read all the same, so a run
-here is the run that it would be on a slow network.
+Up goes the push, coded (`codecs`) or as float32. The server steps by the decoded values. On one host nothing needs to
+be sent, but the codes are made and decoded all the same, so a run here is the run that it would be on a slow network.
 
-Down come the newest parameters as float32, or ternary codes of their difference from what the shard has. Who codes it,
-the server, knows what the shard has (here: `has_P`), so what a coding lost is in the difference the next time. That
-holds only while a coding loses less than it is given: with a scale for 64 values the error settles at 2.6 times the
-step between two fetches (of normally distributed steps), with one for a whole tensor it grows without end, 60 times the
-step after 200 fetches. So buckets are of 64 at most here, 2.5 bits a value. The first fetch of an epoch is of float32.
+Down come the newest parameters as float32, or ternary codes of their difference from what the shard has. The server
+does that coding and knows what the shard has (`has_P`), so the error of one coding is part of the next difference. That
+is stable only if a coding loses less than it is given. With one scale for 64 values, the error settles at 2.6 times the
+step between two fetches (of normally distributed steps); with one scale for a whole tensor it grows without bound, to
+60 times the step after 200 fetches. So buckets here have at most 64 values, 2.5 bits per value. The first fetch of an
+epoch is float32.
+
+The model's buffers go both ways as float32.
 
 Axes: P parameters.
 """
@@ -27,7 +29,7 @@ _DOWN_BUCKET = 64
 
 
 def wire_of(config: CodecConfig, views: Sequence[Tensor], stretch: slice = slice(None)) -> "Wire":
-    """As configured, for a stretch of a flat vector that a model's parameters are these views of."""
+    """The configured wire for a slice of the flat vector of which a model's parameters are the `views`."""
     down = None
     if config.down == "ternary":
         bucket = min(config.bucket or _DOWN_BUCKET, _DOWN_BUCKET)
@@ -36,16 +38,18 @@ def wire_of(config: CodecConfig, views: Sequence[Tensor], stretch: slice = slice
 
 
 class Wire:
-    """The shard's end.
+    """The shard's end of the wire.
 
     Attributes
     ----------
+    has_P
+        The parameters that the server knows the shard to have; None before the first fetch.
     key
-        Of the random numbers of the push that is sent next.
+        Selects the random numbers of the next push.
     up, down
-        Bytes, since they were asked for.
+        Bytes since the last call of `counted`.
     sent
-        Bytes on their way up.
+        Bytes sent up that are not yet counted as arrived.
     came
         What came down last: parameters, or codes.
     """
@@ -60,17 +64,17 @@ class Wire:
 
     @property
     def plain(self) -> bool:
-        """Everything passes as it is."""
+        """Whether both directions are float32."""
         return self.sender is None and self.down_codec is None
 
     def begin(self) -> None:
-        """Nothing is kept of what was before: an epoch that goes on after a kill is one that was not killed."""
+        """Forget all earlier coding errors, so that an epoch resumed after a kill equals one that was not killed."""
         self.has_P, self.sent = None, 0
         if self.sender:
             self.sender.forget()
 
     def send(self, own: Own, buffers: Tensor) -> Own:
-        """The push as the rule sees it. Where the server turns out to be busy, a later one is sent in its place."""
+        """Code a push; returns it as the rule sees it. If the server is busy, a later call replaces it."""
         self.sent = buffers.nbytes
         if self.sender is None:
             self.sent += own.parameters_P.nbytes
@@ -82,18 +86,18 @@ class Wire:
         return Own(own.parameters_P, own.fetched_P, decoded_P)
 
     def settle(self, *, used: bool) -> None:
-        """What was sent last, if anything was, has arrived, and was used or refused."""
+        """Count what was sent last, if anything, as arrived; it was used or refused."""
         self.up, self.sent = self.up + self.sent, 0
         if self.sender:
             self.sender.settle(used=used)
 
     def receive(self, own: Flat) -> None:
-        """`own` is the newest; what comes down is in its place afterwards."""
+        """Replace the newest parameters in `own` by what the shard decodes from the wire."""
         self.came = self._come_down(own.parameters_P)
         self.down += own.buffers.nbytes + self.came.nbytes
 
     def _come_down(self, own_P: Tensor) -> Tensor:
-        """What is sent to the shard in place of the newest."""
+        """What is sent to the shard for the newest parameters `own_P`, which become the decoded ones."""
         if self.down_codec is None:
             return own_P
         if self.has_P is None:

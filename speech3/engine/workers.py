@@ -1,7 +1,7 @@
-"""The processes of a world on this host: started, heard, replaced and ended in one way.
+"""The worker processes of a world on this host: how they are started, monitored, replaced and stopped.
 
-A process that fails says why, and the run ends with that; one that is killed, by the kernel or because it hangs
-(`watchdog.py`), is replaced, unless it dies again and again without getting anywhere.
+A process that fails reports why, which ends the run. A process that is killed, by the kernel or because it hangs
+(`watchdog.py`), is replaced, unless it dies repeatedly without progress.
 """
 
 import os
@@ -16,38 +16,38 @@ import torch.multiprocessing
 from speech3.errors import Speech3Error
 from speech3.io.parallel import NOT_BEGUN, end_processes, starting_workers
 
-DEATHS = 3  # of one worker, without progress in between, that end the run
-_SAID = 5000  # characters of what a worker raised: of its begin, and of its end; a pipe that nobody reads holds no more
+DEATHS = 3  # deaths of one worker without progress in between, after which the run ends
+_SAID = 5000  # characters kept of an error's beginning and of its end; a pipe without a reader holds little
 
 
 @dataclass(frozen=True)
 class Failed:
-    """From a worker: why it failed, and when. One failure may make others fail, so the earliest is the cause."""
+    """From a worker: why it failed, and when. One failure may cause others, so the earliest is the cause."""
 
     at: float
     why: str
 
 
 def run(function: Callable[..., None], args: tuple[Any, ...], pipe: Any, coordinator: int) -> None:
-    """Run `function` with `args` and the worker's end of a pipe; this is what a process is started with."""
+    """The main function of a process: call `function` with `args` and the worker's end of a pipe."""
     try:
         function(*args, pipe)
     except Exception as error:
-        if os.getppid() == coordinator:  # else nobody hears it
+        if os.getppid() == coordinator:  # else nobody receives it
             why = str(error) if isinstance(error, Speech3Error) else traceback.format_exc()
             pipe.send(Failed(time.monotonic(), why[:_SAID] + why[_SAID:][-_SAID:]))
-        os._exit(1)  # threads of libraries that wait for others would abort what ends in order
+        os._exit(1)  # an orderly exit would abort in libraries' threads that wait for other processes
 
 
 class Workers:
-    """So many processes.
+    """A fixed number of worker processes.
 
     Parameters
     ----------
     kind, unit
-        What a worker is called, and what it makes progress in, for messages.
+        What messages call a worker, and the unit of its progress.
     task
-        From a worker's number to what it runs, and with which arguments; its pipe comes after these.
+        Maps a worker's number to the function that it runs and its arguments; the worker's pipe is added to these.
     """
 
     def __init__(self, kind: str, unit: str, count: int, task: Callable[[int], tuple[Any, tuple[Any, ...]]]) -> None:
@@ -55,10 +55,10 @@ class Workers:
         self.context = torch.multiprocessing.get_context("spawn")
         self.processes: list[Any] = [None] * count
         self.pipes: list[Any] = [None] * count
-        self.deaths = [0] * count  # in a row
+        self.deaths = [0] * count  # in succession, of each worker
 
     def start(self, number: int) -> None:
-        """A new process of that number."""
+        """Start a process for worker `number`."""
         self.pipes[number], theirs = self.context.Pipe()
         function, args = self.task(number)
         process = self.context.Process(target=run, args=(function, args, theirs, os.getpid()), daemon=True)
@@ -68,12 +68,12 @@ class Workers:
         theirs.close()
 
     def reap(self, number: int) -> int:
-        """Wait for one that has ended; returns its exit status.
+        """Join a process that has exited; returns its exit status.
 
         Raises
         ------
         Speech3Error
-            It failed: why.
+            The process failed; the message says why.
         """
         process, pipe = self.processes[number], self.pipes[number]
         process.join()
@@ -88,26 +88,26 @@ class Workers:
         return int(process.exitcode)
 
     def replace(self, number: int, status: int, *, progressed: bool, hang: str = "") -> None:
-        """Start another in the place of one that died.
+        """Start another process in place of one that died.
 
         Parameters
         ----------
         status
-            Its exit status.
+            Exit status of the dead process.
         progressed
-            Since it was started.
+            Whether it made progress since it was started.
         hang
-            What the user is told, if it was killed because it hung.
+            The message to the user, if it was killed because it hung.
 
         Raises
         ------
         Speech3Error
-            It is the third in a row that died without progress.
+            It is the third in succession that died without progress.
         """
         self.deaths[number] = 1 if progressed else self.deaths[number] + 1
         if self.deaths[number] >= DEATHS and hang:
             raise Speech3Error(
-                f"{hang}, and so did those in its place: it was ended {DEATHS} times; look at its device (dmesg), or "
+                f"{hang}, and so did its replacements: it was killed {DEATHS} times; check its device (dmesg), or "
                 f"train with fewer workers"
             )
         if self.deaths[number] >= DEATHS:
@@ -118,7 +118,7 @@ class Workers:
         self.start(number)
 
     def close(self) -> None:
-        """End them."""
+        """Stop all processes."""
         end_processes([process for process in self.processes if process is not None])
         for pipe in self.pipes:
             if pipe is not None:

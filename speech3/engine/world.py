@@ -1,7 +1,7 @@
-"""What every world is handed, and what it tells: minibatches in, progress out.
+"""The interface of worlds: what every world is given, and the progress that it reports.
 
-A world computes the minibatches of an epoch that are still waiting, by one worker or many. What drives it is an
-iterator, so the run that it serves decides between two items whether to save, to look or to stop.
+A world computes those minibatches of an epoch that are still waiting, with one worker or many. It is driven as an
+iterator, so the run that uses it can save, evaluate or stop between two items.
 """
 
 import math
@@ -21,51 +21,51 @@ if TYPE_CHECKING:
 
 Loss = Callable[[Any, Any], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified right
 
-WAITING, USED, STALE, REFUSED = 0, -1, -2, -3  # what became of a minibatch; s + 1: it is out with shard s
+WAITING, USED, STALE, REFUSED = 0, -1, -2, -3  # states of a minibatch; s + 1: it is out with shard s
 
 
 class Source(Protocol):
-    """Where minibatches come from; one is identified by (epoch, number) alone."""
+    """A source of minibatches; a minibatch is identified by (epoch, number) alone."""
 
     @property
     def rows(self) -> tuple[range, ...] | None:
-        """Numbers of minibatches that one worker is to compute in order, if it can; None: no order matters.
+        """Numbers of minibatches that one worker should compute in order; None: the order does not matter.
 
         A recurrent model carries its state from each to the next.
         """
 
     def __len__(self) -> int:
-        """Minibatches in an epoch."""
+        """Number of minibatches in an epoch."""
 
     def draw(self, epoch: int, number: int) -> tuple[Any, Any]:
-        """Inputs and targets, on the model's device; `len` of the targets is how many the loss is the mean of."""
+        """Inputs and targets, on the model's device; the loss is a mean over `len` of the targets."""
 
 
 class Group(Protocol):
-    """The processes that share a model, as one of them sees them (`speech3.engine.replicas.group`)."""
+    """The processes of a replica that share a model, from one member's view (`speech3.engine.replicas.group`)."""
 
     def norm(self, g: Sequence[Tensor]) -> Tensor:
-        """Of the gradient of which every member has a part."""
+        """The norm of the whole gradient, of which every member has a slice."""
 
     def pool(self, pool: "Pool") -> "Pool":
-        """From which all members draw the same minibatches."""
+        """A pool from which all members draw the same minibatches."""
 
     def orders(self, first: "Iterator[Rate]", epoch: np.ndarray) -> "Iterator[Rate]":
-        """The learning rates of the epochs that the first member hears of."""
+        """The learning rates of epochs, which the first member sends to the others."""
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What a worker computes with.
+    """The parts that a worker computes with.
 
     Attributes
     ----------
     max_norm
-        Length to which a minibatch's gradient is cut down if it is longer.
+        Norm to which the gradient of a minibatch is clipped.
     group
-        The processes that share the model, where one has but a slice of it.
+        The processes that share the model, where each holds only a slice of it.
     betas
-        Of AdamW, by which every worker steps its own parameters; None: by SGD.
+        The betas of AdamW, by which every worker steps its own parameters; None: SGD.
     autocast
         Type in which the model computes its products (`torch.autocast`); parameters, loss and gradients are float32.
     recorder
@@ -84,25 +84,25 @@ class Parts:
 
     @property
     def device(self) -> torch.device:
-        """On which the model is."""
+        """The device of the model."""
         return next(self.model.parameters()).device
 
 
-BuildOn = Callable[[str], Parts]  # from a device, once in every process; picklable
+BuildOn = Callable[[str], Parts]  # makes the parts on a device, once in every process; picklable
 
 
 @dataclass(frozen=True)
 class Rate:
-    """The learning rate in one epoch, by the number of the minibatch, whoever draws it.
+    """The learning rate in one epoch, by the number of the minibatch, whichever worker draws it.
 
     Attributes
     ----------
     warmup
-        Epochs over which it rises from a tenth, linearly.
+        Epochs over which it rises linearly from a tenth of `base`.
     decay
-        Factor by which it falls in an epoch, exponentially.
+        Factor of its exponential decay per epoch.
     last
-        The epoch at whose end it is zero, along half a wave of a cosine; 0: it is not.
+        The epoch at whose end cosine decay reaches zero; 0: no cosine decay.
     """
 
     base: float
@@ -113,7 +113,7 @@ class Rate:
     last: int = 0
 
     def __call__(self, number: int) -> float:
-        """For minibatch `number`, from 0."""
+        """The learning rate for minibatch `number`, from 0."""
         passed = self.epoch - 1 + number / self.minibatches
         rise = min(1.0, 0.1 + 0.9 * passed / self.warmup) if self.warmup else 1.0
         fall = 0.5 + 0.5 * math.cos(math.pi * min(1.0, passed / self.last)) if self.last else 1.0
@@ -122,9 +122,9 @@ class Rate:
 
 @dataclass(frozen=True)
 class ShardReport:
-    """What a shard did in the epoch: minibatches, seconds by what they went into, syncs put off for a busy server.
+    """What a shard did in the epoch: minibatches, seconds by activity, and syncs that found the server busy.
 
-    A draw is the wait for a minibatch from the pool; that of the data in it is part of computing.
+    `draw_s` is the time to get a minibatch's number from the pool; reading its data is part of `compute_s`.
     """
 
     minibatches: int = 0
@@ -136,41 +136,45 @@ class ShardReport:
 
     @property
     def total_s(self) -> float:
-        """All that it has an account of."""
+        """Seconds of all activities."""
         return self.compute_s + self.sync_s + self.wait_s + self.draw_s
 
     @property
     def sync_share(self) -> float:
-        """Share of its time that it spent in syncs and waiting for them."""
+        """Share of its time spent in syncs and waiting for them."""
         return (self.sync_s + self.wait_s) / self.total_s if self.total_s else 0.0
 
     def __add__(self, other: "ShardReport") -> "ShardReport":
-        """Two parts of one epoch."""
+        """Add two parts of one epoch."""
         return ShardReport(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 def shares(reports: Sequence[ShardReport]) -> tuple[float, ...]:
-    """Share of the minibatches that each shard did."""
+    """Share of the minibatches that each shard computed."""
     total = sum(report.minibatches for report in reports)
     return tuple(report.minibatches / total if total else 0.0 for report in reports)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an epoch is, counted from where the world took it up; what is counted here is in the parameters.
+    """Progress of an epoch since the world began to work on it; every minibatch counted as used is in the parameters.
 
     Attributes
     ----------
     seconds
-        Of training: held-out evaluations and starting up are not in it. Virtual in a simulation.
-    staleness
-        Used minibatches by the staleness of the push that brought them, from 0.
+        Training time, without held-out evaluations and start-up; virtual in a simulation.
+    versions
+        Published updates.
+    returned, restarts
+        Minibatches that dead workers returned, and workers that were replaced.
     up, down
-        Bytes that all workers sent, and that came back to them; 0 where nothing is sent.
+        Bytes that all workers sent and received; 0 where nothing is sent.
     missed
-        How often a partition of the server did not take a minibatch that is used, for others did.
+        How often one partition of the server did not apply a minibatch that others applied.
+    staleness
+        Used minibatches by the staleness of their push, from 0.
     note
-        What a person should know of how it ended; empty: nothing.
+        A remark for the user on how the epoch ended; may be empty.
     """
 
     used: int = 0
@@ -196,7 +200,7 @@ class Progress:
         return self.used + self.stale + self.refused
 
     def __add__(self, other: "Progress") -> "Progress":
-        """Two parts of one epoch."""
+        """Add two parts of one epoch."""
 
         def sums(mine: Sequence[Any], others: Sequence[Any], nothing: Any) -> tuple[Any, ...]:
             return tuple(a + b for a, b in zip_longest(mine, others, fillvalue=nothing))
@@ -210,7 +214,7 @@ class Progress:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A whole state: parameters, optimizer slots, what became of each minibatch, and the progress that goes with it."""
+    """A consistent state: parameters, optimizer slots, what became of each minibatch, and the progress up to it."""
 
     tensors: dict[str, Tensor]
     states_M: np.ndarray
@@ -218,35 +222,37 @@ class Snapshot:
 
     @property
     def finite(self) -> bool:
-        """No value is infinite or not a number, of buffers and slots neither."""
+        """Whether all values are finite, including buffers and slots."""
         return all(bool(tensor.isfinite().all()) for tensor in self.tensors.values())
 
 
 class World(Protocol):
-    """Workers of one kind."""
+    """Workers of one kind, and the way in which they train together."""
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
-        """Compute every minibatch that waits (`states_M`, int32, by number), changing a copy of it."""
+        """Compute every minibatch that waits by `states_M` (int32, by number), which is not modified."""
 
     def snapshot(self) -> Snapshot:
-        """The newest whole state; nobody is stopped."""
+        """The newest consistent state; workers are not stopped."""
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
-        """Take over a state between two epochs, reached in `seconds` of training; a slot that is missing is zero."""
+        """Load a state between two epochs, reached after `seconds` of training; missing slots are zero."""
 
     def close(self) -> None:
-        """End processes, give memory back."""
+        """Stop processes and free memory."""
 
 
 def turns(states_M: np.ndarray, workers: int, rows: Sequence[range] | None) -> list[tuple[int, list[int]]]:
-    """Minibatches that workers compute at the same time, one each, where all step together.
+    """Group the waiting minibatches into steps of synchronous training, with one minibatch per worker.
 
-    They are neighbours; with rows each worker has a stretch of its own, so that it can carry its state on.
+    The minibatches of a step are neighbours; with rows, each worker has a stretch of its own, so that it can carry the
+    state of a recurrent model.
 
     Returns
     -------
     turns
-        How many minibatches of the epoch come before, which is what the learning rate goes by; the minibatches.
+        For each step, the number of the epoch's minibatches before it, which sets the learning rate, and its
+        minibatches.
     """
     waiting = np.flatnonzero(states_M == WAITING)
     if rows is None or workers == 1:
@@ -259,9 +265,10 @@ def turns(states_M: np.ndarray, workers: int, rows: Sequence[range] | None) -> l
 
 
 def position(number: int, rows: Sequence[range] | None, workers: int) -> int:
-    """Minibatches of the epoch that are done, about, when this one is computed: what its learning rate goes by.
+    """About how many minibatches of the epoch are done when this one is computed, which sets its learning rate.
 
-    Workers are in as many rows at a time, so the first of a row is by far not as late as its number.
+    Workers compute as many rows side by side, so the first minibatch of a row is computed much earlier than its number
+    suggests.
     """
     if rows is None or workers == 1:
         return number
@@ -272,13 +279,13 @@ def position(number: int, rows: Sequence[range] | None, workers: int) -> int:
 
 
 def minibatch_seed(seed: int, epoch: int, number: int) -> int:
-    """Seed of the random numbers (dropout) of one minibatch: the same whoever computes it, and after a restart."""
+    """Seed of a minibatch's random numbers (dropout): independent of the worker, and the same after a restart."""
     return ((seed * 1_000_003 + epoch) * 1_000_003 + number) & ((1 << 63) - 1)
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
-    """Seed PyTorch's own generator of a device; torch.manual_seed looks for every accelerator, which takes 0.1 ms."""
+    """Seed PyTorch's generator of a device; torch.manual_seed would seed every accelerator, which takes 0.1 ms."""
     if device.type == "cuda":
-        torch.cuda.default_generators[device.index].manual_seed(seed)  # torch.cuda.manual_seed's is the current GPU's
+        torch.cuda.default_generators[device.index].manual_seed(seed)  # manual_seed is for the current GPU
     else:
         torch.default_generator.manual_seed(seed)

@@ -1,4 +1,5 @@
-"""Sequence training: a phone language model, graphs as arrays, forward-backward, and LF-MMI over them.
+"""Sequence training: a phone language model, graphs as arrays, forward-backward over them, and LF-MMI.
 
-The criterion is a function of a network's outputs and of transcripts; networks are elsewhere. Begin with `lfmmi`.
+The criterion is a function of a network's outputs and of transcripts; networks are defined elsewhere. Begin with
+`lfmmi`.
 """

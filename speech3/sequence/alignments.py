@@ -1,10 +1,10 @@
-"""Numerators of LF-MMI from alignments: the phones of a chunk, with a tolerance in time, made when it is drawn.
+"""Numerators of LF-MMI from alignments: the phones of a chunk with a tolerance in time, made when it is drawn.
 
-A chunk is a stretch of an utterance, maybe at another speed. Its numerator is the chain of the phones of an alignment,
-each of which may begin some output frames earlier or later than it does there (Povey et al. 2016). Its arcs have the
-probabilities of the phone language model, and its beginnings the initial weights of the denominator: every path of the
-numerator is then a path of the denominator with the same weight, so that the criterion is never above zero. Phones that
-never followed one another in training, as in held-out speech, have about the weight of a leak.
+A chunk is a stretch of an utterance, possibly at another speed. Its numerator is the chain of the phones of an
+alignment, each of which may begin some output frames earlier or later than aligned (Povey et al. 2016). Its arcs have
+the probabilities of the phone language model, and its initial states the initial weights of the denominator. So every
+path of the numerator is a path of the denominator with the same weight, and the criterion is never above zero. Pairs of
+phones that did not occur in training, as in held-out speech, have about the weight of the leak.
 
 Alignments are packed as labels of their frames (`speech3.frames.segments`).
 
@@ -72,7 +72,7 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
     frames = len(labels)
     reach = int((tolerance + 2) * sub * speed) + 1
     first = max(0, min(start - reach, frames - 1))
-    known = 0  # phones before, so that the state of the phone language model is known
+    known = 0  # earlier phones that determine the state of the phone language model
     while first > 0 and (known < 4 or not labels[first] & 1):
         known += labels[first] & 1
         first -= 1
@@ -87,7 +87,7 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
         if labels[t] & 1 or t == first:
             n += 1
             phones[n] = labels[t] >> 1
-            x = ((t - start) / speed - (sub // 2)) / sub  # an output stands for the frame in its middle
+            x = ((t - start) / speed - (sub // 2)) / sub  # an output represents its middle frame
             begins[n] = int(np.ceil(x - 1e-9))
     size = n + 1
     pdf_first, pdf_loop = np.full(size, -1, np.int32), np.full(size, -1, np.int32)

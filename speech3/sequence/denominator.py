@@ -1,10 +1,10 @@
 """The denominator graph of LF-MMI: every phone sequence that the phone language model allows (Povey et al. 2016).
 
-Its states are those of the phone language model: the last two phones are known in each, so the left-biphone tree says
-which pdfs it has. An arc into a state emits the pdf of its phone's first frame, the loop of the state the loop's pdf.
-Transitions of the HMM have no probabilities: they would be the same constant for each frame.
+Its states are those of the phone language model. Each state knows the last two phones, so the left-biphone tree gives
+its pdfs: an arc into a state emits the pdf of its phone's first frame, and the state's loop emits the loop pdf. HMM
+transitions have no probabilities, which would be the same constant for each frame.
 
-A chunk begins anywhere in an utterance, so the weight of beginning in a state is its average occupancy over the first
+A chunk begins anywhere in an utterance, so the initial weight of a state is its average occupancy over the first
 hundred frames; a chunk may end in any state.
 
 Axes: J states, A arcs.
@@ -23,30 +23,30 @@ from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.sequence.phone_lm import START, PhoneLm
 
 _INITIAL_FRAMES = 100  # as in Kaldi's DenominatorGraph::SetInitialProbs
-_STAY = 0.5  # probability of a phone's loop while these are counted
+_STAY = 0.5  # probability of a phone's loop while occupancies are computed
 _NAME = "denominator.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
 class Denominator:
-    """The graph as arrays, and the phone language model that it was made of.
+    """The graph as arrays, and the phone language model from which it was made.
 
     Attributes
     ----------
     pdfs_PP2
-        int32, by left phone (0: the beginning) and phone: the pdf of a phone's first frame, and that of its others.
+        int32, by left phone (0: the beginning) and phone: the pdf of the phone's first frame, and that of the others.
     first_J, loop_J
-        int32: the same by state.
+        int32: these two pdfs for each state.
     loops_J
-        float32: 1, but 0 at the start, which is left at once.
+        float32: 1 for states with a loop, 0 for the start, which has none.
     in_ptr_J1, in_src_A, in_weight_A
-        Arcs by the state they lead to: int32, int32, float32.
+        Arcs sorted by the state that they enter: int32, int32, float32.
     out_ptr_J1, out_dst_A, out_weight_A
-        The same arcs by the state they come from.
+        The same arcs sorted by the state that they leave.
     initial_J
-        float32, sums to one.
+        float32 initial weights, which sum to one.
     num_pdfs
-        Outputs that a network must have.
+        Number of outputs that a network must have.
     """
 
     lm: PhoneLm
@@ -65,7 +65,7 @@ class Denominator:
 
     @property
     def num_states(self) -> int:
-        """J."""
+        """Number of states, J."""
         return len(self.first_J)
 
     def save(self, directory: Path | str, about: dict[str, object] | None = None) -> None:
@@ -92,17 +92,17 @@ def make_denominator(lm: PhoneLm, hmm: Hmm) -> Denominator:
     if phones < int(lm.phone_J.max()):
         raise Speech3Error(
             f"the phone language model has phone {int(lm.phone_J.max())}, but the lexicon of the model has only "
-            f"{phones}: it is the denominator of another lexicon; build it again"
+            f"{phones} phones, so it was made for another lexicon; build the denominator again"
         )
     return assemble(lm, hmm.num_pdfs, left_biphone_pdfs(hmm))
 
 
 def load_denominator(directory: Path | str) -> Denominator:
-    """Read what `Denominator.save` wrote; while the file stays as it is, the second call gives the same object."""
+    """Read what `Denominator.save` wrote; repeated calls return the same object until the file changes."""
     path = Path(directory).resolve() / _NAME
     if not path.exists():
         raise Speech3Error(
-            f"{path}: no such file, so {directory} is no model to train by LF-MMI; training.objective=lfmmi needs the "
+            f"{path}: no such file, so {directory} cannot be used for LF-MMI; for training.objective=lfmmi give the "
             "HMM that the stage `hmm/lfmmi` of a recipe makes"
         )
     return _load(path, path.stat().st_mtime_ns)
@@ -116,7 +116,7 @@ def _load(path: Path, _: int) -> Denominator:
 
 
 def assemble(lm: PhoneLm, num_pdfs: int, pdfs_PP2: np.ndarray) -> Denominator:
-    """The graph of a phone language model and the pdfs of each phone after each other (`Denominator.pdfs_PP2`)."""
+    """The graph of a phone language model, with the pdfs of each phone after each left phone (`pdfs_PP2`)."""
     source_A = np.repeat(np.arange(lm.num_states, dtype=np.int32), np.diff(lm.ptr_J1))
     by_target = np.argsort(lm.next_A, kind="stable")
     loops_J = np.ones(lm.num_states, np.float32)
@@ -132,7 +132,7 @@ def assemble(lm: PhoneLm, num_pdfs: int, pdfs_PP2: np.ndarray) -> Denominator:
 
 
 def _initial(lm: PhoneLm, source_A: np.ndarray) -> np.ndarray:
-    """Average occupancy of the states over the first frames of an utterance, the end leading back to the start."""
+    """Average occupancy of the states over the first frames; the end of an utterance leads back to the start."""
     ends_J = 1.0 - np.bincount(source_A, lm.prob_A, lm.num_states)
     occupancy_J, total_J = np.zeros(lm.num_states), np.zeros(lm.num_states)
     occupancy_J[START] = 1.0

@@ -1,11 +1,10 @@
 """Forward-backward over the denominator graph for a batch of chunks, compiled for the CPU (Povey et al. 2016).
 
-The batch is the innermost, contiguous axis: an arc is one multiply-add of vectors. Probabilities are scaled so that
-they sum to one in each frame, in float32. The leaky HMM lets every state be followed by every other with a small
-probability, so that no chunk has probability zero; the leak is a term of the backward pass, too, without which the
-gradient would not be exact.
+The batch is the innermost, contiguous axis, so an arc is one multiply-add of vectors. Probabilities are float32, scaled
+to sum to one in each frame. In the leaky HMM every state can follow every other with a small probability, so no chunk
+has probability zero; the leak is also a term of the backward pass, without which the gradient would not be exact.
 
-With alpha the forward probabilities, i the initial ones, x the exponentials of the outputs and c the leak:
+With alpha the forward probabilities, i the initial weights, x the exponentials of the outputs and c the leak:
 
     alpha_0 = i
     pre_t[j] = x_t[first_j] sum over arcs k -> j of w_kj alpha_{t-1}[k]  +  x_t[loop_j] alpha_{t-1}[j]
@@ -20,24 +19,24 @@ import numpy as np
 
 from speech3.sequence.denominator import Denominator
 
-_LANES = 16  # float32 values of a 512-bit register
-_AT_A_TIME = 32  # chunks: the probabilities of a frame then stay in the cache of a core
+_LANES = 16  # float32 values in a 512-bit register
+_AT_A_TIME = 32  # chunks, so that the probabilities of a frame stay in the cache of a core
 
 
 def denominator_posteriors(x_TSB: np.ndarray, graph: Denominator, leak: float) -> tuple[np.ndarray, np.ndarray]:
-    """Log of the total probability, and the posterior of each pdf, which is its gradient.
+    """Log of the total probability of each chunk, and its gradient: the posterior of each pdf.
 
     Parameters
     ----------
     x_TSB
-        float32, exponentials of the outputs; the largest of a frame should be near one.
+        float32, exponentials of the outputs; the largest value of a frame should be near one.
     leak
-        The leaky HMM's probability.
+        Leak probability of the leaky HMM.
 
     Returns
     -------
     log_z_B, posterior_TSB
-        float64, float32. Where values are not finite, log_z is not either.
+        float64, float32. If values are not finite, log_z is not finite either.
     """
     parts = [
         _posteriors(np.ascontiguousarray(x_TSB[:, :, first : first + _AT_A_TIME]), graph, leak)
@@ -50,7 +49,7 @@ def denominator_posteriors(x_TSB: np.ndarray, graph: Denominator, leak: float) -
 def _posteriors(x_TSB: np.ndarray, graph: Denominator, leak: float) -> tuple[np.ndarray, np.ndarray]:
     batch = x_TSB.shape[2]
     padded = -batch % _LANES
-    if padded:  # so that every vector is whole; the copies are of the last chunk, or they could overflow
+    if padded:  # to whole vectors, with copies of the last chunk, since other values might overflow
         x_TSB = np.concatenate([x_TSB, np.repeat(x_TSB[:, :, -1:], padded, axis=2)], axis=2)
     alpha_TJB, total_TB = _forward(
         x_TSB, graph.first_J, graph.loop_J, graph.loops_J, graph.in_ptr_J1, graph.in_src_A, graph.in_weight_A,

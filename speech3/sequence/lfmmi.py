@@ -1,9 +1,9 @@
 """Lattice-free maximum mutual information (Povey et al. 2016, "Purely sequence-trained neural networks for ASR").
 
-The criterion of a chunk is the log probability of what was said, by all its paths in the numerator, minus that of all
-that could have been said, by the denominator. Its gradient with respect to the outputs is the difference of the
-posteriors of the two. Beside it stand the squares of the outputs (l2) and, where the network has a second output,
-cross-entropy against the posteriors of the numerator.
+The criterion of a chunk is the log probability of its transcript, summed over the paths of the numerator, minus that of
+everything that could have been said, summed over the paths of the denominator. Its gradient with respect to the outputs
+is the difference of the two posteriors. Added to it are the squares of the outputs (l2) and, if the network has a
+second output, its cross-entropy against the posteriors of the numerator.
 
 Axes: B chunks, T output frames of a chunk, S pdfs.
 """
@@ -30,7 +30,7 @@ class LfMmi:
     Attributes
     ----------
     leak
-        Probability of the leaky HMM.
+        Leak probability of the leaky HMM.
     cross_entropy
         Weight of the second output's cross-entropy.
     l2
@@ -43,23 +43,24 @@ class LfMmi:
     l2: float = 5e-5
 
     def __call__(self, outputs: Tensor | tuple[Tensor, Tensor], numerators: Numerators) -> tuple[Tensor, Tensor]:
-        """Mean loss of the frames of chunks that fit their transcript, and how many have the numerator's best pdf.
+        """Mean loss over frames of chunks that fit their transcript, and how many predict the numerator's best pdf.
 
         Parameters
         ----------
         outputs
-            (B, T, S), or two of them: the second is trained by cross-entropy.
+            (B, T, S), or two such tensors: the second is trained by cross-entropy.
 
         Raises
         ------
         Speech3Error
-            The network has another number of outputs than the denominator pdfs; no chunk fits its transcript.
+            The number of the network's outputs differs from that of the denominator's pdfs; no chunk fits its
+            transcript.
         """
         y_BTS, second_BTS = outputs if isinstance(outputs, tuple) else (outputs, None)
         if y_BTS.shape[2] != self.denominator.num_pdfs:
             raise Speech3Error(
                 f"the network has {y_BTS.shape[2]} outputs, but the denominator {self.denominator.num_pdfs} pdfs: it "
-                "is the denominator of another tree; build it again"
+                "was made for another tree; build the denominator again"
             )
         clipped_BTS = y_BTS.clamp(-LARGEST_PSEUDO, LARGEST_PSEUDO)
         objective, posterior_BTS = _Criterion.apply(clipped_BTS, numerators, self.denominator, self.leak)
@@ -69,17 +70,17 @@ class LfMmi:
             loss = loss - self.cross_entropy * (second_BTS.log_softmax(2) * posterior_BTS).sum()
             judged_BTS = second_BTS.detach()
         said_BT = posterior_BTS.sum(2) > 0
-        if not said_BT.any() and loss.isfinite():  # a loss that is not is for the engine to refuse
+        if not said_BT.any() and loss.isfinite():  # the engine refuses a loss that is not finite
             raise Speech3Error(
-                "LF-MMI: in a whole minibatch no transcript fits its chunk: the labels are of another alignment, or "
-                "training.lfmmi.tolerance is too small for training.speeds"
+                "LF-MMI: in a whole minibatch no transcript fits its chunk: the labels are those of another alignment, "
+                "or training.lfmmi.tolerance is too small for training.speeds; pack the frames again or raise it"
             )
         correct = ((judged_BTS.argmax(2) == posterior_BTS.argmax(2)) & said_BT).sum()
         return loss / said_BT.sum(), correct
 
 
 class _Criterion(torch.autograd.Function):
-    """The sum over chunks of numerator minus denominator; chunks without a path in the numerator count as zero."""
+    """The sum over chunks of numerator minus denominator; chunks without a path in the numerator contribute zero."""
 
     @staticmethod
     def forward(

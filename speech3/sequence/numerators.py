@@ -1,10 +1,10 @@
-"""Numerators of LF-MMI as arrays, and their forward-backward: what was said in each chunk of a batch.
+"""Numerators of LF-MMI as arrays, and their forward-backward: graphs of the transcript of each chunk of a batch.
 
-A numerator is a small graph without loops but those of its states. Each state is a phone with its left neighbour: the
-arcs into it emit the pdf of the phone's first frame, its loop the pdf of the others. Numerators come from alignments
-(`speech3.sequence.alignments`) or from transcripts alone (`speech3.sequence.transcripts`).
+A numerator is a small graph whose only cycles are the loops of its states. Each state is a phone with its left
+neighbour: the arcs into it emit the pdf of the phone's first frame, its loop emits the pdf of the others. Numerators
+come from alignments (`speech3.sequence.alignments`) or from transcripts alone (`speech3.sequence.transcripts`).
 
-Axes: B chunks, T output frames of a chunk, S pdfs, K states of all chunks, A arcs of all.
+Axes: B chunks, T output frames of a chunk, S pdfs, K states of all chunks, A arcs of all chunks.
 """
 
 import math
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-UNSEEN = 1e-8  # weight of beginning in a phone, after a neighbour, that the phone language model has not seen together
+UNSEEN = 1e-8  # initial weight of a phone after a neighbour with which the phone language model has not seen it
 NEVER = -1e30
 
 
@@ -26,17 +26,17 @@ class Numerators:
     frames
         Output frames of a chunk.
     ptr_B1
-        int64: the states of chunk b are those from ``ptr[b]`` up to ``ptr[b + 1]``, each after all that lead to it.
+        int64: the states of chunk b are ``ptr[b]`` up to ``ptr[b + 1]``, in topological order.
     first_K, loop_K
         int32 pdfs; -1 for the start of an utterance, which emits nothing.
     begin_K
-        float64 log weight of being in the state before the chunk begins; `NEVER`: it cannot be.
+        float64 log weight of being in the state before the chunk begins; `NEVER`: impossible.
     final_K
-        bool: the chunk may end there.
+        bool: the chunk may end in the state.
     low_K, high_K
         int32: only output frames from low through high may be in the state.
     arc_ptr_K1, src_A, weight_A
-        Arcs by the state they lead to: int64, int32 (counted from the chunk's first state), float64 log weight.
+        Arcs sorted by the state that they enter: int64, int32 (from the chunk's first state), float64 log weight.
     """
 
     frames: int
@@ -52,12 +52,12 @@ class Numerators:
     weight_A: np.ndarray
 
     def __len__(self) -> int:
-        """Output frames of the batch."""
+        """Number of output frames in the batch."""
         return (len(self.ptr_B1) - 1) * self.frames
 
 
 def numerator_posteriors(y_BTS: np.ndarray, numerators: Numerators) -> tuple[np.ndarray, np.ndarray]:
-    """Log of the total probability, and the posterior of each pdf, which is its gradient.
+    """Log of the total probability of each chunk, and its gradient: the posterior of each pdf.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def numerator_posteriors(y_BTS: np.ndarray, numerators: Numerators) -> tuple[np.
     Returns
     -------
     log_z_B, posterior_BTS
-        float64, and `y_BTS`'s type. Where no path fits the chunk they are minus infinity and zero.
+        float64, and the type of `y_BTS`. If no path fits a chunk, they are minus infinity and zero.
     """
     n = numerators
     return _posteriors(

@@ -1,9 +1,9 @@
 """The phone language model of the denominator: an n-gram without back-off (Povey et al. 2016; chain-est-phone-lm.cc).
 
-Back-off arcs would let every phone follow every other and multiply the arcs of the graph. So each history that was
-seen is a state, and a phone that never followed it has probability zero there. Histories are two phones long; the most
-frequent histories of three phones are states, too. The probability of a phone is its relative frequency after the state
-that the training sequences themselves pass through, which is the maximum likelihood estimate for this automaton.
+Back-off arcs would let every phone follow every other and multiply the arcs of the graph. Instead, each history that
+was seen is a state, in which a phone that never followed it has probability zero. Histories are two phones long; the
+most frequent histories of three phones are also states. The probability of a phone is its relative frequency where the
+training sequences pass through the state, which is the maximum likelihood estimate for this automaton.
 
 Axes: J states, A arcs.
 """
@@ -25,13 +25,13 @@ class PhoneLm:
     Attributes
     ----------
     left_J, phone_J
-        int32: the last two phones before a state; 0: the beginning of the utterance.
+        int32: the last two phones of a state's history; 0: the beginning of the utterance.
     ptr_J1
-        int32: the arcs of state j are those from ``ptr[j]`` up to ``ptr[j + 1]``, by ascending phone.
+        int32: the arcs of state j are ``ptr[j]`` up to ``ptr[j + 1]``, by ascending phone.
     arc_phone_A, next_A
-        int32: what an arc reads, and where it leads.
+        int32: the phone that an arc reads, and the state that it enters.
     prob_A
-        float64: probability of the arc; what is missing to one at a state is that of the end of the utterance.
+        float64: probability of the arc; the rest to one at a state is the probability of the end of the utterance.
     """
 
     left_J: np.ndarray
@@ -43,17 +43,17 @@ class PhoneLm:
 
     @property
     def num_states(self) -> int:
-        """J."""
+        """Number of states, J."""
         return len(self.phone_J)
 
     def arc(self, state: int, phone: int) -> int:
-        """The arc of `state` that reads `phone`, or -1."""
+        """The arc of `state` that reads `phone`, or -1 if there is none."""
         first, end = self.ptr_J1[state : state + 2]
         place = first + int(np.searchsorted(self.arc_phone_A[first:end], phone))
         return place if place < end and self.arc_phone_A[place] == phone else -1
 
     def log_prob(self, phones: Sequence[int]) -> float:
-        """Natural log probability of a whole sequence and its end; minus infinity if an arc is missing."""
+        """Natural log probability of a complete sequence and its end; minus infinity if an arc is missing."""
         state, total = START, 0.0
         for phone in phones:
             arc = self.arc(state, phone)
@@ -71,12 +71,12 @@ def estimate(sequences: Iterable[Sequence[int]], longer_histories: int = 2000) -
     Parameters
     ----------
     longer_histories
-        How many histories of three phones become states: the most frequent ones.
+        How many histories of three phones, the most frequent, become states.
 
     Raises
     ------
     ValueError
-        There are no phones.
+        The sequences contain no phones.
     """
     counts: Counter[tuple[int, ...]] = Counter()
     distinct: Counter[tuple[int, ...]] = Counter()
@@ -93,7 +93,7 @@ def estimate(sequences: Iterable[Sequence[int]], longer_histories: int = 2000) -
 
 
 def _automaton(distinct: Counter[tuple[int, ...]], longer: frozenset[tuple[int, ...]]) -> PhoneLm:
-    """Pass the sequences through the states, adding those that are new, and count."""
+    """Pass the sequences through the states, adding new states, and count the arcs."""
     states: dict[tuple[int, ...], int] = {(0,) * _HISTORY: START}
     arcs: Counter[tuple[int, int]] = Counter()  # by state and phone
     target: dict[tuple[int, int], int] = {}

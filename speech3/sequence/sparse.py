@@ -1,9 +1,9 @@
 """The total probability of the denominator graph by PyTorch's sparse products: the reference, and the path to CUDA.
 
-The same recursion as in `forward_backward`, written so that autograd finds the gradient by itself, in any precision.
-Only for the product with the arcs it is told the gradient: that is the product with the same arcs by the states which
-they come from, and the graph has them so. Autograd would transpose the matrix, and on a GPU it would be converted anew
-in every frame.
+The recursion is that of `forward_backward`, written so that autograd computes the gradient, in any precision. Only the
+product with the arcs has its own backward pass: the product with the transposed matrix, which the graph already has as
+its arcs sorted by the state that they leave. Autograd would transpose the matrix itself, which on a GPU would convert
+it again in every frame.
 
 Axes: T frames, S pdfs, J states, B chunks.
 """
@@ -42,7 +42,7 @@ def denominator_log_z(y_TSB: Tensor, graph: Denominator, leak: float) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _OnDevice:
-    """A graph's arrays there; its arcs by the state they lead to, and by the state they come from."""
+    """A graph's arrays on a device; its arcs sorted by the state that they enter, and by the state that they leave."""
 
     into_JJ: Tensor
     out_of_JJ: Tensor

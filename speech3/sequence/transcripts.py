@@ -1,13 +1,13 @@
-"""Numerators of LF-MMI without an alignment: all ways to say a transcript in the whole of its utterance.
+"""Numerators of LF-MMI without an alignment: all ways to say a transcript over its whole utterance.
 
-Hadian et al. 2018, "End-to-end speech recognition using lattice-free MMI". The HMM of the transcript, in which are
-every pronunciation of its words and silence where it may be (`speech3.hmm.transcript`), is composed with the phone
-language model of the denominator, whose probabilities take the place of those of pronunciations and silences. A
-sequence of phones is counted once, however many ways through the lexicon lead to it. So each path of the numerator is a
-path of the denominator with the same weight, and the criterion is below zero; only a phone that the language model has
-not seen where the transcript has it is entered through the leak, as in `alignments`, where that is nearly so.
+Hadian et al. 2018, "End-to-end speech recognition using lattice-free MMI". The HMM of the transcript, with every
+pronunciation of its words and optional silence (`speech3.hmm.transcript`), is composed with the phone language model of
+the denominator, whose probabilities replace those of pronunciations and silences. A sequence of phones counts once,
+however many paths through the lexicon produce it. So each path of the numerator is a path of the denominator with the
+same weight, and the criterion is below zero. The exception, as in `alignments`, is a phone that the language model has
+not seen after its history: it is entered through the leak, for which this holds only approximately.
 
-Transcripts are packed as labels of their frames, which say nothing about when a word is said (`word_labels`).
+Transcripts are packed as labels of their frames, which do not say when a word is spoken (`word_labels`).
 
 Axes: T frames, W words, B utterances, K states of all utterances of a batch, A arcs.
 """
@@ -32,11 +32,11 @@ from speech3.sequence.denominator import Denominator
 from speech3.sequence.numerators import NEVER, UNSEEN, Numerators
 from speech3.sequence.phone_lm import START
 
-_KEPT_GRAPHS = 4096  # of utterances, some 10 kilobytes each; those of a large corpus are made anew when drawn
+_KEPT_GRAPHS = 4096  # of utterances, about 10 kB each; for a large corpus they are made again when drawn
 
 
 def word_labels(lexicon: Lexicon, words: Sequence[str], frames: int) -> np.ndarray:
-    """Labels (T,) int32 that say what is said and nothing about when: the words share the frames out equally.
+    """Labels (T,) int32 that contain the words but not their times: each word gets an equal share of the frames.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def word_labels(lexicon: Lexicon, words: Sequence[str], frames: int) -> np.ndarr
 
 
 def spoken_at_random(lexicon: Lexicon, words: Sequence[str], generator: np.random.Generator) -> list[int]:
-    """One way to say the words: pronunciations and silences drawn by the probabilities that the lexicon gives them."""
+    """One way to say the words: pronunciations and silences drawn by their probabilities in the lexicon."""
     phones: list[int] = []
     silence = lexicon.silence_prob
     for word in words:
@@ -67,7 +67,8 @@ def spoken_at_random(lexicon: Lexicon, words: Sequence[str], generator: np.rando
     return [*phones, lexicon.silence] if generator.random() < silence else phones
 
 
-_Graph = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # as of one utterance above
+# The graph of one utterance: first, loop, final, arcs per state, source and weight of arcs.
+_Graph = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,16 +121,16 @@ class TranscriptNumerators:
 def _composed(
     graph: TranscriptGraph, denominator: Denominator, state_of: dict[tuple[int, int], int], leak: float
 ) -> _Graph:
-    """Compose with the phone language model; phone occurrences that the same phones lead to become one state."""
+    """Compose with the phone language model; phone occurrences reached by the same phones become one state."""
     lm, states = denominator.lm, FIRST_AND_LOOP.states
     phone_C, after = graph.phone[::states].tolist(), _successors(graph, states)
     ends_C = np.isfinite(graph.final_logp).reshape(-1, states).any(1)
     entries = set(np.flatnonzero(np.isfinite(graph.entry_logp[::states])).tolist())
-    # A state: the occurrences that it may be, that of the language model or -1, the phone before, the phone.
+    # A state: its possible occurrences, the state of the language model or -1, the left phone, the phone.
     begin = (frozenset[int](), START, 0, 0)
     number, waiting = {begin: 0}, [begin]
     first, loop, final, arcs_in = [-1], [-1], [False], [list[tuple[int, float]]()]
-    for place, (occurrences, state, _, left) in enumerate(waiting):  # which grows meanwhile
+    for place, (occurrences, state, _, left) in enumerate(waiting):  # which grows during the loop
         following = set().union(*(after[each] for each in occurrences)) if place else entries
         for phone in sorted({phone_C[each] for each in following}):
             reached = frozenset(each for each in following if phone_C[each] == phone)
@@ -154,7 +155,7 @@ def _composed(
 
 
 def _successors(graph: TranscriptGraph, states: int) -> list[set[int]]:
-    """The phone occurrences that may follow each."""
+    """The phone occurrences that may follow each phone occurrence."""
     after: list[set[int]] = [set() for _ in range(len(graph.phone) // states)]
     for copy in range(len(after)):
         first = copy * states

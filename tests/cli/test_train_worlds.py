@@ -128,7 +128,7 @@ def test_the_chosen_world_is_said(home, tmp_path, monkeypatch):
          r"training\.simulation\.failures: no worker 2 of 2; they count from 0"),
         ([*SIMULATED, "training.simulation.failures=[[-1,0.1]]"], r"training\.simulation: failures=.*count from 0"),
         ([*SIMULATED, "training.simulation.failures=[[0,0.1]]", "training.simulation.method=synchronous"],
-         r"training\.simulation\.failures: .*all step together; take it away"),
+         r"training\.simulation\.failures: .*all step together; remove it"),
         ([*SIMULATED, "training.asgd.push_scale=0"], r"training\.asgd: push_scale=0: must be above 0"),
         ([*SIMULATED, "training.asgd.push_scale=1/shards"], r"training\.asgd\.push_scale.*'1/workers'"),
     ],

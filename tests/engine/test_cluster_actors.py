@@ -247,5 +247,5 @@ def test_facts_differ_by_model_and_by_minibatches():
     check("shard 1", one, facts(tiny.Build(BATCHES)))
     assert one.differs(replace(one, engine="edited")) == f"engine {one.engine} there, edited here"
     there = replace(facts(tiny.Build(BATCHES), width=3), node="10.0.0.7")
-    with pytest.raises(Speech3Error, match=r"shard 1 on node 10\.0\.0\.7 is not like the others: model \w+ there, "):
+    with pytest.raises(Speech3Error, match=r"shard 1 on node 10\.0\.0\.7 differs from the others: model \w+ there, "):
         check("shard 1", there, one)

@@ -89,7 +89,7 @@ def test_coded_pushes_learn_and_a_run_that_goes_on_is_the_same(codec):
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
 def test_a_push_that_is_not_finite_is_refused_and_the_next_is_not(codec, value):
     world = simulated(AsgdConfig(local_updates=False), codec)
-    world.board.ledger.states_M[:] = 0
+    world.memory.ledger.states_M[:] = 0
     server, push = world.server.partitions[0], world.shards[0].pushes[0]
     tiny.visit(server, push)
     before = world.snapshot().tensors["parameters"]

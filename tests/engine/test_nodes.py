@@ -52,7 +52,7 @@ def test_nobody_answers(monkeypatch):
 
 def test_somebody_else_answers():
     with _listening(b"HTTP/1.1 400 Bad Request\r\n\r\n") as door:
-        assert "(what listens there is no Ray)" in _refused(f"127.0.0.1:{door.getsockname()[1]}")
+        assert "(what listens there is not Ray)" in _refused(f"127.0.0.1:{door.getsockname()[1]}")
 
 
 def test_a_ray_that_ended_without_a_word(monkeypatch):

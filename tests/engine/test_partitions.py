@@ -56,7 +56,7 @@ def test_partitions_that_are_never_busy_are_one_server(name):
 def test_busy_partitions_go_their_own_ways():
     config = AsgdConfig(sync_every=1, max_distance=6, partitions=4)
     world, done = _train(config, Times((1.0, 1.1, 1.2), 0.8))
-    assert len(set(world.board.version_S.tolist())) > 1 and done.used == len(BATCHES)
+    assert len(set(world.memory.version_S.tolist())) > 1 and done.used == len(BATCHES)
     assert sum(shard.busy for shard in done.shards) > 10
     # A minibatch counts once, with the largest of its stalenesses.
     assert done.frames == len(BATCHES) * tiny.FRAMES and sum(done.staleness) == len(BATCHES)
@@ -70,7 +70,7 @@ def test_a_minibatch_is_dropped_only_if_all_partitions_refuse_it():
     config = AsgdConfig(sync_every=1, partitions=2, max_staleness=0, push_scale=1.0)
     world = Simulated(tiny.Build(BATCHES)(), config, Times((1.0, 1.0), 0.1))
     world.load(START)
-    world.board.ledger.states_M[:3] = 1, 2, 1
+    world.memory.ledger.states_M[:3] = 1, 2, 1
     rate, (p0, p1) = tiny.rate(0.2, 1, BATCHES), world.server.partitions
     first, second = world.shards
     for shard in world.shards:
@@ -84,16 +84,16 @@ def test_a_minibatch_is_dropped_only_if_all_partitions_refuse_it():
     compute(first, 0)
     compute(second, 1)
     assert tiny.visit(p1, second.pushes[1]) == USED
-    assert tiny.visit(p1, first.pushes[1]) == STALE and world.board.ledger.states_M[0] == 1  # another may take it
-    assert tiny.visit(p0, first.pushes[0]) == USED and world.board.ledger.states_M[0] == USED
-    assert tiny.visit(p0, second.pushes[0]) == STALE and world.board.ledger.states_M[1] == USED  # as it was
+    assert tiny.visit(p1, first.pushes[1]) == STALE and world.memory.ledger.states_M[0] == 1  # another may take it
+    assert tiny.visit(p0, first.pushes[0]) == USED and world.memory.ledger.states_M[0] == USED
+    assert tiny.visit(p0, second.pushes[0]) == STALE and world.memory.ledger.states_M[1] == USED  # as it was
     assert ledger.refusals_M[:2].tolist() == [1, 1]
     compute(first, 2)
     second.compute(1, 1, rate)
     for partition, push in zip((p0, p1), second.pushes, strict=True):
         assert tiny.visit(partition, push) == USED
-    assert tiny.visit(p0, first.pushes[0]) == STALE and world.board.ledger.states_M[2] == 1
-    assert tiny.visit(p1, first.pushes[1]) == STALE and world.board.ledger.states_M[2] == STALE
+    assert tiny.visit(p0, first.pushes[0]) == STALE and world.memory.ledger.states_M[2] == 1
+    assert tiny.visit(p1, first.pushes[1]) == STALE and world.memory.ledger.states_M[2] == STALE
     zero = dict.fromkeys((USED, STALE, REFUSED), 0)
     assert ledger.progress(zero).missed == 2  # what none took is dropped, and counted as that
 
@@ -113,7 +113,7 @@ def test_what_some_partitions_refuse_is_counted():
     world.server = replace(whole, partitions=(parts[0], replace(parts[1], max_push=0.0), parts[2]))
     done = list(world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.2, 1, BATCHES)))[-1]
     assert (done.used, done.refused, done.missed) == (len(BATCHES), 0, len(BATCHES))
-    assert world.board.version_S[1] == 0 < world.board.version_S[0]
+    assert world.memory.version_S[1] == 0 < world.memory.version_S[0]
     world.server = whole
     done = list(world.epoch(2, tiny.waiting(BATCHES), tiny.rate(0.2, 2, BATCHES)))[-1]
     assert (done.used, done.missed) == (len(BATCHES), 0)
@@ -233,7 +233,7 @@ def test_a_shard_killed_at_any_instruction_of_a_round_leaves_each_partition_whol
         again = _Round(config)
         with killed_at(instruction):
             again.visit(0)
-        versions = again.world.board.version_S.tolist()
+        versions = again.world.memory.version_S.tolist()
         met.add(tuple(versions))
         assert again.published() == [after[n] if version == 2 else before[n] for n, version in enumerate(versions)]
         # The coordinator's part; then all go on.

@@ -13,10 +13,10 @@ from torch import nn
 
 from speech3.config import AsgdConfig
 from speech3.engine.assembly import begin_epoch, epoch_progress, load_tensors, make_server, sizes_of
-from speech3.engine.board import private_board
 from speech3.engine.gradient import Step
 from speech3.engine.ledger import Ledger
 from speech3.engine.pool import Pool
+from speech3.engine.server_memory import private_memory
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.world import REFUSED, STALE, USED, WAITING, Parts, position, turns
 
@@ -179,8 +179,8 @@ class _Host:
         self.new, self.holders = shard, [None] * config.partitions
         self.shards = [shard(worker) for worker in range(workers)]
         own = self.shards[0].sgd.parameters
-        self.board = private_board(sizes_of(own, config, workers, M))
-        self.server = make_server(self.board, config, workers, own, nullcontext(), rows=rows)
+        self.memory = private_memory(sizes_of(own, config, workers, M))
+        self.server = make_server(self.memory, config, workers, own, nullcontext(), rows=rows)
         load_tensors(self.server, {"parameters": torch.full((P,), 50.0)})
         self.before = begin_epoch(self.server, np.zeros(M, np.int32))
         self.loops = [shard.run() for shard in self.shards]
@@ -210,7 +210,7 @@ class _Host:
         want = self.wants[worker]
         if want is None:
             if self.loops[worker] is None:  # rests
-                if self.board.cursor[0] < M:
+                if self.memory.cursor[0] < M:
                     self.loops[worker] = self.shards[worker].run()
                 return
             answer, self.answers[worker] = self.answers[worker], None

@@ -170,9 +170,9 @@ def test_kinds() -> None:
 @pytest.mark.parametrize(
     ("message", "keys"),
     [
-        (r"cuda_graph=true: is of GPUs; on cpu", {}),
-        (r"cuda_graph=true: is for worlds sgd, shared and cluster", {"device": "cuda", "world": "ddp"}),
-        (r"cuda_graph=true: is for worlds", {"device": "cuda", "world": "shared", "model_partitions": 2}),
+        (r"cuda_graph=true: needs a GPU; on cpu", {}),
+        (r"cuda_graph=true: works only in worlds sgd, shared and cluster", {"device": "cuda", "world": "ddp"}),
+        (r"cuda_graph=true: works only in worlds", {"device": "cuda", "world": "shared", "model_partitions": 2}),
     ],
 )
 def test_where_it_cannot_be(message: str, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

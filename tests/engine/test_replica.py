@@ -19,12 +19,12 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from speech3.config import AsgdConfig, DnnConfig
-from speech3.engine.board import UP
 from speech3.engine.ledger import Ledger
 from speech3.engine.one_worker import OneWorker
 from speech3.engine.pool import Pool
 from speech3.engine.replicas.group import combined, give_back
 from speech3.engine.replicas.world import Replicas
+from speech3.engine.server_memory import UP
 from speech3.engine.world import REFUSED, STALE, USED, WAITING, Parts
 from speech3.errors import Speech3Error
 from speech3.models import build
@@ -122,7 +122,7 @@ def test_two_replicas_train(world, gate):
     assert (done.used, done.stale, done.refused, done.frames) == (120, 0, 0, 120 * tiny.FRAMES)
     assert (done.returned, done.restarts) == (0, 0)
     # Both members push their part: each at most 6 of the 120 minibatches at a time.
-    sent = [member.server.board.shards_N[:, UP].sum() for member in world.members]
+    sent = [member.server.memory.shards_N[:, UP].sum() for member in world.members]
     own = [sum(each.numel() for each in model.parameters()) for model in slices()]
     assert all(up >= 20 * 4 * values for up, values in zip(sent, own, strict=True))
     assert sum(sent) == done.up and done.down > 20 * 4 * sum(own)

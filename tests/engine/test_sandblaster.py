@@ -14,7 +14,6 @@ import torch
 from speech3.config import LbfgsConfig
 from speech3.engine import watchdog
 from speech3.engine.flat import flatten
-from speech3.engine.sandblaster.crew import Bench, Compute
 from speech3.engine.sandblaster.partition import (
     Combine,
     Gather,
@@ -26,6 +25,7 @@ from speech3.engine.sandblaster.partition import (
     gather_buffers,
 )
 from speech3.engine.sandblaster.processes import Processes
+from speech3.engine.sandblaster.worker_group import Bench, Compute
 from speech3.engine.sandblaster.world import Sandblaster, batches_of
 from speech3.engine.world import USED, WAITING, Rate
 from speech3.errors import Speech3Error
@@ -65,7 +65,7 @@ def _spread(order, keep, build=BUILD):
     return vectors.gradients_2P[0].clone(), frames
 
 
-def test_pieces_in_any_order_and_hands_make_the_same_gradient():
+def test_portions_in_any_order_and_hands_make_the_same_gradient():
     rng = np.random.default_rng(0)
     linear = convex.model().double()
     expected = torch.autograd.grad(convex.objective(linear, 30), list(linear.parameters()))
@@ -135,10 +135,10 @@ def test_running_means_are_the_workers_mean_and_constants_are_not_rounded():
 
 def test_batches_are_parts_of_the_epoch_and_rows_stay_whole():
     two = batches_of(7, None, LbfgsConfig(batches=2, iterations=3))
-    assert [batch.pieces for batch in two] == [((0,), (1,), (2,), (3,)), ((4,), (5,), (6,))]
+    assert [batch.portions for batch in two] == [((0,), (1,), (2,), (3,)), ((4,), (5,), (6,))]
     assert [[stretch.tolist() for stretch in batch.stretches] for batch in two] == [[[0, 1], [2], [3]], [[4], [5], [6]]]
     rows = batches_of(7, (range(3), range(3, 5), range(5, 7)), LbfgsConfig(batches=2, iterations=2))
-    assert [batch.pieces for batch in rows] == [((0, 1, 2), (3, 4)), ((5, 6),)]
+    assert [batch.portions for batch in rows] == [((0, 1, 2), (3, 4)), ((5, 6),)]
 
 
 def _run(world, epoch=1, states_M=None, after=None, at=4, minibatches=30):
@@ -226,7 +226,7 @@ def test_the_middle_of_an_epoch_is_a_whole_state_and_goes_on(world, reference):
 def test_killed_at_any_moment(world, reference):
     """Both workers, one after another."""
     _begin_again(world)
-    pids = [process.pid for process in world.crew.processes.processes]
+    pids = [process.pid for process in world.workers.processes.processes]
     moves = world.epoch(1, np.zeros(30, np.int32), Rate(0.1, 1, 30))
     killed = 0
     for done in moves:
@@ -235,7 +235,7 @@ def test_killed_at_any_moment(world, reference):
             killed += 1
     _whole(world, done)
     assert done.restarts == killed == 2
-    assert not set(pids) & {process.pid for process in world.crew.processes.processes}
+    assert not set(pids) & {process.pid for process in world.workers.processes.processes}
     torch.testing.assert_close(world.snapshot().tensors["parameters"], reference[0], rtol=1e-3, atol=1e-4)
 
 
@@ -246,15 +246,15 @@ def test_one_that_is_stopped_is_ended_and_replaced(world, reference, monkeypatch
     stopped = 0
     for done in world.epoch(1, np.zeros(30, np.int32), Rate(0.1, 1, 30)):
         if not stopped and done.versions >= 3:
-            stopped = world.crew.processes.processes[0].pid
+            stopped = world.workers.processes.processes[0].pid
             os.kill(stopped, signal.SIGSTOP)
     _whole(world, done)
-    assert done.restarts >= 1 and stopped not in {process.pid for process in world.crew.processes.processes}
+    assert done.restarts >= 1 and stopped not in {process.pid for process in world.workers.processes.processes}
     torch.testing.assert_close(world.snapshot().tensors["parameters"], reference[0], rtol=1e-3, atol=1e-4)
 
 
 def test_a_worker_that_is_held_up_holds_up_nobody_and_its_death_loses_nothing(tmp_path, reference):
-    """It sits on a piece for half an epoch, a sum in its hands, then it is killed."""
+    """It sits on a portion for half an epoch, a sum in its hands, then it is killed."""
     build = convex.Build(convex.Source(stuck=tmp_path / "stuck"))
     world = _world(2, build)
     try:
@@ -318,7 +318,7 @@ def test_a_worker_that_fails_is_named():
 def test_nothing_is_left_behind():
     before = tiny.descriptors()
     world = _world(1, tiny.Build())
-    pids = [process.pid for process in world.crew.processes.processes]
+    pids = [process.pid for process in world.workers.processes.processes]
     assert any("memfd:sandblaster" in each for each in tiny.descriptors()) and all(map(tiny.state, pids))
     world.close()
     del world

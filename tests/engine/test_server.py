@@ -13,12 +13,12 @@ from tiny import Killed, killed_at
 
 from speech3.config import AsgdConfig
 from speech3.engine.assembly import begin_epoch, epoch_progress, make_server
-from speech3.engine.board import Sizes, private_board
 from speech3.engine.flat import Flat
 from speech3.engine.gradient import Step
 from speech3.engine.push import Push
 from speech3.engine.rule import Rule
 from speech3.engine.server import Partition
+from speech3.engine.server_memory import Sizes, private_memory
 from speech3.engine.world import REFUSED, STALE, USED, WAITING
 
 M, P, BUFFERS = 8, 16, 3  # parameter n falls by one when minibatch n is used; buffer 0 holds the last one's number
@@ -29,9 +29,9 @@ class _Bench:
 
     def __init__(self, momentum=0.0, max_staleness=None, max_push=10.0, local=False):
         self.local = local
-        self.board = private_board(Sizes(M, 2, 1, 4, P + BUFFERS, P if momentum else 0, 0))
+        self.memory = private_memory(Sizes(M, 2, 1, 4, P + BUFFERS, P if momentum else 0, 0))
         config = AsgdConfig(push_scale=1.0, momentum=momentum, max_staleness=max_staleness, max_push=max_push)
-        self.whole = make_server(self.board, config, 2, Flat(torch.zeros(P + BUFFERS), (), P), nullcontext())
+        self.whole = make_server(self.memory, config, 2, Flat(torch.zeros(P + BUFFERS), (), P), nullcontext())
         self.server = self.whole.partitions[0]
         self.buffers = self.server.buffers
         self.buffers[0].vector_K[:P] = 100.0
@@ -65,8 +65,8 @@ class _Bench:
     def state(self):
         """All that is published, as bytes."""
         index = self.server.version % 2
-        board = self.board
-        arrays = (board.state_2K, board.velocity_2P, board.squares_2P, board.journal_S2J[0])
+        memory = self.memory
+        arrays = (memory.state_2K, memory.velocity_2P, memory.squares_2P, memory.journal_S2J[0])
         return tuple(array[index].tobytes() for array in arrays)
 
     def progress(self):
@@ -152,7 +152,7 @@ def test_a_loss_that_was_not_finite_is_refused():
 def test_staleness_beyond_the_last_bin_counts_there():
     bench = _Bench()
     bench.draw(0)
-    bench.board.version_S[0] = 200
+    bench.memory.version_S[0] = 200
     assert bench.sync(0) == USED
     assert bench.whole.ledger.staleness_M[0] == 200 and bench.progress().staleness == (0,) * 63 + (1,)
 
@@ -200,7 +200,7 @@ def test_a_shard_killed_at_any_instruction_of_a_sync_harms_nothing(kind, outcome
         push = bench.shards[0] = bench.push()
         assert torch.equal(push.own.vector_K, bench.published())
         for shard in (0, 1) * M:
-            if bench.board.cursor[0] < M and WAITING in bench.whole.ledger.states_M:
+            if bench.memory.cursor[0] < M and WAITING in bench.whole.ledger.states_M:
                 bench.draw(shard)
                 bench.sync(shard)
         bench.whole.pool.draw(0)

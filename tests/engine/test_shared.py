@@ -16,8 +16,8 @@ import torch
 
 from speech3.config import AsgdConfig
 from speech3.engine import shared as shared_module
-from speech3.engine.board import MINIBATCHES, FileLock, memory_file
 from speech3.engine.flat import flatten
+from speech3.engine.server_memory import MINIBATCHES, FileLock, memory_file
 from speech3.engine.shared import Shared
 from speech3.engine.workers import Workers
 from speech3.engine.world import USED, WAITING, Rate
@@ -96,7 +96,7 @@ def test_shards_train(world):
 
     done = _epoch(world, 1, look)
     _whole(world, done)
-    assert not world.server.board.syncing_S.any()
+    assert not world.server.memory.syncing_S.any()
     assert (done.returned, done.restarts) == (0, 0)
     assert all(shard.minibatches > 10 for shard in done.shards)
     assert all(shard.compute_s >= 0.002 * shard.minibatches and shard.sync_s > 0 for shard in done.shards)
@@ -149,7 +149,7 @@ def test_nothing_is_left_behind():
     before = tiny.descriptors()
     world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
     pids = _pids(world)
-    assert any("memfd:board" in each for each in tiny.descriptors()) and all(map(tiny.state, pids))
+    assert any("memfd:server" in each for each in tiny.descriptors()) and all(map(tiny.state, pids))
     world.close()
     del world
     gc.collect()
@@ -224,15 +224,15 @@ def test_successors_that_compute_nothing_are_given_up_too(monkeypatch):
 
     monkeypatch.setattr(Workers, "start", start)
     world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
-    board = world.server.board
-    board.shards_N[0, MINIBATCHES] = 7
-    board.ledger.states_M[:3] = 1
-    board.journal_S2J[0, 0, :4] = 2, 0, 0, 1  # published, but it died before it could mark them
+    memory = world.server.memory
+    memory.shards_N[0, MINIBATCHES] = 7
+    memory.ledger.states_M[:3] = 1
+    memory.journal_S2J[0, 0, :4] = 2, 0, 0, 1  # published, but it died before it could mark them
     try:
         for deaths in (1, 2):
             world._look_after()
             assert world.workers.deaths == [deaths] and world.returned == 1
-            assert board.ledger.states_M[:4].tolist() == [USED, USED, WAITING, WAITING]
+            assert memory.ledger.states_M[:4].tolist() == [USED, USED, WAITING, WAITING]
         with pytest.raises(Speech3Error, match="shard 0 died 3 times"):
             world._look_after()
     finally:
@@ -254,7 +254,7 @@ def test_memory_that_is_full(monkeypatch):
 def test_without_memfd_the_memory_is_a_file_that_goes(monkeypatch, tmp_path):
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with memory_file("board", 4096) as path:
+    with memory_file("server", 4096) as path:
         assert Path(path).stat().st_size == 4096 and Path(path).parent == tmp_path
         one, other = FileLock(path), FileLock(path)
         assert one.try_acquire() and not other.try_acquire()

@@ -166,7 +166,7 @@ def test_a_dead_workers_minibatches_are_computed_by_others():
     assert (done.used, done.restarts) == (12, 2)
     assert done.frames == 12 * tiny.FRAMES
     assert done.returned == 4 and done.seconds > 103
-    assert (world.board.ledger.states_M == USED).all()
+    assert (world.memory.ledger.states_M == USED).all()
     assert sum(done.staleness) == done.used
     assert sum(shard.minibatches for shard in done.shards) == 12 + done.returned
 
@@ -267,7 +267,7 @@ def test_what_a_worker_that_hangs_had_is_computed_by_others_once_that_is_noticed
         for done in world.epoch(1, tiny.waiting(batches), tiny.rate(0.1, 1, batches)):
             if name == "hangs" and 5.5 < done.seconds < 35.5:
                 assert (
-                    world.board.ledger.states_M == 1
+                    world.memory.ledger.states_M == 1
                 ).sum() == 1 and done.restarts == 0  # it is out, and nobody knows
         assert done.used == 40 and done.returned == done.restarts == len(faults)
         ends[name] = done.seconds

@@ -12,8 +12,8 @@ import tiny
 
 from speech3.config import AsgdConfig
 from speech3.engine import watchdog
-from speech3.engine.board import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SHARD, SINCE, SYNC_S
 from speech3.engine.flat import flatten
+from speech3.engine.server_memory import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SHARD, SINCE, SYNC_S
 from speech3.engine.shared import Shared
 from speech3.engine.watchdog import COMPUTES, DRAWS, RESTS, SYNCS, WAITS, Watchdog
 from speech3.engine.world import USED, Progress
@@ -51,7 +51,7 @@ def test_one_that_is_stopped_is_replaced(tmp_path: Path) -> None:
                 os.kill(stopped, signal.SIGSTOP)
         whole(world, done)
         assert done.restarts == 1
-        assert done.note.startswith("shard 0 hung ") and done.note.endswith(" without a sign of life) and was ended")
+        assert done.note.startswith("shard 0 hung ") and done.note.endswith(" without a heartbeat) and was killed")
         assert world.processes[0].pid != stopped
     finally:
         world.close()
@@ -89,7 +89,7 @@ def test_one_that_hangs_again_and_again_is_given_up(tmp_path: Path) -> None:
     try:
         world.hung[1] = hang = watchdog.Hang(1, 31.0, COMPUTES)
         world.workers.deaths[1] = 2
-        with pytest.raises(Speech3Error, match=r"^shard 1 hung in a minibatch \(31 s without .*ended 3 times"):
+        with pytest.raises(Speech3Error, match=r"^shard 1 hung in a minibatch \(31 s without .*killed 3 times"):
             world._replace(1, -9)
         assert str(hang).startswith("shard 1")
     finally:

@@ -44,7 +44,7 @@ def test_what_is_no_codec(codec):
      ("ternary", {"world": "simulated", "workers": 2, "simulation": SimulationConfig(method="sandblaster")})],
 )  # fmt: skip
 def test_a_world_without_that_codec(codec, training):
-    with pytest.raises(Speech3Error, match=rf"training.codec={codec}: here is only none.*world shared"):
+    with pytest.raises(Speech3Error, match=rf"training.codec={codec}: this world supports only none.*world shared"):
         check_workers(TrainingConfig(codec=codec, **training))
 
 

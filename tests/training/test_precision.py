@@ -156,7 +156,7 @@ def test_a_run_computes_in_its_precision_and_leaves_the_others(
 @pytest.mark.parametrize(
     ("message", "keys"),
     [
-        (r"training\.precision=tf32: is of GPUs; on cpu use float32 or bf16", {"precision": "tf32"}),
+        (r"training\.precision=tf32: needs a GPU; on cpu use float32 or bf16", {"precision": "tf32"}),
         (r"training\.precision=bf16: the line search", {"precision": "bf16", "world": "sandblaster"}),
         (
             r"training\.precision=bf16 with training\.model_partitions=2",
@@ -195,7 +195,7 @@ def test_fit_has_it_as_an_option() -> None:
     )
     assert result.history[-1].loss < 0.6 * result.history[0].loss
     assert torch.bfloat16 in _Seen.types and model.weight.dtype == torch.float32
-    with pytest.raises(Speech3Error, match="precision=tf32: is of GPUs"):
+    with pytest.raises(Speech3Error, match="precision=tf32: needs a GPU"):
         fit(model, dataset, _loss, strategy="sgd", options={"precision": "tf32"})
 
 

@@ -1,5 +1,7 @@
-"""Shards and server partitions on any node of a Ray: begin with `world.py`, who looks after them, and `actors.py`.
+"""Shards and server partitions on the nodes of a Ray cluster.
 
-`messages.py` is what passes between them, `remote.py` the server as seen from here, `account.py` the minibatches that
-it reported, `nodes.py` finds a Ray or starts one. Nothing else imports this room: Ray is an extra.
+Begin with `world.py`, the coordinator, and `actors.py`, the shards and partitions. `messages.py` defines what they send
+each other, `remote.py` is the coordinator's view of the server, `account.py` keeps the ledger from the partitions'
+reports, and `nodes.py` connects to a Ray cluster or starts one. No other module may import this package, since Ray is
+an optional dependency.
 """

@@ -1,7 +1,7 @@
-"""The account of an epoch whose partitions are on several hosts, by what they report.
+"""The ledger of an epoch whose server partitions are on several hosts, kept from their reports.
 
-They share no memory in which a minibatch could have one row. Each reports what it was brought, and who gathers the
-reports writes the rows.
+The partitions share no memory in which a minibatch could have one row. Each reports the pushes that it received, and
+the coordinator, which gathers the reports, writes the rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,16 +17,16 @@ from speech3.engine.world import USED, WAITING, Progress
 
 @dataclass(frozen=True)
 class Event:
-    """A push was brought to a partition.
+    """A push that a partition received.
 
     Attributes
     ----------
     incarnation
-        Of a shard, which brought it.
+        Incarnation of the shard that sent it.
     steps
-        By minibatch.
+        Results of its minibatches, by number.
     ended
-        USED, STALE or REFUSED.
+        What became of it: USED, STALE or REFUSED.
     """
 
     incarnation: int
@@ -37,7 +37,7 @@ class Event:
 
 @dataclass(eq=False)
 class Account:
-    """The rows of an epoch since it was taken up, and versions published by each partition."""
+    """The ledger of an epoch since it was begun or resumed, and the versions that each partition published."""
 
     ledger: Ledger
     before: dict[int, int]
@@ -45,17 +45,17 @@ class Account:
 
     @classmethod
     def of(cls, states_M: np.ndarray, partitions: int) -> "Account":
-        """An epoch, or the rest of one: what has not ended waits."""
+        """An account of an epoch, or of the rest of one: minibatches that are neither used nor dropped wait."""
         ledger = Ledger.of(len(states_M))
         ledger.begin(np.minimum(states_M, WAITING))
         return cls(ledger, ledger.counts(), [0] * partitions)
 
     def copy(self) -> "Account":
-        """As it is now."""
+        """A copy of the present account."""
         return deepcopy(self)
 
     def add(self, partition: int, events: Sequence[Event]) -> None:
-        """What a partition reports, each event once."""
+        """Enter the events that a partition reports; each must be given once."""
         for event in events:
             self.published[partition] += event.ended == USED
             for number, step in event.steps.items():
@@ -73,5 +73,5 @@ class Account:
 
     @property
     def progress(self) -> Progress:
-        """What of that is counted by minibatch and version."""
+        """Progress counted in minibatches and versions."""
         return replace(self.ledger.progress(self.before), versions=max(self.published))

@@ -1,13 +1,13 @@
 """The two kinds of Ray actors of world cluster: a partition of the server, and a shard.
 
-A partition is that of the other worlds, in an actor's own memory. It does one thing at a time, so it needs no lock, and
-a shard that syncs is never told that it is busy: to ask would take a message, as long on its way as the push is in its
-hands. A shard is that of the other worlds too. It brings its pushes to all partitions before it waits for the first
-answer, and asks for its next minibatch before it computes one, so neither takes a way there and back for each.
+A partition is the same as in the other worlds, but in an actor's own memory. An actor handles one call at a time, so
+the partition needs no lock. It never reports to a shard that it is busy, since the question would take as long on its
+way as the push itself. A shard is also the same as in the other worlds. It sends its pushes to all partitions before it
+waits for the first reply, and requests its next minibatch before it computes the current one, to save round trips.
 
-Each time that a shard is set to work it is another incarnation, whose number goes with all that it sends. Partitions
-answer only incarnations that they were told of: so what is still on its way from a shard that is given up for dead, or
-from before the server was taken back to its last copy, changes nothing.
+Each time a shard is set to work it is a new incarnation, whose number goes with everything it sends. Partitions reply
+only to incarnations that were admitted. So messages still in flight from a shard that is presumed dead, or from before
+the server was restored from its last copy, change nothing.
 
 Axes: K values of a partition, P of them parameters, M minibatches of an epoch.
 """
@@ -26,7 +26,6 @@ from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.assembly import begin_epoch, load_tensors, make_server, published_tensors, sizes_of
-from speech3.engine.board import private_board
 from speech3.engine.cluster.account import Event
 from speech3.engine.cluster.messages import (
     Answer,
@@ -47,26 +46,27 @@ from speech3.engine.ledger import Ledger
 from speech3.engine.pool import Pool
 from speech3.engine.push import Push
 from speech3.engine.rule import Own
+from speech3.engine.server_memory import private_memory
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.wire import Wire
 from speech3.engine.world import USED, WAITING, BuildOn, ShardReport
 
 
 class PartitionActor:
-    """A partition of the server; the first has the pool, too, from which minibatches are drawn."""
+    """A partition of the server; the first one also has the pool, from which minibatches are drawn."""
 
     def ping(self) -> Facts:
-        """It is alive."""
+        """Show that the actor is alive."""
         return facts_of()
 
     def prepare(self, plan: Plan) -> Facts:
-        """Take the memory."""
+        """Allocate the memory."""
         torch.set_num_threads(1)
         self.plan, config = plan, plan.config.model_copy(update={"partitions": 1})
         self.like = Flat(torch.zeros(plan.values), (), plan.parameters)
-        board = private_board(sizes_of(self.like, config, plan.workers, plan.minibatches))
-        self.server = make_server(board, config, plan.workers, self.like, nullcontext(), None, plan.rows)
-        # Its states are those of all partitions; the server's own, of this one alone.
+        memory = private_memory(sizes_of(self.like, config, plan.workers, plan.minibatches))
+        self.server = make_server(memory, config, plan.workers, self.like, nullcontext(), None, plan.rows)
+        # The states in the pool's ledger are those of the whole server, those in `server.ledger` of this partition.
         self.pool = Pool(Ledger.of(plan.minibatches), np.zeros(1, np.int64), nullcontext(), plan.rows)
         self.push_P = torch.zeros(plan.parameters)
         self.pushes: dict[int, Push] = {}
@@ -77,7 +77,7 @@ class PartitionActor:
         return facts_of()
 
     def begin(self, tensors: dict[str, np.ndarray], states_M: np.ndarray) -> None:
-        """Begin an epoch, or the rest of one, from a state; nobody is known."""
+        """Begin an epoch, or the rest of one, from a state, with no incarnation admitted."""
         self.pushes.clear()
         self.report()
         begin_epoch(self.server, states_M)
@@ -85,20 +85,20 @@ class PartitionActor:
         self.pool.fill(states_M)
 
     def admit(self, incarnation: int) -> None:
-        """A shard is set to work."""
+        """Admit an incarnation, which is about to work."""
         self.pushes[incarnation] = self._push()
 
     def expel(self, incarnation: int) -> Report:
-        """It is no more; what it sent and is not here yet comes too late."""
+        """Expel an incarnation: messages that it sent and that arrive later are ignored."""
         self.pushes.pop(incarnation, None)
         return self.report()
 
     def draw(self, incarnation: int, after: int | None) -> int | None:
-        """A minibatch, as of `Pool.draw`; none for the dead."""
+        """Draw a minibatch as in `Pool.draw`; None for an incarnation that is not admitted."""
         return self.pool.draw(incarnation, after) if incarnation in self.pushes else None
 
     def give_back(self, incarnation: int, states_M: np.ndarray) -> list[int]:
-        """What a shard had out and is not ended, by `states_M`, waits again; returns which."""
+        """Return to the pool what a shard had out and `states_M` does not show as used or dropped; returns which."""
         ended = np.flatnonzero((self.pool.states_M == incarnation + 1) & (states_M != WAITING))
         self.pool.states_M[ended] = states_M[ended]
         numbers = np.flatnonzero(self.pool.states_M == incarnation + 1).tolist()
@@ -106,7 +106,7 @@ class PartitionActor:
         return numbers
 
     def sync(self, visit: Visit) -> Answer | None:
-        """`Partition.sync` with a push that was sent; none: who sent it is given up for dead."""
+        """Call `Partition.sync` with a received push; None if its sender is not admitted."""
         if visit.incarnation not in self.pushes:
             return None
         self.work[visit.incarnation] = visit.work
@@ -125,27 +125,27 @@ class PartitionActor:
         return Answer(ended, partition.version, push.wire.came.numpy(), push.own.buffers.numpy())
 
     def report(self) -> Report:
-        """What happened since the last call."""
+        """What happened since the last report."""
         report, self.events, self.work = Report(self.events, self.work), [], {}
         return report
 
     def snapshot(self) -> tuple[dict[str, np.ndarray], Report]:
-        """The published state, and all that happened until then."""
+        """The published state, and a report of everything up to it."""
         tensors = published_tensors(self.server)
         return {name: tensor.numpy() for name, tensor in tensors.items()}, self.report()
 
     def _push(self) -> Push:
-        """This end of a shard's push, which is as that of a shard that adds up gradients.
+        """The partition's end of a shard's push, in the form of a shard that accumulates gradients.
 
-        Its parameters are what the shard has fetched, where the rule goes by that; what is brought is here only as long
-        as a sync takes, so all shards' have the same memory.
+        Where the rule uses the fetched parameters (delay compensation), each push keeps its own copy of them. The
+        pushed values are needed only during a sync, so the pushes of all shards share memory for them.
         """
         apart = self.plan.config.delay_compensation > 0
         own = Flat(torch.zeros(self.plan.values), (), self.plan.parameters) if apart else self.like
         return Push(own, None, self.push_P, wire=Wire(None, self.plan.down))
 
     def _read(self, visit: Visit, push: Push) -> None:
-        """Write what was sent into the push; arrays that came by mail cannot be written to, nor be tensors."""
+        """Write the received values into the push; arrays from Ray are read-only and cannot be tensors."""
         if visit.buffers is not None:
             np.copyto(push.own.buffers.numpy(), visit.buffers)
         if visit.values is None:
@@ -161,10 +161,10 @@ class _Expelled(Exception):
 
 
 class ShardActor:
-    """A shard; its model and its minibatches are built where it is."""
+    """A shard, which builds its model and its source of minibatches on its own node."""
 
     def ping(self) -> Facts:
-        """It is alive."""
+        """Show that the actor is alive."""
         return facts_of()
 
     def prepare(
@@ -172,14 +172,14 @@ class ShardActor:
         weight_decay: float,
     ) -> Facts:  # fmt: skip
         """Build the parts."""
-        parts, up = build(device), codec.model_copy(update={"down": "float32"})  # what comes down is unpacked here
+        parts, up = build(device), codec.model_copy(update={"down": "float32"})  # `_Run` decodes what comes down
         self.shard = Shard(parts, config, number=worker, workers=workers, weight_decay=weight_decay, codec=up)
         own = self.shard.sgd.parameters
         self.down = [wire.down_codec for wire in wires_on_cpu(codec, own, config.partitions)]
         return facts_of(parts, own)
 
     def run(self, order: Order) -> Outcome:
-        """Answer what the shard's loop wants, until no minibatch is waiting."""
+        """Carry out the requests of the shard's loop, until no minibatch is waiting."""
         run = _Run(self.shard, self.down, order)
         try:
             run.run()
@@ -193,18 +193,18 @@ class ShardActor:
 
 
 class _Run:
-    """One order of a shard, and what is on its way."""
+    """A shard's work on one order, and its messages in flight."""
 
     def __init__(self, shard: Shard, down: Sequence[Codec | None], order: Order) -> None:
         self.shard, self.down, self.order = shard, down, order
-        self.has: list[Tensor | None] = [None] * len(down)  # of a partition that sends codes of differences
-        self.steps: dict[int, Step] = {}  # of minibatches that are not yet brought to all partitions
-        self.sent: list[tuple[int, Any]] = []  # partition, answer to come
-        self.drawn: Any = None  # number to come
+        self.has: list[Tensor | None] = [None] * len(down)  # parameters to which coded differences are added
+        self.steps: dict[int, Step] = {}  # of minibatches not yet pushed to all partitions
+        self.sent: list[tuple[int, Any]] = []  # partition, future reply
+        self.drawn: Any = None  # future number of the next minibatch
         self.work = Work()
 
     def run(self) -> None:
-        """Answer what the loop wants."""
+        """Carry out the requests of the loop."""
         loop, answer = self.shard.run(), None
         while True:
             try:
@@ -241,7 +241,7 @@ class _Run:
         self._did(minibatches=1, compute_s=time.perf_counter() - begun)
 
     def _send(self, partition: int) -> None:
-        """The push, if it is due; what is computed next belongs to another."""
+        """Send the push, if it is due; later minibatches belong to the next push."""
         begun, push = time.perf_counter(), self.shard.pushes[partition]
         numbers = push.numbers if push.brings else []
         visit = Visit(self.order.incarnation, push.version, push.takes, self.work)
@@ -264,7 +264,7 @@ class _Run:
         return values.cpu().numpy()
 
     def _receive(self) -> None:
-        """Wait for all answers and go on from them."""
+        """Wait for all replies and take over the fetched parameters."""
         for partition, coming in self.sent:
             begun = time.perf_counter()
             answer: Answer | None = ray.get(coming)
@@ -285,9 +285,9 @@ class _Run:
             push.unpack()
 
     def _unpacked(self, partition: int, values: np.ndarray, buffers: np.ndarray) -> Tensor:
-        """The newest values; arrays that came by mail cannot be written to."""
+        """Decode the newest values; arrays from Ray are read-only."""
         codec, has_P = self.down[partition], self.has[partition]
-        if codec is None or has_P is None:  # what comes first is never coded
+        if codec is None or has_P is None:  # the first fetch is never coded
             newest_K = torch.from_numpy(np.concatenate([values, buffers]))
             self.has[partition] = newest_K[: len(values)].clone() if codec else None
             return newest_K

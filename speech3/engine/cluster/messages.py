@@ -1,7 +1,7 @@
-"""What is sent between this process, server partitions and shards in world cluster, and who may send it.
+"""The messages of world cluster, between coordinator, server partitions and shards, and the check of who takes part.
 
-Whoever takes part in a run must have the same code, the same model and the same minibatches: a minibatch is known by
-its number alone. Each compares its `Facts` with those of the process that began the run.
+All participants in a run must have the same code, the same model and the same minibatches, since a minibatch is
+identified by its number alone. The coordinator compares the `Facts` of each with its own.
 
 Axes: P parameters of a partition.
 """
@@ -31,15 +31,16 @@ from speech3.engine.world import Parts, Rate, ShardReport
 
 @dataclass(frozen=True)
 class Facts:
-    """What must be the same wherever a part of the run is, and where that is.
+    """What must be the same in all processes of a run, and where this process is.
 
     Attributes
     ----------
     engine
-        Digest of this package's files.
-    model, minibatches
-        Digests of its modules and the shapes of its parameters, and of how many there are and what is in the first;
-        empty: has none.
+        Digest of the source files of the engine.
+    model
+        Digest of the model's modules and the shapes of its parameters; empty: there is no model.
+    minibatches
+        Digest of the number of minibatches and the targets of the first; empty: there are none.
     """
 
     speech3: str
@@ -50,20 +51,20 @@ class Facts:
     pid: int = 0
 
     def differs(self, other: "Facts") -> str:
-        """In what, in words; empty: in nothing."""
+        """A description of the differences; empty if there are none."""
         same = [each.name for each in fields(self)[:4]]
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in same}
         return ", ".join(f"{name} {a} there, {b} here" for name, (a, b) in pairs.items() if a and b and a != b)
 
 
 def facts_of(parts: Parts | None = None, own: Flat | None = None) -> Facts:
-    """Of this process, for a shard's model and minibatches or for a partition, which has neither."""
+    """The facts of this process, with the model and minibatches of a shard; a partition has neither."""
     facts = Facts(speech3.__version__, _engine_digest(), node=ray.util.get_node_ip_address(), pid=os.getpid())
     if parts is None or own is None:
         return facts
     shapes = [tuple(view.shape) for view in own.views]
     targets = parts.source.draw(1, 0)[1] if len(parts.source) else None
-    # Tensors of class numbers, or whatever else the loss is given: numerators of sentences, say.
+    # Targets are tensors of class numbers, or whatever else the loss takes, such as numerators of sentences.
     what = targets.cpu().numpy().tobytes() if isinstance(targets, Tensor) else pickle.dumps(targets)
     minibatches = _digest(repr((len(parts.source), parts.source.rows)).encode() + what)
     model = _digest(repr((parts.model, shapes, len(own.vector_K))).encode())
@@ -82,14 +83,14 @@ def _engine_digest() -> str:
 
 @dataclass(frozen=True)
 class Work:
-    """What a shard did in one incarnation: its times, and bytes up and down."""
+    """What a shard did in one incarnation: its report, and bytes up and down."""
 
     report: ShardReport = field(default_factory=ShardReport)
     up: int = 0
     down: int = 0
 
     def newer(self, other: "Work") -> bool:
-        """Or the same: of one incarnation, which only adds to it."""
+        """Whether this is as new as `other`, or newer; both are of one incarnation, which only adds to its work."""
         return (self.report.minibatches, self.up, self.down) >= (other.report.minibatches, other.up, other.down)
 
     def __add__(self, other: "Work") -> "Work":
@@ -98,12 +99,12 @@ class Work:
 
 @dataclass(frozen=True, eq=False)
 class Visit:
-    """What a shard sends to a partition.
+    """A shard's sync with a partition: its push, and whether it fetches.
 
     Attributes
     ----------
     steps
-        By minibatch of the push; empty: it only fetches.
+        Results of the push's minibatches, by number; empty: the shard only fetches.
     values
         The push: float32 (P,), or its code in bytes.
     """
@@ -121,13 +122,13 @@ class Visit:
 
     @property
     def nbytes(self) -> int:
-        """What is counted as sent up."""
+        """Bytes counted as sent up."""
         return _bytes(self.values, self.buffers)
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What comes back: what became of the push, and the newest parameters, or a code, if they are taken."""
+    """A partition's reply: what became of the push and, if they are fetched, the newest parameters or their code."""
 
     ended: int
     version: int
@@ -136,13 +137,13 @@ class Answer:
 
     @property
     def nbytes(self) -> int:
-        """What is counted as sent down."""
+        """Bytes counted as sent down."""
         return _bytes(self.values, self.buffers)
 
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What a partition was brought since it was last asked, and what it heard of shards' work, by incarnation."""
+    """The pushes that a partition received since its last report, and the shards' work that came with them."""
 
     events: list[Event]
     work: dict[int, Work]
@@ -150,7 +151,7 @@ class Report:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a partition is made from: sizes, and the codecs of its stretch."""
+    """What a partition is made from: its sizes, and the codecs of its slice of the parameters."""
 
     config: AsgdConfig
     workers: int
@@ -174,14 +175,14 @@ class Order:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of an order.
+    """The outcome of an order.
 
     Attributes
     ----------
     lost
-        Why a partition could not be reached; empty: nobody was missed.
+        Why a partition could not be reached; empty: all were reached.
     expelled
-        It was given up for dead.
+        Whether the shard's incarnation had been expelled.
     """
 
     work: Work
@@ -190,7 +191,7 @@ class Outcome:
 
 
 def wires_on_cpu(codec: CodecConfig, own: Flat, partitions: int) -> list[Wire]:
-    """One for each partition of a model, which may be on a GPU; what is in the post is on no GPU."""
+    """One wire for each partition of a model, on the CPU since messages are, even if the model is on a GPU."""
     vector_K = own.vector_K.cpu()
     views = [vector_K.as_strided(view.shape, view.stride(), view.storage_offset()) for view in own.views]
     return [wire_of(codec, views, stretch) for stretch in partition_bounds(own, partitions)]

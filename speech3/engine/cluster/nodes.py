@@ -1,7 +1,8 @@
-"""Ray: the one that runs, or one of our own; what its nodes offer.
+"""Connects to a Ray cluster that is running, or starts one, and reports the resources of its nodes.
 
-Ray is left to do what it is good at: processes on other hosts, messages, who is alive. What is done about a death is in
-`world`. Asked for an address where nobody answers, Ray tries for a quarter of an hour, so we knock first.
+Ray provides processes on other hosts, messages, and knowledge of which processes are alive; `world` decides what to do
+about a death. Given an address where nothing listens, Ray tries for a quarter of an hour, so the address is tested
+first.
 """
 
 import logging
@@ -21,12 +22,12 @@ from speech3.errors import Speech3Error
 
 _KNOCK_S = 5.0
 _PORT = 6379  # Ray's own default
-_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # of HTTP/2 with an empty SETTINGS
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # preface and empty SETTINGS
 
 
 @dataclass(frozen=True)
 class Room:
-    """What the nodes that are alive have, in use or not."""
+    """Total resources of the nodes that are alive, in use or not."""
 
     nodes: int
     cpus: float
@@ -38,37 +39,38 @@ class Room:
 
 
 def room() -> Room:
-    """Of the cluster that this process is connected to."""
+    """Resources of the cluster that this process is connected to."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cpus, gpus = (sum(resources.get(kind, 0.0) for resources in alive) for kind in ("CPU", "GPU"))
     return Room(len(alive), cpus, gpus)
 
 
 def what_there_is() -> str:
-    """The end of a sentence that says that there is no room."""
+    """The end of an error message about missing resources: what there is, and what to do."""
     return (
-        f"there are {room()}; start nodes (`ray start --address=...`) or end what else runs there, and give the same "
-        f"command again: training goes on from its checkpoint"
+        f"there are {room()}; start nodes (`ray start --address=...`) or stop other jobs there, and run the same "
+        f"command again: training resumes from its checkpoint"
     )
 
 
 def connect(address: str | None, workers: int) -> bool:
-    """Connect this process to the Ray at an address, or to one that is started here for so many workers.
+    """Connect this process to the Ray cluster at an address, or start one on this host for `workers` workers.
 
     Parameters
     ----------
     address
-        ``host:port`` of the head node, or ``auto``: that of this host. None: a Ray of our own, which ends with us.
+        ``host:port`` of the head node, or ``auto``: the cluster of this host. None: start a cluster, which ends with
+        this process.
 
     Returns
     -------
     ours
-        False where this process was connected before: then it stays so.
+        False if this process was connected before; that connection is kept.
 
     Raises
     ------
     Speech3Error
-        Nobody answers there, or not to us.
+        No Ray cluster can be reached there, or it does not accept this process.
     """
     if ray.is_initialized():
         return False
@@ -82,7 +84,7 @@ def connect(address: str | None, workers: int) -> bool:
         with _quiet():
             ray.init(address or "local", **options)
     except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
-        because = str(error.__cause__ or "").strip().splitlines()[-1:]  # Ray's own words are in what its words are of
+        because = str(error.__cause__ or "").strip().splitlines()[-1:]  # the cause has Ray's explanation
         raise Speech3Error(_why_not(address, " ".join([str(error), *because]))) from error
     return True
 
@@ -91,27 +93,27 @@ def _why_not(address: str | None, said: str) -> str:
     if address is None:
         return f"Ray cannot be started on this host: {said}"
     return (
-        f"--address {address}: {said}\nThis host must be one of the Ray's nodes (`ray start --address={address}`), "
-        f"with the same versions of Python and Ray and, if the Ray has one, its token (~/.ray/auth_token, and "
+        f"--address {address}: {said}\nThis host must be a node of that Ray cluster (`ray start --address={address}`), "
+        f"with the same versions of Python and Ray and, if the cluster has one, its token (~/.ray/auth_token, and "
         f"RAY_AUTH_MODE=token)"
     )
 
 
 def _auto() -> str:
-    """The address of this host's Ray, which may have ended without a word."""
+    """The address of this host's Ray cluster, which may no longer be running."""
     found = None
     with suppress(ConnectionError, ValueError):
         found = canonicalize_bootstrap_address("auto")
     if found is None:
         raise Speech3Error(
-            f"--address auto: no Ray was started on this host; `ray start --head` starts one on the first host, `ray "
-            f"start --address=HOST:{_PORT}` adds the others"
+            f"--address auto: no Ray was started on this host; run `ray start --head` on the first host, and `ray "
+            f"start --address=HOST:{_PORT}` on the others"
         )
     return found
 
 
 def _knock(address: str, found: str) -> None:
-    """Does anybody speak HTTP/2 there, as Ray does? `found` is what `address` stands for."""
+    """Raise an error unless a server speaks HTTP/2 there, as Ray does; `found` is what `address` stands for."""
     said = address if address == found else f"{address} ({found})"
     host, _, port = found.rpartition(":")
     if not host or not port.isdigit() or "/" in found:
@@ -121,23 +123,23 @@ def _knock(address: str, found: str) -> None:
             if "RAY_USE_TLS" not in os.environ:
                 door.sendall(_HELLO)
                 if door.recv(4)[3:] != b"\x04":  # the other side's SETTINGS
-                    raise OSError("what listens there is no Ray")
-    except (OSError, OverflowError, UnicodeError) as error:  # the last: a name that can be no host's
+                    raise OSError("what listens there is not Ray")
+    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: an impossible host name
         raise Speech3Error(
             f"--address {said}: no Ray answers there ({error}); start it with `ray start --head --port={port}` on "
-            f"that host, or let it be started here: leave --address out"
+            f"that host, or omit --address to have it started here"
         ) from error
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Ray as a guest: what it says of deaths is said by `world`, and signals stay with who has them."""
+    """Keep Ray from printing and from replacing signal handlers: `world` reports deaths itself."""
     logging.getLogger("ray").setLevel(logging.ERROR)
-    ray._private.worker._worker_logs_enabled = False  # its way to silence; else 20 lines for a node, on our stdout
+    ray._private.worker._worker_logs_enabled = False  # else Ray prints 20 lines per node on stdout
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        with suppress(ValueError):  # not in the main thread: then Ray has not touched them
+        with suppress(ValueError):  # not in the main thread, where Ray does not touch them
             for number, handler in handlers.items():
                 signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""The server of world cluster as the driver sees it: partitions that are elsewhere, and may die."""
+"""The coordinator's view of the server in world cluster: partitions on other nodes, which may die."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,47 +15,47 @@ from speech3.engine.cluster.messages import Facts, Plan, Report
 from speech3.engine.cluster.nodes import what_there_is
 from speech3.errors import Speech3Error
 
-ROOM_S = 60.0  # that we wait for a node with room, and for an answer
+ROOM_S = 60.0  # timeout for a node with room, and for a reply
 _REST_S = (
     0.2  # before another attempt: Ray takes a while to know that a node is gone, and starts actors there until then
 )
 
 
 class Lost(Exception):
-    """A partition is dead, or cannot be reached."""
+    """A partition is dead or cannot be reached."""
 
 
 def failure(who: str, error: RayTaskError) -> Speech3Error:
-    """What an actor raised, in its own words if it is meant for the user."""
+    """The error of an actor; only its message if that is meant for the user, else its traceback."""
     while isinstance(error.cause, RayTaskError):
         error = error.cause
     return Speech3Error(f"{who}: {error.cause if isinstance(error.cause, Speech3Error) else error.traceback_str}")
 
 
 def check(who: str, facts: Facts, ours: Facts) -> None:
-    """Is it of the same code, model and minibatches?
+    """Check that a process has the same code, model and minibatches.
 
     Raises
     ------
     Speech3Error
-        Names the node and what differs.
+        The message names the node and what differs.
     """
     if differs := facts.differs(ours):
         raise Speech3Error(
-            f"{who} on node {facts.node} is not like the others: {differs}; all nodes need the same speech3, and the "
-            f"same files at the same path"
+            f"{who} on node {facts.node} differs from the others: {differs}; install the same speech3 on all nodes, "
+            f"and put the same files at the same paths"
         )
 
 
 class RemoteServer:
-    """The partitions.
+    """The partitions of the server.
 
     Parameters
     ----------
     bounds
-        Of the values, a partition's each.
+        Each partition's slice of the values.
     ours
-        With which the partitions' facts are compared.
+        The coordinator's facts, with which the partitions' are compared.
     hear
         Called with a partition's number and its report.
     """
@@ -71,12 +71,12 @@ class RemoteServer:
         self.polled = 0.0
 
     def begin(self, tensors: dict[str, Tensor], states_M: np.ndarray) -> None:
-        """From that state, with partitions started anew where they died; nobody is admitted.
+        """Begin from a state, restarting dead partitions; no incarnation is admitted.
 
         Raises
         ------
         Speech3Error
-            There is no node for them, or they die at once.
+            There is no node with room for the partitions, or they die at once.
         """
         arrays = [
             {name: tensor[self._cut(stretch, tensor)].numpy() for name, tensor in tensors.items()}
@@ -93,16 +93,17 @@ class RemoteServer:
                 if time.monotonic() > end:
                     raise Speech3Error(
                         f"for {ROOM_S:.0f} s no Ray node was found on which the server's partitions stay alive: "
-                        f"{what_there_is()}; the last said: {lost}"
+                        f"{what_there_is()}; the last error: {lost}"
                     ) from lost
             time.sleep(_REST_S)
 
     def ask(self, method: str, *args: Any) -> list[Any]:
-        """Answers of all partitions; what they had reported before is heard first.
+        """Call a method of all partitions and return the results; earlier reports are processed first.
 
         Raises
         ------
         Lost
+            A partition is dead or cannot be reached.
         """
         polls = [(number, poll) for number, poll in enumerate(self.polls) if poll is not None]
         self.polls = [None] * len(self.actors)
@@ -111,24 +112,24 @@ class RemoteServer:
         return self._get([getattr(actor, method).remote(*args) for actor in self.actors])
 
     def ask_pool(self, method: str, *args: Any) -> Any:
-        """The answer of the partition that has the pool."""
+        """Call a method of the partition that has the pool."""
         return self._get([getattr(self.actors[0], method).remote(*args)])[0]
 
     def poll(self) -> None:
-        """Hear what partitions report, without waiting for it; `Lost` if one is, or says nothing for long."""
+        """Process the partitions' reports without waiting for them; raises `Lost` if one is lost or does not reply."""
         if not any(poll is not None for poll in self.polls):
             self.polls, self.polled = [actor.report.remote() for actor in self.actors], time.monotonic()
         waiting = [poll for poll in self.polls if poll is not None]
         came = ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]
         if len(came) < len(waiting) and time.monotonic() - self.polled > ROOM_S:
-            raise Lost(f"a partition did not answer for {ROOM_S:.0f} s")
+            raise Lost(f"a partition did not reply for {ROOM_S:.0f} s")
         for number, poll in enumerate(self.polls):
             if poll is not None and poll in came:
                 self.polls[number] = None
                 self.hear(number, self._get([poll])[0])
 
     def copy(self) -> dict[str, Tensor]:
-        """The published state; all that is in it, and no more, has been heard then."""
+        """Copy the published state; exactly the reports that belong to it have been processed then."""
         states = self.ask("snapshot")
         for number, (_, report) in enumerate(states):
             self.hear(number, report)
@@ -136,13 +137,13 @@ class RemoteServer:
         return {name: torch.cat([torch.from_numpy(np.array(tensors[name])) for tensors, _ in states]) for name in names}
 
     def close(self) -> None:
-        """End them."""
+        """Stop the partitions."""
         for actor in self.actors:
             if actor is not None:
                 ray.kill(actor)
 
     def _cut(self, stretch: slice, tensor: Tensor) -> slice:
-        """That of all values; slots have none of the model's buffers."""
+        """A partition's slice of a tensor; optimizer slots do not include the model's buffers."""
         return slice(stretch.start, min(stretch.stop, len(tensor)))
 
     def _get(self, refs: list[Any]) -> list[Any]:
@@ -154,7 +155,7 @@ class RemoteServer:
             raise Lost(str(error)) from error
 
     def _revive(self) -> None:
-        """Start those that are not there; those that do not answer are not."""
+        """Start partitions that are missing or do not reply."""
         for number, actor in enumerate(self.actors):
             try:
                 self._get([] if actor is None else [actor.ping.remote()])
@@ -165,7 +166,7 @@ class RemoteServer:
         for number in missing:
             self.actors[number] = self.kind.options(scheduling_strategy="SPREAD").remote()
         placed = [self.actors[number].ping.remote() for number in missing]
-        while placed:  # a node starts many of them one after the other
+        while placed:  # a node starts several of them one after the other
             came, placed = ray.wait(placed, timeout=ROOM_S)
             if not came:
                 raise Speech3Error(

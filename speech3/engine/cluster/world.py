@@ -1,16 +1,17 @@
-"""Shards and server partitions as Ray actors, on any node: past one host.
+"""World cluster: shards and server partitions as Ray actors on any node, beyond one host.
 
-The shards, the partitions and what passes between them are those of world shared, only that it is really sent
-(`actors`). This side sets shards to work, gathers what partitions report (`account`), and looks after the dead.
+Shards, partitions, pushes and fetches are those of world shared, but are really sent (`actors`). This module is the
+coordinator: it sets shards to work, gathers the partitions' reports (`account`), and handles deaths.
 
-- A shard dies, alone or with its node: partitions are told to hear no more of it, what it had out waits again, and
-  another actor is started wherever there is room. While there is none, the others go on.
-- A partition dies, and its parameters with it: the whole server goes back to its last copy, which is taken every few
-  seconds, and the minibatches since then are computed again. None counts as used that is not in the parameters.
-- This process dies: Ray ends the actors, and the run goes on from its checkpoint, as in every world.
+- A shard dies, alone or with its node: partitions ignore its messages from then on, its minibatches return to the pool,
+  and another actor is started wherever there is room. Until there is room, the other shards continue.
+- A partition dies, and its parameters are lost: the whole server is restored from its last copy, which is taken every
+  few seconds, and the minibatches since then are computed again. No minibatch counts as used that is not in the
+  parameters.
+- This process dies: Ray stops the actors, and the run resumes from its checkpoint, as in every world.
 
-A copy is taken partition by partition while pushes go on. One that is on its way then may be in some partitions and not
-in others, as that of a shard may be that dies on its round; it counts as used, as it does there.
+A copy is taken partition by partition while pushes continue. A push in flight may then be in some partitions of the
+copy and not in others, like the push of a shard that dies on its round; its minibatches count as used, as they do then.
 """
 
 import time
@@ -33,31 +34,31 @@ from speech3.engine.flat import Flat, flatten, partition_bounds
 from speech3.engine.world import USED, WAITING, BuildOn, Parts, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
 
-LOOK_S = 0.1  # between two looks at actors
-COPY_S = 5.0  # between two copies of the server, at least
-COPY_SHARE = 0.05  # of the time, that copies may take
-JOIN_S = 20.0  # that shards which are there wait for others before they begin
-_DEATHS = 3  # of one shard without a minibatch in between, of the server without a copy, before it is given up
+LOOK_S = 0.1  # between two checks of the actors
+COPY_S = 5.0  # least time between two copies of the server
+COPY_SHARE = 0.05  # share of the time that copies may take
+JOIN_S = 20.0  # for which shards that are ready wait for others before they begin
+_DEATHS = 3  # deaths of a shard without a minibatch in between, or of the server without progress, that end the run
 
 
 @dataclass(eq=False)
 class Worker:
-    """A shard, as it is seen from here.
+    """A shard, as the coordinator sees it.
 
     Attributes
     ----------
     coming
-        What is awaited from it: a sign of incarnation, then that it is prepared, then the `Outcome` of each order.
+        The pending reply: to `ping`, then to `prepare`, then the `Outcome` of each order; None: it rests.
     placed
-        Its facts, once it has given the sign: a node has room for it.
+        Its facts, once it has replied to `ping`, so a node has room for it.
     incarnation
-        As which it was set to work last; -1: not yet.
+        The incarnation as which it was last set to work; -1: none yet.
     go
-        It is to be set to work when it rests.
+        Whether it must be set to work when it rests.
     deaths
-        Of its forerunners, in a row.
+        Deaths of its predecessors in succession.
     hired
-        When, in seconds.
+        When its actor was created, by `time.monotonic`.
     """
 
     actor: Any
@@ -71,12 +72,12 @@ class Worker:
 
     @property
     def rests(self) -> bool:
-        """Nothing is awaited from it."""
+        """Whether no reply is pending."""
         return self.coming is None
 
     @property
     def works(self) -> bool:
-        """On an order."""
+        """Whether it works on an order."""
         return self.prepared and not self.rests
 
 
@@ -86,18 +87,19 @@ class Cluster:
     Parameters
     ----------
     build
-        Makes the parts of a shard where it is; what it reads must be at the same path on all nodes.
+        Makes the parts of a shard on its node; the files that it reads must have the same paths on all nodes.
     parts
-        Of this process: what is on other nodes is compared with them.
+        Parts of this process, with which those on other nodes are compared.
     device
-        ``cpu``: a shard takes a CPU of a node; ``cuda``: a GPU, too. The server is on CPUs.
+        ``cpu``: a shard takes a CPU of a node; ``cuda``: also a GPU. The server is on CPUs.
     address
-        As of `connect`.
+        See `connect`.
 
     Raises
     ------
     Speech3Error
-        No Ray at the address, or no room in it; a shard that is not like the others, fails, or dies again and again.
+        There is no Ray cluster at the address, or it has no room; a shard differs from the others, fails, or dies
+        repeatedly.
     """
 
     def __init__(
@@ -122,14 +124,14 @@ class Cluster:
             self.workers = [self._hire(0) for _ in range(workers)]
             self._begin_again()
             self._wait_for_shards(JOIN_S)
-            # Who takes the place of a dead one need not have the files as they were: they may be edited meanwhile.
+            # Replacements of dead actors are not compared by source files, which may be edited during the run.
             self.facts = self.server.ours = replace(self.facts, engine="")
         except BaseException:
             self.close()
             raise
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
-        """Yields ten times a second, and at the end."""
+        """Run an epoch; yields progress ten times a second, and at the end."""
         self._count_from_zero()
         self._wait_for_shards(0.0)
         self.copied = Account.of(states_M, len(self.server.plans))
@@ -142,7 +144,7 @@ class Cluster:
         yield self._progress(self.account)
 
     def snapshot(self) -> Snapshot:
-        """The server as it is, or, where a partition has just died, as it was last; nobody is stopped."""
+        """A copy of the server now or, if a partition has just died, the last copy; shards are not stopped."""
         if self.at_work:
             self._guarded(self._copy)
         return Snapshot(dict(self.tensors), self.copied.ledger.states_M.copy(), self._progress(self.copied))
@@ -153,7 +155,7 @@ class Cluster:
         self.tensors = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
 
     def close(self) -> None:
-        """End the actors; a Ray that was started for us ends, too."""
+        """Stop the actors, and the Ray cluster if it was started by this process."""
         self.at_work = False
         if ray.is_initialized():
             for worker in self.workers:
@@ -168,11 +170,11 @@ class Cluster:
         self.began = self.last_used = self.copied_at = time.monotonic()
         self.placed_at, self.copy_took = time.monotonic(), 0.0
         self.returned = self.restarts = self.undone = self.server_deaths = self.deaths_since_copy = 0
-        self.incarnations: dict[int, int] = {}  # of the epoch: whose they are
+        self.incarnations: dict[int, int] = {}  # incarnation of this epoch -> worker
         self.work: dict[int, Work] = {}
 
     def _look(self) -> None:
-        """Wait a little, then see how everybody is."""
+        """Wait a little, then check the server and all shards."""
         awaited = [worker.coming for worker in self.workers if not worker.rests]
         came = ray.wait(awaited, timeout=LOOK_S)[0] if awaited else []
         if not awaited:
@@ -188,7 +190,7 @@ class Cluster:
             raise Speech3Error(f"no Ray node had room for a shard for {ROOM_S:.0f} s: {what_there_is()}")
 
     def _wait_for_shards(self, seconds: float) -> None:
-        """Until all are prepared; those that find no room are waited for so long, if there are others."""
+        """Wait until all shards are prepared; after `seconds`, begin without those that found no room, if any can."""
         begun = time.monotonic()
         while not all(worker.prepared for worker in self.workers):
             late = time.monotonic() - begun > seconds
@@ -198,7 +200,7 @@ class Cluster:
             self._look()
 
     def _done(self) -> bool:
-        """Everything is used or dropped, in all partitions, and there is a copy of that."""
+        """Whether every minibatch is used or dropped, in all partitions, and a copy of that state was taken."""
         if any(worker.works for worker in self.workers):
             return False
         if self.account.ledger.finished or not any(worker.go and worker.prepared for worker in self.workers):
@@ -219,12 +221,12 @@ class Cluster:
             self.last_used = time.monotonic()
 
     def _worked(self, incarnation: int, work: Work) -> None:
-        """The newest that is known; a partition's report comes later than the shard's own."""
+        """Record a shard's work if it is newer: a partition's report may arrive after the shard's own outcome."""
         if incarnation in self.incarnations and work.newer(self.work.get(incarnation, work)):
             self.work[incarnation] = work
 
     def _copy(self) -> None:
-        """Take one, and what became of the minibatches with it."""
+        """Take a copy of the server, with what became of the minibatches."""
         begun = time.monotonic()
         self.tensors = self.server.copy()
         if self.account.ended > self.copied.ended:
@@ -233,7 +235,7 @@ class Cluster:
         self.copy_took = self.copied_at - begun
 
     def _guarded(self, action: Callable[..., object], *args: Any) -> None:
-        """Do it; if a partition turns out to be lost, go back to the last copy."""
+        """Perform an action; if a partition turns out to be lost, restore the last copy."""
         try:
             action(*args)
         except Lost as lost:
@@ -241,14 +243,14 @@ class Cluster:
             self.deaths_since_copy += 1
             if self.deaths_since_copy >= _DEATHS:
                 raise Speech3Error(
-                    f"partitions of the server died {_DEATHS} times and nothing was trained in between; the last: "
-                    f"{lost}\nUse more partitions (training.asgd.partitions) or nodes with more memory"
+                    f"partitions of the server died {_DEATHS} times and nothing was trained in between; the last "
+                    f"error: {lost}\nUse more partitions (training.asgd.partitions) or nodes with more memory"
                 ) from lost
             self.undone += self.account.ended - self.copied.ended
             self._begin_again()
 
     def _begin_again(self) -> None:
-        """From the last copy."""
+        """Restore the server from the last copy, and set the shards to work again."""
         self.account = self.copied.copy()
         self.account.ledger.forget(np.flatnonzero(self.account.ledger.states_M == WAITING))
         self.server.begin(self.tensors, self.account.ledger.states_M)
@@ -262,7 +264,7 @@ class Cluster:
         return Worker(actor, actor.ping.remote(), deaths=deaths)
 
     def _see_to(self, number: int, worker: Worker, came: list[Any]) -> None:
-        """Hear what came from a shard, and set it to work if it is to."""
+        """Process a shard's reply, and set the shard to work if it must."""
         if not worker.rests and worker.coming in came:
             coming, worker.coming = worker.coming, None
             try:
@@ -284,7 +286,7 @@ class Cluster:
         if isinstance(what, Outcome):
             self._worked(worker.incarnation, what.work)
             if what.lost and not worker.go:
-                self.server.ask("ping")  # are they lost for us, too?
+                self.server.ask("ping")  # raises `Lost` if the coordinator cannot reach them either
                 self._replace(number, worker)
             return
         check(f"shard {number}", what, self.facts)
@@ -294,16 +296,16 @@ class Cluster:
             worker.placed, worker.coming = what, worker.actor.prepare.remote(number, *self.to_prepare)
 
     def _replace(self, number: int, worker: Worker) -> None:
-        """It died: another takes its place, and what it had out waits again."""
+        """Replace a dead shard, and return its minibatches to the pool."""
         ray.kill(worker.actor)
         did = worker.incarnation in self.work and self.work[worker.incarnation].report.minibatches
         deaths = worker.deaths
-        if worker.placed:  # else its node died before it
+        if worker.placed:  # else its node died before it was placed
             deaths, self.restarts = 1 if did else deaths + 1, self.restarts + 1
         if deaths >= _DEATHS:
             raise Speech3Error(
-                f"shard {number} died {_DEATHS} times without a minibatch in between (often the kernel's doing, out of "
-                f"memory): use fewer workers or a smaller model; Ray's logs are under /tmp/ray on its node"
+                f"shard {number} died {_DEATHS} times without a minibatch in between (often killed by the kernel, out "
+                f"of memory): use fewer workers or a smaller model; Ray's logs are under /tmp/ray on its node"
             )
         self.workers[number] = self._hire(deaths)
         if worker.incarnation in self.incarnations:
@@ -354,7 +356,7 @@ def _check_room(workers: int, gpus: int) -> None:
 
 
 def _plans(parts: Parts, own: Flat, config: AsgdConfig, workers: int, codec: CodecConfig) -> list[Plan]:
-    """The partitions', which are on CPUs wherever `own` is."""
+    """The plans of the partitions, which are on CPUs wherever `own` is."""
     plans, source = [], parts.source
     wires = wires_on_cpu(codec, own, config.partitions)
     for stretch, wire in zip(partition_bounds(own, config.partitions), wires, strict=True):

@@ -1,5 +1,5 @@
-"""How a vector is written into fewer bytes: begin with `codec.py`; `cpu.py` and `cuda.py` are its passes over memory.
+"""Codecs, which write a vector in fewer bytes: begin with `codec.py`; `cpu.py` and `cuda.py` are its kernels.
 
-`ddp_hook.py` is TernGrad's synchronous form, whose mean travels as `levels.py` says; `shared.py` is the same in one
-process.
+`ddp_hook.py` is the synchronous form of TernGrad, in which the mean is coded as `levels.py` describes; `shared.py`
+computes the same in one process.
 """

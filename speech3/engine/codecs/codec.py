@@ -1,19 +1,19 @@
-"""Codecs: a vector of float32 as the bytes that are sent, and back.
+"""Codecs: they turn a vector of float32 into the bytes that are sent, and back.
 
 ``ternary`` is TernGrad (Wen et al. 2017, "TernGrad: Ternary gradients to reduce communication in distributed deep
-learning"). A tensor, or a bucket of it, is clipped, f(g) = sign(g) min(abs(g), c sigma), with s the largest abs(f(g));
-each value is s sign(g) with probability abs(f(g)) / s, else 0: two bits, and one s a bucket. Its expectation is f(g),
-so nothing is kept of what the rounding lost. ``bf16`` (nearest) and ``topk`` (the largest, with their places) lose what
-no chance makes up for: their sender keeps it and adds it to what it sends next (Seide et al. 2014, "1-bit SGD"; Stich
-et al. 2018, "Sparsified SGD with memory").
+learning"). A tensor, or a bucket of it, is clipped to f(g) = sign(g) min(abs(g), c sigma), and s is the largest
+abs(f(g)). Each value becomes s sign(g) with probability abs(f(g)) / s, else 0: two bits per value, and one s per
+bucket. Its expectation is f(g), so the rounding error need not be kept. ``bf16`` (rounded to nearest) and ``topk`` (the
+largest values, with their positions) are biased: the sender keeps what they lose and adds it to the next vector (error
+feedback: Seide et al. 2014, "1-bit SGD"; Stich et al. 2018, "Sparsified SGD with memory").
 
-Here we depart from TernGrad: its published code puts the three levels into float32s, here they are two bits; where the
-values of a bucket are equal (to a thousandth of their size), or it has only one, nothing is clipped, so buckets of one
-are exact. Sigma is about the mean, as the paper has it. So clipping costs little (1 to 1.5 % of the length) only where
-the mean is near zero and values are many: of normally distributed ones, buckets of 2, 3 and 4 keep 0.89, 0.96 and 0.98
-of the length, and of values that are nearly equal, though not quite, nearly nothing is left.
+We depart from TernGrad in two ways. Its published code stores the three levels in float32, here they are two bits. And
+where the values of a bucket are equal (to a thousandth of their size), or there is only one, nothing is clipped, so
+buckets of one value are exact. Sigma is taken about the mean, as in the paper. So clipping costs little (1 to 1.5 % of
+the norm) only if the mean is near zero and there are many values: buckets of 2, 3 and 4 normally distributed values
+keep 0.89, 0.96 and 0.98 of the norm, and of values that are nearly but not quite equal, almost nothing is left.
 
-NaN and infinity are never coded into numbers: what comes out of a bucket that has one is NaN, for the server to refuse.
+NaN and infinity are never coded as numbers: a bucket that contains one decodes to NaN, which the server refuses.
 
 Axes: P values, B buckets, T tiles (`cpu`), M words.
 """
@@ -35,17 +35,17 @@ _TILE = 1024  # values
 class Codec(Protocol):
     """One way to write a vector of P float32s."""
 
-    unbiased: bool  # its expectation is what was coded
+    unbiased: bool  # the expectation of the decoded vector is the vector
 
     def encode(self, values_P: Tensor, key: int) -> Tensor:
-        """The bytes to send, uint8; `key` chooses the random numbers."""
+        """The bytes to send, uint8; `key` selects the random numbers."""
 
     def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
-        """Add what the bytes stand for, `times`."""
+        """Decode a message and add it to `into_P`, multiplied by `times`."""
 
 
 def key_of(*numbers: int) -> int:
-    """A key of 63 bits that differs for other numbers: splitmix64 (Steele, Lea and Flood 2014) over them."""
+    """A 63-bit key hashed from numbers by splitmix64 (Steele, Lea and Flood 2014)."""
     key = 0
     for number in numbers:
         key = (key + number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
@@ -56,16 +56,16 @@ def key_of(*numbers: int) -> int:
 
 
 class Float32:
-    """As they are."""
+    """The values unchanged."""
 
     unbiased = True
 
     def encode(self, values_P: Tensor, key: int) -> Tensor:
-        """Four bytes a value."""
+        """Four bytes per value."""
         return values_P.clone().view(torch.uint8)
 
     def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
-        """Add them."""
+        """See `Codec.add`."""
         into_P.add_(message.view(torch.float32), alpha=times)
 
 
@@ -75,29 +75,29 @@ class Bf16:
     unbiased = False
 
     def encode(self, values_P: Tensor, key: int) -> Tensor:
-        """Two bytes a value."""
+        """Two bytes per value."""
         return values_P.to(torch.bfloat16).view(torch.uint8)
 
     def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
-        """Add them."""
+        """See `Codec.add`."""
         into_P.add_(message.view(torch.bfloat16), alpha=times)
 
 
 @dataclass(frozen=True)
 class TopK:
-    """The largest share of the values, at least one, and where they stand."""
+    """The values of largest magnitude, a share of all but at least one, with their positions."""
 
     share: float
     unbiased = False
 
     def encode(self, values_P: Tensor, key: int) -> Tensor:
-        """Eight bytes for each that is sent; NaN counts as larger than all."""
+        """Eight bytes for each value sent; NaN counts as larger than any number."""
         count = min(max(1, round(self.share * len(values_P))), len(values_P))
         places = values_P.abs().topk(count, sorted=False).indices.sort().values
         return torch.cat([places.to(torch.int32).view(torch.uint8), values_P[places].view(torch.uint8)])
 
     def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
-        """Add them where they stand."""
+        """See `Codec.add`."""
         places, values = message.view(2, -1)
         into_P.index_add_(0, places.view(torch.int32).long(), values.view(torch.float32), alpha=times)
 
@@ -109,13 +109,13 @@ class Layout:
     Attributes
     ----------
     starts_B, sizes_B
-        Of each bucket, int64; every bucket is inside one tensor.
+        Start and size of each bucket, int64; every bucket lies within one tensor.
     tiles_T5
-        Of each tile, int64: start, size, its first word, its bucket, the counter of its first random number.
+        For each tile, int64: start, size, first word, bucket, counter of its first random number.
     words
-        All tiles' (M).
+        Number of words of all tiles (M).
     floats
-        Stretches that are sent as they are.
+        Slices that are sent as float32.
     """
 
     starts_B: Tensor
@@ -126,24 +126,24 @@ class Layout:
 
     @property
     def code_bytes(self) -> int:
-        """Bytes of scales and codes, of what is coded."""
+        """Bytes of scales and codes."""
         return 4 * (len(self.starts_B) + self.words)
 
     @property
     def num_floats(self) -> int:
-        """Values that are sent as they are."""
+        """Number of values that are sent as float32."""
         return sum(each.stop - each.start for each in self.floats)
 
 
 def as_floats(views: Sequence[Tensor], *, below: int = 0, last: bool = False) -> list[bool]:
-    """Which tensors of a model are sent as they are.
+    """Whether each tensor of a model is sent as float32.
 
     Parameters
     ----------
     below
-        Those of fewer values.
+        Tensors of fewer values are.
     last
-        The last matrix (of a network: the softmax layer's), with what follows it.
+        Whether the last matrix (the softmax layer of a network) and the tensors after it are.
     """
     matrices = [number for number, view in enumerate(views) if view.dim() > 1]
     end = matrices[-1] if last and matrices else len(views)
@@ -154,18 +154,18 @@ def layout(
     views: Sequence[Tensor], *, bucket: int = 0, floats: Sequence[bool] = (), counters: Sequence[int] | None = None,
     origin: int = 0,
 ) -> Layout:  # fmt: skip
-    """Divide a vector by the tensors that are views of it, in their order.
+    """Divide a vector into the tensors that are views of it, in their order.
 
     Parameters
     ----------
     bucket
-        Values that share a scale, at most; 0: a whole tensor.
+        The most values that share a scale; 0: a whole tensor.
     floats
-        Which tensors are sent as they are; empty: none.
+        Whether each tensor is sent as float32; empty: none is.
     counters
-        Number of each tensor's first value among the random numbers; none: its place in the storage.
+        Counter of the random number of each tensor's first value; None: its offset in the storage.
     origin
-        Where the vector begins there.
+        Offset of the vector in the storage.
     """
     starts: list[np.ndarray] = []
     stops: list[np.ndarray] = []
@@ -205,7 +205,7 @@ class Ternary:
     unbiased = True
 
     def encode(self, values_P: Tensor, key: int) -> Tensor:
-        """The scales, the codes, and what is sent as it is."""
+        """The scales, the codes, and the values sent as float32."""
         size = self.layout.code_bytes + 4 * self.layout.num_floats
         message = torch.empty(size, dtype=torch.uint8, device=values_P.device)
         scales_B, words_M, floats = self._parts(message)
@@ -217,7 +217,7 @@ class Ternary:
         return message
 
     def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
-        """Add what the codes stand for, and what was sent as it is."""
+        """See `Codec.add`."""
         scales_B, words_M, floats = self._parts(message)
         add(words_M, self.layout, scales_B, times, into_P)
         for where in self.layout.floats:
@@ -232,18 +232,18 @@ class Ternary:
 
 
 def make_codec(config: CodecConfig, views: Sequence[Tensor], stretch: slice = slice(None)) -> Codec | None:
-    """The codec of a config for a stretch of the flat vector of these views; none where values are sent as they are.
+    """The codec of a config for a slice of the flat vector of these views; None if values are sent as float32.
 
-    A tensor that the stretch cuts has a scale of its own for the piece.
+    A tensor that the slice cuts has a separate scale for its part in the slice.
     """
     match config.kind:
         case "ternary":
             floats = as_floats(views, below=config.float_below, last=config.float_last)
-            pieces = [_piece(view, stretch) for view in views]
-            there = [(piece, kept) for piece, kept in zip(pieces, floats, strict=True) if len(piece)]
-            pieces, floats = [piece for piece, _ in there], [kept for _, kept in there]
+            parts = [_slice_of(view, stretch) for view in views]
+            there = [(part, kept) for part, kept in zip(parts, floats, strict=True) if len(part)]
+            parts, floats = [part for part, _ in there], [kept for _, kept in there]
             return Ternary(
-                layout(pieces, bucket=config.bucket, floats=floats, origin=stretch.start or 0), config.clip
+                layout(parts, bucket=config.bucket, floats=floats, origin=stretch.start or 0), config.clip
             )  # fmt: skip
         case "bf16":
             return Bf16()
@@ -253,22 +253,22 @@ def make_codec(config: CodecConfig, views: Sequence[Tensor], stretch: slice = sl
             return None
 
 
-def _piece(view: Tensor, stretch: slice) -> Tensor:
-    """What of a tensor lies in a stretch of the vector."""
+def _slice_of(view: Tensor, stretch: slice) -> Tensor:
+    """The part of a tensor that lies in a slice of the vector."""
     offset = int(view.storage_offset())
     stop = view.numel() if stretch.stop is None else max(0, stretch.stop - offset)
     return view.flatten()[max(0, (stretch.start or 0) - offset) : stop]
 
 
 class Sender:
-    """Codes one vector after another, and keeps what a codec that is not unbiased lost of each for the next.
+    """Codes one vector after another, with error feedback: what a biased codec loses is added to the next vector.
 
     Attributes
     ----------
     lost_P
-        Of all that was used so far; none: nothing.
+        The accumulated error of all vectors used so far; None: nothing.
     losing_P
-        The same with what was sent last, of which it is not known yet whether it is used.
+        The accumulated error if the vector sent last is used, which is not known yet.
     """
 
     def __init__(self, codec: Codec) -> None:
@@ -277,17 +277,17 @@ class Sender:
         self.losing_P: Tensor | None = None
 
     def forget(self) -> None:
-        """Nothing was lost yet."""
+        """Reset the error."""
         self.lost_P = self.losing_P = None
 
     def settle(self, *, used: bool) -> None:
-        """What was sent last was used, or refused: then what was lost of it is no loss."""
+        """The vector sent last was used, or it was refused, in which case its error is dropped."""
         if used and self.losing_P is not None:
             self.lost_P = self.losing_P
         self.losing_P = None
 
     def encode(self, values_P: Tensor, key: int) -> Tensor:
-        """The bytes to send; in place of what was sent before, if that is not settled."""
+        """The bytes to send; they replace a vector that was sent before and is not settled."""
         if self.codec.unbiased:
             return self.codec.encode(values_P, key)
         whole_P = values_P.clone() if self.lost_P is None else values_P + self.lost_P
@@ -298,24 +298,24 @@ class Sender:
 
 
 def statistics(values_P: Tensor, layout: Layout, clip: float, limits_B: Tensor, scales_B: Tensor) -> None:
-    """Write each bucket's c sigma (infinite where nothing is to be clipped) and s (NaN if a value is not finite)."""
+    """Write each bucket's c sigma (infinite where nothing is clipped) and scale s (NaN if a value is not finite)."""
     _kernel(values_P, "statistics")(
         values_P, layout.starts_B, layout.sizes_B, layout.tiles_T5, clip, limits_B, scales_B
     )  # fmt: skip
 
 
 def pack(values_P: Tensor, layout: Layout, limits_B: Tensor, scales_B: Tensor, key: int, words_M: Tensor) -> None:
-    """Write the codes; a scale may be larger than the bucket's own. Codes of a scale that is NaN are zeros."""
+    """Write the codes; a scale may be larger than the bucket's own. If a scale is NaN, its codes are zeros."""
     _kernel(values_P, "pack")(values_P, layout.tiles_T5, limits_B, scales_B, key, words_M)
 
 
 def add(words_M: Tensor, layout: Layout, scales_B: Tensor, times: float, into_P: Tensor) -> None:
-    """Add `times` what the codes stand for."""
+    """Decode the codes and add them to `into_P`, multiplied by `times`."""
     _kernel(into_P, "add")(words_M, layout.tiles_T5, scales_B, times, into_P)
 
 
 def add_sums(sums_16M: Tensor, layout: Layout, scales_B: Tensor, times: float, into_P: Tensor) -> None:
-    """Add `times` what sums of codes stand for: int16, by place in the word and word (`levels`)."""
+    """Decode sums of codes and add them times `times`; sums are int16, by position in the word and word (`levels`)."""
     _kernel(into_P, "add_sums")(sums_16M, layout.tiles_T5, scales_B, times, into_P)
 
 

@@ -1,13 +1,13 @@
-"""The ternary code on a CPU, by numba (what it is: `codec`): statistics, pack, unpack and add, each one pass.
+"""Kernels of the ternary code (see `codec`) on a CPU, by numba: statistics, pack, unpack and add, one pass each.
 
-A tile is at most 1,024 values of a bucket, in W = ceil(values / 16) words. Value i of it is the two bits 2 (i // W) of
-word i % W: so a loop over words is a loop over vectors, with no value moved from lane to lane. Two bits are a number in
-two's complement: 0, 1 or -1.
+A tile is at most 1,024 values of a bucket, in W = ceil(values / 16) words. Value i of a tile is the two bits from bit
+2 (i // W) of word i % W. So a loop over words vectorises without moving values between lanes. The two bits are a number
+in two's complement: 0, 1 or -1.
 
-Random numbers are hashed counters: the number of a value depends on the key and the value's place alone, so it is the
-same on any machine, in any order, and in `cuda`. The mixer is Wellons' "lowbias32" (2018), a bijection of 32 bits
-that flips each bit of its result with a probability of one half to 0.2 %, with 32 bits of the key added before it and
-32 put in between its products; 24 bits of the result are the number. Sums are of float64, in a fixed order.
+Random numbers are hashed counters: the number of a value depends only on the key and the value's position, so it is the
+same on any machine, in any order, and in `cuda`. The hash is Wellons' "lowbias32" (2018), a bijection of 32 bits that
+flips each bit of its result with a probability of one half to 0.2 %; 32 bits of the key are added before it and 32 are
+xored in between its two products. 24 bits of the result are the number. Sums are float64, in a fixed order.
 
 Axes: P values, B buckets, T tiles, M words.
 """
@@ -19,11 +19,11 @@ _jit = numba.njit(cache=True, nogil=True, error_model="numpy")
 _inline = numba.njit(inline="always")
 
 _U = np.uint32
-_WORDS = 64  # of a full tile
+_WORDS = 64  # in a full tile
 _LANES = 128
 _MAGNITUDE, _INFINITE = np.int32(0x7FFFFFFF), np.int32(0x7F800000)
 _24_BITS = np.float32(2.0**-24)
-_EQUAL = 1e-6  # variance over the mean square under which the values of a bucket count as equal
+_EQUAL = 1e-6  # variance over mean square below which the values of a bucket count as equal
 
 
 @_inline
@@ -37,7 +37,7 @@ def _random24(counter, key0, key1):  # type: ignore[no-untyped-def]
 
 @_jit
 def statistics(values_P, starts_B, sizes_B, _tiles_T5, clip, limits_B, scales_B):  # type: ignore[no-untyped-def]
-    """Each bucket's c sigma, infinite where its values are equal, and s; s is NaN where a value is not finite."""
+    """Write each bucket's c sigma (infinite if its values are equal) and s (NaN if a value is not finite)."""
     bits_P = values_P.view(np.int32)
     sums, squares, bits_of_largest = np.empty(_LANES), np.empty(_LANES), np.empty(1, np.int32)
     for b in range(len(starts_B)):
@@ -83,7 +83,7 @@ def _pack_tile(values, words, width, limit, scale, counter, key0, key1):  # type
 
 @_jit
 def pack(values_P, tiles_T5, limits_B, scales_B, key, words_M):  # type: ignore[no-untyped-def]
-    """Each value's code, by its share of the bucket's scale and its random number."""
+    """Write each value's code, by its share of the bucket's scale and its random number."""
     key0, key1, words_M = _U(key), _U(key >> 32), words_M.view(np.uint32)
     for t in range(len(tiles_T5)):
         start, size, word, bucket, first = tiles_T5[t]
@@ -108,7 +108,7 @@ def _add_tile(words, width, scale, into):  # type: ignore[no-untyped-def]
 
 @_jit
 def add(words_M, tiles_T5, scales_B, times, into_P):  # type: ignore[no-untyped-def]
-    """Add `times` what the codes stand for."""
+    """Decode the codes and add them times `times`."""
     words_M = words_M.view(np.uint32)
     for t in range(len(tiles_T5)):
         start, size, word, bucket, _ = tiles_T5[t]
@@ -129,7 +129,7 @@ def _add_sums_tile(sums_16M, width, scale, into):  # type: ignore[no-untyped-def
 
 @_jit
 def add_sums(sums_16M, tiles_T5, scales_B, times, into_P):  # type: ignore[no-untyped-def]
-    """Add `times` what sums of codes stand for."""
+    """Decode sums of codes and add them times `times`."""
     for t in range(len(tiles_T5)):
         start, size, word, bucket, _ = tiles_T5[t]
         width = (size + 15) // 16

@@ -1,8 +1,8 @@
-"""The ternary code on CUDA, by Triton: what `cpu` says, a program for each tile, values read once.
+"""Kernels of the ternary code on CUDA, by Triton: the same as in `cpu`, with one program per tile, values read once.
 
-The same random numbers and, for the same scales, the same words; a bucket's sums are of float64, so its scale is that
-of the CPU to a rounding. Imported only where it is used. Without a GPU the kernels run in Triton's interpreter, on CPU
-tensors, where TRITON_INTERPRET=1 is set before this module is imported.
+Random numbers are the same and, for equal scales, so are the words; sums of a bucket are float64, so its scale differs
+from the CPU's by rounding only. Import this module only where it is used. Without a GPU the kernels run on CPU tensors
+in Triton's interpreter, if TRITON_INTERPRET=1 is set before this module is imported.
 
 Axes: P values, B buckets, T tiles, M words.
 """
@@ -14,17 +14,17 @@ from torch import Tensor
 
 from speech3.engine.codecs.cpu import _EQUAL
 
-_WORDS = 64  # of a full tile
+_WORDS = 64  # in a full tile
 
 
 def statistics(
     values_P: Tensor, starts_B: Tensor, sizes_B: Tensor, tiles_T5: Tensor, clip: float, limits_B: Tensor,
     scales_B: Tensor,
 ) -> None:  # fmt: skip
-    """As that of `cpu`; the tiles' sums are added up bucket by bucket."""
+    """See `cpu.statistics`; here the sums of tiles are added up bucket by bucket."""
     sums_T2 = values_P.new_empty(len(tiles_T5), 2, dtype=torch.float64)
     largest_T = values_P.new_empty(len(tiles_T5), dtype=torch.int32)
-    with torch.cuda.device_of(values_P):  # Triton launches on the current device, whatever the tensors'
+    with torch.cuda.device_of(values_P):  # Triton launches on the current device, not on the tensors'
         if len(tiles_T5):
             _statistics[(len(tiles_T5),)](values_P, tiles_T5, sums_T2, largest_T, 16 * _WORDS)
     buckets_T = tiles_T5[:, 3]
@@ -39,22 +39,22 @@ def statistics(
 
 
 def pack(values_P: Tensor, tiles_T5: Tensor, limits_B: Tensor, scales_B: Tensor, key: int, words_M: Tensor) -> None:
-    """As that of `cpu`."""
-    key0, key1 = (part - (part >> 31 << 32) for part in (key & 0xFFFFFFFF, key >> 32))  # as int32 has them
+    """See `cpu.pack`."""
+    key0, key1 = (part - (part >> 31 << 32) for part in (key & 0xFFFFFFFF, key >> 32))  # as signed int32
     with torch.cuda.device_of(values_P):
         if len(tiles_T5):
             _pack[(len(tiles_T5),)](values_P, tiles_T5, limits_B, scales_B, key0, key1, words_M, _WORDS)
 
 
 def add(words_M: Tensor, tiles_T5: Tensor, scales_B: Tensor, times: float, into_P: Tensor) -> None:
-    """As that of `cpu`."""
+    """See `cpu.add`."""
     with torch.cuda.device_of(into_P):
         if len(tiles_T5):
             _add[(len(tiles_T5),)](words_M, tiles_T5, scales_B, times, into_P, _WORDS)
 
 
 def add_sums(sums_16M: Tensor, tiles_T5: Tensor, scales_B: Tensor, times: float, into_P: Tensor) -> None:
-    """As that of `cpu`."""
+    """See `cpu.add_sums`."""
     with torch.cuda.device_of(into_P):
         if len(tiles_T5):
             words = sums_16M.shape[1]
@@ -73,7 +73,7 @@ def _statistics(values_P, tiles_T5, sums_T2, largest_T, SIZE: tl.constexpr):  # 
     tl.store(largest_T + t, tl.max(value.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0))
 
 
-@triton.jit(do_not_specialize=["key0", "key1"])  # a key of 1 would be a constant, which has no type to convert
+@triton.jit(do_not_specialize=["key0", "key1"])  # Triton would make a key of 1 a constant, which cannot be converted
 def _pack(  # type: ignore[no-untyped-def] # pragma: no cover
     values_P, tiles_T5, limits_B, scales_B, key0, key1, words_M, WORDS: tl.constexpr
 ):

@@ -1,11 +1,11 @@
 """TernGrad's synchronous form as a communication hook of PyTorch's DDP (Wen et al. 2017, sections 3.2 and 3.3).
 
-All workers take the largest of their scales, so their codes can be added up as numbers: of N codes, 2 N + 1 levels.
-Each worker adds up the codes of its share of the words, all workers', and sends the sums to all (`levels`): it is the
-server of that share. What the mean gradient then is depends on no order, and the random numbers only on the key and a
-value's place among the model's parameters, so not on how DDP puts tensors into buckets.
+All workers use the largest of their scales, so their codes can be added as integers: the sum of N codes has 2 N + 1
+levels. Each worker adds up all workers' codes in its share of the words and sends the sums to all (`levels`): it is the
+parameter server of that share. The mean gradient does not depend on the order of workers, and the random numbers depend
+only on the key and a value's position among the model's parameters, not on how DDP divides tensors into buckets.
 
-A gradient that is not finite makes its tensor's mean NaN, as it does without codes.
+A gradient that is not finite makes the mean of its tensor NaN, as it would without codes.
 
 Axes: P values of a DDP bucket, B buckets of the code, M words, N workers.
 """
@@ -21,18 +21,18 @@ from speech3.config import CodecConfig
 from speech3.engine.codecs.codec import Layout, add_sums, as_floats, layout, pack, statistics
 from speech3.engine.codecs.levels import decode_sums, encode_levels, sum_codes
 
-# Its name from PyTorch 2.13 on, where the old one warns in every process.
+# The name since PyTorch 2.13, in which the old one warns in every process.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 @dataclass
 class Exchange:
-    """What the hook knows of the model, and counts.
+    """The state of the hook: the model's parameters, the config, and counts.
 
     Attributes
     ----------
     up, down
-        Bytes that this worker handed over for a mean, and that came back with it.
+        Bytes that this worker sent and received for the means.
     """
 
     parameters: Sequence[Tensor]
@@ -43,14 +43,14 @@ class Exchange:
     layouts: dict[tuple[int, ...], Layout] = field(default_factory=dict)
 
     def begin(self, key: int) -> None:
-        """A step: its gradients are coded by `key`; without codes they are what is sent."""
+        """Begin a step, whose codes draw random numbers by `key`; without a codec the gradients count as sent."""
         self.key = key
         if self.config.kind == "none":
             size = sum(parameter.nbytes for parameter in self.parameters)
             self.up, self.down = self.up + size, self.down + size
 
     def layout_of(self, bucket: dist.GradBucket) -> Layout:
-        """Of a DDP bucket: its tensors' places there, and their random numbers by their places in the model."""
+        """The layout of a DDP bucket: positions of its tensors in the bucket, random numbers by those in the model."""
         places = tuple(int(parameter.storage_offset()) for parameter in bucket.parameters())
         if places not in self.layouts:
             as_they_are = as_floats(self.parameters, below=self.config.float_below, last=self.config.float_last)
@@ -63,13 +63,13 @@ class Exchange:
 
 
 def mean_of_codes(state: Exchange, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """The hook: the mean gradient, in place."""
+    """The communication hook: replace the gradients of a bucket by their mean over all workers."""
     values_P, where, workers = bucket.buffer(), state.layout_of(bucket), dist.get_world_size()
     if where.words:
         scales_B = values_P.new_empty(len(where.sizes_B))
         limits_B = torch.empty_like(scales_B)
         statistics(values_P, where, state.config.clip, limits_B, scales_B)
-        scales_B.nan_to_num_(nan=torch.inf)  # which is the largest, whoever has it
+        scales_B.nan_to_num_(nan=torch.inf)  # so that it is the largest, whichever worker has it
         state.up += scales_B.nbytes
         dist.all_reduce(scales_B, dist.ReduceOp.MAX)
         state.down += scales_B.nbytes
@@ -86,7 +86,7 @@ def mean_of_codes(state: Exchange, bucket: dist.GradBucket) -> torch.futures.Fut
         state.down += together.nbytes
         for each, mean in zip(where.floats, together.split([len(each) for each in floats]), strict=True):
             values_P[each] = mean / workers
-    # A future refuses a result on a GPU of which it was not told.
+    # A future must be told in advance of the GPU that its result is on.
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
         devices=[values_P.device] if values_P.is_cuda else None
     )
@@ -95,7 +95,7 @@ def mean_of_codes(state: Exchange, bucket: dist.GradBucket) -> torch.futures.Fut
 
 
 def _sums(state: Exchange, words_NM: Tensor) -> Tensor:
-    """Sums of all workers' codes, (16, N M), int16; `words_NM` are this worker's, by who is to add them up."""
+    """Sums of all workers' codes, (16, N M), int16; row n of this worker's `words_NM` is added up by worker n."""
     workers, words = words_NM.shape
     theirs_NM = torch.empty_like(words_NM)
     state.up += words_NM.nbytes

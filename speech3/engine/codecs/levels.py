@@ -1,8 +1,9 @@
-"""The mean of N workers' ternary codes, whose scale they share: 2 N + 1 levels (TernGrad, section 3.2), as bytes.
+"""Coding the mean of N workers' ternary codes of one shared scale: 2 N + 1 levels (TernGrad, section 3.2), as bytes.
 
-The sum of N codes, plus N, is a digit to the base 2 N + 1. As many digits as fit are written into a word of 32 bits, as
-one number: 10 for four workers, so 3.2 bits a value where log2(9) is 3.17. The word is that number as a fraction of the
-largest, rounded up, and so it is read without a division: times the base, the part above 32 bits is the next digit.
+The sum of N codes, plus N, is a digit in base 2 N + 1. As many digits as fit are written into a word of 32 bits as one
+number: 10 digits for four workers, so 3.2 bits per value where log2(9) is 3.17. The word is that number as a fraction
+of the largest, rounded up, so that decoding needs no division: after multiplication by the base, the part above 32 bits
+is the next digit.
 
 Axes: N workers, M words of codes, D digits, Q words of digits.
 """
@@ -26,13 +27,13 @@ def check_levels(workers: int) -> None:
     """
     if workers > MOST_WORKERS:
         raise Speech3Error(
-            f"{workers:,} workers: the mean of ternary codes is written in 16 bits a value before it is packed, so for "
+            f"{workers:,} workers: the mean of ternary codes is written in 16 bits per value before it is packed, for "
             f"{MOST_WORKERS:,} workers at most; use fewer"
         )
 
 
 def digits_in_word(levels: int) -> int:
-    """How many digits to that base are below 2^32."""
+    """How many digits in base `levels` fit into a word of 32 bits."""
     count = 1
     while levels ** (count + 1) < _WORD:
         count += 1
@@ -40,18 +41,18 @@ def digits_in_word(levels: int) -> int:
 
 
 def sum_codes(words_NM: Tensor) -> Tensor:
-    """Digits (16, M) of the sums of the codes in words of 16, int32: from 0 to 2 N."""
+    """Digits (16, M), int32, from 0 to 2 N: the sums over workers of the 16 codes in each word."""
     sums = [((words_NM << (30 - 2 * k)) >> 30).sum(0, dtype=torch.int32) for k in range(16)]
     return torch.stack(sums) + len(words_NM)
 
 
 def encode_levels(digits_D: Tensor, levels: int) -> Tensor:
-    """The words (Q) of digits, int32; the digit of word q that counts for most is digit q, the next digit Q + q.
+    """The words (Q), int32, that code the digits; the most significant digit of word q is digit q, the next is Q + q.
 
     Raises
     ------
     Speech3Error
-        The levels are those of too many workers: `check_levels`.
+        There are too many workers: see `check_levels`.
     """
     check_levels(levels // 2)
     count = digits_in_word(levels)
@@ -61,15 +62,14 @@ def encode_levels(digits_D: Tensor, levels: int) -> Tensor:
     number_Q = digits.new_zeros(words, dtype=torch.int64)
     for digit_Q in digits.view(count, words):
         number_Q = number_Q * levels + digit_Q
-    # Rounded up, and where it was exact to one more: below the next number still, since 2^32 / levels^count is above
-    # 1 + 2^-11 for all numbers of workers up to `MOST_WORKERS`. The margin is far more than what a product in float64
-    # rounds.
+    # Rounded up, or incremented if it was exact. This stays below the next number, since 2^32 / levels^count is above
+    # 1 + 2^-11 for all numbers of workers up to `MOST_WORKERS`; that margin is far above float64 rounding.
     fraction_Q = (number_Q.double() * (_WORD / levels**count) + 2.0**-16).floor() + 1
     return fraction_Q.long().to(torch.int32)
 
 
 def decode_levels(words_Q: Tensor, levels: int, digits: int) -> Tensor:
-    """The digits (`digits` of them) that were encoded, int16; raises as `encode_levels` does."""
+    """Decode the first `digits` digits, int16; raises as `encode_levels` does."""
     check_levels(levels // 2)
     count = digits_in_word(levels)
     out = words_Q.new_empty(count, len(words_Q), dtype=torch.int16)
@@ -82,11 +82,11 @@ def decode_levels(words_Q: Tensor, levels: int, digits: int) -> Tensor:
 
 
 def decode_sums(coded_NQ: Tensor, share: int) -> Tensor:
-    """Sums of codes, int16 (16, N share), from those of each worker's `share` of the words, as it encoded them."""
+    """Decode the sums of codes, int16 (16, N share), of which each worker encoded those of its `share` words."""
     workers, words = coded_NQ.shape
     levels = 2 * workers + 1
     count = digits_in_word(levels)
     digits = decode_levels(coded_NQ.flatten(), levels, coded_NQ.numel() * count)
-    # All sizes are given: there are no words where every tensor is sent as float32.
+    # Sizes are explicit, since -1 is ambiguous without words, which is so if all tensors are sent as float32.
     each_ND = digits.view(count, workers, words).transpose(0, 1).reshape(workers, count * words)[:, : 16 * share]
     return each_ND.view(workers, 16, share).transpose(0, 1).reshape(16, workers * share) - workers

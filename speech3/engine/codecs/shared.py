@@ -1,6 +1,6 @@
-"""The mean of N workers' ternary codes in one process, as `ddp_hook` makes it in N: equal to the last bit.
+"""The mean of N workers' ternary codes in one process, equal to the last bit to that of `ddp_hook` in N processes.
 
-For workers on a virtual clock, and to measure what one worker's part of the exchange takes.
+It is used for workers on a virtual clock, and to measure the time of one worker's part of the exchange.
 
 Axes: P values of the gradient, B buckets of the code, M words, Q words of digits, N workers.
 """
@@ -17,7 +17,7 @@ from speech3.engine.flat import Flat
 
 
 class SharedCodes:
-    """The mean of gradients that are coded with one scale, for parameters in a flat vector."""
+    """The mean of gradients that are coded with a shared scale, for parameters in a flat vector."""
 
     def __init__(self, parameters: Flat, config: CodecConfig) -> None:
         self.config, self.mean_P, self.values_P = config, parameters.zeros_like(), parameters.zeros_like()
@@ -27,22 +27,22 @@ class SharedCodes:
     def mean(
         self, gradients: Sequence[Sequence[Tensor]], workers: int, key: tuple[int, ...]
     ) -> tuple[Sequence[Tensor], int, int]:
-        """The mean, and the bytes that a worker sends up for it and gets down with it.
+        """The mean gradient, and the bytes that each worker sends and receives for it.
 
         Parameters
         ----------
         gradients
-            Of the first workers, parameter by parameter; the others code zeros, as they do in `ddp`.
+            Gradients of the first workers, parameter by parameter; the other workers code zeros, as in `ddp`.
         key
-            Numbers that choose the random ones, together with the worker's.
+            Numbers that select the random numbers, together with the worker's number.
         """
         where, weight = self.layout, workers / len(gradients)
         limits_NB = torch.zeros(len(gradients), len(where.sizes_B), device=self.values_P.vector_K.device)
         scales_NB = torch.zeros_like(limits_NB)
         for g, limits_B, scales_B in zip(gradients, limits_NB, scales_NB, strict=True):
             statistics(self._flat(g, weight), where, self.config.clip, limits_B, scales_B)
-        shared_B = scales_NB.nan_to_num(nan=torch.inf).amax(0)  # which is the largest, whoever has it
-        share = -(-where.words // workers)  # of the words, whose sums each worker makes for all
+        shared_B = scales_NB.nan_to_num(nan=torch.inf).amax(0)  # so that it is the largest, whichever worker has it
+        share = -(-where.words // workers)  # words whose sums each worker computes
         words_NM = torch.zeros(workers, workers * share, dtype=torch.int32, device=shared_B.device)
         mean = self.mean_P
         mean.vector_K.zero_()
@@ -60,7 +60,7 @@ class SharedCodes:
         return mean.views, words_NM[0].nbytes + plain, coded_NQ.nbytes + plain
 
     def alone(self, g: Sequence[Tensor], workers: int) -> tuple[int, int]:
-        """One worker's part of `mean`, for its time and bytes: in place of the others' codes it takes its own."""
+        """Do one worker's part of `mean`, to measure its time; it uses its own codes for the others'. Returns bytes."""
         where, values_P = self.layout, self._flat(g, 1.0)
         limits_B = values_P.new_empty(len(where.sizes_B))
         scales_B = torch.empty_like(limits_B)

@@ -1,4 +1,4 @@
-"""Workers that are groups of processes, each with a slice of the model: begin with `world.py`, then `group.py`.
+"""Model parallelism: each worker is a replica, a group of processes that hold slices of the model.
 
-`slices.py` puts slices together into the whole model's vector, and takes them from it.
+Begin with `world.py`, then `group.py`. `slices.py` splits the whole model's vector into slices and joins them again.
 """

@@ -1,11 +1,12 @@
-"""What the processes of a replica do together, as each of them sees it.
+"""The group of processes of one replica, from one member's view.
 
-They compute the same minibatch at the same time, each with its slice of the model. Which one, the first draws and tells
-the others; likewise when an epoch begins, and at what rate. Nothing else is agreed upon: each pushes its own slice when
-the server's partition of it is free, and two members may be a version apart, as the machines of a DistBelief replica.
+The members compute the same minibatch at the same time, each with its slice of the model. The first member draws it and
+broadcasts its number; likewise it broadcasts when an epoch begins, and its learning rate. They agree on nothing else:
+each pushes its own slice when the server's partition of it is free, so two members may be a version apart, like the
+machines of a DistBelief replica.
 
-The pool has a row of states for each member's slice: a minibatch is used as soon as one slice of it is in a published
-version, and ended when all members have done with theirs.
+Each member's server has its own row of minibatch states: a minibatch is used as soon as one slice of it is in a
+published version, and dropped when all members' pushes of it were.
 
 Axes: G members, M minibatches of an epoch.
 """
@@ -24,18 +25,18 @@ from speech3.engine.ledger import Ledger
 from speech3.engine.pool import Pool
 from speech3.engine.world import REFUSED, STALE, USED, WAITING, Rate
 
-_EVER = timedelta(days=365)  # a group rests in a collective; the coordinator looks after it, no clock
+_EVER = timedelta(days=365)  # a group rests in a collective; the coordinator watches it, so no timeout is needed
 
 
 @dataclass(frozen=True)
 class Group:
-    """A member's view; it is the process's default group of `torch.distributed`, by gloo, on GPUs by NCCL as well."""
+    """A member's view; it is the process's default group of `torch.distributed`, over gloo, and NCCL on GPUs."""
 
     rank: int
     size: int
 
     def meet(self, store: Path, device: torch.device) -> None:
-        """Wait for the others, at a file that is not there yet."""
+        """Join the group, waiting for the other members; `store` is a path that does not exist yet."""
         if device.type == "cuda":
             torch.cuda.set_device(device)
         dist.init_process_group(
@@ -44,12 +45,12 @@ class Group:
         )  # fmt: skip
 
     def orders(self, first: Iterator[Rate], epoch: np.ndarray) -> Iterator[Rate]:
-        """The learning rates of the epochs that the first member hears of; work is done between two of them.
+        """Yield the learning rate of each epoch, which the first member gets and broadcasts; the caller does the work.
 
         Parameters
         ----------
         epoch
-            (1,), where a member says which it is at work on; the first does so itself.
+            (1,), where a member writes the epoch that it works on; the source `first` does so for the first member.
         """
         if self.rank == 0:
             for rate in first:
@@ -66,18 +67,18 @@ class Group:
             dist.barrier()
 
     def pool(self, pool: Pool) -> Pool:
-        """From which all members draw the same minibatches."""
+        """A pool from which all members draw the same minibatches."""
         return GroupPool(pool, self)
 
     def norm(self, g: Sequence[Tensor]) -> Tensor:
-        """Of the gradient of which every member has a part."""
+        """The norm of the whole gradient, of which every member has a slice."""
         square = torch.nn.utils.get_total_norm(g).square()
         dist.all_reduce(square)
         return square.sqrt()
 
 
 class GroupPool(Pool):
-    """Of a member: the first one draws, and all note in their row that the minibatch is out."""
+    """A member's pool: the first member draws, and all record in their rows that the minibatch is out."""
 
     def __init__(self, pool: Pool, group: Group) -> None:
         super().__init__(pool.ledger, pool.cursor, pool.lock)
@@ -96,14 +97,14 @@ class GroupPool(Pool):
 
 
 def combined(ledgers: Sequence[Ledger]) -> Ledger:
-    """Of the whole model: a minibatch is used if any member's slice is, dropped if all are; else out, or waiting."""
+    """The ledger of the whole model: a minibatch is used if any slice is, dropped if all are; else out, or waiting."""
 
     def rows(name: str) -> np.ndarray:
         return np.stack([getattr(ledger, name) for ledger in ledgers])
 
     states_GM = rows("states_M")
     used_M, dropped_GM = (states_GM == USED).any(0), np.isin(states_GM, (STALE, REFUSED))
-    wrote_1M = rows("frames_M").argmax(0)[None]  # all that have, wrote the same
+    wrote_1M = rows("frames_M").argmax(0)[None]  # all members that have written results wrote the same
     frames_M, loss_M, correct_M = (
         np.take_along_axis(rows(name), wrote_1M, 0)[0] for name in ("frames_M", "loss_M", "correct_M")
     )
@@ -114,9 +115,9 @@ def combined(ledgers: Sequence[Ledger]) -> Ledger:
 
 
 def give_back(pools: Sequence[Pool], shard: int) -> int:
-    """What a dead group had out waits again, unless a slice of it is used; returns how many wait.
+    """Return to the pool what a dead group had out, unless a slice of it is used; returns how many wait again.
 
-    The first pool is the one that is drawn from; all of the group's processes have ended.
+    The first pool is the one that is drawn from. All processes of the group must have exited.
     """
     with pools[0].lock:
         states_GM = np.stack([pool.states_M for pool in pools])

@@ -1,8 +1,9 @@
-"""The flat vector of a model whose tensors are split over a group, each member's slice the rows that it owns.
+"""Splitting the flat vector of a model into the slices of a replica's members, and joining them.
 
-A checkpoint, a held-out evaluation and the warm start know the whole model alone; the members know their slices.
+Each member's slice of a tensor is the rows that it owns. Checkpoints, held-out evaluation and the warm start use the
+whole model; the members know only their slices.
 
-Axes: K all values of a model or of a member's part of it, P of them parameters.
+Axes: K all values of a model or of a member's slice of it, P of them parameters.
 """
 
 from collections.abc import Sequence
@@ -15,20 +16,20 @@ from speech3.engine.flat import flatten, not_trained, trained
 
 
 class Slices:
-    """Where in the whole model's flat vector lie the values of each member's.
+    """Maps the values of each member's flat vector to those of the whole model's.
 
     Parameters
     ----------
     whole, members
-        The whole model, and the same after it was split for each member. A tensor of the one has the rows of the
-        others one after another, or all have the same: that of the first counts then. They are flattened.
+        The whole model, and the model split for each member. A tensor of the whole model is the concatenation of the
+        members' rows, or all have the same tensor, of which the first member's counts. All models are flattened.
 
     Attributes
     ----------
     whole, members
-        Values and parameters (K, P) of their flat vectors.
+        Numbers of values and parameters (K, P) of their flat vectors.
     stretches
-        For each member, of the whole vector and of its own.
+        For each member, pairs of slices: of the whole vector, and of its own.
     """
 
     def __init__(self, whole: nn.Module, members: Sequence[nn.Module]) -> None:
@@ -46,7 +47,7 @@ class Slices:
                 found.append((slice(first, first + each.numel()), slice(own, own + each.numel())))
 
     def take(self, vector: Tensor) -> list[Tensor]:
-        """Each member's part of all values (K,), or of a slot of the parameters (P,)."""
+        """Split a vector of all values (K,), or an optimizer slot (P,), into the members' slices."""
         parts = []
         for (values, parameters), stretches in zip(self.members, self.stretches, strict=True):
             part = vector.new_zeros(values if len(vector) == self.whole[0] else parameters)
@@ -57,10 +58,10 @@ class Slices:
         return parts
 
     def together(self, parts: Sequence[Tensor]) -> Tensor:
-        """What `take` took apart, in the memory of the CPU."""
+        """Join what `take` split, in the memory of the CPU."""
         values, parameters = self.whole
         vector = torch.zeros(values if len(parts[0]) == self.members[0][0] else parameters)
-        for part, stretches in reversed(list(zip(parts, self.stretches, strict=True))):  # the first has the last word
+        for part, stretches in reversed(list(zip(parts, self.stretches, strict=True))):  # the first member's values win
             for there, here in stretches:
                 if there.stop <= len(vector):
                     vector[there] = part[here].cpu()
@@ -73,5 +74,5 @@ def _sizes(model: nn.Module) -> tuple[int, int]:
 
 
 def _tensors(model: nn.Module) -> list[Tensor]:
-    """Those of the flat vector, in its order."""
+    """The tensors of the flat vector, in its order."""
     return [*(parameter.detach() for parameter in trained(model)), *not_trained(model)]

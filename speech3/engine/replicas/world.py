@@ -1,14 +1,16 @@
-"""Shards that are groups of processes: a model larger than one device, trained by several replicas at once.
+"""World shared with model partitions: each shard is a replica, a group of processes that share a large model.
 
 Dean et al. 2012, "Large scale distributed deep networks", section 4.1 and figure 2: a replica is spread over machines,
-the parameters over server partitions, and a machine talks only to those that hold its part of the model. Here member r
-of every replica holds slice r of the model (`slices.py`), and its server is a world of its own (`shared.py`): board,
-locks, versions, everything that makes it safe to die in. Within a replica members compute each minibatch together
-(`group.py`); what they computed each of them pushes by itself, without waiting for the others, when its server is free.
-As there, no two slices of the parameters need be of one moment.
+the parameters over server partitions, and a machine communicates only with the partitions that hold its part of the
+model. Here member r of every replica holds slice r of the model (`slices.py`), and the server of that slice is a world
+of its own (`shared.py`) with its own memory, locks and versions, and the same protection against crashes. The members
+of a replica compute each minibatch together (`group.py`); then each pushes its slice of the result by itself when its
+server is free, without waiting for the others. As in the paper, the slices of the parameters need not be of the same
+moment.
 
-Where we depart: servers are memory, and a replica's members die together. Who lost a member hears it from its next
-collective; the coordinator ends what is left of the group, gives back what it had out, and starts another.
+We depart from the paper in that servers are memory, and that the members of a replica die together. A member that loses
+another one gets an error from its next collective; the coordinator stops the rest of the group, returns its minibatches
+to the pool, and starts another group.
 """
 
 import multiprocessing.connection
@@ -27,37 +29,37 @@ from torch import Tensor, nn
 
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.assembly import begin_epoch, load_tensors, published_tensors
-from speech3.engine.board import EPOCH, READY
 from speech3.engine.device import place_of
 from speech3.engine.ledger import Ledger
 from speech3.engine.replicas.group import Group, combined, give_back
 from speech3.engine.replicas.slices import Slices
+from speech3.engine.server_memory import EPOCH, READY
 from speech3.engine.shared import LOOK_S, Shared
 from speech3.engine.workers import Failed
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
 from speech3.io.parallel import end_processes, end_with_parent
 
-_HEAR_S = 2.0  # in which who lost a member says so; then it is ended
+_HEAR_S = 2.0  # time for members to report that they lost another; then they are stopped
 
 
 @dataclass(frozen=True)
 class Join:
-    """Meets the others of a replica, then makes the parts of one member."""
+    """Joins the other members of a replica, then makes the parts of one member."""
 
     build: BuildOn
     group: Group
     store: Path
 
     def __call__(self, device: str) -> Parts:
-        """On a device of its own."""
-        end_with_parent()  # who waits for the others cannot look for the coordinator
+        """Make the parts on the member's device."""
+        end_with_parent()  # while it waits for the other members it cannot check for the coordinator
         self.group.meet(self.store, torch.device(device))
         return replace(self.build(device), group=self.group)
 
 
 class Member(Shared):
-    """Member r of all replicas, and the server of their slice of the model."""
+    """The r-th members of all replicas, and the server of their slice of the model."""
 
     def __init__(self, group: Group, meeting: Path, *args: Any, **kwargs: Any) -> None:
         self.group, self.meeting = group, meeting
@@ -65,7 +67,7 @@ class Member(Shared):
         super().__init__(*args, **kwargs)
 
     def _build(self, worker: int) -> tuple[BuildOn, str]:
-        # All members of all replicas are started in the same order, so the number is the same in a group.
+        # Every `Member` starts the replicas in the same order, so this number is the same in the whole group.
         store, device = self.meeting / f"{worker}-{next(self.started)}", self.device
         if device.startswith("cuda"):
             device = place_of("cuda", worker * self.group.size + self.group.rank)
@@ -80,18 +82,18 @@ class Replicas:
     build
         Makes the parts of a member in its process, whose default group of `torch.distributed` is the replica.
     parts
-        Of this process, with the whole model.
+        Parts of this process, with the whole model.
     slices
-        The model as `build` will leave it to each member of a replica, on that member's device; for its sizes.
+        The slice of the model that `build` makes for each member of a replica, on that member's device; for its sizes.
     workers
-        Replicas.
+        Number of replicas.
     device
-        ``cpu``, or ``cuda``: members take turns over all GPUs.
+        ``cpu``, or ``cuda``: members are distributed over all GPUs.
 
     Raises
     ------
     Speech3Error
-        No memory for the server; a member fails, or a replica dies again and again.
+        There is no memory for the server; a member fails, or a replica dies repeatedly.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class Replicas:
             raise
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
-        """Yields ten times a second, and at the end."""
+        """Run an epoch; yields progress ten times a second, and at the end."""
         first, *others = self.members
         first.returned = first.restarts = 0
         while not self._say(READY).all():
@@ -124,8 +126,8 @@ class Replicas:
             member.before, member.began = begin_epoch(member.server, states_M), time.monotonic()
             member.computed = [0.0] * self.workers
         for member in others:
-            member.server.board.cursor[0] = len(states_M)  # nobody draws from there
-        order = first.server.board.order
+            member.server.memory.cursor[0] = len(states_M)  # only the first member's pool is drawn from
+        order = first.server.memory.order
         order[:] = 0, rate.base, rate.warmup, rate.decay, rate.last
         order[0] = epoch
         try:
@@ -139,7 +141,7 @@ class Replicas:
         yield self._progress()
 
     def snapshot(self) -> Snapshot:
-        """The published state: of one moment, though what is in it of a minibatch need not be in all slices yet."""
+        """The published state of one moment, in which a minibatch need not be in all slices yet."""
         with self._settled():
             states_M, progress = self._ledger().states_M, self._progress()
             found = [published_tensors(member.server) for member in self.members]
@@ -155,18 +157,18 @@ class Replicas:
             load_tensors(member.server, {name: parts[rank] for name, parts in taken.items()})
 
     def close(self) -> None:
-        """End the processes; the memory goes with the last of them."""
+        """Stop the processes; the memory is freed with the last of them."""
         self.stack.close()
 
     def _say(self, field: int) -> np.ndarray:
-        return np.stack([member.server.board.shards_N[:, field] for member in self.members])
+        return np.stack([member.server.memory.shards_N[:, field] for member in self.members])
 
     def _ledger(self) -> Ledger:
         return combined([member.server.ledger for member in self.members])
 
     @contextmanager
     def _settled(self) -> Iterator[None]:
-        """All locks of all servers, and what is published marked as used."""
+        """Hold all locks of all servers, with all published minibatches marked as used."""
         with ExitStack() as locks:
             for member in self.members:
                 locks.enter_context(member._all_locks())
@@ -174,7 +176,7 @@ class Replicas:
             yield
 
     def _progress(self) -> Progress:
-        """Minibatches by all slices; the rest by the first member, whose shards are like the others'."""
+        """Minibatches combined over all slices; the shards' reports are the first member's, since all are alike."""
         reports, first = [member._progress() for member in self.members], self.members[0]
         return replace(
             self._ledger().progress(first.before.counts), shards=reports[0].shards,
@@ -184,7 +186,7 @@ class Replicas:
         )  # fmt: skip
 
     def _look_after(self) -> None:
-        """Wait a little; where a member died, end its group, give back what it had out and start another."""
+        """Wait a little; if a member died, stop its group, return its minibatches to the pool and start another."""
         first = self.members[0]
         sentinels = [process.sentinel for member in self.members for process in member.processes]
         multiprocessing.connection.wait(sentinels, timeout=LOOK_S)
@@ -199,14 +201,14 @@ class Replicas:
                 member._start(worker)
 
     def _end(self, worker: int) -> int:
-        """Of a group of which one has ended: who has not said why was killed, and took the others along.
+        """Stop a group of which a member has exited; one that exited without a report was killed.
 
-        Returns its exit status.
+        Returns the exit status of the killed member.
 
         Raises
         ------
         Speech3Error
-            What the first to fail said.
+            No member was killed: the error of the first that failed.
         """
         limit = time.monotonic() + _HEAR_S
         killed, said = list[int](), list[Failed]()
@@ -216,9 +218,9 @@ class Replicas:
                 if pipe.poll(max(0.0, limit - time.monotonic())):
                     said.append(pipe.recv())
                     continue
-            except EOFError:  # it is about to end, or has
+            except EOFError:  # it has exited or is about to
                 process.join(max(0.0, limit - time.monotonic()))
-            if process.exitcode is not None:  # else it waits for the others to this moment
+            if process.exitcode is not None:  # else it is still waiting for the others
                 killed.append(process.exitcode)
         end_processes([member.processes[worker] for member in self.members])
         if not killed:

@@ -1,5 +1,7 @@
-"""L-BFGS over partitions and workers: begin with `lbfgs.py`, the algorithm, which sees no vector, and `world.py`.
+"""Sandblaster: distributed L-BFGS over server partitions and workers (Dean et al. 2012, section 4.2).
 
-`partition.py` is what partitions do with vectors, `pieces.py` who computes which piece of a gradient; `crew.py` are the
-workers: `processes.py` of this host, or `virtual.py`, on the simulator's clock.
+Begin with `lbfgs.py`, the coordinator's algorithm, which works with scalars only, and `world.py`, which runs it.
+`partition.py` holds the operations that partitions apply to their slices of the vectors, `portions.py` assigns portions
+of a gradient to workers. `worker_group.py` defines the workers: `processes.py` on this host, or `virtual.py` on the
+simulator's clock.
 """

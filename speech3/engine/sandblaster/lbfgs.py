@@ -1,14 +1,14 @@
-"""L-BFGS that sees no vector: it asks for inner products and answers with coefficients (Dean et al. 2012, section 4.2).
+"""The coordinator's L-BFGS, which handles scalars only (Dean et al. 2012, section 4.2).
 
-Whoever holds parameters, gradients and history (server partitions, each a slice of them all) multiplies and adds its
-slices as told; only scalars travel. The two-loop recursion (Nocedal 1980) then runs over coefficients of the vectors
-s_1 .. s_k, y_1 .. y_k and g, whose (2k + 1)^2 inner products are enough for it (Chen, Wang and Zhou 2014). The line
-search is the strong Wolfe one (Nocedal and Wright 2006, algorithms 3.5 and 3.6).
+Parameters, gradients and history stay in the server partitions, each of which holds a slice of all of them and applies
+the operations that the coordinator asks for; only scalars travel. The two-loop recursion (Nocedal 1980) runs over the
+coefficients of the vectors s_1 .. s_k, y_1 .. y_k and g, for which their (2k + 1)^2 inner products are sufficient
+(Chen, Wang and Zhou 2014). The line search finds strong Wolfe points (Nocedal and Wright 2006, algorithms 3.5 and 3.6).
 
-The paper says neither which line search it takes nor what ends it; both are ours. So is that each iteration asks for
-all inner products anew: they cost the partitions a small share of one gradient, and nothing has to be kept in step.
+The paper does not name its line search or its stopping rule; both are our choice. So is computing all inner products
+anew in each iteration: that costs the partitions a small share of one gradient, and no state has to be kept in step.
 
-As the shard's loop does, the algorithm says what it wants and the world that drives it answers.
+Like the shard's loop, the algorithm is a generator: it yields requests, and the world that drives it sends the results.
 
 Axes: J the 2k + 1 vectors of the recursion.
 """
@@ -20,15 +20,15 @@ from typing import Any
 
 import numpy as np
 
-_DECREASE, _CURVATURE = 1e-4, 0.9  # of the Wolfe conditions, as Nocedal and Wright give them for quasi-Newton steps
-_NOISE = 1e-7  # of a loss, relative: float32 tells no smaller difference
-_EVALUATIONS = 20  # of one line search
-_BEND = 1e-3  # of the slope: a pair of less curvature is rounding
+_DECREASE, _CURVATURE = 1e-4, 0.9  # constants of the Wolfe conditions for quasi-Newton steps (Nocedal and Wright)
+_NOISE = 1e-7  # relative difference of two losses below which float32 cannot tell them apart
+_EVALUATIONS = 20  # at most, in one line search
+_BEND = 1e-3  # share of the slope: a pair with less curvature is rounding error
 
 
 @dataclass(frozen=True)
 class Point:
-    """The objective at the base plus `step` times the direction, and its derivative by the step."""
+    """The objective at the base plus `step` times the direction, and its derivative with respect to the step."""
 
     step: float
     loss: float
@@ -36,25 +36,25 @@ class Point:
 
     @property
     def finite(self) -> bool:
-        """Loss and slope are numbers."""
+        """Loss and slope are finite numbers."""
         return math.isfinite(self.loss) and math.isfinite(self.slope)
 
 
 @dataclass(frozen=True)
 class Begin:
-    """Wants loss and gradient at the base. Answer: the loss, finite."""
+    """Request loss and gradient at the base. Result: the loss, finite."""
 
 
 @dataclass(frozen=True)
 class Dots:
-    """Wants the inner products of the pairs in these slots, oldest first, and g. Answer: (J, J), float64."""
+    """Request the inner products of the pairs in these slots, oldest first, and of g. Result: (J, J), float64."""
 
     slots: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Direct:
-    """Wants the direction set to the sum of `coefficients_J` times the same vectors. No answer."""
+    """Request that the direction be set to the sum of `coefficients_J` times the same vectors. No result."""
 
     slots: tuple[int, ...]
     coefficients_J: tuple[float, ...]
@@ -62,14 +62,14 @@ class Direct:
 
 @dataclass(frozen=True)
 class Try:
-    """Wants loss and slope, and the gradient kept, at the base plus `step` times the direction. Answer: `Point`."""
+    """Request loss, slope and gradient at the base plus `step` times the direction. Result: `Point`."""
 
     step: float
 
 
 @dataclass(frozen=True)
 class Accept:
-    """Wants the point tried last to become the base; with a slot, the pair of this step put there. No answer."""
+    """Request that the last trial point become the base and, with a slot, this step's pair be stored. No result."""
 
     slot: int | None
 
@@ -79,17 +79,17 @@ Want = Begin | Dots | Direct | Try | Accept
 
 @dataclass
 class History:
-    """Which slots hold pairs, oldest first: at most `size` of `size` + 1, so the next has a place before one goes."""
+    """The slots that hold pairs, oldest first: at most `size` of `size` + 1, so a slot is free for the next pair."""
 
     size: int
     slots: list[int] = field(default_factory=list)
 
     def next_slot(self) -> int:
-        """Where the next pair goes."""
+        """The slot for the next pair."""
         return next(slot for slot in range(self.size + 1) if slot not in self.slots)
 
     def put(self, slot: int) -> None:
-        """That slot has the newest pair now."""
+        """Record that a slot now holds the newest pair."""
         self.slots = [*self.slots, slot][-self.size :]
 
 
@@ -99,7 +99,7 @@ def coefficients(dots_JJ: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     dots_JJ
-        Inner products of these; each s_i . y_i is above 0.
+        Inner products of these vectors; each s_i . y_i is above 0.
     """
     pairs = len(dots_JJ) // 2
     c_J = np.zeros(len(dots_JJ))
@@ -117,35 +117,35 @@ def coefficients(dots_JJ: np.ndarray) -> np.ndarray:
 
 
 def descend(iterations: int, history: History, first: float) -> Generator[Want, Any, str]:
-    """Iterations on one objective; `history` is kept up.
+    """Run iterations of L-BFGS on one objective, updating `history`.
 
     Parameters
     ----------
     first
-        Step along the gradient that is tried first where there is no history.
+        Initial trial step along the gradient where there is no history.
 
     Returns
     -------
     reason
-        Why it ended before `iterations`; empty if it did not.
+        Why it stopped before `iterations`; empty if it did not.
     """
     loss = yield Begin()
     for _ in range(iterations):
         point, slope = None, 0.0
         while point is None:
             slope = yield from _turn(history)
-            if history.slots and 0 <= -slope <= _NOISE * abs(loss):  # what a quasi-Newton step would gain, about
-                return f"at a minimum, as near as float32 can tell (loss {loss:.6g})"
+            if history.slots and 0 <= -slope <= _NOISE * abs(loss):  # the gain of a quasi-Newton step
+                return f"at a minimum, to the precision of float32 (loss {loss:.6g})"
             if slope < 0:
                 start = Point(0.0, loss, slope)
                 point = yield from search(start, 1.0 if history.slots else first)
             if point is None and not history.slots:
                 return (
-                    f"no step along the gradient lowers the loss ({loss:.6g}): at a minimum, a gradient too rough, or "
-                    f"a first step (training.learning_rate) far too long or too short"
+                    f"no step along the gradient lowers the loss ({loss:.6g}): this is a minimum, or the gradient is "
+                    f"too noisy, or the first step (training.learning_rate) is far too long or too short"
                 )
             if point is None:
-                history.slots = []  # once more, along the gradient
+                history.slots = []  # restart along the gradient
         bent = point.step * (point.slope - slope) > _BEND * point.step * abs(slope)
         slot = history.next_slot() if bent else None
         yield Accept(slot)
@@ -156,10 +156,10 @@ def descend(iterations: int, history: History, first: float) -> Generator[Want, 
 
 
 def _turn(history: History) -> Generator[Want, Any, float]:
-    """Set the direction; returns its slope, no number where there is no way down."""
+    """Set the direction; returns its slope, or NaN if it is not a descent direction."""
     asked, pairs = tuple(history.slots), len(history.slots)
     dots_JJ = yield Dots(asked)
-    bent = [i for i in range(pairs) if dots_JJ[i, pairs + i] > 0]  # so it was along the line; float32 may have lost it
+    bent = [i for i in range(pairs) if dots_JJ[i, pairs + i] > 0]  # float32 may lose the curvature
     chosen = [*bent, *(pairs + i for i in bent), 2 * pairs]
     dots_JJ, history.slots = dots_JJ[np.ix_(chosen, chosen)], [asked[i] for i in bent]
     slots = tuple(history.slots)
@@ -172,13 +172,14 @@ def _turn(history: History) -> Generator[Want, Any, float]:
 
 
 def search(start: Point, first: float) -> Generator[Want, Point, Point | None]:
-    """A step that meets the strong Wolfe conditions, the point tried last; else the best that lowers the loss; or none.
+    """Find a step that meets the strong Wolfe conditions; else the best step that lowers the loss; else None.
 
-    Every trial costs loss and gradient of the whole batch, so slopes are known at all points and interpolation is
-    cubic.
+    The returned point is the one tried last. Every trial computes loss and gradient of the whole batch, so slopes are
+    known at all points and interpolation is cubic.
     """
     noise = _NOISE * abs(start.loss)
-    low, high, point = start, None, start  # `low` has the lowest loss so far; a good step is between it and `high`
+    # `low` has the lowest loss so far; an acceptable step lies between it and `high`.
+    low, high, point = start, None, start
     for _ in range(_EVALUATIONS):
         step = _longer(low) if high is None and low.step else first if high is None else _between(low, high)
         point = yield Try(step)
@@ -191,14 +192,14 @@ def search(start: Point, first: float) -> Generator[Want, Point, Point | None]:
                 high = low
             low = point
         if high is not None and -start.slope * abs(high.step - low.step) <= 0.01 * noise:
-            break  # what is left to find is less than float32 can tell
+            break  # float32 cannot resolve the remaining gain
     if low.step and low is not point:
         low = yield Try(low.step)  # its gradient was overwritten
     return low if low.finite and low.loss < start.loss else None
 
 
 def _lower(point: Point, start: Point, noise: float) -> bool:
-    """Sufficient decrease; where float32 cannot tell two losses apart, the slopes alone decide (Hager, Zhang 2005)."""
+    """Sufficient decrease; where float32 cannot tell two losses apart, slopes alone decide (Hager and Zhang 2005)."""
     return point.finite and point.loss <= start.loss + _DECREASE * point.step * start.slope + noise
 
 
@@ -207,7 +208,7 @@ def _longer(low: Point) -> float:
 
 
 def _between(low: Point, high: Point) -> float:
-    """The minimum of the cubic through both points, not too near to either end."""
+    """The minimum of the cubic through both points, kept away from both ends."""
     width = high.step - low.step
     if not high.finite:
         return low.step + 0.1 * width

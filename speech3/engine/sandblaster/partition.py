@@ -1,10 +1,10 @@
-"""What the partitions of Sandblaster's server hold, and what they do with it: vectors that all workers see.
+"""The server partitions of Sandblaster: the vectors they hold, and the operations on them.
 
-A partition is a stretch of every vector. An operation works on one partition, reads what no other operation of the
-moment writes, and answers with scalars: done twice, because who did it first died, it leaves the same.
+A partition is a slice of every vector. An operation works on one partition, reads nothing that a concurrent operation
+writes, and returns scalars. It is idempotent: if a worker dies while performing it, another can perform it again.
 
-Two points and two gradients take turns: one pair of them is the base, whole and published; the other is the point that
-the line search tries.
+There are two points and two gradients. One point and its gradient are the base, complete and published; the others
+belong to the point that the line search tries. Accepting a step swaps the two.
 
 Axes: K values of the model, P of them parameters, H slots of the history, N workers, J vectors of the recursion.
 """
@@ -22,7 +22,7 @@ _BLOCK = 1 << 15  # values whose inner products are taken at a time, in float64
 
 @dataclass(frozen=True)
 class Layout:
-    """Numbers of values, parameters, slots and workers."""
+    """Numbers of values, parameters, history slots and workers."""
 
     values: int
     parameters: int
@@ -30,17 +30,17 @@ class Layout:
     workers: int
 
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of the fields of `Vectors`, in their order."""
+        """Shapes of the fields of `Vectors`, in their order."""
         k, p = self.values, self.parameters
         return (2, k), (2, p), (p,), (2, self.history, p), (self.workers, k)
 
     @property
     def bytes(self) -> int:
-        """How much memory they take."""
+        """Memory that the vectors take."""
         return 4 * sum(int(np.prod(shape)) for shape in self.shapes())
 
     def partition(self, number: int) -> slice:
-        """The parameters of one of as many partitions as there are workers."""
+        """The parameters of a partition; there are as many partitions as workers."""
         return slice(self.parameters * number // self.workers, self.parameters * (number + 1) // self.workers)
 
 
@@ -51,13 +51,13 @@ class Vectors:
     Attributes
     ----------
     points_2K
-        Parameters and buffers: the base's and the tried one's.
+        Parameters and buffers of the base and of the trial point.
     gradients_2P
-        Of the objective at these points.
+        Gradients of the objective at these points.
     direction_P, pairs_2HP
-        The line search's, and the history: s (differences of points) and y (of gradients).
+        The direction of the line search, and the history: s (differences of points) and y (of gradients).
     sums_NK
-        What each worker computed in this evaluation: the sum over its frames of the gradient, then its buffers.
+        Each worker's result in this evaluation: its gradient summed over frames, then its buffers.
     """
 
     points_2K: Tensor
@@ -68,7 +68,7 @@ class Vectors:
 
     @staticmethod
     def over(layout: Layout, memory: object) -> "Vectors":
-        """Views of a block of `layout.bytes`."""
+        """Views of a block of memory of `layout.bytes` bytes."""
         views, offset = [], 0
         for shape in layout.shapes():
             count = int(np.prod(shape))
@@ -79,10 +79,10 @@ class Vectors:
 
 
 class Operation(Protocol):
-    """What a partition can be told to do."""
+    """An operation on one partition."""
 
     def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
-        """Do it; the answers of all partitions are added."""
+        """Perform it; the results of all partitions are added."""
 
 
 _NOTHING = np.zeros(0)
@@ -90,13 +90,13 @@ _NOTHING = np.zeros(0)
 
 @dataclass(frozen=True)
 class Move:
-    """The tried point becomes the base plus `step` times the direction."""
+    """Set the trial point to the base plus `step` times the direction."""
 
     base: int
     step: float
 
     def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
-        """Writes the tried point; no answer."""
+        """Write the trial point; no result."""
         points_2K = vectors.points_2K
         torch.add(
             points_2K[self.base, part], vectors.direction_P[part], alpha=self.step, out=points_2K[1 - self.base, part]
@@ -106,7 +106,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Gather:
-    """The gradient at point `at`, from the sums of workers over so many frames, with that of the weight decay."""
+    """Average the workers' sums over `frames` into the gradient at point `at`, and add that of the weight decay."""
 
     at: int
     workers: tuple[int, ...]
@@ -114,7 +114,7 @@ class Gather:
     weight_decay: float
 
     def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
-        """Writes the gradient. Answer: its inner products with direction and itself, and the point's with itself."""
+        """Write the gradient. Result: gradient . direction, gradient . gradient and point . point."""
         g, point = vectors.gradients_2P[self.at, part], vectors.points_2K[self.at, part]
         torch.mul(vectors.sums_NK[self.workers[0], part], 1 / self.frames, out=g)
         for worker in self.workers[1:]:
@@ -126,13 +126,13 @@ class Gather:
 
 @dataclass(frozen=True)
 class Multiply:
-    """The inner products of the pairs in these slots and the gradient at the base."""
+    """Compute the inner products of the pairs in these slots and the gradient at the base."""
 
     base: int
     slots: tuple[int, ...]
 
     def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
-        """Answer: (J, J)."""
+        """Result: (J, J)."""
         rows = _rows(vectors, self.base, self.slots, part)
         dots_JJ = torch.zeros(len(rows), len(rows), dtype=torch.float64)
         for start in range(0, len(rows[0]), _BLOCK):
@@ -143,14 +143,14 @@ class Multiply:
 
 @dataclass(frozen=True)
 class Combine:
-    """The direction becomes the sum of these coefficients times the same vectors."""
+    """Set the direction to the sum of `coefficients_J` times the same vectors."""
 
     base: int
     slots: tuple[int, ...]
     coefficients_J: tuple[float, ...]
 
     def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
-        """Writes the direction; no answer."""
+        """Write the direction; no result."""
         direction = vectors.direction_P[part].zero_()
         for row, coefficient in zip(_rows(vectors, self.base, self.slots, part), self.coefficients_J, strict=True):
             direction.add_(row, alpha=coefficient)
@@ -159,27 +159,27 @@ class Combine:
 
 @dataclass(frozen=True)
 class Remember:
-    """The pair of the step from the base to the tried point is put into a slot."""
+    """Store the pair (s, y) of the step from the base to the trial point in a slot."""
 
     base: int
     slot: int
 
     def __call__(self, vectors: Vectors, part: slice) -> np.ndarray:
-        """Writes the slot; no answer."""
+        """Write the slot; no result."""
         for row, both in enumerate((vectors.points_2K, vectors.gradients_2P)):
             torch.sub(both[1 - self.base, part], both[self.base, part], out=vectors.pairs_2HP[row, self.slot, part])
         return _NOTHING
 
 
 def reset_buffers(vectors: Vectors, base: int) -> None:
-    """The tried point begins with the buffers of the base."""
+    """Set the buffers of the trial point to those of the base."""
     num_parameters = vectors.gradients_2P.shape[1]
     vectors.points_2K[1 - base, num_parameters:] = vectors.points_2K[base, num_parameters:]
 
 
 @torch.no_grad()
 def gather_buffers(vectors: Vectors, base: int, workers: Sequence[int]) -> None:
-    """Running means at the tried point: the mean of those of the workers. What does not change is not rounded."""
+    """Set the running means of the trial point to the mean of the workers'; means that did not change stay exact."""
     num_parameters = vectors.gradients_2P.shape[1]
     before = vectors.points_2K[base, num_parameters:]
     change = sum(vectors.sums_NK[worker, num_parameters:] - before for worker in workers)

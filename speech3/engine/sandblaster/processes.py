@@ -1,11 +1,11 @@
-"""Sandblaster's workers as processes on one host that compute pieces of a gradient, and do what partitions are told.
+"""The workers of Sandblaster as processes on one host, which compute portions and operate on partitions.
 
-Parameters, history and each worker's sum of gradients lie in shared memory. What travels is small: piece numbers,
-frames and losses, coefficients and inner products. The coordinator gives a task to whoever is free, so a slow worker is
-only waited for where it has a partition in hand.
+Parameters, history and each worker's sum of gradients lie in shared memory. The messages are small: portion numbers,
+frames and losses, coefficients and inner products. The coordinator assigns a task to any free worker, so a slow worker
+delays the others only while it operates on a partition.
 
-What a worker has computed it adds to its sum only when told so (`pieces`). One that dies may have torn its sum: that is
-left out, what was in it is computed again, and another process takes its place.
+A worker adds a portion's gradient to its sum only when the coordinator says so (`portions`). A worker that dies may
+leave its sum half written: that sum is ignored, its portions are computed again, and another process takes its place.
 """
 
 import multiprocessing.connection
@@ -20,29 +20,29 @@ import numpy as np
 import torch
 import torch.multiprocessing
 
-from speech3.engine.board import SharedMemory, memory_file
 from speech3.engine.device import place_of
-from speech3.engine.sandblaster.crew import Bench, Compute, Computed, Evaluation, together, with_waits
 from speech3.engine.sandblaster.partition import Layout, Operation, Vectors
-from speech3.engine.sandblaster.pieces import Pieces
+from speech3.engine.sandblaster.portions import Portions
+from speech3.engine.sandblaster.worker_group import Bench, Compute, Computed, Evaluation, together, with_waits
+from speech3.engine.server_memory import SharedMemory, memory_file
 from speech3.engine.watchdog import patience_s
 from speech3.engine.workers import Failed, Workers
 from speech3.engine.world import BuildOn, ShardReport
 from speech3.errors import Speech3Error
 
-_LOOK_S = 0.1  # between two moments at which the run may look, save or stop
+_LOOK_S = 0.1  # between two points at which the run may check, save or stop
 
 
 @dataclass(frozen=True)
 class Keep:
-    """To a worker: add what you computed last to your sum. It answers with the same when it has."""
+    """To a worker: add the gradient computed last to your sum. The worker sends the same back when it has."""
 
     evaluation: int
 
 
 @dataclass(frozen=True)
 class Operate:
-    """To a worker: do this to a partition."""
+    """To a worker: apply an operation to a partition."""
 
     operation: Operation
     partition: int
@@ -50,7 +50,7 @@ class Operate:
 
 @dataclass(frozen=True)
 class Operated:
-    """From a worker: done, in so many seconds; its answer."""
+    """From a worker: the result of an operation and the seconds it took."""
 
     answer: np.ndarray
     seconds: float
@@ -58,45 +58,46 @@ class Operated:
 
 @dataclass(frozen=True)
 class Ready:
-    """From a worker: its parts are built."""
+    """From a worker: it has built its parts."""
 
 
 @dataclass(frozen=True)
 class Died:
-    """Of a worker; another process has taken its place."""
+    """A worker died; another process has taken its place."""
 
 
 @dataclass
 class _Worker:
     ready: bool = False
     free: bool = False
-    keeping: bool = False  # was told to, and has not answered
+    keeping: bool = False  # was sent `Keep`, and has not replied
     progressed: bool = False  # since it was started
     report: ShardReport = field(default_factory=ShardReport)
-    since: float = field(default_factory=time.monotonic)  # told or heard of last
-    longest_s: float = 0.0  # that it took to answer
+    since: float = field(default_factory=time.monotonic)  # the last message to or from it
+    longest_s: float = 0.0  # its longest time to reply
 
     @property
     def hangs(self) -> bool:
-        """It owes an answer, for far longer than its answers take."""
+        """Its reply is overdue: it takes far longer than its replies usually do."""
         owes = self.ready and (self.keeping or not self.free)
         return owes and time.monotonic() - self.since > patience_s(self.longest_s)
 
 
 class Processes:
-    """The processes, and the memory that they share.
+    """The worker group of processes, and the memory that they share.
 
     Parameters
     ----------
     build
         Makes the parts of a worker in its process.
     device
-        ``cpu``; ``cuda``: workers take turns over all GPUs; ``cuda:N``: all on one. The shared memory is the host's.
+        ``cpu``; ``cuda``: workers are distributed over all GPUs; ``cuda:N``: all on one. The shared memory is on the
+        host.
 
     Raises
     ------
     Speech3Error
-        No memory for the vectors; a worker fails, or dies again and again.
+        There is no memory for the vectors; a worker fails, or dies repeatedly.
     """
 
     up = down = 0  # the memory is shared
@@ -108,7 +109,7 @@ class Processes:
         self.vectors = Vectors.over(layout, SharedMemory(self.path, layout.bytes).map)
         self.epoch = self.evaluation = self.returned = self.restarts = 0
         self.began = self.looked = 0.0
-        self.processes = Workers("worker", "piece", layout.workers, self._task)
+        self.processes = Workers("worker", "portion", layout.workers, self._task)
         self.workers = [_Worker() for _ in range(layout.workers)]
         try:
             for worker in range(layout.workers):
@@ -118,7 +119,7 @@ class Processes:
             raise
 
     def begin(self, epoch: int, seconds: float) -> Generator[None, None, None]:
-        """An epoch begins: wait until everybody is there, and count from zero."""
+        """Begin an epoch: wait until all workers are ready, and reset the counts."""
         while not all(worker.ready for worker in self.workers):
             for _ in self._hear():
                 pass
@@ -129,39 +130,39 @@ class Processes:
         yield
 
     def seconds(self) -> float:
-        """Since the epoch began."""
+        """Seconds since the epoch began."""
         return time.monotonic() - self.began
 
     def reports(self) -> tuple[ShardReport, ...]:
-        """What workers did in the epoch: every piece computed counts, kept or not. Syncs are partitions' work."""
+        """Each worker's report of the epoch: all portions computed, kept or not; sync time is partition operations."""
         return with_waits([worker.report for worker in self.workers], self.seconds())
 
     def evaluate(self, at: int, numbers: Sequence[tuple[int, ...]]) -> Generator[None, None, Evaluation]:
-        """Loss and gradient at point `at`, a piece for each of `numbers`."""
+        """Compute loss and gradient at point `at`; each element of `numbers` is one portion."""
         self.evaluation += 1
-        pieces, kept = Pieces(len(numbers)), {}
-        while not pieces.finished or any(worker.keeping for worker in self.workers):
+        portions, kept = Portions(len(numbers)), {}
+        while not portions.finished or any(worker.keeping for worker in self.workers):
             for index, worker in enumerate(self.workers):
-                if worker.free and (piece := pieces.hand(index)) is not None:
-                    self._send(index, Compute(self.evaluation, at, self.epoch, piece, numbers[piece]))
+                if worker.free and (portion := portions.hand(index)) is not None:
+                    self._send(index, Compute(self.evaluation, at, self.epoch, portion, numbers[portion]))
             for index, message in self._hear():
                 match message:
                     case Died():
-                        self.returned += pieces.lost(index)
+                        self.returned += portions.lost(index)
                     case Computed(order=order) if order.evaluation == self.evaluation:
                         if message.bad is not None:
                             return Evaluation(bad=message.bad)
-                        if pieces.computed(index, order.piece):
-                            kept[order.piece] = message
+                        if portions.computed(index, order.portion):
+                            kept[order.portion] = message
                             self.workers[index].keeping = True
                             self._send(index, Keep(self.evaluation))
-                            self.workers[index].free = True  # it finds the next piece behind that
+                            self.workers[index].free = True  # the next portion is queued behind `Keep`
             if self._due():
                 yield
-        return together(kept.values(), pieces.keepers)
+        return together(kept.values(), portions.keepers)
 
     def operate(self, operation: Operation) -> Generator[None, None, np.ndarray]:
-        """Let every partition do it; the sum of their answers, always added in the same order."""
+        """Apply an operation to every partition; returns the sum of the results, always added in the same order."""
         waiting, out, answers = deque(range(self.layout.workers)), dict[int, int](), dict[int, np.ndarray]()
         while len(answers) < self.layout.workers:
             for index, worker in enumerate(self.workers):
@@ -179,7 +180,7 @@ class Processes:
         return sum((answers[part] for part in range(1, len(answers))), start=answers[0])
 
     def close(self) -> None:
-        """End the processes; the memory goes with the last of them."""
+        """Stop the processes; the memory is freed with the last of them."""
         self.processes.close()
         self.stack.close()
 
@@ -193,14 +194,14 @@ class Processes:
     def _send(self, index: int, order: Compute | Keep | Operate) -> None:
         worker = self.workers[index]
         worker.free, worker.since = False, time.monotonic()
-        with suppress(OSError):  # it died: that is heard next
+        with suppress(OSError):  # it died, which `_hear` notices next
             self.processes.pipes[index].send(order)
 
     def _hear(self) -> Iterator[tuple[int, Any]]:
-        """What workers say, if only after a while; whether they are free is noted here."""
+        """Receive the workers' messages, waiting a little for the first, and update which workers are free."""
         for worker, process in zip(self.workers, self.processes.processes, strict=True):
             if worker.hangs:
-                process.kill()  # its death is heard next
+                process.kill()  # its death is noticed below
         pipes = self.processes.pipes
         for ready in multiprocessing.connection.wait(pipes, timeout=_LOOK_S):
             index = pipes.index(ready)
@@ -241,7 +242,7 @@ class Processes:
 
 
 def _serve(worker: int, path: str, layout: Layout, build: BuildOn, device: str, pipe: Any) -> None:
-    """A worker's process: does what it is told, until nobody is there to tell."""
+    """A worker's process: carry out orders until the pipe is closed."""
     vectors = Vectors.over(layout, SharedMemory(path, layout.bytes).map)
     bench = Bench(build(device), vectors, layout, worker)
     pipe.send(Ready())

@@ -1,14 +1,14 @@
-"""Sandblaster's workers on a virtual clock: real gradients in one process, so that 64 of them fit a laptop.
+"""The workers of Sandblaster on a virtual clock: real gradients in one process, so that 64 workers run on a laptop.
 
-What takes time: a minibatch of a piece, `compute_s` of its worker; what a partition is told to do, `sync_s` divided by
-the number of partitions, as the sync of a server of that size; a message, the latency, and there are two for every
-piece and for everything that a partition is told. With its first piece of an evaluation a worker also fetches the point
-(`4 K / bandwidth`, and two messages), and at the end each sends its sum to the partitions, all at the same time
-(`4 K / bandwidth`, and one). Partitions are machines of their own, as in the paper (in `processes`, whoever is
-free serves them), and as many as workers, so no partition's link is busier than a worker's.
+Time is charged for a minibatch of a portion (`compute_s` of its worker), for an operation on the partitions (`sync_s`
+divided by their number, as for the sync of a server of that size), and for messages: two latencies for every portion
+and for every operation. With its first portion of an evaluation a worker also fetches the point (`4 K / bandwidth` and
+two latencies), and at the end all workers send their sums to the partitions at the same time (`4 K / bandwidth` and one
+latency). Partitions are machines of their own, as in the paper (in `processes`, any free worker serves them), and there
+are as many as workers, so no partition's link is busier than a worker's.
 
-A piece is computed for real when the first worker that has it is through; what comes second, as a backup task, costs
-time only. A worker goes on with a piece that is no longer needed until it is through, as processes do.
+The gradient of a portion is computed when the first worker that was assigned it finishes; its backup task costs only
+virtual time. As in `processes`, a worker finishes a portion even when it is no longer needed.
 
 Axes: K values of the model, N workers.
 """
@@ -22,20 +22,20 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from speech3.engine.sandblaster.crew import Bench, Compute, Computed, Evaluation, together, with_waits
 from speech3.engine.sandblaster.partition import Gather, Layout, Operation, Vectors
-from speech3.engine.sandblaster.pieces import Pieces
+from speech3.engine.sandblaster.portions import Portions
+from speech3.engine.sandblaster.worker_group import Bench, Compute, Computed, Evaluation, together, with_waits
 from speech3.engine.simulate import Times
 from speech3.engine.world import Parts, ShardReport
 
 
 class Virtual:
-    """As many workers as the layout has, and ``times.compute_s``.
+    """The worker group on a virtual clock; `layout` and ``times.compute_s`` have the same number of workers.
 
     Parameters
     ----------
     parts
-        Of one worker; each gets a copy of its model.
+        Parts of one worker; each worker gets a copy of its model.
     """
 
     def __init__(self, parts: Parts, times: Times, layout: Layout) -> None:
@@ -52,42 +52,42 @@ class Virtual:
     def _from_zero(self, seconds: float) -> None:
         workers = range(self.layout.workers)
         self.now, self.up, self.down, self.returned, self.restarts = 0.0, 0, 0, 0, 0
-        self.free_N = [0.0 for _ in workers]  # when each can begin something new
+        self.free_N = [0.0 for _ in workers]  # when each worker is free
         self.done_N = [ShardReport() for _ in workers]
         self.random = [np.random.default_rng((self.seed, self.epoch, worker)) for worker in workers]
         later = [(time - seconds, worker) for worker, time in self.times.failures if time >= seconds]
         self.failures = sorted(later)
 
     def begin(self, epoch: int, seconds: float) -> Generator[None, None, None]:
-        """The clock begins at zero; failures are told by the run's."""
+        """Begin an epoch with its clock at zero; failures are given on the clock of the whole run."""
         self.epoch = epoch
         self._from_zero(seconds)
         yield
 
     def seconds(self) -> float:
-        """On the virtual clock."""
+        """Seconds since the epoch began, on the virtual clock."""
         return self.now
 
     def reports(self) -> tuple[ShardReport, ...]:
-        """A backup task counts for both who computed it; fetching counts as sync."""
+        """Each worker's report; a portion with a backup task counts for both workers, and fetching counts as sync."""
         return with_waits(self.done_N, self.now)
 
     def evaluate(self, at: int, numbers: Sequence[tuple[int, ...]]) -> Generator[None, None, Evaluation]:
-        """Yields after every piece that was computed."""
+        """Compute loss and gradient at point `at`; yields after every portion."""
         self.evaluation += 1
-        pieces, kept = Pieces(len(numbers)), dict[int, Computed]()
-        for worker, piece in self._first_through(pieces, numbers):
-            done = self.benches[worker].compute(Compute(self.evaluation, at, self.epoch, piece, numbers[piece]))
+        portions, kept = Portions(len(numbers)), dict[int, Computed]()
+        for worker, portion in self._first_through(portions, numbers):
+            done = self.benches[worker].compute(Compute(self.evaluation, at, self.epoch, portion, numbers[portion]))
             if done.bad is not None:
                 return Evaluation(bad=done.bad)
             self.benches[worker].keep(self.evaluation)
-            kept[piece] = done
+            kept[portion] = done
             yield
-        return together(kept.values(), pieces.keepers)
+        return together(kept.values(), portions.keepers)
 
     @torch.no_grad()
     def operate(self, operation: Operation) -> Generator[None, None, np.ndarray]:
-        """All partitions at the same time."""
+        """Apply an operation to all partitions at the same time; returns the sum of the results."""
         while self.failures and self.failures[0][0] <= self.now:
             self._die()
         if isinstance(operation, Gather):
@@ -100,17 +100,17 @@ class Virtual:
         return sum(answers[1:], start=answers[0])
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there are no processes to stop."""
 
-    def _first_through(self, pieces: Pieces, numbers: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
-        """Who is the first to be through with which piece, in the order of time; the clock stands at that moment."""
+    def _first_through(self, portions: Portions, numbers: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
+        """Yield (worker, portion) for the first worker to finish each portion, in order of time; advances the clock."""
         order, idle, fetched = itertools.count(), set[int](), set[int]()
         queue = [(max(self.now, time), next(order), worker, -1) for worker, time in enumerate(self.free_N)]
         heapq.heapify(queue)
-        while not pieces.finished:
+        while not portions.finished:
             if self.failures and self.failures[0][0] <= queue[0][0]:
                 time, dead = self._die()
-                self.returned += pieces.lost(dead)
+                self.returned += portions.lost(dead)
                 fetched.discard(dead)
                 queue = [event for event in queue if event[2] != dead]
                 queue.append((self.free_N[dead], next(order), dead, -1))
@@ -118,12 +118,12 @@ class Virtual:
                 heapq.heapify(queue)
                 idle.clear()
                 continue
-            time, _, worker, piece = heapq.heappop(queue)
+            time, _, worker, portion = heapq.heappop(queue)
             self.free_N[worker] = time
-            if piece >= 0 and pieces.computed(worker, piece):
+            if portion >= 0 and portions.computed(worker, portion):
                 self.now = time
-                yield worker, piece
-            if pieces.finished or (found := pieces.hand(worker)) is None:
+                yield worker, portion
+            if portions.finished or (found := portions.hand(worker)) is None:
                 idle.add(worker)
                 continue
             self.free_N[worker] += self._seconds(worker, numbers[found], fetch=worker not in fetched)
@@ -131,7 +131,7 @@ class Virtual:
             heapq.heappush(queue, (self.free_N[worker], next(order), worker, found))
 
     def _seconds(self, worker: int, numbers: tuple[int, ...], *, fetch: bool) -> float:
-        """From when a worker is free until it has told of a piece."""
+        """Seconds from when a worker is free until the coordinator knows that it computed a portion."""
         times = self.times
         spread = np.exp(times.jitter * self.random[worker].standard_normal(len(numbers)))
         compute_s, sync_s = times.compute_s[worker] * float(spread.sum()), 2 * times.latency_s
@@ -142,7 +142,7 @@ class Virtual:
         return compute_s + sync_s
 
     def _die(self) -> tuple[float, int]:
-        """The next failure: when and who; another takes its place, with nothing."""
+        """Take the next failure and replace its worker by an empty one; returns its time and the worker."""
         time, worker = self.failures.pop(0)
         self.restarts += 1
         self.free_N[worker] = time + self.times.restart_s

@@ -1,23 +1,25 @@
-"""Sandblaster L-BFGS (Dean et al. 2012, section 4.2): a coordinator that sees no vector, workers, partitions.
+"""The world of Sandblaster L-BFGS (Dean et al. 2012, section 4.2): coordinator, workers and server partitions.
 
-Who the workers are is the crew's matter (`crew`): processes on this host, or virtual ones on a virtual clock.
+The coordinator's algorithm (`lbfgs`) sees no vector. Its workers are a group (`worker_group`): processes on this host,
+or virtual workers on a virtual clock.
 
-The objective is the mean loss over a large batch: the whole epoch, or one of `batches` equal parts of it. A batch gets
-`iterations` of L-BFGS, then the next has its turn; the history goes on across batches and epochs, and its pairs are
-differences of gradients of one and the same batch. A piece of the gradient is a minibatch, or a row of them where a
-recurrent model carries a state along it.
+The objective is the mean loss over a large batch: the whole epoch, or one of `batches` equal parts of it. Each batch in
+turn gets `iterations` of L-BFGS. The history is kept across batches and epochs, but each of its pairs is the difference
+of two gradients of the same batch. A portion of the gradient is a minibatch, or a row of minibatches where a recurrent
+model carries its state along the row.
 
-What the words of a world mean here: each iteration stands for its share of the batch's minibatches, which are `used`
-when it is accepted; `frames` and `loss_sum` are those of the accepted points, the whole batch each time (what a line
-search tried and left is in the seconds and in the minibatches of the workers). A version is an accepted iteration.
-Progress and state are those of the last one; a checkpoint has the history, so a run that was killed goes on with it.
+The counts of a world mean the following here. Each iteration stands for its share of the batch's minibatches, which
+become `used` when it is accepted. `frames` and `loss_sum` are those of the accepted points, each over the whole batch;
+rejected trials of a line search count only in the seconds and in the workers' minibatches. A version is an accepted
+iteration. Progress and state are those of the last accepted iteration. A checkpoint contains the history, so a killed
+run resumes with it.
 
-The objective has to be the same all through a line search. Minibatches, augmentation and the seeds of dropout follow
-from epoch and number alone, so they are; batch normalisation normalises each minibatch by itself, and the running means
-that the model keeps are the mean of the workers', taken at the accepted point.
+The objective must not change during a line search. It does not: minibatches, augmentation and the seeds of dropout
+depend on epoch and number alone. Batch normalisation normalises each minibatch by itself, and the model's running means
+are the mean of the workers' at the accepted point.
 
-We depart from the paper in two ways: partitions are stretches of shared memory, served by whichever worker is free; and
-a worker adds up the gradients of its pieces, so one sum of each is read at the end, where the paper sends several.
+We depart from the paper in two ways: partitions are slices of shared memory, served by any free worker; and each worker
+adds up the gradients of its portions and sends one sum at the end, where the paper sends several.
 
 Axes: M minibatches of an epoch, K values of the model.
 """
@@ -33,7 +35,6 @@ from torch import Tensor
 
 from speech3.config import LbfgsConfig
 from speech3.engine.flat import flatten
-from speech3.engine.sandblaster.crew import Crew, Evaluation
 from speech3.engine.sandblaster.lbfgs import Accept, Begin, Direct, Dots, History, Point, Try, Want, descend
 from speech3.engine.sandblaster.partition import (
     Combine,
@@ -45,25 +46,26 @@ from speech3.engine.sandblaster.partition import (
     gather_buffers,
     reset_buffers,
 )
+from speech3.engine.sandblaster.worker_group import Evaluation, WorkerGroup
 from speech3.engine.world import USED, WAITING, Parts, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One objective: its pieces, and the minibatches for which each iteration stands."""
+    """One objective: its portions, and for each iteration the minibatches that it stands for."""
 
-    pieces: tuple[tuple[int, ...], ...]
+    portions: tuple[tuple[int, ...], ...]
     stretches: tuple[np.ndarray, ...]
 
 
 def batches_of(minibatches: int, rows: Sequence[range] | None, config: LbfgsConfig) -> list[Batch]:
-    """The objectives of an epoch. Where there are fewer pieces than batches, some are missing."""
-    pieces = [tuple(row) for row in rows] if rows is not None else [(number,) for number in range(minibatches)]
+    """The objectives of an epoch. Where there are fewer portions than batches, some batches are empty."""
+    portions = [tuple(row) for row in rows] if rows is not None else [(number,) for number in range(minibatches)]
     batches = []
-    for chosen in np.array_split(np.arange(len(pieces)), config.batches):
-        mine = tuple(pieces[index] for index in chosen)
-        numbers = np.array([number for piece in mine for number in piece], np.int64)
+    for chosen in np.array_split(np.arange(len(portions)), config.batches):
+        mine = tuple(portions[index] for index in chosen)
+        numbers = np.array([number for portion in mine for number in portion], np.int64)
         batches.append(Batch(mine, tuple(np.array_split(numbers, config.iterations))))
     return batches
 
@@ -73,24 +75,24 @@ class Sandblaster:
 
     Parameters
     ----------
-    crew
-        Makes the crew, given the layout of its memory.
+    make_workers
+        Makes the worker group, given the layout of its memory.
     parts
-        Of this process; only its model's size is used.
+        Parts of this process; only the size of the model is used.
 
     Raises
     ------
     Speech3Error
-        As of `Crew`.
+        Whatever the worker group raises.
     """
 
     def __init__(
-        self, crew: Callable[[Layout], Crew], parts: Parts, config: LbfgsConfig, *, workers: int,
+        self, make_workers: Callable[[Layout], WorkerGroup], parts: Parts, config: LbfgsConfig, *, workers: int,
         weight_decay: float = 0.0,
     ) -> None:  # fmt: skip
         own = flatten(parts.model)
         layout = Layout(own.vector_K.numel(), own.num_parameters, config.history + 1, workers)
-        self.crew = crew(layout)
+        self.workers = make_workers(layout)
         self.batches = batches_of(len(parts.source), parts.source.rows, config)
         self.weight_decay, self.home = weight_decay, own.vector_K.device
         self.history, self.base, self.began = History(config.history), 0, 0.0
@@ -100,32 +102,32 @@ class Sandblaster:
         self.load({"parameters": own.vector_K})
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
-        """Yields ten times a second, and at the end.
+        """Run an epoch; yields progress ten times a second, and at the end.
 
-        The learning rate is the length, in gradients, of the step that is tried first where there is no history.
+        The learning rate is the initial trial step, as a multiple of the gradient, where there is no history.
 
         Raises
         ------
         Speech3Error
-            The loss or its gradient is not finite where a batch begins; as of `Crew`.
+            The loss or its gradient is not finite where a batch begins; whatever the worker group raises.
         """
         self.states_M, self.progress = states_M.copy(), Progress()
         for _ in self._epoch(epoch, rate):
-            yield replace(self.progress, returned=self.crew.returned, restarts=self.crew.restarts)
+            yield replace(self.progress, returned=self.workers.returned, restarts=self.workers.restarts)
         yield self.progress
 
     def snapshot(self) -> Snapshot:
-        """The base, which is whole, and its history."""
-        tensors = {"parameters": self.crew.vectors.points_2K[self.base].to(self.home, copy=True)}
+        """The base, which is always complete, and the history."""
+        tensors = {"parameters": self.workers.vectors.points_2K[self.base].to(self.home, copy=True)}
         if self.history.slots:
-            tensors["lbfgs.pairs"] = self.crew.vectors.pairs_2HP[:, self.history.slots].to(self.home, copy=True)
+            tensors["lbfgs.pairs"] = self.workers.vectors.pairs_2HP[:, self.history.slots].to(self.home, copy=True)
         return Snapshot(tensors, self.states_M.copy(), self.progress)
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
-        """Set base and history; a history that is missing is begun."""
+        """Set base and history; without a saved history it begins empty."""
         self.began = seconds
-        vectors, pairs = self.crew.vectors, tensors.get("lbfgs.pairs")
+        vectors, pairs = self.workers.vectors, tensors.get("lbfgs.pairs")
         vectors.points_2K[self.base].copy_(tensors["parameters"])
         count = 0 if pairs is None else pairs.shape[1]
         self.history.slots = list(range(count))
@@ -133,11 +135,11 @@ class Sandblaster:
             vectors.pairs_2HP[:, :count].copy_(pairs)
 
     def close(self) -> None:
-        """End the processes."""
-        self.crew.close()
+        """Stop the workers."""
+        self.workers.close()
 
     def _epoch(self, epoch: int, rate: Rate) -> Generator[None, None, None]:
-        yield from self.crew.begin(epoch, self.began)
+        yield from self.workers.begin(epoch, self.began)
         for batch in self.batches:
             left = [stretch for stretch in batch.stretches if (self.states_M[stretch] == WAITING).any()]
             if not left:
@@ -147,7 +149,7 @@ class Sandblaster:
                 return
 
     def _descend(self, batch: Batch, left: list[np.ndarray], epoch: int, first: float) -> Generator[None, None, None]:
-        """An iteration of L-BFGS for each stretch of minibatches that is left: answer what the algorithm wants."""
+        """Run one iteration of L-BFGS for each remaining stretch of minibatches, serving the algorithm's requests."""
         algorithm, stretches = descend(len(left), self.history, first), iter(left)
         answer, accepted = None, False
         while True:
@@ -160,41 +162,41 @@ class Sandblaster:
                     self._end_early(f"ended early: {end.value}")
                 return
             if accepted:
-                yield  # only now does the history have the pair of this step
+                yield  # only now does the history contain the pair of this step
             answer = yield from self._answer(want, batch, epoch)
             accepted = isinstance(want, Accept)
             if accepted:
                 self._publish(next(stretches))
 
     def _answer(self, want: Want, batch: Batch, epoch: int) -> Generator[None, None, Any]:
-        crew, base = self.crew, self.base
+        workers, base = self.workers, self.base
         match want:
             case Begin():
                 return (yield from self._begin(batch, epoch))
             case Dots(slots):
-                return (yield from crew.operate(Multiply(base, slots)))
+                return (yield from workers.operate(Multiply(base, slots)))
             case Direct(slots, coefficients_J):
-                yield from crew.operate(Combine(base, slots, coefficients_J))
+                yield from workers.operate(Combine(base, slots, coefficients_J))
             case Try(step):
-                yield from crew.operate(Move(base, step))
-                reset_buffers(crew.vectors, base)
+                yield from workers.operate(Move(base, step))
+                reset_buffers(workers.vectors, base)
                 loss, slope, _ = yield from self._evaluate(1 - base, batch)
                 return Point(step, loss, slope)
             case Accept(slot):
                 if slot is not None:
-                    yield from crew.operate(Remember(base, slot))
+                    yield from workers.operate(Remember(base, slot))
                 self.base = 1 - base
         return None
 
     def _evaluate(self, at: int, batch: Batch) -> Generator[None, None, tuple[float, float, float]]:
-        """Loss, slope along the direction, and squared length of the gradient."""
-        self.tried = yield from self.crew.evaluate(at, batch.pieces)
+        """Compute the loss, the slope along the direction, and the squared norm of the gradient."""
+        self.tried = yield from self.workers.evaluate(at, batch.portions)
         if self.tried.bad is not None:
             return math.inf, math.nan, math.nan
         gather = Gather(at, self.tried.keepers, self.tried.frames, self.weight_decay)
-        slope, squared, length = (yield from self.crew.operate(gather)).tolist()
+        slope, squared, length = (yield from self.workers.operate(gather)).tolist()
         if at != self.base:
-            gather_buffers(self.crew.vectors, self.base, self.tried.keepers)
+            gather_buffers(self.workers.vectors, self.base, self.tried.keepers)
         return self.tried.loss_sum / self.tried.frames + 0.5 * self.weight_decay * length, slope, squared
 
     def _begin(self, batch: Batch, epoch: int) -> Generator[None, None, float]:
@@ -202,33 +204,33 @@ class Sandblaster:
         if not math.isfinite(loss + squared):
             where = f", minibatch {self.tried.bad}" if self.tried.bad is not None else ""
             raise Speech3Error(
-                f"epoch {epoch}{where}: loss or gradient is not finite before any step is made, so no step can be "
-                f"told to be better: look for NaN in the data (features: speech3 inspect), or begin with another "
-                f"model (speech3 train: --init)"
+                f"epoch {epoch}{where}: the loss or its gradient is not finite before any step is made, so no step "
+                f"can be judged: look for NaN in the data (features: speech3 inspect), or begin with another model "
+                f"(speech3 train: --init)"
             )
         self.begun = self.tried
         return loss
 
     def _publish(self, stretch: np.ndarray) -> None:
-        """An iteration was accepted."""
+        """Count an accepted iteration."""
         done, tried = self.progress, self.tried
         ended = int((self.states_M[stretch] == WAITING).sum())
         self.states_M[stretch] = USED
         self.progress = replace(
             done, used=done.used + ended, frames=done.frames + tried.frames, correct=done.correct + tried.correct,
-            loss_sum=done.loss_sum + tried.loss_sum, versions=done.versions + 1, seconds=self.crew.seconds(),
-            returned=self.crew.returned, restarts=self.crew.restarts, shards=self.crew.reports(), up=self.crew.up,
-            down=self.crew.down,
+            loss_sum=done.loss_sum + tried.loss_sum, versions=done.versions + 1, seconds=self.workers.seconds(),
+            returned=self.workers.returned, restarts=self.workers.restarts, shards=self.workers.reports(),
+            up=self.workers.up, down=self.workers.down,
         )  # fmt: skip
 
     def _end_early(self, note: str) -> None:
-        """No iteration is left to stand for the minibatches that wait: they are in the objective that was minimised."""
+        """Count the waiting minibatches as used, since the minimised objective contains them, and note the reason."""
         ended = int((self.states_M == WAITING).sum())
         self.states_M[self.states_M == WAITING] = USED
-        seen = Evaluation() if self.progress.frames else self.begun  # an epoch without an iteration has a loss, too
+        seen = Evaluation() if self.progress.frames else self.begun  # so that every epoch has a loss
         self.progress = replace(
-            self.progress, used=self.progress.used + ended, seconds=self.crew.seconds(), note=note,
+            self.progress, used=self.progress.used + ended, seconds=self.workers.seconds(), note=note,
             frames=self.progress.frames + seen.frames, loss_sum=self.progress.loss_sum + seen.loss_sum,
-            correct=self.progress.correct + seen.correct, shards=self.crew.reports(), up=self.crew.up,
-            down=self.crew.down,
+            correct=self.progress.correct + seen.correct, shards=self.workers.reports(), up=self.workers.up,
+            down=self.workers.down,
         )  # fmt: skip

@@ -21,14 +21,14 @@ from speech3.engine.world import USED, Rate
 
 CONFIG = LbfgsConfig(history=8, iterations=5)
 BUILD = convex.Build()
-PIECES = 30
+PORTIONS = 30
 
 
 def _virtual(times, build=BUILD, config=CONFIG):
     return Sandblaster(partial(Virtual, build(), times), build(), config, workers=len(times.compute_s))
 
 
-def _epoch(world, epoch=1, minibatches=PIECES):
+def _epoch(world, epoch=1, minibatches=PORTIONS):
     done = list(world.epoch(epoch, np.zeros(minibatches, np.int32), Rate(0.1, epoch, minibatches)))[-1]
     assert (world.snapshot().states_M == USED).all() and done.used == minibatches
     return done
@@ -60,26 +60,26 @@ def _through(steps):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_clock_by_hand(workers):
-    crew = _virtual(Times((2.0,) * workers, 0.3, bandwidth=1e3, latency_s=0.01)).crew
-    size = 4 * crew.layout.values
-    _through(crew.begin(1, 0.0))
-    _through(crew.operate(Move(0, 0.1)))
-    assert crew.seconds() == pytest.approx(0.02 + 0.3 / workers)
-    before = crew.seconds()
-    done = _through(crew.evaluate(1, [(number,) for number in range(PIECES)]))
-    assert crew.seconds() - before == pytest.approx(0.02 + size / 1e3 + PIECES / workers * (2.0 + 0.02))
-    assert (crew.up, crew.down) == (0, workers * size) and done.keepers == tuple(range(workers))
-    before = crew.seconds()
-    _through(crew.operate(Gather(1, done.keepers, done.frames, 0.0)))
-    assert crew.seconds() - before == pytest.approx(0.01 + size / 1e3 + 0.02 + 0.3 / workers)
-    assert (crew.up, crew.down) == (workers * size, workers * size)
+    group = _virtual(Times((2.0,) * workers, 0.3, bandwidth=1e3, latency_s=0.01)).workers
+    size = 4 * group.layout.values
+    _through(group.begin(1, 0.0))
+    _through(group.operate(Move(0, 0.1)))
+    assert group.seconds() == pytest.approx(0.02 + 0.3 / workers)
+    before = group.seconds()
+    done = _through(group.evaluate(1, [(number,) for number in range(PORTIONS)]))
+    assert group.seconds() - before == pytest.approx(0.02 + size / 1e3 + PORTIONS / workers * (2.0 + 0.02))
+    assert (group.up, group.down) == (0, workers * size) and done.keepers == tuple(range(workers))
+    before = group.seconds()
+    _through(group.operate(Gather(1, done.keepers, done.frames, 0.0)))
+    assert group.seconds() - before == pytest.approx(0.01 + size / 1e3 + 0.02 + 0.3 / workers)
+    assert (group.up, group.down) == (workers * size, workers * size)
     # Of those who ended at the same moment, all but the last have begun with a backup task.
     backups = [1] * (workers - 1) + [0]
-    assert [each.minibatches for each in crew.reports()] == [PIECES // workers + backup for backup in backups]
+    assert [each.minibatches for each in group.reports()] == [PORTIONS // workers + backup for backup in backups]
 
 
 def test_a_slow_worker_is_not_waited_for():
-    """It has each of its pieces for longer than the others need for all, and one of them does it over."""
+    """It has each of its portions for longer than the others need for all, and one of them does it over."""
     even, slow = (_virtual(Times((1.0, 1.0, seconds), 0.0)) for seconds in (1.0, 1000.0))
     fast, done = _epoch(even), _epoch(slow)
     assert done.seconds < 2 * fast.seconds
@@ -89,7 +89,7 @@ def test_a_slow_worker_is_not_waited_for():
     )
 
 
-def test_a_dead_workers_pieces_are_computed_again():
+def test_a_dead_workers_portions_are_computed_again():
     times = Times((1.0, 1.0), 0.01, failures=((0, 5.5), (1, 7.2), (0, 90.0)), restart_s=3.0)
     calm, hurt = _virtual(replace(times, failures=())), _virtual(times)
     expected, done = _epoch(calm), _epoch(hurt)

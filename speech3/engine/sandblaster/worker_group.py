@@ -1,8 +1,9 @@
-"""Sandblaster's workers, whoever they are: what the coordinator asks of them, and how one computes.
+"""The workers of Sandblaster: what the coordinator asks of a group of them, and how one of them computes.
 
-Parameters, history and each worker's sum of gradients lie in memory that all of a crew see (`partition.Vectors`). A
-crew hands the pieces of a gradient to its workers on demand (`pieces`), and lets partitions do what they are told:
-processes on one host (`processes`), or virtual workers with a virtual clock (`virtual`).
+Parameters, history and each worker's sum of gradients lie in memory that all workers of a group see
+(`partition.Vectors`). A group assigns the portions of a gradient to its workers on demand (`portions`), and applies
+operations to the server partitions. Its workers are processes on one host (`processes`), or virtual workers on a
+virtual clock (`virtual`).
 """
 
 import math
@@ -22,12 +23,12 @@ from speech3.engine.world import Parts, ShardReport
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Loss and gradient at a point: what all pieces make together; the gradient is in the sums of `keepers`.
+    """Loss and gradient at a point, summed over all portions; the gradient is in the sums of the workers `keepers`.
 
     Attributes
     ----------
     bad
-        A minibatch whose loss is not finite; then the rest says nothing.
+        A minibatch whose loss or gradient is not finite; the other fields are then meaningless.
     """
 
     frames: int = 0
@@ -39,18 +40,18 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Compute:
-    """To a worker: the gradient of these minibatches, at that point."""
+    """To a worker: compute the gradient of the minibatches `numbers` at the point `at`."""
 
     evaluation: int
     at: int
     epoch: int
-    piece: int
+    portion: int
     numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Computed:
-    """From a worker: done, in so many seconds; `bad` as in `Evaluation`."""
+    """From a worker: the result of an order and the seconds it took; `bad` as in `Evaluation`."""
 
     order: Compute
     frames: int
@@ -61,24 +62,24 @@ class Computed:
 
 
 def together(kept: Collection[Computed], keepers: tuple[int, ...]) -> Evaluation:
-    """What pieces make together; the order in which they were computed changes nothing."""
+    """Sum the results of all portions; the result does not depend on the order in which they were computed."""
     return Evaluation(
         sum(each.frames for each in kept), math.fsum(each.loss_sum for each in kept),
         sum(each.correct for each in kept), keepers,
     )  # fmt: skip
 
 
-class Crew(Protocol):
+class WorkerGroup(Protocol):
     """The workers.
 
     Attributes
     ----------
     vectors
-        What all of them see.
+        The vectors that all workers see.
     up, down
-        Bytes that they sent and got in the epoch; 0 where nothing is sent.
+        Bytes that workers sent and received in the epoch; 0 where nothing is sent.
     returned, restarts
-        Minibatches of the epoch that were given back, and workers that took the place of a dead one.
+        Portions that dead workers returned in the epoch, and workers that replaced a dead one.
     """
 
     vectors: Vectors
@@ -88,42 +89,42 @@ class Crew(Protocol):
     restarts: int
 
     def begin(self, epoch: int, seconds: float) -> Generator[None, None, None]:
-        """An epoch begins, after so many seconds of training: count from zero."""
+        """Begin an epoch, after `seconds` of training, and reset the counts."""
 
     def seconds(self) -> float:
-        """Since the epoch began."""
+        """Seconds since the epoch began."""
 
     def reports(self) -> tuple[ShardReport, ...]:
-        """What workers did in the epoch: every piece computed counts, kept or not. Syncs are partitions' work."""
+        """Each worker's report of the epoch: all portions computed, kept or not; sync time is partition operations."""
 
     def evaluate(self, at: int, numbers: Sequence[tuple[int, ...]]) -> Generator[None, None, Evaluation]:
-        """Loss and gradient at point `at`, a piece for each of `numbers`."""
+        """Compute loss and gradient at point `at`; each element of `numbers` is one portion."""
 
     def operate(self, operation: Operation) -> Generator[None, None, np.ndarray]:
-        """Let every partition do it; the sum of their answers, always added in the same order."""
+        """Apply an operation to every partition; returns the sum of the results, always added in the same order."""
 
     def close(self) -> None:
-        """End what has to be ended."""
+        """Release processes and memory."""
 
 
 def with_waits(reports: Sequence[ShardReport], seconds: float) -> tuple[ShardReport, ...]:
-    """What is left of the time is waiting."""
+    """Reports with the rest of `seconds` entered as waiting."""
     return tuple(each + ShardReport(wait_s=max(0.0, seconds - each.compute_s - each.sync_s)) for each in reports)
 
 
 class Bench:
-    """Where a worker works: its copy of the model, the gradient that it has in hand."""
+    """A worker's workspace: its copy of the model, and the gradient of its current portion."""
 
     def __init__(self, parts: Parts, vectors: Vectors, layout: Layout, worker: int) -> None:
         self.parts, self.vectors, self.layout, self.worker = parts, vectors, layout, worker
         self.own = flatten(parts.model)
         self.in_hand = self.own.zeros_like()
-        self.loaded = self.summed = -1  # evaluation whose point the copy is, and whose gradients the sum has
+        self.loaded = self.summed = -1  # evaluations of the loaded point and of the sum
         parts.model.train()
 
     @torch.no_grad()
     def compute(self, order: Compute) -> Computed:
-        """Sum over frames of the gradient of a piece."""
+        """Compute the gradient of a portion, summed over its frames."""
         begun = time.perf_counter()
         if self.loaded != order.evaluation:
             self.own.vector_K.copy_(self.vectors.points_2K[order.at])
@@ -144,7 +145,7 @@ class Bench:
 
     @torch.no_grad()
     def keep(self, evaluation: int) -> None:
-        """Add it to the sum; the buffers there are those after the last piece."""
+        """Add the current portion's gradient to the worker's sum; its buffers are those after this portion."""
         sum_K, num_parameters = self.vectors.sums_NK[self.worker], self.layout.parameters
         mine = self.in_hand.vector_K.to(sum_K.device)
         if self.summed == evaluation:

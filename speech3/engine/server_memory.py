@@ -1,10 +1,10 @@
-"""The memory that all processes of a run see, and its locks.
+"""The parameter server's memory, which all processes of a run share, and its locks.
 
 The memory belongs to no file system (memfd): other processes open it through /proc while its creator lives, and the
-kernel takes it back when the last of them is gone, killed or not. Where there is no memfd it is a temporary file.
+kernel frees it when the last of them has exited, killed or not. Where memfd is missing it is a temporary file.
 
-Axes: M minibatches of an epoch, N shards, K values of the model, P of them parameters, J minibatches of a push and two
-more, S partitions of the server.
+Axes: M minibatches of an epoch, N shards, K values of the model, P of them parameters, J minibatches of a push plus
+two, S partitions of the server.
 """
 
 import fcntl
@@ -28,13 +28,13 @@ SHARD = (
 )  # fmt: skip
 MINIBATCHES, COMPUTE_S, SYNC_S, WAIT_S, BUSY, UP, DOWN, DRAW_S, READY, EPOCH, DOING, SINCE = range(len(SHARD))
 
-_POLL_S = 0.001  # between two tries to have a lock
+_POLL_S = 0.001  # between two attempts to acquire a lock
 _ALIGN = 64  # bytes: no two fields share a cache line
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """Of a partition: its version, the journal of two buffers, when a push was published last, is there a sync."""
+    """One partition's version, journal of both buffers, time of the last published push, and sync flag."""
 
     version: np.ndarray  # (1,)
     journal_2J: np.ndarray
@@ -43,35 +43,36 @@ class Record:
 
     @property
     def index(self) -> int:
-        """Of the published one of two buffers."""
+        """Index of the published buffer."""
         return int(self.version[0]) % 2
 
 
 @dataclass(frozen=True, eq=False)
-class Board:
-    """Arrays in one block of memory. What has 2 rows has two buffers: version mod 2 names the published one.
+class ServerMemory:
+    """The server's arrays in one block of memory. An axis of 2 is the two buffers: version mod 2 is the published one.
 
     Attributes
     ----------
     version_S
-        int64: storing it publishes what was written into the other buffer.
+        int64: storing a new version publishes what was written into the other buffer.
     state_2K, velocity_2P, squares_2P
-        float32: parameters with buffers; the server's momentum; Adagrad's sum of squares. The last two may be empty.
+        float32: parameters and the model's buffers; the server's momentum; Adagrad's sums of squares. The last two may
+        be empty.
     journal_S2J
-        int64: how many minibatches made this version, the staleness of their push, and their numbers.
+        int64: the number of minibatches in the push that made this version, its staleness, and their numbers.
     ended_S
-        float64: when a push was published last, by `time.monotonic`; 0: none was in this epoch.
+        float64: when a push was last published, by `time.monotonic`; 0: none yet in this epoch.
     syncing_S
-        int64: 1 from when a shard has the lock of the partition to when it releases it; still 1 if it died meanwhile.
+        int64: 1 while a shard holds the lock of the partition; it remains 1 if that shard dies.
     ledger
-        The minibatches.
+        What became of each minibatch.
     cursor
-        int64 (1,): `speech3.engine.pool`.
+        int64 (1,): see `speech3.engine.pool`.
     order
-        float64 (5,): the epoch that shards are to work on (0: none) and its learning rate: base, warm-up, decay, last.
+        float64 (5,): the epoch that shards must work on (0: none) and its learning rate: base, warm-up, decay, last.
     shards_N
-        float64 (N, `SHARD`): what each shard reports: counts and seconds of the epoch, the epoch that it is working on
-        (0: none), what it is doing and since when (`speech3.engine.watchdog`).
+        float64 (N, `SHARD`): the status of each shard: counts and seconds of the epoch, the epoch that it works on
+        (0: none), its current activity and when that began, as a heartbeat (`speech3.engine.watchdog`).
     """
 
     version_S: np.ndarray
@@ -87,22 +88,24 @@ class Board:
     shards_N: np.ndarray
 
     @classmethod
-    def of(cls, arrays: dict[str, np.ndarray]) -> "Board":
-        """From the arrays that `Sizes.shapes` names."""
+    def of(cls, arrays: dict[str, np.ndarray]) -> "ServerMemory":
+        """Make it from the arrays that `Sizes.shapes` names."""
         ledger = Ledger(**{name: arrays.pop(name) for name in ROW})
         return cls(**arrays, ledger=ledger)
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """One for each partition."""
+        """One record for each partition."""
         fields = (self.version_S[:, None], self.journal_S2J, self.ended_S[:, None], self.syncing_S[:, None])
         return tuple(Record(*rows) for rows in zip(*fields, strict=True))
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the size of a board follows from: numbers of minibatches, shards and partitions, the most minibatches of a
-    push, values of the state, of its velocity and squares; these three are 0 where they lie on a GPU.
+    """What determines the size of the memory.
+
+    Numbers of minibatches, shards and partitions, the most minibatches in a push, and numbers of values of the state,
+    its velocity and its squares; the last three are 0 where they lie on a GPU.
     """
 
     minibatches: int
@@ -126,30 +129,30 @@ class Sizes:
         }  # fmt: skip
 
 
-def private_board(sizes: Sizes) -> Board:
-    """A board for one process, as the simulator is."""
-    return Board.of({name: np.zeros(shape, dtype) for name, (dtype, shape) in sizes.shapes().items()})
+def private_memory(sizes: Sizes) -> ServerMemory:
+    """The server's memory in a single process, such as the simulator."""
+    return ServerMemory.of({name: np.zeros(shape, dtype) for name, (dtype, shape) in sizes.shapes().items()})
 
 
-def shared_board(sizes: Sizes, memory: "SharedMemory") -> Board:
-    """The board that lies in `memory`, the same in every process that opens it."""
+def shared_memory(sizes: Sizes, block: "SharedMemory") -> ServerMemory:
+    """The server's memory in `block`, the same in every process that opens the block."""
     arrays: dict[str, np.ndarray] = {}
     offset = 0
     for name, (dtype, shape) in sizes.shapes().items():
         count = int(np.prod(shape))
-        arrays[name] = np.frombuffer(memory.map, dtype, count, offset).reshape(shape)
+        arrays[name] = np.frombuffer(block.map, dtype, count, offset).reshape(shape)
         offset += -(-count * np.dtype(dtype).itemsize // _ALIGN) * _ALIGN
-    return Board.of(arrays)
+    return ServerMemory.of(arrays)
 
 
-def board_bytes(sizes: Sizes) -> int:
-    """How much memory a board takes."""
+def memory_bytes(sizes: Sizes) -> int:
+    """Size of the server's memory in bytes."""
     each = (int(np.prod(shape)) * np.dtype(dtype).itemsize for dtype, shape in sizes.shapes().values())
     return sum(-(-size // _ALIGN) * _ALIGN for size in each)
 
 
 class SharedMemory:
-    """A block of memory by a path that other processes of this host can open while its creator lives."""
+    """A block of memory with a path by which other processes of this host can open it while its creator lives."""
 
     def __init__(self, path: str, size: int) -> None:
         self.path = path
@@ -162,12 +165,12 @@ class SharedMemory:
 
 @contextmanager
 def memory_file(name: str, size: int) -> Iterator[str]:
-    """Path of a new block of `size` bytes, zeroed, taken from memory now so that nobody meets a full one later.
+    """Path of a new zeroed block of `size` bytes, allocated now so that no process runs out of memory in it later.
 
     Raises
     ------
     Speech3Error
-        There is not that much memory.
+        There is not enough memory.
     """
     named = not hasattr(os, "memfd_create")
     descriptor, path = tempfile.mkstemp(prefix=f"speech3-{name}-") if named else (os.memfd_create(name), "")
@@ -186,8 +189,8 @@ def _allocate(descriptor: int, size: int) -> None:
             os.posix_fallocate(descriptor, 0, size)
     except OSError as error:
         raise Speech3Error(
-            f"{size / 1e6:,.0f} MB of shared memory for the server cannot be had ({error.strerror}); use a smaller "
-            f"model, or raise the limit of this machine or container"
+            f"{size / 1e6:,.0f} MB of shared memory for the server cannot be allocated ({error.strerror}); use a "
+            f"smaller model, or raise the limit of this machine or container"
         ) from error
 
 
@@ -195,12 +198,12 @@ class FileLock:
     """An advisory lock on an open file, which the kernel releases when its holder dies (flock(2))."""
 
     def __init__(self, path: str) -> None:
-        self.meanwhile: Callable[[], None] | None = None  # called again and again while it is waited for
-        self.descriptor = os.open(path, os.O_RDWR)  # of its own: a descriptor that is inherited shares its lock
+        self.meanwhile: Callable[[], None] | None = None  # called repeatedly while `acquire` waits
+        self.descriptor = os.open(path, os.O_RDWR)  # a new one: an inherited descriptor would share its lock
         self.close = weakref.finalize(self, os.close, self.descriptor)
 
     def try_acquire(self) -> bool:
-        """True if it was free."""
+        """Acquire the lock if it is free; returns whether it was."""
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -208,7 +211,7 @@ class FileLock:
         return True
 
     def acquire(self) -> bool:
-        """Wait for it; true."""
+        """Wait for the lock; returns True."""
         if self.meanwhile is None:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX)
             return True
@@ -224,5 +227,5 @@ class FileLock:
         self.release()
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         fcntl.flock(self.descriptor, fcntl.LOCK_UN)
