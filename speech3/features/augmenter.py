@@ -31,7 +31,7 @@ from speech3.features.noises import (
     utterance_sounds,
 )
 
-_MOST_FILES, _MOST_VOICES = 5000, 500  # at most as many are kept
+_MOST_FILES, _MOST_VOICES = 5000, 500  # at most this many are kept
 _TRIES = 20  # attempts to draw an utterance that can be read: a directory may have a few that cannot
 _LONGEST_VOICE_S = 30.0
 # Ranges of synthesised rooms and noise, as in the corpora that speech3 synthesises.

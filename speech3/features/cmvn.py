@@ -12,9 +12,9 @@ from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
 
 # Kaldi's floor of 1e-20 scales the rounding errors of a constant feature (digital silence) up to thousands.
-# This floor limits the standard deviation to 1e-5, that of the rounding errors themselves.
+# With this floor the standard deviation is at least 1e-5, the size of the rounding errors themselves.
 VARIANCE_FLOOR = 1e-10
-_CHUNK = 8192  # frames: running sums over hours would be too coarse for the variance of a window
+_CHUNK = 8192  # frames: running sums over hours would lose the digits that the variance of a window needs
 
 
 def normalise(statics: list[Tensor], config: FeatureConfig) -> list[Tensor]:

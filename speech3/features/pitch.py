@@ -45,7 +45,7 @@ class _Placed:
     row: int
     frames: int
     early: int  # frames that Kaldi computes before it is told that the input is finished
-    early_energy: float  # of the samples resampled by then
+    early_energy: float  # energy of the samples resampled by then
     energy: float
 
 

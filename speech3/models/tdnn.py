@@ -50,7 +50,7 @@ class Tdnn(AcousticModel):
         self.subsampling, self.two_outputs = config.subsampling, config.two_outputs
         self.front = front_of(config, feat_dim, generator)
         self.layers = nn.ModuleList(FactoredLayer(config, generator) for _ in range(config.layers))
-        center = (config.subsampling - 1) // 2  # of the frames of an output
+        center = (config.subsampling - 1) // 2  # index of the middle frame of an output
         self.left_context = self.front.before + config.layers * config.context * STEP - center
         self.right_context = self.front.after + config.layers * config.context * STEP - center
         self.prefinal = Prefinal(config, generator)

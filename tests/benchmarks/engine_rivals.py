@@ -63,9 +63,9 @@ class Case:
     def config(
         self, directory: Path, world: str, workers: int, *, max_epochs: int = 1, sync_every: int = 3
     ) -> TrainConfig:
-        """Training of it by so many workers, on frames that `write` put there.
+        """The config to train the network with this many workers on the frames of `write`.
 
-        With a sync after every minibatch pushes count in full, as in the preset ``asgd``.
+        With a sync after every minibatch, pushes are not scaled, as in the preset ``asgd``.
         """
         asgd = AsgdConfig(warm_start=0, sync_every=sync_every, push_scale=1.0 if sync_every == 1 else "1/workers")
         training = TrainingConfig.model_validate({
@@ -142,7 +142,7 @@ def world(case: Case, directory: Path, name: str, workers: int, sync_every: int 
         return done
 
     try:
-        compute(min(12 * workers, case.minibatches))  # they have started when it ends, and are warm
+        compute(min(12 * workers, case.minibatches))  # starts the workers and warms them up
         yield Rival(lambda: compute(case.minibatches), [process.pid for process in opened.processes])  # type: ignore[attr-defined]
     finally:
         opened.close()

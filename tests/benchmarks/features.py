@@ -69,7 +69,7 @@ def front_end(wave_S: Tensor) -> Tensor:
 
 def torchaudios(name: str, bins: int) -> Extractor:
     """The function of this name in torchaudio.compliance.kaldi."""
-    torchaudio_functional()  # where torchaudio's compiled part does not load, this makes room for its Python
+    torchaudio_functional()  # makes torchaudio's Python code usable if its compiled part cannot be loaded
     function = getattr(importlib.import_module("torchaudio.compliance.kaldi"), name)
     return lambda wave_S: function(wave_S[None] * 32768, num_mel_bins=bins, dither=0.0, sample_frequency=RATE_HZ)
 

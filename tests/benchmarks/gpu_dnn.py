@@ -129,7 +129,7 @@ def main() -> None:
 
 
 def _within(work: Work, name: str, device: str) -> Work:
-    # Around each step, not around all: autocast keeps its copies of the weights until it ends.
+    # Around each step, not around all steps: autocast keeps its copies of the weights until its block ends.
     def run() -> None:
         with computing(name, device):
             work()

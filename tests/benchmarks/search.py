@@ -117,7 +117,7 @@ def main() -> None:
         "lattice": lambda scores_TP: ours(scores_TP, LATTICE_BEAM),
     }
     for one in searches.values():
-        one(next(iter(scores.values())))  # compiles, and touches the memory
+        one(next(iter(scores.values())))  # compiles, and allocates memory
     seconds, found = measured(scores, searches, given.rounds)
     frames = sum(map(len, scores.values()))
     for name, key, rival in (

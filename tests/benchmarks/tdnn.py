@@ -167,13 +167,13 @@ def main() -> None:
     torch.manual_seed(1)
     model = build(preset(), BINS, SENONES, seed=1)
     assert isinstance(model, Tdnn)
-    for output in (model.output, model.xent_output):  # zero as they begin: no gradient would go below them
+    for output in (model.output, model.xent_output):  # initially zero, so no gradient would pass below them
         nn.init.normal_(output.weight, std=0.05)
     feats_BTF = torch.randn(CHUNKS, model.left_context + FRAMES + model.right_context, BINS)
     targets_N = torch.randint(SENONES, (CHUNKS * FRAMES // 3,))
     rivals = {name: stock(model, memory_format, feats_BTF, targets_N) for name, memory_format in FORMATS.items()}
     steps = {"ours": ours(model, feats_BTF, targets_N), **rivals}
-    # Two steps, which warm up, too: in those after them the two formats of PyTorch's own differ by more than 1e-5.
+    # Two steps, which also warm up; in later steps PyTorch's two memory formats differ by more than 1e-5.
     losses = {name: [step() for _ in range(2)] for name, step in steps.items()}
     worst = max(abs(a - b) / b for a, b in zip(losses["ours"], losses["contiguous"], strict=True))
     assert worst < 1e-5, f"losses differ by {worst:.1e} of their value"
