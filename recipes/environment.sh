@@ -1,11 +1,12 @@
 # Sourced by recipes/run.sh, tests/run.sh and recipes/minilibri/*.sh.
 #   speech3_options "NAME ..." "$@"
-# sets a variable for each option --NAME VALUE; any other argument ends the script with its own usage, lines 2 to 6.
+# sets a variable for each option --NAME VALUE; for any other argument it prints the script's usage, which is in its
+# lines 2 to 6, and exits.
 #   speech3_environment ROOT EXTRAS
-# puts an environment with speech3 on PATH.
-# An active environment that already has speech3 is used as it is. Else ROOT/.venv is made, once for
-# each pyproject.toml and set of extras. A torch that the Python already has is used; else `pip install torch==2.13.0`
-# is asked for first, which takes a local CPU build where there is one.
+# activates an environment with speech3.
+# An active environment that already has speech3 is used as it is. Otherwise ROOT/.venv is created, once for each
+# pyproject.toml and set of extras. If the Python already has a suitable torch, that is used; else
+# `pip install torch==2.13.0` is tried first, which prefers a local CPU build if there is one.
 
 speech3_usage() {
     sed -n '2,6s/^# *//p' "$0" >&2
@@ -31,7 +32,7 @@ _speech3_python() {
             return
         fi
     done
-    echo "error: Python 3.11, 3.12 or 3.13 is needed and none was found on PATH" >&2
+    echo "error: no Python 3.11, 3.12 or 3.13 found on PATH; install one of them" >&2
     return 1
 }
 
@@ -50,22 +51,22 @@ speech3_environment() {
     fi
     stamp=$venv/.speech3-$extras-$(cksum <"$root/pyproject.toml" | tr ' ' -)
     if [ ! -e "$stamp" ]; then
-        echo "setting up $venv (once; some minutes)" >&2
+        echo "setting up $venv (only once; takes some minutes)" >&2
         if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -c '' 2>/dev/null; then
             python=$(_speech3_python) || return 1
             local options=(--clear)
             if _speech3_has_torch "$python"; then options+=(--system-site-packages); fi
             "$python" -m venv "${options[@]}" "$venv" || {
-                echo "error: $python cannot make a virtual environment (on Debian: apt install python3-venv)" >&2
+                echo "error: $python cannot create a virtual environment (on Debian: apt install python3-venv)" >&2
                 return 1
             }
         fi
         if ! _speech3_has_torch "$venv/bin/python"; then
             "$venv/bin/python" -m pip install --quiet "torch==2.13.0" ||
-                echo "torch 2.13.0 could not be installed; pip now chooses" >&2
+                echo "torch 2.13.0 could not be installed; pip will choose a version" >&2
         fi
         "$venv/bin/python" -m pip install --quiet --editable "$root[$extras]" >&2 || {
-            echo "error: installing speech3 into $venv failed (see above); remove $venv to begin again" >&2
+            echo "error: installing speech3 into $venv failed (see above); remove $venv to start again" >&2
             return 1
         }
         touch "$stamp"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains on the built-in digits with two shards and kills or stops shards at random moments, half of them inside a sync.
-# Ends with one line of JSON; exit status 1 if anything was lost or training did not finish.
+# Trains on the built-in digits with two shards and kills or stops shards at random moments, half of them during a sync.
+# The last line is JSON; exit status 1 if anything was lost or training did not finish.
 #   tests/chaos.sh KILLS [SEED]
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

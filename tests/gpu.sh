@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# What only a GPU can show: that every CUDA path is right, then how fast it is. One JSON line a figure, a summary last.
+# The tests that need a GPU: first correctness of every CUDA path, then speed. One JSON line per figure, a summary last.
 #   tests/gpu.sh [WHEELS_DIR] [--only NAME,...] [--minutes N] [--log FILE] [--device DEVICE]
 # Exit status: 0 if no part failed, 1 if one did, 2 without a GPU. Parts and what they need: tests/gpu.py.
 #
-# The Python that is `python3` is used as it is, and nothing is installed into it: wheels in WHEELS_DIR are unpacked
-# into a temporary folder. A machine with torch, triton, numba, numpy, safetensors, typer, rich, pyyaml and pytest lacks
-# only pydantic; for Python 3.12 on x86-64 its wheels (3 MB) are fetched beforehand, elsewhere, with
+# `python3` is used as it is, and nothing is installed into it: wheels in WHEELS_DIR are unpacked into a temporary
+# folder. A machine with torch, triton, numba, numpy, safetensors, typer, rich, pyyaml and pytest lacks only pydantic;
+# download its wheels (3 MB) beforehand on another machine, for Python 3.12 on x86-64 with
 #   pip download --no-deps --only-binary :all: --python-version 3.12 --implementation cp \
 #       --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --dest .wheels \
 #       pydantic pydantic-core annotated-types typing-inspection typing-extensions
-# and pyyaml, numba, llvmlite, hypothesis or sortedcontainers in the same way where they are missing.
+# and pyyaml, numba, llvmlite, hypothesis or sortedcontainers in the same way if they are missing.
 #
-# Where half an hour is lent in commands of ten minutes at most, with .wheels carried along:
+# On a machine that is available for half an hour, in commands of at most ten minutes, with .wheels copied to it:
 #   tests/gpu.sh .wheels --only correctness --minutes 9.5 --log "$OUT/correctness.log"
 #   tests/gpu.sh .wheels --only dnn,engine,sync,lstm --minutes 9.5 --log "$OUT/speed.log"
 #   tests/gpu.sh .wheels --only extraction,update,four,bf16 --minutes 9.5 --log "$OUT/speed2.log"

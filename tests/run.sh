@@ -9,7 +9,7 @@ cd "$root"
 ruff format --check .
 ruff check .
 mypy
-if [ $# -eq 0 ]; then  # two processes, as CI has two cores; for some tests alone it is not worth their start
+if [ $# -eq 0 ]; then  # two processes, as CI has two cores; for a few tests starting them takes longer than it saves
   set -- -n 2 --dist loadgroup
 fi
 exec python -m pytest "$@"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Ways of driving many workers, side by side: the tables of README.md, "Methods", where their cost is.
+# Compares training methods for many workers: the tables of README.md, "Methods", which also says what they cost.
 #   recipes/fsdd/methods.sh --source DIR [--recipe fsdd|minilibri|digits] [--out OUT] [--jobs N] [--workers 4,16]
 #                           [--methods LIST] [--epochs N] [--seed N]
-# Runs the recipe if OUT (default exp/RECIPE) does not hold it, plain SGD, each method on the virtual clock, and decodes.
+# Runs the recipe if OUT (default exp/RECIPE) lacks it, plain SGD and each method on the virtual clock, and decoding.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 . "$root/recipes/environment.sh"
@@ -10,7 +10,7 @@ recipe=fsdd out='' source='' jobs=1 workers=4,16 epochs=4 seed=1
 methods=sync,terngrad,asgd,asgd_ternary,downpour,downpour_adagrad,sandblaster
 speech3_options "recipe source out jobs workers methods epochs seed" "$@"
 for number in "$jobs" "$epochs" ${workers//,/ }; do
-    [[ $number =~ ^[1-9][0-9]*$ ]] || { echo "error: $number: --jobs, --epochs and --workers are numbers from 1" >&2 && exit 1; }
+    [[ $number =~ ^[1-9][0-9]*$ ]] || { echo "error: $number: give --jobs, --epochs and --workers as numbers from 1" >&2 && exit 1; }
 done
 [ -n "$source" ] || [ "$recipe" = digits ] || speech3_usage
 out=${out:-exp/$recipe}
@@ -28,15 +28,16 @@ model: {layers: 4, width: 256, normalization: batch}
 training: sgd
 seed: $seed
 END
-# The clock: 10 ms a minibatch of 256, spread by 10 %, 0.6 ms a sync, links of 10 Gbit/s with 50 us.
+# The virtual clock: 10 ms per minibatch of 256, varying by 10 %, 0.6 ms per sync, links of 10 Gbit/s with 50 us.
 common=(
     "training.max_epochs=$epochs" training.schedule=exponential training.final_rate=0.05 training.evaluations=8
     training.simulation.compute_s=0.01 training.simulation.sync_s=0.0006 training.simulation.jitter=0.1
     training.simulation.bandwidth=1.25e9 training.simulation.latency_s=5e-5
 )
 
-# What a method is, and its learning rate: of 0.4, 0.8 and 1.6 the best on fsdd; ternary gradients keep float32's. More than
-# 16 shards fall apart unless pushes are scaled down (64 on digits: 0.05 was better than 0.1), and need more partitions.
+# The settings of a method, and its learning rate: the best of 0.4, 0.8 and 1.6 on fsdd; ternary gradients have that of
+# float32. More than 16 shards fail unless pushes are scaled down (64 on digits: 0.05 was better than 0.1), and need more
+# partitions.
 keys() {
     local method=$1 workers=$2 rate=0.8 many=()
     [ "$workers" -le 4 ] || rate=0.4
@@ -64,7 +65,7 @@ one() {
             { [ -e "$runs/$name/test/hyp.txt" ] || speech3 decode "$runs/$name" "$out/data/test" "$runs/$name/test"; } &&
             mkdir -p "$runs/score/$name" &&
             speech3 score "$out/data/test/text" "$runs/$name/test/hyp.txt" --json >"$runs/score/$name/score.json"
-    } >"$runs/$name.log" 2>&1 || { echo "$name: $(tail -n 1 "$runs/$name.log") (all of it: $runs/$name.log)" >&2 && return 1; }
+    } >"$runs/$name.log" 2>&1 || { echo "$name: $(tail -n 1 "$runs/$name.log") (full log: $runs/$name.log)" >&2 && return 1; }
 }
 
 names=(sgd1)
@@ -78,5 +79,5 @@ for n in ${workers//,/ }; do
     done
 done
 wait
-[ ! -e "$runs/failed" ] || exit 1 # what an earlier run left there is not shown for this one's
+[ ! -e "$runs/failed" ] || exit 1 # do not show results of an earlier run as those of this one
 speech3 compare "${names[@]/#/$runs/}" --out "$runs/figures"

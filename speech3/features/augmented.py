@@ -1,4 +1,4 @@
-"""An augmented copy of a data directory on disk; Kaldi's augment_data_dir.py and reverberate_data_dir.py in one.
+"""Write augmented copies of a data directory: Kaldi's augment_data_dir.py and reverberate_data_dir.py in one.
 
 Legend: S samples.
 """
@@ -17,52 +17,52 @@ from speech3.features.augmenter import Augmenter, make_augmenter
 from speech3.io.atomic import atomic_path, write_text
 from speech3.io.parallel import available_jobs, parallel_map
 
-_HANDFUL = 16  # utterances sent to a process at once, with the lists of what there is to add
+_HANDFUL = 16  # utterances sent to a process at once, together with the lists of sounds to add
 
 
 @dataclass
 class AugmentReport:
-    """What was written, and what was not."""
+    """What was written and what was skipped."""
 
     data: DataDir
-    done: dict[str, str]  # copy -> what was done to it
+    done: dict[str, str]  # id of a copy -> what was done to it
     skipped: dict[str, str] = field(default_factory=dict)  # utterance -> why it could not be read
 
 
 def copy_prefix(copy: int) -> str:
-    """What ids and speakers of a copy (from 1) begin with, as in Kaldi's recipes a speaker's other voice does."""
+    """Prefix of the ids and speakers of a copy (numbered from 1), as Kaldi's recipes prefix copies at other speeds."""
     return f"aug{copy}-"
 
 
 def augment_data(
     data: DataDir, out: Path, config: AugmentConfig, *, copies: int = 1, seed: int = 1, jobs: int = 0
 ) -> AugmentReport:
-    """Write a data directory of augmented copies alone, with 16-bit audio in ``out/wav``.
+    """Write a data directory of augmented copies without the originals, with 16-bit audio in ``out/wav``.
 
     Parameters
     ----------
     copies
-        Of each utterance, all different. Ids and speakers begin with ``aug1-``, ``aug2-``, ...
+        Number of copies of each utterance, all different. Ids and speakers begin with ``aug1-``, ``aug2-``, ...
     jobs
         Processes; 0: one per core. The result does not depend on their number.
 
     Notes
     -----
-    ``out/augment.txt`` has a line for each copy: what was done to it. ``out/skipped.txt``, if there is anything to
-    list, has the utterances that cannot be read.
+    ``out/augment.txt`` says for each copy what was done to it. ``out/skipped.txt`` lists the utterances that cannot be
+    read, if there are any.
 
     Raises
     ------
     Speech3Error
-        As of `make_augmenter`; a noise or response cannot be read; more than 5 % of the utterances cannot be used;
-        `out` is the directory itself.
+        As `make_augmenter`; a noise or impulse response cannot be read; more than 5 % of the utterances cannot be used;
+        `out` is the directory to augment.
     """
     if out.resolve() == data.path.resolve():
-        raise Speech3Error(f"{out}: is the directory to augment; give another for the copies")
+        raise Speech3Error(f"{out}: this is the directory to augment; give another one for the copies")
     augmenter = make_augmenter(config, data, seed)
     ids = list(data.utterances)
     for utterance in data.utterances.values():
-        data.recording(utterance)  # that there is audio is known before any work is done
+        data.recording(utterance)  # raises here, before any work is done, if there is no audio
     items = [
         (_part(data, ids[start : start + _HANDFUL]), copy)
         for copy in range(1, copies + 1)
@@ -75,7 +75,7 @@ def augment_data(
         utterances |= made
         report.done |= done
         report.skipped |= skipped
-        remedy = f"`speech3 fix {data.path} OUT` writes a copy without those whose audio is at fault"
+        remedy = f"`speech3 fix {data.path} OUT` writes a copy without the utterances whose audio is faulty"
         check_bad(report.skipped, len(ids), str(data.path), "cannot be used", remedy)
     recordings = {key: str((out / "wav" / f"{key}.wav").resolve()) for key in sorted(utterances)}
     report.data = DataDir(out, recordings, dict(sorted(utterances.items())))

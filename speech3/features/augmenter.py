@@ -1,6 +1,6 @@
-"""One utterance augmented: what happens to it is drawn from the seed and its key alone, whatever the process.
+"""Augmentation of one utterance: all changes are drawn from the seed and the utterance's key, the same in any process.
 
-The chain is the way of sound: the speaker (speed), the room, other sounds, the telephone, the recorder (volume).
+Their order follows the path of sound: the speaker (speed), room, other sounds, telephone, recorder (volume).
 
 Legend: S samples.
 """
@@ -31,26 +31,26 @@ from speech3.features.noises import (
     utterance_sounds,
 )
 
-_MOST_FILES, _MOST_VOICES = 5000, 500  # kept, of those there are
-_TRIES = 20  # at utterances that cannot be read, of which a directory may have a few
+_MOST_FILES, _MOST_VOICES = 5000, 500  # at most this many are kept
+_TRIES = 20  # attempts to draw an utterance that can be read: a directory may have a few that cannot
 _LONGEST_VOICE_S = 30.0
-# Synthesised rooms and noise: as in the corpora that speech3 synthesises.
+# Ranges of synthesised rooms and noise, as in the corpora that speech3 synthesises.
 _WALL_M, _DIRECT_DB, _SLOPE_DB, _HUM = (1.0, 4.0), (-3.0, 9.0), (0.0, 6.0), 1 / 3
 
 
 def seed_of(name: str) -> int:
-    """64 bits that follow from an utterance's name alone: every process draws the same for it, in every run."""
+    """A 64-bit seed derived from an utterance's name alone, the same in every process and every run."""
     return int.from_bytes(hashlib.blake2b(name.encode("utf-8"), digest_size=8).digest(), "little")
 
 
 @dataclass(frozen=True)
 class Augmenter:
-    """Augments utterances; picklable, made once by `make_augmenter` and sent to every process.
+    """Augments utterances. Picklable: made once by `make_augmenter` and sent to every process.
 
     Attributes
     ----------
     noises, babblers, voices, responses
-        What there is to draw from; without noises and responses, these are synthesised.
+        The sounds to draw from. Where there are no noises or no responses, they are synthesised.
     """
 
     config: AugmentConfig
@@ -70,19 +70,19 @@ class Augmenter:
         wave_S
             float32 in [-1, 1), one utterance.
         key
-            What is drawn depends on it and on the seed; default: the utterance's id.
+            The changes drawn depend on it and on the seed; default: the utterance's id.
 
         Returns
         -------
         wave_S
-            float32, as long unless the speed changed; never beyond full scale.
+            float32, of the same length unless the speed changed; never beyond full scale.
         done
-            What was done, such as ``reverb=rt60:0.41s noise=coloured,12.3dB``; ``clean`` if nothing was.
+            What was done, such as ``reverb=rt60:0.41s noise=coloured,12.3dB``, or ``clean`` if nothing was.
 
         Raises
         ------
         Speech3Error
-            A noise or an impulse response cannot be read.
+            A noise, an impulse response or the speech of other speakers cannot be read.
         """
         rng = np.random.default_rng((self.seed, seed_of(key or utterance.id)))
         chain = _Chain(self, wave_S, sample_rate_hz, utterance, rng)
@@ -92,17 +92,18 @@ class Augmenter:
 
 
 def make_augmenter(config: AugmentConfig, data: DataDir, seed: int) -> Augmenter:
-    """Find what the config needs: its directories' files, and the other speakers of `data`.
+    """Find the sounds that the config needs: the files in its directories, and the other speakers of `data`.
 
     Raises
     ------
     Speech3Error
-        A directory is missing or holds no audio; other speakers are wanted, and there is only one utterance.
+        A directory is missing or has no audio of the kind that is needed; the config asks for other speakers, but there
+        is only one utterance.
     """
     rng = np.random.default_rng(seed)
     noises, babblers = split_speech(find_sounds(Path(config.noise_dir))) if config.noise_dir else ([], [])
     if config.noise_dir and config.noise_prob and not noises:
-        raise Speech3Error(f"{config.noise_dir}: holds speech only, and noise_prob asks for noise; set it to 0")
+        raise Speech3Error(f"{config.noise_dir}: holds speech only, but noise_prob asks for noise; set noise_prob to 0")
     if config.noise_dir and not config.noise_prob and not babblers:
         raise Speech3Error(
             f"{config.noise_dir}: holds no speech (a directory of that name, as in MUSAN) for babble, and noise_prob is"
@@ -113,7 +114,7 @@ def make_augmenter(config: AugmentConfig, data: DataDir, seed: int) -> Augmenter
     if config.overlap_prob or (config.babble_prob and not babblers):
         if len(data.utterances) < 2:
             raise Speech3Error(
-                f"{data.path}: there is no other utterance, and babble_prob or overlap_prob asks for other speakers;"
+                f"{data.path}: there is no other utterance, but babble_prob or overlap_prob asks for other speakers;"
                 " set them to 0, or augment more utterances together"
             )
         voices = utterance_sounds(data)
@@ -123,7 +124,7 @@ def make_augmenter(config: AugmentConfig, data: DataDir, seed: int) -> Augmenter
 
 @dataclass
 class _Chain:
-    """An utterance on its way."""
+    """An utterance, and what has been done to it so far."""
 
     of: Augmenter
     wave_S: np.ndarray
@@ -192,7 +193,7 @@ class _Chain:
             self.done.append("telephone")
 
     def level(self) -> None:
-        """Also where the volume stays: what was added may have gone beyond full scale."""
+        """Change the volume; after any other change also by 0 dB, since that change may have exceeded full scale."""
         gain_db = 0.0
         if self.rng.random() < self.of.config.volume_prob:
             gain_db = self.rng.uniform(*self.of.config.volume_db)
@@ -223,7 +224,7 @@ class _Chain:
         return sounds[int(self.rng.integers(len(sounds)))]
 
     def _others(self, voices: Sequence[Sound]) -> Sequence[Sound]:
-        """Those of other speakers, or else the same one's other utterances."""
+        """Utterances of other speakers, or, if there are none, other utterances of the same speaker."""
         strangers = [voice for voice in voices if voice.speaker != self.utterance.speaker]
         return strangers or [voice for voice in voices if voice.name != self.utterance.id]
 

@@ -1,7 +1,7 @@
-"""Mel energies of a batch of recordings, gathered from chunks that fit a cache into blocks of thousands of frames.
+"""Mel energies of a batch of recordings, gathered from chunks that fit the cache into blocks of thousands of frames.
 
-What follows the mel bins (logarithm, cosine transform, linear prediction) is many small steps, which for few frames
-would spend most of their time in being called.
+The steps after the mel bins (logarithm, cosine transform, linear prediction) are many small operations; with few frames
+each, most of the time would be call overhead.
 
 Axes: N utterances, S samples, T frames, R frames of a block, M mel bins, F features.
 """
@@ -17,21 +17,21 @@ from speech3.features.spectrum import frames_at_once, power_spectra
 from speech3.features.window import framing
 
 _ROWS_CPU, _ROWS_GPU = 1 << 12, 1 << 20
-# Libraries compute the last few values in another way than the rest. With rows in sixteens a frame's features depend
-# only in their last bit on what other frames are computed with it.
+# Libraries compute the last few rows differently from the rest. With a multiple of sixteen rows, a frame's features
+# depend on the other frames of the block only in their last bit.
 _MULTIPLE = 16
 
 
 @dataclass(frozen=True)
 class Block:
-    """Mel energies of frames that belong to `places`, one after the other.
+    """Mel energies of frames, one after another, and the places that they belong to.
 
     Attributes
     ----------
     energies_RM
-        float32, at least zero; the last few rows may belong nowhere and hold anything.
+        float32, at least zero; the last few rows may be padding with arbitrary values.
     log_energy_R
-        If the config wants it.
+        Log energy of each frame, if the config asks for it.
     places
         First utterance, first frame, number of utterances, number of frames of each.
     """
@@ -41,7 +41,7 @@ class Block:
     places: list[tuple[int, int, int, int]]
 
     def put(self, feats_RF: Tensor, out_NTF: Tensor) -> None:
-        """Copy the features of the frames to where these belong."""
+        """Copy the features of the frames to their places in `out_NTF`."""
         row = 0
         for first, start, n, t in self.places:
             out_NTF[first : first + n, start : start + t] = feats_RF[row : row + n * t].view(n, t, -1)
@@ -49,9 +49,9 @@ class Block:
 
 
 def mel_blocks(waves_NS: Tensor, frames_N: list[int], config: FeatureConfig, sample_rate_hz: int) -> Iterator[Block]:
-    """Yield the mel energies of all frames; parameters as of `power_spectra`.
+    """Yield the mel energies of all frames; parameters as for `power_spectra`.
 
-    A block's tensors may be overwritten, and are by the next block.
+    The caller may overwrite a block's tensors; the next block reuses them.
     """
     device = waves_NS.device
     wanted = max(

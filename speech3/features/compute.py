@@ -1,4 +1,4 @@
-"""Waveforms to static features, and static features to what a model reads: static -> CMVN -> deltas -> splicing.
+"""Waveforms to static features, and static features to a model's input: static -> CMVN -> deltas -> splicing.
 
 Axes: N utterances, S samples, T frames, F features.
 """
@@ -20,7 +20,7 @@ _KINDS = {"fbank": fbank, "mfcc": mfcc, "plp": plp}
 
 
 def static_dim(config: FeatureConfig) -> int:
-    """Values per frame before deltas, the pitch's included."""
+    """Values per frame before deltas, including pitch."""
     return _spectral_dim(config) + (config.pitch.dim if config.pitch else 0)
 
 
@@ -35,27 +35,27 @@ def static_features(
     sample_rate_hz: int,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Filterbank, MFCC or PLP of a batch, pitch appended if wanted, without CMVN and deltas.
+    """Filterbank, MFCC or PLP of a batch, with pitch appended if the config asks for it, before CMVN and deltas.
 
-    Equal to Kaldi's compute-*-feats without dither, and its paste-feats of those and process-kaldi-pitch-feats.
+    Equal to Kaldi's compute-*-feats without dither, combined by paste-feats with process-kaldi-pitch-feats.
 
     Parameters
     ----------
     waves_NS
-        float32 in [-1, 1), on any device. What lies beyond an utterance's length is not looked at.
+        float32 in [-1, 1), on any device. Samples beyond an utterance's length are ignored.
     lengths_N
         Samples of each utterance, integers.
     config
-        Its `dither` is left to the caller, who knows how to seed it.
+        Its `dither` is ignored: the caller adds dither, which has to be seeded.
     generator
-        Of the noise in the delta of the pitch (`delta_pitch_noise_stddev`), on the CPU; without it there is none.
+        For the noise in delta pitch (`delta_pitch_noise_stddev`), on the CPU; without it no noise is added.
 
     Returns
     -------
     feats_NTF
         float32, on the device of `waves_NS`; zeros beyond an utterance's frames.
     frames_N
-        int64 on the CPU; 0 for an utterance shorter than one frame. With pitch, its frames if these are fewer.
+        int64 on the CPU; 0 for an utterance shorter than one frame. With pitch, the smaller of the two frame counts.
 
     Raises
     ------
@@ -92,8 +92,8 @@ def _pitch(
     sample_rate_hz: int,
     generator: torch.Generator | None,
 ) -> tuple[Tensor, Tensor]:
-    """Pitch features (N, T, P), at the times of the other features' frames, and how many of them there are."""
-    from speech3.features.pitch import process, track  # brings numba, which takes a second to load
+    """Pitch features (N, T, P) at the times of the other features' frames, and their number for each utterance."""
+    from speech3.features.pitch import process, track  # imports numba, which takes a second to load
 
     assert config.pitch is not None
     raw_NT2, frames_N = track(waves_NS, lengths_N, config, sample_rate_hz)
@@ -111,10 +111,10 @@ def _pitch(
 
 
 def pitch_ratio(config: FeatureConfig, sample_rate_hz: int) -> float:
-    """The other features' frame shift over the pitch's: frame t of those lies at the pitch's frame t * ratio.
+    """The other features' frame shift divided by that of pitch: their frame t lies at frame t * ratio of the pitch.
 
-    Shifts are cut to whole samples, of the audio and of the rate at which pitch is tracked. Where that makes them
-    differ, as at 11,025 Hz, the nearest frame in time is taken. Else the ratio is 1.
+    The shifts are truncated to whole samples, one at the rate of the audio, the other at the rate at which pitch is
+    tracked. If they differ as a result, as at 11,025 Hz, the nearest frame in time is taken. Otherwise the ratio is 1.
     """
     from speech3.features.pitch_nccf import pitch_sizes
 
@@ -124,7 +124,7 @@ def pitch_ratio(config: FeatureConfig, sample_rate_hz: int) -> float:
 
 
 def finish(statics: list[Tensor], config: FeatureConfig) -> list[Tensor]:
-    """CMVN, then deltas, then splicing, of the utterances of one CMVN unit: one utterance, or all of one speaker.
+    """CMVN, then deltas, then splicing for the utterances of one CMVN unit: one utterance, or all of one speaker.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def finish(statics: list[Tensor], config: FeatureConfig) -> list[Tensor]:
     Raises
     ------
     Speech3Error
-        Global statistics that are missing or not of such features.
+        Global statistics are missing or do not fit the features.
     """
     derived = [add_deltas(feats_TF, config.deltas, config.delta_window) for feats_TF in normalise(statics, config)]
     return [splice(feats_TF, config.left_context, config.right_context) for feats_TF in derived]

@@ -1,4 +1,4 @@
-"""Derivatives over time (Kaldi feat/feature-functions.cc, DeltaFeatures).
+"""Deltas: derivatives over time (Kaldi feat/feature-functions.cc, DeltaFeatures).
 
 Axes: T frames, F features.
 """
@@ -12,9 +12,9 @@ from torch import Tensor
 
 @lru_cache(maxsize=16)
 def delta_filters(order: int, window: int) -> tuple[np.ndarray, ...]:
-    """Taps of derivatives 0 to `order`; that of order k has 2 k `window` + 1.
+    """Filters of the derivatives of order 0 to `order`; that of order k has 2 k `window` + 1 taps.
 
-    The regression filter j / (2 * sum of squares), convolved with itself.
+    It is the k-fold convolution of the regression filter, j / (sum of j^2) for j from -`window` to `window`.
     """
     ramp = np.arange(-window, window + 1, dtype=np.float64)
     filters = [np.ones(1)]
@@ -24,10 +24,10 @@ def delta_filters(order: int, window: int) -> tuple[np.ndarray, ...]:
 
 
 def add_deltas(feats_TF: Tensor, order: int = 2, window: int = 2) -> Tensor:
-    """Append derivatives: (T, F) to (T, F * (order + 1)), Kaldi's add-deltas.
+    """Append deltas: (T, F) to (T, F * (order + 1)), Kaldi's add-deltas.
 
-    The statics are continued by their first and last frame; a derivative of order 2 is one filter on those, not the
-    derivative of the derivative (which differs at the edges).
+    The first and the last static frame are repeated beyond the edges; a derivative of order 2 is one filter on the
+    static features, not the derivative of the derivative (which differs at the edges).
     """
     if order == 0 or len(feats_TF) == 0:
         return feats_TF.repeat(1, order + 1)

@@ -1,8 +1,8 @@
-"""From a data directory to features on disk (`extract`), or to features in this process (`features_of`).
+"""From a data directory to features on disk (`extract`) or in this process (`features_of`).
 
-Work is done unit by unit (`features.units`); what a killed extraction finished is kept (`features.parts`).
+Features are computed unit by unit (`features.units`); units that a killed run finished are kept (`features.parts`).
 
-Axes: T frames, F features, 2 sums and sums of squares, G features and the count of frames.
+Axes: T frames, F features, 2 sums and sums of squares, G features and the frame count.
 """
 
 import functools
@@ -31,14 +31,14 @@ from speech3.io.progress import say
 
 
 class _Bytes(io.BytesIO):
-    mode = "wb"  # kaldi_io looks at it
+    mode = "wb"  # kaldi_io checks it
 
 
 @dataclass
 class ExtractReport:
-    """What was extracted, and what was not.
+    """What was extracted and what was skipped.
 
-    `config` is what ``features.yaml`` holds: with the sample rate and the global statistics that were found.
+    `config` is the one written to ``features.yaml``, with the sample rate and the global statistics filled in.
     """
 
     config: FeatureConfig
@@ -50,7 +50,7 @@ class ExtractReport:
 
     @property
     def sample_rate_hz(self) -> int | None:
-        """None: the features were given."""
+        """None if the features were given."""
         return self.config.sample_frequency
 
 
@@ -68,31 +68,31 @@ def extract(
     Parameters
     ----------
     out
-        Directory, made if there is none. ``features.yaml`` gets the config with the sample rate that was found, and,
-        where CMVN is global, the statistics of the whole directory: who extracts with that file uses the same.
+        Directory, created if missing. ``features.yaml`` gets the config with the sample rate that was found and, if
+        CMVN is global, the statistics of the whole directory: an extraction with that file uses the same ones.
     jobs
         Processes; 0: one per core.
     compress
-        Write a byte a value, not exactly (Kaldi's ``--compress``).
+        Write one byte per value, with loss (Kaldi's ``--compress``).
     augmenter
-        Changes the audio of each utterance on its way; the same each time, for the same seed.
+        Augments the audio of each utterance before features are computed; for the same seed always in the same way.
 
     Notes
     -----
     The ark holds the units in the order of their first utterances, so it is sorted by utterance wherever ids begin with
-    the speaker, as Kaldi wants them; the scp always is. Memory holds a speaker at a time, never all features.
+    the speaker, as Kaldi requires; the scp is always sorted. Memory holds a few speakers at a time, never all features.
 
-    A run that was killed goes on where it was, if config and data are the same; the files become the same, too.
+    A killed run is resumed if config and data are the same; its files are those of an uninterrupted run.
 
     Raises
     ------
     Speech3Error
         There is no utterance; more than 5 % of them, or all, cannot be used (the message lists them); the disk is full;
-        features that are given are to be augmented.
+        an augmenter is passed, but the features are given.
     """
     if augmenter and config.kind == "given":
         raise Speech3Error(
-            "augmentation changes audio, and kind: given takes features as they are: leave one of both out"
+            "augmentation changes audio, but kind: given reads features that exist already: leave out one of the two"
         )
     units = units_of(data, config)
     config = _with_rate(data, config)
@@ -122,7 +122,8 @@ def _parts_of(target: Path) -> Iterator[Parts]:
         try:
             yield parts
         except (Speech3Error, OSError) as error:
-            # With bad data or a full disk the next run is another one. It is not where memory ran out or Ctrl-C came.
+            # After bad data or a full disk something must change before the next run, so its parts would not match.
+            # After Ctrl-C, or where a worker process was killed (out of memory), they are kept.
             if not isinstance(error.__cause__, BrokenProcessPool):
                 parts.remove()
             raise
@@ -139,7 +140,7 @@ def _extracted(
     compress: bool,
     augmenter: Augmenter | None,
 ) -> list[str]:
-    """Bring `parts` to its end; fills in `report` and returns the lines of the scp."""
+    """Add all missing units to `parts`, fill in `report`, and return the lines of the scp."""
     index: list[str] = []
 
     def note(record: dict[str, Any]) -> None:
@@ -157,8 +158,8 @@ def _extracted(
     for record in parts.taken_over(work):
         note(record)
     if parts.units:
-        there = f"{len(index)} of {len(data.utterances)} utterances are there"
-        say(f"{parts.target}: {there} from an interrupted run, which is gone on with")
+        there = f"{len(index)} of {len(data.utterances)} utterances are kept"
+        say(f"{parts.target}: {there} from an interrupted run, which is resumed")
     function = functools.partial(unit_features, config=config, augmenter=augmenter)
     for unit in parallel_map(function, inputs[parts.units :], jobs, "features"):
         content, record = _packed(unit, parts, compress)
@@ -169,7 +170,7 @@ def _extracted(
 
 
 def _packed(unit: Unit, parts: Parts, compress: bool) -> tuple[bytes, dict[str, Any]]:
-    """The bytes of a unit in the archive, and what is to be known of it."""
+    """The bytes of a unit in the archive, and its record for the journal."""
     stream, utterances, values = _Bytes(), [], 0
     for utterance, feats_TF in unit.features.items():
         offset = write_entry(stream, utterance, feats_TF.numpy(), compress=compress, name=parts.target)
@@ -196,7 +197,7 @@ def _summed(
     work: str,
     augmenter: Augmenter | None,
 ) -> np.ndarray:
-    """CMVN statistics of the whole directory, float64 (2, G); `sums` remembers how far this came."""
+    """CMVN statistics of the whole directory, float64 (2, G); `sums` keeps those of the units so far."""
     skipped: dict[str, str] = {}
     total_2G: np.ndarray | None = None
     for record in sums.taken_over(work):
@@ -209,7 +210,7 @@ def _summed(
         total_2G = _plus(data, total_2G, stats_2G)
         sums.append(b"", {"total": None if total_2G is None else total_2G.tolist(), "skipped": bad})
     _check(data, config, skipped, complete=True)
-    assert total_2G is not None  # _check has seen to it
+    assert total_2G is not None  # otherwise _check raises
     return total_2G
 
 
@@ -223,19 +224,19 @@ def _plus(data: DataDir, total_2G: np.ndarray | None, stats_2G: np.ndarray | Non
 def _check_sizes(data: DataDir, before: int, values: int) -> None:
     if values != before:
         raise Speech3Error(
-            f"{data.path}: features of different sizes: {before} and {values} values a frame; make them again"
+            f"{data.path}: features of different sizes: {before} and {values} values a frame; compute them again"
         )
 
 
 def features_of(
     data: DataDir, config: FeatureConfig, skipped: dict[str, str] | None = None
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each utterance's features, float32 (T, F), computed in this process; speakers one after the other.
+    """Yield each utterance's features, float32 (T, F), computed in this process, one speaker after another.
 
     Parameters
     ----------
     skipped
-        Gets the reason for each utterance that cannot be used. Without it the first such utterance is an error.
+        Receives the reason for each utterance that cannot be used. Without it the first such utterance is an error.
 
     Raises
     ------
@@ -270,18 +271,21 @@ def features_of(
 
 
 def _with_rate(data: DataDir, config: FeatureConfig) -> FeatureConfig:
-    """The config with the rate of the first recording that can be read, unless it says a rate itself."""
+    """The config with the sample rate of the first readable recording, unless it sets a rate itself."""
     if config.kind == "given":
         if not data.feats:
             raise Speech3Error(
-                f"{data.path}: has no feats.scp, and features are to be those that it brings along;"
-                " add them, or choose a preset that computes features"
+                f"{data.path}: has no feats.scp, from which kind: given reads the features;"
+                " add it, or choose a preset that computes features"
             )
         return config
     if config.sample_frequency is not None:
         return config
     if not data.recordings:
-        raise Speech3Error(f"{data.path}: no audio to extract from: the directory has feats.scp and no wav.scp")
+        raise Speech3Error(
+            f"{data.path}: no audio to extract from: the directory has feats.scp but no wav.scp; add wav.scp,"
+            " or choose the preset given"
+        )
     first = ""
     for location in data.recordings.values():
         try:
@@ -290,14 +294,14 @@ def _with_rate(data: DataDir, config: FeatureConfig) -> FeatureConfig:
             first = first or str(error)
             continue
         return config.model_copy(update={"sample_frequency": rate})
-    raise Speech3Error(f"{data.path}: none of {len(data.recordings)} recordings can be read; the first: {first}")
+    raise Speech3Error(f"{data.path}: none of {len(data.recordings)} recordings can be read; the first error: {first}")
 
 
 def _check(data: DataDir, config: FeatureConfig, skipped: dict[str, str], complete: bool) -> None:
     problem = "cannot be used" if complete else "so far cannot be used"
-    remedy = f"`speech3 fix {data.path} OUT` writes a copy without those whose audio is at fault"
+    remedy = f"`speech3 fix {data.path} OUT` writes a copy without the utterances whose audio is faulty"
     if config.kind == "given":
-        remedy = f"make the features again, or take these out with `speech3 subset {data.path} OUT`"
+        remedy = f"make the features again, or remove these utterances with `speech3 subset {data.path} OUT`"
     check_bad(skipped, len(data.utterances), str(data.path), problem, remedy)
 
 

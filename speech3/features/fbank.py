@@ -10,7 +10,7 @@ from speech3.features.spectrum import EPSILON
 
 
 def fbank(energies_RM: Tensor, log_energy_R: Tensor | None, config: FeatureConfig, sample_rate_hz: int) -> Tensor:
-    """Filterbank features of mel energies (which are used up), (R, F); a log energy becomes the first column."""
+    """Filterbank features (R, F) of mel energies, which are overwritten; a log energy becomes the first column."""
     if config.use_log_fbank:
         energies_RM.clamp_(min=EPSILON).log_()
     if log_energy_R is None:

@@ -1,6 +1,6 @@
-"""Features that a data directory brings along (`feats.scp`): read, normalised by its `cmvn.scp` (Kaldi's apply-cmvn).
+"""Features that exist in a data directory (`feats.scp`), normalised by its `cmvn.scp` (Kaldi's apply-cmvn).
 
-Axes: T frames, F features, 2 sums and sums of squares, G features and the count of frames.
+Axes: T frames, F features, 2 sums and sums of squares, G features and the frame count.
 """
 
 import numpy as np
@@ -15,15 +15,15 @@ from speech3.io.ark import read_matrix
 
 
 def normalised_by_directory(data: DataDir, config: FeatureConfig) -> bool:
-    """Whether the statistics are the directory's (``cmvn.scp``): then `given_statics` are normalised."""
+    """Whether `given_statics` normalises the features with the statistics of the directory (``cmvn.scp``)."""
     return config.kind == "given" and config.cmvn == "speaker" and bool(data.cmvn)
 
 
 def given_statics(data: DataDir, config: FeatureConfig) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Features of all utterances of `data`, float32 (T, F), and why some have none.
+    """Features of all utterances of `data`, float32 (T, F), and the reason for each utterance without features.
 
-    Where `config` normalises by speaker and the directory has a ``cmvn.scp``, they are normalised by that; else they
-    are as they are, and the statistics are for the caller to compute.
+    If `config` normalises by speaker and the directory has a ``cmvn.scp``, the features are normalised with that.
+    Otherwise they are not normalised, and the caller computes the statistics.
     """
     statics: dict[str, Tensor] = {}
     bad: dict[str, str] = {}
@@ -46,7 +46,7 @@ def _read(data: DataDir, location: str | None, name: str) -> np.ndarray:
     except Speech3Error as error:
         raise Speech3Error(f"{data.path / name}: {error}") from error
     if matrix.ndim != 2 or not matrix.size:
-        raise Speech3Error(f"{data.path / name}: {location}: no matrix, or an empty one")
+        raise Speech3Error(f"{data.path / name}: {location}: not a matrix, or an empty one; compute it again")
     return matrix.astype(np.float32) if name == "feats.scp" else matrix.astype(np.float64)
 
 

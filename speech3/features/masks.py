@@ -1,8 +1,8 @@
-"""SpecAugment: stretches of time and bands of frequency are hidden, so that the network learns to do without (Park et
-al. 2019). What is hidden becomes the mean of the features.
+"""SpecAugment: masks stretches of time and bands of frequency, so that the network learns to do without them (Park et
+al. 2019). Masked values become the mean of the features.
 
-torchaudio's masks draw from the global generator, so a minibatch would depend on what was drawn before it; these are
-functions of the numbers that they are given.
+torchaudio's masks draw from the global generator, so a minibatch would depend on everything drawn before it; these are
+pure functions of random numbers that are passed to them.
 
 Axes: B windows, chunks or utterances, T their frames, F feature bins, M mel bins, K masks of each.
 """
@@ -21,14 +21,14 @@ from speech3.io.device import to_device
 
 @dataclass(frozen=True, eq=False)
 class SpecAugment:
-    """Masks of a number and of widths up to a most, all of them even likely.
+    """A fixed number of time and frequency masks, each with a width drawn evenly from 0 to its maximum.
 
     Attributes
     ----------
     mean_F
-        float32: what stands in the place of what is hidden.
+        float32: replaces masked values.
     columns
-        Where the mel bins are; None: there are no frequency masks. Derivatives are hidden with their bins.
+        Where the mel bins are; None: no frequency masks. Derivatives are masked together with their bins.
     """
 
     mean_F: Tensor
@@ -39,21 +39,21 @@ class SpecAugment:
     columns: MelColumns | None = None
 
     def draw(self, generator: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers in [0, 1), (B, K, 2), from which `__call__` takes widths and places: of time, of frequency."""
+        """Random numbers in [0, 1), (B, K, 2), for the widths and places of time masks and of frequency masks."""
         return generator.random((count, self.time_masks, 2)), generator.random((count, self.frequency_masks, 2))
 
     def __call__(
         self, feats_BTF: Tensor, time_BK2: np.ndarray, frequency_BK2: np.ndarray, lengths_B: np.ndarray | None = None
     ) -> Tensor:
-        """Hide what the numbers of `draw` say.
+        """Apply the masks that the numbers of `draw` define.
 
         Parameters
         ----------
         feats_BTF
             float32, on any device.
         lengths_B
-            Frames of each that are data; None: all. No time mask is longer than half of them, or windows of few frames
-            would be hidden whole.
+            Frames of each that are not padding; None: all. No time mask is longer than half of them, or windows of few
+            frames would be masked completely.
         """
         count, frames, dim = feats_BTF.shape
         lengths_B = np.full(count, frames) if lengths_B is None else lengths_B
@@ -70,13 +70,13 @@ class SpecAugment:
 
 
 def hidden(drawn_BK2: np.ndarray, widest_B: np.ndarray, lengths_B: np.ndarray, size: int) -> np.ndarray:
-    """Which of `size` places masks hide, bool (B, size).
+    """Which of `size` frames or bins are masked, bool (B, size).
 
     Parameters
     ----------
     drawn_BK2
-        In [0, 1): the first decides on a mask's width, from 0 up to and with `widest_B`; the second on its place, from
-        0 to where it ends with `lengths_B`.
+        In [0, 1): the first number sets a mask's width, from 0 to `widest_B` inclusive; the second its place, from a
+        start at 0 to an end at `lengths_B`.
     """
     width_BK = np.floor(drawn_BK2[:, :, 0] * (widest_B[:, None] + 1))
     start_BK = np.floor(drawn_BK2[:, :, 1] * (lengths_B[:, None] - width_BK + 1))
@@ -86,19 +86,19 @@ def hidden(drawn_BK2: np.ndarray, widest_B: np.ndarray, lengths_B: np.ndarray, s
 
 
 def spec_augment(training: TrainingConfig, features: FeatureConfig | None, mean_F: Tensor) -> SpecAugment | None:
-    """The masks that a training config asks for, if any.
+    """The masks that a training config asks for, or None.
 
     Parameters
     ----------
     features
-        What the frames are; needed for frequency masks only.
+        The config of the features; needed for frequency masks only.
     mean_F
-        Of the features, over all frames.
+        Mean of the features over all frames.
 
     Raises
     ------
     Speech3Error
-        Frequency masks are asked for, and the features are not log mel bins, or fewer than a mask may have.
+        Frequency masks are asked for, but the features are not log mel bins, or a mask could hide all bins.
     """
     columns = None
     if training.frequency_masks:

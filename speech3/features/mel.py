@@ -14,11 +14,12 @@ from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
 from speech3.features.window import framing
 
-# Mel bins whose filters are multiplied as one small dense matrix: most of the whole matrix is zeros, and a matrix
-# product is fast from 16 columns on.
+# Mel bins whose filters are multiplied as one small dense matrix: the whole matrix is mostly zeros, and a product is
+# fast from 16 columns on.
 _GROUP = 16
-# Below so many rows or columns, libraries add up products in an order that depends on where in memory they stand. So no
-# group is narrower (the lowest one repeats bins of the next), and a frame's features are nearly the same wherever.
+# With fewer rows or columns than these, libraries sum products in an order that depends on where the values are in
+# memory. So no group is narrower (the lowest group repeats bins of the next), and a frame's features hardly depend on
+# its place in the batch.
 _FEW, _NARROW = 4, 8
 
 
@@ -28,12 +29,12 @@ def mel_scale(hz: np.ndarray | float) -> np.ndarray:
 
 
 def hertz(mel: np.ndarray | float) -> np.ndarray:
-    """The frequency at a place on the mel scale."""
+    """The frequency in Hz of a value on the mel scale."""
     return 700.0 * np.expm1(np.asarray(mel, dtype=np.float64) / 1127.0)
 
 
 def mel_edges(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
-    """Where the filters begin, peak and end, mel (M + 2,): filter m goes from edge m over m + 1 to m + 2.
+    """Where the filters begin, peak and end, in mel (M + 2,): filter m rises from edge m to m + 1 and falls to m + 2.
 
     Raises
     ------
@@ -61,7 +62,7 @@ def mel_filters(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
     Raises
     ------
     Speech3Error
-        As `mel_edges`, or a filter falls between two bins.
+        As `mel_edges`; or a filter lies between two bins of the spectrum, so that it would be empty.
     """
     fft, edges = framing(config, sample_rate_hz).fft, mel_edges(config, sample_rate_hz)
     left_M, centre_M, right_M = edges[:-2], edges[1:-1], edges[2:]
@@ -72,7 +73,7 @@ def mel_filters(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
     if not filters_BM.any(axis=0).all():
         raise Speech3Error(
             f"num_mel_bins {config.num_mel_bins} is too many for the {fft // 2} frequencies that frames of "
-            f"{config.frame_length:g} ms have at {sample_rate_hz} Hz: some would be empty; give fewer"
+            f"{config.frame_length:g} ms have at {sample_rate_hz} Hz: some filters would be empty; give fewer"
         )
     return filters_BM
 
@@ -97,7 +98,7 @@ def _groups(config: FeatureConfig, sample_rate_hz: int, device: torch.device) ->
 
 
 def mel_energies(spectrum_RB: Tensor, config: FeatureConfig, sample_rate_hz: int, out_RM: Tensor) -> None:
-    """Write the energies in the mel bins of power (or magnitude) spectra with bins 0 to Nyquist, float32."""
+    """Write the mel energies of power (or magnitude) spectra, float32 with bins 0 to Nyquist, to `out_RM`."""
     rows = len(spectrum_RB)
     if rows < _FEW:
         spectrum_RB = torch.cat([spectrum_RB, spectrum_RB.new_zeros(_FEW - rows, spectrum_RB.shape[1])])

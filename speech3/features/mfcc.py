@@ -14,7 +14,7 @@ from speech3.features.spectrum import EPSILON
 
 
 def lifter(count: int, coefficient: float) -> np.ndarray:
-    """Weights (C,) that lift the higher coefficients: 1 + Q/2 sin(pi i / Q) (HTK's, Q the coefficient; 0: ones)."""
+    """HTK's weights (C,) to raise the higher coefficients: 1 + Q/2 sin(pi i / Q), Q `coefficient`; 0: all ones."""
     if coefficient == 0:
         return np.ones(count)
     return 1.0 + 0.5 * coefficient * np.sin(np.pi * np.arange(count) / coefficient)
@@ -29,7 +29,7 @@ def _liftered_dct(mels: int, count: int, coefficient: float, device: torch.devic
 
 
 def mfcc(energies_RM: Tensor, log_energy_R: Tensor | None, config: FeatureConfig, sample_rate_hz: int) -> Tensor:
-    """MFCCs of mel energies (which are used up), (R, C); a log energy takes the place of the first coefficient."""
+    """MFCCs (R, C) of mel energies, which are overwritten; a log energy replaces the first coefficient."""
     dct_MC = _liftered_dct(config.num_mel_bins, config.num_ceps, config.cepstral_lifter, energies_RM.device)
     cepstra_RC = energies_RM.clamp_(min=EPSILON).log_() @ dct_MC
     if log_energy_R is not None:

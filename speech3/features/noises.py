@@ -1,6 +1,6 @@
-"""Sounds to augment with: directories of noise and of room impulse responses as users of MUSAN and Kaldi keep them.
+"""Sounds for augmentation: directories of noise and of room impulse responses, laid out as MUSAN and for Kaldi.
 
-Legend: S samples, R taps of a response.
+Legend: S samples, R taps of an impulse response.
 """
 
 import os
@@ -29,11 +29,11 @@ class Sound:
     Attributes
     ----------
     name
-        For people: an utterance, or a file seen from its directory.
+        For messages: an utterance, or a file's path relative to its directory.
     location, directory
         As for `audio.read_file`.
     speaker
-        Of an utterance.
+        Speaker of an utterance; empty for a file.
     """
 
     name: str
@@ -53,7 +53,7 @@ def utterance_sounds(data: DataDir) -> list[Sound]:
 
 
 def find_sounds(directory: Path) -> list[Sound]:
-    """The recordings of a Kaldi data directory (`wav.scp`), or else of a tree of audio files, sorted by name.
+    """The utterances of a Kaldi data directory (`wav.scp`), or else the audio files of a tree, sorted by name.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def find_sounds(directory: Path) -> list[Sound]:
 
 
 def split_speech(sounds: Sequence[Sound]) -> tuple[list[Sound], list[Sound]]:
-    """MUSAN's `noise` and `music`, and apart from these its `speech`, which is for babble only."""
+    """Separate MUSAN's `noise` and `music` (first) from its `speech` (second), which is for babble only."""
     parts: tuple[list[Sound], list[Sound]] = ([], [])
     for sound in sounds:
         parts["speech" in Path(sound.name).parts[:-1]].append(sound)
@@ -79,15 +79,15 @@ def split_speech(sounds: Sequence[Sound]) -> tuple[list[Sound], list[Sound]]:
 
 
 def find_responses(directory: Path) -> list[Sound]:
-    """Room impulse responses: those of Kaldi's `rir_list` files, if there are any, or else as `find_sounds`.
+    """Room impulse responses: those in Kaldi's `rir_list` files, if there are any, or else as `find_sounds`.
 
-    A line of `rir_list` (wav-reverberate's ``--rir-set-parameters``) ends in the path, as seen from where the corpus
-    was unpacked: ``--rir-id small-00001 --room-id Room001 RIRS_NOISES/simulated_rirs/smallroom/Room001-00001.wav``.
+    A line of `rir_list` (wav-reverberate's ``--rir-set-parameters``) ends in the path, relative to where the corpus was
+    unpacked: ``--rir-id small-00001 --room-id Room001 RIRS_NOISES/simulated_rirs/smallroom/Room001-00001.wav``.
 
     Raises
     ------
     Speech3Error
-        There is no response, or a listed one is not there.
+        There is no response, or a listed one is missing.
     """
     lists = [path for path in _files(directory) if path.name == "rir_list"]
     if not lists:
@@ -100,7 +100,9 @@ def _listed(listed: Path, name: str) -> Path:
     for directory in (Path.cwd(), *listed.resolve().parents):
         if (directory / name).is_file():
             return directory / name
-    raise Speech3Error(f"{listed}: {name}: no such file, neither here nor in a directory above the list; correct it")
+    raise Speech3Error(
+        f"{listed}: {name}: no such file in the current directory or in any above the list; correct the path"
+    )
 
 
 def _files(directory: Path) -> list[Path]:
@@ -113,14 +115,14 @@ def _files(directory: Path) -> list[Path]:
 
 
 def some(items: Sequence[T], most: int, rng: np.random.Generator) -> tuple[T, ...]:
-    """No more than `most` of the items, drawn if there are more: a process is sent them with its work."""
+    """At most `most` of the items, drawn at random if there are more: they are sent to every process with its work."""
     if len(items) <= most:
         return tuple(items)
     return tuple(items[index] for index in sorted(rng.choice(len(items), most, replace=False)))
 
 
 def read_sound(sound: Sound, sample_rate_hz: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """A stretch of `count` samples, float32 (S,), from a place that is drawn; what is shorter is repeated.
+    """A stretch of `count` samples, float32 (S,), from a random place; a shorter sound is repeated.
 
     Raises
     ------
@@ -141,7 +143,7 @@ def read_sound(sound: Sound, sample_rate_hz: int, count: int, rng: np.random.Gen
 
 
 def read_whole(sound: Sound, sample_rate_hz: int, most: int) -> np.ndarray:
-    """The first `most` samples, float32 (S,), or fewer where there are not so many; errors as of `read_sound`."""
+    """The first `most` samples, float32 (S,), or all if there are fewer; errors as `read_sound`."""
     wave_S, _ = audio.read_file(
         sound.location, directory=sound.directory, start_s=sound.start_s, end_s=sound.end_s,
         sample_rate_hz=sample_rate_hz, resample=True, mix_channels=True,
@@ -150,18 +152,18 @@ def read_whole(sound: Sound, sample_rate_hz: int, most: int) -> np.ndarray:
 
 
 def read_response(sound: Sound, sample_rate_hz: int) -> np.ndarray:
-    """An impulse response, float32 (R,); of an array of microphones the first, since their mean is no room's.
+    """An impulse response, float32 (R,); of a microphone array the first channel: a mean is not a room's response.
 
     Raises
     ------
     Speech3Error
-        The file cannot be read, is silent, or too long to be a response.
+        The file cannot be read, is silent, or is too long to be an impulse response.
     """
     about = audio.info(sound.location, directory=sound.directory)
     if about.duration_s > _LONGEST_RESPONSE_S:
         raise Speech3Error(
-            f"{sound.location}: {about.duration_s:.1f} s are no impulse response (at most {_LONGEST_RESPONSE_S:g} s);"
-            " keep noise out of rir_dir"
+            f"{sound.location}: {about.duration_s:.1f} s is too long for an impulse response"
+            f" (at most {_LONGEST_RESPONSE_S:g} s); keep noise out of rir_dir"
         )
     if about.channels > 1 and not sound.location.endswith("|"):
         path = resolve(sound.location, sound.directory)
@@ -172,5 +174,5 @@ def read_response(sound: Sound, sample_rate_hz: int) -> np.ndarray:
             sound.location, directory=sound.directory, sample_rate_hz=sample_rate_hz, resample=True, mix_channels=True
         )
     if not np.any(response_R):
-        raise Speech3Error(f"{sound.location}: every sample is zero, which is no impulse response; remove it")
+        raise Speech3Error(f"{sound.location}: every sample is zero, so this is not an impulse response; remove it")
     return response_R

@@ -1,9 +1,9 @@
-"""What a killed extraction leaves for the next one: the bytes of finished units, and a journal of them.
+"""What a killed extraction leaves for the next run: the bytes of the finished units, and a journal of them.
 
-Hidden beside the file in the making, ``.NAME.parts`` grows unit by unit, and ``.NAME.journal`` has a line of JSON for
-the work's fingerprint, then one for each unit: what is known of it, where its bytes end, their CRC-32. What was cut
-short or does not match is done again, with all that follows it. A run that ends well renames the parts, and removes
-the journal.
+Both are hidden files beside the output. ``.NAME.parts`` grows unit by unit. ``.NAME.journal`` has a line of JSON with
+the fingerprint of the work, then one for each unit: its record, where its bytes end, and their CRC-32. A unit that was
+cut short or does not match its CRC is computed again, as are all units after it. A run that succeeds renames the parts
+and removes the journal.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ _FORMAT = 1
 
 
 class Parts:
-    """The parts of `target`, open and locked; `open_parts` makes one.
+    """The parts of `target`, open and locked. Made by `open_parts`.
 
     Attributes
     ----------
     units, position
-        Finished units, and the bytes of all of them.
+        Number of finished units, and of their bytes.
     """
 
     def __init__(self, target: Path, journal: IO[bytes], data: IO[bytes]) -> None:
@@ -43,7 +43,7 @@ class Parts:
         self._journal, self._data = journal, data
 
     def taken_over(self, fingerprint: str) -> Iterator[dict[str, Any]]:
-        """What is known of each unit that a killed run of the same work finished; what comes after them is cut off."""
+        """Yield the record of each unit that a killed run of the same work finished; truncate anything after them."""
         self._journal.seek(0)
         head = {"fingerprint": fingerprint}
         whole, first = 0, _line(self._journal)
@@ -54,7 +54,7 @@ class Parts:
                 self.units += 1
                 yield record
         elif self._journal.seek(0, os.SEEK_END):
-            say(f"{self.target}: what an interrupted run of another config or of other data left is not used")
+            say(f"{self.target}: not resuming an interrupted run, which had another config or other data")
         with explained_disk_errors(self.target):
             for stream, end in ((self._data, self.position), (self._journal, whole)):
                 stream.truncate(end)
@@ -68,7 +68,7 @@ class Parts:
         return len(data) == size and zlib.crc32(data) == record["crc"]
 
     def append(self, data: bytes, record: dict[str, Any]) -> None:
-        """Add a unit; once this returns, a kill does not lose it.
+        """Add a unit; once this returns, it survives a kill of the process.
 
         Raises
         ------
@@ -87,24 +87,24 @@ class Parts:
         self._journal.flush()
 
     def finish(self) -> None:
-        """Give the units their name."""
+        """Rename the parts to the target."""
         with explained_disk_errors(self.target):
             _parts(self.target).replace(self.target)
 
     def remove(self) -> None:
-        """Leave nothing behind."""
+        """Delete the parts, unless renamed, and the journal."""
         _parts(self.target).unlink(missing_ok=True)
         _journal(self.target).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def open_parts(target: Path) -> Iterator[Parts]:
-    """Open the parts of `target`, which are made if there are none.
+    """Open the parts of `target`, creating them if there are none.
 
     Raises
     ------
     Speech3Error
-        Another process has them open; the directory cannot be written.
+        Another process has them open; the directory cannot be written to.
     """
     with contextlib.ExitStack() as stack:
         with explained_disk_errors(target):
@@ -121,9 +121,9 @@ def open_parts(target: Path) -> Iterator[Parts]:
 def fingerprint(
     data: DataDir, units: Iterable[list[str]], config: FeatureConfig, compress: bool, augmenter: Augmenter | None = None
 ) -> str:
-    """Tells one extraction from another: config, augmentation, utterances, size and time of all files.
+    """Hash that identifies an extraction: config, augmentation, utterances, size and modification time of all files.
 
-    Of a pipe only the command is known.
+    Of a pipe only the command counts.
     """
     digest = hashlib.blake2b(digest_size=16)
 
@@ -133,7 +133,7 @@ def fingerprint(
     add([_FORMAT, __version__, config.model_dump(mode="json"), compress])
     files: dict[str, Path] = {}
     if augmenter:
-        sounds = (*augmenter.noises, *augmenter.babblers, *augmenter.responses)  # voices are of `data`
+        sounds = (*augmenter.noises, *augmenter.babblers, *augmenter.responses)  # the voices are utterances of `data`
         add([augmenter.config.model_dump(mode="json"), augmenter.seed, *(sound.location for sound in sounds)])
         for sound in sounds:
             if not sound.location.endswith("|"):
@@ -151,7 +151,7 @@ def fingerprint(
     for path in files.values():
         try:
             status = path.stat()
-        except OSError:  # whoever wants to read it will say so
+        except OSError:  # reported when the file is read
             continue
         add([str(path), status.st_size, status.st_mtime_ns])
     return digest.hexdigest()
@@ -171,7 +171,7 @@ def _line(stream: IO[bytes]) -> dict[str, Any] | None:
         return None
     try:
         record = json.loads(line)
-    except ValueError:  # power failed while the line was on its way to the disk
+    except ValueError:  # the power failed while the line was being written
         return None
     return record if isinstance(record, dict) else None
 
@@ -182,10 +182,12 @@ def _lock(journal: IO[bytes], target: Path) -> None:
         mine = os.fstat(journal.fileno()).st_ino == _journal(target).stat().st_ino
     except (BlockingIOError, FileNotFoundError):
         mine = False
-    if not mine:  # or it was removed by one that has just finished
-        raise Speech3Error(f"{target}: another run is at work on it; wait for it, or choose another output directory")
+    if not mine:  # locked by another run, or removed by one that has just finished
+        raise Speech3Error(
+            f"{target}: another run is writing it; wait for that to finish, or choose another output directory"
+        )
 
 
 def _close(stream: IO[bytes]) -> None:
-    with contextlib.suppress(OSError):  # a full disk, which a write has told of
+    with contextlib.suppress(OSError):  # a full disk, which a write has already reported
         stream.close()

@@ -1,12 +1,12 @@
-"""Pitch, and how surely there is one: Kaldi's tracker and its post-processing, equal to Kaldi's programs.
+"""Pitch and voicing: Kaldi's pitch tracker and its post-processing, equal to Kaldi's programs.
 
 The tracker (`track`, compute-kaldi-pitch-feats; Ghahremani et al., A pitch extraction algorithm tuned for automatic
-speech recognition, 2014) resamples (`pitch_resample`), correlates each frame with its later self (`pitch_nccf`), and
-finds the path through the lags (`pitch_viterbi`). `process` (process-kaldi-pitch-feats) makes features of it.
+speech recognition, 2014) resamples (`pitch_resample`), correlates each frame with later samples (`pitch_nccf`), and
+finds the best path through the lags (`pitch_viterbi`). `process` (process-kaldi-pitch-feats) turns that into features.
 
 Axes: N utterances, S samples, T frames, P values of a frame, 2 correlation and pitch, O samples after resampling, R
-rows: all frames of all utterances, one utterance after the other in one long signal, with a few of none between them;
-L and K lags, as in `pitch_nccf`.
+rows: the frames of all utterances, concatenated into one long signal, with a few unused rows between utterances; L and
+K lags, as in `pitch_nccf`.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ from speech3.features.pitch_viterbi import Tracker
 
 __all__ = ["process", "track"]
 
-# Rows at once: on a CPU, what stays in its caches; on a GPU, enough to fill it.
+# Rows processed at once: on a CPU, few enough to stay in its caches; on a GPU, enough to keep it busy.
 _ROWS_CPU, _ROWS_GPU = 512, 1 << 15
 
 
@@ -44,8 +44,8 @@ class _Placed:
 
     row: int
     frames: int
-    early: int  # frames that Kaldi makes before it is told that the input is finished,
-    early_energy: float  # with the energy of what is resampled by then
+    early: int  # frames that Kaldi computes before it is told that the input is finished
+    early_energy: float  # energy of the samples resampled by then
     energy: float
 
 
@@ -55,17 +55,17 @@ def track(waves_NS: Tensor, lengths_N: Tensor, config: FeatureConfig, sample_rat
     Parameters
     ----------
     waves_NS
-        float32 in [-1, 1), on any device. What lies beyond an utterance's length is not looked at.
+        float32 in [-1, 1), on any device. Samples beyond an utterance's length are ignored.
     lengths_N
         Samples of each utterance, integers.
     config
-        Its `pitch` (none: the defaults), `frame_length`, `frame_shift` and `snip_edges` count.
+        `pitch` (None: the defaults), `frame_length`, `frame_shift` and `snip_edges` are used.
 
     Returns
     -------
     raw_NT2
-        float32, on the device of `waves_NS`: normalised cross-correlation at the lag that was found, and the pitch in
-        Hz; zeros beyond an utterance's frames.
+        float32, on the device of `waves_NS`: normalised cross-correlation at the best lag, and the pitch in Hz; zeros
+        beyond an utterance's frames.
     frames_N
         int64 on the CPU.
 
@@ -84,7 +84,7 @@ def track(waves_NS: Tensor, lengths_N: Tensor, config: FeatureConfig, sample_rat
 
 
 def _one_signal(waves_NS: Tensor, lengths: list[int], sizes: PitchSizes) -> tuple[Tensor, list[_Placed]]:
-    """All utterances resampled, one after the other: row r of all begins at sample r * shift."""
+    """All utterances, resampled and concatenated: row r begins at sample r * shift."""
     samples = [sizes.resampler.count(length, finished=True) for length in lengths]
     frames = [sizes.frames(count, finished=True) for count in samples]
     rows = [
@@ -109,10 +109,10 @@ def _one_signal(waves_NS: Tensor, lengths: list[int], sizes: PitchSizes) -> tupl
 
 
 def _track(signal_O: Tensor, placed: list[_Placed], pitch: PitchConfig, sizes: PitchSizes, raw_NT2: Tensor) -> None:
-    """Fill `raw_NT2`."""
+    """Fill `raw_NT2` with correlation and pitch."""
     tracker, out = Tracker(pitch, sizes), raw_NT2.numpy()
     waiting = deque((n, utterance) for n, utterance in enumerate(placed) if utterance.frames)
-    given = 0  # frames of the first utterance that waits
+    given = 0  # frames written of the first waiting utterance
     for start, nccf_RK, pov_RL in _correlated(signal_O, placed, pitch, sizes):
         stop = start + len(nccf_RK)
         while waiting and waiting[0][1].row < stop:
@@ -134,7 +134,7 @@ def _track(signal_O: Tensor, placed: list[_Placed], pitch: PitchConfig, sizes: P
 def _correlated(
     signal_O: Tensor, placed: list[_Placed], pitch: PitchConfig, sizes: PitchSizes
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """First row, correlations with ballast (R, K) and without (R, L) of one chunk of rows after the other."""
+    """Yield chunks of rows: the first row, correlations with ballast (R, K) and without (R, L)."""
     rows = (len(signal_O) - sizes.span) // sizes.shift
     most = _ROWS_CPU if signal_O.device.type == "cpu" else _ROWS_GPU
     heard_R, energy_R = _energies(placed, rows)
@@ -149,7 +149,7 @@ def _correlated(
 
 
 def _energies(placed: list[_Placed], rows: int) -> tuple[Tensor, Tensor]:
-    """The signal's energy as each row knows it: when Kaldi comes to it, and when Kaldi has looked again."""
+    """The signal's energy as estimated for each row: when Kaldi first computes it, and after Kaldi's recomputation."""
     heard_R, energy_R = torch.zeros(rows), torch.zeros(rows)
     for utterance in placed:
         early, end = utterance.row + utterance.early, utterance.row + utterance.frames

@@ -1,9 +1,9 @@
-"""The front of the pitch tracker: the correlation of every frame of the resampled signal with its later self.
+"""First stage of the pitch tracker: cross-correlation of every frame of the resampled signal with later samples.
 
-Sizes and their float32 roundings are Kaldi's (feat/pitch-functions.cc); the correlations are computed by FFT, in
-float64: a quiet frame before a loud one would drown in the rounding errors of float32.
+Sizes and their float32 roundings are Kaldi's (feat/pitch-functions.cc). The correlations are computed by FFT, in
+float64: the rounding errors of float32 would mask a quiet frame before a loud one.
 
-Axes: R frames, W samples of a window and of its latest shift, L lags in samples, K lags on a logarithmic scale (the
+Axes: R frames, W samples of a window and its largest lag, L lags in samples, K lags on a logarithmic scale (the
 tracker's states).
 """
 
@@ -19,8 +19,8 @@ from speech3.config import FeatureConfig, PitchConfig
 from speech3.errors import Speech3Error
 from speech3.features.pitch_resample import Resampler, low_pass, resampler
 
-# Kaldi looks again at the frames before this one when it knows the signal's energy better (its recompute_frame), if
-# that has changed by more than this part of the sum of both.
+# Kaldi recomputes the frames before this one (its recompute_frame) once it knows the signal's energy better, if old and
+# new energy differ by more than this fraction of their sum.
 RECOMPUTE_FRAME, _RECOMPUTE_CHANGE = 500, 0.01
 
 _MOST_STATES = 10000
@@ -29,7 +29,7 @@ _LEAST_NORM = torch.finfo(torch.float32).tiny
 
 @dataclass(frozen=True, eq=False)
 class PitchSizes:
-    """Sizes in samples after resampling, and the lags. Made by `pitch_sizes`."""
+    """Sizes in samples after resampling, and lags. Made by `pitch_sizes`."""
 
     window: int
     shift: int
@@ -37,12 +37,12 @@ class PitchSizes:
     last_lag: int
     snip_edges: bool
     lags_K: np.ndarray  # seconds, float32
-    lag_weights_LK: np.ndarray  # float32: correlations at L, to correlations at K
+    lag_weights_LK: np.ndarray  # float32: interpolates correlations at lags L to lags K
     resampler: Resampler
 
     @property
     def span(self) -> int:
-        """Samples of a window and of its latest shift."""
+        """Samples of a window plus the largest lag."""
         return self.window + self.last_lag
 
     @property
@@ -51,7 +51,7 @@ class PitchSizes:
         return 0 if self.snip_edges else self.span // 2 - self.shift // 2
 
     def frames(self, samples: int, *, finished: bool) -> int:
-        """Frames to be had from resampled samples (Kaldi NumFramesAvailable, but in exact arithmetic)."""
+        """Number of frames in this many resampled samples (Kaldi NumFramesAvailable, but in exact arithmetic)."""
         length = self.window if finished else self.span
         if samples < length:
             return 0
@@ -77,7 +77,7 @@ def pitch_sizes(config: FeatureConfig, sample_rate_hz: int) -> PitchSizes:
             f" {sample_rate_hz} Hz, and of resample_freq, {rate} Hz: lower it"
         )
     if math.log(pitch.max_f0 / pitch.min_f0) / math.log1p(pitch.delta_pitch) > _MOST_STATES:
-        raise Speech3Error(f"delta_pitch {pitch.delta_pitch:g} makes more than {_MOST_STATES} pitches: make it larger")
+        raise Speech3Error(f"delta_pitch {pitch.delta_pitch:g} gives more than {_MOST_STATES} pitches: make it larger")
     milliseconds = (config.frame_length, config.frame_shift)
     window, shift = (int(np.float32(rate) * np.float32(ms) / 1000.0) for ms in milliseconds)
     margin_s = pitch.upsample_filter_width / (2.0 * rate)
@@ -102,7 +102,7 @@ def pitch_sizes(config: FeatureConfig, sample_rate_hz: int) -> PitchSizes:
 
 
 def _lags(pitch: PitchConfig) -> np.ndarray:
-    """Seconds, a geometric progression (Kaldi SelectLags), rounded at each step as Kaldi's is."""
+    """Lags in seconds, a geometric progression (Kaldi SelectLags), rounded at each step as in Kaldi."""
     lag, last, ratio = (
         np.float32(1 / pitch.max_f0),
         np.float32(1 / pitch.min_f0),
@@ -125,11 +125,11 @@ def _lag_weights(pitch: PitchConfig, lags_K: np.ndarray, first: int, last: int, 
 
 @dataclass
 class Correlations:
-    """Of frames with themselves later, normalised; at L lags."""
+    """Normalised cross-correlations of frames with later samples, at L lags."""
 
-    pitch_RL: Tensor  # small where the frame is quiet: for the tracker
-    pov_RL: Tensor  # what it is: for the probability of voicing
-    norm_R: Tensor  # energy of the frame times energy of its later self, mean over the lags
+    pitch_RL: Tensor  # with ballast, so small where the frame is quiet: for the tracker
+    pov_RL: Tensor  # without ballast: for the probability of voicing
+    norm_R: Tensor  # energy of the frame times energy of the lagged frame, mean over the lags
 
 
 def correlate(frames_RW: Tensor, energy_R: Tensor, pitch: PitchConfig, sizes: PitchSizes) -> Correlations:
@@ -140,14 +140,14 @@ def correlate(frames_RW: Tensor, energy_R: Tensor, pitch: PitchConfig, sizes: Pi
     frames_RW
         float32, on Kaldi's scale.
     energy_R
-        float32: mean square of the signal, as far as each frame knows it.
+        float32: energy of the signal (`variance`), as estimated for each frame.
     """
     window, lags = sizes.window, slice(sizes.first_lag, sizes.last_lag + 1)
     points = _fft_points(sizes.span)
     centred_R2W = frames_RW.new_empty(len(frames_RW), 2, points, dtype=torch.float64)
     later_RW, now_RW = centred_R2W[:, 0, : sizes.span], centred_R2W[:, 1, :window]
     centred_R2W[:, 0, sizes.span :], centred_R2W[:, 1, window:] = 0, 0
-    if pitch.preemph_coeff:  # a frame's first sample counts as standing before it, too
+    if pitch.preemph_coeff:  # a frame's first sample is repeated before the frame
         before_RW = torch.cat([frames_RW[:, :1], frames_RW[:, :-1]], 1)
         frames_RW = frames_RW.sub(before_RW, alpha=pitch.preemph_coeff)
     mean_R1 = frames_RW[:, :window].mean(1, dtype=torch.float64, keepdim=True)
@@ -167,7 +167,7 @@ def correlate(frames_RW: Tensor, energy_R: Tensor, pitch: PitchConfig, sizes: Pi
 
 
 def _normalised(inner_RL: Tensor, norm_RL: Tensor) -> Tensor:
-    # Without energy there is no product either, and 0 is what is wanted. The bounds hold but for rounding errors.
+    # Without energy the inner product is 0, too, and so is the result. Rounding errors may exceed the bounds.
     return inner_RL.div(norm_RL.clamp(min=_LEAST_NORM).sqrt_()).clamp_(-1, 1)
 
 
@@ -178,7 +178,7 @@ def _lag_weights_on(sizes: PitchSizes, device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _fft_points(least: int) -> int:
-    """The smallest size from `least` on that has no factors but 2, 3 and 5, and is even."""
+    """The smallest even size of at least `least` that has no prime factors but 2, 3 and 5."""
     points = least + least % 2
     while True:
         rest = points
@@ -203,14 +203,14 @@ def variance(moments_2: Tensor, samples: int) -> float:
 
 
 def changed(energy: float, later: float) -> bool:
-    """Whether the estimate has changed so that Kaldi looks again."""
+    """Whether the estimate has changed enough for Kaldi to recompute."""
     return abs(energy - later) > _RECOMPUTE_CHANGE * (energy + later)
 
 
 def rescale(heard_R: Tensor, energy_R: Tensor, norm_R: Tensor, pitch: PitchConfig, sizes: PitchSizes) -> Tensor:
-    """Factors (R) by which `pitch_RL` changes, on the whole, with another estimate of the signal's energy.
+    """Factors (R) that adapt `pitch_RL` to a new estimate of the signal's energy.
 
-    As in Kaldi's RecomputeBacktraces, which makes do with `norm_R`.
+    An approximation, as in Kaldi's RecomputeBacktraces: it uses `norm_R`, the mean over the lags.
     """
     old_R, new_R = (norm_R + _ballast(e_R, pitch, sizes) for e_R in (heard_R, energy_R))
     return (old_R / new_R).sqrt_().masked_fill_(new_R < _LEAST_NORM, 1.0)

@@ -1,4 +1,4 @@
-"""Pitch of a recording that is still being made (Kaldi OnlinePitchFeature and OnlineProcessPitch).
+"""Pitch of a recording in progress (Kaldi OnlinePitchFeature and OnlineProcessPitch).
 
 Axes: S samples, O samples after resampling, T frames, P values of a frame, 2 correlation and pitch; R, W, L, K as in
 `pitch_nccf`.
@@ -31,17 +31,17 @@ _ROWS = 512  # frames correlated at once
 class OnlinePitch:
     """`track` and `process` for one utterance: `accept` its samples piece by piece, then `finish`.
 
-    A frame comes out when all paths of the tracker agree on it (or `max_frames_latency` later) and the frames of its
-    normalisation window, and of its delta window, have come so far. There are as many as of the whole recording, and
-    their values are the same if all comes in one piece. Else they may differ by this:
+    A frame is returned when all paths of the tracker agree on it (or after `max_frames_latency` frames) and the frames
+    of its normalisation window and its delta window have arrived. There are as many frames as in the whole recording,
+    and their values are the same if all samples come in one piece. Otherwise they may differ for two reasons:
 
-    - The ballast of a frame's correlation comes from the energy of the signal up to the end of its piece, not of the
-      whole. At frame 500, or at the end if that is before, the tracker goes through the frames so far again with the
-      energy it knows then, as Kaldi's does (`recompute_frame`); but what has been given out stays. So the path may be
-      another one where it is a close choice: in quiet frames, above all in those before the first loud ones.
-    - With `max_frames_latency` it is cut off before it is settled.
+    - The ballast of a frame's correlation depends on the energy of the signal up to the end of its piece, not of the
+      whole signal. At frame 500, or at the end if that is earlier, the tracker recomputes the frames so far with the
+      energy known by then, as Kaldi's does (`recompute_frame`); but frames that were returned before do not change. So
+      the path may differ where the choice is close: in quiet frames, mostly in those before the first loud ones.
+    - With `max_frames_latency` frames are returned before all paths agree.
 
-    Delta pitch gets no noise. What is kept is of bounded length: a few MB, and 120 MB after minutes of silence.
+    Delta pitch gets no noise. Memory is bounded: a few MB, or 120 MB after minutes of silence.
 
     Raises
     ------
@@ -54,27 +54,27 @@ class OnlinePitch:
         self._sizes = pitch_sizes(config, sample_rate_hz)
         self._tracker = Tracker(self._pitch, self._sizes, self._pitch.max_frames_latency)
         self._post = _OnlinePost(self._pitch)
-        self._wave_S, self._origin, self._samples = torch.zeros(0), 0, 0  # what is kept, where it begins; all so far
-        self._signal_O, self._resampled = torch.zeros(self._sizes.lead), 0  # from the next frame on; all so far
+        self._wave_S, self._origin, self._samples = torch.zeros(0), 0, 0  # kept samples, their start; number so far
+        self._signal_O, self._resampled = torch.zeros(self._sizes.lead), 0  # from the next frame on; number so far
         self._moments_2 = torch.zeros(2, dtype=torch.float64)
         self._frames = self._given = 0
-        self._early: list[_Early] | None = []  # None: has been gone through again
+        self._early: list[_Early] | None = []  # None: already recomputed
 
     def accept(self, wave_S: Tensor) -> Tensor:
-        """Take the next samples, float32 in [-1, 1); return the frames (T, P) that are final with them, T often 0."""
+        """Take the next samples, float32 in [-1, 1); return the frames (T, P) that they make final, T often 0."""
         self._wave_S = torch.cat([self._wave_S.to(wave_S.device), wave_S])
         self._samples += len(wave_S)
         return self._post.accept(self._advance(finished=False)).to(wave_S.device)
 
     def finish(self) -> Tensor:
-        """Return all frames that are left."""
+        """Return all remaining frames."""
         device = self._wave_S.device
         raw_T2 = self._advance(finished=True)
         self._look_again()
         return self._post.accept(np.concatenate([raw_T2, self._tracker.finish()]), finished=True).to(device)
 
     def _advance(self, *, finished: bool) -> np.ndarray:
-        """Correlate and track the frames that the samples so far make; the raw (T, 2) that became settled."""
+        """Correlate and track all frames that the samples so far allow; the raw (T, 2) of those that became settled."""
         sizes = self._sizes
         self._resample(sizes.resampler.count(self._samples, finished=finished))
         first, last = self._frames, sizes.frames(self._resampled, finished=finished)
@@ -90,7 +90,7 @@ class OnlinePitch:
         return np.concatenate(raw)
 
     def _resample(self, until: int) -> None:
-        """Move what of the kept wave can be resampled to the signal, up to its sample `until`."""
+        """Resample the kept wave up to sample `until` of the signal, and drop what is no longer needed of it."""
         new_O = self._wave_S.new_empty(until - self._resampled)
         moments_2 = resample(self._wave_S, self._origin, self._resampled, new_O, self._sizes.resampler)
         self._moments_2 = self._moments_2.to(new_O.device) + moments_2
@@ -100,7 +100,7 @@ class OnlinePitch:
         self._wave_S, self._origin = self._wave_S[origin - self._origin :].clone(), origin
 
     def _track(self, signal_O: Tensor, frames: int) -> np.ndarray:
-        """Of the next frames; the raw (T, 2) that became settled."""
+        """Correlate and track the next frames; the raw (T, 2) of those that became settled."""
         sizes, pitch = self._sizes, self._pitch
         frames_RW = signal_O.as_strided((frames, sizes.span), (sizes.shift, 1))
         energy_R = signal_O.new_full((frames,), variance(self._moments_2, self._resampled))
@@ -113,7 +113,7 @@ class OnlinePitch:
         return raw_T2
 
     def _look_again(self) -> None:
-        """Go through the early frames again if the signal's energy is another one by now."""
+        """Recompute the early frames if the estimate of the signal's energy has changed since."""
         early, self._early = self._early, None
         if not early:
             return
@@ -127,7 +127,7 @@ class OnlinePitch:
 
 @dataclass
 class _Early:
-    """Some of the first frames: what it takes to go through them again."""
+    """Some of the first frames: what is needed to recompute them."""
 
     heard_R: Tensor
     norm_R: Tensor
@@ -136,7 +136,7 @@ class _Early:
 
 
 class _OnlinePost:
-    """`process`, of frames as they come; each waits for those that it looks at."""
+    """`process` for frames as they arrive; each waits for the later frames in its windows."""
 
     def __init__(self, pitch: PitchConfig) -> None:
         self._pitch = pitch

@@ -1,4 +1,4 @@
-"""Features of pitch: Kaldi's process-kaldi-pitch-feats (feat/pitch-functions.cc, OnlineProcessPitch).
+"""Pitch features: Kaldi's process-kaldi-pitch-feats (feat/pitch-functions.cc, OnlineProcessPitch).
 
 Axes: N utterances, T frames, 2 correlation and pitch, P values of a frame.
 """
@@ -11,14 +11,14 @@ from speech3.features.deltas import delta_filters
 
 
 def process(raw_NT2: Tensor, frames_N: Tensor, config: PitchConfig, noise_NT: Tensor | None = None) -> Tensor:
-    """What `config` wants of: voicing feature, normalised log pitch, delta pitch, raw log pitch, in this order.
+    """Voicing feature, normalised log pitch, delta pitch, raw log pitch, in this order; those that `config` asks for.
 
     Parameters
     ----------
     raw_NT2
-        float32, of `pitch.track`; what lies beyond an utterance's frames is not looked at.
+        float32, from `pitch.track`; values beyond an utterance's frames are ignored.
     noise_NT
-        Standard normal; with it delta pitch gets noise of `delta_pitch_noise_stddev`.
+        Standard normal; added to delta pitch, scaled by `delta_pitch_noise_stddev`.
 
     Returns
     -------
@@ -62,7 +62,7 @@ def voicing(nccf_NT: Tensor) -> Tensor:
 def _normalised(
     log_pitch_NT: Tensor, nccf_NT: Tensor, beyond_NT: Tensor, frames_N1: Tensor, config: PitchConfig
 ) -> Tensor:
-    """Log pitch less its mean over the frames around, weighted by their voicing."""
+    """Log pitch minus its mean over the surrounding frames, weighted by their probability of voicing."""
     voicing_NT = voicing(nccf_NT).double().masked_fill_(beyond_NT, 0.0)
     t_T = torch.arange(log_pitch_NT.shape[1], device=log_pitch_NT.device)
     first_T = (t_T - config.normalization_left_context).clamp_(min=0)
@@ -78,7 +78,7 @@ def _normalised(
 
 
 def _deltas(log_pitch_NT: Tensor, frames_N1: Tensor, window: int) -> Tensor:
-    """First derivative, the edges continued by the first and the last frame of each utterance."""
+    """First derivative, with the first and the last frame of each utterance repeated beyond the edges."""
     frames = log_pitch_NT.shape[1]
     t_T = torch.arange(-window, frames + window, device=log_pitch_NT.device)
     index_NT = torch.minimum(t_T, frames_N1 - 1).clamp_(min=0)

@@ -1,7 +1,7 @@
-"""Kaldi's resampling of the signal in which pitch is looked for (feat/resample.cc, LinearResample).
+"""Kaldi's resampling of the signal before pitch tracking (feat/resample.cc, LinearResample).
 
-A sample of the new signal is the old one under a windowed sinc, which takes in the samples that fall between. For any
-two rates the filters repeat after some samples, so a block of the new signal is a product of the old one with a matrix.
+Each sample of the new signal is the old signal weighted by a windowed sinc. For any two rates the filters repeat after
+some samples, so a block of the new signal is the product of a stretch of the old one with a matrix.
 
 Axes: S samples, O samples after resampling, I samples under the filters of some of those, B blocks.
 """
@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from speech3.features.spectrum import SAMPLE_SCALE
 
-_GROUP = 40  # new samples of one product, about a frame shift: larger matrices are ever emptier
+_GROUP = 40  # new samples of one product, about a frame shift: larger matrices hold more and more zeros
 _AT_ONCE_CPU, _AT_ONCE_GPU = 1 << 15, 1 << 24  # new samples
 
 
@@ -27,23 +27,23 @@ class Resampler:
 
     rates: tuple[int, int]
     reach_s: float  # half of a filter's width
-    block_in: int  # samples between two blocks,
-    block_out: int  # after resampling
-    reach: int  # samples before a block that its filters lie on
-    groups: tuple[tuple[int, np.ndarray], ...]  # matrices (I, O); before each, its first sample, from `reach` before
+    block_in: int  # samples from one block to the next
+    block_out: int  # the same after resampling
+    reach: int  # samples before a block that its filters cover
+    groups: tuple[tuple[int, np.ndarray], ...]  # first sample, counted from `reach` before the block; matrix (I, O)
 
     @property
     def width(self) -> int:
-        """Samples that a block is made of."""
+        """Samples that a block is computed from."""
         start, last_IO = self.groups[-1]
         return start + len(last_IO)
 
     def first_sample(self, resampled: int) -> int:
-        """The first sample (or before it) that this new sample is made of."""
+        """The first sample that this new sample is computed from, or one before it."""
         return resampled // self.block_out * self.block_in - self.reach
 
     def count(self, samples: int, *, finished: bool) -> int:
-        """New samples (Kaldi GetNumOutputSamples); before the end, those that need no later sample."""
+        """Number of new samples (Kaldi GetNumOutputSamples); if not `finished`, of those that need no later sample."""
         rate_in, rate_out = self.rates
         ticks = math.lcm(rate_in, rate_out)
         duration = samples * (ticks // rate_in) - (0 if finished else math.floor(np.float32(self.reach_s) * ticks))
@@ -51,14 +51,14 @@ class Resampler:
 
 
 def low_pass(seconds: np.ndarray, cutoff_hz: float, zeros: int) -> np.ndarray:
-    """A low pass of `zeros` zero crossings under a Hann window (Kaldi FilterFunc)."""
+    """A low-pass filter with `zeros` zero crossings under a Hann window (Kaldi FilterFunc)."""
     inside = np.abs(seconds) < zeros / (2 * cutoff_hz)
     hann = 0.5 * (1 + np.cos(2 * np.pi * cutoff_hz / zeros * seconds))
     return np.where(inside, 2 * cutoff_hz * np.sinc(2 * cutoff_hz * seconds) * hann, 0)
 
 
 def resampler(rate_in: int, rate_out: int, cutoff_hz: float, zeros: int) -> Resampler:
-    """From one rate to another, by a low pass of `zeros` zero crossings."""
+    """The resampler from one rate to another, with a low-pass filter of `zeros` zero crossings."""
     base = math.gcd(rate_in, rate_out)
     repeats = max(_GROUP * base // rate_out, 1)  # of the shortest span of whole samples at both rates
     block_in, block_out = repeats * rate_in // base, repeats * rate_out // base
@@ -76,12 +76,12 @@ def resampler(rate_in: int, rate_out: int, cutoff_hz: float, zeros: int) -> Resa
 
 
 def resample(piece_S: Tensor, origin: int, first: int, out_O: Tensor, by: Resampler) -> Tensor:
-    """Fill `out_O` with the resampled signal from its sample `first` on, on Kaldi's scale.
+    """Fill `out_O` with the resampled signal from its sample `first` on, on Kaldi's scale (16-bit values).
 
     Parameters
     ----------
     piece_S
-        float32 in [-1, 1): the signal from its sample `origin` on. It counts as zero outside.
+        float32 in [-1, 1): the signal from its sample `origin` on. Outside of it the signal is taken as zero.
 
     Returns
     -------

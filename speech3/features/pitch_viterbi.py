@@ -1,11 +1,11 @@
-"""The pitch tracker: at each frame one of K lags, cheap where the frame correlates, close to that of the frame before.
+"""Viterbi search of the pitch tracker: at each frame one of K lags, with high correlation and small changes over time.
 
-A change of k lags costs k^2 times a factor, so the costs before a frame are the lower envelope of K parabolas, found in
-one pass over them (Felzenszwalb and Huttenlocher, Distance transforms of sampled functions, 2012): exact, as is Kaldi's
-search (feat/pitch-functions.cc, ComputeBacktraces), which narrows bounds.
+A change of k lags costs k^2 times a factor, so the least costs of reaching the lags are the lower envelope of K
+parabolas, found in one pass over them (Felzenszwalb and Huttenlocher, Distance transforms of sampled functions, 2012).
+This is exact, as is Kaldi's search (feat/pitch-functions.cc, ComputeBacktraces), which narrows bounds.
 
-The paths into one frame are in order, as their lags are; so all agree on what was before the frame in which the lowest
-and the highest meet. What they agree on is given out and forgotten.
+The best paths into the lags of one frame do not cross. So all of them agree on the frames up to the one where the
+lowest and the highest path meet; these frames are returned and forgotten.
 
 Axes: R new frames, T frames kept, L lags in samples, K lags on a logarithmic scale.
 """
@@ -18,15 +18,15 @@ import numpy as np
 from speech3.config import PitchConfig
 from speech3.features.pitch_nccf import PitchSizes
 
-# Frames that are kept, about 5 minutes: paths that do not agree for so long (there is no sound) are cut off there.
+# Frames that are kept, about 5 minutes. If paths do not agree for longer (in silence), the best one is taken.
 _MOST_KEPT = 1 << 15
 
 
 class Tracker:
-    """Frames go in with their costs and correlations; lags come out when they are settled."""
+    """Takes the correlations of frames and returns their correlation and pitch once the path is settled."""
 
     def __init__(self, pitch: PitchConfig, sizes: PitchSizes, latency: int = 0) -> None:
-        """Of a tracker that lags by at most `latency` frames; 0: until all paths agree."""
+        """Make a tracker that returns frames after at most `latency` frames; 0: when all paths agree."""
         weights_LK = sizes.lag_weights_LK
         lags, states = weights_LK.shape
         self._lags_K = sizes.lags_K
@@ -38,7 +38,7 @@ class Tracker:
         self._forward_K = np.zeros(states, np.float32)
         self._back_TK = np.empty((0, states), np.int16)
         self._pov_TL = np.empty((0, lags), np.float32)
-        self._first = self._last = 0  # of the rows of these two that are kept
+        self._first = self._last = 0  # the rows of these two arrays that are kept
 
     def push(self, nccf_RK: np.ndarray, pov_RL: np.ndarray) -> np.ndarray:
         """Take in frames.
@@ -64,14 +64,14 @@ class Tracker:
         return self._give(settled, state)
 
     def again(self, nccf_RK: np.ndarray, pov_RL: np.ndarray, given: int) -> None:
-        """Forget what was pushed and take in these frames instead; what was given out of the first `given` stays."""
+        """Replace all frames pushed so far by these; the first `given`, which have been returned, stay as they are."""
         self._first = self._last
         self._forward_K[:] = 0
         self._add(nccf_RK, pov_RL)
         self._first += given
 
     def finish(self) -> np.ndarray:
-        """The rest, as `push` gives it out; the tracker is then as new."""
+        """Return the remaining frames, as `push` does, and reset the tracker."""
         rest = self._give(self._last - self._first, int(self._forward_K.argmin()))
         self._forward_K[:] = 0
         return rest
@@ -79,7 +79,7 @@ class Tracker:
     def _add(self, nccf_RK: np.ndarray, pov_RL: np.ndarray) -> None:
         kept, frames = self._last - self._first, len(nccf_RK)
         if self._last + frames > len(self._back_TK):
-            # To the front of new rows or of the same: so many are free then that a row is seldom moved.
+            # Move the kept rows to the front of the same array or of a new one, large enough that this happens rarely.
             for name in ("_back_TK", "_pov_TL"):
                 old = getattr(self, name)
                 new = (
@@ -94,7 +94,7 @@ class Tracker:
         self._last += frames
 
     def _give(self, frames: int, state: int) -> np.ndarray:
-        """Trace back from `state` of the last of the first `frames` that are kept, and forget these."""
+        """Trace back from `state` in the last of the first `frames` kept frames; return and forget these frames."""
         raw_T2 = np.empty((frames, 2), np.float32)
         rows = slice(self._first, self._first + frames)
         trace(self._back_TK[rows], self._pov_TL[rows], self._weights_KL, self._lags_K, state, raw_T2)
@@ -104,17 +104,17 @@ class Tracker:
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def search(nccf_RK, lags_K, soft_min_f0, factor, forward_K, back_RK):  # type: ignore[no-untyped-def] # pragma: no cover
-    """One step for each frame: from the costs of the paths so far, `forward_K`, to those with it, less the least.
+    """One Viterbi step per frame, which updates the path costs `forward_K`, minus the smallest of them.
 
-    `back_RK` gets the state before each state. float64 decides between parabolas; the costs are float32 and rounded as
-    Kaldi rounds them (hence no terms are moved): in quiet frames those roundings choose the path.
+    `back_RK` gets the state before each state. Parabolas are compared in float64; the costs are float32 and rounded as
+    in Kaldi (so terms must not be reordered): in quiet frames these roundings decide the path.
     """
     states, one = len(forward_K), np.float32(1)
     inverse = 1.0 / np.float64(factor)
     half_K = 0.5 / np.maximum(np.arange(states), 1)
     height_K = np.empty(states)
-    centre_K, start_K = np.empty(states, np.int32), np.empty(states)  # of the parabolas of the envelope, from the left
-    begins_K = np.empty(states, np.int32)  # the centre of the parabola that takes over at a state, or 0
+    centre_K, start_K = np.empty(states, np.int32), np.empty(states)  # of the envelope's parabolas, from the left
+    begins_K = np.empty(states, np.int32)  # the centre of the parabola that begins at a state, or 0
     value_K = np.empty(states, np.float32)
     for r in range(len(nccf_RK)):
         for i in range(states):
@@ -134,11 +134,11 @@ def search(nccf_RK, lags_K, soft_min_f0, factor, forward_K, back_RK):  # type: i
                 top += 1
                 centre_K[top], start_K[top] = j, cross
         begins_K[0] = centre_K[0]
-        for a in range(1, top + 1):  # where two begin, the second one alone is seen
+        for a in range(1, top + 1):  # where two begin at the same state, only the second one counts
             begins_K[int(start_K[a]) + 1] = centre_K[a]
         centre, least = np.int32(0), np.float32(np.inf)
         for i in range(states):
-            centre = max(centre, begins_K[i])  # instead of a loop for each parabola: no branch to guess
+            centre = max(centre, begins_K[i])  # rather than a loop for each parabola: no branches to predict
             back_RK[r, i] = centre
             nccf = nccf_RK[r, i]
             before = np.float32((i - centre) * (i - centre)) * factor + forward_K[centre]
@@ -150,7 +150,7 @@ def search(nccf_RK, lags_K, soft_min_f0, factor, forward_K, back_RK):  # type: i
 
 @numba.njit(cache=True, nogil=True)
 def agreed(back_TK):  # type: ignore[no-untyped-def] # pragma: no cover
-    """How many of the first frames all paths agree on, and the state of the last of those (Kaldi ComputeLatency)."""
+    """How many of the first frames all paths agree on, and the state in the last of those (Kaldi ComputeLatency)."""
     low, high = 0, back_TK.shape[1] - 1
     for t in range(len(back_TK) - 1, 0, -1):
         low, high = back_TK[t, low], back_TK[t, high]

@@ -1,8 +1,8 @@
 """Perceptual linear prediction (Hermansky 1990; Kaldi feat/feature-plp.cc).
 
-The mel spectrum is weighted as the ear weighs loudness, its power compressed to loudness, and the result modelled by an
-all-pole filter; the filter's cepstrum is the feature. All recursions run over the filter's order, for all frames at
-once, with the frames in the last axis.
+The mel spectrum is weighted by an equal-loudness curve and compressed to loudness, the result is modelled by an
+all-pole filter, and that filter's cepstrum is the feature. All recursions run over the filter's order, for all frames
+at once, with the frames in the last axis.
 
 Axes: R frames, M mel bins, E mel bins with the first and the last doubled, K autocorrelation
 coefficients (order + 1), P predictor coefficients, C cepstral coefficients.
@@ -19,21 +19,21 @@ from speech3.features.mel import hertz, mel_edges
 from speech3.features.mfcc import lifter
 from speech3.features.spectrum import EPSILON
 
-_REFLECTION_FLOOR = 1e-5  # Kaldi's, under 1 - k^2: a filter at the edge of stability would end in NaN
-# Kaldi divides digital silence, whose autocorrelation is all zeros, by zero. With this as the least energy its
-# predictor is zero, its cepstrum too.
+_REFLECTION_FLOOR = 1e-5  # Kaldi's floor of 1 - k^2: a filter at the edge of stability would give NaN
+# For digital silence, whose autocorrelation is all zeros, Kaldi divides by zero. With this floor of the energy, its
+# predictor and its cepstrum are zero.
 _ENERGY_FLOOR = torch.finfo(torch.float32).tiny
 
 
 def equal_loudness(config: FeatureConfig, sample_rate_hz: int) -> np.ndarray:
-    """Weight (M,) of each mel bin: the ear's sensitivity at its centre, Hermansky's curve for 40 dB."""
+    """Weight (M,) of each mel bin: the ear's sensitivity at its centre frequency, Hermansky's curve for 40 dB."""
     squared_M = np.square(hertz(mel_edges(config, sample_rate_hz)[1:-1]))
     return np.square(squared_M / (squared_M + 1.6e5)) * (squared_M + 1.44e6) / (squared_M + 9.61e6)
 
 
 @lru_cache(maxsize=16)
 def _constants(config: FeatureConfig, sample_rate_hz: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Equal loudness (M,), the inverse DFT of a spectrum to its autocorrelation (K, M), scale of the cepstra (C,)."""
+    """Equal-loudness weights (M,), inverse DFT from spectrum to autocorrelation (K, M), scale of the cepstra (C,)."""
     last = config.num_mel_bins + 1
     order_K1, bin_E = np.arange(config.lpc_order + 1)[:, None], np.arange(last + 1)
     idft_KE = np.cos(np.pi / last * order_K1 * bin_E) / last
@@ -55,7 +55,7 @@ def durbin(autocorrelation_KR: Tensor) -> tuple[Tensor, Tensor]:
     predictor_PR
         Coefficients a such that x[t] + sum of a_p x[t - p] is the residual.
     energy_R
-        Of the residual, above zero.
+        Energy of the residual, above zero.
     """
     order = len(autocorrelation_KR) - 1
     backward_KR = autocorrelation_KR.flip(0)
@@ -81,7 +81,7 @@ def cepstrum(predictor_PR: Tensor, count: int) -> Tensor:
 
 
 def plp(energies_RM: Tensor, log_energy_R: Tensor | None, config: FeatureConfig, sample_rate_hz: int) -> Tensor:
-    """PLP cepstra of mel energies (which are used up), (R, C); a log energy takes the place of the residual's."""
+    """PLP cepstra (R, C) of mel energies, which are overwritten; a log energy replaces that of the residual."""
     loudness_M, idft_KM, scale_C = _constants(config, sample_rate_hz, energies_RM.device)
     compressed_RM = energies_RM.mul_(loudness_M).pow_(config.compress_factor)
     predictor_PR, energy_R = durbin(idft_KM @ compressed_RM.t())

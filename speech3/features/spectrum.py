@@ -1,8 +1,8 @@
 """Power spectra of the frames of a batch of recordings, in chunks small enough to stay in a core's cache.
 
-From each frame its mean is taken off, then come preemphasis and window (Kaldi feat/feature-window.cc, ProcessWindow).
-Preemphasis once for the whole recording, before frames overlap, would save a few per cent of the time; but a frame of
-constant samples would then not be exactly zero, and its logarithm far from Kaldi's.
+The mean of each frame is subtracted, then preemphasis and window follow (Kaldi feat/feature-window.cc, ProcessWindow).
+Preemphasis of the whole recording, before it is cut into frames, would save a few per cent of the time; but a frame of
+constant samples would then not be exactly zero, and its logarithm would be far from Kaldi's.
 
 Axes: N utterances, S samples, T frames, L samples of a frame, B bins of the spectrum.
 """
@@ -19,10 +19,10 @@ from speech3.config import FeatureConfig
 from speech3.features.window import Framing, framing, window
 
 SAMPLE_SCALE = 32768.0  # Kaldi works on the values of 16-bit samples
-EPSILON = torch.finfo(torch.float32).eps  # Kaldi's floor under every logarithm
+EPSILON = torch.finfo(torch.float32).eps  # Kaldi's floor before every logarithm
 
-# Values of the FFT's input in a chunk: on a CPU, few enough to stay in a core's caches with its output (measured: half
-# as many are a tenth slower, a quarter a fifth); on a GPU, enough to fill it.
+# Input values of the FFT per chunk: on a CPU, few enough to stay in a core's caches together with its output (measured:
+# with half as many it is a tenth slower, with a quarter a fifth); on a GPU, enough to keep it busy.
 _CHUNK_CPU, _CHUNK_GPU = 1 << 19, 1 << 26
 
 
@@ -37,7 +37,7 @@ class Chunk:
 
 
 def frames_at_once(device: torch.device, sizes: Framing) -> int:
-    """Frames of a chunk, at most."""
+    """Largest number of frames in a chunk."""
     return max((_CHUNK_CPU if device.type == "cpu" else _CHUNK_GPU) // sizes.fft, 1)
 
 
@@ -47,19 +47,19 @@ def _window(config: FeatureConfig, length: int, device: torch.device) -> Tensor:
 
 
 def power_spectra(waves_NS: Tensor, frames_N: list[int], config: FeatureConfig, sample_rate_hz: int) -> Iterator[Chunk]:
-    """Yield the power spectra (and log energies, if the config wants them) of all frames.
+    """Yield the power spectra (and log energies, if the config asks for them) of all frames.
 
     Parameters
     ----------
     waves_NS
-        float32; frame t of an utterance starts at its sample t * shift.
+        float32; frame t of an utterance starts at sample t * shift.
     frames_N
-        Frames of each utterance; a chunk that holds several utterances goes on to the longest one's end.
+        Frames of each utterance; a chunk of several utterances reaches to the end of the longest one.
 
     Yields
     ------
     Chunk
-        Bins 0 to Nyquist. The tensors are reused: take what is needed before asking for the next.
+        Bins 0 to Nyquist. The tensors are reused: copy what is needed before asking for the next chunk.
     """
     sizes = framing(config, sample_rate_hz)
     on_cpu = waves_NS.device.type == "cpu"
@@ -73,7 +73,7 @@ def power_spectra(waves_NS: Tensor, frames_N: list[int], config: FeatureConfig, 
             frames = min(most, longest - start)
             begin = start * sizes.shift
             part_NS = waves_NS[first : first + rows, begin : begin + sizes.span(frames)].contiguous()
-            # The buffer's rows end in the zeros that pad a frame to the FFT's size; nothing ever writes there.
+            # The buffer's rows end in the zeros that pad a frame to the FFT's size; these are never overwritten.
             shape = (len(part_NS), frames, sizes.fft)
             windowed_NTD = buffer[: shape[0] * shape[1] * shape[2]].view(shape)
             log_energy_NT = cut(part_NS, windowed_NTD, config, sizes)
@@ -81,7 +81,7 @@ def power_spectra(waves_NS: Tensor, frames_N: list[int], config: FeatureConfig, 
 
 
 def _cut(part_NS: Tensor, out_NTD: Tensor, config: FeatureConfig, sizes: Framing) -> Tensor | None:
-    """Write the windowed frames of a piece of the recordings into `out_NTD`; return their log energies, if wanted."""
+    """Write the windowed frames of a part of the recordings to `out_NTD`; return their log energies, if asked for."""
     out_NTL = out_NTD[..., : sizes.length]
     frames_NTL = part_NS.as_strided(out_NTL.shape, (part_NS.shape[1], sizes.shift, 1))
     if config.remove_dc_offset:
@@ -91,7 +91,7 @@ def _cut(part_NS: Tensor, out_NTD: Tensor, config: FeatureConfig, sizes: Framing
         log_energy_NT = _log_energy(frames_NTL.square().sum(-1), SAMPLE_SCALE, config)
     coefficient = config.preemphasis_coefficient
     torch.sub(frames_NTL[..., 1:], frames_NTL[..., :-1], alpha=coefficient, out=out_NTL[..., 1:])
-    torch.mul(frames_NTL[..., 0], 1 - coefficient, out=out_NTL[..., 0])  # as if the first sample stood before it too
+    torch.mul(frames_NTL[..., 0], 1 - coefficient, out=out_NTL[..., 0])  # the first sample is repeated before the frame
     out_NTL.mul_(_window(config, sizes.length, part_NS.device))
     if config.use_energy and not config.raw_energy:
         log_energy_NT = _log_energy(out_NTL.square().sum(-1), 1.0, config)
@@ -104,8 +104,8 @@ def _power(spectrum_NTB: Tensor) -> Tensor:
 
 
 def _cut_cpu(part_NS: Tensor, out_NTD: Tensor, config: FeatureConfig, sizes: Framing) -> Tensor | None:
-    """As `_cut`, in one pass."""
-    from speech3.features.spectrum_cpu import cut  # brings numba, which takes a second to load
+    """As `_cut`, in one pass over the frames."""
+    from speech3.features.spectrum_cpu import cut  # imports numba, which takes a second to load
 
     none_NT, energy_NT = part_NS.new_empty(0, 0), part_NS.new_empty(out_NTD.shape[:2])
     raw_NT = energy_NT if config.use_energy and config.raw_energy else none_NT

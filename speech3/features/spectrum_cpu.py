@@ -1,7 +1,7 @@
-"""The steps around the FFT of `spectrum` as single passes over a frame, for the CPU.
+"""The steps of `spectrum` before and after the FFT as single passes over a frame, for the CPU.
 
-As tensor operations, each of which goes through memory once, they take as long as the FFT. Other devices use those, in
-`spectrum`; the results are the same but for rounding.
+As tensor operations, each of which passes through memory once, they take as long as the FFT. Other devices use the
+tensor operations in `spectrum`; the results are the same but for rounding.
 
 Axes: N utterances, S samples, T frames, L samples of a frame, D values of the FFT's input, R rows, B bins of the
 spectrum, C real and imaginary parts.
@@ -10,7 +10,7 @@ spectrum, C real and imaginary parts.
 import numba
 import numpy as np
 
-# Sums may be taken in any order, and products be fused with them: that is what makes loops into vectors.
+# Sums may be reordered and fused with products; otherwise the compiler could not vectorise the loops.
 _njit = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
 
 
@@ -25,10 +25,10 @@ def cut(
     raw_NT: np.ndarray,
     windowed_NT: np.ndarray,
 ) -> None:
-    """Write frames without their means, preemphasised, times the window; also their energies where there is room.
+    """Write frames with mean removal, preemphasis and window applied, and their energies if asked for.
 
-    Arrays are contiguous float32. Of a row of `out_NTD` only the first L values are written. `raw_NT` gets the energy
-    before preemphasis, `windowed_NT` that of the result; either may be empty.
+    Arrays are contiguous float32. Only the first L values of a row of `out_NTD` are written. `raw_NT` gets the energy
+    before preemphasis, `windowed_NT` that of the result; either may be empty, and is then not written.
     """
     length = len(window_L)
     one = np.float32(1)
@@ -57,7 +57,7 @@ def cut(
 
 @_njit
 def power(spectrum_RC: np.ndarray, out_RB: np.ndarray) -> None:
-    """Squared magnitudes of spectra whose real and imaginary parts take turns."""
+    """Write the squared magnitudes of spectra with interleaved real and imaginary parts to `out_RB`."""
     for r in range(out_RB.shape[0]):
         for b in range(out_RB.shape[1]):
             real, imaginary = spectrum_RC[r, 2 * b], spectrum_RC[r, 2 * b + 1]

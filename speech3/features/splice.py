@@ -1,4 +1,4 @@
-"""Neighbouring frames side by side (Kaldi feat/feature-functions.cc, SpliceFrames).
+"""Splicing of neighbouring frames (Kaldi feat/feature-functions.cc, SpliceFrames).
 
 Axes: T frames, F features.
 """
@@ -8,9 +8,9 @@ from torch import Tensor
 
 
 def splice(feats_TF: Tensor, left_context: int, right_context: int) -> Tensor:
-    """Each frame between those before and after it: (T, F) to (T, F * (left + 1 + right)), Kaldi's splice-feats.
+    """Concatenate each frame with its neighbours: (T, F) to (T, F * (left + 1 + right)), Kaldi's splice-feats.
 
-    Oldest first; the first and the last frame are repeated beyond the edges.
+    The earliest frame comes first; the first and the last frame are repeated beyond the edges.
     """
     if not left_context and not right_context:
         return feats_TF

@@ -1,7 +1,7 @@
-"""Features of a recording that is still being made: fed in pieces of any size, frames come out as they are complete.
+"""Features of a recording in progress: takes pieces of any size and returns frames as soon as they are complete.
 
-The same functions as for whole recordings, on the samples and frames that a step needs around it. What is kept is of
-bounded length (Kaldi feat/online-feature.cc).
+Each step applies the same functions as for whole recordings to the samples and frames around it. Memory is bounded
+(Kaldi feat/online-feature.cc).
 
 Axes: S samples, T frames, F features, P values of the pitch.
 """
@@ -17,22 +17,23 @@ from speech3.features.window import framing
 
 
 class OnlineFeatures:
-    """The extractor of a config, for one utterance: `accept` its samples piece by piece, then `finish`.
+    """Extracts the features of one utterance: `accept` its samples piece by piece, then `finish`.
 
-    Filterbank, MFCC and PLP are those of the whole recording to within rounding; deltas, splicing and CMVN, too.
-    Pitch lags behind and may differ (`pitch_online` says how), and all else waits for it.
+    Filterbank, MFCC and PLP are those of the whole recording to within rounding; deltas, splicing and CMVN, too. Pitch
+    lags behind, so the other features wait for it, and it may differ (`pitch_online` says how).
 
     Raises
     ------
     Speech3Error
-        The config normalises by utterance or speaker, which needs the whole, or does not fit the sample rate.
+        The config does not fit the sample rate; or it normalises by utterance or speaker, or the features are given,
+        which needs whole recordings.
     """
 
     def __init__(self, config: FeatureConfig, sample_rate_hz: int) -> None:
         if config.cmvn in ("utterance", "speaker") or config.kind == "given":
             raise Speech3Error(
                 f"{'kind: given' if config.kind == 'given' else f'cmvn: {config.cmvn}'} needs whole recordings;"
-                " for pieces of one choose cmvn: sliding, global or none"
+                " to process a recording in pieces, choose cmvn: sliding, global or none"
             )
         self._spectral = _OnlineSpectral(config, sample_rate_hz)
         self._pitch = _OnlinePitchBeside(config, sample_rate_hz) if config.pitch else None
@@ -46,7 +47,7 @@ class OnlineFeatures:
         return self._context.accept(feats_TF)
 
     def finish(self) -> Tensor:
-        """Return the frames that were still waiting for what comes after them."""
+        """Return the remaining frames, which were waiting for later samples."""
         feats_TF = self._spectral.finish()
         if self._pitch:
             feats_TF = self._pitch.finish(feats_TF)
@@ -54,7 +55,7 @@ class OnlineFeatures:
 
 
 class _OnlineSpectral:
-    """Filterbank, MFCC or PLP. Keeps the samples from the start of the next frame on."""
+    """Filterbank, MFCC or PLP; keeps the samples from the start of the next frame on."""
 
     def __init__(self, config: FeatureConfig, sample_rate_hz: int) -> None:
         self._config = config.model_copy(update={"pitch": None})
@@ -69,7 +70,7 @@ class _OnlineSpectral:
         self._samples += len(wave_S)
         self._waiting_S = torch.cat([self._waiting_S.to(wave_S), wave_S])
         if not self._begun and self._samples >= self._sizes.length:
-            # Frame 0 begins before the recording does, with its mirror image.
+            # Frame 0 begins before the recording, with its mirror image.
             before = self._sizes.length // 2 - self._sizes.shift // 2
             self._waiting_S = torch.cat([self._waiting_S[:before].flip(0), self._waiting_S])
             self._begun = True
@@ -77,7 +78,7 @@ class _OnlineSpectral:
         return self._take(frames)
 
     def finish(self) -> Tensor:
-        if not self._begun:  # shorter than a frame: mirrored more than once, perhaps
+        if not self._begun:  # shorter than a frame, so it may be mirrored more than once
             return _static(self._waiting_S, self._config, self._rate_hz)
         frames = self._sizes.frames(self._samples) - self._frames
         missing = self._sizes.span(frames) - len(self._waiting_S) if frames else 0
@@ -99,14 +100,14 @@ def _static(wave_S: Tensor, config: FeatureConfig, sample_rate_hz: int) -> Tenso
 
 
 class _OnlinePitchBeside:
-    """Puts the pitch beside other features, frame by frame; these wait for it."""
+    """Appends pitch to the other features, frame by frame; these wait for it."""
 
     def __init__(self, config: FeatureConfig, sample_rate_hz: int) -> None:
-        from speech3.features.pitch_online import OnlinePitch  # brings numba, which takes a second to load
+        from speech3.features.pitch_online import OnlinePitch  # imports numba, which takes a second to load
 
         self._online = OnlinePitch(config, sample_rate_hz)
         self._ratio = pitch_ratio(config, sample_rate_hz)
-        self._feats_TF: Tensor | None = None  # that wait, from frame self._next on
+        self._feats_TF: Tensor | None = None  # waiting, from frame self._next on
         self._pitch_TP: Tensor | None = None  # from frame self._first on
         self._next = self._first = 0
 
@@ -130,7 +131,7 @@ class _OnlinePitchBeside:
 
 
 class _Context:
-    """CMVN, deltas and splicing: keeps the frames before the next one that these look at."""
+    """CMVN, deltas and splicing; keeps the earlier frames that these need for the next one."""
 
     def __init__(self, config: FeatureConfig) -> None:
         self._config = config
@@ -146,12 +147,12 @@ class _Context:
         return self._give(self._add(feats_TF))
 
     def _add(self, feats_TF: Tensor) -> int:
-        """Keep new frames; returns how many there have been."""
+        """Keep new frames; return how many there have been so far."""
         self._kept_TF = feats_TF if self._kept_TF is None else torch.cat([self._kept_TF, feats_TF])
         return self._first + len(self._kept_TF)
 
     def _final(self, frames: int) -> int:
-        """Frames that nothing after `frames` changes."""
+        """Number of frames that are final when there have been `frames` frames."""
         end, c = frames, self._config
         if c.cmvn == "sliding":
             numbers_T = torch.arange(self._next, frames)

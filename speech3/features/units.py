@@ -1,8 +1,8 @@
-"""The unit of work: from a few utterances of a data directory, those that CMVN takes together, to their features.
+"""Units of work: the features of a few utterances of a data directory, such as those that CMVN normalises together.
 
-Of the kind `given` they are the directory's own (`features.given`), otherwise they are computed from its audio.
+Features of the kind `given` are read from the directory (`features.given`); all others are computed from its audio.
 
-Axes: S samples, T frames, F features, 2 sums and sums of squares, G features and the count of frames.
+Axes: S samples, T frames, F features, 2 sums and sums of squares, G features and the frame count.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _HANDFUL = 16  # utterances sent to a process at once where they are normalised 
 
 @dataclass
 class Unit:
-    """The features of one unit of work, before CMVN or finished."""
+    """The features of one unit of work, before CMVN or after all steps."""
 
     features: dict[str, Tensor] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)  # utterance -> reason
@@ -36,7 +36,7 @@ class Unit:
 
 
 def units_of(data: DataDir, config: FeatureConfig) -> list[list[str]]:
-    """Utterances that go together: all of a speaker where CMVN wants it, else a handful.
+    """Utterances by unit: all of a speaker if CMVN is by speaker, else a handful.
 
     Raises
     ------
@@ -52,19 +52,19 @@ def units_of(data: DataDir, config: FeatureConfig) -> list[list[str]]:
 
 
 def part_of(data: DataDir, ids: list[str]) -> DataDir:
-    """What a unit needs of the directory."""
-    # Not data.subset, which goes through the whole directory: here it would do so once for every speaker.
+    """The part of the directory that a unit needs."""
+    # data.subset would go through the whole directory once for every speaker.
     utterances = {key: data.utterances[key] for key in ids}
     used = {utt.recording: data.recordings[utt.recording] for utt in utterances.values() if data.recordings}
     feats = {key: data.feats[key] for key in ids if key in data.feats}
-    # A speaker whom cmvn.scp lacks stays one: no statistics at all would mean that there is no cmvn.scp.
+    # A speaker missing in cmvn.scp gets an empty entry: no entries at all would mean that there is no cmvn.scp.
     cmvn = {utt.speaker: data.cmvn.get(utt.speaker, "") for utt in utterances.values()} if data.cmvn else {}
     return DataDir(data.path, used, utterances, feats, cmvn)
 
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    # The tensors of an utterance are too small to share out: on two busy cores, two threads took ten times as long.
+    # The tensors of an utterance are too small for several threads: on two busy cores, two took ten times as long.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -75,7 +75,7 @@ def _one_thread() -> Iterator[None]:
 
 @_one_thread()
 def unit_features(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None = None) -> Unit:
-    """The features of all utterances of a unit, as a model reads them, of their augmented audio if so wanted."""
+    """The features of all utterances of a unit, as a model reads them; with an augmenter, of their augmented audio."""
     unit = _statics(data, config, augmenter)
     if normalised_by_directory(data, config):
         config = config.model_copy(update={"cmvn": "none"})
@@ -90,19 +90,19 @@ def unit_features(data: DataDir, config: FeatureConfig, augmenter: Augmenter | N
 def unit_stats(
     data: DataDir, config: FeatureConfig, augmenter: Augmenter | None = None
 ) -> tuple[np.ndarray | None, dict[str, str]]:
-    """CMVN statistics of a unit, float64 (2, G), None if it has no frame; and why utterances were skipped.
+    """CMVN statistics of a unit, float64 (2, G) or None if it has no frame, and why utterances were skipped.
 
     Raises
     ------
     Speech3Error
-        Given features that are not finite numbers.
+        Features are not finite numbers.
     """
     unit = _statics(data, config, augmenter)
     total_2G: Tensor | None = None
     for utterance, static_TF in unit.features.items():
         stats_2G = cmvn_stats(static_TF)
         if not stats_2G.isfinite().all():
-            raise Speech3Error(f"{data.path}: {utterance}: features that are not finite numbers; make them again")
+            raise Speech3Error(f"{data.path}: {utterance}: features are not finite numbers; compute them again")
         total_2G = stats_2G if total_2G is None else total_2G + stats_2G
     return None if total_2G is None else total_2G.numpy(), unit.skipped
 
@@ -113,7 +113,7 @@ def _statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None) 
     dims = {static_TF.shape[1]: utterance for utterance, static_TF in unit.features.items()}
     if len(dims) > 1:
         found = ", ".join(f"{dim} values a frame in {utterance}" for dim, utterance in dims.items())
-        raise Speech3Error(f"{data.path}: features of different sizes: {found}; make them again")
+        raise Speech3Error(f"{data.path}: features of different sizes: {found}; compute them again")
     return unit
 
 

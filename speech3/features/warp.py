@@ -1,9 +1,8 @@
-"""Other vocal tracts, by warping the frequency axis of log mel features (Jaitly and Hinton 2013).
+"""Vocal tract length perturbation: warps the frequency axis of log mel features (Jaitly and Hinton 2013).
 
-Vocal tract length perturbation makes a speaker's voice another's, which speech of few speakers lacks. The warp
-f -> a f is applied to the log mel bins by linear interpolation, so it is a product with a small matrix, cheap enough to
-draw anew for every few frames of every minibatch. Derivatives are warped as their bins are, means along with them;
-energy and pitch beside the bins stay as they are.
+It simulates other speakers, of whom small corpora have too few. The warp f -> a f is applied to the log mel bins by
+linear interpolation, so it is a product with a small matrix, cheap enough to draw a new factor for every few frames of
+every minibatch. Derivatives are warped like their bins, and so are subtracted means; energy and pitch are not changed.
 
 Axes: B minibatch, W context window, F feature bins, M mel bins, P values of a frame before derivatives and splicing,
 G groups of frames.
@@ -23,12 +22,12 @@ from speech3.io.device import to_device
 
 @dataclass(frozen=True)
 class MelColumns:
-    """Where the mel bins are among the values of a frame: blocks of P (static, derivatives, spliced frames) alike.
+    """Where the mel bins are in a frame, which consists of equal blocks of P values (static, deltas, spliced frames).
 
     Attributes
     ----------
     before, bins, after
-        Values of a block before the mel bins (energy), these, and those after them (pitch).
+        Number of values of a block before the mel bins (energy), of mel bins, and of values after them (pitch).
     """
 
     bins: int
@@ -42,17 +41,17 @@ class MelColumns:
 
 
 def mel_columns(config: FeatureConfig, dim: int, key: str) -> MelColumns:
-    """The mel bins of features of `config`, as an extraction wrote it (with its rate), of `dim` values a frame.
+    """Where the mel bins are in features of `dim` values a frame; `config` as an extraction wrote it (with its rate).
 
     Parameters
     ----------
     key
-        Of the config that asks, for the error: ``training.frequency_warp=0.1``.
+        The setting that needs them, for the error message: ``training.frequency_warp=0.1``.
 
     Raises
     ------
     Speech3Error
-        They are not log mel bins, or not of this config.
+        The features are not log mel bins, or not those of this config.
     """
     columns = MelColumns(config.num_mel_bins, int(config.use_energy), config.pitch.dim if config.pitch else 0)
     blocks = (config.deltas + 1) * (config.left_context + 1 + config.right_context)
@@ -71,9 +70,9 @@ class FrequencyWarp:
     Attributes
     ----------
     centre_M
-        float64, mel: the middle of each bin.
+        float64, mel: the centre of each bin.
     columns
-        Where the bins are; None: there is nothing else.
+        Where the bins are; None: a frame consists of the bins alone.
     """
 
     centre_M: np.ndarray
@@ -81,7 +80,7 @@ class FrequencyWarp:
     columns: MelColumns | None = None
 
     def matrix(self, factor: float) -> np.ndarray:
-        """(P, P) float32: row i makes value i of the warped frame; beyond the edges the edge bins stand."""
+        """(P, P) float32: row i computes value i of the warped frame; the edge bins are repeated beyond the edges."""
         bins, columns = len(self.centre_M), self.columns or MelColumns(len(self.centre_M))
         step = (self.centre_M[-1] - self.centre_M[0]) / (bins - 1)
         warped_M = mel_scale(factor * hertz(self.centre_M))
@@ -92,7 +91,7 @@ class FrequencyWarp:
         return matrix_PP
 
     def __call__(self, feats_BWF: Tensor, factor_G: np.ndarray) -> Tensor:
-        """Warp each of G equal parts of a minibatch by a factor of its own."""
+        """Warp each of G equal parts of a minibatch by its own factor."""
         parts = feats_BWF.chunk(len(factor_G))
         matrices = to_device(torch.from_numpy(np.stack([self.matrix(f) for f in factor_G])), feats_BWF.device)
         warped = [(p.reshape(-1, len(m)) @ m.t()).view(p.shape) for p, m in zip(parts, matrices, strict=False)]
@@ -100,6 +99,6 @@ class FrequencyWarp:
 
 
 def frequency_warp(config: FeatureConfig, dim: int, most: float, key: str = "") -> FrequencyWarp:
-    """The warp for features of `config`; arguments and errors as of `mel_columns`."""
+    """The warp for features of `config` by at most `most`; other parameters and errors as `mel_columns`."""
     columns = mel_columns(config, dim, key or f"training.frequency_warp={most:g}")
     return FrequencyWarp(mel_edges(config, config.sample_frequency or 0)[1:-1], most, columns)

@@ -1,4 +1,4 @@
-"""How a recording is cut into frames (Kaldi feat/feature-window.cc).
+"""Framing: cutting a recording into frames (Kaldi feat/feature-window.cc).
 
 Axes: N utterances, S samples, L samples of a frame.
 """
@@ -15,7 +15,7 @@ from speech3.errors import Speech3Error
 
 @dataclass(frozen=True)
 class Framing:
-    """Sizes in samples."""
+    """Frame length, frame shift and FFT size in samples."""
 
     length: int
     shift: int
@@ -23,13 +23,13 @@ class Framing:
     snip_edges: bool
 
     def frames(self, samples: int) -> int:
-        """Frames of a recording (Kaldi NumFrames)."""
+        """Number of frames in a recording (Kaldi NumFrames)."""
         if self.snip_edges:
             return 0 if samples < self.length else 1 + (samples - self.length) // self.shift
         return (samples + self.shift // 2) // self.shift
 
     def span(self, frames: int) -> int:
-        """Samples from the start of the first to the end of the last of `frames` frames."""
+        """Number of samples from the start of the first to the end of the last of `frames` frames."""
         return (frames - 1) * self.shift + self.length
 
 
@@ -40,14 +40,14 @@ def framing(config: FeatureConfig, sample_rate_hz: int) -> Framing:
     if length < 2 or shift < 1:
         raise Speech3Error(
             f"frame_length {config.frame_length:g} ms and frame_shift {config.frame_shift:g} ms are {length} and "
-            f"{shift} samples at {sample_rate_hz} Hz; at least 2 and 1 are needed: give longer ones"
+            f"{shift} samples at {sample_rate_hz} Hz; at least 2 and 1 are needed: make them longer"
         )
     fft = 1 << (length - 1).bit_length() if config.round_to_power_of_two else length
     return Framing(length, shift, fft, config.snip_edges)
 
 
 def window(config: FeatureConfig, length: int) -> Tensor:
-    """Window function, float64 (L,)."""
+    """The window function of `config`, float64 (L,)."""
     i_L = torch.arange(length, dtype=torch.float64)
     cosine_L = torch.cos(2 * math.pi / (length - 1) * i_L)
     match config.window_type:
@@ -69,8 +69,8 @@ def window(config: FeatureConfig, length: int) -> Tensor:
 def mirror_edges(waves_NS: Tensor, lengths_N: Tensor, sizes: Framing, frames: int) -> Tensor:
     """Extend recordings by their mirror image, so that frame t of ``snip_edges=false`` starts at sample t * shift.
 
-    Kaldi centres frame t on sample t * shift + shift / 2 and reflects whatever lies outside the recording, as
-    often as needed: that is a wave of period twice the length.
+    Kaldi centres frame t on sample t * shift + shift / 2 and reflects the recording at its edges as often as needed,
+    which makes a periodic signal of twice its length.
     """
     start = sizes.shift // 2 - sizes.length // 2
     index_S = torch.arange(start, start + sizes.span(frames), device=waves_NS.device)

@@ -1,6 +1,6 @@
-"""Acoustic models: windows of frames in, senone logits out. One file a family, one registry; no training.
+"""Acoustic models: windows of frames in, senone logits out. One file per family, one registry, no training.
 
-A model (`speech3.models.base.AcousticModel`) has ``left_context``, ``right_context``, ``feat_dim``, ``num_senones``; it
+A model (`speech3.models.base.AcousticModel`) has ``left_context``, ``right_context``, ``feat_dim``, ``num_senones``. It
 takes (B, W, F) float32 or, if it is recurrent, `speech3.frames.sequences.SequenceInputs`. A time-delay network takes
 chunks with their context and may have fewer outputs than frames (`subsampling`).
 """

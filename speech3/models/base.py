@@ -1,4 +1,4 @@
-"""What every acoustic model is: it normalises its input, knows its context, and scores whole utterances.
+"""Base class of the acoustic models: normalises the input, knows its context, scores whole utterances.
 
 Axes: N utterances or windows, T frames of an utterance, W context window, F feature bins, S senones.
 """
@@ -13,21 +13,21 @@ from speech3.errors import Speech3Error
 
 
 class AcousticModel(nn.Module):
-    """Base of the families.
+    """Base class of all families.
 
-    The input is shifted and scaled by the mean and deviation of the training frames (buffers, as nnet1's
-    ``<AddShift>`` and ``<Rescale>``), zero and one until `set_input_statistics`.
+    The input is shifted and scaled by the mean and standard deviation of the training frames. Both are buffers, like
+    nnet1's ``<AddShift>`` and ``<Rescale>``; they are zero and one until `set_input_statistics`.
 
     Attributes
     ----------
     recurrent
         Trained on chunks of consecutive frames (`speech3.frames.sequences`), not on single windows.
     delay
-        Frames that an output lags behind its frame's input.
+        Frames by which an output lags behind its input frame.
     bidirectional
-        A frame's scores depend on all that comes after it.
+        A frame's scores depend on all later frames.
     subsampling
-        Frames for which there is one output.
+        Input frames per output.
     """
 
     shift_F: Tensor
@@ -46,38 +46,38 @@ class AcousticModel(nn.Module):
 
     @property
     def window(self) -> int:
-        """W."""
+        """W, the number of frames in a window."""
         return self.left_context + 1 + self.right_context
 
     def set_input_statistics(self, mean_F: Tensor, variance_F: Tensor) -> None:
-        """Shift and scale the input to zero mean and unit variance; a bin that never changes is only shifted."""
+        """Shift and scale the input to zero mean and unit variance; a constant bin is only shifted."""
         self.shift_F.copy_(-mean_F)
         self.scale_F.copy_(torch.where(variance_F > 1e-10, variance_F, torch.ones_like(variance_F)).rsqrt())
 
     def normalize(self, feats: Tensor) -> Tensor:
-        """(..., F) features to zero mean and unit variance."""
+        """Normalise features (..., F) to zero mean and unit variance."""
         return (feats + self.shift_F) * self.scale_F
 
     def forward(self, inputs: Any) -> Any:
-        """A minibatch to its logits (frames, S); of the families of `speech3.models.tdnn`: (chunks, outputs, S)."""
+        """Logits (frames, S) of a minibatch; of time-delay networks (`speech3.models.tdnn`): (chunks, outputs, S)."""
         raise NotImplementedError
 
     def score(self, feats_TF: Tensor) -> Tensor:
-        """Logits (T, S) of one utterance, edge frames repeated beyond its ends; the memory is that of the logits.
+        """Logits (T, S) of one utterance, with `subsampling` (ceil(T / subsampling), S).
 
-        With `subsampling` they are (ceil(T / subsampling), S).
+        Edge frames are repeated beyond the ends. But for the logits, memory does not grow with the utterance.
         """
         raise NotImplementedError
 
 
 @torch.no_grad()
 def logits(model: AcousticModel, feats_TF: Tensor) -> Tensor:
-    """Senone logits (T, S) of one utterance, in evaluation mode; with `subsampling` of every so many frames.
+    """Senone logits (T, S) of one utterance, in evaluation mode; with `subsampling` (ceil(T / subsampling), S).
 
     Raises
     ------
     Speech3Error
-        `feats_TF` has another number of feature bins than the model was trained on.
+        The number of feature bins of `feats_TF` is not that of the training data.
     """
     check_features(feats_TF.shape, model.feat_dim)
     was_training = model.training
@@ -88,7 +88,7 @@ def logits(model: AcousticModel, feats_TF: Tensor) -> Tensor:
 
 
 def check_features(shape: tuple[int, ...], feat_dim: int) -> None:
-    """Refuse what is not the features (T, F) of one utterance."""
+    """Raise an error unless `shape` is that of one utterance's features (T, F)."""
     if len(shape) != 2 or shape[1] != feat_dim:
         raise Speech3Error(
             f"features of shape {tuple(shape)}, but the model was trained on {feat_dim} bins a frame; "

@@ -1,4 +1,4 @@
-"""One layer of LSTM cells whose activations are clipped, at the speed of PyTorch's own LSTM, forward and backward.
+"""One LSTM layer with cell clipping, at the speed of PyTorch's own LSTM, forward and backward.
 
     i_t = sigmoid(W_i x_t + R_i h_(t-1) + b_i + p_i c_(t-1))     input gate
     f_t = sigmoid(W_f x_t + R_f h_(t-1) + b_f + p_f c_(t-1))     forget gate
@@ -8,24 +8,25 @@
     h_t = P (o_t tanh(c_t))                                      output
 
 The peepholes p (diagonal) and the recurrent projection P are those of Sak et al. 2014, "Long Short-Term Memory Based
-Recurrent Neural Network Architectures for Large Vocabulary Speech Recognition"; both may be absent. The clip keeps a
+Recurrent Neural Network Architectures for Large Vocabulary Speech Recognition"; both may be absent. Clipping keeps a
 cell that integrates its input over hundreds of frames from growing without bound (Kaldi's `cell-clip`, 50).
 
 `nn.LSTM` cannot clip, and a loop over `nn.LSTMCell` under autograd spends its time on hundreds of small operations,
-each remembered. What makes the layer fast is to do for all frames at once whatever does not depend on the frame before:
+each of which is recorded. This layer is fast because everything that does not depend on the previous frame is computed
+for all frames at once:
 
-- forward: the product with the input and the bias, before the loop. What remains in the loop is one product (of the
-  recurrent weights, laid out for it once, with the last output) and one pass over the cells;
+- forward: the product with the input and the bias, before the loop. In the loop there remain one product (of the
+  recurrent weights, rearranged once, with the previous output) and one pass over the cells;
 - backward: the gradients of the weights and of the input, after the loop, as one product each with the gradients of the
-  gates of all frames. What remains in the loop is again one product and one pass.
+  gates of all frames. In the loop there remain again one product and one pass.
 
-So the whole sequence is one node of autograd's graph, with a backward pass written by hand: `_ClippedLstm` here. The
-pass over the cells of one frame is all that knows the formulas above; there are three, which compute the same: in plain
-PyTorch below (any device, any precision: to be read, and the reference of the others), compiled by numba for float32 on
-a CPU (`clipped_cpu`), compiled by Triton for float32 on CUDA (`clipped_cuda`). For the products see `linear`.
+So the whole sequence is one node of autograd's graph with a hand-written backward pass, `_ClippedLstm`. Only the pass
+over the cells of one frame contains the formulas above. There are three equivalent versions of it: plain PyTorch below
+(any device and precision; readable, and the reference for the others), compiled by numba for float32 on a CPU
+(`clipped_cpu`), and compiled by Triton for float32 on CUDA (`clipped_cuda`). For the products see `linear`.
 
-What the backward pass needs is kept for each frame: the gates, and the cell before it is clipped (where it was clipped
-no gradient passes, as with `torch.clamp`).
+For the backward pass the gates of each frame are kept, and its cell before clipping (where it was clipped, no gradient
+passes, as with `torch.clamp`).
 
 Axes: T frames, S frames and the state before the first, B streams, I inputs, C cells, R outputs (C without projection),
 G gates of all cells: i, f, g, o, C each. N frames of all streams. 3: peepholes of i, f, o.
@@ -42,12 +43,12 @@ from torch import Tensor
 from speech3.models import clipped_cpu
 from speech3.models.linear import exactly, multiply
 
-# Activates the gates of frame t, given what the last output adds to them, and computes its cells and outputs in place.
+# Activates the gates of frame t, given the term from the previous output, and computes its cells and outputs in place.
 ForwardStep = Callable[[int, Tensor], None]
-# Computes the gradients of the gates of frame t, given what its output's gradient gets from the frame after.
+# Computes the gradients of the gates of frame t, given the gradient of its output from the next frame.
 BackwardStep = Callable[[int, Tensor], None]
 
-_MANY_FRAMES, _FEW_ROWS = 8, 32  # where a copy of the recurrent weights pays, as measured
+_MANY_FRAMES, _FEW_ROWS = 8, 32  # least frames, most rows for which a copy of the recurrent weights pays, as measured
 
 
 def clipped_lstm(
@@ -67,16 +68,16 @@ def clipped_lstm(
     Parameters
     ----------
     x_TBI
-        (T, B, I) inputs, T > 0; any strides. All other tensors are of one floating type, in which all is computed,
-        autocast or not, and all on one device.
+        (T, B, I) inputs, T > 0; any strides. All other tensors have one floating-point type, in which everything is
+        computed even under autocast. All tensors are on one device.
     h0_BR, c0_BC
         State before the first frame: last outputs and cells.
     weight_ih_GI, weight_hh_GR, bias_G
-        As `nn.LSTM`'s, gates in its order i, f, g, o, G = 4 C; one bias, the sum of its two.
+        As in `nn.LSTM`, with the gates in the order i, f, g, o and G = 4 C, but one bias, the sum of its two.
     clip
         Above zero; infinity gives exactly `nn.LSTM`.
     weight_peep_3C
-        Peepholes of the gates i and f (from the cell before) and o (from the clipped cell).
+        Peepholes of the gates i and f (from the previous cell) and o (from the clipped cell).
     weight_hr_RC
         Recurrent projection, `nn.LSTM`'s `proj_size`; without it R = C.
 
@@ -86,7 +87,7 @@ def clipped_lstm(
         Outputs of all frames; outputs and cells of the last. Gradients flow through all three.
     """
     if not (clip > 0 and len(x_TBI)):
-        raise ValueError(f"clipped_lstm: clip {clip} is to be above zero, and {len(x_TBI)} frames at least one")
+        raise ValueError(f"clipped_lstm: clip {clip} must be above zero, and {len(x_TBI)} frames must be at least one")
     with exactly(x_TBI):
         y_TBR, h_BR, c_BC = _ClippedLstm.apply(
             x_TBI.to(weight_ih_GI.dtype), h0_BR, c0_BC, weight_ih_GI, weight_hh_GR, bias_G, weight_peep_3C,
@@ -112,7 +113,7 @@ class _ClippedLstm(torch.autograd.Function):
         frames, streams, _ = x_TBI.shape
         x_NI = x_TBI.reshape(frames * streams, -1)
         gates_TBG = multiply(x_NI, w_ih_GI, bias_G).view(frames, streams, -1)
-        cells_SBC = x_TBI.new_empty(frames + 1, *c0_BC.shape)  # not clipped, but for the first
+        cells_SBC = x_TBI.new_empty(frames + 1, *c0_BC.shape)  # before clipping; the first is the initial state
         cells_SBC[0] = c0_BC
         h_SBR = x_TBI.new_empty(frames + 1, *h0_BR.shape)
         h_SBR[0] = h0_BR
@@ -141,7 +142,7 @@ class _ClippedLstm(torch.autograd.Function):
         d_y_TBR = torch.zeros_like(h_SBR[1:]) if d_y_TBR is None else d_y_TBR.contiguous()
         d_next_BR = torch.zeros_like(h_SBR[0]) if d_h_BR is None else d_h_BR.contiguous()
         d_cell_BC = torch.zeros_like(cells_SBC[0]).add_(0.0 if d_c_BC is None else d_c_BC)
-        d_out_TBC = d_y_TBR  # what the outputs of all frames get from above; that from the next frame comes in the loop
+        d_out_TBC = d_y_TBR  # gradient of the outputs from the layer above; the loop adds that from the next frame
         if w_hr_RC is not None:
             d_y_TBR = d_y_TBR.clone()
             d_out_TBC = multiply(d_y_TBR.view(-1, d_y_TBR.shape[-1]), w_hr_RC.t()).view(frames, streams, -1)
@@ -157,7 +158,7 @@ class _ClippedLstm(torch.autograd.Function):
                 d_next_BR = multiply(d_gates_BG, w_hh_GR.t())
 
         d_gates_NG, h_NR = d_gates_TBG.flatten(0, 1), h_SBR[:frames].flatten(0, 1)
-        d_gates_GN = d_gates_NG.t().contiguous()  # oneDNN then takes 3/4 of the time for each of two products
+        d_gates_GN = d_gates_NG.t().contiguous()  # reduces oneDNN's time for each of two products to 3/4
         d_hr_RC = None if w_hr_RC is None else multiply(d_y_TBR.flatten(0, 1).t(), out_TBC.flatten(0, 1).t())
         d_peep_3C = None if w_peep_3C is None else _peephole_gradient(d_gates_TBG, cells_SBC, ctx.clip)
         return (
@@ -174,7 +175,7 @@ class _ClippedLstm(torch.autograd.Function):
 
 
 def _for_many(weight_NK: Tensor, frames: int, rows: int) -> Tensor:
-    """The same weights with outputs innermost, as oneDNN wants them for few rows and would turn them in every frame."""
+    """The weights with outputs innermost, as oneDNN needs them for few rows: it would transpose them in every frame."""
     return weight_NK.t().contiguous().t() if frames >= _MANY_FRAMES and rows <= _FEW_ROWS else weight_NK
 
 
@@ -187,7 +188,7 @@ def _peephole_gradient(d_gates_TBG: Tensor, cells_SBC: Tensor, clip: float) -> T
 
 
 def _fast_steps(x: Tensor) -> ModuleType | None:
-    """The compiled steps for such tensors; None: the plain ones."""
+    """The compiled steps for tensors like `x`; None if there are only the plain ones."""
     if x.dtype != torch.float32 or x.device.type not in ("cpu", "cuda"):
         return None
     return clipped_cpu if x.device.type == "cpu" else _triton_steps()
@@ -205,7 +206,7 @@ def _triton_steps() -> ModuleType | None:
 def _forward_step(
     gates_TBG: Tensor, cells_SBC: Tensor, out_TBC: Tensor, w_peep_3C: Tensor | None, clip: float
 ) -> ForwardStep:
-    """How the frames of these buffers are computed, each in place: gates_TBG holds what the inputs give."""
+    """The function that computes a frame of these buffers in place; gates_TBG holds the products with the inputs."""
     if fast := _fast_steps(gates_TBG):
         return fast.forward_step(gates_TBG, cells_SBC, out_TBC, w_peep_3C, clip)
 
@@ -233,7 +234,11 @@ def _backward_step(
     w_peep_3C: Tensor | None,
     clip: float,
 ) -> BackwardStep:
-    """How the gradients of frames from the last to the first are computed; d_cell_BC is that of the cell at hand."""
+    """The function that computes a frame's gradients, called from the last frame to the first.
+
+    d_cell_BC holds the gradient of the frame's cells from the next frame; the call replaces it by that of the previous
+    frame's cells.
+    """
     if fast := _fast_steps(gates_TBG):
         return fast.backward_step(gates_TBG, cells_SBC, d_out_TBC, d_cell_BC, d_gates_TBG, w_peep_3C, clip)
 

@@ -1,10 +1,10 @@
 """The pass over the cells of one frame of a clipped LSTM (formulas: `clipped`), for float32 on CUDA, by Triton.
 
-Without it a frame is some twenty launches of kernels that have next to nothing to do; with it, one, beside the product.
-Everything is written into buffers that hold all frames, at the frame's number.
+Without it a frame takes some twenty launches of tiny kernels; with it, one, besides the product. Results are written to
+buffers for all frames, at the frame's number.
 
-Imported only where it is used: Triton comes with PyTorch for CUDA, and not with that for the CPU. Without a GPU the
-kernels run in Triton's interpreter, on CPU tensors, where TRITON_INTERPRET=1 is set before this module is imported.
+Imported only where it is used: Triton comes with PyTorch for CUDA, not with PyTorch for the CPU. Without a GPU the
+kernels run in Triton's interpreter, on CPU tensors, if TRITON_INTERPRET=1 is set before this module is imported.
 
 Axes: T frames, S frames and the state before the first, B streams, C cells, G gates of all cells: i, f, g, o, C each.
 """
@@ -16,18 +16,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK = 256  # cells of a program
+_BLOCK = 256  # cells per program
 
 
 def forward_step(
     gates_TBG: Tensor, cells_SBC: Tensor, out_TBC: Tensor, w_peep_3C: Tensor | None, clip: float
 ) -> Callable[[int, Tensor], None]:
-    """As the plain one of `clipped`."""
+    """As the plain version in `clipped`."""
     peep, has_peep = _peepholes(w_peep_3C, gates_TBG)
     count, cells = cells_SBC[0].numel(), cells_SBC.shape[-1]
 
     def step(t: int, recurrent_BG: Tensor) -> None:
-        with torch.cuda.device_of(gates_TBG):  # Triton launches on the current device, whatever the tensors'
+        with torch.cuda.device_of(gates_TBG):  # Triton launches on the current device, not on that of the tensors
             _forward[(triton.cdiv(count, _BLOCK),)](
                 t, gates_TBG, recurrent_BG, cells_SBC, out_TBC, peep, clip, count, cells, has_peep, _BLOCK
             )
@@ -44,7 +44,7 @@ def backward_step(
     w_peep_3C: Tensor | None,
     clip: float,
 ) -> Callable[[int, Tensor], None]:
-    """As the plain one of `clipped`."""
+    """As the plain version in `clipped`."""
     peep, has_peep = _peepholes(w_peep_3C, gates_TBG)
     count, cells = d_cell_BC.numel(), d_cell_BC.shape[-1]
 
@@ -59,11 +59,11 @@ def backward_step(
 
 
 def _peepholes(w_peep_3C: Tensor | None, instead: Tensor) -> tuple[Tensor, bool]:
-    """A kernel wants a tensor there, read or not."""
+    """The peepholes and whether there are any; the kernel needs a tensor even if it does not read it."""
     return (instead, False) if w_peep_3C is None else (w_peep_3C.contiguous(), True)
 
 
-@triton.jit(do_not_specialize=["t"])  # or it would be compiled once more for t = 1 and for multiples of 16
+@triton.jit(do_not_specialize=["t"])  # otherwise it is compiled again for t = 1 and for multiples of 16
 def _forward(  # type: ignore[no-untyped-def] # pragma: no cover
     t, gates_TBG, recurrent_BG, cells_SBC, out_TBC, peep_3C, limit, count, cells,
     HAS_PEEP: tl.constexpr, BLOCK: tl.constexpr,
@@ -131,13 +131,13 @@ def _backward(  # type: ignore[no-untyped-def] # pragma: no cover
 
 @triton.jit
 def _clamp(x, limit):  # type: ignore[no-untyped-def] # pragma: no cover
-    x = tl.where(x > limit, limit, x)  # NaN stays
+    x = tl.where(x > limit, limit, x)  # NaN stays NaN
     return tl.where(x < -limit, -limit, x)
 
 
 @triton.jit
 def _tanh(x):  # type: ignore[no-untyped-def] # pragma: no cover
-    """By the exponential of abs(x), which may overflow; near zero, where that cancels, by the Taylor series."""
+    """From exp(2 abs(x)), which may overflow to infinity; near zero, where that cancels, from the Taylor series."""
     large = 1 - 2 / (tl.exp(2 * tl.abs(x)) + 1)
     s = x * x
     small = x * (1 - s * (1 / 3 - s * (2 / 15 - s * (17 / 315 - s * (62 / 2835)))))

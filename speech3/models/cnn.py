@@ -1,8 +1,8 @@
-"""The CNN: convolutions over frequency and time of a window, then fully connected layers (Abdel-Hamid et al. 2014).
+"""The CNN: convolutions over the frequency and time of a window, then fully connected layers (Abdel-Hamid et al. 2014).
 
 Axes: B minibatch, W frames of a window, F feature values of a frame (channels x bins), C channels or maps, K frequency
-(bins, or what convolution and pooling leave of them), P values under a kernel, S senones. Maps lie last in memory:
-a convolution is then one product of patches, and neither pooling nor normalisation copies anything.
+(bins, or what convolution and pooling leave of them), P values under a kernel, S senones. Maps are the last axis in
+memory: a convolution is then one product of patches, and neither pooling nor normalisation copies anything.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from speech3.models.dropout import Dropout
 from speech3.models.layers import Hidden, WindowModel, gain_of, glorot, norm
 from speech3.models.linear import Linear, autocasts, multiply
 
-_IN_CACHE = 400_000  # values of the patches of a part: 1.6 MB; the best of 0.8 to 24 with 1 MB of cache a core
+_IN_CACHE = 400_000  # patch values per part, 1.6 MB: the best of 0.8 to 24 MB with 1 MB of cache per core
 
 
 class Cnn(WindowModel):
@@ -29,7 +29,7 @@ class Cnn(WindowModel):
     Raises
     ------
     Speech3Error
-        The features do not divide into the channels, or a kernel or the pooling is larger than what it works on.
+        The features do not divide into the channels, or a kernel or the pooling is larger than its input.
     """
 
     def __init__(self, config: CnnConfig, feat_dim: int, num_senones: int, generator: torch.Generator) -> None:
@@ -53,7 +53,7 @@ class Cnn(WindowModel):
         glorot(self.output, 1.0, generator)
 
     def forward(self, feats_BWF: Tensor) -> Tensor:
-        """(B, W, F) or (B, W * F) float32 to logits (B, S)."""
+        """Logits (B, S) of windows (B, W, F) or (B, W * F), float32."""
         feats_BWF = self.normalize(feats_BWF.view(len(feats_BWF), self.window, self.feat_dim))
         x_BKWC = feats_BWF.unflatten(2, (self.channels, self.bins)).permute(0, 3, 1, 2).contiguous()
         return self.output(self.layers(self.convolutions(x_BKWC).flatten(1)))
@@ -62,9 +62,9 @@ class Cnn(WindowModel):
 class ConvolutionalLayer(nn.Module):
     """Convolution, pooling, normalisation, activation, dropout.
 
-    Pooling comes first, as in Kaldi's nnet1 (``make_cnn_proto.py``): activations rise with their input, so it is the
-    same before them (though not the same before normalisation), and all that follows has fewer values. Batch
-    normalisation is of each map over minibatch, frequency and time, layer normalisation of the maps at one place.
+    Pooling comes first, as in Kaldi's nnet1 (``make_cnn_proto.py``): activations are monotonic, so pooling before them
+    gives the same (though not before normalisation), and the later steps have fewer values. Batch normalisation is of
+    each map over minibatch, frequency and time; layer normalisation is of the maps at one place.
     """
 
     def __init__(
@@ -87,10 +87,12 @@ class ConvolutionalLayer(nn.Module):
 class Convolution(nn.Conv2d):
     """`nn.Conv2d` without padding and, in frequency, `nn.MaxPool2d`, for tensors whose channels are the last axis.
 
-    The names are those of a convolution over frequency and time, in this order; nothing depends on it without pooling.
+    The axis names stand for a convolution over frequency and time, in this order; without pooling the two axes may be
+    anything.
 
-    On the CPU both are of this module's own: a step of the preset ``cnn`` takes half the time of PyTorch's layers
-    (tests/benchmarks/cnn.py), whose convolutions run at a quarter to a half of the speed of `speech3.models.linear`.
+    On the CPU this module has its own implementation of both: a training step of the preset ``cnn`` takes half the time
+    that it takes with PyTorch's layers (tests/benchmarks/cnn.py), whose convolutions run at a quarter to a half of the
+    speed of `speech3.models.linear`.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class Convolution(nn.Conv2d):
         self.places_of = _Places(kernel, stride, dilation)
 
     def forward(self, x_BKWC: Tensor) -> Tensor:
-        """(B, K, W, in_channels) to (B, (K - kernel + 1) // pool, W - kernel + 1, out_channels), at stride 1."""
+        """(B, K, W, in_channels) to (B, (K - kernel + 1) // pool, W - kernel + 1, out_channels), if stride is 1."""
         if x_BKWC.device.type != "cpu" or autocasts(x_BKWC):
             return self.stock(x_BKWC)
         weight_CP = self.weight.permute(0, 2, 3, 1).flatten(1)
@@ -111,12 +113,12 @@ class Convolution(nn.Conv2d):
         return y_BKWC
 
     def stock(self, x_BKWC: Tensor) -> Tensor:
-        """The same of PyTorch's own functions."""
+        """The same by PyTorch's own functions."""
         y_BCKW = super().forward(x_BKWC.permute(0, 3, 1, 2))
         return nn.functional.max_pool2d(y_BCKW, (self.pool, 1)).permute(0, 2, 3, 1)
 
     def places(self, x_BKWC: Tensor) -> int:
-        """How often the kernel is applied to a window."""
+        """Number of places of a window at which the kernel is applied."""
         return self.places_of.count(0, x_BKWC.shape[1]) * self.places_of.count(1, x_BKWC.shape[2])
 
 
@@ -129,23 +131,24 @@ class _Places:
     dilation: tuple[int, int]
 
     def span(self, axis: int) -> int:
-        """From the first value under the kernel to the last."""
+        """Distance from the first to the last value under the kernel, both included."""
         return (self.kernel[axis] - 1) * self.dilation[axis] + 1
 
     def count(self, axis: int, size: int) -> int:
-        """Of places along an axis of this size."""
+        """Number of places along an axis of this size."""
         return (size - self.span(axis)) // self.stride[axis] + 1
 
     def under(self, axis: int, tap: int, count: int) -> slice:
-        """The values that one tap of the kernel meets in so many places."""
+        """The values that one tap of the kernel is applied to at `count` places."""
         first = tap * self.dilation[axis]
         return slice(first, first + (count - 1) * self.stride[axis] + 1, self.stride[axis])
 
 
 class _Convolve(torch.autograd.Function):
-    """Convolution as a product of patches, and pooling, for so few windows at a time that both stay in the cache.
+    """Convolution as a product of patches, and pooling, for few enough windows at a time that both stay in the cache.
 
-    Neither patches nor what is pooled are kept: to cut the patches again costs less than to fetch them from memory.
+    Neither the patches nor the values before pooling are kept: cutting the patches again costs less than reading them
+    from memory.
     """
 
     @staticmethod
@@ -189,16 +192,16 @@ class _Convolve(torch.autograd.Function):
 
 
 def _patches(x_BKWC: Tensor, places: _Places) -> Tensor:
-    """What lies under the kernel at each of its places: (B, K, W, P)."""
+    """The values under the kernel at each of its places: (B, K, W, P)."""
     for axis in (0, 1):
         x_BKWC = x_BKWC.unfold(1 + axis, places.span(axis), places.stride[axis])[..., :: places.dilation[axis]]
     under_BKWP = x_BKWC.permute(0, 1, 2, 4, 5, 3)
-    # Always a copy: where nothing is to be moved rows would overlap, or have strides that oneDNN refuses.
+    # Always a copy: a view could have overlapping rows, or strides that oneDNN does not support.
     return x_BKWC.new_empty(under_BKWP.shape).copy_(under_BKWP).flatten(3)
 
 
 def _add_patches(x_BKWC: Tensor, patches_BKWP: Tensor, places: _Places) -> None:
-    """Add each patch to where it came from."""
+    """Add each patch to the values that it was cut from."""
     (height, width), parts = patches_BKWP.shape[1:3], patches_BKWP.unflatten(3, (*places.kernel, -1))
     for i in range(places.kernel[0]):
         for j in range(places.kernel[1]):

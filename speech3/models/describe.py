@@ -1,14 +1,14 @@
-"""A model in words and a table, for `speech3 model-info` and the model card."""
+"""Describes a model in words and a table, for `speech3 model-info` and the model card."""
 
 from typing import Any
 
 from speech3.models.info import Layer, ModelInfo
 
-_NUMBERS = (2, 5)  # columns of the table that stand to the right
+_NUMBERS = (2, 5)  # right-aligned columns of the table
 
 
 def words(info: ModelInfo) -> str:
-    """All that is known, for a terminal."""
+    """The full description, for a terminal."""
     table = layer_table(info)
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     rows = [
@@ -20,7 +20,7 @@ def words(info: ModelInfo) -> str:
 
 
 def facts(info: ModelInfo) -> dict[str, str]:
-    """What the model is: a line each, by name."""
+    """Facts about the model itself, by name."""
     kinds = {"sliding": "sliding window", "global": "one mean for all"}
     over = kinds.get(info.normalization, info.normalization)
     how = f", normalised by {over}" if over not in ("", "none") else ""
@@ -28,15 +28,15 @@ def facts(info: ModelInfo) -> dict[str, str]:
     gaussians = "" if info.gaussians is None else f", {info.gaussians:,} Gaussians of {info.feat_dim} dimensions"
     return {
         "model": f"{info.system}, {size}{gaussians}, {info.parameters:,} parameters",
-        "features": f"{info.features or 'not said'}, {info.feat_dim} values a frame{how}",
+        "features": f"{info.features or 'unknown'}, {info.feat_dim} values a frame{how}",
         "context": _context(info),
         "latency": _latency(info),
-        "FLOPs": f"{info.flops:,} a frame (forward; a weight applied once is two)",
+        "FLOPs": f"{info.flops:,} a frame (forward pass; each use of a weight counts as two)",
     }
 
 
 def training_facts(about: dict[str, Any]) -> dict[str, str]:
-    """What it was trained on, and how well it knows it; nothing of a model that does not say."""
+    """Facts about the training data and the accuracy, by name; empty if the model has no record of its training."""
     if "heldout_accuracy" not in about:
         return {}
     found = about.get("data", {})
@@ -48,7 +48,7 @@ def training_facts(about: dict[str, Any]) -> dict[str, str]:
     training = about["training"]
     accuracy = f"{per_cent(about['heldout_accuracy'])} of held-out frames (epoch {about['best_epoch']})"
     if about.get("train_accuracy") is not None:
-        accuracy += f", {per_cent(about['train_accuracy'])} of those trained on"
+        accuracy += f", {per_cent(about['train_accuracy'])} of training frames"
     return {
         "data": data,
         "alignment": str(about["hmm"]),
@@ -60,20 +60,20 @@ def training_facts(about: dict[str, Any]) -> dict[str, str]:
 
 
 def layer_table(info: ModelInfo) -> list[tuple[str, ...]]:
-    """A row for each layer, below a header and above the sum."""
+    """A header, a row for each layer, and a row of totals."""
     header = ("layer", "kind", "parameters", "shapes", "output", "FLOPs a frame")
     return [header, *map(_row, info.layers), ("all", "", f"{info.parameters:,}", "", "", f"{info.flops:,}")]
 
 
 def workers(training: dict[str, Any]) -> str:
-    """How many, in words."""
+    """The number of workers, in words."""
     count, processes = training["workers"], training.get("model_partitions", 1)
     each = f" of {processes} processes" + (" each" if count > 1 else "") if processes > 1 else ""
     return ("1 worker" if count == 1 else f"{count} workers") + each
 
 
 def per_cent(share: float) -> str:
-    """A share, with two digits."""
+    """A fraction as a percentage with two decimals."""
     return f"{100 * share:.2f} %"
 
 
@@ -102,5 +102,5 @@ def _latency(info: ModelInfo) -> str:
     features = info.latency_frames - own
     sum_of = f": {own} of the model, {features} of the features" if features else ""
     in_ms = "" if info.latency_ms is None else f" ({info.latency_ms:g} ms)"
-    normal = "" if info.normalization in ("", "none", "global") else "; without what normalises the features"
+    normal = "" if info.normalization in ("", "none", "global") else "; not counting normalisation of the features"
     return f"{info.latency_frames} frames{in_ms}{sum_of}{normal}"

@@ -22,6 +22,6 @@ class Dnn(WindowModel):
         glorot(self.output, 1.0, generator)
 
     def forward(self, feats_BWF: Tensor) -> Tensor:
-        """(B, W, F) or (B, W * F) float32 to logits (B, S)."""
+        """Logits (B, S) of windows (B, W, F) or (B, W * F), float32."""
         feats_BWF = feats_BWF.view(len(feats_BWF), self.window, self.feat_dim)
         return self.output(self.layers(self.normalize(feats_BWF).flatten(1)))

@@ -1,7 +1,7 @@
-"""Dropout (Srivastava et al. 2014) whose random numbers cost a byte a unit, not a float.
+"""Dropout (Srivastava et al. 2014) that draws one random byte per unit instead of a float.
 
-`nn.Dropout` draws its mask number by number on a CPU, which takes as long as the products of the layer. Here 64 random
-bits decide over eight units, so the probability is a multiple of 1/256, and the scale is that of the rounded one.
+On a CPU `nn.Dropout` draws its mask number by number, which takes as long as the products of the layer. Here 64 random
+bits decide on eight units, so the probability is rounded to a multiple of 1/256, and the scale matches that.
 """
 
 import torch
@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 
 class Dropout(nn.Module):
-    """Zero each value with (nearly) probability `p` in training and scale the others so that the mean stays."""
+    """In training, zero each value with (nearly) probability `p` and scale the others so that the mean is kept."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.dropped = min(round(256 * p), 255)  # of 256
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape."""
+        """Apply dropout to a tensor of any shape."""
         if not self.training or not self.dropped:
             return x
         bits = torch.empty((x.numel() + 7) // 8, dtype=torch.int64, device=x.device).random_(-(2**63), None)
@@ -24,4 +24,4 @@ class Dropout(nn.Module):
         kept, scale = keep.to(x.dtype), 256 / (256 - self.dropped)
         if x.dtype in (torch.float32, torch.float64):
             return x * kept.mul_(scale)
-        return x * kept * scale  # each value is rounded, not the scale, by which all of them would be too large
+        return x * kept * scale  # not x * (kept * scale): a rounded scale would make all values too large

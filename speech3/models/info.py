@@ -1,8 +1,8 @@
-"""What a model directory holds, in numbers: layers, parameters, context, arithmetic, and what it was trained on.
+"""Facts about a model directory: layers, parameters, context, FLOPs, and what it was trained on.
 
-FLOPs count two (a multiplication, an addition) for each weight and each place to which it is applied, in the forward
+FLOPs count two (a multiplication and an addition) for each weight and each place to which it is applied in the forward
 pass of one frame: products, convolutions, gates, projections, peepholes. Biases, normalisation, activations, pooling
-and the softmax are not counted: they are a thousandth of the whole. Of GMMs: the products with x and x * x.
+and the softmax are not counted: they are a thousandth of the total. For GMMs the products with x and x * x count.
 
 Axes: T frames, F feature bins.
 """
@@ -24,7 +24,7 @@ from speech3.models.cnn import Convolution
 from speech3.models.registry import load_network
 from speech3.models.tdnn import SemiOrthogonal
 
-_PROBE_FRAMES = 48  # a multiple of what any model subsamples by
+_PROBE_FRAMES = 48  # a multiple of every model's subsampling
 _KINDS: dict[type[nn.Module], str] = {
     nn.Linear: "fully connected", nn.Conv2d: "convolution", nn.BatchNorm1d: "batch normalisation",
     nn.BatchNorm2d: "batch normalisation", nn.LayerNorm: "layer normalisation",
@@ -34,16 +34,16 @@ _KINDS: dict[type[nn.Module], str] = {
 
 @dataclass(frozen=True)
 class Layer:
-    """Something with parameters of its own.
+    """A module with parameters of its own.
 
     Attributes
     ----------
     shapes
-        Of its parameters, by name.
+        Shapes of its parameters, by name.
     output
-        Shape of what it gives for one frame.
+        Shape of its output for one frame.
     flops
-        For one frame.
+        FLOPs for one frame.
     """
 
     name: str
@@ -56,30 +56,31 @@ class Layer:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What `speech3 model-info` prints.
+    """The facts that `speech3 model-info` prints.
 
     Attributes
     ----------
     system
-        As a recipe names it: dnn, cnn, lstm, blstm, tdnn, cnn_tdnn; gmm.
+        The name of the system in recipes: dnn, cnn, lstm, blstm, tdnn, cnn_tdnn; or gmm.
     parameters
-        Trained numbers; neither the statistics of the input nor the class priors.
+        Number of trained values, without the statistics of the input and the class priors.
     subsampling
-        Frames for which there is one output.
+        Input frames per output.
     left_context, right_context
-        Frames beside its own on which an output depends; none: all of the utterance. Of the model alone.
+        Frames before and after its own on which an output of the model depends, without the context of the features.
+        None: the whole utterance.
     latency_frames, latency_ms
-        Future that a frame's scores wait for, with what the features look at: derivatives, spliced frames, windows of
-        the pitch (whose tracker waits until it is sure, too, or for `max_frames_latency`, which is counted). None: the
-        whole utterance (or, in ms, that the length of a frame is not known).
+        Future frames that a frame's scores wait for, including those that its features need: for deltas, splicing, and
+        pitch (its windows and, since its tracker waits until the path is settled, `max_frames_latency`). None: the
+        whole utterance; for `latency_ms` also that the frame shift is not known.
     features
-        Preset, or what the features are, where none is like them; "" if the directory does not say.
+        Preset; if no preset matches, the kind of features; "" if the directory has no ``features.yaml``.
     normalization
         What the features are normalised over: `cmvn` of their config.
     gaussians
-        Of a GMM; else none.
+        Number of Gaussians of a GMM, else None.
     trained
-        What ``model.safetensors`` says of the training.
+        The record of the training in ``model.safetensors``.
     """
 
     path: str
@@ -102,24 +103,24 @@ class ModelInfo:
 
 
 def model_info(model: Path | str) -> ModelInfo:
-    """Look at a model directory, or the ``model.safetensors`` in it.
+    """The facts about a model directory, or about the one that contains the file `model`.
 
     Raises
     ------
     Speech3Error
-        There is none, or its parts do not belong together.
+        There is no model, or its parts do not belong together.
     """
     directory = Path(model).parent if Path(model).is_file() else Path(model)
     path = directory / "model.safetensors"
     if not path.is_file():
-        raise Speech3Error(f"{directory}: no model directory, for it has no model.safetensors; give one, as exp/dnn")
+        raise Speech3Error(f"{directory}: no model directory: it has no model.safetensors; give one, such as exp/dnn")
     about, features = read_about(path), features_of_model(directory)
     if about.get("kind") == "gmm":
         return _of_gmm(path, load_gmm(path), features, about)
     network, _, about = load_network(directory)
     layers = layers_of(network)
     right, context = _right_context(network), _feature_context(features)
-    latency = None if right is None else right + network.subsampling - 1 + context  # of an output's first frame
+    latency = None if right is None else right + network.subsampling - 1 + context  # for an output's first frame
     return ModelInfo(
         path=str(path), system=parse(ModelConfig, about["model"], path).system, layers=layers,
         parameters=sum(x.parameters for x in layers), flops=sum(x.flops for x in layers),
@@ -132,12 +133,12 @@ def model_info(model: Path | str) -> ModelInfo:
 
 
 def layers_of(model: AcousticModel) -> tuple[Layer, ...]:
-    """Everything in the model that has parameters of its own, in the order in which it is computed.
+    """All modules of the model with parameters of their own, in the order of computation.
 
-    Found by scoring two short utterances. Every module's units are the last axis of its output, so what is before them
-    are places to which the same weights are applied: frames, and for convolutions frequencies and times. Those that the
-    longer utterance has more are those of its frames; the others belong to the context. What is not computed then, such
-    as an output layer for training alone, comes last.
+    They are found by scoring two short utterances. The last axis of a module's output is its units, so the other axes
+    are places to which the same weights are applied: frames and, for convolutions, frequencies and times. The longer
+    utterance's additional places belong to its additional frames; the others belong to the context. Modules that are
+    not computed in scoring, such as an output layer used in training only, come last.
     """
     short, long = _called(model, _PROBE_FRAMES), _called(model, 2 * _PROBE_FRAMES)
     names = {module: name for name, module in model.named_modules()}
@@ -151,7 +152,7 @@ def layers_of(model: AcousticModel) -> tuple[Layer, ...]:
             kind, output = _kind(module), tuple(n for n in before[frames_axis + 1 :] if n > 1) or (1,)
             flops = 2 * weights * (more_places - places) // _PROBE_FRAMES
         else:
-            kind, output, flops = f"{_kind(module)}, in training alone", (len(next(module.parameters())),), 0
+            kind, output, flops = f"{_kind(module)}, in training only", (len(next(module.parameters())),), 0
         layers.append(Layer(names[module], kind, shapes, output, sum(map(math.prod, shapes.values())), flops))
     return tuple(layers)
 
@@ -161,15 +162,15 @@ def _own(model: AcousticModel) -> list[nn.Module]:
 
 
 def _called(model: AcousticModel, frames: int) -> dict[nn.Module, tuple[int, tuple[int, ...]]]:
-    """The modules that an utterance goes through, in order: at how many places, and the shape of what they give."""
+    """The modules that score an utterance, in order, each with its number of places and the shape of its output."""
     found: dict[nn.Module, tuple[int, tuple[int, ...]]] = {}
 
     def note(module: nn.Module, inputs: Any, output: Any) -> None:
-        output = output[0] if isinstance(output, tuple) else output  # cells also give their state
+        output = output[0] if isinstance(output, tuple) else output  # cells also return their state
         places = output.numel() // output.shape[-1]
-        if isinstance(module, Convolution):  # which gives the largest of several places
+        if isinstance(module, Convolution):  # its output is pooled: one value for several places
             places = len(inputs[0]) * module.places(*inputs)
-        if isinstance(module, SemiOrthogonal):  # whose two halves are both in its output
+        if isinstance(module, SemiOrthogonal):  # its output holds two halves
             output = output[..., : output.shape[-1] // 2]
         found[module] = places, tuple(output.shape)
 
@@ -207,13 +208,13 @@ def _of_gmm(path: Path, gmm: Gmm, features: FeatureConfig | None, about: dict[st
 
 
 def features_of_model(directory: Path) -> FeatureConfig | None:
-    """``features.yaml``, where there is one."""
+    """The config in ``features.yaml``, if there is one."""
     path = directory / "features.yaml"
     return parse(FeatureConfig, read_yaml(path), path) if path.exists() else None
 
 
 def name_of_features(features: FeatureConfig | None) -> str:
-    """The preset of ``conf/features`` that they are, whatever rate and statistics were found; else their kind."""
+    """The matching preset of ``conf/features``, whatever the sample rate and the statistics; else the kind."""
     if features is None:
         return ""
     found = {"sample_frequency": features.sample_frequency, "global_stats": features.global_stats}

@@ -1,4 +1,4 @@
-"""What the families share: the model of windows, and fully connected layers.
+"""Parts shared by the families: the model of single windows, and fully connected layers.
 
 Axes: B minibatch, W context window, F feature bins, T frames of an utterance, D units of a layer, S senones.
 """
@@ -16,11 +16,11 @@ from speech3.models.base import AcousticModel
 from speech3.models.dropout import Dropout
 from speech3.models.linear import Linear
 
-_SCORED_AT_A_TIME = 1024  # frames: bounds the memory of the spliced windows, and keeps one shape for oneDNN's cache
+_SCORED_AT_A_TIME = 1024  # frames: bounds the memory of the spliced windows, and gives oneDNN's cache a single shape
 
 
 class WindowModel(AcousticModel):
-    """A model that sees one window of frames at a time."""
+    """A model that scores one window of frames at a time."""
 
     def score(self, feats_TF: Tensor) -> Tensor:
         """See `AcousticModel.score`."""
@@ -41,7 +41,7 @@ class Hidden(nn.Module):
     Parameters
     ----------
     widths
-        Of the input and of each layer's output.
+        Width of the input and of each layer's output.
     """
 
     def __init__(
@@ -67,7 +67,10 @@ class Hidden(nn.Module):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Over the rows of a minibatch; one row, as a recurrent model's last of an epoch may have, by those before it."""
+    """Batch normalisation over the rows of a minibatch; a single row is normalised by the running statistics.
+
+    The last minibatch of an epoch of a recurrent model may have a single row.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """(B, D) to (B, D)."""
@@ -79,17 +82,17 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 def glorot(layer: nn.Linear | nn.Conv2d, gain: float, generator: torch.Generator) -> None:
-    """Glorot and Bengio 2010, with He et al. 2015's gain behind rectifiers; the bias is zero."""
+    """Initialise as Glorot and Bengio 2010, `gain` being that of He et al. 2015 for ReLU; the bias is zero."""
     nn.init.xavier_normal_(layer.weight, gain, generator=generator)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
 
 
 def gain_of(activation: Activation) -> float:
-    """Of the weights before it."""
+    """Initial gain of the weights before this activation."""
     return math.sqrt(2) if activation == "relu" else 1.0
 
 
 def norm(kind: Normalization, width: int) -> nn.Module:
-    """Of the units of a fully connected layer."""
+    """The normalisation of a layer's units."""
     return {"none": nn.Identity, "batch": BatchNorm, "layer": nn.LayerNorm}[kind](width)

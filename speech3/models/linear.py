@@ -1,8 +1,8 @@
 """The float32 product x w^T + b, through whichever library is faster on this processor, and its backward pass.
 
-`torch.mm` and `nn.Linear` go to MKL, which is slow on processors that are not Intel's; oneDNN inside the same PyTorch
-was measured at twice its speed on an AMD core with AVX-512, at the same accuracy. The choice is measured once in a
-process, here and nowhere else. oneDNN reads transposed operands where they lie, so no product copies its inputs.
+`torch.mm` and `nn.Linear` use MKL, which is slow on processors not made by Intel; oneDNN in the same PyTorch was
+measured at twice its speed on an AMD core with AVX-512, at the same accuracy. Only this module chooses, by measuring
+once per process. oneDNN reads transposed operands in place, so no product copies its inputs.
 
 Axes: B rows, I inputs, O outputs; M, N rows of the operands of a product, K their common axis.
 """
@@ -19,7 +19,7 @@ _chosen: Product | None = None
 
 
 def product() -> Product:
-    """The library in use; the first call in a process measures (some milliseconds)."""
+    """The library in use; the first call in a process measures, which takes some milliseconds."""
     global _chosen
     if _chosen is None:
         _chosen = _measure()
@@ -27,13 +27,13 @@ def product() -> Product:
 
 
 def use(name: str) -> None:
-    """Fix the library for this process: a resumed run must round as the run before it did."""
+    """Set the library for this process: a resumed run must round as it did before it was interrupted."""
     global _chosen
     _chosen = "onednn" if name == "onednn" and _onednn_available() else "stock"
 
 
 def linear(x_BI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, *, relu: bool = False) -> Tensor:
-    """x w^T + b, optionally max(0, .) of it: `torch.nn.functional.linear`'s result to rounding, shape (..., O)."""
+    """x w^T + b (..., O), optionally followed by ReLU; equal to `torch.nn.functional.linear` but for rounding."""
     if _stock(x_BI):
         y_BO = nn.functional.linear(x_BI, weight_OI, bias_O)
         return y_BO.relu() if relu else y_BO
@@ -42,14 +42,14 @@ def linear(x_BI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, *, relu: bool
 
 
 def multiply(a_MK: Tensor, b_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
-    """a b^T + bias, (M, N), without autograd, for layers that have a backward pass of their own."""
+    """a b^T + bias (M, N), without autograd, for layers with their own backward pass."""
     if _stock(a_MK):
         return a_MK @ b_NK.t() if bias_N is None else torch.addmm(bias_N, a_MK, b_NK.t())
     return _mm(a_MK, b_NK, bias_N)
 
 
 class Linear(nn.Linear):
-    """`nn.Linear` whose products go to the faster library."""
+    """`nn.Linear` whose products use the faster library."""
 
     def forward(self, x_BI: Tensor, relu: bool = False) -> Tensor:
         """(..., I) to (..., O)."""
@@ -57,12 +57,12 @@ class Linear(nn.Linear):
 
 
 def autocasts(x: Tensor) -> bool:
-    """Is it inside `torch.autocast`? There products are PyTorch's own, which round their inputs."""
+    """Whether `torch.autocast` is on for `x`; products are then PyTorch's own, which round their inputs."""
     return torch.is_autocast_enabled(x.device.type)
 
 
 def exactly(x: Tensor) -> torch.autocast:
-    """No autocast in this block: what is computed on the device of `x` keeps its type."""
+    """Switch autocast off in this block: computations on the device of `x` keep their type."""
     return torch.autocast(x.device.type, enabled=False)
 
 
@@ -78,7 +78,7 @@ class _OneDnnLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_BI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, relu: bool) -> Tensor:
         y_BO = _mm(x_BI, weight_OI, bias_O)
-        if relu:  # oneDNN's own, as part of the product, is no faster and makes zero of NaN
+        if relu:  # oneDNN's own, fused with the product, is no faster and turns NaN into zero
             y_BO.relu_()
         ctx.relu = relu
         ctx.save_for_backward(x_BI, weight_OI, *((y_BO,) if relu else ()))
@@ -90,7 +90,7 @@ class _OneDnnLinear(torch.autograd.Function):
         x_BI, weight_OI, *y = ctx.saved_tensors
         grad_BO = torch.ops.aten.threshold_backward(grad_BO, y[0], 0) if ctx.relu else grad_BO.contiguous()
         grad_x_BI = _mm(grad_BO, weight_OI.t()) if ctx.needs_input_grad[0] else None
-        # A product with ones sums over rows twice as fast as sum(0), which strides.
+        # A product with ones sums over rows twice as fast as sum(0), whose memory access is strided.
         grad_bias_O = grad_BO.new_ones(len(grad_BO)) @ grad_BO if ctx.needs_input_grad[2] else None
         return grad_x_BI, _mm(grad_BO.t(), x_BI.t()), grad_bias_O, None
 
@@ -101,12 +101,12 @@ def _onednn_available() -> bool:
     try:
         a = torch.arange(6.0).view(2, 3)
         return torch.equal(_mm(a, a, torch.zeros(2)), a @ a.t())
-    except (AttributeError, RuntimeError):  # a private operator: another PyTorch may lack it or change its form
+    except (AttributeError, RuntimeError):  # a private operator: another PyTorch may lack it or change its signature
         return False
 
 
 def _measure() -> Product:
-    """Time the three products of a layer's training step in both libraries; interleaved, the best of six rounds."""
+    """Time the three products of a layer's training step in both libraries, interleaved; keep the best of six."""
     if not _onednn_available():
         return "stock"
     a, b = torch.ones(256, 256), torch.ones(256, 256)

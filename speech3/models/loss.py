@@ -1,4 +1,4 @@
-"""Frame cross-entropy over senones, its gradient and the number of frames classified right, in few passes.
+"""Frame cross-entropy over senones, its gradient and the number of correctly classified frames, in few passes.
 
 Axes: B minibatch, S senones.
 """
@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 def cross_entropy(logits_BS: Tensor, senones_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy, and how many frames have no better senone than their own.
+    """Mean cross-entropy, and the number of frames for which no senone scores better than the correct one.
 
-    Logits may have more axes, (..., S); their frames are then counted row by row.
+    Logits may have more axes, (..., S); their frames are then numbered row by row.
 
     Returns
     -------
     loss, correct
-        Scalars (float, int64); the loss is `torch.nn.functional.cross_entropy`'s to rounding.
+        Scalars (float, int64); the loss is that of `torch.nn.functional.cross_entropy` but for rounding.
     """
     loss, correct = _CrossEntropy.apply(logits_BS.flatten(0, -2), senones_B)
     return loss, correct
@@ -29,8 +29,7 @@ class _CrossEntropy(torch.autograd.Function):
         own_B1 = logits_BS.gather(1, senones_B[:, None])
         max_B = logits_BS.amax(1)
         posterior_BS = torch.softmax(logits_BS, 1)
-        # log of the sum of exponentials = max - log of the largest posterior, which cannot underflow as the own
-        # senone's can.
+        # log-sum-exp = max - log of the largest posterior, which cannot underflow, unlike that of the correct senone.
         loss_B = max_B - posterior_BS.amax(1).log() - own_B1.squeeze(1)
         correct = (own_B1.squeeze(1) >= max_B).sum()
         ctx.mark_non_differentiable(correct)

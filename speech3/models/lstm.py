@@ -1,9 +1,10 @@
-"""LSTM acoustic models with clipped cells (Sak et al. 2014), of one direction or two, trained on chunks.
+"""LSTM acoustic models with cell clipping (Sak et al. 2014), unidirectional or bidirectional, trained on chunks.
 
-Fully connected layers may stand before the cells, on the window of each frame (time convolution), and after them (Chan
-and Lane 2015, "Deep recurrent neural networks for acoustic modelling": TC-DNN-BLSTM-DNN). In a chunk, backward layers
-begin with nothing at its end; with `lookahead` they begin so many frames beyond it, whose own outputs are thrown away
-(latency-controlled BLSTM, Zhang et al. 2016, "Highway long short-term memory RNNs for distant speech recognition").
+There may be fully connected layers before the recurrent ones, on the window of each frame (time convolution), and after
+them (Chan and Lane 2015, "Deep recurrent neural networks for acoustic modelling": TC-DNN-BLSTM-DNN). Backward layers
+start with zero state at the end of a chunk; with `lookahead` they start that many frames beyond it, and their outputs
+for those frames are discarded (latency-controlled BLSTM, Zhang et al. 2016, "Highway long short-term memory RNNs for
+distant speech recognition").
 
 Axes: T steps, B streams, W context window, F feature bins, I inputs and D outputs of a layer, C cells, G gates
 (4 x C: i, f, g, o), R recurrent outputs, A all steps, N those with a target, S senones.
@@ -28,9 +29,9 @@ from speech3.models.pieces import pieces
 
 State = tuple[Tensor, Tensor]  # h (B, R) and c (B, C) of a layer, forward in time
 
-_SCORED_AT_A_TIME = 4096  # steps: 41 s, beyond which backward layers begin anew
-_LOOKAHEAD = 100  # steps, at least, that they then see beyond
-_FORGET_BIAS = 1.0  # Jozefowicz et al. 2015: cells keep what they have until they learn to forget
+_SCORED_AT_A_TIME = 4096  # steps: 41 s, after which backward layers start again
+_LOOKAHEAD = 100  # least number of later steps that backward layers then read first
+_FORGET_BIAS = 1.0  # Jozefowicz et al. 2015: cells keep their content until they learn to forget
 
 
 class Cells(nn.Module):
@@ -48,7 +49,7 @@ class Cells(nn.Module):
         self.weight_hr = _parameter(outputs, cells, generator) if config.projection else None
 
     def forward(self, x_TBI: Tensor, state: State) -> tuple[Tensor, State]:
-        """Outputs (T, B, R), and the state after them."""
+        """Outputs (T, B, R), and the state after the last step."""
         y_TBR, *after = clipped_lstm(
             x_TBI, *state, self.weight_ih, self.weight_hh, self.bias,
             clip=self.clip, weight_peep_3C=self.weight_peep, weight_hr_RC=self.weight_hr,
@@ -56,13 +57,13 @@ class Cells(nn.Module):
         return y_TBR, (after[0], after[1])
 
     def nothing(self, streams: int) -> State:
-        """The state before the first step."""
+        """The zero state before the first step."""
         h_BR, c_BC = (self.bias.new_zeros(streams, size) for size in self.sizes)
         return h_BR, c_BC
 
 
 class Layer(nn.Module):
-    """Cells that go forward in time, and beside them, if so wished, others that go backward."""
+    """A recurrent layer: cells that run forward in time and, if it is bidirectional, others that run backward."""
 
     def __init__(self, config: LstmConfig, inputs: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -76,8 +77,8 @@ class Layer(nn.Module):
         Parameters
         ----------
         reversed_TB
-            int64, the same backwards: for each step of a stream that which is as far from its last as this one is from
-            its first; steps beyond the last stay where they are.
+            int64: the order of the steps for the backward cells, which reverses each stream up to its last step; steps
+            beyond the last keep their places.
         """
         y_TBR, state = self.ahead(x_TBI[:own], state)
         if len(x_TBI) > own:
@@ -90,7 +91,7 @@ class Layer(nn.Module):
 
 
 class Lstm(AcousticModel):
-    """``input_layers``, ``layers`` of cells, ``output_layers``, then the logits."""
+    """``input_layers``, ``layers`` recurrent layers, ``output_layers``, then the logits."""
 
     recurrent = True
 
@@ -112,7 +113,7 @@ class Lstm(AcousticModel):
         self.carried = Carried()
 
     def forward(self, inputs: SequenceInputs) -> Tensor:
-        """A minibatch of chunks to the logits (N, S) of its steps with targets; its state is kept for the next."""
+        """Logits (N, S) of a minibatch of chunks, for its steps with targets; its state is kept for the next one."""
         x_TBD = self._spliced(inputs.feats_TBWF, inputs.steps_A)
         before = self.carried.take(inputs.place) or self.states(len(inputs.begins_B))
         begins_B1 = inputs.begins_B[:, None]
@@ -123,7 +124,7 @@ class Lstm(AcousticModel):
         return self.output(self.after(x_ND))
 
     def states(self, streams: int = 1) -> list[State]:
-        """Those before the first step of an utterance, layer by layer."""
+        """The states before the first step of an utterance, layer by layer."""
         return [layer.ahead.nothing(streams) for layer in self._cells()]
 
     def steps(self, feats_TWF: Tensor, states: list[State], own: int) -> tuple[Tensor, list[State]]:
@@ -132,7 +133,7 @@ class Lstm(AcousticModel):
         Parameters
         ----------
         feats_TWF
-            Windows around the frames of T steps; those from `own` on only look ahead.
+            Windows around the frames of T steps; steps from `own` on serve only as lookahead.
         """
         x_T1D = self._spliced(feats_TWF[:, None], None)
         x_T1D, states = self._run(x_T1D, states, own, None)
@@ -140,11 +141,11 @@ class Lstm(AcousticModel):
 
     @property
     def scored_at_a_time(self) -> tuple[int, int]:
-        """Steps of an utterance that are scored at a time, and steps that backward layers see beyond them."""
+        """Number of steps that are scored at a time, and of steps beyond them that backward layers read."""
         return _SCORED_AT_A_TIME, max(self.lookahead, _LOOKAHEAD) if self.bidirectional else 0
 
     def score(self, feats_TF: Tensor) -> Tensor:
-        """See `AcousticModel.score`; in long utterances backward layers begin anew at times."""
+        """See `AcousticModel.score`; in long utterances backward layers start again from piece to piece."""
         frames, states = len(feats_TF), self.states()
         at_a_time, beyond = self.scored_at_a_time
         first, last = (torch.tensor([frame], device=feats_TF.device) for frame in (0, frames - 1))
@@ -160,8 +161,8 @@ class Lstm(AcousticModel):
         x_TBI = self.normalize(feats_TBWF).flatten(2)
         if steps_A is None or not len(self.before.hidden):
             return self.before(x_TBI.flatten(0, 1)).view(*x_TBI.shape[:2], -1)
-        # Steps beyond a chunk's length are no data: they would move the statistics of batch normalisation. The others
-        # are given by number: to find them by a mask the host would have to wait for the device.
+        # Steps beyond a chunk's length are padding, which would distort the statistics of batch normalisation. The
+        # other steps are given as indices: finding them by a mask would make the host wait for the device.
         steps, streams = x_TBI.shape[:2]
         x_AD = self.before(x_TBI.flatten(0, 1).index_select(0, steps_A))
         return x_AD.new_zeros(steps * streams, x_AD.shape[1]).index_copy(0, steps_A, x_AD).view(steps, streams, -1)
@@ -184,9 +185,9 @@ class Lstm(AcousticModel):
 
 
 class Carried:
-    """States after minibatches, kept for those that follow them. Whoever computes both goes on; others begin anew.
+    """States after minibatches, for the minibatches that follow; without them a minibatch starts with zero states.
 
-    Several are kept: where workers are simulated by one model, each is in another row.
+    Several are kept: where one model simulates several workers, each worker is in a different row of chunks.
     """
 
     most = 128
@@ -195,14 +196,14 @@ class Carried:
         self.kept: OrderedDict[tuple[int, int], list[State]] = OrderedDict()
 
     def take(self, place: tuple[int, int]) -> list[State] | None:
-        """The states after the minibatch before this one, if it was computed here."""
+        """The states after the previous minibatch, or None if it was not computed here."""
         epoch, number = place
         return self.kept.pop((epoch, number - 1), None)
 
     def keep(self, place: tuple[int, int], states: list[State]) -> None:
-        """No gradient goes back into them: truncated backpropagation through time (Williams and Peng 1990).
+        """Keep states, detached: truncated backpropagation through time (Williams and Peng 1990).
 
-        What is not finite is not carried on: where a minibatch is refused for it, those after it are not to be.
+        Values that are not finite become zero: the minibatch may be refused for them, but the next ones must not be.
         """
         self.kept[place] = [(_finite(h_BR.detach()), _finite(c_BC.detach())) for h_BR, c_BC in states]
         while len(self.kept) > self.most:
@@ -214,7 +215,7 @@ def _finite(state: Tensor) -> Tensor:
 
 
 def _parameter(outputs: int, inputs: int, generator: torch.Generator, scale: float = 1.0) -> nn.Parameter:
-    """Uniform with deviation 1 / sqrt(inputs); a gate's sum over inputs of variance one has variance one."""
+    """Uniform with deviation 1 / sqrt(inputs), so that for inputs of variance one a gate's sum has variance one."""
     bound = scale * math.sqrt(3 / inputs)
     return nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound, generator=generator))
 

@@ -1,16 +1,16 @@
-"""A model as an ONNX graph, built by hand from its modules: what `speech3.models.onnx_runtime` and others run.
+"""Exports a model as an ONNX graph, built by hand from its modules, for `speech3.models.onnx_runtime` and others.
 
-The graph takes ``feats`` (T, F) float32, the features as they are extracted, and gives ``loglikes`` (T, S) float32,
-log posterior minus log prior: what a decoder adds up; where ``objective`` in the metadata is lfmmi, the outputs as they
-are, which serve the same purpose at an acoustic scale of about 1. T is free; with ``subsampling``, in the metadata,
-there is a row for so many frames. Normalisation of the input, splicing and priors are inside. What those of recurrent
-models take and give beside that: `speech3.models.onnx_lstm`.
+The graph takes ``feats`` (T, F) float32, the features as they are extracted, and returns ``loglikes`` (T, S) float32:
+log posteriors minus log priors, as a decoder needs them. If ``objective`` in the metadata is lfmmi, they are the
+outputs themselves, which serve the same purpose at an acoustic scale of about 1. T is free. If ``subsampling`` in the
+metadata is above 1, there is one row for that many frames. The graph includes normalisation of the input, splicing and
+priors. For the further inputs and outputs of recurrent models see `speech3.models.onnx_lstm`.
 
-A model of windows repeats the first and last frame of ``feats`` beyond its ends, as PyTorch's `score` does. So a whole
-utterance may be given at once, or a part of it with ``left_context`` and ``right_context`` frames around it, whose own
-scores are thrown away.
+A model of windows repeats the first and last frame of ``feats`` beyond its ends, as PyTorch's `score` does. So the
+input may be a whole utterance, or a part of it with ``left_context`` and ``right_context`` frames around it, whose
+scores are discarded.
 
-What batch normalisation does in evaluation is folded into the fully connected layer before it; dropout is not there.
+Batch normalisation is folded into the fully connected layer before it; dropout is left out.
 
 Axes: T frames, K frames with their context, F feature bins, B bins of a channel, C channels or maps, D units of a
 layer, S senones.
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 FORMAT = 1  # of inputs, outputs and metadata
-_WINDOWS = {"recurrent": False, "chunk_frames": 1024}  # given to it at a time: bounds the memory
+_WINDOWS = {"recurrent": False, "chunk_frames": 1024}  # frames per run of the graph: bounds the memory
 _OPSET, _IR_VERSION = 17, 8  # the first with LayerNormalization; newer ones are refused by older runtimes
 
 
 def to_onnx(model: AcousticModel, log_prior_S: np.ndarray, about: dict[str, Any]) -> "ModelProto":
-    """The graph of a model, with `about` (JSON-able) and its own facts in its metadata under ``speech3``.
+    """The graph of a model; its metadata has `about` (JSON-able) and facts about the graph under ``speech3``.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def to_onnx(model: AcousticModel, log_prior_S: np.ndarray, about: dict[str, Any]
     try:
         from onnx import checker, helper
     except ImportError as error:
-        raise Speech3Error("onnx is not installed, which writes the file: pip install speech3[onnx]") from error
+        raise Speech3Error("onnx, which writes the file, is not installed: pip install speech3[onnx]") from error
     graph = Graph()
     logits_TS, facts = _FAMILIES[type(model)](model, graph)
     if about.get("objective") == "lfmmi":
@@ -84,7 +84,7 @@ def _dnn(model: Any, graph: Graph) -> tuple[str, dict[str, Any]]:
 
 
 def _cnn(model: Any, graph: Graph) -> tuple[str, dict[str, Any]]:
-    """The convolutions go over all frames at once: what windows share is not computed again for each."""
+    """The convolutions cover all frames at once: what overlapping windows share is computed only once."""
     shape = graph.constant("bins", [1, -1, model.channels, model.bins])
     x_1CBK = graph.op("Transpose", graph.op("Reshape", edged(model, graph), shape), perm=[0, 2, 3, 1])
     window = model.window

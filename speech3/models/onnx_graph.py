@@ -1,4 +1,4 @@
-"""An ONNX graph in the making, and the parts of it that the families share.
+"""Builder of an ONNX graph, and the parts of graphs that the families share.
 
 Axes: T frames, W context window, K frames with their context (T + W - 1), F feature bins, D units of a layer,
 O outputs of a product.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Graph:
-    """Nodes, constants, inputs and outputs; a value is known by its name."""
+    """Nodes, constants, inputs and outputs; values are referred to by name."""
 
     def __init__(self, name: str = "speech3") -> None:
         self.name = name
@@ -28,12 +28,12 @@ class Graph:
         self.outputs: list[ValueInfoProto] = []
 
     def input(self, name: str, shape: Sequence[int | str], dtype: type = np.float32) -> str:
-        """A size that is free is a name; inputs of the body of a loop get the body's name before theirs."""
+        """Declare an input and return its name; a free size in `shape` is a string."""
         self.inputs.append(self._value(name, shape, dtype))
         return name
 
     def output(self, name: str, shape: Sequence[int | str]) -> None:
-        """Let a value be an output."""
+        """Declare a value to be an output."""
         self.outputs.append(self._value(name, shape, np.float32))
 
     def _value(self, name: str, shape: Sequence[int | str], dtype: type) -> "ValueInfoProto":
@@ -48,7 +48,7 @@ class Graph:
         return helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, list(self.constants.values()))
 
     def constant(self, name: str, value: np.ndarray | Tensor | int | list[int]) -> str:
-        """A constant, which is not made twice; integers become int64, as shapes and indices are."""
+        """Add a constant, unless there is one of that name; integers become int64, as shapes and indices must be."""
         from onnx import numpy_helper
 
         if name not in self.constants:
@@ -57,11 +57,11 @@ class Graph:
         return name
 
     def op(self, kind: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Append a node with one output; returns the output's name."""
+        """Append a node with one output; return the output's name."""
         return self.ops(kind, *inputs, outputs=(output or f"{self.name}.{kind}_{len(self.nodes)}",), **attributes)[0]
 
     def ops(self, kind: str, *inputs: str, outputs: tuple[str, ...], **attributes: Any) -> tuple[str, ...]:
-        """Append a node with several outputs."""
+        """Append a node with several outputs; return their names."""
         from onnx import helper
 
         self.nodes.append(helper.make_node(kind, inputs, outputs, name=outputs[0], **attributes))
@@ -69,15 +69,15 @@ class Graph:
 
 
 def normalized(model: AcousticModel, graph: Graph, feats: str) -> str:
-    """Input to zero mean and unit variance."""
+    """Normalise the input to zero mean and unit variance."""
     shifted = graph.op("Add", feats, graph.constant("shift", model.shift_F))
     return graph.op("Mul", shifted, graph.constant("scale", model.scale_F))
 
 
 def edged(model: AcousticModel, graph: Graph) -> str:
-    """(K, F) of ``feats``, normalised, the first and last frame repeated for the context beyond its ends.
+    """``feats``, normalised, with the first and last frame repeated for the context beyond its ends: (K, F).
 
-    K is T + W - 1; with subsampling the last output has as many frames as the others, so T is rounded up.
+    K is T + W - 1; with subsampling the last output needs as many frames as the others, so T is rounded up.
     """
     feats_TF = graph.input("feats", ["T", model.feat_dim])
     frames = graph.op("Squeeze", graph.op("Shape", feats_TF, start=0, end=1))
@@ -85,7 +85,7 @@ def edged(model: AcousticModel, graph: Graph) -> str:
     own = frames
     if model.subsampling > 1:
         step = graph.constant("subsampling", model.subsampling)
-        missing = graph.op("Mod", graph.op("Neg", frames), step)  # of the sign of the divisor
+        missing = graph.op("Mod", graph.op("Neg", frames), step)  # has the sign of the divisor
         own = graph.op("Add", frames, missing)
     end = graph.op("Add", own, graph.constant("right_context", model.right_context))
     indices_K = graph.op("Range", graph.constant("first", -model.left_context), end, one)
@@ -94,7 +94,7 @@ def edged(model: AcousticModel, graph: Graph) -> str:
 
 
 def spliced(graph: Graph, x_KD: str, window: int) -> str:
-    """(T, W, ...) windows of (T + W - 1, ...) frames."""
+    """Windows (T, W, ...) of frames (T + W - 1, ...)."""
     frames = graph.op("Squeeze", graph.op("Shape", x_KD, start=0, end=1))
     one = graph.constant("one", 1)
     end = graph.op("Sub", frames, graph.constant("context", window - 1))
@@ -111,7 +111,7 @@ def part(graph: Graph, x: str, start: int, end: int | None, axis: int) -> str:
 
 
 def product(graph: Graph, x: str, name: str, weight_OI: Tensor, bias_O: Tensor) -> str:
-    """x w^T + b. MatMul, not Gemm: it takes any number of axes, and onnxruntime joins it with the Add anyway."""
+    """x w^T + b. MatMul rather than Gemm: it takes any number of axes, and onnxruntime fuses it with the Add anyway."""
     y = graph.op("MatMul", x, graph.constant(f"{name}.weight", weight_OI.t()))
     return graph.op("Add", y, graph.constant(f"{name}.bias", bias_O))
 
@@ -126,12 +126,12 @@ def hidden(layers: Hidden, graph: Graph, x: str, name: str) -> str:
 
 
 def activation(module: nn.Module, graph: Graph, x: str) -> str:
-    """Of the units of a layer."""
+    """Apply a layer's activation."""
     return graph.op({nn.ReLU: "Relu", nn.Sigmoid: "Sigmoid"}[type(module)], x)
 
 
 def layer_norm(norm: nn.Module, graph: Graph, x: str, name: str) -> str:
-    """Of the last axis, if that is what `norm` is."""
+    """Apply `norm` to the last axis if it is layer normalisation; else return `x`."""
     if not isinstance(norm, nn.LayerNorm):
         return x
     gain, bias = graph.constant(f"{name}.weight", norm.weight), graph.constant(f"{name}.bias", norm.bias)
@@ -139,7 +139,7 @@ def layer_norm(norm: nn.Module, graph: Graph, x: str, name: str) -> str:
 
 
 def folded(norm: nn.Module, weight: Tensor, bias_O: Tensor) -> tuple[Tensor, Tensor]:
-    """Weight (O, ...) and bias of a product and, if that is what `norm` is, the batch normalisation behind it."""
+    """Weight (O, ...) and bias of a product, with `norm` after it folded in if that is batch normalisation."""
     if not isinstance(norm, nn.BatchNorm1d):
         return weight, bias_O
     gain_O, shift_O = gain_and_shift(norm)
@@ -147,7 +147,7 @@ def folded(norm: nn.Module, weight: Tensor, bias_O: Tensor) -> tuple[Tensor, Ten
 
 
 def gain_and_shift(norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
-    """What batch normalisation multiplies by and adds in evaluation, (O,) float64."""
+    """Factor and offset of batch normalisation in evaluation, (O,) float64."""
     assert norm.running_mean is not None and norm.running_var is not None
     gain_O = norm.weight.double() * (norm.running_var.double() + norm.eps).rsqrt()
     return gain_O, norm.bias.double() - norm.running_mean.double() * gain_O

@@ -1,16 +1,17 @@
-"""The LSTM families as an ONNX graph: a chunk in, its scores out, the state in and out.
+"""LSTMs as an ONNX graph: takes a chunk and the state before it, returns scores and the state after it.
 
-ONNX's own LSTM operator limits the gates' inputs where our cells limit their content, so the recurrence is written out:
-a Scan over the frames whose input, the product with the weights of the input, is computed for all frames before.
+ONNX's own LSTM operator clips the inputs of the gates, whereas these networks clip the cells. So the recurrence is
+written out as a Scan over the frames; the products of the inputs with their weights are computed before it for all
+frames at once.
 
-Beside the inputs and outputs of every graph:
+Inputs and outputs that differ from those of the other families:
 
 - ``feats`` (K, F) holds a chunk of T steps and its context, K = T + left_context + right_context. A step is a frame;
-  after the last frame come ``delay`` steps more. Frames before the first and after the last repeat them.
+  ``delay`` more steps follow the last frame. The first and the last frame are repeated beyond the utterance's ends.
 - ``h0``, ``c0``, ``h1``, ... (1, outputs), (1, cells): the state of each layer, zeros at the beginning of an utterance;
-  ``h0_after``, ``c0_after``, ... go into the next chunk.
-- ``own`` (int64, scalar), of bidirectional ones: so many steps are the chunk's own. Those after them are there for the
-  backward layers to look ahead; they have no scores and change no state.
+  ``h0_after``, ``c0_after``, ... are the inputs for the next chunk.
+- ``own`` (int64, scalar), of bidirectional networks only: the number of steps that are the chunk's own. The steps after
+  them are lookahead for the backward layers; they have no scores and do not change the state.
 
 The first ``delay`` scores of an utterance belong to no frame.
 
@@ -28,7 +29,7 @@ from speech3.models.onnx_graph import Graph, hidden, normalized, product, splice
 
 
 def lstm(model: Lstm, graph: Graph) -> tuple[str, dict[str, Any]]:
-    """Logits of the steps that are the chunk's own, and what who runs it has to know."""
+    """Logits of the chunk's own steps, and the metadata that is needed to run the graph."""
     graph.input("feats", ["K", model.feat_dim])
     own = graph.input("own", [], np.int64) if model.bidirectional else None
     windows_TWF = spliced(graph, normalized(model, graph, "feats"), model.window)
@@ -67,7 +68,7 @@ def _cells(
     cells: Cells, graph: Graph, x_TI: str, state: tuple[str, str], name: str, *,
     every_state: bool = False, backward: bool = False,
 ) -> tuple[str, str, str]:  # fmt: skip
-    """Outputs (T, R); h and c after the last step, or with `every_state` after each, (T, 1, R) and (T, 1, C)."""
+    """Outputs (T, R); h and c after the last step, or with `every_state` after every step, (T, 1, R) and (T, 1, C)."""
     gates_TG = product(graph, x_TI, f"{name}.weight_ih", cells.weight_ih, cells.bias)
     body = _step(cells, graph, name, every_state)
     scanned = ("hs_T1R", "cs_T1C")[: 1 + every_state]
@@ -81,7 +82,7 @@ def _cells(
 
 
 def _step(cells: Cells, graph: Graph, name: str, every_state: bool) -> Any:
-    """One step as the body of a Scan; see the formulas of `speech3.models.clipped`."""
+    """One step as the body of a Scan; formulas in `speech3.models.clipped`."""
     outputs, size = cells.sizes
     step = Graph(f"{name}.step")
     h_1R, c_1C = step.input("h", [1, outputs]), step.input("c", [1, size])

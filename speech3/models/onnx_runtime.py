@@ -1,4 +1,4 @@
-"""Scoring with a file of `speech3.models.onnx` through onnxruntime, one thread, in the memory of one chunk.
+"""Scores features with a file of `speech3.models.onnx` by onnxruntime, in one thread, in the memory of one chunk.
 
 Axes: T frames, F feature bins, S senones.
 """
@@ -16,17 +16,17 @@ from speech3.models.pieces import pieces
 
 
 class OnnxNetwork:
-    """A network in a file of `speech3 export`; it scores as `speech3.decoding.recognizer.NetworkScorer` does.
+    """A network in a file of `speech3 export`, with the interface of `speech3.decoding.recognizer.NetworkScorer`.
 
     Attributes
     ----------
     about
-        What the file says of itself: ``model`` and ``features`` (configs), ``num_senones``, ``int8``, ``training``.
+        The metadata of the file: ``model`` and ``features`` (configs), ``num_senones``, ``int8``, ``training``.
 
     Raises
     ------
     Speech3Error
-        onnxruntime is not installed; the file is missing, damaged, or no file of `speech3 export`.
+        onnxruntime is not installed; the file is missing, damaged, or not written by `speech3 export`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,11 +35,11 @@ class OnnxNetwork:
         self.about = _about(self._session, path)
 
     def __reduce__(self) -> tuple[type["OnnxNetwork"], tuple[Path]]:
-        return OnnxNetwork, (self.path,)  # a session cannot be sent to another process, the file can be read there
+        return OnnxNetwork, (self.path,)  # a session cannot be pickled; the other process reads the file again
 
     @property
     def num_senones(self) -> int:
-        """S."""
+        """S, the number of outputs."""
         return int(self.about["num_senones"])
 
     @property
@@ -49,18 +49,18 @@ class OnnxNetwork:
 
     @property
     def pseudo_likelihoods(self) -> bool:
-        """As `speech3.decoding.recognizer.NetworkScorer` has it."""
+        """As in `speech3.decoding.recognizer.NetworkScorer`."""
         return self.about.get("objective") == "lfmmi"
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
-        """Log posteriors minus log priors (T, S) float32 of one utterance, or the columns asked for.
+        """Log posteriors minus log priors (T, S) float32 of one utterance, or only their columns `pdfs`.
 
-        Where the model subsamples, of every so many frames.
+        With `subsampling` there are ceil(T / subsampling) rows.
 
         Raises
         ------
         Speech3Error
-            The features have another number of bins than the model was trained on.
+            The number of feature bins is not that of the training data.
         """
         check_features(feats_TD.shape, self.about["feat_dim"])
         feats_TF = np.ascontiguousarray(feats_TD, np.float32)
@@ -68,7 +68,7 @@ class OnnxNetwork:
         return loglikes_TS if pdfs is None else loglikes_TS[:, pdfs]
 
     def _windows(self, feats_TF: np.ndarray) -> np.ndarray:
-        step = self.about.get("subsampling", 1)  # older files do not say
+        step = self.about.get("subsampling", 1)  # missing in older files
         outputs = -(-len(feats_TF) // step)
         loglikes_TS = np.empty((outputs, self.num_senones), np.float32)
         chunk, left, right = (self.about[key] for key in ("chunk_frames", "left_context", "right_context"))
@@ -81,7 +81,7 @@ class OnnxNetwork:
         return loglikes_TS
 
     def _recurrent(self, feats_TF: np.ndarray) -> np.ndarray:
-        """`speech3.models.lstm.Lstm.score` through the graph."""
+        """Like `speech3.models.lstm.Lstm.score`, with the graph."""
         loglikes_TS = np.empty((len(feats_TF), self.num_senones), np.float32)
         chunk, left, right = (self.about[key] for key in ("chunk_frames", "left_context", "right_context"))
         delay, beyond = self.about["delay"], self.about["beyond"]
@@ -101,17 +101,17 @@ def _session(path: Path) -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise Speech3Error(f"{path}: to run ONNX files: pip install speech3[onnx]") from error
+        raise Speech3Error(f"{path}: to run ONNX files, pip install speech3[onnx]") from error
     if not path.is_file():
         raise Speech3Error(f"{path}: no such file")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # what goes wrong is raised as well
+    options.log_severity_level = 4  # fatal errors only: errors are raised, too
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its classes are private and have no common base
         raise Speech3Error(
-            f"{path}: not an ONNX file, or damaged; make it again with speech3 export ({_first_line(error)})"
+            f"{path}: not an ONNX file, or damaged; write it again with speech3 export ({_first_line(error)})"
         ) from error
 
 
@@ -124,7 +124,7 @@ def _about(session: Any, path: Path) -> dict[str, Any]:
         about = json.loads(session.get_modelmeta().custom_metadata_map["speech3"])
         version = about["format"]
     except (KeyError, TypeError, ValueError) as error:
-        raise Speech3Error(f"{path}: not written by speech3 export; an ONNX file of something else?") from error
+        raise Speech3Error(f"{path}: not written by speech3 export; give a file that is") from error
     if version != FORMAT:
-        raise Speech3Error(f"{path}: of another version of speech3 (format {version}, not {FORMAT}); export it again")
+        raise Speech3Error(f"{path}: from another version of speech3 (format {version}, not {FORMAT}); export it again")
     return dict(about)

@@ -1,6 +1,6 @@
-"""The families of `speech3.models.tdnn` as an ONNX graph; of two output layers the main one.
+"""Time-delay networks (`speech3.models.tdnn`) as an ONNX graph; of two output layers only the main one.
 
-``loglikes`` has a row for every ``subsampling`` frames of ``feats``, the last one for those that are left.
+``loglikes`` has a row for every ``subsampling`` frames of ``feats``, the last one for the remaining frames.
 
 Axes: T frames, K times with their context, F feature bins, B bins of a channel, C channels or maps, D units of a layer.
 """
@@ -15,7 +15,7 @@ from speech3.models.tdnn_front import AffineFront
 
 
 def tdnn(model: Tdnn, graph: Graph) -> tuple[str, dict[str, Any]]:
-    """Logits of the outputs, and what who runs it has to know."""
+    """Logits, and the metadata that is needed to run the graph."""
     x_KF = edged(model, graph)
     x_KD = (
         _affine_front(model.front, graph, x_KF)

@@ -1,4 +1,4 @@
-"""An utterance of any length goes through a recurrent model in pieces, its state carried from one to the next."""
+"""Division of an utterance into the pieces that a recurrent model scores one by one, carrying its state along."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive steps of an utterance; a step reads a frame, those after the last frame read it again.
+    """Consecutive steps of an utterance. Each step reads a frame; steps after the last frame read that one again.
 
     Attributes
     ----------
     start, stop
-        Steps, with those that only look ahead.
+        Steps, including those that serve only as lookahead.
     own
-        How many of them, the first, are the piece's own: they have scores and change the state.
+        How many of the first steps are the piece's own: they have scores and change the state.
     begin, end
-        Frames that the last of the own steps score; the others come before the delay is over.
+        Frames that the last of the own steps score; earlier steps of the utterance fall within the delay.
     """
 
     start: int
@@ -26,14 +26,14 @@ class Piece:
 
 
 def pieces(frames: int, *, delay: int, at_a_time: int, beyond: int) -> Iterator[Piece]:
-    """All of an utterance.
+    """Yield the pieces of an utterance.
 
     Parameters
     ----------
     delay
-        Steps by which a frame's score comes later than the frame.
+        Steps by which a frame's score lags behind the frame.
     at_a_time, beyond
-        Steps of a piece, and those that it sees beyond them.
+        Number of own steps of a piece, and of lookahead steps after them.
     """
     steps = frames + delay if frames else 0
     for start in range(0, steps, at_a_time):

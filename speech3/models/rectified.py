@@ -1,8 +1,8 @@
-"""Rectifiers and batch normalisation of a layer in training, with dropout of whole chunks and a bypass: few passes.
+"""ReLU and batch normalisation of a layer in training, with dropout per chunk and a bypass, in few passes.
 
-PyTorch's operators for these go over a layer's values some twenty times in a training step, which for layers as narrow
-as those of `speech3.models.tdnn` is a seventh of its time. Here it is twice forward and twice backward, by numba, in
-half of that. In other cases (evaluation, a GPU) PyTorch's are used.
+PyTorch's operators for these pass over a layer's values some twenty times in a training step, which for layers as
+narrow as those of `speech3.models.tdnn` is a seventh of its time. Here numba passes over them twice forward and twice
+backward, in half that time. In other cases (evaluation, a GPU) PyTorch's operators are used.
 
 With r = max(0, y), m and v the mean and variance of r over chunks and times, a = gain / sqrt(v + eps), k the scale of
 dropout (0, or 1 / (1 - p), for a unit of a chunk):
@@ -11,7 +11,7 @@ dropout (0, or 1 / (1 - p), for a unit of a chunk):
     r' = (r - m) / sqrt(v + eps), g' = k dz, dgain = sum(g' r'), dbias = sum(g'), dx = share dz
     dy = a (g' - mean(g') - r' mean(g' r')) where y > 0, else 0
 
-Where the norm comes first, r is y itself, z is rectified at the end, and dz is 0 where z is.
+If the normalisation comes first, r is y itself, z is rectified at the end, and dz is 0 where z is.
 
 Axes: B chunks, T times, D units.
 """
@@ -27,30 +27,30 @@ from speech3.models.layers import BatchNorm
 from speech3.models.linear import autocasts
 
 _jit = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})  # NaN stays NaN
-_ROWS = 64  # of which sums are made in the type of the values, before they are added up in float64
+_ROWS = 64  # rows that are summed in the type of the values; these sums are then added up in float64
 
 
 def rectified(
     y_BTD: Tensor, norm: BatchNorm, *, norm_first: bool = False, keep_BD: Tensor | None = None,
     bypassed_BTD: Tensor | None = None, share: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """max(0, y), normalised, times `keep_BD`, plus `share` of `bypassed_BTD`.
+    """ReLU of y, normalised, times `keep_BD`, plus `share` times `bypassed_BTD`.
 
     Parameters
     ----------
     norm
-        Over B and T; in training its running statistics are moved.
+        Normalises over B and T; in training its running statistics are updated.
     norm_first
-        Normalised before it is rectified, not after; then without what follows.
+        Normalise before ReLU, not after; the other parameters are then not used.
     keep_BD
         Dropout: the scale of each unit of a chunk.
     bypassed_BTD
-        More times than `y_BTD`, as many at the beginning as at the end; those in the middle are taken.
+        May have more times than `y_BTD`, by the same number at the beginning and at the end; the middle is used.
 
     Returns
     -------
     Tensor
-        Of the shape of `y_BTD`.
+        The shape of `y_BTD`.
     """
     rows = y_BTD.shape[0] * y_BTD.shape[1]
     if norm.training and y_BTD.device.type == "cpu" and rows > 1 and not autocasts(y_BTD):
@@ -71,14 +71,14 @@ def rectified(
 
 
 def _middle(times: int, wanted: int) -> tuple[int, int]:
-    """First, and the one after the last."""
+    """The first of the `wanted` times in the middle, and the one after the last."""
     first = (times - wanted) // 2
     return first, first + wanted
 
 
 @torch.no_grad()
 def _move(norm: BatchNorm, mean_D: Tensor, variance_D: Tensor) -> None:
-    """As `nn.BatchNorm1d` does."""
+    """Update the running statistics as `nn.BatchNorm1d` does."""
     assert norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None
     assert norm.momentum is not None
     norm.num_batches_tracked += 1
@@ -139,7 +139,7 @@ class _Rectified(torch.autograd.Function):
 
 @_jit
 def _moments(y_BTD, rectify):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Sums of r - shift and of its square, and shift, which is one of the rows: so little of them cancels."""
+    """Sums of r - shift and of its square, and shift, which is one of the rows, so that little of the sums cancels."""
     chunks, times, units = y_BTD.shape
     zero = y_BTD.dtype.type(0)
     shift_D = y_BTD[0, 0].copy()
@@ -166,7 +166,7 @@ def _moments(y_BTD, rectify):  # type: ignore[no-untyped-def] # pragma: no cover
 
 @_jit
 def _apply(y_BTD, scale_BD, offset_BD, norm_first, x_BTD, share, z_BTD):  # type: ignore[no-untyped-def] # pragma: no cover
-    """z; scale and offset are of each chunk, or the same for all."""
+    """Compute z; scale and offset have one row per chunk, or one for all."""
     chunks, times, units = y_BTD.shape
     zero, each = y_BTD.dtype.type(0), len(scale_BD) > 1
     for b in range(chunks):
@@ -218,7 +218,7 @@ def _sums(dz_BTD, y_BTD, z_BTD, mean_D, inverse_D, keep_BD):  # type: ignore[no-
 
 @_jit
 def _back(dz_BTD, y_BTD, z_BTD, factor_BD, slope_D, level_D, dy_BTD):  # type: ignore[no-untyped-def] # pragma: no cover
-    """dy = factor dz - slope r - level, through the rectifiers."""
+    """Compute dy = factor dz - slope r - level, through ReLU."""
     chunks, times, units = y_BTD.shape
     zero, each = y_BTD.dtype.type(0), len(factor_BD) > 1
     for b in range(chunks):

@@ -1,4 +1,4 @@
-"""From a config to a model, from a model to its file and back.
+"""Builds a model from a config, and reads it back from its file.
 
 Axes: F feature bins, S senones.
 """
@@ -31,9 +31,9 @@ def build(config: ModelConfig, feat_dim: int, num_senones: int, seed: int) -> Ac
     Parameters
     ----------
     feat_dim
-        F, feature bins a frame (without context).
+        F, feature bins per frame (without context).
     num_senones
-        S, outputs.
+        S, number of outputs.
     """
     return FAMILIES[config.family](config, feat_dim, num_senones, torch.Generator().manual_seed(seed))
 
@@ -41,8 +41,8 @@ def build(config: ModelConfig, feat_dim: int, num_senones: int, seed: int) -> Ac
 def network_tensors(model: nn.Module) -> dict[str, np.ndarray]:
     """Parameters and buffers by name, as they are stored.
 
-    PyTorch's count of the minibatches that a BatchNorm layer saw is stored as 0: nothing is computed with it, every
-    worker has its own, and a run that was killed counts anew.
+    PyTorch's count of minibatches in a BatchNorm layer is stored as 0: nothing is computed from it, every worker has
+    its own, and a resumed run counts from zero.
     """
     arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in model.state_dict().items()}
     return {
@@ -56,18 +56,19 @@ def load_network(directory: Path | str) -> tuple[AcousticModel, np.ndarray, dict
     Returns
     -------
     model, log_prior_S, about
-        The log priors are float32, natural logarithms; `about` is what the file says of itself.
+        The log priors are float32, natural logarithms; `about` is the metadata of the file.
 
     Raises
     ------
     Speech3Error
-        The file is missing, cut short, or its tensors are not those of the model it describes.
+        The file is missing or cut short, or its tensors are not those of the model it describes.
     """
     path = Path(directory) / "model.safetensors"
     tensors, about = load_tensors(path, "nn")
     if missing := {"model", "feat_dim", "num_senones"} - about.keys():
         raise Speech3Error(
-            f"{path}: does not say its {', '.join(sorted(missing))}; written by another version of speech3"
+            f"{path}: its metadata lacks {', '.join(sorted(missing))}; it was written by another version of speech3,"
+            " train the model again"
         )
     model = build(parse(ModelConfig, about["model"], path), about["feat_dim"], about["num_senones"], seed=0)
     log_prior_S = tensors.pop("log_prior", np.empty(0))

@@ -1,27 +1,28 @@
-"""A model larger than one device: each member of a group of processes owns some units of every layer.
+"""Splits a model over several devices: each member of a group of processes owns some units of every layer.
 
 Dean et al. 2012, "Large scale distributed deep networks" (DistBelief), section 3: the nodes of each layer are assigned
-to machines, which compute them; the state of a node is sent to a machine, once, if one that it feeds is there. Here the
+to machines, which compute them; the state of a node is sent once to each machine with a node that it feeds. Here the
 layers are fully connected, or convolutions that see all maps, so a layer's inputs are gathered from all members, and
-each computes its own units of it: product, normalisation, activation, dropout. In the softmax layer, too, a member has
-but its own senones; what goes around are three numbers a frame: the largest logit, the sum of the exponentials, and the
+each member computes its own units: product, normalisation, activation, dropout. In the softmax layer, too, a member has
+only its own senones; members exchange three numbers per frame: the largest logit, the sum of the exponentials, and the
 logit of the frame's senone.
 
-So each parameter has one owner, and only the shift and scale of the input are held by all. That is where this is not
-Megatron's split (Shoeybi et al. 2019), by outputs of one layer and inputs of the next: that sends as much in half as
-many messages, but leaves biases and normalisation behind the sum with all members. Here an owner's parameters, gradient
-and running means never leave it, which is what lets it push them, alone, to the server partitions that hold them (the
-paper's figure 2; `speech3.engine.replicas.world`).
+So each parameter has one owner, and only the shift and scale of the input are held by all members. This differs from
+Megatron's split (Shoeybi et al. 2019), by the outputs of one layer and the inputs of the next: that sends as many bytes
+in half as many messages, but biases and normalisation after the sum are then held by all members. Here the parameters,
+gradients and running means of a member never leave it, so it can push them without the others to the server partitions
+that hold them (the paper's figure 2; `speech3.engine.replicas.world`).
 
-Activations travel as PyTorch's DTensors: sharded by units, redistributed to be whole (all-gather), and their gradient,
-to which every member adds its part, back to the owners (reduce-scatter). Shares are DTensor's as well, those of
-`torch.chunk`. In between, layers are handed plain tensors, and stay what they are: what differs is how much of their
-parameters they have, and a hook that gathers. Each member draws dropout for its own units.
+Activations are exchanged as PyTorch's DTensors: sharded by units, then gathered (all-gather); their gradients, to which
+every member contributes, are returned to the owners (reduce-scatter). Units are divided as in DTensor, by
+`torch.chunk`. The layers themselves work on plain tensors and do not change: they only have fewer parameters, and a
+hook that gathers. Each member draws dropout for its own units.
 
-An LSTM is not split: its cells see each other's outputs at every step of a chunk, so members would wait for each other
-hundreds of times a minibatch. Nor is a time-delay network, whose bottlenecks are narrow and constrained as a whole.
+An LSTM is not split: its cells depend on each other's outputs at every step of a chunk, so members would wait for each
+other hundreds of times per minibatch. Nor is a time-delay network, whose bottlenecks are narrow and constrained as a
+whole.
 
-Axes: B minibatch, D units of a layer, d those of a member, S senones, s those of a member.
+Axes: B minibatch, D units of a layer, d a member's units, S senones, s a member's senones.
 """
 
 import itertools
@@ -44,12 +45,12 @@ from speech3.models.tdnn import Tdnn
 
 
 def check_split(model: AcousticModel, members: int) -> None:
-    """Refuse to split a model that cannot be, or into more parts than one of its layers has units.
+    """Check that a model can be split over this many members.
 
     Raises
     ------
     Speech3Error
-        Names the family, the layer, its width and the keys.
+        The family cannot be split, or a layer has too few units; names the layer, its width and the keys.
     """
     family, key = type(model).__name__.lower(), "training.model_partitions"
     if not isinstance(model, Dnn | Cnn):
@@ -62,7 +63,7 @@ def check_split(model: AcousticModel, members: int) -> None:
         shares = [len(share) for share in torch.arange(units).chunk(members)]
         if len(shares) < members:
             raise Speech3Error(
-                f"{key}={members}: layer {layer.name} of the {family} has {units} units ({layer.key}), shared out as "
+                f"{key}={members}: layer {layer.name} of the {family} has {units} units ({layer.key}), divided into "
                 f"{' + '.join(map(str, shares))}, so {members - len(shares)} of the devices would have none; set "
                 f"{key}={len(shares)} at most, or widen the layer"
             )
@@ -70,19 +71,19 @@ def check_split(model: AcousticModel, members: int) -> None:
 
 def _reason(model: AcousticModel) -> str:
     if isinstance(model, Tdnn):
-        return "a bottleneck (layers.0.linear) is kept semi-orthogonal, for which all its units must be in one place"
-    return "its cells (layers.0) see each other's outputs at every step"
+        return "a bottleneck (layers.0.linear) is kept semi-orthogonal, which needs all its units in one process"
+    return "its cells (layers.0) depend on each other's outputs at every step"
 
 
 def split(model: AcousticModel, member: int, members: int, mesh: DeviceMesh | None) -> AcousticModel:
-    """Leave a member its units of each layer, in place; the whole model's logits (B, S) become its own, (B, s).
+    """Reduce a model, in place, to a member's units of each layer; its logits (B, S) become the member's, (B, s).
 
     Parameters
     ----------
     member
         From 0, its rank in `mesh`.
     mesh
-        Of one dimension, the group's; None: the model is not to compute, only to have the sizes of a member's.
+        The group's mesh, of one dimension; None: only for the sizes of a member's model, which then cannot compute.
 
     Raises
     ------
@@ -105,7 +106,7 @@ def split(model: AcousticModel, member: int, members: int, mesh: DeviceMesh | No
         return model
     for (layer, following), width in zip(itertools.pairwise(layers), widths[:-1], strict=True):
         gather = Gather(mesh, width)
-        if layer.maps and not following.maps:  # maps are gathered before they become a row of values
+        if layer.maps and not following.maps:  # maps are gathered before they are flattened
             model.get_submodule("convolutions").register_forward_hook(gather.output)
         else:
             model.get_submodule(following.name).register_forward_pre_hook(gather.input)
@@ -114,15 +115,15 @@ def split(model: AcousticModel, member: int, members: int, mesh: DeviceMesh | No
 
 @dataclass(frozen=True)
 class Gather:
-    """A layer's units, of all members; a hook."""
+    """Gathers a layer's units from all members; used as a hook."""
 
     mesh: DeviceMesh
     units: int
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., d) to (..., D); the gradient of the one is what all members' gradients of the other add up to."""
+        """(..., d) to (..., D); in the backward pass the gradients of all members are added up."""
         shape = torch.Size((*x.shape[:-1], self.units))
-        # Made from the parts that it has: DTensor would take them all to be as wide as this member's.
+        # With an explicit shape: DTensor would otherwise take all parts to be as wide as this member's.
         sharded = DTensor.from_local(
             x.contiguous(), self.mesh, [Shard(x.dim() - 1)], run_check=False, shape=shape, stride=_strides(shape)
         )  # fmt: skip
@@ -139,7 +140,7 @@ class Gather:
 
 
 class SplitLayerNorm(nn.Module):
-    """`nn.LayerNorm` over units of which this member has some: mean and variance are sums over all members."""
+    """`nn.LayerNorm` over the units of all members: mean and variance are computed from sums over all of them."""
 
     def __init__(self, norm: nn.LayerNorm, mesh: DeviceMesh | None) -> None:
         super().__init__()
@@ -157,7 +158,7 @@ class SplitLayerNorm(nn.Module):
 
 
 class _Sum(torch.autograd.Function):
-    """Of all members' tensors. Each member goes on with it, so its gradient is the sum of theirs."""
+    """Sum of all members' tensors. Each member uses it, so its gradient is the sum of theirs."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
@@ -175,23 +176,23 @@ class _Sum(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class SplitCrossEntropy:
-    """`speech3.models.loss.cross_entropy` over senones of which each member has some.
+    """`speech3.models.loss.cross_entropy` over senones that are divided among the members.
 
-    `torch.distributed.tensor.parallel.loss_parallel` computes the same loss, but not how many frames have no better
-    senone than their own, for which the largest logit and the own one are needed once more.
+    `torch.distributed.tensor.parallel.loss_parallel` computes the same loss, but not the number of correctly classified
+    frames, for which the largest logit and that of the correct senone would have to be exchanged again.
 
     Parameters
     ----------
     senones
-        S.
+        S, their total number.
     """
 
     mesh: DeviceMesh
     senones: int
 
     def __call__(self, logits_Bs: Tensor, senones_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean loss and frames classified right, the same for all members, to the last bit."""
-        share = -(-self.senones // self.mesh.size())  # of all members but the last
+        """Mean loss and number of correctly classified frames, the same to the last bit for all members."""
+        share = -(-self.senones // self.mesh.size())  # of each member but the last
         first = share * self.mesh.get_local_rank()
         loss, correct = _CrossEntropy.apply(logits_Bs, senones_B - first, self.mesh.get_group())
         return loss, correct
@@ -225,7 +226,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class _Layer:
-    """Names of the modules of a layer, and the key that sets its width; `maps`: its units are maps of a convolution."""
+    """Names of a layer's modules, and the key that sets its width; `maps`: its units are the maps of a convolution."""
 
     name: str
     norm: str
@@ -234,7 +235,7 @@ class _Layer:
 
 
 def _layers(model: AcousticModel) -> list[_Layer]:
-    """In the order of computation."""
+    """The layers in the order of computation."""
     convolutions = len(model.convolutions) if isinstance(model, Cnn) else 0
     hidden = model.get_submodule("layers")
     assert isinstance(hidden, Hidden)
@@ -249,7 +250,7 @@ def _layers(model: AcousticModel) -> list[_Layer]:
 
 
 def _keep(module: nn.Module, width: int, member: int, members: int) -> None:
-    """Leave of a module's parameters and buffers, which have `width` rows, those of a member."""
+    """Reduce a module's parameters and buffers, which have `width` rows, to a member's rows."""
 
     def share(tensor: Tensor) -> Tensor:
         return tensor.detach().chunk(members)[member].clone()  # a view would keep the whole one
@@ -262,5 +263,5 @@ def _keep(module: nn.Module, width: int, member: int, members: int) -> None:
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Of a tensor that lies in memory row by row."""
+    """Strides of a contiguous tensor."""
     return tuple(itertools.accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=1))[::-1]

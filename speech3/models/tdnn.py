@@ -1,12 +1,12 @@
 """Time-delay networks of factored layers (TDNN-F), optionally with convolutions before them.
 
 Povey et al. 2018, "Semi-orthogonal low-rank matrix factorization for deep neural networks": each layer's matrix is the
-product of two with a bottleneck between them, the first of which is kept semi-orthogonal. Layers, bypass and dropout
-are those of Kaldi's ``tdnnf-layer``.
+product of two matrices with a bottleneck between them, the first of which is kept semi-orthogonal. Layers, bypass and
+dropout are those of Kaldi's ``tdnnf-layer``.
 
-No layer pads: a chunk of T frames (a multiple of `subsampling`) is given with `left_context` frames before it and
-`right_context` after it, and has T / `subsampling` outputs. At a subsampling of 3, output k is that of frames 3k,
-3k + 1 and 3k + 2, and what it sees is centred on 3k + 1.
+No layer pads: a chunk of T frames (a multiple of `subsampling`) comes with `left_context` frames before it and
+`right_context` frames after it, and has T / `subsampling` outputs. At a subsampling of 3, output k is for the frames
+3k, 3k + 1 and 3k + 2, and its context is centred on 3k + 1.
 
 Axes: B chunks, T times (frames, or outputs of the first layer), F feature bins, D units of a layer, O units of a
 bottleneck, S senones.
@@ -27,7 +27,7 @@ from speech3.models.tdnn_front import STEP, front_of
 
 
 class Chunks(Protocol):
-    """A minibatch that is more than its features."""
+    """A minibatch that holds more than features."""
 
     @property
     def feats_BTF(self) -> Tensor:
@@ -35,12 +35,12 @@ class Chunks(Protocol):
 
 
 class Tdnn(AcousticModel):
-    """First layers (`speech3.models.tdnn_front`), factored layers, a narrower layer, the outputs, which begin at zero.
+    """First layers (`speech3.models.tdnn_front`), factored layers, a narrower layer, outputs with zero initial weights.
 
     Raises
     ------
     Speech3Error
-        A kernel is larger than what it works on.
+        A kernel is larger than its input.
     """
 
     scored_at_a_time = 1000  # outputs: bounds the memory
@@ -50,7 +50,7 @@ class Tdnn(AcousticModel):
         self.subsampling, self.two_outputs = config.subsampling, config.two_outputs
         self.front = front_of(config, feat_dim, generator)
         self.layers = nn.ModuleList(FactoredLayer(config, generator) for _ in range(config.layers))
-        center = (config.subsampling - 1) // 2  # of the frames of an output
+        center = (config.subsampling - 1) // 2  # index of the middle frame of an output
         self.left_context = self.front.before + config.layers * config.context * STEP - center
         self.right_context = self.front.after + config.layers * config.context * STEP - center
         self.prefinal = Prefinal(config, generator)
@@ -70,18 +70,18 @@ class Tdnn(AcousticModel):
         Parameters
         ----------
         inputs
-            (B, left_context + T + right_context, F) float32, or what has them as ``feats_BTF``.
+            (B, left_context + T + right_context, F) float32, or an object with these as ``feats_BTF``.
 
         Returns
         -------
-        With `two_outputs` a pair: those of the main output layer, and those of the one for cross-entropy.
+        With `two_outputs` a pair: outputs of the main output layer, and of the one for cross-entropy.
         """
         x_BTD = self._hidden(inputs if isinstance(inputs, Tensor) else inputs.feats_BTF)
         outputs_BTS = self.output(self.prefinal(x_BTD))
         return (outputs_BTS, self.xent_output(self.xent_prefinal(x_BTD))) if self.two_outputs else outputs_BTS
 
     def score(self, feats_TF: Tensor) -> Tensor:
-        """See `AcousticModel.score`; of the main output layer."""
+        """See `AcousticModel.score`; outputs of the main output layer."""
         frames, step = len(feats_TF), self.subsampling
         outputs = -(-frames // step)
         logits_TS = feats_TF.new_empty((outputs, self.num_senones), dtype=torch.float32)
@@ -101,9 +101,9 @@ class Tdnn(AcousticModel):
 
 
 class FactoredLayer(nn.Module):
-    """Two products, each of two times; rectifiers, batch normalisation, dropout, and the bypass of the input.
+    """Two products, each over two times, then ReLU, batch normalisation, dropout, and a bypass of the input.
 
-    The first product sees times -offset and 0, the second 0 and +offset. Dropout zeroes a unit for a whole chunk.
+    The first product sees the times -offset and 0, the second 0 and +offset. Dropout zeroes a unit for a whole chunk.
     """
 
     def __init__(self, config: TdnnConfig, generator: torch.Generator) -> None:
@@ -124,15 +124,15 @@ class FactoredLayer(nn.Module):
 
 
 class SemiOrthogonal(nn.Module):
-    """A product of two times whose matrix, (outputs, 2 x inputs), has orthogonal rows of one length, any length.
+    """A product over two times whose matrix, (outputs, 2 x inputs), has orthogonal rows of equal, arbitrary length.
 
-    In training each forward pass first takes it a step towards that. No random numbers are drawn for it, so all who
-    compute with equal parameters change them equally.
+    In training each forward pass first moves the matrix a step towards that. The step is not random, so workers with
+    equal parameters change them equally.
 
     Attributes
     ----------
     weight
-        (2, outputs, inputs): its two halves, of the earlier and of the later time.
+        (2, outputs, inputs): its two halves, for the earlier and the later time.
     """
 
     def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
@@ -141,7 +141,7 @@ class SemiOrthogonal(nn.Module):
         nn.init.normal_(self.weight, std=(2 * inputs) ** -0.5, generator=generator)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """(B, T, inputs) to both halves' products with every time, (B, T, 2 x outputs); `joined` adds them."""
+        """(B, T, inputs) to the products of both halves with every time, (B, T, 2 x outputs); `joined` adds them."""
         if self.training:
             with exactly(self.weight):
                 constrain(self.weight)
@@ -149,9 +149,10 @@ class SemiOrthogonal(nn.Module):
 
 
 def joined(halves_BTO: Tensor, offset: int) -> Tensor:
-    """The sums of a product's halves at times `offset` apart, and beside each sum the one `offset` later.
+    """Add up a product's halves at times `offset` apart, and put beside each sum the one that is `offset` later.
 
-    So what is copied to bring times together is outputs of a bottleneck, never the several times as wide inputs.
+    So only the outputs of the bottleneck are copied to bring times together, never its inputs, which are several times
+    as wide.
 
     Returns
     -------
@@ -190,12 +191,12 @@ class _Joined(torch.autograd.Function):
 
 @torch.no_grad()
 def constrain(weight_2OD: Tensor) -> None:
-    """One step, in place, towards M M^T = alpha^2 I of M = (first half, second half), (O, 2 D).
+    """Move M = (first half, second half), (O, 2 D), in place, one step towards M M^T = alpha^2 I.
 
-    Povey et al. 2018, section 2: M -= 4 nu / alpha^2 (P - alpha^2 I) M with P = M M^T, nu = 1/8 and, which leaves the
-    length of M as it is, alpha^2 = tr(P P^T) / tr(P). As in Kaldi (nnet-utils.cc, ``ConstrainOrthonormalInternal``) the
-    step is a half or a quarter of that as long as P's eigenvalues differ much, where it could diverge. At a
-    semi-orthogonal M it is zero.
+    Povey et al. 2018, section 2: M -= 4 nu / alpha^2 (P - alpha^2 I) M with P = M M^T, nu = 1/8 and alpha^2 =
+    tr(P P^T) / tr(P), which does not change the length of M. As in Kaldi (nnet-utils.cc,
+    ``ConstrainOrthonormalInternal``) the step is halved or quartered as long as P's eigenvalues differ much, when it
+    could diverge. For a semi-orthogonal M it is zero.
     """
     m_OD = weight_2OD.transpose(0, 1).flatten(1)
     p_OO = multiply(m_OD, m_OD)
@@ -209,7 +210,7 @@ def constrain(weight_2OD: Tensor) -> None:
 
 
 class Prefinal(nn.Module):
-    """The last hidden layer of an output: affine, rectifiers, batch normalisation."""
+    """The last hidden layer before an output layer: affine, ReLU, batch normalisation."""
 
     def __init__(self, config: TdnnConfig, generator: torch.Generator) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""What comes before the factored layers of a time-delay network: from frames to one row of units for each output.
+"""The layers before the factored layers of a time-delay network: from frames to one row of units for each output.
 
-The first convolution alone moves by `subsampling` frames. Kernels after it are counted in steps of `STEP` frames, so at
-a subsampling of 1 they are dilated: the network computes the same there, at every frame.
+Only the first convolution has a stride of `subsampling` frames. The taps of later kernels are `STEP` frames apart, so
+at a subsampling of 1 these kernels are dilated: the network computes the same, but at every frame.
 
 Axes: B chunks, T times (frames, or outputs of the first layer), F feature bins, K frequency (bins, or what convolutions
 leave of them), C channels or maps, D units of a layer.
@@ -18,16 +18,16 @@ from speech3.models.linear import Linear
 from speech3.models.rectified import rectified
 
 STEP = 3  # frames
-_WINDOW = 5  # frames that the first layer of a network without convolutions sees
+_WINDOW = 5  # frames in the input of the first layer of a network without convolutions
 
 
 class AffineFront(nn.Module):
-    """One affine layer over a window of frames, rectifiers, batch normalisation.
+    """One affine layer over a window of frames, ReLU, batch normalisation.
 
     Attributes
     ----------
     before, after
-        Frames that an output sees before and after the frame that it is centred on.
+        Frames of context before and after the frame that an output is centred on.
     """
 
     before, after = (_WINDOW - 1) // 2, _WINDOW // 2
@@ -40,22 +40,22 @@ class AffineFront(nn.Module):
 
     def forward(self, x_BTF: Tensor) -> Tensor:
         """(B, T, F) frames to (B, T', width)."""
-        y_BTD = self.affine(x_BTF.unsqueeze(2)).squeeze(2)  # a frame's values as the channels of one place
+        y_BTD = self.affine(x_BTF.unsqueeze(2)).squeeze(2)  # a frame's values are the channels of a single bin
         return rectified(y_BTD, self.norm)
 
 
 class ConvolutionalFront(nn.Module):
-    """Convolutions, each with batch normalisation and rectifiers, then an affine layer over all frequencies and maps.
+    """Convolutions, each with batch normalisation and ReLU, then an affine layer over all frequencies and maps.
 
     Attributes
     ----------
     before, after
-        As of `AffineFront`.
+        As for `AffineFront`.
 
     Raises
     ------
     Speech3Error
-        A kernel is larger than what it works on.
+        A kernel is larger than its input.
     """
 
     def __init__(self, config: CnnTdnnConfig, feat_dim: int, generator: torch.Generator) -> None:
@@ -67,7 +67,7 @@ class ConvolutionalFront(nn.Module):
             if rows > bins:
                 raise Speech3Error(
                     f"model.convolutions[{number}].kernel={rows} x {times}: larger than its input, {bins} in frequency;"
-                    f" make it smaller, or take features of more bins (fbank40)"
+                    f" make it smaller, or choose features with more bins (fbank40)"
                 )
             stride, dilation, frames = (1, STEP // config.subsampling, STEP) if number else (config.subsampling, 1, 1)
             self.before += (times - 1) // 2 * frames
@@ -89,7 +89,7 @@ class ConvolutionalFront(nn.Module):
 
 
 class NormalizedConvolution(nn.Module):
-    """A convolution, batch normalisation of each map, rectifiers."""
+    """A convolution, batch normalisation of each map, ReLU."""
 
     def __init__(self, convolution: Convolution, generator: torch.Generator) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class NormalizedConvolution(nn.Module):
 
 
 def front_of(config: TdnnConfig, feat_dim: int, generator: torch.Generator) -> AffineFront | ConvolutionalFront:
-    """The one of this family."""
+    """The first layers for the family of `config`."""
     if isinstance(config, CnnTdnnConfig):
         return ConvolutionalFront(config, feat_dim, generator)
     return AffineFront(config, feat_dim, generator)

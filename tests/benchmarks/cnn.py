@@ -1,15 +1,15 @@
-"""Time of a training step of the CNN over that of the same network of PyTorch's layers, and that both compute the same.
+"""Time of a training step of the CNN over that of the same network made of PyTorch's layers; results are compared, too.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/cnn.py
 
 The preset ``cnn`` without dropout (PyTorch's would only make the rival slower), minibatches of 256 windows of 11 x 120,
-one thread; forward, backward and step. The rival is the whole step of an nn.Sequential of Conv2d, MaxPool2d, BatchNorm,
-ReLU, Flatten and Linear with cross_entropy and torch.optim.SGD, its input normalised and laid out beforehand, in the
-faster of PyTorch's two memory formats. That is stricter than a sum of times of the layers one by one, which would add
-the launching of each. Rounds of all in turn, the median of their ratios. Freed memory stays with the process, for
-all, as in training.
+one thread; forward, backward and update. The rival is the whole step of an nn.Sequential of Conv2d, MaxPool2d,
+BatchNorm, ReLU, Flatten and Linear with cross_entropy and torch.optim.SGD, with its input normalised and arranged
+beforehand, in the faster of PyTorch's two memory formats. That is stricter than adding up the times of single layers,
+which would include the overhead of calling each. All rivals take turns in rounds; the result is the median of the
+rounds' ratios. As in training, the process keeps freed memory, for all rivals.
 
-``gflops`` counts the products alone: two operations a multiplication, three products a layer, two in the first.
+``gflops`` counts only the products: two operations per multiplication, three products per layer, two in the first.
 """
 
 import json
@@ -35,14 +35,14 @@ Step = Callable[[], float]
 
 
 def preset() -> CnnConfig:
-    """The network in question."""
+    """The config of the network that is measured."""
     config = load_preset(ModelConfig, "models", "cnn").model_copy(update={"dropout": 0.0})
     assert isinstance(config, CnnConfig)
     return config
 
 
 def ours(model: nn.Module, feats_BWF: Tensor, targets_B: Tensor) -> Step:
-    """A step of ours, from the features on."""
+    """A training step of our network, beginning with the features."""
     sgd, parameters = Sgd(model), list(model.parameters())
 
     def step() -> float:
@@ -54,7 +54,7 @@ def ours(model: nn.Module, feats_BWF: Tensor, targets_B: Tensor) -> Step:
 
 
 def stock(model: nn.Module, memory_format: torch.memory_format, feats_BWF: Tensor, targets_B: Tensor) -> Step:
-    """A step of the same network of PyTorch's layers."""
+    """A training step of the same network made of PyTorch's layers."""
     config = preset()
     x_BCKW = feats_BWF.unflatten(2, (config.channels, -1)).permute(0, 2, 3, 1).contiguous(memory_format=memory_format)
     layers: list[nn.Module] = []
@@ -86,12 +86,12 @@ def stock(model: nn.Module, memory_format: torch.memory_format, feats_BWF: Tenso
 
 
 def products(model: nn.Module) -> list[nn.Conv2d | nn.Linear]:
-    """The layers with products, first to last."""
+    """The layers with products, from first to last."""
     return [module for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
 
 
 def operations(model: nn.Module) -> int:
-    """Of the products of one training step, a frame."""
+    """Number of operations in the products of one training step, per frame."""
     places, bins, frames = [], FEATURES // preset().channels, WINDOW
     for each in preset().convolutions:
         bins, frames = bins - each.kernel[0] + 1, frames - each.kernel[1] + 1
@@ -103,7 +103,7 @@ def operations(model: nn.Module) -> int:
 
 
 def measure(senones: int) -> dict[str, object]:
-    """The ratio with this many outputs, and what it is made of."""
+    """The ratio with this many outputs, and the values that it is computed from."""
     torch.manual_seed(1)
     model = build(preset(), FEATURES, senones, seed=1)
     batch = torch.randn(MINIBATCH, WINDOW, FEATURES), torch.randint(senones, (MINIBATCH,))
@@ -130,7 +130,7 @@ def measure(senones: int) -> dict[str, object]:
 
 
 def cnn_figure() -> None:
-    """Print one JSON line; its value is the worse of those with few and with many senones."""
+    """Print one JSON line; its value is the worse of the ratios with few and with many senones."""
     cases = {str(senones): measure(senones) for senones in SENONES}
     print(json.dumps({
         "name": "cnn_over_conv2d", "value": max(float(str(case["value"])) for case in cases.values()), "unit": "ratio",

@@ -1,18 +1,19 @@
-"""Speed and bytes of the ternary code, on one thread, with its result compared first.
+"""Speed and size of the ternary code, on one thread; results are compared first.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/codec.py
 
-Network 440 - 4 x 512 - 3000 (2.55 million parameters), coded layer-wise, its tensors under 8,192 values as floats; one
-real gradient. Rounds of all in turn, the median of their ratios.
+Network 440 - 4 x 512 - 3000 (2.55 million parameters), coded layer by layer, with tensors of fewer than 8,192 values as
+floats; one real gradient. All rivals take turns in rounds; results are medians of the rounds' ratios.
 
 ternary_pack_over_torch
-    The obvious formulation in PyTorch (statistics, rand, compare, shift) over ours, statistics included.
+    Time of the straightforward formulation in PyTorch (statistics, rand, compare, shift) over ours, both with
+    statistics.
 ternary_roundtrip_share
-    Pack, unpack and add over one step of 256 frames.
+    Time to pack, unpack and add over that of one training step of 256 frames.
 push_ratio
-    Bytes of float32 over bytes sent up.
+    Bytes of float32 over bytes sent to the server.
 mean_ratio
-    And over those that come down with the mean of four workers, scales included.
+    Bytes of float32 over bytes received with the mean of four workers, including scales.
 """
 
 import json
@@ -36,7 +37,7 @@ ROUNDS, WORKERS = 25, 4
 
 
 def obvious(tensors: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Scale and bytes of each tensor, four values a byte."""
+    """Scale and bytes of each tensor, four values per byte."""
     coded = []
     for g in tensors:
         clipped = g.clamp(-(limit := CLIP * g.std()), limit)

@@ -1,31 +1,33 @@
-"""Speed of the asynchronous engine as ratios: rivals in turn, medians over rounds, one JSON line a figure.
+"""Speed of the asynchronous engine as ratios: rivals take turns, medians over rounds, one JSON line per figure.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/engine.py [NAME ...]
 
-Network 440 - 4 x 512 - 3,000 (``dnn``) or 462 - 5 x 2048 - 10,217 (``dnn_zhang``), minibatch 256, one thread a process,
-made-up packed frames. Shards sync after every third minibatch; where a name ends in ``_1``, after each, with pushes
-that count in full, as in the preset ``asgd``. Processes stay alive for all rounds; those of a rival are stopped
-meanwhile. All figures of a network come from the same rounds.
+Network 440 - 4 x 512 - 3,000 (``dnn``) or 462 - 5 x 2048 - 10,217 (``dnn_zhang``), minibatch 256, one thread per
+process, random packed frames. Shards sync after every third minibatch; if the name of a figure ends in ``_1``, after
+each one, with unscaled pushes, as in the preset ``asgd``. Processes stay alive for all rounds; while another rival
+runs, they are stopped. All figures of a network come from the same rounds.
 
 asgd2_over_asgd1, asgd2_over_ddp2
-    Frames a second, by its own `Progress`, of the shared world with two shards over one, and over world ddp with two.
+    Frames per second, by its own `Progress`, of the shared world with two shards over those with one, and over those of
+    world ddp with two.
 bare2_over_bare1
-    Two bare loops at once over one alone: what two processes that have nothing to do with each other make of this
-    machine, and the limit of asgd2_over_asgd1.
+    Speed of two bare loops at once over one alone: what two independent processes reach on this machine, which is the
+    limit of asgd2_over_asgd1.
 sync_share, sync_share_1, sync_share_zhang
-    Seconds in syncs and waiting for them over those and computing, of both shards of asgd2; the fetch with which a
-    round begins is in it.
+    Time of syncs and of waiting for them, as a share of that time and of computing together, of both shards of asgd2,
+    including the fetch at the beginning of a round.
 engine1_over_bare, engine1_over_bare_1
-    One shard over a bare loop of forward, backward, step on one resident minibatch in a process of the same kind, which
-    runs first and last in each round and counts with the mean of both. The engine's figure is the lowest of these:
-    ``world``, rounds of the shared world; ``metrics``, the second epoch of a whole `train` run (packed frames, metrics,
-    checkpoints) by the seconds in its metrics; ``clock``, an hour of speech at that speed and what the run's clock has
-    between two epochs beyond these seconds (512 held-out frames, the checkpoint). The run's epochs are as short as a
-    round, and its shard syncs after every third minibatch; for ``_1``, ``clock`` is at the speed of ``world``.
+    Speed of one shard over a bare loop of forward pass, backward pass and update on one resident minibatch in a process
+    of the same kind, which runs first and last in each round and counts with the mean of both. The engine's speed is
+    the lowest of these: ``world``, rounds of the shared world; ``metrics``, the second epoch of a whole `train` run
+    (packed frames, metrics, checkpoints) by the seconds in its metrics; ``clock``, an hour of speech at that speed,
+    plus the time between two epochs on the run's clock beyond these seconds (512 held-out frames, the checkpoint). The
+    run's epochs are as short as a round, and its shard syncs after every third minibatch; for ``_1``, ``clock`` is at
+    the speed of ``world``.
 pool_open_s, pool_open_mb
-    As `pool.py` prints them.
+    As in `pool.py`.
 
-With a GPU, `engine_gpu.py` adds its lines.
+With a GPU, `engine_gpu.py` adds its figures.
 """
 
 import json
@@ -63,12 +65,12 @@ FIGURES = {  # the rivals of each
 
 
 def line(name: str, value: float, unit: str, rival: str, **more: Any) -> str:
-    """One figure."""
+    """The JSON line of one figure."""
     return json.dumps({"name": name, "value": round(value, 4), "unit": unit, "rival": rival, **more})
 
 
 def figures(case: Case, names: Collection[str], rounds: int = ROUNDS, *, suffix: str = "") -> list[str]:
-    """Those of `FIGURES` that are named, of one network; `suffix` is added to their names."""
+    """The named ones of `FIGURES` for one network; `suffix` is added to their names."""
     chosen = [name for name in FIGURES if name in names]
     measured = _measured(case, {rival for name in chosen for rival in FIGURES[name]}, rounds)
     more = {"model": case.name, "device": case.device, "dtype": case.precision, "rounds": rounds}
@@ -92,7 +94,7 @@ def figures(case: Case, names: Collection[str], rounds: int = ROUNDS, *, suffix:
 
 
 def _measured(case: Case, wanted: Collection[str], rounds: int) -> dict[str, list[Any]]:
-    """What each rival measured in each round; ``bare`` at its beginning, ``bare_after`` at its end."""
+    """The measurement of each rival in each round; ``bare`` is from its beginning, ``bare_after`` from its end."""
     with ExitStack() as stack:
         directory, rivals = stack.enter_context(written(case)), dict[str, Callable[[], Any]]()
         if "bare" in wanted:
@@ -118,7 +120,7 @@ def _run(case: Case, directory: Path) -> Callable[[], tuple[float, float]]:
 
 
 def _speeds(measured: list[Any]) -> list[float]:
-    """Frames a second, of a world or of bare loops."""
+    """Frames per second of a world or of bare loops."""
     return measured if isinstance(measured[0], float) else frames_per_s(measured)
 
 
@@ -134,7 +136,7 @@ def _share(name: str, measured: list[Any], more: dict[str, Any]) -> str:
 
 
 def _engine(name: str, case: Case, measured: dict[str, list[Any]], more: dict[str, Any]) -> str:
-    """The whole engine with one shard over a bare loop."""
+    """Speed of the whole engine with one shard over a bare loop."""
     each = "asgd1_1" if "bare_1" in name else "asgd1"
     loops, shard = measured["bare"], frames_per_s(measured[each])
     speeds, between_s = [speed for speed, _ in measured["run"]], [seconds for _, seconds in measured["run"]]

@@ -1,22 +1,22 @@
-"""The engine's figures on a GPU; `engine.py` prints them where there is one.
+"""The engine's figures on a GPU; `engine.py` also prints them if there is one.
 
     python tests/benchmarks/engine_gpu.py [--device cuda:0] [NAME ...]
 
-With ``--device cpu`` a tiny network runs through the same lines, to try them out.
+With ``--device cpu`` a tiny network runs through the same code, to test it.
 
 engine1_over_bare, engine1_over_bare_1, engine1_over_bare_bf16
-    ``dnn_zhang`` in float32 and in bf16, as on the CPU, but over a bare loop recorded as a CUDA graph, and with
-    ``training.cuda_graph``, which records forward and backward passes.
+    ``dnn_zhang`` in float32 and in bf16, as on the CPU, but the bare loop is recorded as a CUDA graph, and the engine
+    has ``training.cuda_graph``, which records forward and backward passes.
 sync_share_zhang
-    As on the CPU, of two shards on the one GPU.
+    As on the CPU, with two shards on the same GPU.
 asgd4_over_asgd1
-    Four shards on the one GPU, which reach the server over CUDA IPC, over one; minibatches of 256 and of 1,024.
+    Four shards on the same GPU, which access the server by CUDA IPC, over one shard; minibatches of 256 and of 1,024.
 sync_bandwidth
     A sync of ``dnn_zhang`` with local updates has to read the server's parameters, the shard's and those it fetched,
-    and to write all three: these bytes over its time (launches, norms and waiting for the GPU included), as a share
-    of the bytes that a device-to-device copy of the parameters reads and writes over its time.
+    and to write all three. The figure is these bytes over the time of a sync (including launches, norms and waiting for
+    the GPU), as a share of the bytes that a device-to-device copy of the parameters reads and writes over its time.
 asgd2_over_ddp2
-    With two GPUs: shards on both, over DDP with NCCL.
+    With two GPUs: one shard on each, over DDP with NCCL.
 """
 
 import argparse
@@ -39,12 +39,12 @@ from speech3.engine.world import USED
 from speech3.frames.packed import open_packed
 from speech3.training.parts import make_parts
 
-_SYNCS = 200  # of a round
-_VALUES_MOVED = 6  # for each parameter, in a sync
+_SYNCS = 200  # per round
+_VALUES_MOVED = 6  # read or written per parameter in a sync
 
 
 def main(wanted: Collection[str], device: str = "cuda:0") -> None:
-    """Print those of the figures that are wanted."""
+    """Print the wanted figures."""
     zhang = replace(ZHANG, device=device, frames=1_000_000, minibatches=1000, cuda_graph=device != "cpu")
     dnn, rounds = replace(DNN, device=device, minibatches=3000), ROUNDS
     if device == "cpu":
@@ -74,7 +74,7 @@ def main(wanted: Collection[str], device: str = "cuda:0") -> None:
 
 
 def four_shards(case: Case, rounds: int = ROUNDS) -> str:
-    """Four over one."""
+    """Print the speed of four shards over one."""
     with written(case) as directory, ExitStack() as stack:
         rivals = {
             name: stack.enter_context(world(case, directory, "shared", workers))
@@ -89,7 +89,7 @@ def four_shards(case: Case, rounds: int = ROUNDS) -> str:
 
 
 def sync_bandwidth(case: Case, rounds: int = ROUNDS) -> str:
-    """A sync over a copy."""
+    """Print the bandwidth of a sync over that of a copy."""
     with written(case) as directory:
         sync, copy, megabytes = _sync_and_copy(case, directory)
         measured = in_turn({"sync": lambda: _seconds(sync), "copy": lambda: _seconds(copy)}, rounds)
@@ -134,7 +134,7 @@ def _sync_and_copy(case: Case, directory: Path) -> tuple[Callable[[], None], Cal
 
 
 def _seconds(act: Callable[[], None]) -> float:
-    """Of one of many, one behind the other."""
+    """Mean seconds of one of many calls in sequence."""
     start = time.perf_counter()
     for _ in range(_SYNCS):
         act()

@@ -1,7 +1,7 @@
-"""What the engine's benchmark lets run in turn: worlds that stay open, bare loops, whole training runs.
+"""The rivals of the engine's benchmark: worlds that stay open, bare loops, whole training runs.
 
-Each has its own processes, as in a run of speech3, with one thread each. Who is not running is stopped (SIGSTOP), for
-shards at rest look for orders two thousand times a second.
+Each rival has its own processes, as in a run of speech3, with one thread each. While another rival runs they are
+stopped (SIGSTOP), because idle shards poll for work two thousand times a second.
 """
 
 import os
@@ -33,7 +33,7 @@ from speech3.training import train
 from speech3.training.parts import BuildParts, make_parts
 from speech3.training.worlds import open_worlds
 
-RATE = 0.01  # so low that a loop over one minibatch does not learn it by heart, which ends in denormal numbers
+RATE = 0.01  # low, or a loop over one minibatch would fit it perfectly, which leads to denormal numbers
 UTTERANCE_FRAMES, HELDOUT_FRAMES = 500, 512
 
 
@@ -44,9 +44,9 @@ class Case:
     Attributes
     ----------
     frames
-        Of the packed file of which rounds compute the first minibatches.
+        Number of frames in the packed file; rounds compute its first minibatches.
     minibatches
-        Of a round, and of an epoch of a whole run, which has a file of as many.
+        Number per round, and per epoch of a whole run, which has a file with as many.
     """
 
     name: str
@@ -63,9 +63,9 @@ class Case:
     def config(
         self, directory: Path, world: str, workers: int, *, max_epochs: int = 1, sync_every: int = 3
     ) -> TrainConfig:
-        """Training of it by so many workers, on frames that `write` put there.
+        """The config to train the network with this many workers on the frames of `write`.
 
-        With a sync after every minibatch pushes count in full, as in the preset ``asgd``.
+        With a sync after every minibatch, pushes are not scaled, as in the preset ``asgd``.
         """
         asgd = AsgdConfig(warm_start=0, sync_every=sync_every, push_scale=1.0 if sync_every == 1 else "1/workers")
         training = TrainingConfig.model_validate({
@@ -77,11 +77,11 @@ class Case:
 
     @property
     def as_run(self) -> "Case":
-        """With an epoch that is a round."""
+        """The training config, with an epoch as long as a round."""
         return replace(self, frames=self.minibatches * self.minibatch)
 
     def write(self, directory: Path) -> None:
-        """Normally distributed frames with senones drawn by lot, and a model directory with as many senones."""
+        """Write normally distributed frames with random senones, and a model directory with as many senones."""
         generator = np.random.default_rng(1)
         for name, frames in (("train", self.frames), ("heldout", min(HELDOUT_FRAMES, self.frames))):
             lengths = [min(UTTERANCE_FRAMES, frames - start) for start in range(0, frames, UTTERANCE_FRAMES)]
@@ -93,7 +93,7 @@ class Case:
 
 @contextmanager
 def written(case: Case) -> Iterator[Path]:
-    """A directory with the case's frames, while it is needed."""
+    """A temporary directory with the case's frames."""
     with tempfile.TemporaryDirectory(prefix="speech3-benchmark-") as directory:
         case.write(Path(directory))
         yield Path(directory)
@@ -101,7 +101,7 @@ def written(case: Case) -> Iterator[Path]:
 
 @dataclass
 class Rival:
-    """Runs one round when called, its processes stopped before and after; returns what it measured."""
+    """Runs one round when called and returns its measurement; its processes are stopped before and after."""
 
     run: Callable[[], Any]
     pids: list[int] = field(default_factory=list)
@@ -123,7 +123,7 @@ class Rival:
 
 @contextmanager
 def world(case: Case, directory: Path, name: str, workers: int, sync_every: int = 3) -> Iterator[Rival]:
-    """A world that computes the first minibatches of another epoch in each round; measures a `Progress`."""
+    """A world that computes the first minibatches of a new epoch in each round; measures a `Progress`."""
     config = case.config(directory, name, workers, sync_every=sync_every)
     parts = make_parts(config, open_packed(directory / "train.frames"), torch.device(case.device))
     alone, opened = open_worlds(config, directory / "simulation.json", parts, BuildParts(config, product()))
@@ -142,7 +142,7 @@ def world(case: Case, directory: Path, name: str, workers: int, sync_every: int 
         return done
 
     try:
-        compute(min(12 * workers, case.minibatches))  # they have started when it ends, and are warm
+        compute(min(12 * workers, case.minibatches))  # starts the workers and warms them up
         yield Rival(lambda: compute(case.minibatches), [process.pid for process in opened.processes])  # type: ignore[attr-defined]
     finally:
         opened.close()
@@ -197,7 +197,7 @@ def _bare(build: BuildParts, device: str, pipe: Any) -> None:
 
 
 def bare_step(parts: Parts, inputs: Tensor, targets: Tensor) -> Callable[[], None]:
-    """Forward, backward, step with one minibatch; on a GPU recorded once and replayed (a CUDA graph)."""
+    """Forward pass, backward pass and update with one minibatch; on a GPU recorded once and replayed (a CUDA graph)."""
     sgd, parameters = Sgd(parts.model), list(parts.model.parameters())
 
     def step() -> None:
@@ -237,7 +237,7 @@ def whole_run(case: Case, directory: Path) -> tuple[float, float]:
 
 
 def in_turn(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[Any]]:
-    """What each measured in each round, the order turned about from round to round."""
+    """The measurement of each rival in each round; the order is reversed from round to round."""
     measured: dict[str, list[Any]] = {name: [] for name in rivals}
     for round_ in range(rounds):
         for name in list(rivals)[:: -1 if round_ % 2 else 1]:
@@ -246,7 +246,7 @@ def in_turn(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, l
 
 
 def frames_per_s(done: list[Progress]) -> list[float]:
-    """Of each round of a world."""
+    """Frames per second of each round of a world."""
     return [each.frames / each.seconds for each in done]
 
 
@@ -256,5 +256,5 @@ def median_ratio(ours: list[float], theirs: list[float]) -> float:
 
 
 def left_out(what: str, why: str) -> None:
-    """Say on standard error that a figure was not taken."""
+    """Say on standard error that a figure was not measured."""
     print(f"{what}: not run, {why}", file=sys.stderr)

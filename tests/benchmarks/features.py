@@ -1,9 +1,9 @@
-"""Speed of the features over torchaudio's and kaldi-native-fbank's, on one thread, with the numbers compared first.
+"""Speed of the features over torchaudio's and kaldi-native-fbank's, on one thread; their values are compared first.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/features.py
 
-One recording of 60 s at 16 kHz, 40 mel bins (MFCC, PLP: 23), dither off; rounds of all in turn, the median of their
-ratios. PLP and pitch, which the others do not have, are laid beside torchaudio's filterbank.
+One recording of 60 s at 16 kHz, 40 mel bins (MFCC, PLP: 23), dither off. All rivals take turns in rounds; results are
+medians of the rounds' ratios. PLP and pitch, which the others do not have, are compared with torchaudio's filterbank.
 """
 
 import importlib
@@ -36,7 +36,7 @@ Extractor = Callable[[Tensor], Tensor]
 
 
 def voice() -> Tensor:
-    """Something like speech: a gliding voice of many harmonics with pauses, in noise, as 16-bit audio."""
+    """A signal similar to speech: a gliding tone with many harmonics and pauses, in noise, as 16-bit audio."""
     generator = torch.Generator().manual_seed(1)
     time_S = torch.arange(RATE_HZ * SECONDS, dtype=torch.float64) / RATE_HZ
     phase_S = 2 * math.pi * torch.cumsum(140 + 40 * torch.sin(2 * time_S) + 10 * torch.sin(9 * time_S), 0) / RATE_HZ
@@ -59,7 +59,7 @@ def pitch(wave_S: Tensor) -> Tensor:
 
 
 def front_end(wave_S: Tensor) -> Tensor:
-    """PLP and pitch with derivatives, normalised, into a packed file (with senones that are all 0)."""
+    """Compute PLP and pitch with deltas, normalised, and write a packed file (with all senones 0)."""
     (feats_TF,) = finish([ours(FRONT_END)(wave_S)], FRONT_END)
     with tempfile.TemporaryDirectory() as directory:
         senones = {"u": np.zeros(len(feats_TF), dtype=np.int32)}
@@ -68,14 +68,14 @@ def front_end(wave_S: Tensor) -> Tensor:
 
 
 def torchaudios(name: str, bins: int) -> Extractor:
-    """torchaudio.compliance.kaldi's function of this name."""
-    torchaudio_functional()  # where torchaudio's compiled part does not load, this makes room for its Python
+    """The function of this name in torchaudio.compliance.kaldi."""
+    torchaudio_functional()  # makes torchaudio's Python code usable if its compiled part cannot be loaded
     function = getattr(importlib.import_module("torchaudio.compliance.kaldi"), name)
     return lambda wave_S: function(wave_S[None] * 32768, num_mel_bins=bins, dither=0.0, sample_frequency=RATE_HZ)
 
 
 def native() -> Extractor:
-    """kaldi-native-fbank, C++; it hands out frame after frame, so making a matrix of them is part of its time."""
+    """kaldi-native-fbank, C++; it returns single frames, so its time includes making a matrix of them."""
     knf = importlib.import_module("kaldi_native_fbank")
     options = knf.FbankOptions()
     options.frame_opts.dither, options.frame_opts.samp_freq, options.mel_opts.num_bins = 0.0, RATE_HZ, 40

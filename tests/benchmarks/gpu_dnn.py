@@ -1,17 +1,17 @@
-"""The DNN's training step on a GPU as a share of what `torch.mm` makes of its products alone.
+"""The DNN's training step on a GPU compared with `torch.mm` for its products alone.
 
     python tests/benchmarks/gpu_dnn.py [--device cuda:0]
 
-Network 440 - 5 x 2048 sigmoids - 10,217, minibatch 1,024. The rival: the three products of each layer (two of the
-first), one `torch.mm` each at the same shapes and in the same precision, into outputs that are there already. Ours is
-the whole step: forward, cross-entropy, backward, update. Precisions: float32, tf32 (which only products use) and bf16
-by autocast. A GPU may wait for the host between small kernels; ``graph`` is the same step recorded as a CUDA graph, so
-what the engine could reach at most.
+Network 440 - 5 x 2048 sigmoids - 10,217, minibatch 1,024. The rival is the three products of each layer (two of the
+first), one `torch.mm` each with the same shapes and precision, into preallocated outputs. Ours is the whole step:
+forward pass, cross-entropy, backward pass, update. Precisions: float32, tf32 (in products only) and bf16 by autocast. A
+GPU may wait for the host between small kernels; ``graph`` is the same step recorded as a CUDA graph, the most that the
+engine could reach.
 
 dnn_over_mm_PRECISION, dnn_graph_over_mm_PRECISION
-    Time of the products over time of the step: 1 if nothing else took any.
+    Time of the products over time of the step: 1 if nothing else took any time.
 dnn_graph_loss
-    A step of the graph computes what a step without one does.
+    Checks that a step of the graph computes the same as a step without it.
 """
 
 import statistics
@@ -35,7 +35,7 @@ PRECISIONS = ("float32", "tf32", "bf16")
 
 @contextmanager
 def computing(name: str, device: str) -> Iterator[None]:
-    """As with ``training.precision``."""
+    """Computes in a precision, as ``training.precision`` does."""
     with precision(name), torch.autocast(torch.device(device).type, torch.bfloat16, enabled=name == "bf16"):
         yield
 
@@ -56,13 +56,13 @@ class Network:
         self.loss = torch.zeros((), device=device)
 
     def step(self) -> None:
-        """Of training."""
+        """One training step."""
         loss, _ = cross_entropy(self.model(self.feats).float(), self.targets)
         self.sgd.step(torch.autograd.grad(loss, self.parameters), RATE)
         self.loss.copy_(loss.detach())
 
     def products(self, dtype: torch.dtype) -> Work:
-        """Those of a step, alone."""
+        """Only the products of a step."""
         drawn: list[tuple[Tensor, Tensor, Tensor]] = []
 
         def product(a: Tensor, b: Tensor) -> None:
@@ -84,13 +84,13 @@ class Network:
 
     @property
     def operations(self) -> int:
-        """Of the products of a step."""
+        """Number of operations in the products of a step."""
         sizes = [p.numel() for p in self.parameters if p.dim() == 2]
         return 2 * self.minibatch * (3 * sum(sizes) - sizes[0])
 
 
 def graph_computes_the_same(device: str) -> float:
-    """The largest difference of the losses of five steps, as a share."""
+    """The largest relative difference of the losses of five steps."""
     plain, recorded = Network(device), Network(device)
     replay = captured(recorded.step, device)
     plain.sgd.parameters.vector_K.copy_(recorded.sgd.parameters.vector_K)  # recording has made steps
@@ -129,7 +129,7 @@ def main() -> None:
 
 
 def _within(work: Work, name: str, device: str) -> Work:
-    # Around each step, not around all: autocast keeps its copies of the weights until it ends.
+    # Around each step, not around all steps: autocast keeps its copies of the weights until its block ends.
     def run() -> None:
         with computing(name, device):
             work()

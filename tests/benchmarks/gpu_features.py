@@ -1,14 +1,14 @@
-"""Speed of the features on a GPU over torchaudio's on the same GPU, with the numbers compared first.
+"""Speed of the features on a GPU over torchaudio's on the same GPU; their values are compared first.
 
     python tests/benchmarks/gpu_features.py [--device cuda:0]
 
-As `features.py`: one recording of 60 s at 16 kHz, dither off; and a batch of recordings at once, which torchaudio does
-not take, as times real time. The path of the pitch is searched on the CPU.
+As in `features.py`, one recording of 60 s at 16 kHz, dither off; also the speed for a batch of recordings, which
+torchaudio does not support. The Viterbi search of the pitch tracker runs on the CPU.
 
 fbank40_over_torchaudio, mfcc13_over_torchaudio
-    Time of theirs over ours, one recording.
+    Time of torchaudio over ours for one recording.
 fbank40_realtime, plp13_realtime, pitch_realtime
-    Seconds of audio for each second, of a batch.
+    Seconds of audio per second of computation for a batch.
 """
 
 import statistics

@@ -1,14 +1,15 @@
-"""The time of an update by LF-MMI on a GPU, and the criterion's share of it.
+"""Time of an update with LF-MMI on a GPU, and the criterion's share of it.
 
     python tests/benchmarks/gpu_lfmmi.py [--device cuda:0]
 
-The network, denominator and chunks of `sequence.py`, 32 and 128 chunks a minibatch. On a GPU the denominator goes
-through PyTorch's sparse products and autograd; the numerator is computed on the CPU.
+The network, denominator and chunks of `sequence.py`, 32 and 128 chunks per minibatch. On a GPU the denominator is
+computed by PyTorch's sparse products and autograd, the numerator on the CPU.
 
 lfmmi_update_CHUNKS
-    Seconds of speech in each second: numerators, forward, criterion, backward, a step of AdamW.
+    Seconds of speech per second of computation: numerators, forward pass, criterion, backward pass, a step of AdamW.
 lfmmi_share_CHUNKS, lfmmi_cpu_share_CHUNKS
-    The criterion over the update; and the criterion on one core of the CPU, outputs and gradient sent there and back.
+    Time of the criterion over that of the update; and the same with the criterion on one core of the CPU, including the
+    transfer of outputs and gradient.
 """
 
 import statistics
@@ -30,7 +31,7 @@ from speech3.sequence.lfmmi import LfMmi
 
 
 def figures(graph: Denominator, chunks: list[Chunk], device: str) -> None:
-    """Print those of a minibatch of these chunks."""
+    """Print the figures for a minibatch of these chunks."""
     make, criterion = AlignmentNumerators(graph, FRAMES), LfMmi(graph)
     model: Any = build(load_preset(ModelConfig, "models", "cnn_tdnn"), BINS, PDFS, seed=0).to(device).train()
     optimizer, parameters = AdamW(model, (0.9, 0.98), weight_decay=0.1), list(model.parameters())

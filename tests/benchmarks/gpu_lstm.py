@@ -1,15 +1,16 @@
-"""Speed of the clipped LSTM on a GPU over cuDNN's, which has no clip, and over a loop of cells which has.
+"""Speed of the LSTM with cell clipping on a GPU over cuDNN's, which has no clipping, and over a loop of clipped cells.
 
     python tests/benchmarks/gpu_lstm.py [--device cuda:0]
 
-As `lstm.py`: forward and backward with all gradients, the same weights and inputs, compared first. cuDNN's default for
-float32 is tf32, which ours is not: both are measured in float32, and both in tf32. A frame of ours is a product and a
-Triton kernel, for which a GPU may wait; ``graph`` is the same recorded as a CUDA graph.
+As in `lstm.py`, forward and backward passes with all gradients, with the same weights and inputs; results are compared
+first. cuDNN computes float32 in tf32 by default, ours does not: both are measured in float32, and both in tf32. A
+frame of ours takes a product and a Triton kernel, for whose launch a GPU may have to wait; ``graph`` is the same
+recorded as a CUDA graph.
 
 clipped_over_cudnn_SHAPE_PRECISION, clipped_graph_over_cudnn_SHAPE_PRECISION
-    Time of ours over that of nn.LSTM; frames x streams x inputs x cells.
+    Time of ours over that of nn.LSTM; SHAPE is frames x streams x inputs x cells.
 clipped_over_cell_loop_SHAPE_PRECISION
-    And over that of a loop of nn.LSTMCell and clamp.
+    Time of ours over that of a loop of nn.LSTMCell and clamp.
 """
 
 import torch

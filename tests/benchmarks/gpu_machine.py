@@ -1,9 +1,9 @@
-"""What the GPU is, what it can do at most, and whether processes can share its memory: to read the other figures by.
+"""Describes the GPU, its peak speeds, and whether processes can share its memory, as a reference for the other figures.
 
     python tests/benchmarks/gpu_machine.py [--device cuda:0]
 
-It imports neither speech3 nor anything but torch, so it runs where the rest cannot. Of the copy, bytes read and written
-are counted.
+It imports only torch, not speech3, so it runs where the other benchmarks cannot. For the copy, both the bytes read and
+the bytes written count.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def line(name: str, value: object, unit: str, **more: object) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of what the project needs; missing packages have none."""
+    """Versions of the packages that the project needs, or "missing"."""
     found = {"python": platform.python_version(), "torch": torch.__version__, "cuda": str(torch.version.cuda)}
     for package in ("triton", "numba", "numpy", "safetensors", "typer", "rich", "pydantic", "torchaudio", "hypothesis"):
         try:
@@ -39,7 +39,7 @@ def versions() -> dict[str, str]:
 
 
 def seconds(work: Callable[[], object], device: str) -> float:
-    """Of one, the median of some rounds."""
+    """Seconds of one call, the median of some rounds."""
     measured = []
     for _ in range(ROUNDS + 1):  # the first one warms up
         start = time.perf_counter()
@@ -52,7 +52,7 @@ def seconds(work: Callable[[], object], device: str) -> float:
 
 
 def add_one(tensor: Tensor, done: Any) -> None:
-    """In another process."""
+    """Runs in another process: write to the shared tensor."""
     tensor += 1
     if tensor.is_cuda:
         torch.cuda.synchronize(tensor.device)
@@ -60,7 +60,7 @@ def add_one(tensor: Tensor, done: Any) -> None:
 
 
 def shared_between_processes(device: str) -> bool:
-    """What another process writes into a tensor that it was handed (CUDA IPC) is seen here."""
+    """Whether this process sees what another one writes into a shared tensor (CUDA IPC)."""
     context = torch.multiprocessing.get_context("spawn")
     tensor, done = torch.zeros(1000, device=device), context.Event()
     process = context.Process(target=add_one, args=(tensor, done))

@@ -1,7 +1,7 @@
-"""Time on a device, and what figures of a GPU have in common: rivals in turn, warm, medians over rounds.
+"""Timing on a device, shared by the GPU benchmarks: rivals take turns after a warm-up, medians over rounds.
 
-On a GPU a round is timed by events on its stream, so it holds what the host is too slow to launch, too. The GPU's
-clocks are what they are. With ``--device cpu`` the same lines run with small sizes, to be tried out.
+On a GPU a round is timed by events on its stream, so it includes time in which the GPU waits for the host to launch
+kernels. The GPU's clock rates are not fixed. With ``--device cpu`` the same code runs with small sizes, to test it.
 """
 
 import argparse
@@ -17,7 +17,7 @@ Work = Callable[[], object]
 
 
 def device_of_arguments() -> str:
-    """From the command line."""
+    """The device on the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda:0")
     device: str = parser.parse_args().device
@@ -25,12 +25,12 @@ def device_of_arguments() -> str:
 
 
 def name_of(device: str) -> str:
-    """What the figures are of."""
+    """The name of the device that the figures are for."""
     return device if device == "cpu" else torch.cuda.get_device_name(device)
 
 
 def seconds(work: Work, repeats: int, device: str) -> float:
-    """Of one of many, one behind the other."""
+    """Mean seconds of one of many calls in sequence."""
     if device == "cpu":
         start = time.perf_counter()
         for _ in range(repeats):
@@ -47,7 +47,7 @@ def seconds(work: Work, repeats: int, device: str) -> float:
 
 
 def timed(works: Mapping[str, Work], device: str) -> dict[str, list[float]]:
-    """Seconds of each in each round, the rivals in turn; each has run three times before."""
+    """Seconds of each rival in each round, taking turns, after three warm-up runs each."""
     round_s, rounds = (ROUND_S, ROUNDS) if device != "cpu" else (0.0, 2)
     repeats = {}
     for name, work in works.items():
@@ -68,12 +68,12 @@ def ratio(ours: list[float], theirs: list[float]) -> float:
 
 
 def milliseconds(measured: Mapping[str, list[float]]) -> dict[str, float]:
-    """The medians, for what is said beside a figure."""
+    """The medians in milliseconds, as additional fields of a figure."""
     return {f"{name}_ms": round(1e3 * statistics.median(each), 4) for name, each in measured.items()}
 
 
 def captured(work: Work, device: str) -> Work:
-    """The same, recorded once as a CUDA graph and replayed; on the CPU it stays what it is."""
+    """The same work, recorded once as a CUDA graph and replayed; on the CPU the work itself."""
     if device == "cpu":
         return work
     side = torch.cuda.Stream(device)

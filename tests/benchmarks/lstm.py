@@ -1,11 +1,11 @@
-"""Speed of the clipped LSTM over PyTorch's own layers, and that both compute the same.
+"""Speed of the LSTM with cell clipping over PyTorch's own layers; results are compared, too.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/lstm.py
 
-One thread, float32, forward and backward with the gradients of weights and inputs, clip 50 (`nn.LSTM` has none; no cell
-of these inputs comes near it). Rounds of the rivals in turn; the median of the rounds' ratios. Freed memory stays with
-the process, for all, as in training; but not where somebody asks for more than 32 MB at once, as `nn.LSTM` does for
-20x64x440x640 and 100x32x40x320: up to a quarter of its time there are the page faults of that. The CNN's figure
+One thread, float32, forward and backward passes with the gradients of weights and inputs, clip 50 (`nn.LSTM` has none;
+with these inputs no cell comes near it). Rivals take turns in rounds; results are medians of the rounds' ratios. As in
+training, the process keeps freed memory, for all rivals, except for allocations above 32 MB, such as those of `nn.LSTM`
+for 20x64x440x640 and 100x32x40x320: page faults are up to a quarter of its time there. The CNN's figure
 (tests/benchmarks/cnn.py) comes last.
 """
 
@@ -30,7 +30,7 @@ Step = Callable[[], Sequence[Tensor]]  # outputs, gradients
 
 
 def lstm_steps(frames: int, streams: int, inputs: int, cells: int, device: str = "cpu") -> dict[str, Step]:
-    """A step of ours, of nn.LSTM and of a loop of nn.LSTMCell and clamp, with the same weights and inputs."""
+    """A step each of our LSTM, of nn.LSTM and of a loop of nn.LSTMCell and clamp, with the same weights and inputs."""
     lstm, cell = nn.LSTM(inputs, cells, device=device), nn.LSTMCell(inputs, cells, device=device)
     nn.init.zeros_(lstm.bias_hh_l0)  # ours has one bias
     for parameter, value in zip(cell.parameters(), lstm.parameters(), strict=True):
@@ -61,7 +61,7 @@ def lstm_steps(frames: int, streams: int, inputs: int, cells: int, device: str =
 
 
 def check(steps: dict[str, Step], limit: float = 2e-5) -> None:
-    """All compute the same, to rounding of float32 through all frames."""
+    """Check that all compute the same, but for float32 rounding that accumulates over the frames."""
     ours, *others = (step() for step in steps.values())
     for theirs in others:
         for a, b in zip(ours, theirs, strict=False):  # theirs have a second bias
@@ -70,7 +70,7 @@ def check(steps: dict[str, Step], limit: float = 2e-5) -> None:
 
 
 def measure(steps: dict[str, Step]) -> dict[str, list[float]]:
-    """Milliseconds of a step in each round, the rivals in turn."""
+    """Milliseconds of a step in each round; the rivals take turns."""
     repeats = {}
     for name, step in steps.items():
         start = time.perf_counter()
@@ -92,7 +92,7 @@ def figure(name: str, value: float, rival: str, **more: object) -> None:
 
 
 def clipped_figures() -> None:
-    """The clipped LSTM over nn.LSTM, shape by shape, their median and worst, and over the loop."""
+    """Speed of the clipped LSTM over nn.LSTM by shape, the median and worst of these, and over the loop."""
     over_lstm, over_loop = [], []
     for shape in SHAPES:
         steps = lstm_steps(*shape)

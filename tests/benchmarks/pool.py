@@ -3,10 +3,10 @@
     OMP_NUM_THREADS=1 python tests/benchmarks/pool.py
 
 The file (360 million frames of 40 bins in float16, 600,000 utterances; 30 GB) is sparse: its frames are holes, which
-read as zeros, so neither making it nor reading it needs a disk. Measured, in new processes that have imported speech3:
-opening it and drawing one minibatch of 256 x 11 x 40. Verification, which reads everything once a run, is not in it.
-Memory is the growth of the resident set to its peak, pages of the mapped file included, which the system takes back
-when it needs them. Medians of `RUNS`.
+read as zeros, so neither creating nor reading it needs a disk. The benchmark measures, in new processes that have
+imported speech3, opening the file and drawing one minibatch of 256 x 11 x 40. Verification, which reads the whole file
+once per run, is not included. Memory is the growth of the resident set to its peak, including pages of the mapped file,
+which the system reclaims when it needs them. Medians of `RUNS`.
 """
 
 import json
@@ -27,7 +27,7 @@ def resident_mb(field: str = "VmRSS") -> float:
 
 
 def first_minibatch(path: str) -> None:
-    """Open, draw, print [seconds, MB]."""
+    """Open the file, draw a minibatch, print [seconds, MB]."""
     import torch
 
     from speech3.frames.minibatches import Minibatches

@@ -1,19 +1,20 @@
-"""Speed of our search against kaldi-decoder's FasterDecoder, on a model and data: one JSON line a figure.
+"""Speed of our search compared with kaldi-decoder's FasterDecoder, on a model and data; one JSON line per figure.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/search.py MODEL FEATS.scp [GRAPH] [--utterances 20] [--rounds 5]
 
-The model scores the utterances first, outside what is measured. Then, round by round and utterance by utterance, both
-search in turn, with the beam, limit, acoustic scale and word penalty (0 if the model is not tuned: 15, 7000, 1 for
-LF-MMI, 0.1 else) of the model; medians over rounds of CPU seconds of the searching thread.
+The model scores the utterances first, which is not measured. Then both searches take turns, round by round and
+utterance by utterance, with the model's beam, limit of states, acoustic scale and word penalty (if the model is not
+tuned: 15, 7000, 1 for LF-MMI and 0.1 for others, 0). Results are medians over rounds of the CPU seconds of the
+searching thread.
 
 search_over_kaldi_decoder
-    One best path, its words included.
+    The best path, including its words.
 lattice_over_kaldi_decoder
-    Ours with a state-level lattice (lattice beam 8, pruned, as arrays) over kaldi-decoder's one best path: its own
-    lattices have no limit on states, and take ten times as long.
+    Ours with a state-level lattice (lattice beam 8, pruned, as arrays) over kaldi-decoder's best path only: its own
+    lattices have no limit of states, and take ten times as long.
 
-Both print how many utterances had other words, and by how much the cost of ours lay above the rival's at most (exact
-costs of both paths, by the scores; below 0: ours found a better path everywhere).
+Both lines have the number of utterances with different words, and the largest difference of the cost of our path and
+the rival's (exact costs of both paths by the scores; below 0: ours found a better path for every utterance).
 """
 
 import argparse
@@ -39,7 +40,7 @@ LATTICE_BEAM = 8.0
 
 
 def settings_of(recognizer: Recognizer) -> DecodeSettings:
-    """The tuned ones, or usual ones."""
+    """The tuned settings of the model, or the usual ones."""
     if (recognizer.directory / "decode.json").exists():
         return recognizer.settings
     return DecodeSettings(1.0 if recognizer.scorer.pseudo_likelihoods else 0.1, 0.0, 15.0, 7000)
@@ -48,7 +49,7 @@ def settings_of(recognizer: Recognizer) -> DecodeSettings:
 def rival_search(
     graph: Graph, charged: SearchGraph, settings: DecodeSettings
 ) -> Callable[[np.ndarray], tuple[np.ndarray, tuple[int, ...], float]]:
-    """kaldi-decoder as speech3 called it: returns pdfs, words and the graph's cost of the best path."""
+    """kaldi-decoder as speech3 used to call it: returns pdfs, words and the graph's cost of the best path."""
     from speech3.decoding.fst import ARC, Fst, temporary_fst
 
     source_A = np.repeat(np.arange(len(graph.fst.final_S), dtype=np.int32), np.diff(charged.begin_S1))
@@ -71,7 +72,7 @@ def rival_search(
 def measured(
     scores: Mapping[str, np.ndarray], searches: Mapping[str, Callable[[np.ndarray], Any]], rounds: int
 ) -> tuple[dict[str, list[float]], dict[str, list[Any]]]:
-    """CPU seconds of each search in each round, and what each found."""
+    """CPU seconds of each search in each round, and the paths that each found."""
     seconds: dict[str, list[float]] = {name: [] for name in searches}
     found: dict[str, list[Any]] = {}
     for _ in range(rounds):
@@ -116,7 +117,7 @@ def main() -> None:
         "lattice": lambda scores_TP: ours(scores_TP, LATTICE_BEAM),
     }
     for one in searches.values():
-        one(next(iter(scores.values())))  # compiles, and touches the memory
+        one(next(iter(scores.values())))  # compiles, and allocates memory
     seconds, found = measured(scores, searches, given.rounds)
     frames = sum(map(len, scores.values()))
     for name, key, rival in (

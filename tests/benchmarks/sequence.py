@@ -1,9 +1,9 @@
-"""LF-MMI's speed: against the same criterion in PyTorch's sparse products, and as a share of an update.
+"""Speed of LF-MMI: compared with the same criterion by PyTorch's sparse products, and as a share of an update.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/sequence.py
 
-A denominator of the size of minilibri's (198 phones, 700 sentences of 100 phones, 500 pdfs), 32 chunks of 150 frames,
-the network of the preset cnn_tdnn. Medians of `ROUNDS`, interleaved.
+A denominator as large as minilibri's (198 phones, 700 sentences of 100 phones, 500 pdfs), 32 chunks of 150 frames, the
+network of the preset cnn_tdnn. Medians of `ROUNDS`, interleaved.
 """
 
 import json
@@ -30,7 +30,7 @@ ROUNDS, CHUNKS, FRAMES, PHONES, PDFS, BINS = 7, 32, 150, 198, 500, 40
 
 
 def sentences(generator: np.random.Generator) -> list[list[int]]:
-    """Phones of which each is followed by one of twelve, the first of them most often."""
+    """Random sentences in which each phone is followed by one of twelve, most often the first of these."""
     following = [generator.permutation(PHONES)[:12] + 1 for _ in range(PHONES + 1)]
     said = []
     for _ in range(700):
@@ -42,7 +42,7 @@ def sentences(generator: np.random.Generator) -> list[list[int]]:
 
 
 def in_sparse_products(y_BTS: torch.Tensor, graph: Denominator, leak: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `lfmmi._denominator` gives, as a user of PyTorch would have it."""
+    """The results of `lfmmi._denominator`, as a user of PyTorch would compute them."""
     with torch.enable_grad():
         y_TSB = y_BTS.permute(1, 2, 0).contiguous().requires_grad_()
         log_z = denominator_log_z(y_TSB, graph, leak)
@@ -51,14 +51,14 @@ def in_sparse_products(y_BTS: torch.Tensor, graph: Denominator, leak: float) -> 
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Of one call."""
+    """Seconds of one call."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def problem(count: int = CHUNKS) -> tuple[Denominator, list[Chunk]]:
-    """A denominator of the size of minilibri's, and chunks of what it was made of."""
+    """A denominator as large as minilibri's, and chunks from the sentences that it was made from."""
     generator = np.random.default_rng(0)
     said = sentences(generator)
     pdfs_PP2 = generator.integers(0, PDFS, (PHONES + 1, PHONES + 1, 2)).astype(np.int32)

@@ -1,9 +1,9 @@
-"""Speed of our training step over the stock one (`nn.Linear`, `torch.optim.SGD`), and that both compute the same.
+"""Speed of our training step over the stock one (`nn.Linear`, `torch.optim.SGD`); results are compared, too.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/step.py
 
-Network 440 - 4 x 512 - 3000, minibatch 256, one thread; rounds of both in turn, the median of their ratios. Every
-round begins with the same parameters, since SGD amplifies differences of rounding from step to step.
+Network 440 - 4 x 512 - 3000, minibatch 256, one thread. Both take turns in rounds; the result is the median of the
+rounds' ratios. Every round starts from the same parameters, because SGD amplifies rounding differences step by step.
 """
 
 import itertools
@@ -29,7 +29,7 @@ Step = Callable[[Tensor, Tensor], float]
 
 
 def stock() -> tuple[Step, list[nn.Parameter]]:
-    """A step of nn.Linear, ReLU, cross_entropy and torch.optim.SGD."""
+    """A training step with nn.Linear, ReLU, cross_entropy and torch.optim.SGD."""
     widths = [WINDOW * BINS, 512, 512, 512, 512]
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in itertools.pairwise(widths):
@@ -48,7 +48,7 @@ def stock() -> tuple[Step, list[nn.Parameter]]:
 
 
 def ours() -> tuple[Step, list[nn.Parameter]]:
-    """A step of ours."""
+    """Our training step."""
     model = build(DnnConfig(layers=4, width=512), BINS, SENONES, seed=1)
     sgd = Sgd(model)
     parameters = list(model.parameters())

@@ -1,13 +1,14 @@
-"""Training steps a second of the TDNN-F over those of the same network of PyTorch's layers, and that both are the same.
+"""Speed of a training step of the TDNN-F over the same network made of PyTorch's layers; results are compared, too.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/tdnn.py
 
 The preset ``cnn_tdnn`` without dropout (so that losses can be compared), minibatches of 32 chunks of 150 frames with
-their context, cross-entropy at both outputs, one thread; forward, backward and step. The rival is made of nn.Conv2d,
-nn.Conv1d (each product of two times is one), nn.Linear, BatchNorm and ReLU, with cross_entropy and torch.optim.SGD, in
-the faster of PyTorch's two memory formats; its semi-orthogonal constraint is written with matmul. Its first input is
-normalised beforehand. Rounds of all in turn, the median of their ratios. Freed memory stays with the process, for all,
-as in training. ``constraint_share`` is the time of the constraint alone over that of our step.
+their context, cross-entropy at both outputs, one thread; forward, backward and update. The rival is made of nn.Conv2d,
+nn.Conv1d (for each product over two times), nn.Linear, BatchNorm and ReLU, with cross_entropy and torch.optim.SGD, in
+the faster of PyTorch's two memory formats; its semi-orthogonal constraint is written with matmul. Its input is
+normalised beforehand. All rivals take turns in rounds; the result is the median of the rounds' ratios. As in training,
+the process keeps freed memory, for all rivals. ``constraint_share`` is the time of the constraint alone over that of
+our step.
 """
 
 import json
@@ -34,14 +35,14 @@ Step = Callable[[], float]
 
 
 def preset() -> CnnTdnnConfig:
-    """The network in question."""
+    """The config of the network that is measured."""
     config = load_preset(ModelConfig, "models", "cnn_tdnn").model_copy(update={"dropout": 0.0})
     assert isinstance(config, CnnTdnnConfig) and config.subsampling == 3
     return config
 
 
 def ours(model: Tdnn, feats_BTF: Tensor, targets_N: Tensor) -> Step:
-    """A step of ours, from the features on."""
+    """A training step of our network, beginning with the features."""
     sgd, parameters = Sgd(model), list(model.parameters())
 
     def step() -> float:
@@ -54,7 +55,7 @@ def ours(model: Tdnn, feats_BTF: Tensor, targets_N: Tensor) -> Step:
 
 
 class StockLayer(nn.Module):
-    """A factored layer of nn.Conv1d, (B, D, T) to (B, D, T - 2)."""
+    """A factored layer made of nn.Conv1d, (B, D, T) to (B, D, T - 2)."""
 
     def __init__(self, config: CnnTdnnConfig) -> None:
         super().__init__()
@@ -64,7 +65,7 @@ class StockLayer(nn.Module):
 
     @torch.no_grad()
     def constrain(self) -> None:
-        """As `speech3.models.tdnn.constrain`, of matmul alone."""
+        """As `speech3.models.tdnn.constrain`, with matmul only."""
         m_OI = self.linear.weight.flatten(1)
         p_OO = m_OI @ m_OI.t()
         square, trace = p_OO.square().sum(), p_OO.trace()
@@ -74,14 +75,14 @@ class StockLayer(nn.Module):
         m_OI.sub_(4 * nu * trace / square * (p_OO @ m_OI))
 
     def forward(self, x_BDT: Tensor) -> Tensor:
-        """Everything but the constraint is a layer of PyTorch's."""
+        """Apply the layer; all of it but the constraint is PyTorch's."""
         self.constrain()
         y_BDT = self.norm(self.affine(self.linear(x_BDT)).relu())
         return y_BDT + self.bypass * x_BDT[:, :, 1:-1]
 
 
 class Stock(nn.Module):
-    """The same network of PyTorch's layers: (B, 1, F, T) to outputs (B * T, S)."""
+    """The same network made of PyTorch's layers: (B, 1, F, T) to outputs (B * T, S)."""
 
     def __init__(self, config: CnnTdnnConfig, model: Tdnn) -> None:
         super().__init__()
@@ -106,7 +107,7 @@ class Stock(nn.Module):
 
     @torch.no_grad()
     def _take(self, model: Tdnn) -> None:
-        """The parameters of ours."""
+        """Copy the parameters of our network."""
         front, channels = model.front, model.front.convolutions[-1].convolution.out_channels
         for theirs, block in zip(self.convolutions[::3], front.convolutions, strict=True):
             mine = block.convolution
@@ -125,7 +126,7 @@ class Stock(nn.Module):
             theirs[3].load_state_dict(output.state_dict())
 
     def forward(self, x_BCKT: Tensor) -> list[Tensor]:
-        """Both outputs."""
+        """Compute both outputs."""
         x_BCKT = self.convolutions(x_BCKT)
         x_BTD = self.affine(x_BCKT.flatten(1, 2).transpose(1, 2)).relu()
         x_BDT = self.layers(self.norm(x_BTD.transpose(1, 2)))
@@ -134,7 +135,7 @@ class Stock(nn.Module):
 
 
 def stock(model: Tdnn, memory_format: torch.memory_format, feats_BTF: Tensor, targets_N: Tensor) -> Step:
-    """A step of it."""
+    """A training step of the stock network."""
     network = Stock(preset(), model).to(memory_format=memory_format)  # type: ignore[call-overload]
     x_BCKT = feats_BTF.transpose(1, 2)[:, None].contiguous(memory_format=memory_format)
     optimizer = torch.optim.SGD(network.parameters(), lr=RATE)
@@ -151,7 +152,7 @@ def stock(model: Tdnn, memory_format: torch.memory_format, feats_BTF: Tensor, ta
 
 
 def constraint_ms(model: Tdnn) -> float:
-    """Of all layers, the best of some rounds."""
+    """Seconds of the constraint of all layers, the best of some rounds."""
     best = float("inf")
     for _ in range(ROUNDS):
         start = time.perf_counter()
@@ -166,13 +167,13 @@ def main() -> None:
     torch.manual_seed(1)
     model = build(preset(), BINS, SENONES, seed=1)
     assert isinstance(model, Tdnn)
-    for output in (model.output, model.xent_output):  # zero as they begin: no gradient would go below them
+    for output in (model.output, model.xent_output):  # initially zero, so no gradient would pass below them
         nn.init.normal_(output.weight, std=0.05)
     feats_BTF = torch.randn(CHUNKS, model.left_context + FRAMES + model.right_context, BINS)
     targets_N = torch.randint(SENONES, (CHUNKS * FRAMES // 3,))
     rivals = {name: stock(model, memory_format, feats_BTF, targets_N) for name, memory_format in FORMATS.items()}
     steps = {"ours": ours(model, feats_BTF, targets_N), **rivals}
-    # Two steps, which warm up, too: in those after them the two formats of PyTorch's own differ by more than 1e-5.
+    # Two steps, which also warm up; in later steps PyTorch's two memory formats differ by more than 1e-5.
     losses = {name: [step() for _ in range(2)] for name, step in steps.items()}
     worst = max(abs(a - b) / b for a, b in zip(losses["ours"], losses["contiguous"], strict=True))
     assert worst < 1e-5, f"losses differ by {worst:.1e} of their value"

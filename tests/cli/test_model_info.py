@@ -36,7 +36,7 @@ def test_no_model(experiment: Path, speech3) -> None:
     process = speech3("model-info", experiment / "data")
     assert (process.returncode, process.stdout) == (1, "")
     assert process.stderr == (
-        f"error: {experiment / 'data'}: no model directory, for it has no model.safetensors; give one, as exp/dnn\n"
+        f"error: {experiment / 'data'}: no model directory: it has no model.safetensors; give one, such as exp/dnn\n"
     )
 
 

@@ -98,7 +98,7 @@ def test_responses_by_list_and_by_tree(tmp_path: Path) -> None:
     assert [sound.name for sound in by_tree] == ["real/noise.wav", "real/type1.wav"]
     first = read_response(by_tree[1], RATE_HZ)
     assert first.argmax() == 10 and first[20] == 0, "the first microphone alone"
-    with pytest.raises(Speech3Error, match=r"noise\.wav: 20\.0 s are no impulse response"):
+    with pytest.raises(Speech3Error, match=r"noise\.wav: 20\.0 s is too long for an impulse response"):
         read_response(by_tree[0], RATE_HZ)
     (root / "real" / "rir_list").write_text("--rir-id 1 --room-id r1 RIRS_NOISES/real/type1.wav\n\n")
     (listed,) = find_responses(root)

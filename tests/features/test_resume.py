@@ -86,7 +86,7 @@ def test_finished_units_are_taken_over(
     stopper.stop(-1)
     report = extract(data, tmp_path / "out", CONFIG, 1, compress=compress)
     assert stopper.calls == 1
-    assert "31 of 40 utterances are there from an interrupted run" in capsys.readouterr().err
+    assert "31 of 40 utterances are kept from an interrupted run" in capsys.readouterr().err
     assert report == whole and list(report.skipped) == ["u02"]
     assert names(tmp_path / "out") == ["feats.ark", "feats.scp", "features.yaml", "skipped.txt"]
     for name in ("feats.ark", "features.yaml", "skipped.txt"):
@@ -165,7 +165,7 @@ def test_another_config_or_other_data_begins_again(
     capsys.readouterr()
     extract(data, tmp_path / "out", config, 1)
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1 and "of another config or of other data left is not used" in said[0]
+    assert len(said) == 1 and "not resuming an interrupted run" in said[0]
     assert stopper.calls == 3
     extract(data, tmp_path / "whole", config, 1)
     assert (tmp_path / "out" / "feats.ark").read_bytes() == (tmp_path / "whole" / "feats.ark").read_bytes()
@@ -221,7 +221,7 @@ def test_a_full_disk_leaves_nothing(data: DataDir, tmp_path: Path) -> None:
 def test_two_at_once(data: DataDir, tmp_path: Path) -> None:
     with (
         open_parts(tmp_path / "out" / "feats.ark"),
-        pytest.raises(Speech3Error, match=r"feats\.ark: another run is at work on it"),
+        pytest.raises(Speech3Error, match=r"feats\.ark: another run is writing it"),
     ):
         extract(data, tmp_path / "out", CONFIG, 1)
     assert extract(data, tmp_path / "out", CONFIG, 1).utterances == 39
@@ -288,7 +288,7 @@ def test_a_process_that_was_killed(
     process = started(*command)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr
-    assert "15 of 40 utterances are there" in stderr
+    assert "15 of 40 utterances are kept" in stderr
     assert "39 utterances" in stdout and "1 utterances skipped" in stdout
     # the first is looked at for the sample rate
     assert (directory / "read").read_text().split() == ["u00", *UTTERANCES[16:]]

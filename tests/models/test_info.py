@@ -76,7 +76,7 @@ def test_what_the_features_look_at_is_waited_for(tmp_path):
     info = model_info(saved(tmp_path, DnnConfig(layers=1, width=8, right_context=3), features))
     assert info.latency_frames == 3 + 30 + 10 + 2 + 1
     assert facts(info)["latency"] == (
-        "46 frames (460 ms): 3 of the model, 43 of the features; without what normalises the features"
+        "46 frames (460 ms): 3 of the model, 43 of the features; not counting normalisation of the features"
     )
     slope = features.model_copy(update={"pitch": PitchConfig(add_normalized_log_pitch=False), "cmvn": "global"})
     info = model_info(saved(tmp_path, DnnConfig(layers=1, width=8, right_context=3), slope))
@@ -127,7 +127,7 @@ def test_time_delay_network_in_closed_form(tmp_path, subsampling):
     linear, second = found["layers.0.linear"], found["front.convolutions.1.convolution"]
     assert (linear.kind, linear.output, linear.parameters) == ("semi-orthogonal", (16,), 2 * 16 * 64)
     assert (second.kind, second.output, second.shapes["weight"]) == ("convolution", (28, 64), (64, 48, 3, 3))
-    assert (found["xent_output"].kind, found["xent_output"].flops) == ("fully connected, in training alone", 0)
+    assert (found["xent_output"].kind, found["xent_output"].flops) == ("fully connected, in training only", 0)
     assert found["xent_output"].output == (S,)
     beside = 3 + 3 + 2 * 3 - (subsampling - 1) // 2  # kernels of 7 frames and 3 steps, two layers of +- a step
     assert (info.left_context, info.right_context, info.subsampling) == (beside, beside, subsampling)
