@@ -68,7 +68,7 @@ def check_rate(words: int, duration_s: float) -> None:
     """
     if words < _SLOWEST * duration_s:
         raise Speech3Error(
-            f"{words} words for {duration_s:,.0f} s of audio, one in {duration_s / max(words, 1):.0f} s: not a transcript"
+            f"{words} words for {duration_s:,.0f} s of audio, one in {duration_s / max(words, 1):.0f} s: no transcript"
             " of the whole recording; give all words, or select the part that they belong to (a line of `segments`)"
         )
     if words > _FASTEST * duration_s:

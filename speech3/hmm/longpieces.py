@@ -67,7 +67,7 @@ class PieceFeats(Mapping[str, np.ndarray]):
             return self.feats[name]
         piece = self.pieces[name]
         if self._last is None or self._last[0] != piece.utterance:
-            self._last = (piece.utterance, self.feats[piece.utterance])  # avoids reading a long recording for each piece
+            self._last = (piece.utterance, self.feats[piece.utterance])  # read once for all its pieces
         return local_features(self._last[1], piece.start, piece.end, self.config)
 
     def __iter__(self) -> Iterator[str]:

@@ -88,7 +88,7 @@ class _Search:
         self.scores = np.full((2, states), -np.inf, np.float32)
         self.active = np.zeros((2, states), np.int32)
         self.memo = np.full((2, states), -1, np.int32)
-        # Word, its first frame, frame after it, previous record, words in a row, last word of a long row, frame after it.
+        # Word, first frame, frame after it, previous record, words in a row, last word of a long row, frame after it.
         self.records = np.zeros((_RECORDS, 7), np.int32)
         # Frame, which of the two halves is current, number of active states, number of records, garbage's record.
         self.now = np.array([0, 0, 0, 0, -1], np.int64)
