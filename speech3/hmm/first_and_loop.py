@@ -50,7 +50,7 @@ def convert(alignment: Alignment, subsampling: int = SUBSAMPLING) -> Alignment:
     outputs, phones = num_outputs(alignment.num_frames, subsampling), len(alignment.phones)
     if outputs < phones:
         part = "a third" if subsampling == 3 else f"1/{subsampling}"
-        raise Speech3Error(f"too short for its phones at {part} of the frames: {phones} phones, {outputs} outputs")
+        raise Speech3Error(f"shorter than its phones at {part} of the frames: {phones} phones, {outputs} outputs")
     # An output belongs to the phone of its middle frame.
     nearest = (alignment.starts + subsampling // 2) // subsampling
     nearest[-1] = outputs

@@ -67,7 +67,7 @@ def even_out(share: Share) -> None:
 def realign(
     share: Share, hmm: Hmm, scorer: Scorer, beam: float, retry_beam: float, acoustic_scale: float = 0.1
 ) -> dict[str, str]:
-    """Align by Viterbi; utterances that fail even at `retry_beam` lose their alignment; return them with the reasons."""
+    """Align by Viterbi; return those that fail even at `retry_beam` and lose their alignment, with the reasons."""
     failed = {}
     for utterance in share.words:
         share.alignments.pop(utterance, None)

@@ -47,7 +47,7 @@ def files(directory: Path) -> set[Path]:
         (["fix", "empty", "out"], "empty: no usable utterance is left"),
         (["extract", "DATA", "out", "--features", "given"], "has no feats.scp"),
         (["extract", "DATA", "out", "--features", "nope"], "nope: neither a YAML file nor a preset"),
-        (["export-kaldi", "empty", "out"], "empty/hmm.json: no such file, so empty is no model directory"),
+        (["export-kaldi", "empty", "out"], "empty/hmm.json: no such file, so empty is not a model directory"),
         (["forward", "empty", "DATA", "out"], "empty: no model directory"),
         (["import", "empty", "out"], "empty/final.mdl: No such file"),
         (["pack", "DATA", "out", "--ali", "empty", "--features", "fbank40"], "no such file; speech3 import or"),
@@ -99,7 +99,7 @@ def test_an_hour_with_ten_words(experiment: Path, tmp_path: Path) -> None:
     (data / "utt2spk").write_text("lecture lecturer\n")
     (data / "text").write_text("lecture ONE TWO THREE FOUR FIVE SIX SEVEN EIGHT NINE ZERO\n")
     said = refused("align", experiment / "aligner", "hour", "out", "--jobs", "1", cwd=tmp_path)
-    assert "lecture: 10 words for 3,600 s of sound" in said and "give all words, or cut out the part" in said
+    assert "lecture: 10 words for 3,600 s of audio" in said and "give all words, or select the part" in said
     assert not (tmp_path / "out" / "words.ctm").exists()
 
 
