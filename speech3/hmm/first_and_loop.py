@@ -124,7 +124,7 @@ def train_tree(
         feats_KD = middle_frames(feats[utterance], subsampling)
         if len(feats_KD) != alignment.num_frames:
             raise Speech3Error(
-                f"{utterance}: {len(feats[utterance])} frames make {len(feats_KD)} outputs, but its alignment has"
+                f"{utterance}: {len(feats[utterance])} frames are {len(feats_KD)} outputs, but its alignment has"
                 f" {alignment.num_frames}: it was made from different features; align again"
             )
         parts.append(alignment_stats(alignment, feats_KD, _SIDES))
