@@ -148,7 +148,7 @@ def read_file(
             raise AudioError(
                 "other sample rate",
                 name,
-                f"has {rate_hz} Hz, but {wanted_hz} Hz are expected",
+                f"has {rate_hz} Hz where {wanted_hz} Hz are expected",
                 "set resample: true in the feature configuration, or convert it",
             )
         samples = _decode(name, sound, *_bounds(name, sound, start_s, end_s))

@@ -103,7 +103,9 @@ def test_at_a_third_of_the_frames(lexicon: Lexicon) -> None:
 def test_a_search_that_needs_more_room_than_there_is_says_so(hmm: Hmm, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = draw(hmm, 60, seed=4)
     monkeypatch.setattr(longsearch, "_RECORDS", 1010)
-    with pytest.raises(Speech3Error, match=r"after \d+ frames the search has more than 1010 records; cut the recording in two"):
+    with pytest.raises(
+        Speech3Error, match=r"after \d+ frames the search has more than 1010 records; cut the recording in two"
+    ):
         lay_out(hmm, gmm_of(hmm, drawn), "u", Long(drawn).words, Long(drawn).feats, CONFIG)
 
 
