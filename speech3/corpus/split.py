@@ -33,8 +33,8 @@ def split_by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> d
     if empty := [part for part in shares if not members[part]]:
         raise Speech3Error(
             f"{data.path}: cannot be split by speaker, no speaker is left for {', '.join(empty)}: of {len(sizes)}"
-            f" speakers the one with the least speech has {min(sizes.values()) / max(sum(sizes.values()), 1e-9):.0%} of it;"
-            " add speakers, give the part a larger share, or split by utterance (`speech3 split --by utterance`)"
+            " speakers the one with the least speech has"
+            f" {min(sizes.values()) / max(sum(sizes.values()), 1e-9):.0%} of it; add speakers, give the part a larger share, or split by utterance (`speech3 split --by utterance`)"
         )
     return {part: data.subset(key for name in members[part] for key in of_speaker[name]) for part in shares}
 
