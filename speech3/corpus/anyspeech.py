@@ -1,8 +1,8 @@
-"""Anybody's speech: one Kaldi data directory, or ``train/`` with, if there are any, ``dev/``, ``test/`` and ``lang/``.
+"""A user's own corpus: one Kaldi data directory, or ``train/`` with optional ``dev/``, ``test/`` and ``lang/``.
 
 ``lang/`` may hold ``lexicon.txt`` (or ``lexiconp.txt``), one ``*.arpa`` or ``*.arpa.gz``, and ``text`` (sentences for
-the language model, beside the transcripts of train; or, beside an ARPA file, those that it was estimated on). What is
-missing is made: splits are drawn, pronunciations guessed.
+the language model, in addition to the transcripts of train; or, with an ARPA file, those that it was estimated on).
+What is missing is made: splits are drawn, pronunciations are guessed.
 """
 
 import gzip
@@ -22,15 +22,15 @@ from speech3.lm.arpa import read_arpa
 
 DEV_SHARE = 0.1
 TEST_SHARE = 0.1
-_LARGEST_SHARE = 0.25  # of dev and of test, where few speakers leave no smaller part
-_ENOUGH_VOICES = 8  # to hold some of them out for dev
-# Of dev and of test, where they are split by utterance: scale and penalty need some minutes, but so does training.
+_LARGEST_SHARE = 0.25  # of dev and of test, if few speakers allow no smaller part
+_ENOUGH_VOICES = 8  # speakers needed to hold some out for dev
+# Of dev and of test, if split by utterance: tuning scale and penalty needs some minutes, but so does training.
 _LEAST_PART_S, _LARGEST_PART = 180.0, 0.15
 SPLITS = ("train", "dev", "test")
 _WHY = {
     "train": "write one line `utterance word word ...` for each",
-    "dev": "scale and word penalty are tuned on it; write its text, or remove dev/: a tenth of train takes its place",
-    "test": "it can be decoded but not scored; write its text, or remove test/ (a tenth of train takes its place) and"
+    "dev": "scale and word penalty are tuned on it; write its text, or remove dev/ to use a tenth of train instead",
+    "test": "it can be decoded but not scored; write its text, or remove test/ (to use a tenth of train instead) and"
     " decode it afterwards: speech3 decode MODEL DIR OUT",
 }
 
@@ -45,29 +45,30 @@ def prepare(
     units: str = "words",
     pieces: int = 500,
 ) -> None:
-    """Write ``out/train``, ``out/dev``, ``out/test``, ``out/lexicon.txt`` and what language model and reader want.
+    """Write ``out/train``, ``out/dev``, ``out/test``, ``out/lexicon.txt``, the language model or its text, and lists.
 
-    ``out/splits.txt``: which speakers went where, if that was drawn. ``out/guessed.txt``: words whose pronunciation was
-    guessed, with their number in train. ``out/unpronounced.txt``: words that have none. ``out/lm.arpa.gz``, or
-    ``out/lm_text``: sentences to estimate a model from. ``out/pieces.model``, ``out/pieces.txt``: SentencePiece's.
+    ``out/splits.txt``: the speakers of each split, if any was drawn. ``out/guessed.txt``: words whose pronunciation was
+    guessed, with their count in train. ``out/unpronounced.txt``: words without a pronunciation. ``out/lm.arpa.gz``, or
+    ``out/lm_text``: sentences to estimate a model from. ``out/pieces.model``, ``out/pieces.txt``: SentencePiece's model
+    and pieces.
 
     Parameters
     ----------
     source
         A data directory, or one that holds ``train/``.
     lang
-        espeak-ng's code of the language; words without a pronunciation are pronounced by it.
+        espeak-ng's code of the language, with which it pronounces words that have no pronunciation.
     lexicon
-        ``espeak``, or ``graphemes``: words are spelled by their letters, whatever lexicon there is.
+        ``espeak``, or ``graphemes``: the letters of a word are its phones, even if there is a lexicon.
     units
-        ``words``, or ``sentencepiece``: the language model is of pieces of words, which are spelled by their letters.
+        ``words``, or ``sentencepiece``: the language model is of word pieces, whose phones are their letters.
     pieces
-        How many, if `units` is ``sentencepiece``.
+        Number of pieces, if `units` is ``sentencepiece``.
 
     Raises
     ------
     Speech3Error
-        A directory is faulty, a part has no text, there is no way to pronounce words, most words cannot be pronounced.
+        A directory is faulty, a part has no text, or there are no pronunciations for most words.
     """
     parts, drawn = _splits(source, seed)
     write_corpus(parts, langdir.find(source / "lang"), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces)
@@ -85,20 +86,20 @@ def write_corpus(
     units: str,
     pieces: int,
 ) -> None:
-    """Write train, dev and test with all that is known and can be guessed of their language.
+    """Write the splits, and what is known or can be guessed about their language.
 
-    Parameters, files and errors are those of `prepare`; readers of corpora with a layout of their own call it, too.
+    Parameters, files and errors are those of `prepare`. Readers of corpora with other layouts call this function too.
     """
     spelled = lexicon == "graphemes" or units == "sentencepiece"
     if units == "sentencepiece" and given.arpa:
         raise Speech3Error(
-            f"{given.arpa}: a language model of words, but units=sentencepiece makes one of pieces; remove it from"
-            " lang/ (its text may stand in lang/text), or leave units=words"
+            f"{given.arpa}: is a language model of words, but units=sentencepiece makes one of pieces; remove it from"
+            " lang/ (its text may be put into lang/text), or set units=words"
         )
     if silent := [str(data.path) for data in parts.values() if not data.recordings]:
         raise Speech3Error(
-            f"{silent[0]}: has features, but no recordings, which this recipe needs (the aligner has features of its"
-            " own): add wav.scp, or train on the features with speech3 pack and speech3 train"
+            f"{silent[0]}: has features, but no recordings, which this recipe needs (its aligner uses other features):"
+            " add wav.scp, or train on the features with speech3 pack and speech3 train"
         )
     train = [(u.text or "").split() for u in parts["train"].utterances.values()]
     sentences = train + ([] if given.arpa or not given.text else _sentences(given.text))
@@ -131,13 +132,13 @@ def say_if_incomplete(part: str, found: int, whole: int) -> None:
 
 
 def _splits(source: Path, seed: int) -> tuple[dict[str, DataDir], bool]:
-    """The user's own splits, those that are missing taken from train; and whether something had to be drawn."""
+    """The user's splits, with missing ones drawn from train; and whether any was drawn."""
     shares = {"dev": DEV_SHARE, "test": TEST_SHARE}
     if any((source / name).exists() for name in (*FILES, "feats.scp")):
         data = _with_text(source, "train")
         return apart(data, shares, seed), True
     if not (source / "train").is_dir():
-        raise Speech3Error(f"{source}: neither a Kaldi data directory (no wav.scp) nor one that holds train/")
+        raise Speech3Error(f"{source}: neither a Kaldi data directory (no wav.scp) nor one that contains train/")
     given = {name: _with_text(source / name, name) for name in SPLITS if (source / name).is_dir()}
     missing = {name: share for name, share in shares.items() if name not in given}
     if missing:
@@ -146,8 +147,8 @@ def _splits(source: Path, seed: int) -> tuple[dict[str, DataDir], bool]:
         both = sorted(set(given["train"].speakers()) & set(given[name].speakers()))
         if both and name not in missing:
             say(
-                f"  {len(both)} speakers of {name}/ are in train/ too ({', '.join(both[:5])}): expect better figures"
-                " than strangers will get"
+                f"  {len(both)} speakers of {name}/ are in train/ too ({', '.join(both[:5])}): expect lower error rates"
+                " than for new speakers"
             )
     return {name: given[name] for name in SPLITS}, bool(missing)
 
@@ -160,10 +161,10 @@ def _with_text(path: Path, part: str) -> DataDir:
 
 
 def apart(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
-    """Parts by speaker; of few speakers dev by utterance, and of fewer still test, too.
+    """Split by speaker; with few speakers split dev by utterance, and with even fewer test too.
 
-    Where one voice of few would be dev, the epoch, the scale and the penalty would be chosen for that voice, and its
-    speech would be missed in training.
+    If one of few speakers were dev, the epoch, the scale and the penalty would be chosen for that speaker, and training
+    would lack the speech.
     """
     voices = len(data.speakers())
     if voices >= _ENOUGH_VOICES:
@@ -178,7 +179,7 @@ def apart(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, Da
 
 
 def _by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir] | None:
-    """Parts that share no speaker, larger ones where few speakers leave no tenth; None where they are too few."""
+    """Parts that share no speaker, larger than usual if few speakers require it; None if there are too few."""
     for share in (None, 0.15, 0.2, _LARGEST_SHARE):
         wanted = {name: share or usual for name, usual in shares.items()}
         try:
@@ -186,21 +187,21 @@ def _by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[s
         except Speech3Error:
             continue
         if share:
-            say(f"  {len(data.speakers())} speakers: {share:.0%} of the speech or less for each of {', '.join(shares)}")
+            say(f"  {len(data.speakers())} speakers: at most {share:.0%} of the speech for each of {', '.join(shares)}")
         return parts
     return None
 
 
 def _by_utterance(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
-    """Parts of the same voices; of little speech larger ones, so that there is something to tune on."""
+    """Parts that share speakers; larger than usual if there is little speech, so that there is enough to tune on."""
     total_s = max(sum(seconds_of(data).values()), 1e-9)
     wanted = {name: max(share, min(_LEAST_PART_S / total_s, _LARGEST_PART)) for name, share in shares.items()}
     parts = split_by_utterance(data, {**wanted, "train": 1 - sum(wanted.values())}, seed)
     sizes = " and ".join(f"{name} ({wanted[name]:.0%} of the speech)" for name in shares)
     say(
-        f"  {data.path}: {len(data.speakers())} speakers of {_ENOUGH_VOICES} that would do to hold some out: {sizes}"
-        f" split by utterance, so {'they are' if len(shares) > 1 else 'it is'} of voices that were trained on;"
-        " expect more errors with strangers"
+        f"  {data.path}: {len(data.speakers())} speakers, where {_ENOUGH_VOICES} are needed to hold some out: {sizes}"
+        f" split by utterance, so {'they are' if len(shares) > 1 else 'it is'} of speakers that are also in train;"
+        " expect more errors with new speakers"
     )
     return parts
 
@@ -208,7 +209,7 @@ def _by_utterance(data: DataDir, shares: Mapping[str, float], seed: int) -> dict
 def _sentences(path: Path) -> list[list[str]]:
     found = [line.split() for line in langdir.read_utf8(path).splitlines() if line.strip()]
     if not found:
-        raise Speech3Error(f"{path}: is empty; write one sentence a line, or remove it")
+        raise Speech3Error(f"{path}: is empty; write one sentence per line, or remove it")
     return found
 
 
@@ -223,7 +224,7 @@ def _say_what_is_unknown(parts: Mapping[str, DataDir], vocabulary: frozenset[str
 
 
 def _write_pieces(out: Path, sentences: list[list[str]], words: Words, vocabulary: int) -> list[str]:
-    """Write the model, the pieces and the text in pieces; returns their lines of the lexicon."""
+    """Write the model, the pieces and the text in pieces; return the pieces' lines of the lexicon."""
     usable = [[word for word in sentence if word in words.known] for sentence in sentences]
     usable = [sentence for sentence in usable if sentence]
     model = train_pieces(Counter(word for sentence in usable for word in sentence), vocabulary)
@@ -236,7 +237,7 @@ def _write_pieces(out: Path, sentences: list[list[str]], words: Words, vocabular
         path.write_bytes(model)
     write_text(out / "pieces.txt", "".join(f"{piece}\n" for piece in spelled))
     write_text(out / "lm_text", "".join(f"{' '.join(sentence)}\n" for sentence in text))
-    say(f"  {len(spelled)} pieces of words, {sum(map(len, text)) / max(sum(map(len, usable)), 1):.2f} for a word")
+    say(f"  {len(spelled)} word pieces, {sum(map(len, text)) / max(sum(map(len, usable)), 1):.2f} per word")
     return [f"{piece} {' '.join(phones)}" for piece, phones in spelled.items() if piece not in words.known]
 
 
@@ -258,7 +259,7 @@ def _write_lists(out: Path, words: Words, counts: Mapping[str, int]) -> None:
         times = sum(counts.get(word, 0) for word in words.unpronounced)
         say(
             f"  {len(words.unpronounced)} words ({times} times in train)"
-            f" have no pronunciation and count as <unk>: {out.name}/unpronounced.txt"
+            f" have no pronunciation and become <unk>: {out.name}/unpronounced.txt"
         )
 
 

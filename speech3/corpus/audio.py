@@ -1,8 +1,8 @@
-"""Sound out of files and pipes, in any format of libsndfile (wav, flac, ogg, mp3, NIST sphere, ...).
+"""Read audio from files and pipes, in any format of libsndfile (wav, flac, ogg, mp3, NIST sphere, ...).
 
-Waveforms are float32 in [-1, 1). Whatever is wrong with a file is an `AudioError` that says which file, what and what
-to do. libsndfile reads a wav or sphere file that was cut short as if it were whole, so `_missing_end` compares what
-the header promises with what is there.
+Waveforms are float32 in [-1, 1). A file that cannot be used raises an `AudioError` that names the file, the problem and
+the remedy. libsndfile reads a truncated wav or sphere file as if it were complete, so `_missing_end` compares the
+header's length with the file's.
 """
 
 import functools
@@ -22,12 +22,12 @@ from speech3.corpus.paths import pipe_directory, resolve
 from speech3.errors import Speech3Error
 from speech3.io.torchaudio_ import resample as change_rate
 
-# Segment times are written with two decimals more often than not: what rounding can do is no fault, and is clipped.
+# Segment times often have two decimals only: what rounding adds at the end is not a fault, but clipped.
 SEGMENT_TOLERANCE_S = 0.01
-# Recorders that are stopped write a header first and lose their last buffer; the speech is all there.
+# A recorder that is stopped has written its header but loses its last buffer; the speech is complete.
 END_TOLERANCE_S = 0.1
-_UNKNOWN_LENGTH = 1 << 40  # libsndfile's answer, or more, where the header does not say
-_STREAMED_BYTES = 0x7FFFF000  # what sox, ffmpeg and others put in a header that they cannot go back to, or more
+_UNKNOWN_LENGTH = 1 << 40  # libsndfile returns this or more if the header has no length
+_STREAMED_BYTES = 0x7FFFF000  # sox, ffmpeg and others write this or more into a header that they cannot rewrite
 _MP3_SLACK = 528  # samples: encoders disagree on the decoder's delay; the loss of a frame shows as 529 or more
 
 
@@ -38,9 +38,9 @@ class AudioInfo:
     Attributes
     ----------
     samples
-        For each channel.
+        Samples per channel.
     missing_s
-        Seconds at its end that the header promises and the file lacks; less than `END_TOLERANCE_S`.
+        Seconds that the header promises but that are missing at the end; less than `END_TOLERANCE_S`.
     """
 
     sample_rate_hz: int
@@ -78,9 +78,9 @@ def load(
     Parameters
     ----------
     sample_rate_hz
-        The rate wanted; None takes the recording's own.
+        The rate required; None for the recording's own.
     resample, mix_channels
-        Convert what has another rate, or average the channels, where it would be refused.
+        Convert another rate, or average several channels, instead of raising an error.
 
     Returns
     -------
@@ -92,9 +92,9 @@ def load(
     Raises
     ------
     Speech3Error
-        The utterance is unknown; its audio is missing, unreadable, empty, cut short by `END_TOLERANCE_S` or more, of
-        another rate or of several channels; its segment lies outside the recording. Names the utterance, the file and
-        the remedy.
+        The utterance is unknown; its audio is missing, unreadable, empty, truncated by `END_TOLERANCE_S` or more, or
+        has another rate or several channels; its segment lies outside the recording. The message names the utterance,
+        the file and the remedy.
     """
     if utterance_id not in data.utterances:
         raise Speech3Error(f"{data.path}: no utterance {utterance_id}")
@@ -123,7 +123,7 @@ def read_file(
     resample: bool = False,
     mix_channels: bool = False,
 ) -> tuple[np.ndarray, int]:
-    """Read a file, or what a command that ends in ``|`` writes; arguments, result and errors as for `load`.
+    """Read a file, or the output of a command that ends in ``|``; other arguments, result and errors as for `load`.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def read_file(
 
 
 def info(path_or_pipe: Path | str, *, directory: Path | None = None) -> AudioInfo:
-    """Sample rate, channels and length, from the header alone (a pipe has to run for it); errors as for `load`."""
+    """Sample rate, channels and length, from the header alone (a pipe has to be run); errors as for `load`."""
     name, source = _source(path_or_pipe, directory, cached=False)
     sound, missing_s = _opened(name, source)
     with sound:
@@ -194,20 +194,18 @@ def _run(command: str, directory: Path) -> bytes:
     return done.stdout
 
 
-# The segments of one recording are mostly asked for one after the other: its command need not run for each.
+# The segments of one recording are mostly read one after another; the cache avoids running its command for each.
 _run_cached = functools.lru_cache(maxsize=1)(_run)
 
 
 def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float]:
-    """Return the open file, and how many seconds its end lacks."""
+    """Return the open file, and how many seconds are missing at its end."""
     remedy = "convert it to wav or flac, for instance: ffmpeg -i IN OUT.wav"
     try:
         with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as stream:
             head, (problem, missing_s) = stream.read(1024), _missing_end(stream)
     except OSError as error:
-        raise AudioError(
-            "unreadable audio", name, f"cannot be read ({error.strerror})", "make it readable for you"
-        ) from error
+        raise AudioError("unreadable audio", name, f"cannot be read ({error.strerror})", "make it readable") from error
     if not head:
         raise AudioError("empty audio", name, "is empty (0 bytes)", "get the file again, or remove the utterance")
     if missing_s >= END_TOLERANCE_S:
@@ -216,15 +214,15 @@ def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float
         remedy = "use sph2pipe in wav.scp: `utterance sph2pipe -f wav FILE |`"
     try:
         sound = soundfile.SoundFile(str(source) if isinstance(source, Path) else io.BytesIO(source))
-    except (soundfile.SoundFileError, RuntimeError, TypeError) as error:  # TypeError: a name that ends in .raw
+    except (soundfile.SoundFileError, RuntimeError, TypeError) as error:  # TypeError: the name ends in .raw
         reason = str(error).rpartition(": ")[2].rstrip(".")
         raise AudioError("unreadable audio", name, f"is not audio that libsndfile reads ({reason})", remedy) from error
     if 0 < sound.frames < _UNKNOWN_LENGTH:
         return sound, missing_s
     sound.close()
     if sound.frames == 0:
-        raise AudioError("empty audio", name, "holds no samples", "get the file again, or remove the utterance")
-    raise AudioError("unreadable audio", name, "does not say how long it is", remedy)
+        raise AudioError("empty audio", name, "contains no samples", "get the file again, or remove the utterance")
+    raise AudioError("unreadable audio", name, "has no length in its header", remedy)
 
 
 def _bounds(name: str, sound: soundfile.SoundFile, start_s: float, end_s: float | None) -> tuple[int, int]:
@@ -234,12 +232,12 @@ def _bounds(name: str, sound: soundfile.SoundFile, start_s: float, end_s: float 
     stop = sound.frames if end_s is None else min(round(end_s * sound.samplerate), sound.frames)
     start = round(start_s * sound.samplerate)
     if stop <= start:
-        raise AudioError("segment", name, f"the segment at {start_s:g} s holds no sample", "correct segments")
+        raise AudioError("segment", name, f"the segment at {start_s:g} s contains no sample", "correct segments")
     return start, stop
 
 
 def segment_fault(start_s: float, end_s: float | None, duration_s: float) -> str:
-    """Say how a segment lies outside a recording of `duration_s`; the empty string if it does not."""
+    """Describe how a segment lies outside a recording of `duration_s`; the empty string if it does not."""
     if start_s >= duration_s:
         return f"the segment starts at {start_s:g} s, the recording ends at {duration_s:.3f} s"
     if end_s is not None and end_s > duration_s + SEGMENT_TOLERANCE_S:
@@ -258,9 +256,9 @@ def _decode(name: str, sound: soundfile.SoundFile, start: int, stop: int) -> np.
         ) from error
     slack = _MP3_SLACK if sound.format == "MP3" else 0
     if len(samples) < stop - start - slack or not len(samples):
-        raise _cut_short(name, f"ends after {start + len(samples)} samples where its header says {sound.frames}")
+        raise _cut_short(name, f"ends after {start + len(samples)} samples, but its header says {sound.frames}")
     if not np.isfinite(samples).all():
-        raise AudioError("unreadable audio", name, "holds values that are not finite numbers", "make the file again")
+        raise AudioError("unreadable audio", name, "contains values that are not finite numbers", "make the file again")
     return samples
 
 
@@ -269,9 +267,9 @@ def _cut_short(name: str, problem: str) -> AudioError:
 
 
 def _missing_end(stream: IO[bytes]) -> tuple[str, float]:
-    """Say how much less a RIFF, NIST or Ogg file holds than it should, and how many seconds that makes.
+    """Describe how much shorter a RIFF, NIST or Ogg file is than it should be, and return the missing seconds.
 
-    The empty string and 0 for a file that is whole; infinity where its header does not say how long a second is.
+    The empty string and 0 for a complete file; infinite seconds if its header does not give the bytes per second.
     """
     size = stream.seek(0, io.SEEK_END)
     stream.seek(0)
@@ -283,12 +281,12 @@ def _missing_end(stream: IO[bytes]) -> tuple[str, float]:
     if sound.promised <= sound.there + 1 or sound.promised >= _STREAMED_BYTES:  # + 1: the padding of an odd chunk
         return "", 0.0
     missing = sound.promised - sound.there
-    problem = f"is cut short: its header promises {sound.promised} bytes of sound, {sound.there} are there"
+    problem = f"is cut short: its header promises {sound.promised} bytes of audio, but there are {sound.there}"
     return problem, missing / sound.bytes_a_second if sound.bytes_a_second else math.inf
 
 
 class _Sound(NamedTuple):
-    """Bytes of sound: as the header has them, as they are in the file, and of a second."""
+    """Bytes of audio: those in the header, those in the file, and those per second."""
 
     promised: int
     there: int

@@ -1,4 +1,4 @@
-"""Several data directories as one, as Kaldi's utils/combine_data.sh makes it."""
+"""Combine several data directories into one, as Kaldi's utils/combine_data.sh does."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,24 +12,24 @@ _NAMED = 10
 
 
 def combine(parts: Sequence[DataDir], out: Path) -> tuple[DataDir, list[str]]:
-    """Put the utterances of all `parts` together; a speaker may be in several of them.
+    """Combine the utterances of all `parts`; a speaker may be in several of them.
 
     Parameters
     ----------
     out
-        Where the result will be written: its paths lead from there.
+        Where the result will be written; its paths start there.
 
     Returns
     -------
     data, left_out
-        `text`, `spk2gender`, `feats.scp`, `cmvn.scp` (and `wav.scp`, if there are features) are left out where one of
-        the parts lacks them; a line for each says so.
+        `text`, `spk2gender`, `feats.scp`, `cmvn.scp` (and `wav.scp`, if there are features) are left out if one of the
+        parts lacks them; `left_out` has a line for each.
 
     Raises
     ------
     Speech3Error
-        An utterance is in two parts; two parts mean different files by the name of a recording, or different genders
-        by that of a speaker; neither audio nor features are in all of them.
+        An utterance is in two parts; a recording is a different file in two parts, or a speaker has different genders;
+        or neither audio nor features are in all of them.
     """
     _refuse_twice(parts)
     lacking = {
@@ -41,11 +41,11 @@ def combine(parts: Sequence[DataDir], out: Path) -> tuple[DataDir, list[str]]:
     }
     if lacking["wav.scp"] and lacking["feats.scp"]:
         raise Speech3Error(
-            f"{lacking['wav.scp'][0]} has no audio, {lacking['feats.scp'][0]} has not the features of all its"
-            " utterances: what is combined needs one or the other; extract the features first"
+            f"{lacking['wav.scp'][0]} has no audio, and {lacking['feats.scp'][0]} lacks features of some utterances;"
+            " all parts must have audio, or all must have features: extract the features first"
         )
     left_out = [
-        f"{name} left out: not in {', '.join(map(str, without))}, or not for all there"
+        f"{name} left out: missing or incomplete in {', '.join(map(str, without))}"
         for name, without in lacking.items()
         if without and len(without) < len(parts)
     ]
@@ -57,7 +57,7 @@ def combine(parts: Sequence[DataDir], out: Path) -> tuple[DataDir, list[str]]:
         _merged(parts, genders, "speaker")
     try:
         statistics = {} if lacking["cmvn.scp"] else _merged(parts, cmvn, "speaker")
-    except Speech3Error as error:  # they are sums over utterances that are now a part of the speaker's
+    except Speech3Error as error:  # they are sums over only some of the speaker's utterances now
         statistics = {}
         left_out.append(f"cmvn.scp left out: {error}")
     utterances = {
@@ -78,7 +78,7 @@ def combine(parts: Sequence[DataDir], out: Path) -> tuple[DataDir, list[str]]:
 
 def _refuse_twice(parts: Sequence[DataDir]) -> None:
     if len(parts) < 2:
-        raise Speech3Error("there is nothing to combine: give two data directories or more")
+        raise Speech3Error("there is nothing to combine; give two or more data directories")
     seen: dict[str, Path] = {}
     twice: list[str] = []
     for data in parts:
@@ -88,7 +88,7 @@ def _refuse_twice(parts: Sequence[DataDir]) -> None:
         more = f" and {len(twice) - _NAMED} more" if len(twice) > _NAMED else ""
         raise Speech3Error(
             f"{len(twice)} utterances are in two directories: {', '.join(twice[:_NAMED])}{more};"
-            " leave them out of one of these with `speech3 subset`, or rename them"
+            " remove them from one of the two with `speech3 subset`, or rename them"
         )
 
 

@@ -1,9 +1,9 @@
-"""From one set of phones to another, learnt from words that are pronounced in both.
+"""Conversion from one phone set to another, learned from words that have pronunciations in both.
 
-A phone of the one becomes none, one or two of the other; which belong together is found by expectation maximisation
-over all monotone alignments (as in Jiampojamarn et al. 2007, "Applying many-to-many alignments and hidden Markov models
-to letter-to-phoneme conversion", without its HMM). What a phone becomes depends on its neighbours where they were
-seen together often enough.
+A source phone becomes none, one or two target phones, which are found by expectation maximisation over all monotone
+alignments (as in Jiampojamarn et al. 2007, "Applying many-to-many alignments and hidden Markov models to
+letter-to-phoneme conversion", without its HMM). The conversion of a phone depends on its neighbours if they were seen
+together often enough.
 """
 
 import math
@@ -13,22 +13,22 @@ from dataclasses import dataclass
 
 from speech3.corpus.pronounce import PRIMARY, SECONDARY, Phones
 
-LONGEST = 2  # phones that one becomes at most
+LONGEST = 2  # phones that one phone may become
 EDGE = "#"
 _ROUNDS = 6
-_SEEN = 3  # times a context must have been seen to be asked
+_SEEN = 3  # times a context must have been seen to be used
 Pair = tuple[Phones, Phones]
 _Chunks = dict[str, dict[Phones, float]]
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a phone becomes: in the context of its two neighbours, of one, of none; the first that is known counts."""
+    """What a phone becomes in the context of both neighbours, one or none; the first context that is known counts."""
 
     tables: tuple[dict[tuple[str, ...], Phones], ...]
 
     def __call__(self, phones: Phones) -> Phones:
-        """Convert a pronunciation; empty if one of its phones was never seen."""
+        """Convert a pronunciation; the result is empty if one of its phones was never seen."""
         result: list[str] = []
         for keys in _contexts(phones):
             (phone,) = keys[-1]
@@ -48,7 +48,7 @@ def _contexts(phones: Phones) -> Iterator[tuple[tuple[str, ...], ...]]:
 
 
 def learn(pairs: Sequence[Pair]) -> Conversion:
-    """Learn what phones become from pairs of pronunciations of the same words."""
+    """Learn a conversion from pairs of pronunciations of the same words."""
     probs = _uniform(pairs)
     for _ in range(_ROUNDS):
         counts: defaultdict[str, defaultdict[Phones, float]] = defaultdict(lambda: defaultdict(float))
@@ -74,7 +74,7 @@ def learn(pairs: Sequence[Pair]) -> Conversion:
 
 
 def phone_errors(truth: Sequence[Sequence[Phones]], guesses: Sequence[Phones]) -> float:
-    """Edits per phone of the truth; of several pronunciations that a word has, the nearest counts."""
+    """Phone error rate: edits per reference phone. If a word has several pronunciations, the nearest counts."""
     errors = total = 0
     for variants, guess in zip(truth, guesses, strict=True):
         distance, length = min((_distance(variant, guess), len(variant)) for variant in variants)
@@ -100,7 +100,7 @@ def _uniform(pairs: Sequence[Pair]) -> _Chunks:
 
 
 def _moves(source: Phones, target: Phones, probs: _Chunks) -> Iterator[tuple[int, int, Phones, float]]:
-    """Ways to pass from (i, j) to (i + 1, j + n) of whole alignments, in an order that runs forward."""
+    """Steps from (i, j) to (i + 1, j + n) that complete alignments can contain, in topological order."""
     for i, phone in enumerate(source):
         left = len(source) - i - 1
         table = probs.get(phone, {})
@@ -127,7 +127,7 @@ def _posteriors(source: Phones, target: Phones, probs: _Chunks) -> Iterator[tupl
 
 
 def _best(source: Phones, target: Phones, probs: _Chunks) -> list[Phones]:
-    """The most probable alignment: for each phone of the source its part of the target; empty if there is none."""
+    """The most probable alignment: the target phones of each source phone; empty if there is no alignment."""
     best: dict[tuple[int, int], tuple[float, tuple[Phones, ...]]] = {(0, 0): (0.0, ())}
     for i, j, chunk, prob in _moves(source, target, probs):
         if (i, j) in best:

@@ -1,7 +1,7 @@
 """The Kaldi data directory: `wav.scp`, `text`, `utt2spk`, `spk2utt`, `segments`, `spk2gender`, `feats.scp`, `cmvn.scp`.
 
-One tolerant parser (`parse`) reads whatever is there and collects the faults; `read_datadir` raises them, `validate`
-lists them beside those of the audio, `fix` mends them. The order of lines never matters.
+One tolerant parser (`parse`) reads what it can and collects the faults; `read_datadir` raises them, `validate` lists
+them with those of the audio, `fix` repairs them. The order of lines does not matter.
 Format: https://kaldi-asr.org/doc/data_prep.html
 """
 
@@ -30,12 +30,12 @@ FILES = ("wav.scp", "segments", "text", "utt2spk", "spk2utt", "spk2gender", "fea
 
 @dataclass(frozen=True)
 class Utterance:
-    """What one speaker said in one stretch of a recording."""
+    """What one speaker said in one segment of a recording."""
 
     id: str
     recording: str
     speaker: str
-    text: str | None  # the words joined by one space; None where the directory has no `text` (enough for decoding)
+    text: str | None  # the words joined by one space; None if the directory has no `text` (enough for decoding)
     start_s: float = 0.0
     end_s: float | None = None  # None: to the end of the recording
     gender: str | None = None
@@ -43,16 +43,16 @@ class Utterance:
 
 @dataclass(frozen=True)
 class DataDir:
-    """A set of utterances and the recordings they lie in, or their features, or both."""
+    """A set of utterances with their recordings, their features, or both."""
 
     path: Path
-    recordings: dict[str, str]  # recording -> what wav.scp says: a path, or a command that ends in |
+    recordings: dict[str, str]  # recording -> its value in wav.scp: a path, or a command that ends in |
     utterances: dict[str, Utterance]  # sorted by id
-    feats: dict[str, str] = field(default_factory=dict)  # utterance -> what feats.scp says, such as a.ark:123[0:99]
-    cmvn: dict[str, str] = field(default_factory=dict)  # speaker -> what cmvn.scp says of their statistics
+    feats: dict[str, str] = field(default_factory=dict)  # utterance -> its value in feats.scp, such as a.ark:123[0:99]
+    cmvn: dict[str, str] = field(default_factory=dict)  # speaker -> its value in cmvn.scp
 
     def recording(self, utterance: Utterance) -> str:
-        """Path or pipe of the recording that the utterance lies in.
+        """Path or pipe of the utterance's recording.
 
         Raises
         ------
@@ -62,8 +62,8 @@ class DataDir:
         if utterance.recording in self.recordings:
             return self.recordings[utterance.recording]
         raise Speech3Error(
-            f"{self.path}: {utterance.id}: no audio: the directory has features (feats.scp) and no wav.scp;"
-            " add a wav.scp, or use what works on features"
+            f"{self.path}: {utterance.id}: no audio: the directory has features (feats.scp) but no wav.scp;"
+            " add a wav.scp, or use a command that works on features"
         )
 
     def speakers(self) -> dict[str, list[str]]:
@@ -74,12 +74,12 @@ class DataDir:
         return dict(sorted(table.items()))
 
     def subset(self, ids: Iterable[str]) -> "DataDir":
-        """Keep these utterances with their recordings and features; `path` stays, so relative files are still found.
+        """Keep these utterances with their recordings and features; `path` stays, so relative paths remain valid.
 
         Raises
         ------
         Speech3Error
-            Naming ids that are not in the directory.
+            Some ids are not in the directory; the message lists them.
         """
         wanted = set(ids)
         if unknown := sorted(wanted - set(self.utterances)):
@@ -99,13 +99,13 @@ class DataDir:
 def read_datadir(path: Path | str) -> DataDir:
     """Read a Kaldi data directory.
 
-    A missing `text` is allowed: decoding needs none; so is a missing `wav.scp` where there is `feats.scp`. Audio and
-    features are not looked at; `speech3 validate` listens to the audio.
+    A missing `text` is allowed, since decoding needs none; so is a missing `wav.scp` if there is a `feats.scp`. Audio
+    and features are not read; `speech3 validate` checks the audio.
 
     Raises
     ------
     Speech3Error
-        Listing every fault of the text files, each with its file, line, utterance and remedy.
+        The text files have faults; the message lists all of them, each with its file, line, utterance and remedy.
     """
     data, found = parse(path)
     faults = [fault for fault in found if not fault.warning]
@@ -122,8 +122,8 @@ def read_datadir(path: Path | str) -> DataDir:
 def parse(path: Path | str, *, need_text: bool = False) -> tuple[DataDir, list[Fault]]:
     """Read what can be read, and list every structural fault.
 
-    What the result holds where something is wrong is what `fix` keeps: the first of two lines with one id, an utterance
-    as its own speaker where none is named, the empty text where there is none.
+    Where something is wrong, the result has what `fix` keeps: the first of two lines with the same id, the utterance as
+    its own speaker if none is named, an empty text if there is none.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def parse(path: Path | str, *, need_text: bool = False) -> tuple[DataDir, list[F
         raise Speech3Error(f"{path}: {'not a' if path.exists() else 'no such'} directory; give a Kaldi data directory")
     faults: list[Fault] = []
     tables = {name: read_table(path / name, faults) for name in FILES}
-    # Features are enough, but only where nobody says that there is audio: an empty wav.scp is a mistake.
+    # Features alone are enough only if there is no wav.scp: an empty wav.scp is a mistake.
     sources = tables["wav.scp"] or tables["feats.scp"]
     if not (sources and sources.entries):
         faults.append(no_recordings(path, tables))
@@ -167,9 +167,9 @@ def parse(path: Path | str, *, need_text: bool = False) -> tuple[DataDir, list[F
 def write_datadir(data: DataDir, path: Path | str) -> None:
     """Write `data` as a Kaldi data directory, every file sorted and replaced in one step, `wav.scp` last.
 
-    `segments` is written only if an utterance is not a whole recording of its own name, `text` and `spk2gender` only if
-    known; files of these names that an earlier directory left are removed. Paths of audio and features become absolute,
-    unless they lead from `path` to the same file.
+    `segments` is written only if an utterance is not a whole recording of the same name, `text` and `spk2gender` only
+    if known; old files of these names are removed. Paths of audio and features become absolute, unless they name the
+    same file from `path`.
 
     Raises
     ------

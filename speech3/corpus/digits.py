@@ -1,16 +1,16 @@
-"""The built-in corpus: connected English digits, spoken by espeak-ng, with the times of their phones.
+"""The built-in corpus: connected English digits, synthesised by espeak-ng, with the times of their phones.
 
 Nothing is downloaded, so this is the corpus of the demo and of tests. Speakers (voice, speed, pitch), lexicon and the
-names of the phones are the files of ``data/digits``; rooms and noise are those of `speech3.corpus.synthetic`.
+names of the phones are files in ``data/digits``; rooms and noise are those of `speech3.corpus.synthetic`.
 
-The reference alignment is espeak's, phone for phone, renamed by ``data/digits/phones.txt``, with two corrections.
-espeak marks a stop at its release; here its closure (the samples before that are exactly zero) belongs to it, as in
-hand labels and where an HMM puts it. After a pause the closure cannot be told from the pause and stays with it. And
-espeak lists a Scottish "four" with an R of 0 to 25 ms; under 30 ms, the least time that three HMM states take, it
-counts as the end of the vowel. All pauses, and the silence at both ends, are ``SIL``.
+The reference alignment is espeak's, phone by phone, renamed by ``data/digits/phones.txt``, with two corrections.
+espeak marks a stop at its release; here its closure (the preceding samples that are exactly zero) belongs to it, as in
+manual labels and in HMM alignments. After a pause the closure cannot be distinguished from the pause and stays with it.
+And espeak gives a Scottish "four" an R of 0 to 25 ms; an R under 30 ms, the shortest time of three HMM states, counts
+as the end of the vowel. All pauses, and the silence at both ends, are ``SIL``.
 
-One kind of border espeak does not mark: after a nasal or a liquid it reports a vowel only when the vowel's beginning,
-with the transition of the formants, has been spoken (``Generate`` in its synthesize.c says so); `unmarked_border`.
+espeak does not mark one kind of boundary: after a nasal or a liquid it reports a vowel only after the vowel's beginning
+with the formant transition has been synthesised (see ``Generate`` in its synthesize.c); see `unmarked_border`.
 """
 
 from itertools import pairwise
@@ -37,17 +37,17 @@ VOWELS = frozenset({"AH", "AO", "AY", "EH", "EY", "IH", "IY", "OW", "UW"})
 def prepare(
     source: Path | None, out: Path, seed: int, *, jobs: int = 0, train: int = 1000, dev: int = 150, test: int = 300
 ) -> None:
-    """Synthesise the corpus into ``out``, where it appears only once it is whole.
+    """Synthesise the corpus into ``out``, where it appears only when it is complete.
 
-    As `synthetic.prepare`; the tracks are ``reference.ctm`` (phones of the lexicon and SIL, without gaps) and
-    ``reference_words.ctm``.
+    See `synthetic.prepare`; the reference alignments are ``reference.ctm`` (phones of the lexicon and SIL, without
+    gaps) and ``reference_words.ctm``.
 
     Parameters
     ----------
     source
         Not used (None): there is nothing to download.
     jobs
-        Processes; 0: one per core. The result does not depend on it.
+        Number of processes; 0: one per core. The result does not depend on it.
     train, dev, test
         Number of utterances, at least one for each speaker of the split.
 
@@ -60,22 +60,22 @@ def prepare(
 
 
 def unmarked_border(before: str, phone: str) -> bool:
-    """Is the border between two phones of the reference one that lies inside the vowel?"""
+    """Is the boundary between two phones of the reference one that espeak puts inside the vowel?"""
     return before in NASALS_AND_LIQUIDS and phone in VOWELS
 
 
 def one_vowel(before: str, phone: str) -> bool:
-    """Are two phones one vowel to espeak? FOUR is `F AO` or `F AO R` to the lexicon, but its R often part of the AO."""
+    """Are two phones one vowel in espeak? FOUR is `F AO` or `F AO R` in the lexicon, but its AO may include the R."""
     return (before, phone) == ("AO", "R")
 
 
 def read_phone_names() -> dict[str, str]:
-    """Our name of each of espeak's phones."""
+    """Our name for each of espeak's phones."""
     return dict(line.split() for line in synthetic.data_lines(CORPUS, "phones.txt"))
 
 
 def _say(key: str, speaker: Speaker, rng: np.random.Generator) -> Spoken:
-    """Draw, speak and align one utterance."""
+    """Draw, synthesise and align one utterance."""
     words = _draw_words(rng)
     synthesis, samples_N, lead_s = synthetic.speak(_ssml(words, rng), speaker, rng)
     phones, spans = align(synthesis, words, key, lead_s, len(samples_N) / SAMPLE_RATE_HZ)
@@ -89,7 +89,7 @@ def _draw_words(rng: np.random.Generator) -> list[str]:
 
 
 def _ssml(words: list[str], rng: np.random.Generator) -> str:
-    """Put the words in lower case (espeak spells capitals), with a pause after about every third."""
+    """Join the words in lower case (espeak spells out capitals), with a pause after about every third."""
     text = words[0].lower()
     for word in words[1:]:
         pause_ms = rng.integers(60, 500)
@@ -100,7 +100,7 @@ def _ssml(words: list[str], rng: np.random.Generator) -> str:
 def align(
     synthesis: Synthesis, words: list[str], key: str, lead_s: float, end_s: float
 ) -> tuple[list[Interval], list[Interval]]:
-    """Make the reference alignment of an utterance in which `lead_s` of silence precede what was synthesised.
+    """Make the reference alignment of an utterance, in which `lead_s` of silence precede the synthesised speech.
 
     Returns
     -------
@@ -110,12 +110,12 @@ def align(
     Raises
     ------
     Speech3Error
-        espeak pronounced a word otherwise than the lexicon does (another release than 1.52?).
+        espeak's pronunciation of a word is not in the lexicon (is its release not 1.52?).
     """
     names = read_phone_names()
     events = _without_short_r(_with_closures(synthesis), names)
     if not events[0].ipa:
-        raise Speech3Error(f"{key}: espeak-ng begins with a pause; this release is not the one that speech3 knows")
+        raise Speech3Error(f"{key}: espeak-ng begins with a pause; this is not the release that speech3 supports")
     labels = [names.get(event.ipa, event.ipa) if event.ipa else SILENCE for event in events]
     edges = [event.start_s + lead_s for event in events] + [end_s]
     phones = [Interval(0.0, edges[0], SILENCE)]
@@ -123,14 +123,14 @@ def align(
         Interval(start_s, stop_s, label) for (start_s, stop_s), label in zip(pairwise(edges), labels, strict=True)
     ]
     if labels[-1] != SILENCE:
-        raise Speech3Error(f"{key}: espeak-ng does not end in a pause; this release is not the one that speech3 knows")
+        raise Speech3Error(f"{key}: espeak-ng does not end in a pause; this is not the release that speech3 supports")
     lexicon, spans = synthetic.read_lexicon(CORPUS), []
     for index, word in enumerate(words):
         own = [phone for phone, event in zip(phones[1:], events, strict=True) if event.word == index]
         if tuple(phone.label for phone in own) not in lexicon[word]:
             said = " ".join(phone.label for phone in own)
             raise Speech3Error(
-                f"{key}: espeak-ng says {word} as {said!r}; add that to lexicon.txt and phones.txt in "
+                f"{key}: espeak-ng pronounces {word} as {said!r}; add that to lexicon.txt and phones.txt in "
                 f"{synthetic.data_file(CORPUS, '')}"
             )
         spans.append(Interval(own[0].start_s, own[-1].end_s, word))
@@ -138,7 +138,7 @@ def align(
 
 
 def _without_short_r(events: list[PhoneEvent], names: dict[str, str]) -> list[PhoneEvent]:
-    """Leave out every R that is too short; its time goes to the phone before. The last event is a pause."""
+    """Remove every R that is too short; its time goes to the phone before. The last event is a pause."""
     short = [
         names.get(event.ipa) == "R" and after.start_s - event.start_s < SHORTEST_R_S
         for event, after in pairwise(events)
@@ -147,7 +147,7 @@ def _without_short_r(events: list[PhoneEvent], names: dict[str, str]) -> list[Ph
 
 
 def _with_closures(synthesis: Synthesis) -> list[PhoneEvent]:
-    """Let a stop begin with its closure, unless a pause precedes it."""
+    """Move the start of each stop to that of its closure, unless a pause precedes it."""
     events = list(synthesis.events)
     for index in range(1, len(events)):
         before, event = events[index - 1], events[index]

@@ -1,13 +1,12 @@
-"""espeak-ng through ctypes: speech with the times of its phones, and grapheme-to-phoneme conversion.
+"""espeak-ng through ctypes: speech synthesis with the times of phones, and grapheme-to-phoneme conversion.
 
-espeak-ng (GPL-3) is no part of speech3. The wheel ``espeakng-loader``, which the user installs, brings the library and
-its data; both are loaded at run time.
+espeak-ng (GPL-3) is not part of speech3. The wheel ``espeakng-loader``, which the user installs, contains the library
+and its data; both are loaded at run time.
 
-Every call loads the library anew and unloads it (4 ms). espeak keeps state between utterances that no call resets (the
-index into its table of pitch flutter, positions of its oscillators), so the second utterance of a process differs from
-the same utterance as the first; `espeak_Terminate` with `espeak_Initialize` does not help. With a fresh library and
-seeded noise an utterance is a pure function of its arguments, as long as nothing else in the process keeps the same
-library file loaded.
+Every call loads and unloads the library (4 ms). espeak keeps state between utterances that no call resets (the index
+into its table of pitch flutter, positions of its oscillators), so an utterance differs if it is not the first of a
+process; `espeak_Terminate` with `espeak_Initialize` does not help. With a freshly loaded library and seeded noise an
+utterance is a pure function of its arguments, as long as nothing else in the process has the same library file loaded.
 """
 
 import _ctypes
@@ -22,7 +21,7 @@ import numpy as np
 from speech3.errors import Speech3Error
 from speech3.io.interrupt import deferred_interrupt
 
-# Numbers of espeak-ng's public interface (speak_lib.h), which is stable over its releases.
+# Constants of espeak-ng's public interface (speak_lib.h), which is stable across its releases.
 _SYNCHRONOUS = 2
 _PHONEME_EVENTS, _PHONEME_IPA, _DONT_EXIT = 0x0001, 0x0002, 0x8000
 _UTF8, _SSML = 0x01, 0x10
@@ -38,7 +37,7 @@ class PhoneEvent(NamedTuple):
 
     start_s: float
     ipa: str
-    """espeak's IPA symbol without stress marks, cut at 8 bytes with them; empty for a pause."""
+    """espeak's IPA symbol, cut at 8 bytes and then freed of stress marks; empty for a pause."""
     word: int
     """Index of the word it belongs to, -1 for a pause."""
 
@@ -52,7 +51,7 @@ class Synthesis(NamedTuple):
 
 
 class Voice(NamedTuple):
-    """A voice of the installed espeak-ng: the name to ask for, and its language tags, the best first."""
+    """A voice of the installed espeak-ng: its name, as `synthesize` takes it, and its language tags, the best first."""
 
     name: str
     languages: tuple[str, ...]
@@ -112,7 +111,7 @@ def _fresh_library() -> Iterator[tuple[Any, int]]:
             raise Speech3Error(
                 f'{data}: espeak-ng finds no data there: pip install --force-reinstall "speech3[espeak]"'
             )
-        # Breath, aspiration: espeak seeds one generator with the time of day and uses the C library's as it is.
+        # For breath and aspiration, espeak seeds one generator with the time of day and does not seed the C library's.
         library.espeak_ng_SetRandSeed(ctypes.c_long(1))
         ctypes.CDLL(None).srand(1)
         yield library, rate
@@ -123,32 +122,32 @@ def _fresh_library() -> Iterator[tuple[Any, int]]:
 
 def _set_voice(library: Any, voice: str) -> None:
     if library.espeak_SetVoiceByName(voice.encode()) != 0:
-        raise Speech3Error(f"espeak-ng has no voice {voice!r}; speech3.corpus.espeak.voices() lists what it has")
+        raise Speech3Error(f"espeak-ng has no voice {voice!r}; speech3.corpus.espeak.voices() lists its voices")
 
 
 def synthesize(
     text: str, voice: str, rate_wpm: int = 175, pitch: int = 50, pitch_range: int = 50, *, ssml: bool = False
 ) -> Synthesis:
-    """Speak `text`; the same arguments give the same samples, in any process and in any order.
+    """Synthesise `text`; the same arguments give the same samples, in any process and in any order.
 
     Parameters
     ----------
     voice
-        A name of `voices` (``en-us``, ``cmn``), with a variant after a plus sign if wanted (``en-us+f3``).
+        A name from `voices` (``en-us``, ``cmn``), optionally with a variant after a plus sign (``en-us+f3``).
     rate_wpm
-        Words a minute, 80 to 450.
+        Words per minute, 80 to 450.
     pitch, pitch_range
-        0 to 99; 50 is the voice's own.
+        0 to 99; 50 is the voice's default.
     ssml
         `text` is SSML: ``<break time="200ms"/>`` is a pause, ``&amp;`` an ampersand.
 
     Returns
     -------
     Synthesis
-        The event of a phone stands where its sound begins, to the sample (checked on the waveform, no offset). Two
-        habits of espeak matter to whoever compares alignments: a stop's event stands at its release, the closure before
-        it (samples that are exactly zero) counts as the end of the previous phone; a voiceless fricative is preceded
-        by 12 ms of such zeros. Glides that espeak inserts between vowels and gives no name prolong the phone before.
+        The event of a phone is at the sample where its sound begins (checked on the waveform, there is no offset). Two
+        properties matter when alignments are compared: the event of a stop is at its release, and the closure before it
+        (samples that are exactly zero) counts as the end of the previous phone; a voiceless fricative is preceded by
+        12 ms of such zeros. Glides without a name, which espeak inserts between vowels, prolong the phone before.
 
     Raises
     ------
@@ -168,7 +167,7 @@ def synthesize(
             index += 1
         return 0
 
-    callback = _Callback(receive)  # the name keeps it alive while espeak calls it
+    callback = _Callback(receive)  # this reference keeps it alive while espeak calls it
     encoded = text.encode()
     with _fresh_library() as (library, sample_rate_hz):
         library.espeak_SetSynthCallback(callback)
@@ -176,18 +175,18 @@ def synthesize(
         for parameter, value in ((_RATE, rate_wpm), (_PITCH, pitch), (_RANGE, pitch_range)):
             library.espeak_SetParameter(parameter, value, 0)
         flags = _UTF8 | (_SSML if ssml else 0)
-        with deferred_interrupt() as interrupt:  # ctypes drops an exception in a callback, and the sound with it
+        with deferred_interrupt() as interrupt:  # ctypes drops an exception in a callback, and the samples with it
             status = library.espeak_Synth(encoded, ctypes.c_size_t(len(encoded) + 1), 0, 0, 0, flags, None, None)
         if interrupt:
             raise KeyboardInterrupt
     events = _phone_events(raw, sample_rate_hz)
     if status != 0 or not any(event.ipa for event in events):
-        raise Speech3Error(f"espeak-ng spoke nothing for {text!r} with voice {voice}; is there a word in it?")
+        raise Speech3Error(f"espeak-ng spoke nothing for {text!r} with voice {voice}; give a text with words")
     return Synthesis(np.concatenate(chunks).astype(np.float32) / 32768, sample_rate_hz, events)
 
 
 def _phone_events(raw: list[tuple[int, int, str]], sample_rate_hz: int) -> list[PhoneEvent]:
-    """Turn espeak's events into phones; nameless ones are pauses at the end of a clause, else part of a phone."""
+    """Convert espeak's events to phones; one without a name is a pause at the end of a clause, else part of a phone."""
     events: list[PhoneEvent] = []
     word, pause_start = -1, None
     for kind, sample, name in raw:
@@ -231,7 +230,7 @@ def voice_of(language: str) -> str:
     Raises
     ------
     Speech3Error
-        espeak-ng does not know the language; near matches are named.
+        espeak-ng does not know the language; the message lists near matches.
     """
     tags = [(voice.name, (voice.name.rpartition("/")[2], *voice.languages)) for voice in voices()]
     known: dict[str, str] = {}
@@ -247,17 +246,17 @@ def voice_of(language: str) -> str:
     raise Speech3Error(
         f"lang={language}: espeak-ng does not know this language; "
         + (f"near matches: {', '.join(near[:8])}" if near else f"it knows: {', '.join(sorted(known))}")
-        + "; or lexicon=graphemes, which spells words by their letters"
+        + "; or set lexicon=graphemes, which spells words by their letters"
     )
 
 
 def pronounce(texts: Iterable[str], voice: str) -> list[list[list[str]]]:
-    """Pronounce each text by itself, all with one library (60,000 words a second).
+    """Pronounce each text separately, all with one loaded library (60,000 words per second).
 
     Returns
     -------
-    For each text its words as espeak groups them, each a list of espeak's IPA symbols, stress marks before them.
-    Empty where there is nothing to pronounce. Where espeak changes the language it says so in a symbol, ``(en)``.
+    For each text its words as espeak groups them, each a list of espeak's IPA symbols with leading stress marks; empty
+    if there is nothing to pronounce. A symbol such as ``(en)`` marks a change of language.
     """
     mode = _IPA_SEPARATED_BY | ord(_SEPARATOR) << 8
     found: list[list[list[str]]] = []
@@ -268,7 +267,7 @@ def pronounce(texts: Iterable[str], voice: str) -> list[list[list[str]]]:
             buffer = ctypes.create_string_buffer(text.encode())
             rest = ctypes.c_void_p(ctypes.addressof(buffer))
             words: list[str] = []
-            while rest.value:  # one clause a call
+            while rest.value:  # one clause per call
                 clause = library.espeak_TextToPhonemes(ctypes.byref(rest), _UTF8, mode) or b""
                 words += clause.decode("utf-8", "replace").split()
             found.append([[phone for phone in word.split(_SEPARATOR) if phone] for word in words])

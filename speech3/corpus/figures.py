@@ -1,4 +1,4 @@
-"""The picture of `speech3 stats`: how long utterances are, and how much each speaker says."""
+"""The figure of `speech3 stats`: the lengths of utterances, and the amount of speech of each speaker."""
 
 import warnings
 from pathlib import Path
@@ -28,13 +28,13 @@ _STYLE: dict[Any, Any] = {
     "grid.linewidth": 0.6,
 }
 _FILL, _MARK = "#3b6ea8", "#c2551e"
-_NAMED = 30  # speakers that get a bar each
-_LETTERS = 55  # of their names fit side by side
-_UNEVEN = 20  # times the median: from there on the axis is logarithmic
+_NAMED = 30  # at most so many speakers get a bar each
+_LETTERS = 55  # of speakers' names that fit side by side
+_UNEVEN = 20  # the axis is logarithmic if the largest value is more than this times the median
 
 
 def write_histograms(stats: Stats, path: Path) -> None:
-    """Write a PNG: utterances by their seconds, and the minutes of each speaker (of many: speakers by minutes)."""
+    """Write a PNG: a histogram of utterance lengths, and the minutes of each speaker (if many, their histogram)."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(9.0, 3.6), layout="constrained", dpi=150)
         left, right = figure.subplots(1, 2)
@@ -43,14 +43,14 @@ def write_histograms(stats: Stats, path: Path) -> None:
             f"{name}: {stats.hours:.2f} hours, {stats.utterances:,} utterances, {stats.speakers:,} speakers",
             fontsize=12,
         )
-        _histogram(left, np.array(stats.lengths_s), "length of an utterance (seconds)", "utterances", "s")
+        _histogram(left, np.array(stats.lengths_s), "utterance length (seconds)", "utterances", "s")
         minutes = {speaker: seconds / 60 for speaker, seconds in stats.speaker_s.items()}
         if len(minutes) > _NAMED:
-            _histogram(right, np.array(list(minutes.values())), "speech of a speaker (minutes)", "speakers", "min")
+            _histogram(right, np.array(list(minutes.values())), "speech per speaker (minutes)", "speakers", "min")
         else:
             _bars(right, minutes)
         with atomic_path(path) as temporary, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box for a letter says enough
+            warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box in place of a letter is enough
             figure.savefig(temporary, format="png", metadata={"Software": None})
 
 
@@ -62,7 +62,7 @@ def _histogram(axes: Axes, values: np.ndarray, x_label: str, y_label: str, unit:
     axes.hist(values, bins=edges.tolist(), color=_FILL, edgecolor="white", linewidth=0.4)
     axes.axvline(median, color=_MARK, linewidth=1.2)
     axes.set_title(f"median {median:.3g} {unit}", color=_MARK)
-    if uneven:  # a few values far from the rest would leave the rest one bar
+    if uneven:  # otherwise a few outliers would put all other values into one bar
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     else:

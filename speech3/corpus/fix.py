@@ -1,4 +1,4 @@
-"""A mended copy of a data directory: what can be repaired is, utterances that cannot be used are left out."""
+"""Write a repaired copy of a data directory: faults are repaired if possible, unusable utterances are left out."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from speech3.errors import Speech3Error
 
 @dataclass(frozen=True)
 class Mended:
-    """What `fix` wrote, and what it did to get there."""
+    """What `fix` wrote, and what it changed."""
 
     data: DataDir
     removed: tuple[str, ...]  # utterances
@@ -21,9 +21,9 @@ class Mended:
 
 
 def fix(path: Path | str, out: Path | str, *, jobs: int = 0) -> Mended:
-    """Write a copy of the data directory `path` that `validate` finds no fault in; audio is not copied.
+    """Write a copy of the data directory `path` in which `validate` finds no fault; audio is not copied.
 
-    A missing file `text` cannot be mended: the copy is for decoding, as its source.
+    A missing file `text` cannot be repaired: like its source, the copy is for decoding only.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def fix(path: Path | str, out: Path | str, *, jobs: int = 0) -> Mended:
     """
     path, out = Path(path), Path(out)
     if out.resolve() == path.resolve():
-        raise Speech3Error(f"{out}: the mended copy cannot replace its source; name another directory")
+        raise Speech3Error(f"{out}: the repaired copy cannot replace its source; give another directory")
     report = validate(path, jobs=jobs)
     drop = {key for fault in report.faults for key in fault.drop}
     kept = _kept(report, drop)

@@ -1,7 +1,7 @@
 """Free Spoken Digit Dataset: 3,000 isolated digits of six speakers, 8 kHz (CC BY-SA 4.0).
 
-https://github.com/Jakobovski/free-spoken-digit-dataset. The split is by speaker, so that a test is of unseen voices:
-test on george and lucas, one of the other four for tuning, the remaining three for training.
+https://github.com/Jakobovski/free-spoken-digit-dataset. The split is by speaker, so that test speakers are unseen:
+george and lucas for testing, one of the other four for tuning, the remaining three for training.
 """
 
 import re
@@ -12,7 +12,7 @@ from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
 
 TEST_SPEAKERS = ("george", "lucas")
-# Pronunciations of General American, in the phones of the CMU dictionary without stress.
+# General American pronunciations, in the phones of the CMU dictionary without stress.
 DIGITS = {
     "ZERO": ("Z IH R OW", "Z IY R OW"),
     "ONE": ("W AH N", "HH W AH N"),
@@ -34,11 +34,11 @@ def prepare(source: Path, out: Path, seed: int, *, dev_speaker: str = "theo") ->
     Parameters
     ----------
     source
-        A copy of the corpus: recordings ``DIGIT_SPEAKER_NUMBER.wav`` in it, or in its ``recordings`` or ``audio``.
+        A copy of the corpus: recordings ``DIGIT_SPEAKER_NUMBER.wav`` in it or its ``recordings/`` or ``audio/``.
     seed
         Not used: nothing is drawn, the split is fixed.
     dev_speaker
-        The speaker for tuning, none of the test speakers.
+        The speaker for tuning, not one of the test speakers.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def prepare(source: Path, out: Path, seed: int, *, dev_speaker: str = "theo") ->
     train = speakers - {*TEST_SPEAKERS, dev_speaker}
     if not train or dev_speaker in TEST_SPEAKERS:
         raise Speech3Error(
-            f"{source}: nobody is left to train on, or dev_speaker {dev_speaker} is a test speaker;"
+            f"{source}: no speaker is left for training, or dev_speaker {dev_speaker} is a test speaker;"
             f" speakers here: {', '.join(sorted(speakers))}; test speakers: {', '.join(TEST_SPEAKERS)}"
         )
     for name, members in (("train", train), ("dev", {dev_speaker}), ("test", set(TEST_SPEAKERS))):

@@ -1,4 +1,4 @@
-"""A pronunciation for every word: from the user's lexicon, by espeak-ng, or by its letters."""
+"""Pronunciations for all words: from the user's lexicon, from espeak-ng, or from their letters (graphemes)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from speech3.errors import Speech3Error
 from speech3.io.progress import say
 
 UNKNOWN_LINE = "<unk> SPN"
-_LEAST_HEARD = 5  # a phone that training hears less often goes to one that is like it
-_ENOUGH_PAIRS, _MOST_PAIRS = 50, 8000  # words in both, to learn a lexicon's phones from
+_LEAST_HEARD = 5  # phones with fewer occurrences in training are replaced by similar ones
+_ENOUGH_PAIRS, _MOST_PAIRS = 50, 8000  # words pronounced by both, from which a lexicon's phones are learned
 _BRACKETED = re.compile(r"[<\[({].*[>\])}]")  # <noise>, [laughter]
 _MANY_LETTERS = 200
 _FOREIGN = "reads it in the language "
@@ -28,15 +28,15 @@ class Words:
     Attributes
     ----------
     lines
-        Of ``lexicon.txt``.
+        Lines of ``lexicon.txt``.
     known
         Words that have a pronunciation.
     guessed, how
-        Those whose pronunciation was guessed; a sentence about them.
+        Words whose pronunciation was guessed, and a description of how.
     unpronounced
-        Words without, and why.
+        Words without a pronunciation, with the reason.
     replaced
-        Letters that training hears too seldom, and what stands for them.
+        Phones that are too rare in training, with their replacements.
     """
 
     lines: list[str]
@@ -47,7 +47,7 @@ class Words:
     replaced: Mapping[str, Phones] = field(default_factory=dict)
 
     def spell(self, piece: str) -> Phones:
-        """Letters of a piece of a word."""
+        """Phones of a word piece: its letters."""
         return tuple(phone for letter in letters(piece) for phone in self.replaced.get(letter, (letter,)))
 
 
@@ -61,17 +61,17 @@ def guess(
     wanted
         The words of the training transcripts and of the language model.
     counts
-        How often each stands in the transcripts.
+        How often each word occurs in the transcripts.
     lexicon
-        The user's; its words all stay.
+        The user's lexicon; all its words are kept.
     spelled
-        All words by their letters, whatever lexicon there is.
+        Pronounce all words by their letters, even if there is a lexicon.
 
     Raises
     ------
     Speech3Error
-        There is neither lexicon nor language, espeak-ng does not know the language, the lexicon shares too few words
-        with it, or most of the training text cannot be pronounced.
+        There is neither a lexicon nor a language, espeak-ng does not know the language or pronounces too few words of
+        the lexicon, or most of the training text cannot be pronounced.
     """
     if spelled:
         words = _by_letters(wanted, counts)
@@ -81,7 +81,7 @@ def guess(
         words = _by_espeak(wanted, counts, lang)
     else:
         raise Speech3Error(
-            "no pronunciations: there is no lang/lexicon.txt; give the language for espeak-ng to guess them, as in"
+            "no pronunciations: there is no lang/lexicon.txt; give the language, so that espeak-ng guesses them, as in"
             " lang=cy (`speech3 recipe any --source DIR lang=cy`), or lexicon=graphemes to spell words by their letters"
         )
     _check_coverage(words, counts, lexicon if not spelled else None, lang)
@@ -100,15 +100,15 @@ def _check_coverage(words: Words, counts: Mapping[str, int], lexicon: Path | Non
     )
     if lexicon:
         raise Speech3Error(
-            f"{message}; {lexicon} is of {script(words.known)} letters, such as {', '.join(sorted(words.known)[-3:])}:"
-            " spell both the same way (script, upper or lower case?), or give lang=CODE for espeak-ng to guess the rest"
+            f"{message}; {lexicon} has {script(words.known)} letters, as in {', '.join(sorted(words.known)[-3:])}:"
+            " spell both the same way (script, upper or lower case), or give lang=CODE to let espeak-ng guess the rest"
         )
     if lang:
         raise Speech3Error(
-            f"{message}: espeak-ng's {lang} does not read them, or only names their letters; is lang={lang} the"
-            " language of the text? lexicon=graphemes spells any script by its letters"
+            f"{message}: espeak-ng does not pronounce them in {lang}, or only names their letters; check that"
+            f" lang={lang} is the language of the text, or set lexicon=graphemes to spell any script by its letters"
         )
-    raise Speech3Error(f"{message}: there is no letter in them; write numbers as words")
+    raise Speech3Error(f"{message}: they have no letters; write numbers as words")
 
 
 def _lines(table: Mapping[str, Sequence[Phones]]) -> list[str]:
@@ -116,15 +116,15 @@ def _lines(table: Mapping[str, Sequence[Phones]]) -> list[str]:
 
 
 def _finish(table: Table, counts: Mapping[str, int], reasons: Mapping[str, str], how: str, list_them: bool) -> Words:
-    """Give rare phones to others; what is left without a pronunciation is listed."""
+    """Replace rare phones by similar ones, and list the words left without a pronunciation."""
     kept, replaced = replace_rare(table, counts, _LEAST_HEARD)
     pronounced = {word: variants for word, variants in kept.items() if variants}
     unpronounced = {
-        word: reasons.get(word) or "has a sound that is never heard in train" for word in kept if word not in pronounced
+        word: reasons.get(word) or "has a phone that does not occur in train" for word in kept if word not in pronounced
     }
     if replaced:
         shown = ", ".join(f"{phone} as {' '.join(like) or 'nothing'}" for phone, like in sorted(replaced.items()))
-        say(f"  heard less than {_LEAST_HEARD} times in train, so treated as others: {shown}")
+        say(f"  phones with fewer than {_LEAST_HEARD} occurrences in train are treated as others: {shown}")
     return Words(
         [UNKNOWN_LINE, *_lines(pronounced)],
         frozenset(pronounced),
@@ -139,9 +139,9 @@ def _by_letters(wanted: Sequence[str], counts: Mapping[str, int]) -> Words:
     table: Table = {word: [] if _BRACKETED.fullmatch(word) else [letters(word)] for word in wanted}
     table = {word: [phones for phones in variants if phones] for word, variants in table.items()}
     used = {letter for variants in table.values() for phones in variants for letter in phones}
-    say(f"  {len(table):,} words are spelled by their letters, of which there are {len(used)}")
+    say(f"  {len(table):,} words are spelled by their letters, {len(used)} different ones")
     if len(used) > _MANY_LETTERS:
-        say("  so many letters are not an alphabet, and each wants to be heard often; lang=CODE guesses sounds instead")
+        say("  this is no alphabet, and each letter must occur often; give lang=CODE to let espeak-ng guess phones")
     return _finish(table, counts, {word: "has no letter" for word in table if not table[word]}, "", False)
 
 
@@ -154,7 +154,7 @@ def _by_espeak(wanted: Sequence[str], counts: Mapping[str, int], lang: str) -> W
         read = max(why for why in reasons.values() if why.startswith(_FOREIGN))
         raise Speech3Error(
             f"{foreign:,} of the {sum(counts.values()):,} words of the training text ({script(counts)} letters) are"
-            f" not lang={lang}: espeak-ng {read}; give the language of the text"
+            f" not in lang={lang}: espeak-ng {read}; give the language of the text"
         )
     table: Table = {}
     for word in wanted:
@@ -165,19 +165,19 @@ def _by_espeak(wanted: Sequence[str], counts: Mapping[str, int], lang: str) -> W
 
 
 def _spoken(words: Sequence[str], voice: str, *, stress: bool) -> tuple[dict[str, Phones], dict[str, str]]:
-    """Phones of each word (none: it cannot be said), and why there are none."""
-    capitals = sum(word.isupper() for word in words) > len(words) / 2  # else they would be taken for abbreviations
+    """Phones of each word (none if it cannot be pronounced), and remarks: why there are none, or a foreign language."""
+    capitals = sum(word.isupper() for word in words) > len(words) / 2  # otherwise espeak takes them for abbreviations
     said = espeak.pronounce([word.lower() if capitals else word for word in words], voice)
     found: dict[str, Phones] = {}
     reasons: dict[str, str] = {}
     for word, groups in zip(words, said, strict=True):
         phones = ipa_phones([symbol for group in groups for symbol in group], stress=stress)
         if _BRACKETED.fullmatch(word):
-            phones, reasons[word] = (), "is no word"
+            phones, reasons[word] = (), "is not a word"
         elif not phones:
             reasons[word] = "espeak-ng says nothing"
         elif spelled_out(groups, word):
-            phones, reasons[word] = (), "espeak-ng only names its letters: another script?"
+            phones, reasons[word] = (), "espeak-ng only names its letters, as for another script"
         elif foreign := read_in(groups):
             reasons[word] = f"{_FOREIGN}{foreign}"
         found[word] = phones
@@ -199,23 +199,23 @@ def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> Words
     converted = {word: convertible(said[word]) for word in missing}
     guessed = {word: [phones] for word, phones in converted.items() if phones}
     how = f"{len(guessed):,} of {len(wanted):,} words guessed by espeak-ng ({lang}), in the phones of {lexicon.name}"
-    unpronounced = {word: reasons.get(word) or "has a sound that the lexicon lacks" for word in missing}
+    unpronounced = {word: reasons.get(word) or "has a phone that the lexicon lacks" for word in missing}
     unpronounced = {word: why for word, why in unpronounced.items() if word not in guessed}
     return Words([*lines, *_lines(guessed)], frozenset(table) | frozenset(guessed), guessed, how, unpronounced)
 
 
 def _conversion(table: Table, said: Mapping[str, Phones], lexicon: Path, lang: str) -> convert.Conversion:
-    """From espeak's phones to the lexicon's, learnt from the words of the lexicon."""
+    """The conversion from espeak's phones to the lexicon's, learned from the words of the lexicon."""
     pairs = [(said[word], variants[0]) for word, variants in sorted(table.items()) if said.get(word)]
     if len(pairs) < _ENOUGH_PAIRS:
         raise Speech3Error(
-            f"{lexicon}: {len(pairs)} of its words are pronounced by espeak-ng ({lang}) too; at least {_ENOUGH_PAIRS}"
-            " are needed to learn what its phones are; add pronunciations, or remove the lexicon, or leave lang away"
+            f"{lexicon}: {len(pairs)} of its words are also pronounced by espeak-ng ({lang}); at least {_ENOUGH_PAIRS}"
+            " are needed to learn its phones; add pronunciations, remove the lexicon, or omit lang"
         )
     step = -(-len(pairs) // _MOST_PAIRS)
     conversion = convert.learn(pairs[::step])
     checked = pairs[: 50 * step : step]
     wrong = convert.phone_errors([[truth] for _, truth in checked], [conversion(phones) for phones, _ in checked])
     if wrong > 0.5:
-        say(f"  {lexicon} and espeak-ng ({lang}) agree badly (half of the phones differ): is {lang} its language?")
+        say(f"  {lexicon} and espeak-ng ({lang}) disagree in half of the phones: check that {lang} is its language")
     return conversion

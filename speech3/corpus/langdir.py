@@ -1,7 +1,7 @@
-"""What a user knows of the language: ``lang/`` with ``lexicon.txt`` or ``lexiconp.txt``, ``*.arpa[.gz]``, ``text``.
+"""A user's language resources: ``lang/`` with ``lexicon.txt`` or ``lexiconp.txt``, ``*.arpa[.gz]``, ``text``.
 
-The text may be gzipped, or be called ``lm_train.txt``.
-It may be a directory that Kaldi's prepare_lang.sh made: then the lexicon is ``phones/align_lexicon.txt``.
+The text may be gzipped, or be called ``lm_train.txt``. The directory may come from Kaldi's prepare_lang.sh: then the
+lexicon is ``phones/align_lexicon.txt``.
 """
 
 import gzip
@@ -24,7 +24,7 @@ _KNOWN = "lexicon.txt or lexiconp.txt (word phone phone ...), one *.arpa or *.ar
 
 @dataclass(frozen=True)
 class LangDir:
-    """Files of ``lang/``; None for those that are not there."""
+    """Files of ``lang/``; None for those that do not exist."""
 
     lexicon: Path | None
     arpa: Path | None
@@ -32,12 +32,12 @@ class LangDir:
 
 
 def find(directory: Path) -> LangDir:
-    """Look what ``lang/`` holds; nothing if there is no such directory.
+    """Find the files of ``lang/``; there are none if there is no such directory.
 
     Raises
     ------
     Speech3Error
-        It holds none of the files, or several language models.
+        The directory contains none of the files, or several language models.
     """
     if not directory.is_dir():
         return LangDir(None, None, None)
@@ -47,17 +47,17 @@ def find(directory: Path) -> LangDir:
     text = next((directory / name for name in _TEXTS if (directory / name).is_file()), None)
     if len(arpas) > 1:
         raise Speech3Error(
-            f"{directory}: holds {len(arpas)} language models ({', '.join(path.name for path in arpas)}); leave one"
+            f"{directory}: contains {len(arpas)} language models ({', '.join(path.name for path in arpas)}); keep one"
         )
     if not (lexicons or arpas or text):
-        kaldi = f"; this is a lang directory of Kaldi without phones/{_ALIGN_LEXICON}: give its lexicon.txt"
+        kaldi = f"; this is a lang directory of Kaldi without phones/{_ALIGN_LEXICON}: add its lexicon.txt"
         hint = kaldi if (directory / "phones.txt").exists() else "; or remove the directory"
-        raise Speech3Error(f"{directory}: holds none of {_KNOWN}{hint}")
+        raise Speech3Error(f"{directory}: contains none of {_KNOWN}{hint}")
     return LangDir(lexicons[0] if lexicons else None, arpas[0] if arpas else None, text)
 
 
 def is_word(entry: str) -> bool:
-    """Is an entry of a lexicon something that can be said, not a noise or a silence?"""
+    """Is an entry of a lexicon a word, not a noise or a silence?"""
     return entry not in NOT_WORDS and not _NO_WORD.fullmatch(entry)
 
 
@@ -79,7 +79,7 @@ def read_utf8(path: Path) -> str:
 
 
 def read_lexicon_text(path: Path) -> str:
-    """Lines ``word phone ...`` of a lexicon; of Kaldi's align_lexicon.txt without places in the word and silences.
+    """Lines ``word phone ...`` of a lexicon; word positions and silences of Kaldi's align_lexicon.txt are removed.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
     Raises
     ------
     Speech3Error
-        A word without phones or without its four numbers, or no word at all.
+        A word has no phones or lacks its four numbers, or there is no word.
     """
     fixed = 4 if path.name.endswith("_silprob.txt") else None
     words = 0
@@ -133,8 +133,8 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
             values = ()
         if len(values) < count:
             raise Speech3Error(
-                f"{path}:{number}: {word} needs four numbers before its phones: probability, silence after it, and how"
-                " it follows silence and words"
+                f"{path}:{number}: {word} needs four numbers before its phones: its probability, that of silence after"
+                " it, and the factors for its following silence and words"
             )
         if not rest[count:]:
             raise Speech3Error(f"{path}:{number}: {word} has no phones; add its pronunciation or remove the line")
@@ -151,7 +151,7 @@ def _is_probability(field: str) -> bool:
 
 
 def entries(text: str, path: Path) -> dict[str, list[Phones]]:
-    """Pronunciations of each word of a lexicon; probabilities of lexiconp.txt are passed over.
+    """Pronunciations of each word of a lexicon; probabilities of lexiconp.txt are ignored.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How long each utterance is: from the headers of the audio, from `segments`, or from the features."""
+"""The length of each utterance: from the headers of the audio, from `segments`, or from the features."""
 
 import re
 import struct
@@ -11,7 +11,7 @@ from speech3.corpus.paths import resolve
 from speech3.errors import Speech3Error, check_bad
 from speech3.io.progress import progress, say
 
-FRAMES_PER_S = 100  # where there are only features: their shift is not written down, and it is 10 ms nearly everywhere
+FRAMES_PER_S = 100  # if there are only features: their shift is not recorded, but is nearly always 10 ms
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Headers:
 
 
 def read_headers(data: DataDir) -> Headers:
-    """Read the header of each recording that is used."""
+    """Read the header of each recording that has utterances."""
     used: dict[str, list[Utterance]] = {}
     for utterance in data.utterances.values() if data.recordings else ():
         used.setdefault(utterance.recording, []).append(utterance)
@@ -36,18 +36,18 @@ def read_headers(data: DataDir) -> Headers:
     if lacking := [heard.missing_s for heard in found.infos.values() if heard.missing_s]:
         say(
             f"{len(lacking)} of the {len(used)} recordings of {data.path} end up to {1000 * max(lacking):.0f} ms before"
-            " their headers say; what is there is used"
+            " the end given in their headers; the rest is used"
         )
     return found
 
 
 def lengths_s(data: DataDir, headers: Headers | None = None) -> dict[str, float]:
-    """Seconds of each utterance whose length can be known; the others are listed on stderr.
+    """Seconds of each utterance whose length can be determined; the others are listed on stderr.
 
     Parameters
     ----------
     headers
-        If they were read already. Segments that say their end need none.
+        Pass them if they were already read. Segments that have an end need none.
 
     Raises
     ------

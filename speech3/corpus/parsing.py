@@ -1,4 +1,4 @@
-"""What each table of a data directory says, and what is wrong with it: the parts that `datadir.parse` puts together."""
+"""Parsers for the tables of a data directory, which collect faults; `datadir.parse` combines their results."""
 
 import math
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ Spans = dict[str, tuple[str, float, float | None]]  # utterance -> recording, st
 
 @dataclass(frozen=True)
 class Known:
-    """The utterances that there are, faulty ones too, and the file that names what they lie in."""
+    """All utterances, including faulty ones, and the file that names their recordings or features."""
 
     ids: set[str]
-    file: str  # wav.scp, or feats.scp where that is all there is
+    file: str  # wav.scp, or feats.scp if there are only features
 
     def stranger(self, where: str, key: str, remedy: str, mend: str) -> Fault:
-        """The fault of a line about another utterance."""
+        """The fault of a line about an unknown utterance."""
         return Fault("no audio", where, key, f"is neither in segments nor in {self.file}", remedy, mend=mend)
 
 
 def no_recordings(path: Path, tables: Mapping[str, Table | None]) -> Fault:
-    """What to say of a directory with neither audio nor features."""
+    """The fault of a directory with neither audio nor features."""
     remedy = "write one line `utterance path-of-the-audio` for each recording"
     if tables["wav.scp"]:
         return Fault("no recordings", f"{path}/wav.scp", "", "is empty", remedy)
@@ -33,7 +33,7 @@ def no_recordings(path: Path, tables: Mapping[str, Table | None]) -> Fault:
         "no recordings",
         str(path),
         "",
-        "the data directory is empty of wav.scp, text and utt2spk",
+        "the data directory has no wav.scp, text or utt2spk",
         "write them (https://kaldi-asr.org/doc/data_prep.html)",
     )
 
@@ -51,7 +51,7 @@ def read_locations(table: Table, faults: list[Fault]) -> dict[str, str]:
 def read_spans(
     table: Table | None, named: Mapping[str, str], recordings: Mapping[str, str] | None, faults: list[Fault]
 ) -> Spans:
-    """Where each utterance lies: what `segments` says, else all of each of `named`."""
+    """The recording and the times of each utterance: from `segments`, else each of `named` as a whole."""
     if table is None:
         return {key: (key, 0.0, None) for key in named}
     spans: Spans = {}
@@ -60,7 +60,7 @@ def read_spans(
         times = [_seconds(field) for field in fields[1:]]
         problem, remedy, kind = "", "write `utterance recording start end`, times in seconds", "segment"
         if len(fields) != 3 or None in times:
-            problem = f"is no segment: {entry.value!r}"
+            problem = f"is not a segment: {entry.value!r}"
         elif recordings is not None and fields[0] not in recordings:
             kind, problem = "unknown recording", f"recording {fields[0]} is not in wav.scp"
             remedy = "add the recording or remove the segment"
@@ -105,7 +105,7 @@ def read_texts(
                     str(path),
                     "",
                     "has no file `text`",
-                    "write one line `utterance word word ...` for each; --no-text if you only decode",
+                    "write one line `utterance word word ...` for each, or give --no-text if you only decode",
                     mend="left without text",
                 )
             )
@@ -155,7 +155,7 @@ def read_speakers(
                         utt2spk.where(key),
                         key,
                         f"the speaker is {speaker} here and {listed[key]} in spk2utt",
-                        "remove spk2utt if utt2spk is right: it holds nothing else",
+                        "remove spk2utt if utt2spk is right: it has no other information",
                         mend=f"taken as {speaker}",
                     )
                 )
@@ -192,7 +192,7 @@ def _inverted(spk2utt: Table, known: Known, faults: list[Fault]) -> dict[str, st
     for speaker, entry in spk2utt.entries.items():
         for key in entry.value.split():
             if key not in known.ids:
-                remedy = "add its recording, or take it from the line"
+                remedy = "add its recording, or remove it from the line"
                 faults.append(known.stranger(spk2utt.where(speaker), key, remedy, mend="dropped"))
             elif speakers.setdefault(key, speaker) != speaker:
                 faults.append(
@@ -200,8 +200,8 @@ def _inverted(spk2utt: Table, known: Known, faults: list[Fault]) -> dict[str, st
                         "duplicate id",
                         spk2utt.where(speaker),
                         key,
-                        f"is already {speakers[key]}'s",
-                        "take it from one of the speakers",
+                        f"already belongs to {speakers[key]}",
+                        "remove it from one of the speakers",
                         mend=f"taken as {speakers[key]}",
                     )
                 )
@@ -230,13 +230,13 @@ def read_genders(table: Table | None, speakers: set[str], faults: list[Fault]) -
 
 
 def _silent_speaker(table: Table, speaker: str) -> Fault:
-    problem, remedy = "says nothing in this directory", "remove the line"
+    problem, remedy = "has no utterance in this directory", "remove the line"
     where = table.where(speaker)
     return Fault("unknown speaker", where, speaker, problem, remedy, mend="line dropped", warning=True)
 
 
 def read_feats(table: Table | None, spans: Spans, known: Known, faults: list[Fault]) -> dict[str, str]:
-    """Rspecifier of each utterance's features; without audio, an utterance that has none is of no use."""
+    """Rspecifier of each utterance's features; without audio, an utterance that has none is a fault."""
     if table is None:
         return {}
     _strangers(table, known, faults)
@@ -246,7 +246,7 @@ def read_feats(table: Table | None, spans: Spans, known: Known, faults: list[Fau
         faults.append(
             Fault("no features", str(table.path), key, "has no features", remedy, drop=(key,), warning=not only)
         )
-    # Where they are all there is, what names no file was found already.
+    # If there are only features, lines that name no file are already among the faults.
     return {key: value for key, value in read_locations(table, [] if only else faults).items() if key in spans}
 
 

@@ -1,4 +1,4 @@
-"""Where audio (`wav.scp`) and archives (`feats.scp`) lie: seen from the data directory first, else from the user."""
+"""Paths of audio (`wav.scp`) and archives (`feats.scp`), relative to the data directory or to the working directory."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def pipe_directory(command: str, directory: Path) -> Path:
-    """Where the command of a pipe runs: the data directory if it names a file there, else where the user stands."""
+    """Where the command of a pipe runs: the data directory if it names a file there, else the working directory."""
     try:
         words = shlex.split(command.rstrip("| \t"))
     except ValueError:
@@ -17,20 +17,20 @@ def pipe_directory(command: str, directory: Path) -> Path:
 
 
 def resolve(value: str, directory: Path) -> Path:
-    """Path of an audio file: relative ones from the data directory first, then from where the user stands."""
+    """Path of an audio file; relative ones are looked for in the data directory, then in the working directory."""
     inside = directory / value
     return inside if Path(value).is_absolute() or inside.exists() or not Path(value).exists() else Path(value)
 
 
 def moved(value: str, old: Path, new: Path) -> str:
-    """Return what stands for the wav.scp value of the directory `old` in the directory `new`."""
+    """Rewrite a wav.scp value of the directory `old` for the directory `new`."""
     if value.endswith("|"):
         here = pipe_directory(value, old)
         return value if here == Path.cwd() or old == new else f"cd {shlex.quote(os.path.abspath(old))} && {value}"  # noqa: PTH100
     path = resolve(value, old)
     again = resolve(value, new)
     same = again.exists() and path.exists() and again.samefile(path) and (new / value).exists()
-    # abspath, not resolve: the name the user gave is kept where it is a link.
+    # abspath, not resolve: it keeps the name that the user gave if that is a link.
     return value if same else os.path.abspath(path)  # noqa: PTH100
 
 

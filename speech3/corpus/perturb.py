@@ -1,6 +1,6 @@
-"""Speed perturbation: each recording again, slower or faster, as if by other speakers (Ko et al. 2015).
+"""Speed perturbation: slower or faster copies of each utterance, as if by other speakers (Ko et al. 2015).
 
-Pitch and formants move with the speed, so a copy is a new speaker for normalisation, as in Kaldi's
+Pitch and formants change with the speed, so a copy is a new speaker for normalisation, as in Kaldi's
 utils/data/perturb_data_dir_speed.sh.
 """
 
@@ -30,7 +30,7 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
     Raises
     ------
     Speech3Error
-        A factor is not between a half and two, or is one; a copy is there already; a recording cannot be read.
+        A factor is not between a half and two, or is one; a copy already exists; a recording cannot be read.
     """
     for factor in factors:
         if not 0.5 <= factor <= 2.0 or factor == 1.0:
@@ -55,7 +55,7 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
 
 
 def _alone(data: DataDir, utterance: Utterance) -> DataDir:
-    # What is sent to a process for one utterance, so that the whole directory is not sent with each.
+    # A process is sent this for each utterance instead of the whole directory.
     return DataDir(data.path, {utterance.recording: data.recording(utterance)}, {utterance.id: utterance})
 
 
@@ -66,7 +66,7 @@ def _copy(item: tuple[DataDir, float, str], out: Path) -> Utterance:
     (utterance,) = data.utterances.values()
     wave_S, rate_hz = audio.load(data, utterance.id, mix_channels=True)
     name = prefix + utterance.id
-    # What was recorded at factor times the rate and is played at the rate is that much slower: so resample from it.
+    # Taken as recorded at factor times its rate, the sound is that much faster; it is then resampled to its rate.
     with atomic_path(out / "wav" / f"{name}.wav") as temporary:
         soundfile.write(temporary, resample(wave_S, round(rate_hz * factor), rate_hz), rate_hz, "PCM_16", format="WAV")
     return replace(utterance, id=name, recording=name, speaker=prefix + utterance.speaker, start_s=0.0, end_s=None)

@@ -1,6 +1,6 @@
-"""Pronunciations for words that have none: espeak-ng's phones, letters, and from espeak's phones to a lexicon's own.
+"""Pronunciations for words that have none: from espeak-ng's symbols or from letters, and replacements of rare phones.
 
-Pure functions. A pronunciation is a tuple of phones; an empty one says that the word cannot be pronounced.
+Pure functions. A pronunciation is a tuple of phones; an empty one means that the word cannot be pronounced.
 """
 
 import re
@@ -12,18 +12,18 @@ Phones = tuple[str, ...]
 
 PRIMARY, SECONDARY = "ˈ", "ˌ"
 _VOWELS = frozenset("aeiouyæøœɐɑɒɔəɘɛɜɞɤɨɪɯɵɶɚɝʉʊʌʏᵻᵿ")
-_SWITCH = re.compile(r"\([a-z0-9-]+\)")  # espeak takes the phones of another language
-_TONES = {"ɜ": "3", "ɵ": "8"}  # espeak prints the names 3 and 8 of tones as the vowels that ASCII-IPA means by them
-# Marks that change the letter before them; others (vowel signs of India, points of Arabic and Hebrew) are sounds.
+_SWITCH = re.compile(r"\([a-z0-9-]+\)")  # espeak switches to the phones of another language
+_TONES = {"ɜ": "3", "ɵ": "8"}  # espeak prints tones 3 and 8 as the vowels that these digits are in ASCII-IPA
+# Marks that change the letter before them; others (Indic vowel signs, points of Arabic and Hebrew) are sounds.
 _ATTACHED = frozenset({1, 7, 9, 107, 122, *range(200, 241)})  # overlays, nukta, virama, tones of Thai and Lao, accents
 
 
 def ipa_phones(symbols: Sequence[str], *, stress: bool = False) -> Phones:
     """Cut espeak's IPA symbols into phones.
 
-    A diphthong, an affricate and a long vowel are one phone; a vowel with a consonant after it (``ɔːɹ``) is two, a
-    third vowel begins another (``aɪɚ``: ``aɪ ɚ``). A tone ends its vowel as a digit (``ɑu2``). Stress is left out, or
-    with `stress` stands after its vowel (``ɑːˈ``): where it is distinctive (English) it shows in the vowel as well.
+    A diphthong, an affricate and a long vowel are one phone; a vowel with a consonant after it (``ɔːɹ``) is two, and a
+    third vowel begins another (``aɪɚ``: ``aɪ ɚ``). A tone is a digit after its vowel (``ɑu2``). Stress is removed, or
+    with `stress` put after its vowel (``ɑːˈ``); where it is distinctive (English), the vowel differs as well.
 
     Parameters
     ----------
@@ -69,12 +69,12 @@ def _tone(symbol: str) -> str:
 
 
 def spelled_out(symbols: Sequence[Sequence[str]], word: str) -> bool:
-    """Did espeak name the letters one by one, as it does with a script that the language is not written in?
+    """Did espeak name the letters one by one, as it does for a script that the language does not use?
 
     Parameters
     ----------
     symbols
-        What espeak said of `word`: lists of symbols.
+        espeak's lists of symbols for `word`.
     """
     letters = sum(character.isalpha() for character in word)
     if any(character.isdigit() for character in word) or not letters:
@@ -85,15 +85,15 @@ def spelled_out(symbols: Sequence[Sequence[str]], word: str) -> bool:
 
 
 def read_in(symbols: Sequence[Sequence[str]]) -> str:
-    """The language, if not the voice's own, in which espeak said all of a word; else the empty string."""
+    """The language in which espeak pronounced a word from its beginning, if not the voice's own; else empty."""
     first = symbols[0][0] if symbols and symbols[0] else ""
     return first[1:-1] if _SWITCH.fullmatch(first) else ""
 
 
 def letters(word: str) -> Phones:
-    """Spell a word: each letter, with the marks on it, is a phone; capitals as small letters.
+    """Spell a word: each letter (grapheme), with the marks on it, is a phone; capitals become lower case.
 
-    Digits, punctuation, apostrophes and hyphens make no sound. Korean syllables are taken apart into their letters.
+    Digits, punctuation, apostrophes and hyphens are silent. Korean syllables are split into their letters.
     """
     text = unicodedata.normalize("NFC", word.lower())
     text = "".join(unicodedata.normalize("NFD", c) if "가" <= c <= "힣" else c for c in text)
@@ -109,7 +109,7 @@ def letters(word: str) -> Phones:
 
 
 def script(words: Iterable[str]) -> str:
-    """The script of most letters of `words`, by the first word of their Unicode names: Latin, CJK, ...; or ``no``."""
+    """The script of most letters of `words`, the first word of their Unicode names: Latin, CJK, ...; ``no`` if none."""
     counts = Counter[str]()
     for letter, count in Counter(c for word in words for c in word if c.isalpha()).items():
         counts[unicodedata.name(letter, "?").split()[0]] += count
@@ -122,18 +122,18 @@ def _bare(phone: str) -> str:
 
 
 def stand_ins(phones: Sequence[str], trained: Mapping[str, int]) -> dict[str, Phones]:
-    """What to say in place of phones that training does not hear: the like with other marks, else its parts.
+    """Replacements for phones that are not in training: the same phone with other marks, else its parts.
 
     ``é`` becomes ``e``, ``aː3`` becomes ``aː5``, a diphthong its two vowels.
 
     Parameters
     ----------
     trained
-        How often each phone that has a model of its own is heard.
+        How often each phone that has its own model occurs.
 
     Returns
     -------
-    For each of `phones` what it becomes; empty if nothing is like it.
+    The replacement of each of `phones`; empty if no phone is similar.
     """
     alike: dict[str, str] = {}
     for phone in sorted(trained, key=lambda phone: (-trained[phone], phone)):
@@ -153,16 +153,17 @@ def stand_ins(phones: Sequence[str], trained: Mapping[str, int]) -> dict[str, Ph
 def replace_rare(
     pronunciations: Mapping[str, Sequence[Phones]], counts: Mapping[str, int], least: int
 ) -> tuple[dict[str, list[Phones]], dict[str, Phones]]:
-    """Give phones that training hears less than `least` times to others, where another is like them.
+    """Replace phones with fewer than `least` occurrences in training, if similar phones exist.
 
     Parameters
     ----------
     counts
-        How often each word stands in the training transcripts.
+        How often each word occurs in the training transcripts.
 
     Returns
     -------
-    The pronunciations, none for a word with a phone that training never hears; and what each rare phone became.
+    The pronunciations, none for a word with a phone that cannot be trained or replaced; and what replaced each rare
+    phone.
     """
     heard = Counter[str]()
     for word, variants in pronunciations.items():

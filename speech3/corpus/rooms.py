@@ -1,6 +1,6 @@
 """Noise and reverberation that make a clean recording harder: pure functions of waveforms and a random generator.
 
-Legend: N samples. Waveforms are float, full scale 1. None of them moves speech in time.
+Legend: N samples. Waveforms are float, full scale 1. No function shifts speech in time.
 """
 
 import numpy as np
@@ -9,9 +9,9 @@ SPEED_OF_SOUND_M_S = 343.0
 
 
 def colored_noise(count: int, slope_db_per_octave: float, rng: np.random.Generator) -> np.ndarray:
-    """Gaussian noise (N,) float64 of standard deviation 1 whose power falls by so many dB an octave (3: pink).
+    """Gaussian noise (N,) float64 of standard deviation 1 whose power falls by `slope_db_per_octave` (3: pink).
 
-    Flat below 1/512 of the sampling rate, so that the lowest bins do not take all the power.
+    It is flat below 1/512 of the sampling rate, so that the lowest bins do not take all the power.
     """
     size = 1 << (count - 1).bit_length()
     spectrum_F = np.fft.rfft(rng.standard_normal(size))
@@ -33,7 +33,7 @@ def hum(count: int, sample_rate_hz: int, rng: np.random.Generator) -> np.ndarray
 
 
 def babble(voices: list[np.ndarray], count: int, rng: np.random.Generator) -> np.ndarray:
-    """Mix of recordings (N,) float64 of standard deviation 1, each at equal power, repeated from a random start."""
+    """Mix of recordings (N,) float64 of standard deviation 1, at equal power, each repeated from a random start."""
     mixed_N = np.zeros(count)
     for voice in voices:
         start = int(rng.integers(len(voice)))
@@ -65,10 +65,10 @@ def room_response(
     rt60_s
         Time in which the reverberation falls by 60 dB; the response is cut there.
     distance_m
-        From the source to the nearest wall and back: until then there is only the direct sound.
+        Path from the source to the nearest wall and back; before its echo there is only the direct sound.
 
-    The direct sound is sample 0 with amplitude 1 (the delay of the way from source to microphone is left out), so what
-    is convolved with it keeps its timing. J.-D. Polack, La transmission de l'energie sonore dans les salles (1988).
+    The direct sound is sample 0 with amplitude 1 (the delay from source to microphone is left out), so convolution
+    keeps the timing of speech. J.-D. Polack, La transmission de l'energie sonore dans les salles (1988).
     """
     count = int(rt60_s * sample_rate_hz)
     first = min(int(distance_m / SPEED_OF_SOUND_M_S * sample_rate_hz) + 1, count - 1)
@@ -81,7 +81,7 @@ def room_response(
 
 
 def reverberate(speech_N: np.ndarray, response_M: np.ndarray) -> np.ndarray:
-    """Convolve with an impulse response; as long as the input, the rest of the tail is cut."""
+    """Convolve with an impulse response; the result is as long as the input, without the rest of the tail."""
     size = 1 << (len(speech_N) + len(response_M) - 1).bit_length()
     product_F = np.fft.rfft(speech_N, size) * np.fft.rfft(response_M, size)
     return np.fft.irfft(product_F, size)[: len(speech_N)]
@@ -90,8 +90,8 @@ def reverberate(speech_N: np.ndarray, response_M: np.ndarray) -> np.ndarray:
 def resample(samples_N: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
     """Change the sampling rate by cutting (or zero-padding) the spectrum of the whole recording; timing is kept.
 
-    numpy and not torchaudio: its sum of products depends on the number of threads, and the corpus must be the same
-    bytes whatever that number. The recording's ends should be silent, since the spectrum's period joins them.
+    It uses numpy instead of torchaudio, whose sums of products depend on the number of threads, while the corpus must
+    not. Both ends of the recording should be silent, since the discrete spectrum is that of a periodic signal.
     """
     divisor = np.gcd(from_hz, to_hz)
     up, down = to_hz // divisor, from_hz // divisor

@@ -1,11 +1,11 @@
-"""The built-in Mandarin corpus: digits and numbers as people say them, spoken by espeak-ng.
+"""The built-in Mandarin corpus: digits and numbers as people say them, synthesised by espeak-ng.
 
 Cardinals with their zeros (三千零五), 两 beside 二, digit strings, telephone numbers with 幺, dates, times of day,
-decimals, per cents, fractions, ordinals, prices and negative numbers. A character is a word, its phones are the initial
-and the final with the tone, named as in the lexica of THCHS-30 and AISHELL (``ii``, ``uu``, ``vv`` and ``ee`` begin
-a syllable without an initial). Characters whose tone changes with the next one have each tone as a variant: 一 (yi4 in
-一百, yi2 in 一万) and a third tone before another (wu2 bai3: 五百); espeak-ng does both. Speakers, lexicon and what
-espeak calls its phones are the files of ``data/shuzi``; rooms and noise are those of `speech3.corpus.synthetic`.
+decimals, per cents, fractions, ordinals, prices and negative numbers. A character is a word; its phones are the initial
+and the final with the tone, named as in the lexicons of THCHS-30 and AISHELL (``ii``, ``uu``, ``vv`` and ``ee`` begin
+a syllable without an initial). Characters whose tone depends on the next one have a pronunciation for each tone: 一
+(yi4 in 一百, yi2 in 一万) and a third tone before another (wu2 bai3: 五百); espeak-ng handles both. Speakers, lexicon
+and espeak's names of the phones are files in ``data/shuzi``; rooms and noise are those of `speech3.corpus.synthetic`.
 """
 
 from collections.abc import Callable
@@ -31,12 +31,12 @@ Groups = list[str]  # parts of an item, between which a speaker may pause
 def prepare(
     source: Path | None, out: Path, seed: int, *, jobs: int = 0, train: int = 1000, dev: int = 150, test: int = 300
 ) -> None:
-    """Synthesise the corpus into ``out``; parameters and errors as of `digits.prepare`.
+    """Synthesise the corpus into ``out``; parameters and errors as for `digits.prepare`.
 
     Raises
     ------
     Speech3Error
-        Also if espeak pronounced a character otherwise than ``syllables.txt`` says.
+        Also if espeak's pronunciation of a character differs from ``syllables.txt``.
     """
     synthetic.prepare(CORPUS, _say, out, seed, {"train": train, "dev": dev, "test": test}, jobs)
 
@@ -48,17 +48,17 @@ def read_syllables() -> dict[str, list[str]]:
 
 
 def spell_number(value: int, liang: bool = True) -> str:
-    """Spell a whole number below 10 to the power of 12 as it is said.
+    """Spell a whole number below 10**12 as it is said.
 
     Parameters
     ----------
     liang
-        两 in place of 二 before 百, as before 千, 万 and 亿, where everybody says it.
+        Use 两 instead of 二 before 百 too, as always before 千, 万 and 亿.
 
     Raises
     ------
     ValueError
-        `value` is outside 0 to 10 to the power of 12.
+        `value` is outside 0 to 10**12 - 1.
     """
     if not 0 <= value < 10**12:
         raise ValueError(f"{value} is outside 0 to 10**12 - 1")
@@ -71,7 +71,7 @@ def spell_number(value: int, liang: bool = True) -> str:
             gap = bool(text)
             continue
         spelled = "两" if part == 2 and unit else _below_ten_thousand(part, liang, first=not text)
-        # One zero stands for all that are missing between two digits that are said.
+        # One zero stands for all zeros between two digits that are said.
         text += ("零" if text and (gap or part < 1000) else "") + spelled + unit
         gap = False
     return text
@@ -92,13 +92,13 @@ def _below_ten_thousand(value: int, liang: bool, first: bool) -> str:
 
 
 def spell_digits(digits: str, yao: bool = False) -> str:
-    """Spell the digits one by one; `yao`: 1 is 幺, as on the telephone."""
+    """Spell the digits one by one; with `yao`, 1 is 幺, as in telephone numbers."""
     spelled = "".join(DIGITS[int(digit)] for digit in digits)
     return spelled.replace("一", "幺") if yao else spelled
 
 
 def draw(rng: np.random.Generator) -> Groups:
-    """Draw what an utterance says."""
+    """Draw the text of an utterance, in parts."""
     kinds = list(_KINDS)
     shares = np.array([share for _, share in _KINDS.values()])
     groups: Groups = []
@@ -108,7 +108,7 @@ def draw(rng: np.random.Generator) -> Groups:
 
 
 def _number(rng: np.random.Generator, most: float = LARGEST) -> int:
-    """Draw a whole number: as many of each length, and half of them round."""
+    """Draw a whole number: all lengths are equally frequent, and half of the numbers are round."""
     value = int(10 ** rng.uniform(0, np.log10(most)))
     return value // (scale := 10 ** int(rng.integers(len(str(value))))) * scale if rng.random() < 0.5 else value
 
@@ -198,7 +198,7 @@ _KINDS: dict[str, tuple[Callable[[np.random.Generator], Groups], float]] = {
 
 
 def _say(key: str, speaker: Speaker, rng: np.random.Generator) -> Spoken:
-    """Draw and speak one utterance."""
+    """Draw and synthesise one utterance."""
     groups = draw(rng)
     synthesis, samples_N, _ = synthetic.speak(ssml(groups, rng), speaker, rng)
     text = "".join(groups)
@@ -216,18 +216,18 @@ def ssml(groups: Groups, rng: np.random.Generator) -> str:
 
 
 def check_pronunciation(synthesis: Synthesis, text: str, key: str) -> None:
-    """Compare what was spoken with the syllables of the characters.
+    """Compare the synthesised phones with the syllables of the characters.
 
     Raises
     ------
     Speech3Error
-        They differ (another release of espeak-ng than 1.52?).
+        They differ (is the release of espeak-ng not 1.52?).
     """
     syllables = read_syllables()
     expected = [phone for character in text for phone in syllables[character]]
     said = [event.ipa for event in synthesis.events if event.ipa]
     if said != expected:
         raise Speech3Error(
-            f"{key}: espeak-ng says {text} as {' '.join(said)}, not {' '.join(expected)}; "
-            "this release is not the one that speech3 knows"
+            f"{key}: espeak-ng pronounces {text} as {' '.join(said)}, not {' '.join(expected)}; "
+            "this is not the release that speech3 supports"
         )

@@ -1,4 +1,4 @@
-"""Parts of a data directory: apart by speaker (what a recogniser has to be tested on), or by utterance."""
+"""Split a data directory by speaker, so that test speakers are new to the recogniser, or by utterance."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,13 +14,13 @@ from speech3.io.progress import say
 def split_by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
     """Split into parts that share no speaker.
 
-    Speakers come in an order drawn from `seed`; each goes to the first part that it does not make too large, so a
-    speaker with more speech than a part wants ends in the largest part.
+    Speakers are taken in a random order; each goes to the first part that it does not make too large, so a speaker with
+    more speech than the other parts have room for goes to the largest part.
 
     Parameters
     ----------
     shares
-        Part and its share of the hours, adding up to one.
+        Share of the hours of each part; the shares add up to one.
 
     Raises
     ------
@@ -32,15 +32,15 @@ def split_by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> d
     members = _share_out(sizes, shares, seed)
     if empty := [part for part in shares if not members[part]]:
         raise Speech3Error(
-            f"{data.path}: cannot be split by speaker, nobody is left for {', '.join(empty)}: {len(sizes)} speakers,"
-            f" of whom the one with least speech has {min(sizes.values()) / max(sum(sizes.values()), 1e-9):.0%} of it;"
-            " add speakers, give the part a larger share, or split by utterance (`speech3 split --by utterance`)"
+            f"{data.path}: cannot be split by speaker, no speaker is left for {', '.join(empty)}: of {len(sizes)}"
+            " speakers the one with the least speech has"
+            f" {min(sizes.values()) / max(sum(sizes.values()), 1e-9):.0%} of it; add speakers, give the part a larger share, or split by utterance (`speech3 split --by utterance`)"
         )
     return {part: data.subset(key for name in members[part] for key in of_speaker[name]) for part in shares}
 
 
 def split_by_utterance(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
-    """Split into parts that may share speakers, drawn utterance by utterance; arguments as of `split_by_speaker`.
+    """Split into parts that may share speakers, drawn utterance by utterance; arguments as for `split_by_speaker`.
 
     Raises
     ------
@@ -56,19 +56,19 @@ def split_by_utterance(data: DataDir, shares: Mapping[str, float], seed: int) ->
 
 
 def seconds_of(data: DataDir) -> dict[str, float]:
-    """Length of every utterance: 0 where it is unknown, 1 for all where only features are there and do not say."""
+    """Length of every utterance: 0 if it is unknown, but 1 for all if there are only features of unknown length."""
     try:
         lengths = lengths_s(data)
     except Speech3Error:
         if data.recordings:
             raise
-        say(f"{data.path}: no lengths to be had; shares are counted in utterances")
+        say(f"{data.path}: the lengths are unknown; shares are counted in utterances")
         return dict.fromkeys(data.utterances, 1.0)
     return {key: lengths.get(key, 0.0) for key in data.utterances}
 
 
 def _share_out(sizes: Mapping[str, float], shares: Mapping[str, float], seed: int) -> dict[str, list[str]]:
-    rest = max(reversed(list(shares)), key=lambda part: shares[part])  # of equal ones the last
+    rest = max(reversed(list(shares)), key=lambda part: shares[part])  # of equal parts the last
     room = {part: share * sum(sizes.values()) for part, share in shares.items() if part != rest}
     members: dict[str, list[str]] = {part: [] for part in shares}
     names = sorted(sizes)
@@ -82,7 +82,7 @@ def _share_out(sizes: Mapping[str, float], shares: Mapping[str, float], seed: in
 
 
 def parse_shares(words: Sequence[str]) -> dict[str, float]:
-    """``train=0.8 dev=0.1 test=0.1``, or ``5`` for five equal parts named 1 to 5.
+    """Parse ``train=0.8 dev=0.1 test=0.1``, or ``5`` for five equal parts named 1 to 5.
 
     Raises
     ------
@@ -99,10 +99,10 @@ def parse_shares(words: Sequence[str]) -> dict[str, float]:
         except ValueError:
             share = 0.0
         if not part or Path(part).name != part or part in (".", "..") or not 0 < share < 1:
-            raise Speech3Error(f"{word}: a part has the form NAME=SHARE with a share between 0 and 1, as in dev=0.1")
+            raise Speech3Error(f"{word}: write a part as NAME=SHARE with a share between 0 and 1, as in dev=0.1")
         if part in shares:
             raise Speech3Error(f"{word}: the part {part} is named twice")
         shares[part] = share
     if abs(sum(shares.values()) - 1) > 1e-6:
-        raise Speech3Error(f"{' '.join(words)}: the shares add up to {sum(shares.values()):g}; they must make 1")
+        raise Speech3Error(f"{' '.join(words)}: the shares add up to {sum(shares.values()):g}; they must add up to 1")
     return shares

@@ -1,4 +1,4 @@
-"""What a data directory holds, in numbers: hours, speakers, rates, words."""
+"""Statistics of a data directory: hours, speakers, sample rates, words."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -17,11 +17,11 @@ _SHOWN = 10  # words outside the lexicon
 
 @dataclass(frozen=True)
 class Words:
-    """The transcripts."""
+    """Statistics of the transcripts."""
 
     running: int
     distinct: int
-    once: int  # of the distinct ones, those that occur a single time
+    once: int  # distinct words that occur once
     per_utterance: float
     per_second: float
     without: int  # utterances that have no transcript
@@ -31,7 +31,7 @@ class Words:
 class OutOfVocabulary:
     """Words of the transcripts that the lexicon lacks."""
 
-    lexicon: int  # its distinct words
+    lexicon: int  # distinct words of the lexicon
     running: int
     rate: float  # of the running words
     distinct: int
@@ -57,11 +57,11 @@ class Stats:
 
     @property
     def hours(self) -> float:
-        """All utterances together."""
+        """Total length of the utterances."""
         return sum(self.lengths_s) / 3600
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the single utterances' lengths, with units in the names."""
+        """All values except the lengths of single utterances, with units in the names."""
         values = asdict(self)
         lengths_s, speaker_s = values.pop("lengths_s"), values.pop("speaker_s")
         return {
@@ -74,7 +74,7 @@ class Stats:
 
 
 def measure(data: DataDir, lexicon: Collection[str] | None = None) -> Stats:
-    """Read the headers of the audio and count.
+    """Compute the statistics, from the headers of the audio and the text files.
 
     Parameters
     ----------
@@ -132,14 +132,14 @@ def _missing(texts: dict[str, list[str]], lexicon: set[str]) -> OutOfVocabulary:
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:
-    """Mean and quantiles; between two values, linear."""
+    """Mean and quantiles, with linear interpolation."""
     points = np.quantile(values, QUANTILES)
     names = ["min", *(f"{100 * q:g}%" for q in QUANTILES[1:-1]), "max"]
     return {"mean": float(np.mean(values)), **dict(zip(names, map(float, points), strict=True))}
 
 
 def describe(stats: Stats) -> str:
-    """The numbers for people."""
+    """Format the statistics for people to read."""
     counts = ", ".join(f"{count} {name}" for name, count in stats.genders.items())
     rows = [
         ("hours", f"{stats.hours:.2f}"),
@@ -150,7 +150,7 @@ def describe(stats: Stats) -> str:
         rows.append(("recordings", f"{stats.recordings:,} ({_each(stats.sample_rates_hz, 'Hz')})"))
         rows.append(("channels", _each(stats.channels, "")))
     else:
-        rows.append(("recordings", "none: features only; seconds are frames / 100 where segments do not say"))
+        rows.append(("recordings", "none: features only; seconds are frames / 100 if segments have no end"))
     spread = _spread(stats.lengths_s), _spread([seconds / 60 for seconds in stats.speaker_s.values()])
     lines = [f"{name:<12}{value}" for name, value in rows]
     lines.append("\n" + " " * 24 + "".join(f"{name:>8}" for name in spread[0]))
@@ -160,7 +160,7 @@ def describe(stats: Stats) -> str:
         w = stats.words
         lines += [
             "",
-            f"{'words':<12}{w.running:,}, {w.per_utterance:.1f} an utterance, {w.per_second:.2f} a second",
+            f"{'words':<12}{w.running:,}, {w.per_utterance:.1f} per utterance, {w.per_second:.2f} per second",
             f"{'vocabulary':<12}{w.distinct:,}, of which {w.once:,} occur once",
         ]
         if w.without:
@@ -188,8 +188,8 @@ def _describe_missing(oov: OutOfVocabulary) -> list[str]:
 
 
 def warn(stats: Stats) -> None:
-    """Say what is better seen before training than after."""
+    """Report problems that should be known before training."""
     if len(stats.sample_rates_hz) > 1:
-        say(f"{stats.path}: several sample rates; resample: true in the feature configuration makes them one")
+        say(f"{stats.path}: several sample rates; set resample: true in the feature configuration to use one")
     if any(count > 1 for count in stats.channels):
-        say(f"{stats.path}: recordings of several channels; mix_channels: true averages them")
+        say(f"{stats.path}: recordings with several channels; set mix_channels: true to average them")

@@ -1,4 +1,4 @@
-"""A part of a data directory, as Kaldi's utils/subset_data_dir.sh makes it; what is drawn is drawn from a seed."""
+"""Select a part of a data directory, as Kaldi's utils/subset_data_dir.sh does; random choices depend on a seed."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,23 +22,23 @@ def subset(
     hours: float | None = None,
     seed: int = 1,
 ) -> DataDir:
-    """Narrow `data` down by each argument that is given, in their order here.
+    """Narrow `data` down by each given argument, in the order listed here.
 
     Parameters
     ----------
     speakers, utterances
         How many to draw, or which to keep.
     per_speaker
-        Utterances drawn of each speaker; who has fewer keeps all.
+        How many utterances to draw from each speaker; speakers with fewer keep all.
     shortest, first
-        That many of the shortest utterances, or of the first by name.
+        How many of the shortest utterances, or of the first by name, to keep.
     hours
-        Utterances are drawn while they fit.
+        How many hours of utterances to draw, at most.
 
     Raises
     ------
     Speech3Error
-        There are not that many, or not those, or nothing is left.
+        There are not that many, named ones do not exist, or nothing is left.
     """
     generator = np.random.default_rng(seed)
     if speakers is not None:
@@ -61,7 +61,7 @@ def subset(
     if hours is not None:
         data = data.subset(_hours(data, hours, generator))
     if not data.utterances:
-        raise Speech3Error(f"{data.path}: no utterance is left of it; ask for more")
+        raise Speech3Error(f"{data.path}: no utterance is left; ask for more")
     return data
 
 
@@ -79,7 +79,7 @@ def read_list(path: Path) -> list[str]:
     if faults:
         raise Speech3Error(str(faults[0]))
     if table is None or not table.entries:
-        raise Speech3Error(f"{path}: {'is empty' if table else 'no such list'}; write one name a line")
+        raise Speech3Error(f"{path}: {'is empty' if table else 'no such list'}; write one name per line")
     return list(table.entries)
 
 
@@ -92,7 +92,7 @@ def _chosen(
             raise Speech3Error(f"{path}: {what} that are not in it: {', '.join(unknown[:10])}{more}")
         return list(wanted)
     if wanted > len(names):
-        raise Speech3Error(f"{path}: {wanted} {what} wanted, {len(names)} there")
+        raise Speech3Error(f"{path}: {wanted} {what} requested, but there are only {len(names)}")
     return _drawn(names, wanted, generator)
 
 
@@ -102,7 +102,7 @@ def _drawn(names: Sequence[str], count: int, generator: np.random.Generator) -> 
 
 def _first(path: Path, keys: list[str], count: int) -> list[str]:
     if count > len(keys):
-        raise Speech3Error(f"{path}: {count} utterances wanted, {len(keys)} there")
+        raise Speech3Error(f"{path}: {count} utterances requested, but there are only {len(keys)}")
     return keys[:count]
 
 
@@ -110,7 +110,7 @@ def _hours(data: DataDir, hours: float, generator: np.random.Generator) -> list[
     lengths = lengths_s(data)
     there = sum(lengths.values()) / 3600
     if hours > there:
-        raise Speech3Error(f"{data.path}: {hours:g} hours wanted, {there:.3g} there")
+        raise Speech3Error(f"{data.path}: {hours:g} hours requested, but there are only {there:.3g}")
     kept, room_s = [], hours * 3600
     for key in _drawn(sorted(lengths), len(lengths), generator):
         if lengths[key] <= room_s:

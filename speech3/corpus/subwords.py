@@ -1,4 +1,4 @@
-"""Words cut into SentencePiece's pieces (Kudo 2018, "Subword regularization": the unigram model, its best cut).
+"""Segment words into SentencePiece pieces (Kudo 2018, "Subword regularization": the unigram model, best segmentation).
 
 Kudo and Richardson 2018; https://github.com/google/sentencepiece. A piece that begins a word begins with ``▁``.
 """
@@ -19,14 +19,14 @@ def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
     Parameters
     ----------
     words
-        With how often each is in the text.
+        How often each word occurs in the text.
     vocabulary
-        Pieces wanted; fewer if the text has no more.
+        Number of pieces; there are fewer if the text has fewer.
 
     Raises
     ------
     Speech3Error
-        There are more letters than pieces wanted.
+        There are more letters than `vocabulary`.
     """
     import sentencepiece
 
@@ -42,14 +42,14 @@ def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
     except RuntimeError as error:
         needed = len(set("".join(words))) + 3
         raise Speech3Error(
-            f"pieces={vocabulary}: SentencePiece cannot make that many or few ({str(error).strip().splitlines()[-1]});"
+            f"pieces={vocabulary}: SentencePiece cannot make this number ({str(error).strip().splitlines()[-1]});"
             f" the text has {len(words)} words of {needed - 3} letters; try pieces={max(2 * needed, 30)}"
         ) from error
     return model.getvalue()
 
 
 class Cutter:
-    """Cuts words; every piece has a letter to pronounce: one that has none (``▁``, an apostrophe) joins its neighbour.
+    """Segments words so that every piece has a letter; a piece without one (``▁``, an apostrophe) joins its neighbour.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Cutter:
         self._known: dict[str, tuple[str, ...]] = {}
 
     def __call__(self, word: str) -> tuple[str, ...]:
-        """Pieces of one word that has a letter."""
+        """Pieces of a word, which must have a letter."""
         if word not in self._known:
             self._known[word] = _voiced(self._processor.encode(word, out_type=str))
         return self._known[word]
@@ -85,6 +85,6 @@ def _voiced(pieces: Iterable[str]) -> tuple[str, ...]:
 
 
 def single_letters(words: Iterable[str]) -> set[str]:
-    """Pieces of one letter, at a word's start and within: with them every word of these letters can be written."""
+    """Pieces of one letter, at a word's start and inside, which can spell every word of these letters."""
     characters = {character for word in words for character in word if letters(character)}
     return characters | {WORD_START + character for character in characters}

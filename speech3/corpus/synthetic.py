@@ -1,9 +1,9 @@
-"""What the synthesised corpora share: speakers, rooms, noise, and how they come onto the disk.
+"""Common parts of the synthetic corpora: speakers, rooms, noise, and writing to disk.
 
-A corpus is a module that draws what an utterance says (`Say`) and a directory ``data/CORPUS`` with ``lexicon.txt``,
-``speakers.txt`` and ``babble.txt`` (sentences of the voices in the background). Half of each split is clean, the rest
-has noise, reverberation or both. What an utterance says and in what room is drawn from the seed and its name alone, so
-a corpus is the same bytes in any number of processes.
+A corpus is a module that draws and synthesises utterances (`Say`) and a directory ``data/CORPUS`` with ``lexicon.txt``,
+``speakers.txt`` and ``babble.txt`` (sentences for voices in the background). Half of each split is clean, the rest has
+noise, reverberation or both. The text and the room of an utterance depend only on the seed and its name, so a corpus
+has the same bytes for any number of processes.
 
 Legend: N samples.
 """
@@ -33,13 +33,13 @@ from speech3.io.parallel import available_jobs, parallel_map
 SAMPLE_RATE_HZ = 16000
 SPLITS = ("train", "dev", "test")
 
-# Shares of the conditions, and their ranges: hard enough that a good recogniser errs, not so hard that people do.
+# Shares of the conditions, and their ranges: hard enough that good recognisers make errors, but people do not.
 CONDITIONS = {"clean": 0.5, "noise": 0.3, "reverb": 0.1, "noise+reverb": 0.1}
 SNR_DB = (5.0, 20.0)
 RT60_S = (0.25, 0.7)
 DIRECT_TO_REVERBERANT_DB = (-3.0, 9.0)
 BABBLERS = 3
-# Digital silence would make the clean part unlike any recording, so all of it has the hiss of a quiet room.
+# Digital silence would make clean utterances unlike any recording, so all utterances have the hiss of a quiet room.
 FLOOR_SNR_DB = (35.0, 50.0)
 LEVEL_DBFS = (-32.0, -20.0)
 
@@ -67,7 +67,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Spoken:
-    """What an utterance says, said once in silence; `tracks` are its reference alignments by the name of their file."""
+    """A synthesised utterance without noise; `tracks` are its reference alignments by the name of their file."""
 
     samples_N: np.ndarray
     text: str
@@ -76,7 +76,7 @@ class Spoken:
 
 @dataclass(frozen=True)
 class _Written:
-    """One utterance of the corpus, its audio already written."""
+    """One utterance of the corpus, whose audio is already written."""
 
     id: str
     speaker: str
@@ -89,7 +89,7 @@ Say = Callable[[str, Speaker, np.random.Generator], Spoken]
 
 
 def prepare(corpus: str, say: Say, out: Path, seed: int, sizes: Mapping[str, int], jobs: int = 0) -> None:
-    """Synthesise a corpus into ``out``, where it appears only once it is whole.
+    """Synthesise a corpus into ``out``, where it appears only when it is complete.
 
     Writes ``lexicon.txt`` and the Kaldi data directories ``train``, ``dev`` and ``test``, each with ``wav/`` (16 kHz,
     16 bit), ``conditions`` (utterance and one of `CONDITIONS`) and the tracks (``utterance 1 start duration label``, in
@@ -100,12 +100,12 @@ def prepare(corpus: str, say: Say, out: Path, seed: int, sizes: Mapping[str, int
     corpus
         Name of its directory in ``data/``.
     say
-        Draws and speaks an utterance, given its id, its speaker and the generator of all that is random in it. Runs in
-        other processes, so a function of a module.
+        Draws and synthesises an utterance, given its id, its speaker and its random generator. It runs in other
+        processes, so it must be a module-level function.
     sizes
         Utterances of each split, at least one for each of its speakers.
     jobs
-        Processes; 0: one per core. The result does not depend on it.
+        Number of processes; 0: one per core. The result does not depend on it.
 
     Raises
     ------
@@ -127,12 +127,12 @@ def prepare(corpus: str, say: Say, out: Path, seed: int, sizes: Mapping[str, int
 
 
 def speak(ssml: str, speaker: Speaker, rng: np.random.Generator) -> tuple[Synthesis, np.ndarray, float]:
-    """Speak a text once, a little faster or slower, higher or lower than the speaker's wont, with silence around it.
+    """Synthesise a text once, with rate and pitch drawn around the speaker's own, and with silence before and after.
 
     Returns
     -------
     synthesis, samples_N, lead_s
-        What espeak returned; the same at 16 kHz with silence before and after, float; the silence before it in seconds.
+        What espeak returned; its samples at 16 kHz with the silence, float; the silence before them in seconds.
     """
     synthesis = synthesize(
         ssml,
@@ -157,7 +157,7 @@ def read_speakers(corpus: str) -> list[Speaker]:
 
 
 def read_lexicon(corpus: str) -> dict[str, list[Phones]]:
-    """The variants of each word."""
+    """The pronunciations of each word."""
     path = data_file(corpus, "lexicon.txt")
     return entries(path.read_text(encoding="utf-8"), path)
 
@@ -168,7 +168,7 @@ def data_file(corpus: str, name: str) -> Path:
 
 
 def data_lines(corpus: str, name: str) -> list[str]:
-    """Its lines without comments."""
+    """The lines of a file of ``data/CORPUS``, without comments and empty lines."""
     text = data_file(corpus, name).read_text(encoding="utf-8")
     stripped = (line.partition("#")[0].strip() for line in text.splitlines())
     return [line for line in stripped if line]
@@ -180,14 +180,14 @@ def _staging(out: Path) -> Iterator[Path]:
     out = out.absolute()
     staging = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     with explained_disk_errors(out):
-        for left in out.parent.glob(f".{out.name}.*.tmp"):  # by runs that were killed
+        for left in out.parent.glob(f".{out.name}.*.tmp"):  # left by runs that were killed
             if not _is_running(left.name.split(".")[-2]):
                 shutil.rmtree(left, ignore_errors=True)
         staging.mkdir(parents=True)
         try:
             yield staging
             out.mkdir(parents=True, exist_ok=True)
-            # The lexicon goes first and comes last: without it a corpus is not finished.
+            # The lexicon is removed first and added last: a corpus without it is not finished.
             (out / "lexicon.txt").unlink(missing_ok=True)
             for split in SPLITS:
                 shutil.rmtree(out / split, ignore_errors=True)
@@ -210,7 +210,7 @@ def _is_running(pid: str) -> bool:
 def _speak_all(
     speaker: Speaker, corpus: str, say: Say, directory: Path, seed: int, sizes: Mapping[str, int]
 ) -> list[_Written]:
-    """Make and write the utterances of one speaker; those of a split are dealt out to its speakers in turn."""
+    """Synthesise and write the utterances of one speaker; the speakers of a split take turns in its utterances."""
     colleagues = [other for other in read_speakers(corpus) if other.split == speaker.split]
     first = colleagues.index(speaker)
     background = _Background(corpus, [other for other in colleagues if other != speaker])
@@ -223,7 +223,7 @@ def _speak_all(
         spoken = say(key, speaker, rng)
         condition = str(rng.choice(list(CONDITIONS), p=list(CONDITIONS.values())))
         samples_N = _in_room(spoken.samples_N, condition, background, rng)
-        buffer = io.BytesIO()  # writing through Python, since libsndfile does not say that the disk is full
+        buffer = io.BytesIO()  # written by Python, since libsndfile does not report a full disk
         soundfile.write(buffer, samples_N, SAMPLE_RATE_HZ, format="WAV", subtype="PCM_16")
         (wav / f"{key}.wav").write_bytes(buffer.getvalue())
         written.append(_Written(key, speaker.id, spoken.text, condition, spoken.tracks))
@@ -232,7 +232,7 @@ def _speak_all(
 
 @dataclass(frozen=True)
 class _Background:
-    """Who may be heard behind a speaker."""
+    """The voices that may be heard behind a speaker."""
 
     corpus: str
     voices: list[Speaker]

@@ -1,4 +1,4 @@
-"""The text files of a data directory, read line by line without ever giving up: what is wrong becomes a `Fault`."""
+"""Read the text files of a data directory line by line; whatever is wrong becomes a `Fault`, not an exception."""
 
 import codecs
 import re
@@ -10,15 +10,15 @@ Utterances = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong with a data directory, in words for its owner, and what `speech3 fix` does about it."""
+    """One fault of a data directory, described for the user, and what `speech3 fix` does about it."""
 
-    kind: str  # a few words, the same for all faults of a sort: they are counted by it
+    kind: str  # a few words, the same for all faults of a kind; faults are counted by it
     where: str  # file, or file:line
     culprit: str  # utterance, recording or speaker
     problem: str
     remedy: str
     drop: Utterances = ()  # utterances that `fix` leaves out
-    mend: str = ""  # what `fix` does where it need not leave out an utterance
+    mend: str = ""  # what `fix` does if it need not leave out an utterance
     end_s: float | None = None  # the end that `fix` gives the segment `culprit`
     warning: bool = False  # worth a look, but nothing will fail
 
@@ -37,7 +37,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
-    """The lines of one file by their key, the first of those that share one."""
+    """The lines of one file by key; of several lines with the same key, the first."""
 
     path: Path
     entries: dict[str, Entry]
@@ -50,8 +50,8 @@ class Table:
 def read_table(path: Path, faults: list[Fault]) -> Table | None:
     """Read ``key value`` lines; None if there is no such file.
 
-    Any of LF, CRLF and CR ends a line, blanks and tabs separate, a byte order mark is passed over.
-    Faults (bytes that are not UTF-8, keys that come twice) are appended to `faults`.
+    LF, CRLF or CR ends a line, spaces and tabs separate fields, a byte order mark is ignored.
+    Faults (bytes that are not UTF-8, duplicate keys) are appended to `faults`.
     """
     try:
         data = path.read_bytes()
@@ -64,7 +64,7 @@ def read_table(path: Path, faults: list[Fault]) -> Table | None:
                 str(path),
                 "",
                 f"cannot be read ({error.strerror})",
-                "make it a file that you may read",
+                "make it a readable file",
                 mend="taken as missing",
             )
         )
@@ -110,9 +110,9 @@ def _decode(raw: bytes, path: Path, number: int, faults: list[Fault]) -> str:
 def _duplicate(path: Path, number: int, key: str, value: str, first: Entry) -> Fault:
     where = f"{path}:{number}"
     if value.split() == first.value.split():
-        problem = f"stands here a second time, as in line {first.line}"
+        problem = f"occurs a second time, as in line {first.line}"
         return Fault("duplicate id", where, key, problem, "remove one of the lines", mend="second line dropped")
-    problem = f"stands here a second time, with another value than in line {first.line}"
+    problem = f"occurs a second time, with another value than in line {first.line}"
     return Fault(
-        "duplicate id", where, key, problem, "remove the wrong one", mend=f"line {first.line} kept, this dropped"
+        "duplicate id", where, key, problem, "remove the wrong one", mend=f"line {first.line} kept, this one dropped"
     )

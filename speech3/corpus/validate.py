@@ -1,6 +1,6 @@
-"""Everything that is wrong with a data directory, at once: a registry of small validators over one scan of the audio.
+"""Find all faults of a data directory at once: a registry of small validators over one scan of the audio.
 
-A validator looks at the parsed directory and at what the scan heard, and yields faults. The faults of the text files
+A validator gets the parsed directory and the results of the scan, and yields faults. The faults of the text files
 themselves come from `datadir.parse`.
 """
 
@@ -18,14 +18,14 @@ from speech3.corpus.datadir import DataDir, Utterance, parse
 from speech3.corpus.tables import Fault
 from speech3.io.parallel import available_jobs, parallel_map
 
-FRAME_S = 0.025  # one analysis window: less gives no frame at all
-# Below that many recordings, starting processes costs more than it saves (3,000 of FSDD: 0.7 s in one, 1.6 s in two).
+FRAME_S = 0.025  # one analysis window; shorter utterances have no frame
+# With fewer recordings, starting processes costs more than it saves (3,000 of FSDD: 0.7 s in one, 1.6 s in two).
 _MANY = 5000
 
 
 @dataclass(frozen=True)
 class Scan:
-    """What was heard in one recording."""
+    """The result of scanning one recording."""
 
     info: AudioInfo | None
     error: AudioError | None
@@ -34,7 +34,7 @@ class Scan:
 
 @dataclass(frozen=True)
 class Heard:
-    """A data directory with the scan of each of its recordings that is used."""
+    """A data directory with the scan of each recording that has utterances."""
 
     data: DataDir
     scans: dict[str, Scan]
@@ -97,7 +97,7 @@ def validate(path: Path | str, *, jobs: int = 0, need_text: bool = True) -> Repo
     Parameters
     ----------
     jobs
-        Processes that decode the audio; 0: one per core if there is much of it.
+        Number of processes that decode the audio; 0: one per core if there are many recordings.
     need_text
         Whether a missing file `text` is a fault.
 
@@ -150,11 +150,11 @@ def unusable_audio(heard: Heard) -> Iterator[Fault]:
 
 @validator
 def missing_ends(heard: Heard) -> Iterator[Fault]:
-    """Files that lack less at their end than could hold speech: used as they are."""
+    """Files that lack so little at their end that no speech is missing: they are used as they are."""
     for recording, scan in heard.scans.items():
         if scan.info and scan.info.missing_s:
             ids = _of_recording(heard, recording)
-            problem = f"its header promises {1000 * scan.info.missing_s:.0f} ms more than are there"
+            problem = f"its header promises {1000 * scan.info.missing_s:.0f} ms more than the file has"
             yield Fault("missing end", heard.where(recording), _named(ids), problem, "the rest is used", warning=True)
 
 
@@ -192,7 +192,7 @@ def sample_rates(heard: Heard) -> Iterator[Fault]:
     for recording, scan in heard.scans.items():
         if scan.info and scan.info.sample_rate_hz != usual_hz:
             ids = _of_recording(heard, recording)
-            problem = f"has {scan.info.sample_rate_hz} Hz, {rates[usual_hz]} of the utterances have {usual_hz} Hz"
+            problem = f"has {scan.info.sample_rate_hz} Hz, but {rates[usual_hz]} of the utterances have {usual_hz} Hz"
             yield Fault(
                 "other sample rate",
                 heard.where(recording),
@@ -205,7 +205,7 @@ def sample_rates(heard: Heard) -> Iterator[Fault]:
 
 @validator
 def segments_outside(heard: Heard) -> Iterator[Fault]:
-    """Segments that reach beyond their recording: clipped where a part lies inside."""
+    """Segments that reach beyond their recording: clipped if a part lies inside."""
     for utterance, found in heard:
         problem = segment_fault(utterance.start_s, utterance.end_s, found.duration_s)
         inside = utterance.start_s < found.duration_s
@@ -240,14 +240,14 @@ def too_short(heard: Heard) -> Iterator[Fault]:
 
 @validator
 def digital_silence(heard: Heard) -> Iterator[Fault]:
-    """Utterances without any sound; a warning, since features survive it."""
+    """Utterances without any sound; only a warning, since features can still be computed."""
     for utterance, _ in heard:
         if utterance.id in heard.scans[utterance.recording].silent:
             yield Fault(
                 "digital silence",
                 heard.where(utterance.recording),
                 utterance.id,
-                "all its samples are the same",
+                "all its samples are equal",
                 "check the recording, or remove the utterance",
                 warning=True,
             )

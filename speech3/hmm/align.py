@@ -1,4 +1,4 @@
-"""Forced alignment of a whole data set, and its outputs: pdfs, phones and words, for Kaldi, Praat and people."""
+"""Forced alignment of a data set, and its output files: pdfs, phones and words as Kaldi archive, CTM and TextGrid."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,26 +23,26 @@ from speech3.io.atomic import write_text
 
 @dataclass(frozen=True)
 class Transcripts:
-    """Words to align, all in the lexicon (or `<unk>`), and the utterances that cannot be, with the reason."""
+    """Words to align, all in the lexicon (or `<unk>`), and the utterances that cannot be aligned, with the reasons."""
 
     words: dict[str, list[str]]
     bad: dict[str, str]
 
 
 def usable_transcripts(texts: Mapping[str, str | None], lexicon: Lexicon, utterances: Iterable[str]) -> Transcripts:
-    """Sort out what can be aligned.
+    """Separate the utterances that can be aligned from those that cannot.
 
     Parameters
     ----------
     texts
         Transcript of each utterance.
     utterances
-        Those that have features.
+        The utterances that have features.
 
     Raises
     ------
     Speech3Error
-        Most words of all transcripts are not in the lexicon.
+        More than half of the words of all transcripts are not in the lexicon.
     """
     utterances = list(utterances)
     check_vocabulary({utterance: texts.get(utterance) for utterance in utterances}, lexicon)
@@ -62,12 +62,12 @@ def usable_transcripts(texts: Mapping[str, str | None], lexicon: Lexicon, uttera
 
 @dataclass(frozen=True)
 class Aligned:
-    """The alignments of a data set, in order; utterances without one, and why; those that took the retry beam."""
+    """Alignments sorted by utterance; utterances without one, with the reasons; those tried again at the retry beam."""
 
     alignments: dict[str, Alignment] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
     retried: set[str] = field(default_factory=set)
-    confidences: dict[str, Confidence] = field(default_factory=dict)  # empty if they were not asked for
+    confidences: dict[str, Confidence] = field(default_factory=dict)  # empty unless requested
 
 
 def align(
@@ -82,12 +82,12 @@ def align(
     acoustic_scale: float = 0.1,
     scored: bool = False,
 ) -> Aligned:
-    """Align all transcripts; whether those that could not be are too many is for the caller to say (`check_bad`).
+    """Align all transcripts. The caller checks whether too many of them failed (`check_bad`).
 
     Parameters
     ----------
     scored
-        Find confidences too, which take the likelihoods of all pdfs.
+        Also compute confidences, which needs the likelihoods of all pdfs.
     """
     parts: list[Aligned] = []
     if transcripts.words:
@@ -110,7 +110,7 @@ def _align_share(
 ) -> Aligned:
     done = Aligned()
     for utterance in share.shown("alignment"):
-        one = Share({utterance: share.words[utterance]}, share.feats)  # its HMM is not needed a second time
+        one = Share({utterance: share.words[utterance]}, share.feats)  # its HMM is used only here
         found = passes.align_one(one, utterance, hmm, scorer, beams[:1], acoustic_scale)
         if isinstance(found, str):
             found = passes.align_one(one, utterance, hmm, scorer, beams[1:], acoustic_scale)
@@ -139,16 +139,16 @@ def write_alignments(
 ) -> None:
     """Write ``ali.ark`` (Kaldi int32 vectors of pdfs), ``phones.ctm``, ``words.ctm``, ``textgrid/`` and ``bad.txt``.
 
-    Words outside the lexicon keep their own spelling in the CTM, though they were aligned as `<unk>`. Times count from
-    the beginning of the utterance: of the segment, where the data directory has `segments`.
+    Words outside the lexicon keep their spelling in the CTM, although they were aligned as `<unk>`. Times count from
+    the beginning of the utterance (of the segment, if the data directory has `segments`).
 
     Parameters
     ----------
     confidences
-        Become the sixth column of both CTM files.
+        The sixth column of both CTM files.
     pieces
-        Of long recordings: their alignments, texts and durations are given by piece, and so is ``ali.ark``; CTM and
-        TextGrid are of the whole recording, and leave out what no piece covers.
+        Pieces of long recordings. Their alignments, texts and durations are given per piece, and ``ali.ark`` is written
+        per piece; CTM and TextGrid describe whole recordings, without the parts that no piece covers.
     """
     out.mkdir(parents=True, exist_ok=True)
     durations, sure = durations_s or {}, confidences or {}

@@ -1,4 +1,4 @@
-"""Alignments: which phone, in which state, in each frame. They know nothing of the model that made them."""
+"""Alignments: the phone and its state in each frame, independent of the model that made them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,20 +14,20 @@ from speech3.hmm.transcript import NO_WORD, TranscriptGraph
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """One utterance's path (T frames, P phone segments).
+    """The alignment of one utterance (T frames, P phone segments).
 
     Attributes
     ----------
     phones
         (P,) int32, phone numbers.
     words
-        (P,) int32: index of the transcript's word, `NO_WORD` for silence.
+        (P,) int32: index of the word in the transcript, `NO_WORD` for silence.
     starts
         (P + 1,) int32: first frame of each segment, then T.
     states
         (T,) int8: state within the phone.
     score
-        Log probability per frame, as `hmm.viterbi.best_path` gives it.
+        Log probability per frame, as returned by `hmm.viterbi.best_path`.
     """
 
     phones: np.ndarray
@@ -38,7 +38,7 @@ class Alignment:
 
     @property
     def num_frames(self) -> int:
-        """T."""
+        """Number of frames, T."""
         return len(self.states)
 
     @cached_property
@@ -58,7 +58,7 @@ class Alignment:
 
 
 def from_path(graph: TranscriptGraph, path: np.ndarray, score: float) -> Alignment:
-    """Read an alignment off a path of states through a transcript's HMM."""
+    """Convert a path of states through a transcript's HMM to an alignment."""
     copy = graph.copy[path]
     first = np.flatnonzero(np.concatenate([[True], copy[1:] != copy[:-1]]))
     starts = np.concatenate([first, [len(path)]]).astype(np.int32)
@@ -67,7 +67,7 @@ def from_path(graph: TranscriptGraph, path: np.ndarray, score: float) -> Alignme
 
 
 def evened_out(alignment: Alignment, topology: Topology = THREE_STATES) -> Alignment:
-    """Share the frames of each phone out equally among its states."""
+    """Divide the frames of each phone equally among its states."""
     lengths = np.diff(alignment.starts)
     place = np.arange(alignment.num_frames) - np.repeat(alignment.starts[:-1], lengths)
     part_T = alignment.segment * topology.min_frames + place * topology.min_frames // np.repeat(lengths, lengths)
@@ -77,9 +77,9 @@ def evened_out(alignment: Alignment, topology: Topology = THREE_STATES) -> Align
 def equal_alignment(
     lexicon: Lexicon, words: Sequence[str], num_frames: int, topology: Topology = THREE_STATES
 ) -> Alignment | None:
-    """Share the frames out equally: silence, the first pronunciation of each word, silence (a flat start).
+    """Divide the frames equally among silence, the first pronunciation of each word, and silence (a flat start).
 
-    Returns None if there are fewer frames than these phones take.
+    Returns None if there are fewer frames than these phones need.
     """
     phones, index = [lexicon.silence], [NO_WORD]
     for number, word in enumerate(words):

@@ -1,10 +1,10 @@
 """The phone loop of LF-MMI models: every left biphone with its own pdfs, at a third of the frames.
 
-The outputs of such a model are no posteriors, so those of several contexts cannot be added up as `phone_loop` does; but
-with the left neighbour alone as context the loop can be searched exactly. The bigram is that of `phone_loop`, of phones
-without stress and place in the word.
+The outputs of such a model are not posteriors, so those of several contexts cannot be added up as in `phone_loop`; but
+since the left neighbour is the only context, the loop can be searched exactly. The bigram is that of `phone_loop`, of
+phones without stress and position in the word.
 
-Axes: T output frames, P pdfs, N phones (N1: and the edge, 0), G phones of the loop.
+Axes: T output frames, P pdfs, N phones (N1: with the utterance's edge, 0), G phones of the loop (G1: with the edge, G).
 """
 
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ _NEVER = np.float32(-1e30)
 
 @dataclass(frozen=True, eq=False)
 class Biphones:
-    """The pdfs of each phone after each other, and its phone in the loop.
+    """The pdfs of each phone after each left neighbour, and the loop's phone that it belongs to.
 
     Attributes
     ----------
     first_NN, loop_NN
-        (N1, N1) int32, by left phone (0: none) and phone.
+        (N1, N1) int32: pdf of the first frame and pdf of the later frames, by left phone (0: none) and phone.
     group_N
-        (N1,) int64: the phone of the loop; that of 0 is the edge, G.
+        (N1,) int64: the loop's phone of each phone; of 0 it is the edge, G.
     """
 
     first_NN: np.ndarray
@@ -37,14 +37,14 @@ class Biphones:
     group_N: np.ndarray
 
     def heard(self, outputs_TP: np.ndarray, bigram: np.ndarray) -> np.ndarray:
-        """The phones of the loop on the best path, int64, silence among them.
+        """The phones of the loop on the best path, int64, including silence.
 
         Parameters
         ----------
         outputs_TP
             float32, the outputs of the network.
         bigram
-            (G1, G1) of `phone_loop.phone_bigram`.
+            (G1, G1), from `phone_loop.phone_bigram`.
         """
         bigram_NN = np.ascontiguousarray(bigram[np.ix_(self.group_N, self.group_N)], np.float32)
         ends_N = np.ascontiguousarray(bigram[self.group_N, len(bigram) - 1], np.float32)
@@ -53,7 +53,7 @@ class Biphones:
 
 
 def biphones(hmm: Hmm) -> Biphones | None:
-    """Those of an HMM; none if its tree asks more than the left neighbour, or its topology is another."""
+    """The biphones of an HMM; None if its topology is not `FIRST_AND_LOOP`, or its tree asks about right neighbours."""
     if hmm.topology is not FIRST_AND_LOOP or hmm.tree.width > 2:
         return None
     pdfs = left_biphone_pdfs(hmm)
@@ -65,7 +65,7 @@ def biphones(hmm: Hmm) -> Biphones | None:
 def _search(outputs, first, loop, bigram, ends):  # type: ignore[no-untyped-def] # pragma: no cover
     frames, phones = len(outputs), len(first)
     entered = np.zeros((frames, phones, phones), np.bool_)
-    left_of = np.zeros((frames, phones), np.int32)  # the left neighbour of the phone that ended a frame before
+    left_of = np.zeros((frames, phones), np.int32)  # left neighbour of the phone that ended in the previous frame
     score = np.full((phones, phones), _NEVER, np.float32)
     ended = np.empty(phones, np.float32)
     for p in range(1, phones):

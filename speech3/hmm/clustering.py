@@ -1,7 +1,7 @@
-"""Growing the decision tree: the best question of all leaves is asked first (Young et al. 1994; Kaldi build-tree).
+"""Grow the decision tree: the leaf with the best question is split first (Young et al. 1994; Kaldi's build-tree).
 
-Statistics are one row for each (left, phone, right, state) seen, so a question's gain in likelihood over all sets of
-phones at once is one matrix product.
+The statistics have one row for each (left, phone, right, state) seen, so one matrix product gives the gain in
+likelihood of the questions about all phone sets.
 """
 
 import heapq
@@ -38,7 +38,7 @@ class ContextStats:
 
 
 def merge_stats(parts: list[ContextStats]) -> ContextStats:
-    """Add up statistics gathered apart; contexts come out sorted and unique."""
+    """Add up statistics that were accumulated separately; the contexts of the result are sorted and unique."""
     context = np.concatenate([part.context for part in parts])
     stats = np.concatenate([part.stats for part in parts])
     unique, inverse = np.unique(context, axis=0, return_inverse=True)
@@ -48,9 +48,9 @@ def merge_stats(parts: list[ContextStats]) -> ContextStats:
 
 
 def phone_groups(lexicon: Lexicon) -> list[tuple[int, ...]]:
-    """Phones that share a root: those that differ only in their place in the word or in a final digit.
+    """Phones that share a root: those that differ only in their position in the word or in a final digit.
 
-    The digit is stress in CMUdict, tone in pinyin.
+    The digit is the stress in CMUdict and the tone in pinyin.
     """
     groups: dict[str, list[int]] = {}
     for phone, number in lexicon.phone_ids.items():
@@ -67,7 +67,7 @@ def group_numbers(lexicon: Lexicon) -> np.ndarray:
 
 
 def phone_sets(lexicon: Lexicon) -> list[frozenset[int]]:
-    """Sets worth asking for that no clustering of groups finds: one place in the word, one stress or tone."""
+    """Phone sets for questions that clustering groups cannot find: one per position in the word, stress or tone."""
     sets: dict[str, set[int]] = {}
     for phone, number in lexicon.phone_ids.items():
         base = lexicon.base_phone(phone)
@@ -79,12 +79,12 @@ def phone_sets(lexicon: Lexicon) -> list[frozenset[int]]:
 
 
 def read_phone_sets(path: Path | str, lexicon: Lexicon) -> list[frozenset[int]]:
-    """Read Kaldi's extra_questions.txt: a set of phones a line; a phone stands for all its places in the word.
+    """Read Kaldi's extra_questions.txt: one phone set per line; a phone stands for all its positions in the word.
 
     Raises
     ------
     Speech3Error
-        The file is missing, or names a phone that the lexicon does not use.
+        The file cannot be read, or names a phone that the lexicon does not use.
     """
     by_name: dict[str, set[int]] = {}
     for phone, number in lexicon.phone_ids.items():
@@ -94,12 +94,12 @@ def read_phone_sets(path: Path | str, lexicon: Lexicon) -> list[frozenset[int]]:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise Speech3Error(f"{path}: cannot be read ({why}); hmm.extra_questions names a text file") from error
+        raise Speech3Error(f"{path}: cannot be read ({why}); set hmm.extra_questions to a text file") from error
     known = dict.fromkeys(lexicon.base_phone(phone) for phone in lexicon.phones)
     for place, line in enumerate(lines, 1):
         if unknown := [name for name in line.split() if name not in by_name]:
             raise Speech3Error(
-                f"{path}:{place}: no such phone in the lexicon: {', '.join(unknown)}; it has {', '.join(known)}"
+                f"{path}:{place}: not in the lexicon: {', '.join(unknown)}; use its phones: {', '.join(known)}"
             )
     return [frozenset().union(*(by_name[name] for name in line.split())) for line in lines if line.split()]
 
@@ -133,23 +133,23 @@ def build_tree(
     sides: Sequence[int] = (LEFT, CENTRE, RIGHT),
     key: str = "hmm.tri.leaves",
 ) -> Tree:
-    """Grow a tree with (about) `leaves` leaves.
+    """Grow a tree with `leaves` leaves, or fewer if no useful question is left.
 
     Parameters
     ----------
     min_frames
-        A question is asked only if both answers keep that many frames.
+        A leaf is split only if both sides keep at least this many frames.
     extra
-        Sets of phones to ask for, beside those found by clustering and `phone_sets`.
+        Phone sets to ask about, in addition to those found by clustering and by `phone_sets`.
     sides
-        Which phones may be asked about: LEFT and CENTRE make left biphones.
+        The phones that may be asked about: LEFT and CENTRE give left biphones.
     key
-        Of the config, for `leaves`.
+        Config key of `leaves`, for the error message.
 
     Raises
     ------
     Speech3Error
-        There are fewer leaves than roots.
+        `leaves` is smaller than the number of roots.
     """
     groups, phones, states = phone_groups(lexicon), len(lexicon.phones), topology.states
     if leaves < len(groups) * states:
@@ -188,7 +188,7 @@ def _by_phone(data: ContextStats, phones: int, state: int) -> np.ndarray:
 
 
 def _offer(heap, data, questions, rows, node, min_frames, sides) -> None:  # type: ignore[no-untyped-def]
-    """Put the node's best question, if one is any good, on the heap."""
+    """Put the node's best question on the heap, if one increases the likelihood."""
     stats = data.stats[rows]
     before = log_likelihood(stats.sum(0)) if len(rows) else 0.0
     best_gain, best = 0.0, None

@@ -1,20 +1,20 @@
-"""How sure an alignment is of its words: how far the aligned pdfs are from the best ones.
+"""Confidence of an alignment in its words: how far the aligned pdfs are below the best ones.
 
 The measure is the Goodness of Pronunciation of Witt and Young (Speech Communication 30, 2000), the log likelihood of
-the aligned phone less that of the best competitor, per frame; with every pdf as competitor in every frame, where they
-used a loop of phones, and put on a scale that means the same for all models and recordings::
+the aligned phone minus that of the best competitor, per frame. They used a phone loop; here every pdf competes in every
+frame, and the result is scaled so that it means the same for all models and recordings::
 
     d(phone)      = mean over its frames of  max_p L[t, p] - L[t, aligned pdf]
-    D             = mean over the utterance's frames of speech of  max_p L[t, p] - median_p L[t, p]
+    D             = mean over the utterance's speech frames of  max_p L[t, p] - median_p L[t, p]
     c(phone)      = 1 - d(phone) / D
     c(word)       = 1 - mean over its phones of d / D, at least 0; c(utterance) likewise over all phones of its words
 
-So 1 means that no pdf fits any frame better, 0 that a pdf picked at random would fit as well. A phone counts the same
-however long it was: a wrong word is mostly one long vowel that fits by chance, and phones that do not.
+So 1 means that no pdf fits any frame better, 0 that a pdf picked at random would fit as well. All phones have the same
+weight, whatever their length: a wrong word is often one long vowel that fits by chance, and phones that do not fit.
 
-It is no probability. Measured with triphones on LibriSpeech, unseen speakers: right words are at 0.87 on average (one
-in twenty is below 0.73), wrong ones at 0.52. Of a dozen measures (log likelihood ratio, posteriors of pdf and phone,
-rank, ratio to the loop of phones) this and the unscaled ratio told replaced words from right ones best.
+It is not a probability. Measured with triphones on unseen LibriSpeech speakers, correct words have 0.87 on average (one
+in twenty is below 0.73), wrong words 0.52. Of a dozen measures (log likelihood ratio, posteriors of pdf and phone,
+rank, ratio to the phone loop), this one and the unscaled ratio separated replaced from correct words best.
 
 Axes: T frames, P pdfs, S phone segments, W words.
 """
@@ -32,7 +32,7 @@ _LEAST_SPREAD = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Confidence:
-    """Of an utterance, its words (W,) and the phones and silences of its alignment (S,); in [0, 1], float64."""
+    """Confidences in [0, 1], float64: of an utterance, its words (W,), and the phones and silences aligned (S,)."""
 
     utterance: float
     words_W: np.ndarray
@@ -40,24 +40,24 @@ class Confidence:
 
     @property
     def worst(self) -> int:
-        """Index of the least certain word."""
+        """Index of the word with the lowest confidence."""
         return int(np.argmin(self.words_W))
 
 
 def spread(loglikes_TP: np.ndarray) -> np.ndarray:
-    """(T,) float32: from the median pdf's log likelihood to the best one's."""
+    """(T,) float32: the best pdf's log likelihood minus the median pdf's."""
     middle = loglikes_TP.shape[1] // 2
     spread_T: np.ndarray = loglikes_TP.max(1) - np.partition(loglikes_TP, middle, axis=1)[:, middle]
     return spread_T
 
 
 def confidence(alignment: Alignment, hmm: Hmm, loglikes_TP: np.ndarray) -> Confidence:
-    """Compare an alignment with the best that any pdf can do; the formula stands on top of this module.
+    """Compare an alignment with the best pdf of each frame; the formula is at the top of this module.
 
     Parameters
     ----------
     loglikes_TP
-        float32 log likelihoods of all pdfs, not scaled.
+        float32 log likelihoods of all pdfs, without acoustic scale.
     """
     frames = np.arange(alignment.num_frames)
     below_T = loglikes_TP.max(1) - loglikes_TP[frames, alignment.pdfs(hmm)]

@@ -1,8 +1,8 @@
-"""Left biphones of a first and a loop pdf at a third of the frames, from alignments of three-state phones.
+"""Left biphones with a first and a loop pdf at a third of the frames, from alignments of three-state phones.
 
 The HMM of LF-MMI (Povey et al. 2016; Kaldi's steps/nnet3/chain/build_tree.sh): `topology.FIRST_AND_LOOP`, a tree that
-asks about the phone and its left neighbour, and one output for `SUBSAMPLING` frames. Output k stands for the frames
-from ``SUBSAMPLING * k`` on, up to those of the next.
+asks about the phone and its left neighbour, and one output per `SUBSAMPLING` frames. Output k stands for the frames
+from ``SUBSAMPLING * k`` up to those of the next output.
 
 Axes: T frames, K outputs, D values of a frame, P phone segments.
 """
@@ -23,24 +23,24 @@ from speech3.hmm.tree import CENTRE, LEFT
 
 SUBSAMPLING = 3
 _SIDES = (LEFT, CENTRE)
-_MERGED_EVERY = 200  # utterances, so memory does not grow with the data
+_MERGED_EVERY = 200  # utterances, so that memory does not grow with the data
 
 
 def convert(alignment: Alignment, subsampling: int = SUBSAMPLING) -> Alignment:
-    """Make an alignment one of `FIRST_AND_LOOP` phones at every `subsampling`-th frame.
+    """Convert an alignment to `FIRST_AND_LOOP` phones at every `subsampling`-th frame.
 
-    A border goes to the nearest one between outputs. Phones left without an output get one: the borders around them are
-    shifted such that the largest shift is as small as it can be.
+    Each phone boundary moves to the nearest boundary between outputs. Phones left without an output get one: the
+    boundaries around them are shifted such that the largest shift is as small as possible.
 
     Parameters
     ----------
     alignment
-        Of T frames, in states of any topology.
+        An alignment of T frames, with any topology.
 
     Returns
     -------
     Alignment
-        Of ``ceil(T / subsampling)`` outputs, each phone at least one. The score is that of `alignment`.
+        It has ``ceil(T / subsampling)`` outputs, at least one per phone. The score is that of `alignment`.
 
     Raises
     ------
@@ -54,7 +54,8 @@ def convert(alignment: Alignment, subsampling: int = SUBSAMPLING) -> Alignment:
     # An output belongs to the phone of its middle frame.
     nearest = (alignment.starts + subsampling // 2) // subsampling
     nearest[-1] = outputs
-    # Without one output a phone each, borders need only be in order: the largest before, the smallest after.
+    # With one output per phone set aside, boundaries need only be in order: each goes midway between the largest before
+    # it and the smallest after it.
     slack = nearest - np.arange(phones + 1)
     in_order = (np.maximum.accumulate(slack) + np.minimum.accumulate(slack[::-1])[::-1]) // 2
     starts = (np.clip(in_order, 0, outputs - phones) + np.arange(phones + 1)).astype(np.int32)
@@ -62,17 +63,17 @@ def convert(alignment: Alignment, subsampling: int = SUBSAMPLING) -> Alignment:
 
 
 def left_biphone_pdfs(hmm: Hmm) -> np.ndarray:
-    """The pdfs of each phone after each other, (N + 1, N + 1, 2) int32 by left phone (0: the beginning) and phone.
+    """The pdfs of each phone after each left phone (0: the beginning), (N + 1, N + 1, 2) int32 by left phone and phone.
 
-    The first is that of the phone's first frame, the second that of its others; what stands for phone 0 is zero.
+    The first is that of the phone's first frame, the second that of its later frames; entries for phone 0 are zero.
 
     Raises
     ------
     Speech3Error
-        The HMM has another topology.
+        The HMM has a different topology.
     """
     if hmm.topology.states != FIRST_AND_LOOP.states:
-        raise Speech3Error("LF-MMI needs an HMM with one pdf for a phone's first frame and one for its others")
+        raise Speech3Error("LF-MMI needs an HMM with one pdf for a phone's first frame and one for the later ones")
     phones = range(1, len(hmm.lexicon.phones) + 1)
     pdfs_NN2 = np.zeros((len(phones) + 1, len(phones) + 1, 2), np.int32)
     for left in (0, *phones):
@@ -81,7 +82,7 @@ def left_biphone_pdfs(hmm: Hmm) -> np.ndarray:
 
 
 def middle_frames(feats_TD: np.ndarray, subsampling: int = SUBSAMPLING) -> np.ndarray:
-    """(K, D): the frame in the middle of those that each output stands for."""
+    """(K, D): the middle frame of those that each output stands for."""
     middle_K = np.arange(num_outputs(len(feats_TD), subsampling)) * subsampling + subsampling // 2
     return feats_TD[np.minimum(middle_K, len(feats_TD) - 1)]
 
@@ -97,33 +98,34 @@ def train_tree(
     subsampling: int = SUBSAMPLING,
     key: str = "hmm.tri.leaves",
 ) -> Hmm:
-    """Grow a left-biphone tree of two states a phone; silence and spoken noise have one pdf for each of theirs.
+    """Grow a left-biphone tree with two states per phone; silence and spoken noise have one pdf per state.
 
     Parameters
     ----------
     alignments
-        As `convert` makes them.
+        As returned by `convert`.
     feats
-        Matrices (T, D) of all frames, as the GMMs that aligned had them: with derivatives.
+        Matrices (T, D) of all frames: the features, with derivatives, of the GMMs that made the alignments.
     leaves, min_frames, extra
         As in `clustering.build_tree`; `min_frames` counts outputs.
     key
-        Of the config, for `leaves`.
+        Config key of `leaves`, for the error message.
 
     Raises
     ------
     Speech3Error
-        There are no alignments, fewer leaves than roots, or features of another length than an alignment.
+        There are no alignments, `leaves` is smaller than the number of roots, or features and alignment of an utterance
+        differ in length.
     """
     if not alignments:
-        raise Speech3Error("no utterance is aligned, so no tree can be grown; look at the alignment's bad.txt")
+        raise Speech3Error("no utterance is aligned, so no tree can be grown; see the reasons in its bad.txt")
     parts: list[ContextStats] = []
     for utterance, alignment in alignments.items():
         feats_KD = middle_frames(feats[utterance], subsampling)
         if len(feats_KD) != alignment.num_frames:
             raise Speech3Error(
                 f"{utterance}: {len(feats[utterance])} frames are {len(feats_KD)} outputs, but its alignment has"
-                f" {alignment.num_frames}: they are of different features; align again"
+                f" {alignment.num_frames}: it was made from different features; align again"
             )
         parts.append(alignment_stats(alignment, feats_KD, _SIDES))
         if len(parts) == _MERGED_EVERY:

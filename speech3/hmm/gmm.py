@@ -1,6 +1,6 @@
-"""Diagonal-covariance Gaussian mixtures, one a pdf: likelihoods, sufficient statistics, re-estimation, splitting.
+"""Diagonal-covariance Gaussian mixtures, one per pdf: likelihoods, sufficient statistics, re-estimation, splitting.
 
-All pdfs live in one set of arrays; the Gaussians of pdf j are rows ``offset[j]:offset[j + 1]``. Behaviour and
+All pdfs share one set of arrays; the Gaussians of pdf j are rows ``offset[j]:offset[j + 1]``. Behaviour and
 constants follow Kaldi's gmm/mle-diag-gmm.cc. Axes: T frames, D dimensions, G Gaussians, J pdfs.
 """
 
@@ -16,19 +16,19 @@ from speech3.errors import Speech3Error
 from speech3.io.checkpoint import load_tensors, save_tensors
 
 MIN_VARIANCE = 0.001
-MIN_OCCUPANCY = 10.0  # a Gaussian seen less is removed
+MIN_OCCUPANCY = 10.0  # frames; Gaussians with less are removed
 MIN_WEIGHT = 1e-5
-PERTURBATION = 0.01  # of a split, in standard deviations
+PERTURBATION = 0.01  # of the means in a split, in standard deviations
 
 
 @dataclass(frozen=True, eq=False)
 class Gmm:
-    """Mixtures of J pdfs with G Gaussians in all.
+    """Mixtures of J pdfs with G Gaussians in total.
 
     Attributes
     ----------
     offset
-        (J + 1,) int64.
+        (J + 1,) int64: the first Gaussian of each pdf, then G.
     weight
         (G,) float64, summing to one within each pdf.
     mean, var
@@ -42,17 +42,17 @@ class Gmm:
 
     @property
     def num_pdfs(self) -> int:
-        """J."""
+        """Number of pdfs, J."""
         return len(self.offset) - 1
 
     @property
     def subsampling(self) -> int:
-        """Frames for each row of scores."""
+        """Frames per row of scores."""
         return 1
 
     @property
     def pseudo_likelihoods(self) -> bool:
-        """Densities are likelihoods."""
+        """False, since densities are likelihoods."""
         return False
 
     @cached_property
@@ -66,14 +66,14 @@ class Gmm:
         return rows.astype(np.float32), bias.astype(np.float32)
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
-        """Log likelihoods of all pdfs, or of those asked for.
+        """Log likelihoods of all pdfs, or of the given ones.
 
         Parameters
         ----------
         feats_TD
             float32.
         pdfs
-            (U,) int; none: all J.
+            (U,) int; None for all J.
 
         Returns
         -------
@@ -82,13 +82,13 @@ class Gmm:
         Raises
         ------
         Speech3Error
-            The features have another number of values a frame than the GMMs.
+            The features do not have the dimension of the GMMs.
         """
         dim = self.mean.shape[1]
         if feats_TD.ndim != 2 or feats_TD.shape[1] != dim:
             raise Speech3Error(
-                f"features of shape {feats_TD.shape}, but the model was trained on {dim} values a frame; "
-                f"extract them with the model's own feature preset"
+                f"features of shape {feats_TD.shape}, but the model was trained on {dim} values per frame; "
+                f"extract them with the model's feature preset"
             )
         pdfs = np.arange(self.num_pdfs) if pdfs is None else pdfs
         sizes = np.diff(self.offset)[pdfs]
@@ -139,12 +139,12 @@ class GmmStats:
 
 
 def zero_stats(gmm: Gmm) -> GmmStats:
-    """Statistics of no data."""
+    """Statistics that are all zero."""
     return GmmStats(np.zeros(len(gmm.weight)), np.zeros_like(gmm.mean), np.zeros_like(gmm.mean))
 
 
 def accumulate(gmm: Gmm, stats: GmmStats, feats_TD: np.ndarray, pdf_T: np.ndarray) -> None:
-    """Add the frames of one utterance, each to the Gaussians of its pdf by their posteriors."""
+    """Accumulate the frames of one utterance, each for the Gaussians of its pdf, weighted by their posteriors."""
     rows, bias = gmm._affine
     stats.loglike += _accumulate(
         rows, bias, gmm.offset, feats_TD, pdf_T.astype(np.int64), stats.count, stats.first, stats.second
@@ -187,7 +187,7 @@ def _accumulate(rows, bias, offset, feats, pdf, count, first, second):  # type: 
 
 
 def update(gmm: Gmm, stats: GmmStats) -> Gmm:
-    """Maximum-likelihood re-estimation; rare Gaussians are removed, but never a pdf's last one."""
+    """Maximum-likelihood re-estimation; Gaussians with few frames are removed, but never a pdf's last one."""
     mean, var = gmm.mean.copy(), gmm.var.copy()
     seen = stats.count > MIN_OCCUPANCY
     count = stats.count[seen, None]
@@ -195,7 +195,7 @@ def update(gmm: Gmm, stats: GmmStats) -> Gmm:
     var[seen] = np.maximum(stats.second[seen] / count - mean[seen] ** 2, MIN_VARIANCE)
     keep, weight = seen.copy(), stats.count.copy()
     for begin, end in zip(gmm.offset[:-1], gmm.offset[1:], strict=True):
-        if not seen[begin:end].any():  # a pdf without data stays as it is, with its largest Gaussian
+        if not seen[begin:end].any():  # a pdf with too little data keeps its heaviest Gaussian as it is
             best = begin + int(np.argmax(gmm.weight[begin:end]))
             keep[best], weight[best] = True, 1.0
         kept = np.where(keep[begin:end], weight[begin:end], 0.0)
@@ -210,10 +210,10 @@ def _normalized(weight: np.ndarray, offset: np.ndarray) -> np.ndarray:
 
 
 def split_targets(counts: np.ndarray, total: int, power: float, min_count: float = 20.0) -> np.ndarray:
-    """How many Gaussians each pdf should have: in proportion to its count to the `power`, at least one.
+    """Number of Gaussians for each pdf: proportional to its count to the power of `power`, at least one.
 
-    Kaldi's ``GetSplitTargets`` (hmm/hmm-utils.cc): Gaussians are given out one at a time to the pdf with the largest
-    ``count ** power / gaussians``, while each Gaussian keeps `min_count` frames.
+    Kaldi's ``GetSplitTargets`` (hmm/hmm-utils.cc): each further Gaussian goes to the pdf with the largest
+    ``count ** power / gaussians``, as long as each Gaussian keeps `min_count` frames.
     """
     targets = np.ones(len(counts), np.int64)
     heap = [(-(count**power), j) for j, count in enumerate(counts) if count > 2 * min_count]
@@ -229,7 +229,7 @@ def split_targets(counts: np.ndarray, total: int, power: float, min_count: float
 
 
 def split(gmm: Gmm, targets: np.ndarray, generator: np.random.Generator) -> Gmm:
-    """Split each pdf's heaviest Gaussians in two until it has its target (``DiagGmm::Split``)."""
+    """Split the heaviest Gaussian of each pdf until the pdf has its target number (Kaldi's ``DiagGmm::Split``)."""
     weights, means, variances, sizes = [], [], [], []
     for j in range(gmm.num_pdfs):
         rows = slice(gmm.offset[j], gmm.offset[j + 1])

@@ -1,4 +1,4 @@
-"""A directory of Kaldi's alignments (`final.mdl`, `tree`, `ali.*.gz`) as senones, and what our `Hmm` can hold of it.
+"""A Kaldi alignment directory (`final.mdl`, `tree`, `ali.*.gz`) as senones and, if they can be converted, an `Hmm`.
 
 Axes: T frames, K transition-ids, P pdfs.
 """
@@ -21,12 +21,12 @@ from speech3.io.ark import read_int_ark
 
 @dataclass(eq=False)
 class KaldiAlignment:
-    """An alignment directory, its model and tree read and found to belong together.
+    """An alignment directory with its model and tree, which were checked to match.
 
     Attributes
     ----------
     seen_K
-        Frames of each transition-id in what `senones` has yielded.
+        Frames of each transition-id in the alignments that `senones` has yielded.
     """
 
     path: Path
@@ -44,13 +44,13 @@ class KaldiAlignment:
         Raises
         ------
         Speech3Error
-            A part is damaged, an utterance stands there twice, or a transition-id is not the model's.
+            A part is damaged, an utterance occurs twice, or the model lacks a transition-id.
         """
         yielded: set[str] = set()
         for part in self.parts:
             for utterance, ids_T in read_int_ark(part).items():
                 if utterance in yielded:
-                    raise Speech3Error(f"{part}: {utterance} stands in {self.path} a second time; align again")
+                    raise Speech3Error(f"{part}: {utterance} occurs in {self.path} a second time; align again")
                 yielded.add(utterance)
                 wrong_T = (ids_T < 1) | (ids_T >= len(self.model.pdf_K))
                 if wrong_T.any():
@@ -63,12 +63,14 @@ class KaldiAlignment:
                 yield utterance, self.model.pdf_K[ids_T]
 
     def outputs(self, lang: Path | None) -> Hmm | PdfsOnly:
-        """What our `Hmm` can hold of model, tree and `lang`; all of it or the number of pdfs. After `senones`.
+        """Convert model, tree and `lang` to an `Hmm`, or to the number of pdfs if that is impossible.
+
+        Call it after `senones`, whose frames weight the self-loop probabilities.
 
         Raises
         ------
         Speech3Error
-            `lang` is damaged, or of another phone set than the alignment directory.
+            `lang` is damaged, or its phone set is not that of the alignment directory.
         """
         if lang is None:
             return self._pdfs_only("no lang directory was given (speech3 import --lang), so phones have no names")
@@ -79,11 +81,11 @@ class KaldiAlignment:
         names = {kaldi: phone for phone, kaldi in named.phone_ids.items()}
         for phone in number:
             if phone not in self.model.topology:
-                raise Speech3Error(f"{lang}: phone {names[phone]} is unknown to {self.path}/final.mdl")
+                raise Speech3Error(f"{lang}: phone {names[phone]} is not in {self.path}/final.mdl; give its own lang")
             if not left_to_right(self.model.topology[phone]):
                 states, ours = len(self.model.topology[phone]) - 1, THREE_STATES.states
                 return self._pdfs_only(
-                    f"phone {names[phone]} has {states} states or skips some, and ours have {ours} in a row"
+                    f"phone {names[phone]} has {states} states or skips some, where speech3 has {ours} in a row"
                     f" (prepare_lang.sh --num-sil-states {ours} makes such phones)"
                 )
         try:
@@ -92,14 +94,14 @@ class KaldiAlignment:
             return self._pdfs_only(str(error))
         free = named.lexicon.context_free
         if bound := [names[kaldi] for kaldi, ours in number.items() if ours in free and _asks_neighbours(tree, ours)]:
-            return self._pdfs_only(f"its tree lets {bound[0]} depend on its neighbours, which ours never does")
+            return self._pdfs_only(f"its tree lets {bound[0]} depend on its neighbours, unlike speech3's trees")
         return Hmm(named.lexicon, tree, self._self_loops())
 
     def _pdfs_only(self, why: str) -> PdfsOnly:
-        return PdfsOnly(self.model.num_pdfs, f"an alignment of Kaldi's ({self.path}): {why}")
+        return PdfsOnly(self.model.num_pdfs, f"a Kaldi alignment ({self.path}): {why}")
 
     def _self_loops(self) -> np.ndarray:
-        """(P,) float64: Kaldi's probabilities of staying, averaged over the frames of each pdf's states."""
+        """(P,) float64: Kaldi's self-loop probabilities, averaged over the frames of each pdf's states."""
         model = self.model
         loops_K = np.flatnonzero(model.self_loop_K)
         frames = np.bincount(model.tuple_K[1:], self.seen_K[1:], minlength=len(model.tuples)) + 1.0
@@ -111,7 +113,7 @@ class KaldiAlignment:
 
 
 def open_alignment(path: Path | str) -> KaldiAlignment:
-    """Read model and tree of an alignment directory and find its parts.
+    """Read the model and the tree of an alignment directory and find its parts.
 
     Raises
     ------
@@ -124,16 +126,16 @@ def open_alignment(path: Path | str) -> KaldiAlignment:
     model, tree = read_transition_model(path / "final.mdl"), read_tree(path / "tree")
     if model.num_pdfs != tree.num_pdfs:
         raise Speech3Error(
-            f"{path}/final.mdl has {model.num_pdfs} pdfs, {path}/tree has {tree.num_pdfs}: they are of different"
-            " models; take both from one directory"
+            f"{path}/final.mdl has {model.num_pdfs} pdfs, {path}/tree has {tree.num_pdfs}: they belong to"
+            " different models; take both from one directory"
         )
     numbers = sorted(int(p.name.split(".")[1]) for p in path.glob("ali.*.gz") if p.name.split(".")[1].isdigit())
     jobs = path / "num_jobs"
     if not numbers:
-        raise Speech3Error(f"{path}: no ali.*.gz in it; make them with Kaldi's steps/align_si.sh or align_fmllr.sh")
+        raise Speech3Error(f"{path}: has no ali.*.gz; make them with Kaldi's steps/align_si.sh or align_fmllr.sh")
     expected = int(text) if jobs.exists() and (text := jobs.read_text().strip()).isdigit() else numbers[-1]
     if missing := sorted(set(range(1, expected + 1)) - set(numbers)):
-        raise Speech3Error(f"{path}: ali.{missing[0]}.gz is missing, one of {expected}; align again or copy it, too")
+        raise Speech3Error(f"{path}: ali.{missing[0]}.gz is missing, one of {expected}; copy it too, or align again")
     return KaldiAlignment(path, model, tree, [path / f"ali.{number}.gz" for number in numbers])
 
 

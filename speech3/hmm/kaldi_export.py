@@ -1,8 +1,8 @@
-"""Our senones for Kaldi: `tree`, `final.mdl` (transitions, text form), `topo`, `phones.txt` and the dictionary.
+"""Export senones to Kaldi: `tree`, `final.mdl` (transitions, text form), `topo`, `phones.txt` and the dictionary.
 
-With these, Kaldi's prepare_lang.sh and mkgraph.sh build a graph, and latgen-faster-mapped decodes with it the log
-likelihoods of `speech3 forward`. There are no Gaussians in the final.mdl: programs that want the acoustic model, too,
-cannot use it.
+From these files, Kaldi's prepare_lang.sh and mkgraph.sh build a graph, with which latgen-faster-mapped decodes the log
+likelihoods of `speech3 forward`. The final.mdl has no Gaussians, so programs that need the acoustic model cannot use
+it.
 """
 
 import re
@@ -26,7 +26,7 @@ from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.hmm.tree import CENTRE, LEFT, RIGHT, Tree
 from speech3.io.atomic import write_text
 
-_INITIAL = 0.75  # probability of staying in Kaldi's topologies; only training begins with it
+_INITIAL = 0.75  # self-loop probability in Kaldi's topologies, the initial value of training only
 _LOOPS = (1e-3, 1 - 1e-3)
 _PLACES = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
 
@@ -34,10 +34,10 @@ _PLACES = {"_B": "begin", "_E": "end", "_I": "internal", "_S": "singleton"}
 def export_kaldi(hmm: Hmm, out: Path) -> None:
     """Write ``tree``, ``final.mdl``, ``topo``, ``phones.txt`` and ``dict/`` into `out`.
 
-    Of a model with outputs at a third of the frames ``frame_subsampling_factor``, too, which Kaldi's scripts ask for.
-    The numbers of phones and pdfs are ours, which must be kept: prepare_lang.sh takes them with
-    ``--phone-symbol-table``, for phones without positions. So a phone's place in the word is written ``-B``, not
-    ``_B``, and told to Kaldi in ``dict/word_boundary.txt``. The tree asks about neighbours only if ours does.
+    Models with outputs at a third of the frames also get ``frame_subsampling_factor``, which Kaldi's scripts read.
+    Phones and pdfs keep their numbers: prepare_lang.sh takes those of the phones from ``--phone-symbol-table``, but
+    only for phones without positions. So a phone's position in the word is written ``-B``, not ``_B``, and listed for
+    Kaldi in ``dict/word_boundary.txt``. The window of Kaldi's tree holds only the neighbours that our tree asks about.
     """
     width = hmm.tree.width
     write_text(out / "tree", tree_text(_root(hmm, width), width, width // 2))
@@ -46,7 +46,7 @@ def export_kaldi(hmm: Hmm, out: Path) -> None:
     write_text(out / "final.mdl", transition_model_text(transition_model(hmm, topology)))
     if hmm.subsampling != 1:
         write_text(out / "frame_subsampling_factor", f"{hmm.subsampling}\n")
-    else:  # of a model exported there before
+    else:  # left by a model exported there before
         (out / "frame_subsampling_factor").unlink(missing_ok=True)
     phones = ["<eps>", *map(_exported, hmm.lexicon.phones), "#0"]
     write_text(out / "phones.txt", "".join(f"{phone} {number}\n" for number, phone in enumerate(phones)))
@@ -58,7 +58,7 @@ def _exported(phone: str) -> str:
 
 
 def _topology(hmm: Hmm) -> Topology:
-    if hmm.topology == FIRST_AND_LOOP:  # as Kaldi has it: one state, whose pdf of staying is not that of entering
+    if hmm.topology == FIRST_AND_LOOP:  # as in Kaldi: one state, with different pdfs for entering and staying
         states = [TopologyState(0, 1, ((0, 0.5), (1, 0.5)))]
     else:
         states = [TopologyState(s, s, ((s, _INITIAL), (s + 1, 1 - _INITIAL))) for s in range(hmm.topology.states)]
@@ -67,7 +67,7 @@ def _topology(hmm: Hmm) -> Topology:
 
 
 def transition_model(hmm: Hmm, topology: Topology) -> TransitionModel:
-    """Every (phone, state, pdf) that the tree can give, in Kaldi's order, with our probabilities of staying."""
+    """Every (phone, state, pdf) that the tree can give, in Kaldi's order, with our self-loop probabilities."""
     if hmm.topology == FIRST_AND_LOOP:
         pairs = [(phone, 0, first, loop) for phone in topology for first, loop in sorted(_pairs(hmm.tree, phone))]
         return TransitionModel(topology, np.array(pairs, np.int32), np.log([1.0, *[0.5] * (2 * len(pairs))]))
@@ -83,13 +83,13 @@ def transition_model(hmm: Hmm, topology: Topology) -> TransitionModel:
 
 
 def _pairs(tree: Tree, phone: int) -> set[tuple[int, ...]]:
-    """The pdfs of a phone's two states that go together, whoever its neighbours are."""
+    """The pairs of pdfs that a phone's two states have in any context."""
     lefts, rights = (range(len(tree.root)) if side in tree.sides else (0,) for side in (LEFT, RIGHT))
     return {tree.pdfs(left, phone, right) for left in lefts for right in rights}
 
 
 def _pdfs(tree: Tree, phone: int, state: int) -> set[int]:
-    """Those that a state of `phone` can have, whoever its neighbours are."""
+    """The pdfs that a state of `phone` has in any context."""
     found, stack = set(), [int(tree.root[phone, state])]
     while stack:
         node = stack.pop()
@@ -123,9 +123,9 @@ def _root(hmm: Hmm, width: int) -> Table:
 
 
 def _write_dictionary(lexicon: Lexicon, out: Path) -> None:
-    """What prepare_lang.sh reads: the lexicon, with silence probabilities if it has some, and the phones by kind."""
+    """Write what prepare_lang.sh reads: the lexicon, with silence probabilities if it has any, and phones by kind."""
     prons = [replace(pron, phones=tuple(map(_exported, pron.phones))) for pron in lexicon.pronunciations]
-    if UNKNOWN not in lexicon.by_word:  # Kaldi insists on a word for unknown ones
+    if UNKNOWN not in lexicon.by_word:  # Kaldi requires a word for out-of-vocabulary words
         prons.append(Pronunciation(UNKNOWN, (_exported(lexicon.silence_phones[0]),)))
     exported = replace(lexicon, pronunciations=tuple(prons))
     write_lexicon(exported, out / "lexiconp.txt")
@@ -136,7 +136,7 @@ def _write_dictionary(lexicon: Lexicon, out: Path) -> None:
             f"<s> {lexicon.silence_prob:.6g}\n</s>_s {lexicon.end.given_silence:.6g}\n"
             f"</s>_n {lexicon.end.given_word:.6g}\noverall {lexicon.silence_prob:.6g}\n",
         )
-    else:  # of a model exported there before: prepare_lang.sh would take them
+    else:  # left by a model exported there before: prepare_lang.sh would use them
         for name in ("lexiconp_silprob.txt", "silprob.txt"):
             (out / name).unlink(missing_ok=True)
     silences = [phone for phone in lexicon.phones if lexicon.phone_ids[phone] in lexicon.context_free]

@@ -1,8 +1,8 @@
-"""Kaldi's `lang/` directory as a lexicon (Kaldi utils/prepare_lang.sh).
+"""Read a lexicon from Kaldi's `lang/` directory (Kaldi utils/prepare_lang.sh).
 
-Read are ``phones.txt``, ``phones/align_lexicon.txt``, ``phones/optional_silence.txt`` and ``oov.txt``; probabilities of
-pronunciations, which the directory itself holds only inside L.fst, come from ``../local/lang/lexiconp.txt`` or
-``../local/dict/lexiconp.txt``, where prepare_lang.sh usually leaves or finds them.
+The files read are ``phones.txt``, ``phones/align_lexicon.txt``, ``phones/optional_silence.txt`` and ``oov.txt``.
+Pronunciation probabilities, which the directory itself has only inside L.fst, come from ``../local/lang/lexiconp.txt``
+or ``../local/dict/lexiconp.txt``, where prepare_lang.sh usually writes or finds them.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ _EPSILON = "<eps>"
 
 @dataclass(frozen=True)
 class Lang:
-    """A lexicon with the phones as Kaldi names them (``AH_I``), and Kaldi's numbers of them."""
+    """A lexicon with Kaldi's names of the phones (``AH_I``), and Kaldi's numbers of the phones."""
 
     lexicon: Lexicon
     phone_ids: dict[str, int]
@@ -25,7 +25,7 @@ class Lang:
 def read_lang(directory: Path | str) -> Lang:
     """Read a `lang/` directory.
 
-    The word for everything unknown (``oov.txt``) is our `<unk>` as well.
+    The word for out-of-vocabulary words (``oov.txt``) is also added as our `<unk>`.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def read_lang(directory: Path | str) -> Lang:
     for number, line in enumerate(_lines(path), 1):
         word, *rest = line.split()
         if len(rest) < 2:
-            raise Speech3Error(f"{path}:{number}: no line `word word phone ...`; write it again with prepare_lang.sh")
+            raise Speech3Error(f"{path}:{number}: not a line `word word phone ...`; make it again with prepare_lang.sh")
         if word != _EPSILON:
             prons[Pronunciation(word, tuple(rest[1:]))] = None
         for phone in rest[1:]:
@@ -61,25 +61,25 @@ def read_symbols(path: Path | str) -> dict[str, int]:
     Raises
     ------
     Speech3Error
-        The file is missing, or a line is another.
+        The file is missing, or a line has another form.
     """
     symbols = {}
     for number, line in enumerate(_lines(Path(path)), 1):
         fields = line.split()
         if len(fields) != 2 or not fields[1].isdigit():
-            raise Speech3Error(f"{path}:{number}: no line `symbol number`: {line.strip()!r}")
+            raise Speech3Error(f"{path}:{number}: not a line `symbol number`: {line.strip()!r}")
         symbols[fields[0]] = int(fields[1])
     return symbols
 
 
 def check_same_phones(one: Path, other: Path) -> None:
-    """Refuse two ``phones.txt`` in which a phone has two numbers (Kaldi's utils/lang/check_phones_compatible.sh)."""
+    """Raise an error if a phone has different numbers in two ``phones.txt`` (utils/lang/check_phones_compatible.sh)."""
     first, second = read_symbols(one), read_symbols(other)
     for phone in [*first, *second]:
         if not phone.startswith("#") and first.get(phone) != second.get(phone):
             raise Speech3Error(
-                f"{one} and {other} are of different phone sets: {phone} is {first.get(phone)} in one and"
-                f" {second.get(phone)} in the other; give the lang directory that the model was trained with"
+                f"{one} and {other} have different phone sets: {phone} is {first.get(phone)} in the first and"
+                f" {second.get(phone)} in the second; give the lang directory that the model was trained with"
             )
 
 

@@ -1,7 +1,7 @@
 """Kaldi's transition model, the first object of any `final.mdl`: what transition-ids mean (Kaldi hmm/transition-model).
 
-A transition-state is a tuple (phone, HMM state, pdf of leaving, pdf of staying); the transition-ids count the arcs out
-of all of them, from 1. The topology says which arcs there are. Whatever follows (GMMs, a network) is not looked at.
+A transition-state is a tuple (phone, HMM state, forward pdf, self-loop pdf); the transition-ids number the arcs out of
+all transition-states, from 1. The topology defines the arcs. Whatever follows (GMMs, a network) is not read.
 
 Axes: K transition-ids, entry 0 unused.
 """
@@ -20,24 +20,24 @@ NO_PDF = -1
 
 @dataclass(frozen=True)
 class TopologyState:
-    """One state of a phone: pdf classes (`NO_PDF`: it emits nothing) and arcs (to which state, initial probability)."""
+    """One state of a phone: pdf classes (`NO_PDF`: non-emitting) and arcs (target state, initial probability)."""
 
     forward_class: int
     loop_class: int
     arcs: tuple[tuple[int, float], ...]
 
 
-Topology = dict[int, tuple[TopologyState, ...]]  # of each phone
+Topology = dict[int, tuple[TopologyState, ...]]  # by phone
 
 
 @dataclass(frozen=True, eq=False)
 class TransitionModel:
-    """What was read.
+    """Kaldi's transition model.
 
     Attributes
     ----------
     tuples
-        (transition-states, 4) int32: phone, HMM state, pdf of leaving, pdf of staying.
+        (transition-states, 4) int32: phone, HMM state, forward pdf, self-loop pdf.
     log_prob_K
         float64 log probability of each transition-id.
     """
@@ -63,7 +63,7 @@ class TransitionModel:
 
     @cached_property
     def self_loop_K(self) -> np.ndarray:
-        """bool: does the transition-id stay in its state?"""
+        """bool: is the transition-id a self-loop?"""
         return (self.tuple_K >= 0) & (self.tuples[self.tuple_K, 1] == self.target_K)
 
     @cached_property
@@ -83,7 +83,7 @@ class TransitionModel:
 
 
 def left_to_right(states: tuple[TopologyState, ...]) -> bool:
-    """Is this `hmm.topology.THREE_STATES`: as many states that loop or move on, each with a pdf of its own?"""
+    """Is this `hmm.topology.THREE_STATES`: as many states, each with its pdf, a self-loop and an arc to the next?"""
     emitting = states[:-1]
     return len(emitting) == THREE_STATES.states and all(
         state.forward_class == state.loop_class == number and [to for to, _ in state.arcs] == [number, number + 1]
@@ -92,12 +92,12 @@ def left_to_right(states: tuple[TopologyState, ...]) -> bool:
 
 
 def read_transition_model(path: Path | str) -> TransitionModel:
-    """Read the transitions of a `final.mdl`, GMM or network, binary or text.
+    """Read the transition model of a `final.mdl`, GMM or network, binary or text.
 
     Raises
     ------
     Speech3Error
-        The file is missing, no Kaldi model, or cut short.
+        The file is missing, is not a Kaldi model, or is truncated.
     """
     with opened_object(path, "a Kaldi model", "give the final.mdl that made the alignment") as stream:
         stream.expect("<TransitionModel>")
@@ -132,7 +132,7 @@ def _read_topology(stream: KaldiObject) -> Topology:
 def _binary_topology(stream: KaldiObject) -> Topology:
     phones, entry_of = stream.integers(), stream.integers()
     count = stream.integer()
-    two_classes = count == -1  # chain models tell the pdf of staying from that of leaving
+    two_classes = count == -1  # chain models have separate forward and self-loop pdfs
     entries = []
     for _ in range(stream.integer() if two_classes else count):
         states = []
@@ -181,7 +181,7 @@ def _text_state(stream: KaldiObject) -> TopologyState:
 
 
 def topology_text(topology: Topology) -> str:
-    """Kaldi's text form, as in ``lang/topo``."""
+    """A topology in Kaldi's text form, as in ``lang/topo``."""
     phones_of: dict[tuple[TopologyState, ...], list[int]] = {}
     for phone, states in sorted(topology.items()):
         phones_of.setdefault(states, []).append(phone)
@@ -199,7 +199,7 @@ def topology_text(topology: Topology) -> str:
 
 
 def transition_model_text(model: TransitionModel) -> str:
-    """Kaldi's text form; rows have a fourth column if some state's pdf of staying is not that of leaving."""
+    """A model in Kaldi's text form; rows have a fourth column if a state's self-loop pdf is not its forward pdf."""
     two_classes = any(state.forward_class != state.loop_class for each in model.topology.values() for state in each)
     name, width = ("Tuples", 4) if two_classes else ("Triples", 3)
     rows = "".join(" ".join(map(str, row[:width])) + " \n" for row in model.tuples.tolist())

@@ -1,7 +1,7 @@
-"""Kaldi's `tree`: from a window of phones and a pdf class to a pdf (Kaldi tree/context-dep, tree/event-map).
+"""Kaldi's `tree`, which maps a window of phones and a pdf class to a pdf (Kaldi tree/context-dep, tree/event-map).
 
-Three sorts of nodes: `CE pdf`, a leaf; `SE key [ set ] { yes no }`, a question; `TE key n ( ... )`, a table, which may
-hold `NULL`. Key 0, 1, ... is a phone of the window, key -1 the pdf class.
+There are three kinds of nodes: `CE pdf`, a leaf; `SE key [ set ] { yes no }`, a question; `TE key n ( ... )`, a table,
+which may hold `NULL`. Keys 0, 1, ... are the phones of the window, key -1 is the pdf class.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from speech3.hmm.topology import THREE_STATES
 from speech3.hmm.tree import LEFT, RIGHT, Tree
 from speech3.io.kaldi_object import KaldiObject, opened_object
 
-_CLASS = -1  # the key that asks for the pdf class
+_CLASS = -1  # the key of the pdf class
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """One way for each value of `key`; None where there is none."""
+    """One node for each value of `key`; None where there is none."""
 
     key: int
     ways: tuple["Node | None", ...]
@@ -60,7 +60,7 @@ class KaldiTree:
         return max(leaf.pdf for leaf in _leaves(self.root)) + 1
 
     def pdf(self, window: tuple[int, ...], pdf_class: int) -> int | None:
-        """Pdf of a state of ``window[centre]``; None if the tree has no answer."""
+        """Pdf of a state of ``window[centre]``; None if the tree has none."""
         node: Node | None = self.root
         while node is not None and not isinstance(node, Leaf):
             value = pdf_class if node.key == _CLASS else window[node.key]
@@ -89,12 +89,12 @@ def read_tree(path: Path | str) -> KaldiTree:
     Raises
     ------
     Speech3Error
-        The file is missing, no tree, or cut short.
+        The file is missing, is not a tree, or is truncated.
     """
     with opened_object(path, "a Kaldi tree", "give the tree that belongs to final.mdl") as stream:
         stream.expect("ContextDependency")
         width, centre = stream.integer(), stream.integer()
-        if stream.expect("ToPdf", "ToLength") == "ToLength":  # of very old trees; Kaldi passes it over as well
+        if stream.expect("ToPdf", "ToLength") == "ToLength":  # in very old trees; Kaldi skips it as well
             _read_node(stream)
             stream.expect("ToPdf")
         root = _read_node(stream)
@@ -127,7 +127,7 @@ def _read_node(stream: KaldiObject) -> Node | None:
 
 
 def tree_text(root: Node, width: int, centre: int) -> str:
-    """Kaldi's text form (``copy-tree --binary=false``)."""
+    """A tree in Kaldi's text form (``copy-tree --binary=false``)."""
     return f"ContextDependency {width} {centre} ToPdf {_node_text(root)}EndContextDependency "
 
 
@@ -143,7 +143,7 @@ def _node_text(node: Node | None) -> str:
 
 
 class _Builder:
-    """Gathers the nodes of a `Tree`; a part of Kaldi's tree that asks for neighbours alone is built once."""
+    """Collects the nodes of a `Tree`; a part of Kaldi's tree that asks about neighbours only is built once."""
 
     def __init__(self, tree: KaldiTree, number: Mapping[int, int]) -> None:
         self.tree, self.number = tree, number  # Kaldi's phones to ours
@@ -165,7 +165,7 @@ class _Builder:
         return len(self.side) - 1
 
     def asked(self, node: Node | None) -> frozenset[int]:
-        """Keys that `node` or a node below it asks for."""
+        """Keys that `node` or a node below it asks about."""
         if node is None or isinstance(node, Leaf):
             return frozenset()
         if node not in self.keys:
@@ -174,7 +174,7 @@ class _Builder:
         return self.keys[node]
 
     def build(self, node: Node | None, phone: int, state: int) -> int:
-        """Number of the node that answers for `state` of Kaldi's `phone`."""
+        """Build `node` for `state` of Kaldi's `phone`; return the number of the node of our tree."""
         if node is None:
             raise Speech3Error(f"phone {phone}, state {state}: has no pdf")
         if not isinstance(node, Leaf) and node.key in (_CLASS, self.tree.centre):
@@ -205,20 +205,20 @@ def _way(node: Question | Table, value: int) -> Node | None:
 
 
 def to_tree(tree: KaldiTree, number: Mapping[int, int]) -> Tree:
-    """Translate a tree of at most one neighbour to either side, for phones of three states.
+    """Convert a tree that asks about at most one neighbour on either side, for phones of three states.
 
     Parameters
     ----------
     number
-        Our number of each of Kaldi's phones that is wanted.
+        Our number of each Kaldi phone to convert.
 
     Raises
     ------
     Speech3Error
-        The tree asks about more phones, or has no pdf for one of `number`.
+        The window of the tree is wider, or it has no pdf for a phone of `number`.
     """
     if tree.width - tree.centre > 2 or tree.centre > 1:
-        raise Speech3Error(f"the tree's window is {tree.width} phones wide, the phone itself at place {tree.centre}")
+        raise Speech3Error(f"the tree's window is {tree.width} phones wide, the phone itself at index {tree.centre}")
     builder = _Builder(tree, number)
     root = np.zeros((max(number.values()) + 1, THREE_STATES.states), np.int32)
     for phone, ours in number.items():

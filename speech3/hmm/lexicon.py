@@ -1,4 +1,4 @@
-"""The pronunciation dictionary: words with variants, the phone inventory, silence."""
+"""The lexicon: words with their pronunciations, the phone inventory, silence."""
 
 import math
 import re
@@ -18,14 +18,14 @@ UNKNOWN = "<unk>"
 
 @dataclass(frozen=True)
 class Silences:
-    """How a pronunciation goes with silence (Chen et al. 2015; the columns of Kaldi's lexiconp_silprob.txt).
+    """Silence probabilities of a pronunciation (Chen et al. 2015; the columns of Kaldi's lexiconp_silprob.txt).
 
     Attributes
     ----------
     after
         Probability of silence after it.
     given_silence, given_word
-        How many times as often as expected from the words before it, it comes after silence or straight after a word.
+        Factors by which it follows silence, or directly follows a word, more often than the words before it predict.
     """
 
     after: float
@@ -35,7 +35,7 @@ class Silences:
 
 @dataclass(frozen=True)
 class Pronunciation:
-    """One way to say a word; `prob` is relative to the word's most probable way (Kaldi's lexiconp.txt)."""
+    """One pronunciation of a word; `prob` is relative to the word's most probable one (Kaldi's lexiconp.txt)."""
 
     word: str
     phones: tuple[str, ...]
@@ -50,11 +50,11 @@ class Lexicon:
     Attributes
     ----------
     silence_prob
-        Of an optional silence before the first word and after each pronunciation that has no `Silences` of its own.
+        Probability of optional silence before the first word and after each pronunciation without `Silences`.
     position_dependent
-        Phones carry their place in the word, see `mark_positions`.
+        Phones are marked with their position in the word; see `mark_positions`.
     end
-        How the end of the sentence goes with silence; `after` is not used.
+        Silence probabilities of the end of the sentence; `after` is not used.
     """
 
     pronunciations: tuple[Pronunciation, ...]
@@ -65,7 +65,7 @@ class Lexicon:
 
     @cached_property
     def phones(self) -> tuple[str, ...]:
-        """Silence phones first, then the others sorted; phone i stands at index i - 1."""
+        """Silence phones first, then the others sorted; phone i is at index i - 1."""
         spoken = {phone for pron in self.pronunciations for phone in pron.phones} - set(self.silence_phones)
         return self.silence_phones + tuple(sorted(spoken))
 
@@ -76,7 +76,7 @@ class Lexicon:
 
     @cached_property
     def by_word(self) -> dict[str, tuple[Pronunciation, ...]]:
-        """The variants of each word."""
+        """The pronunciations of each word."""
         table: dict[str, list[Pronunciation]] = {}
         for pron in self.pronunciations:
             table.setdefault(pron.word, []).append(pron)
@@ -98,20 +98,20 @@ class Lexicon:
         return frozenset(n for p, n in self.phone_ids.items() if p in (*self.silence_phones, SPOKEN_NOISE))
 
     def base_phone(self, phone: str) -> str:
-        """The phone without its place in the word."""
+        """The phone without its position in the word."""
         return re.sub(r"_[BIES]$", "", phone) if self.position_dependent else phone
 
     def silences(self, pron: Pronunciation) -> Silences:
-        """Those of a pronunciation; without any, silence is as probable after it as after any other."""
+        """The silence probabilities of a pronunciation; those of any pronunciation if it has none of its own."""
         return pron.silences or Silences(self.silence_prob)
 
     def known(self, words: Iterable[str]) -> list[str]:
-        """Replace words outside the lexicon by `<unk>`; without `<unk>` in the lexicon they are an error.
+        """Replace out-of-vocabulary words by `<unk>`.
 
         Raises
         ------
         Speech3Error
-            Naming the words.
+            There are such words and the lexicon has no `<unk>`. The message lists the words.
         """
         words = list(words)
         missing = sorted({word for word in words if word not in self.by_word})
@@ -124,9 +124,9 @@ class Lexicon:
 
 
 def mark_positions(lexicon: Lexicon) -> Lexicon:
-    """Make phones at a word's beginning, end, inside and alone different phones: ``_B``, ``_E``, ``_I``, ``_S``.
+    """Mark phones with their position in the word: begin ``_B``, end ``_E``, internal ``_I``, singleton ``_S``.
 
-    Silence and spoken noise stay as they are. (Kaldi marks those too, for lattices' sake.)
+    Silence and spoken noise are not marked. (Kaldi marks them too, to align words in lattices.)
     """
     unmarked = {*lexicon.silence_phones, SPOKEN_NOISE}
 
@@ -141,7 +141,7 @@ def mark_positions(lexicon: Lexicon) -> Lexicon:
 def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
     """Read ``word phone phone ...`` lines (Kaldi's lexicon.txt), or ``word prob phone ...`` lines (lexiconp.txt).
 
-    A file whose name ends in ``_silprob.txt`` has four numbers after the word: the probability, and the three of
+    A file whose name ends in ``_silprob.txt`` has four numbers after the word: its probability and the three of
     `Silences`.
 
     Raises
@@ -159,7 +159,7 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
     seen: dict[tuple[str, tuple[str, ...]], Pronunciation] = {}
     for line in lexicon_lines(text, path):
         pron = _pronunciation(line, path)
-        if pron.phones == (SILENCE,):  # Kaldi's `!SIL SIL` or `<sil> SIL`: optional silence is ours to insert
+        if pron.phones == (SILENCE,):  # Kaldi's `!SIL SIL` or `<sil> SIL`; graphs insert optional silence
             continue
         seen.setdefault((pron.word, pron.phones), pron)
     if not seen:
@@ -174,7 +174,7 @@ def _pronunciation(line: LexiconLine, path: Path) -> Pronunciation:
     if not (0 < prob <= 1 and 0 < after < 1 and 0 < given_silence < math.inf and 0 < given_word < math.inf):
         raise Speech3Error(
             f"{path}:{line.number}: {line.word}: impossible numbers {' '.join(f'{value:g}' for value in line.values)};"
-            " probabilities lie between 0 and 1, factors above 0"
+            " give probabilities between 0 and 1 and factors above 0"
         )
     return Pronunciation(line.word, line.phones, prob, Silences(after, given_silence, given_word))
 

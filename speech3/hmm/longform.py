@@ -1,10 +1,10 @@
-"""An hour of speech and its transcript become utterances: which words are said where, and where to cut.
+"""Cut a long recording into utterances: find where the words of its transcript are spoken, and where to cut.
 
-`hmm.longsearch` finds the words. What it found is put in order here: the chain of words that is heaviest in frames and
-keeps the transcript's order stays; lone words between stretches of garbage go; words in a gap about as long as they are
-stay, to be aligned with their neighbours. The recording is then cut at pauses into pieces that the usual aligner takes
-as utterances: it has the last word on every time (the two passes of Kaldi's segment_long_utterances.sh and of Moreno
-et al. 1998, "A recursive algorithm for the forced alignment of very long audio segments").
+`hmm.longsearch` finds the words. This module keeps the chain of words in the transcript's order that covers the most
+frames, drops isolated words between stretches of garbage, and keeps words that were not found if the gap has time for
+them, to be aligned with their neighbours. It then cuts the recording at pauses into pieces. Forced alignment takes them
+as utterances and determines the final times (two passes, as in Kaldi's segment_long_utterances.sh and in Moreno et al.
+1998, "A recursive algorithm for the forced alignment of very long audio segments").
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,20 +24,20 @@ from speech3.hmm.transcript import transcript_graph
 
 LONG_S = 60.0  # an utterance longer than this is searched and cut
 PIECE_S, LONGEST_PIECE_S = 20.0, 30.0
-_SHORTEST_PIECE_S = 5.0  # while there are pauses to choose from
-_CHUNK_S = 20.0  # scored and normalised at once in the search
-_SLOWEST, _FASTEST = 0.05, 10.0  # words a second that are still a transcript of the recording
-_LEAST_FOUND = 0.2  # of the words; with less it is a transcript of something else
-_APART_S = 2.0  # a pause between neighbouring words that is no longer one utterance
-_ROW = 4  # words in a row that are believed without neighbours
-_SLOW_WORD_S, _FAST_WORD_S = 1.2, 0.12  # a word that was not found may take so long
-_MOST_UNFOUND = 40  # words in one gap
-_MARGIN_S = 0.3  # of sound kept around a stretch of words
+_SHORTEST_PIECE_S = 5.0  # as long as there are pauses to choose from
+_CHUNK_S = 20.0  # of features scored and normalised together in the search
+_SLOWEST, _FASTEST = 0.05, 10.0  # words per second that a transcript of the recording may have
+_LEAST_FOUND = 0.2  # of the words; with fewer, it is the transcript of another recording
+_APART_S = 2.0  # longest pause between neighbouring words of one stretch
+_ROW = 4  # found words in a row that are kept without neighbours
+_SLOW_WORD_S, _FAST_WORD_S = 1.2, 0.12  # longest and shortest time for a word that was not found
+_MOST_UNFOUND = 40  # words not found in one gap
+_MARGIN_S = 0.3  # of audio kept around a stretch of words
 
 
 @dataclass(frozen=True)
 class Gap:
-    """What one side has and the other lacks: frames without words, or words without sound."""
+    """A part where recording and transcript do not match: frames without words, words without frames, or both."""
 
     start: int
     end: int
@@ -46,7 +46,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Layout:
-    """The pieces of a recording, in order, and what is in none of them."""
+    """The pieces of a recording, in order, and the gaps between them."""
 
     pieces: tuple[Piece, ...]
     gaps: tuple[Gap, ...]
@@ -54,25 +54,26 @@ class Layout:
 
     @property
     def found(self) -> int:
-        """Words that are in a piece."""
+        """Number of words that are in a piece."""
         return sum(len(piece.words) for piece in self.pieces)
 
 
 def check_rate(words: int, duration_s: float) -> None:
-    """Refuse a transcript that nobody can have spoken in that time.
+    """Check that a transcript has a plausible number of words for the length of its recording.
 
     Raises
     ------
     Speech3Error
+        It has too few or too many words per second.
     """
     if words < _SLOWEST * duration_s:
         raise Speech3Error(
-            f"{words} words for {duration_s:,.0f} s of sound, one in {duration_s / max(words, 1):.0f} s: no transcript"
-            " of the whole recording; give all words, or cut out the part that they belong to (a line of `segments`)"
+            f"{words} words for {duration_s:,.0f} s of audio, one in {duration_s / max(words, 1):.0f} s: no transcript"
+            " of the whole recording; give all words, or select the part that they belong to (a line of `segments`)"
         )
     if words > _FASTEST * duration_s:
         raise Speech3Error(
-            f"{words:,} words for {duration_s:,.0f} s of sound, {words / duration_s:.0f} a second: nobody speaks so"
+            f"{words:,} words for {duration_s:,.0f} s of audio, {words / duration_s:.0f} per second: nobody speaks that"
             " fast; give the words of this recording only"
         )
 
@@ -86,34 +87,34 @@ def lay_out(
     Parameters
     ----------
     words
-        All in the lexicon, see `Lexicon.known`.
+        All in the lexicon; see `Lexicon.known`.
     feats_TF
         float32, as extracted with `config`.
 
     Raises
     ------
     Speech3Error
-        The transcript cannot be that of the recording: far too short or too long, or hardly a word is found.
+        The transcript cannot belong to the recording: it is far too short or too long, or too few words are found.
     """
     rate = 1000 / config.frame_shift
     check_rate(len(words), len(feats_TF) / rate)
     graph = transcript_graph(hmm, words)
 
     def scores() -> Iterator[np.ndarray]:
-        step = round(_CHUNK_S * rate / hmm.subsampling) * hmm.subsampling  # so that a chunk begins where outputs do
+        step = round(_CHUNK_S * rate / hmm.subsampling) * hmm.subsampling  # chunks begin where outputs begin
         for start in range(0, len(feats_TF), step):
             end = min(start + step, len(feats_TF))
             yield scorer.loglikes(local_features(feats_TF, start, end, config))
 
     outputs = find_words(graph, hmm, scores(), acoustic_scale)
     found = in_order([_in_frames(f, hmm.subsampling, len(feats_TF)) for f in outputs], len(words))
-    found = [f for f in found if words[f.word] != UNKNOWN]  # spoken noise fits anything: its neighbours say where it is
+    found = [f for f in found if words[f.word] != UNKNOWN]  # spoken noise fits anything; its neighbours locate it
     stretches = _stretches(found, len(words), rate)
     if sum(len(inside) for _, inside in stretches) < _LEAST_FOUND * len(words):
         raise Speech3Error(
             f"only {sum(len(inside) for _, inside in stretches):,} of the {len(words):,} words of the transcript were"
-            f" found in {len(feats_TF) / rate:,.0f} s of sound: it is the transcript of another recording, or in"
-            " another language than the model's"
+            f" found in {len(feats_TF) / rate:,.0f} s of audio; give the transcript of this recording, and a model of"
+            " its language"
         )
     pieces: list[Piece] = []
     for number, (stretch, inside) in enumerate(stretches):
@@ -128,8 +129,8 @@ def _in_frames(found: Found, subsampling: int, frames: int) -> Found:
 
 
 def in_order(found: Sequence[Found], words: int) -> list[Found]:
-    """The chain of found words, in the order of time and of the transcript, that covers the most frames."""
-    heaviest = np.zeros(words + 1)  # of chains whose last word is before this one
+    """The chain of found words, in order of time and of the transcript, that covers the most frames."""
+    heaviest = np.zeros(words + 1)  # frames of the best chain whose last word is before this one
     last = np.full(words + 1, -1)
     before = np.full(len(found), -1)
     for number, f in enumerate(found):
@@ -143,7 +144,7 @@ def in_order(found: Sequence[Found], words: int) -> list[Found]:
     return chain[::-1]
 
 
-_Stretch = tuple[list[Found], tuple[int, ...]]  # words found without a break, and all words between the first and last
+_Stretch = tuple[list[Found], tuple[int, ...]]  # words found without a break, and all words of the stretch
 
 
 def _stretches(found: Sequence[Found], words: int, rate: float) -> list[_Stretch]:
@@ -161,7 +162,7 @@ def _stretches(found: Sequence[Found], words: int, rate: float) -> list[_Stretch
 
 
 def _together(a: Found, b: Found, rate: float) -> bool:
-    """Are the words between two found words (or none) said in the time between them?"""
+    """Can the gap between two found words hold the words between them, so that both belong to one stretch?"""
     unfound, gap_s = b.word - a.word - 1, (b.start - a.end) / rate
     if not unfound:
         return gap_s <= _APART_S
@@ -169,7 +170,7 @@ def _together(a: Found, b: Found, rate: float) -> bool:
 
 
 def _inside(row: Sequence[Found], rate: float) -> tuple[int, ...]:
-    """Words of a stretch: those found, and those between for which there is time."""
+    """Words of a stretch: those found, and those between them that the gaps have time for."""
     inside = [row[0].word]
     for a, b in pairwise(row):
         unfound = range(a.word + 1, b.word)
@@ -182,7 +183,7 @@ def _inside(row: Sequence[Found], rate: float) -> tuple[int, ...]:
 def _cut(
     utterance: str, row: Sequence[Found], inside: Sequence[int], after: int, before: int, rate: float
 ) -> list[Piece]:
-    """Cut a stretch at the longest pauses that leave pieces of the length wanted; never where words were not found."""
+    """Cut a stretch at the longest pauses that give pieces of the right length; never where words were not found."""
     margin = round(_MARGIN_S * rate)
     start = max(after, row[0].start - min(margin, max(0, row[0].start - after) // 2))
     last = row[-1].end + min(margin, max(0, before - row[-1].end) // 2)
@@ -201,7 +202,7 @@ def _cut(
 
 
 def _pause(pauses: Sequence[tuple[Found, Found]], start: int, rate: float) -> tuple[Found, Found] | None:
-    """The longest pause within reach; later ones if there is none; None if there is none to the end."""
+    """The longest pause that ends a piece of the right length, else the next pause; None if there is none."""
     for shortest_s, longest_s in ((_SHORTEST_PIECE_S, PIECE_S), (_SHORTEST_PIECE_S, LONGEST_PIECE_S), (1.0, np.inf)):
         reach = [p for p in pauses if shortest_s * rate <= (p[0].end + p[1].start) / 2 - start <= longest_s * rate]
         if reach and longest_s == np.inf:
@@ -213,9 +214,9 @@ def _pause(pauses: Sequence[tuple[Found, Found]], start: int, rate: float) -> tu
 
 
 def _gaps(pieces: Sequence[Piece], words: int, frames: int, rate: float) -> Iterator[Gap]:
-    """What lies between the pieces, before the first and after the last; sound only if it is longer than a pause.
+    """The gaps between the pieces, before the first and after the last; without words only those longer than a pause.
 
-    Words for which there was no time within a piece stand in the gap before it.
+    Words of a piece's stretch for which there was no time are listed in the gap before the piece.
     """
     inside = {word for piece in pieces for word in piece.words}
     at, next_word = 0, 0
@@ -227,7 +228,7 @@ def _gaps(pieces: Sequence[Piece], words: int, frames: int, rate: float) -> Iter
 
 
 def piece_names(pieces: Iterable[Piece], rate: float) -> dict[str, Piece]:
-    """Name pieces as Kaldi names segments: the utterance, beginning and end in hundredths of a second."""
+    """Name pieces as Kaldi names segments: the utterance, the start and the end in hundredths of a second."""
     return {
         f"{piece.utterance}-{round(100 * piece.start / rate):07d}-{round(100 * piece.end / rate):07d}": piece
         for piece in pieces

@@ -1,4 +1,4 @@
-"""The pieces that a long recording is cut into, their features, and their times put together again.
+"""The pieces that a long recording is cut into, their features, and the joining of their alignments.
 
 Axes: T frames, F features.
 """
@@ -16,12 +16,12 @@ from speech3.features.deltas import add_deltas
 from speech3.features.splice import splice
 from speech3.hmm.times import FrameClock, Stretch
 
-LOCAL_S = 15.0  # at least so much sound goes into the mean and variance of a piece
+LOCAL_S = 15.0  # least audio for the mean and variance of a piece
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Frames `start` to `end` (not included) of an utterance, and which of its words are said there."""
+    """Frames `start` to `end` (exclusive) of an utterance, and the indices of its words spoken there."""
 
     utterance: str
     start: int
@@ -29,15 +29,15 @@ class Piece:
     words: tuple[int, ...]
 
     def times_s(self, clock: FrameClock) -> tuple[float, float]:
-        """Where the sound that its frames are made of begins and ends, in seconds of the utterance."""
+        """Start and end of the audio that its frames are computed from, in seconds of the utterance."""
         return self.start * clock.shift_s, self.end * clock.shift_s + 2 * clock.offset_s
 
 
 def local_features(feats_TF: np.ndarray, start: int, end: int, config: FeatureConfig) -> np.ndarray:
-    """Features of a part as if it had been normalised by itself, with the sound around it if it is short.
+    """Features of a part of a recording, normalised by the part itself, with the audio around it if it is short.
 
-    In an hour microphone and speaker change. What the whole recording's mean and variance did to the static features
-    is undone by those of the part; derivatives and spliced frames are made anew.
+    In an hour, microphone and speaker may change. Normalising the static features again undoes the normalisation by the
+    whole recording; derivatives and spliced frames are computed anew.
     """
     if config.cmvn not in ("utterance", "speaker"):
         return feats_TF[start:end]
@@ -45,7 +45,7 @@ def local_features(feats_TF: np.ndarray, start: int, end: int, config: FeatureCo
     margin = max(0, least - (end - start)) // 2
     left, right = config.left_context, config.right_context
     dim = feats_TF.shape[1] // ((config.deltas + 1) * (left + 1 + right))
-    own = left * (config.deltas + 1) * dim  # where the frame itself begins, after those spliced before it
+    own = left * (config.deltas + 1) * dim  # first column of the frame itself, after the frames spliced before it
     static_TF = torch.from_numpy(feats_TF[:, own : own + dim])
     stats_2G = cmvn_stats(static_TF[max(0, start - margin) : end + margin])
     normal_TF = apply_cmvn(stats_2G, static_TF[start:end], config.norm_means, config.norm_vars)
@@ -54,7 +54,7 @@ def local_features(feats_TF: np.ndarray, start: int, end: int, config: FeatureCo
 
 @dataclass
 class PieceFeats(Mapping[str, np.ndarray]):
-    """Features of utterances and of pieces of utterances, made when asked for; can be pickled."""
+    """Features of utterances and of pieces of utterances, computed on access; can be pickled."""
 
     feats: Mapping[str, np.ndarray]
     pieces: Mapping[str, Piece]
@@ -67,7 +67,7 @@ class PieceFeats(Mapping[str, np.ndarray]):
             return self.feats[name]
         piece = self.pieces[name]
         if self._last is None or self._last[0] != piece.utterance:
-            self._last = (piece.utterance, self.feats[piece.utterance])  # an hour is not read for each of its pieces
+            self._last = (piece.utterance, self.feats[piece.utterance])  # read once for all its pieces
         return local_features(self._last[1], piece.start, piece.end, self.config)
 
     def __iter__(self) -> Iterator[str]:
@@ -84,7 +84,7 @@ class PieceFeats(Mapping[str, np.ndarray]):
 def joined(
     tracks: Mapping[str, Sequence[Stretch]], pieces: Mapping[str, Piece], clock: FrameClock
 ) -> dict[str, list[Stretch]]:
-    """Put the stretches of each recording's pieces together, in its own time; utterances stay as they are."""
+    """Join the stretches of each recording's pieces, with times in the recording; other utterances are not changed."""
     whole: dict[str, list[Stretch]] = {}
     for name in sorted(
         tracks, key=lambda name: (pieces[name].utterance, pieces[name].start) if name in pieces else (name, 0)
@@ -100,6 +100,6 @@ def joined(
 
 
 def _disjoint(track: list[Stretch]) -> list[Stretch]:
-    # Neighbouring pieces share the few milliseconds that a frame's window is longer than the shift.
+    # Neighbouring pieces overlap by the few milliseconds by which a frame's window is longer than the shift.
     ends = [min(a.end_s, b.start_s) if a.start_s < b.start_s else a.end_s for a, b in pairwise(track)]
     return [replace(s, end_s=end) for s, end in zip(track, ends, strict=False)] + track[-1:]

@@ -1,13 +1,13 @@
-"""Where the words of a long transcript lie in a long recording: one pass of token passing with a garbage model.
+"""Find the words of a long transcript in a long recording: one pass of token passing with a garbage model.
 
-The search may leave the transcript's HMM after any word for a garbage state, and come back at any word: what was said
-and not written is taken by the garbage state, what was written and not said is jumped over. The garbage state's
-likelihood is the "online garbage model" of Bourlard, D'hoore and Boite (ICASSP 1994): made of the local likelihoods
-themselves, here `GARBAGE` of the way from the best pdf of the frame to the median one, which is between where right
-words and wrong words are found (see `hmm.confidence`). Costs are multiples of that way, so they fit any model.
+The search may leave the transcript's HMM after any word for a garbage state, and return at any word: the garbage state
+absorbs speech that is not in the transcript, a jump skips words that were not spoken. The likelihood of garbage is the
+"online garbage model" of Bourlard, D'hoore and Boite (ICASSP 1994), computed from the likelihoods of the frame: here a
+fraction `GARBAGE` of the distance from the best pdf down to the median one, which lies between the values of correct
+and of wrong words (see `hmm.confidence`). Costs are multiples of that distance, so they suit any model.
 
-What a token remembers is the words behind it, not the states (Young, Russell and Thornton 1989, token passing), and
-records that no token leads back to are thrown away: memory does not grow with the recording's length.
+A token remembers its words, not its states (token passing: Young, Russell and Thornton 1989), and records that no token
+refers to are discarded, so memory does not grow with the length of the recording.
 
 Axes: T frames, P pdfs, S states of the transcript.
 """
@@ -24,19 +24,20 @@ from speech3.hmm.model import Hmm
 from speech3.hmm.transcript import NO_WORD, TranscriptGraph
 
 GARBAGE = 0.27
-# Costs of garbage and of going on elsewhere than at the next word, in ways (see above).
+# Costs of entering garbage and of a jump to another word than the next, and the beam; in distances (see above).
 ENTER, JUMP, BEAM = 1.0, 10.0, 18.0
-_JUMP_EVERY = 4  # frames: where exactly a word begins, the alignment that follows finds out
-# After so many words in a row the place is known. A jump may go so many words on from it, half as many back, and
-# further with each frame since; to the next words at half the price, far away at more. (In what garbage holds a word
-# fits here and there by chance, seldom two in a row; were they believed, the search would wander off.)
+_JUMP_EVERY = 4  # frames; the alignment that follows finds the exact start of a word
+# After _ROW words in a row the place in the transcript is known. From there a jump may go _REACH words forward, half as
+# many back, and _REACH_A_FRAME further per frame since; at half the cost to the _NEXT words, at _FAR_PRICE times the
+# cost beyond _NEAR words. (In garbage a word fits here and there by chance, seldom two in a row; if these counted, the
+# search would drift away.)
 _ROW = 8
 _REACH, _REACH_A_FRAME, _NEXT, _NEAR, _FAR_PRICE = 1000, 0.1, 20, 300, 1.5
 _RECORDS = 1 << 21
 
 
 class Found(NamedTuple):
-    """A word of the transcript and its frames (or outputs, if the model has one for several frames)."""
+    """A word of the transcript and its frames (or outputs, if the model has one per several frames)."""
 
     word: int
     start: int
@@ -44,18 +45,17 @@ class Found(NamedTuple):
 
 
 def find_words(graph: TranscriptGraph, hmm: Hmm, chunks: Iterator[np.ndarray], acoustic_scale: float) -> list[Found]:
-    """Find the words of a transcript in a recording that may lack some of them and hold others.
+    """Find the words of a transcript in a recording that may lack some of them and contain others.
 
     Parameters
     ----------
     chunks
-        Log likelihoods (T, P) of all pdfs, float32, of one stretch of the recording after the other.
+        Log likelihoods (T, P) of all pdfs, float32, of consecutive parts of the recording.
 
     Returns
     -------
     list of Found
-        In the order of time, which counts rows of `chunks`. Where the search jumped back, the words are in another
-        order.
+        In order of time, which counts rows of `chunks`. After a jump back, the words are out of order.
     """
     search = _Search(graph, hmm, acoustic_scale)
     for loglikes_TP in chunks:
@@ -88,24 +88,24 @@ class _Search:
         self.scores = np.full((2, states), -np.inf, np.float32)
         self.active = np.zeros((2, states), np.int32)
         self.memo = np.full((2, states), -1, np.int32)
-        # Word, first frame, frame after it, record before, words in a row, last word of such a row, frame after it.
+        # Word, first frame, frame after it, previous record, words in a row, last word of a long row, frame after it.
         self.records = np.zeros((_RECORDS, 7), np.int32)
-        # Now: frame, which of the two halves is current, active states, records, garbage's record.
+        # Frame, which of the two halves is current, number of active states, number of records, garbage's record.
         self.now = np.array([0, 0, 0, 0, -1], np.int64)
         self.garbage = np.zeros(1, np.float32)
 
     def advance(self, loglikes_TP: np.ndarray) -> None:
-        """Go on through some frames."""
+        """Search through the next frames."""
         loglikes_TP = np.ascontiguousarray(loglikes_TP, np.float32)
         spread_T = spread(loglikes_TP)
-        # Costs are weighed against stretches of speech, which have fewer rows where there is one for several frames.
+        # Costs compete with stretches of speech, which have fewer rows if the model has one per several frames.
         way = np.float32(self.scale * max(float(spread_T.mean()), 1e-3) / self.subsampling)
         garbage_T = self.scale * (loglikes_TP.max(1) - np.float32(GARBAGE) * spread_T)
         try:
             self._run(loglikes_TP, garbage_T.astype(np.float32), way)
         except MemoryError as error:
             raise Speech3Error(
-                f"after {int(self.now[0])} frames there are more than {_RECORDS} ways to read it; cut it in two"
+                f"after {int(self.now[0])} frames the search has more than {_RECORDS} records; cut the recording in two"
             ) from error
 
     def _run(self, loglikes_TP: np.ndarray, garbage_T: np.ndarray, way: np.float32) -> None:
@@ -118,7 +118,7 @@ class _Search:
         )  # fmt: skip
 
     def result(self) -> list[Found]:
-        """The words of the best token, that of garbage or one at a word's end."""
+        """The words of the best token, which is in garbage or at the end of a word."""
         frame, half, count, _, record = (int(value) for value in self.now)
         best, words = float(self.garbage[0]), []
         for s in self.active[half, :count]:
@@ -168,14 +168,14 @@ def _advance(  # type: ignore[no-untyped-def] # pragma: no cover
             if ends[s] and gone - enter > inside:
                 inside, source = gone - enter, s
         waiting = garbage[0]
-        # From garbage into words: free at the one that is next, else at the price of a jump.
+        # From garbage into words: free to the next one, else at the cost of a jump.
         following = records[record, 0] + 1 if record >= 0 else 0
         if waiting > -beam:
             for i in range(
                 entry_ptr[min(following, len(entry_ptr) - 1)], entry_ptr[min(following + 1, len(entry_ptr) - 1)]
             ):
                 new = _relax(entries[i], waiting, record, t, t, scores[other], tokens[other], active[other], new)
-        if t % jump_every == 0 and waiting > -0.3 * enter:  # garbage is as good as anything: the thread is lost
+        if t % jump_every == 0 and waiting > -0.3 * enter:  # garbage is as good as any word: the place is lost
             base = records[record, 5] + 1 if record >= 0 else 0
             reach = int(_REACH + reach_a_frame * (t - (records[record, 6] if record >= 0 else 0)))
             low, high = max(base - reach // 2, 0), min(base + reach, len(entry_ptr) - 1)
@@ -220,7 +220,7 @@ def _relax(s, value, behind, first, t, scores, tokens, active, count):  # type: 
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _record(records, used, memo, s, t, word, first, behind):  # type: ignore[no-untyped-def] # pragma: no cover
-    if memo[0, s] == t:  # made for another arc out of the same state
+    if memo[0, s] == t:  # already made for another arc out of this state
         return used, memo[1, s]
     records[used, 0], records[used, 1], records[used, 2], records[used, 3] = word, first, t, behind
     row, anchor, known = 1, -1, 0
@@ -236,7 +236,7 @@ def _record(records, used, memo, s, t, word, first, behind):  # type: ignore[no-
 
 @numba.njit(cache=True, nogil=True)
 def _collect(records, used, links, active, count, record):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Keep the records that an active state or garbage leads back to."""
+    """Keep only the records that an active state or garbage refers back to."""
     place = np.full(used, -1, np.int32)
     for i in range(-1, count):
         r = record if i < 0 else links[active[i]]
@@ -244,7 +244,7 @@ def _collect(records, used, links, active, count, record):  # type: ignore[no-un
             place[r] = 0
             r = records[r, 3]
     kept = 0
-    for r in range(used):  # a record stands after the one that it leads back to
+    for r in range(used):  # a record comes after the one that it refers to
         if place[r] < 0:
             continue
         place[r] = kept

@@ -1,4 +1,4 @@
-"""What an acoustic model's outputs mean: lexicon, tied states and transition probabilities, as one object on disk."""
+"""The HMM behind an acoustic model's outputs: lexicon, tied states and transition probabilities, saved together."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,17 +15,16 @@ from speech3.io.checkpoint import load_tensors, save_tensors
 
 @dataclass(frozen=True, eq=False)
 class Hmm:
-    """Phones of the states that `topology` says; a state is stayed in or left for the next, never skipped.
+    """Phones with the states of `topology`; within a phone, a path stays in a state or goes to the next one.
 
     Attributes
     ----------
     self_loop
-        (num_pdfs,) float64: probability of staying, shared by all states of a pdf. (Kaldi keeps one for each
-        combination of phone, state and pdf; on the corpora measured here the difference was nil.) Not used if the
-        topology is not weighted.
+        (num_pdfs,) float64: self-loop probability, shared by all states of a pdf. (Kaldi has one for each combination
+        of phone, state and pdf; on the corpora measured here that made no difference.) Not used if the topology is not
+        weighted.
     subsampling
-        Frames of features for each score: 1, or 3 where outputs come at a third of the frames. A state lasts at least
-        one score.
+        Frames of features per score: 1, or 3 for outputs at a third of the frames. A state lasts at least one score.
     """
 
     lexicon: Lexicon
@@ -49,7 +48,7 @@ class Hmm:
         Parameters
         ----------
         pdf_S, state_S
-            What the states are: pdf, and state within the phone.
+            The pdf of each state, and its index within the phone.
         """
         if self.topology.weighted:
             stay = self.self_loop[pdf_S]
@@ -75,9 +74,9 @@ class Hmm:
 
 @dataclass(frozen=True)
 class PdfsOnly:
-    """The outputs of a model whose phones our `Hmm` cannot hold: their number, and why no more is known.
+    """The outputs of a model that an `Hmm` cannot represent: their number, and the reason.
 
-    Such a model can be trained and score frames, and decode with the graph that came with it.
+    Such a model can be trained and can score frames; it decodes only with the graph that came with it.
     """
 
     num_pdfs: int
@@ -97,36 +96,42 @@ def load_outputs(directory: Path | str) -> Hmm | PdfsOnly:
 
 
 def load_hmm(directory: Path | str) -> Hmm:
-    """Read what `Hmm.save` wrote; a lexicon and a tree that do not belong together are an error."""
+    """Read what `Hmm.save` wrote.
+
+    Raises
+    ------
+    Speech3Error
+        A file is missing or of another version, or lexicon, tree and topology do not match.
+    """
     directory = Path(directory)
     if not (directory / "hmm.json").exists():
-        raise Speech3Error(f"{directory / 'hmm.json'}: no such file, so {directory} is no model directory")
+        raise Speech3Error(f"{directory / 'hmm.json'}: no such file, so {directory} is not a model directory")
     about = read_json(directory / "hmm.json")
     if isinstance(about, dict) and "pdfs_only" in about:
         raise Speech3Error(
-            f"{directory}: its outputs are known by number only, so it cannot align, and no graph can be built of it:"
+            f"{directory}: its outputs are known by number only, so it cannot align, and no graph can be built for it:"
             f" {about['pdfs_only']}; use the graph that came with it"
         )
     try:
         phones, silence_phones = about["phones"], tuple(about["silence_phones"])
         silence_prob, positions = about["silence_prob"], about["position_dependent"]
         end = about["end"] and Silences(**about["end"])
-        # Models made before there were topologies do not name theirs.
+        # Models written before there were topologies do not name theirs.
         topology = topology_named(about.get("topology", THREE_STATES.name), directory / "hmm.json")
         subsampling = int(about.get("subsampling", 1))
     except (KeyError, TypeError) as error:
-        raise Speech3Error(f"{directory / 'hmm.json'}: keys of another version of speech3; train again") from error
+        raise Speech3Error(f"{directory / 'hmm.json'}: has keys of another version of speech3; train again") from error
     lexicon = replace(
         read_lexicon(directory / _lexicon_name(end is not None), silence_prob),
         silence_phones=silence_phones, position_dependent=positions, end=end,
     )  # fmt: skip
     arrays, _ = load_tensors(directory / "tree.safetensors", "tree")
     if list(lexicon.phones) != phones or arrays["root"].shape[0] != len(lexicon.phones) + 1:
-        raise Speech3Error(f"{directory}: the lexicon has other phones than the tree was built for; restore it")
+        raise Speech3Error(f"{directory}: the lexicon has other phones than the tree; restore the model's lexicon")
     tree = Tree(*(arrays[name] for name in ("root", "side", "member", "yes", "no")))
     if tree.states != topology.states:
         raise Speech3Error(
-            f"{directory}: hmm.json says {topology.name}, but tree.safetensors has {tree.states} states a phone;"
+            f"{directory}: hmm.json says {topology.name}, but tree.safetensors has {tree.states} states per phone;"
             " restore both"
         )
     return Hmm(lexicon, tree, arrays["self_loop"], topology, subsampling)

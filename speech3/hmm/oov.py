@@ -1,4 +1,4 @@
-"""Words that the model's lexicon lacks, and a model whose lexicon knows more words."""
+"""Out-of-vocabulary words, and how to add words to the lexicon of a model."""
 
 import statistics
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from speech3.hmm.model import Hmm
 
 
 def unknown_words(texts: Mapping[str, str | None], lexicon: Lexicon) -> dict[str, list[str]]:
-    """The utterances of each word outside the lexicon, once for each time it is said; the most frequent word first."""
+    """The utterances of each out-of-vocabulary word, one entry per occurrence; the most frequent word first."""
     found: dict[str, list[str]] = {}
     for utterance, text in texts.items():
         for word in (text or "").split():
@@ -20,14 +20,21 @@ def unknown_words(texts: Mapping[str, str | None], lexicon: Lexicon) -> dict[str
 
 
 def with_words(hmm: Hmm, pronunciations: Iterable[Pronunciation], source: str) -> Hmm:
-    """The model with pronunciations, without places in the word, of words that it lacks; others are passed over.
+    """Add pronunciations of out-of-vocabulary words to a model; pronunciations of words that it has are ignored.
 
-    Where silences were estimated, one is as probable after a new word as after the usual word.
+    If silence probabilities were estimated, silence after a new word is as probable as after the median pronunciation.
+
+    Parameters
+    ----------
+    pronunciations
+        With phones that are not marked with positions in the word.
+    source
+        Where they come from, for the error message.
 
     Raises
     ------
     Speech3Error
-        A phone is none of the model's; `source`, the word and the phone are named.
+        The model lacks a phone. The message names `source`, the word and the phone.
     """
     lexicon = hmm.lexicon
     new = tuple(pron for pron in pronunciations if pron.word not in lexicon.by_word)
@@ -39,10 +46,10 @@ def with_words(hmm: Hmm, pronunciations: Iterable[Pronunciation], source: str) -
         if strange := [phone for phone in pron.phones if phone not in lexicon.phone_ids]:
             known = ", ".join(dict.fromkeys(lexicon.base_phone(phone) for phone in lexicon.phones))
             raise Speech3Error(
-                f"{source}: {pron.word}: {lexicon.base_phone(strange[0])} is no phone of the model"
-                f"{' at this place in a word' if lexicon.position_dependent else ''}; it has {known}"
+                f"{source}: {pron.word}: {lexicon.base_phone(strange[0])} is not a phone of the model"
+                f"{' at this position in a word' if lexicon.position_dependent else ''}; use its phones: {known}"
             )
-    if lexicon.end:  # silence_prob is that of the sentence's beginning alone
+    if lexicon.end:  # silence_prob then applies to the beginning of the sentence only
         usual = Silences(statistics.median(lexicon.silences(pron).after for pron in lexicon.pronunciations))
         new = tuple(replace(pron, silences=pron.silences or usual) for pron in new)
     return replace(hmm, lexicon=replace(lexicon, pronunciations=lexicon.pronunciations + new))

@@ -1,4 +1,4 @@
-"""The passes over the data that GMM training and alignment are made of; each runs in every process of `Workers`."""
+"""The passes over the data of GMM training and alignment; each runs in every process of `Workers`."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,8 +17,8 @@ from speech3.hmm.tree import CENTRE, LEFT, RIGHT
 from speech3.hmm.viterbi import best_path
 from speech3.hmm.workers import Share
 
-# Pseudo log likelihoods (`Scorer.pseudo_likelihoods`) stay within +- that, in training and after it: beyond it float32
-# has no room for the sums of their exponentials.
+# Pseudo log likelihoods (`Scorer.pseudo_likelihoods`) are clipped to +- this value, in training and after it: float32
+# cannot hold the sums of exponentials of larger ones.
 LARGEST_PSEUDO = 30.0
 
 
@@ -27,27 +27,27 @@ class Scorer(Protocol):
 
     @property
     def subsampling(self) -> int:
-        """Frames for each row of scores."""
+        """Frames per row of scores."""
 
     @property
     def pseudo_likelihoods(self) -> bool:
-        """The scores were trained to be used at acoustic scale 1, as those of LF-MMI are."""
+        """Whether the scores were trained to be used at acoustic scale 1, as in LF-MMI."""
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
-        """(K, U) float32 for the pdfs asked for (none: all), a row for each `subsampling` frames."""
+        """(K, U) float32 for the given pdfs (None: all), one row per `subsampling` frames."""
 
 
 @dataclass(eq=False)
 class Pass:
-    """What one pass over a share adds up."""
+    """The statistics that one pass over a share accumulates."""
 
     stats: GmmStats
-    frames: np.ndarray  # (J,) visits to each pdf, in frames
-    visits: np.ndarray  # (J,) and in stays
+    frames: np.ndarray  # (J,) frames of each pdf
+    visits: np.ndarray  # (J,) how often a path enters a state of each pdf
 
 
 def flat_start(share: Share, lexicon: Lexicon) -> dict[str, str]:
-    """Align equally; returns the utterances that are too short, with the reason."""
+    """Align by equal division; return the utterances that are too short, with the reason."""
     failed = {}
     for utterance, words in share.words.items():
         alignment = equal_alignment(lexicon, words, len(share.feats[utterance]))
@@ -59,7 +59,7 @@ def flat_start(share: Share, lexicon: Lexicon) -> dict[str, str]:
 
 
 def even_out(share: Share) -> None:
-    """Share the frames of each phone out equally among its states."""
+    """Divide the frames of each phone equally among its states."""
     for utterance, alignment in share.alignments.items():
         share.alignments[utterance] = evened_out(alignment)
 
@@ -67,7 +67,7 @@ def even_out(share: Share) -> None:
 def realign(
     share: Share, hmm: Hmm, scorer: Scorer, beam: float, retry_beam: float, acoustic_scale: float = 0.1
 ) -> dict[str, str]:
-    """Align by Viterbi; an utterance that fails even at `retry_beam` loses its alignment and is returned with why."""
+    """Align by Viterbi; return those that fail even at `retry_beam` and lose their alignment, with the reasons."""
     failed = {}
     for utterance in share.words:
         share.alignments.pop(utterance, None)
@@ -82,24 +82,24 @@ def realign(
 def align_one(
     share: Share, utterance: str, hmm: Hmm, scorer: Scorer, beams: tuple[float, ...], acoustic_scale: float
 ) -> Alignment | str:
-    """Align one utterance at the first beam that does; or say why none did."""
+    """Align one utterance with the first of `beams` that succeeds; return the reason if none does."""
     graph, feats_TD = share.graph(utterance, hmm), share.feats[utterance]
     rows = num_outputs(len(feats_TD), scorer.subsampling)
     if rows < graph.min_frames:
-        phones = f"its phones ({graph.min_frames} at least)"
+        phones = f"its phones, which need at least {graph.min_frames}"
         if scorer.subsampling == 1:
-            return f"{rows} frames are shorter than {phones}"
-        return f"{rows} outputs (its {len(feats_TD)} frames, by {scorer.subsampling}) are fewer than {phones}"
+            return f"{rows} frames are too few for {phones}"
+        return f"{rows} outputs ({len(feats_TD)} frames / {scorer.subsampling}) are too few for {phones}"
     used, column = np.unique(graph.pdf, return_inverse=True)
     loglikes_TU = scorer.loglikes(feats_TD, used)
     for beam in beams:
         if best := best_path(graph, hmm, loglikes_TU, column.astype(np.int32), beam, acoustic_scale):
             return from_path(graph, *best)
-    return f"no path within a beam of {beams[-1]:g}: transcript and recording do not match?"
+    return f"no path within a beam of {beams[-1]:g}; check that the transcript matches the recording"
 
 
 def collect(share: Share, hmm: Hmm, gmm: Gmm) -> Pass:
-    """Gather the statistics of GMMs and transitions along the current alignments."""
+    """Accumulate the statistics of GMMs and transitions along the current alignments."""
     stats = mixtures.zero_stats(gmm)
     frames, visits = np.zeros(gmm.num_pdfs), np.zeros(gmm.num_pdfs)
     for utterance, alignment in share.alignments.items():
@@ -113,11 +113,11 @@ def collect(share: Share, hmm: Hmm, gmm: Gmm) -> Pass:
 
 
 def context_stats(share: Share) -> list[ContextStats]:
-    """Gather a Gaussian's statistics for each (left, phone, right, state) along the current alignments, if any."""
+    """Accumulate one Gaussian's statistics per (left, phone, right, state) along the current alignments, if any."""
     parts: list[ContextStats] = []
     for utterance, alignment in share.alignments.items():
         parts.append(alignment_stats(alignment, share.feats[utterance]))
-        if len(parts) == 200:  # merged now and then, so memory does not grow with the data
+        if len(parts) == 200:  # merged regularly, so that memory does not grow with the data
             parts = [merge_stats(parts)]
     return [merge_stats(parts)] if parts else []
 
@@ -125,9 +125,9 @@ def context_stats(share: Share) -> list[ContextStats]:
 def alignment_stats(
     alignment: Alignment, feats_TD: np.ndarray, sides: tuple[int, ...] = (LEFT, CENTRE, RIGHT)
 ) -> ContextStats:
-    """A Gaussian's statistics of one utterance; contexts may come more than once.
+    """One Gaussian's statistics per context of one utterance; a context may occur more than once.
 
-    Phones that are not at one of `sides` are 0.
+    In the contexts, phones on other sides than `sides` are 0.
     """
     feats_TD = feats_TD.astype(np.float64)
     windows = alignment.windows()
@@ -148,5 +148,5 @@ def pronunciations(share: Share) -> Counts:
 
 
 def alignments(share: Share) -> dict[str, Alignment]:
-    """Hand the current alignments over."""
+    """Return the current alignments."""
     return share.alignments

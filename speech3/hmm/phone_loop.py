@@ -1,15 +1,15 @@
-"""A loop of phones: what an acoustic model hears without the help of a dictionary, for its phone error rate.
+"""A phone loop: the phones that an acoustic model recognises without a lexicon, for its phone error rate.
 
-Phones that differ only in stress, tone or place in the word are one phone here. Any phone follows any other, with the
-probabilities of a bigram of phones; silence is one of them, and is left out of what is compared.
+Phones that differ only in stress, tone or position in the word are one phone here. Any phone may follow any other, with
+the probabilities of a phone bigram; silence is one of the phones, and is left out of the comparison.
 
-A state of such a phone stands for all tied states that it has in its contexts: its score is the logarithm of the sum
-of their posteriors over the sum of their priors, which is what a network of context-independent states would give
-(not the best of them: that of a rare context would too often win). So the loop needs no expansion by context, and a
-frame costs G * G steps. Neighbours that do not fit a context are not forbidden, so a decoder with the contexts spelled
-out makes somewhat fewer errors.
+A state of such a phone stands for all its tied states in all contexts: its score is the logarithm of the sum of their
+posteriors over the sum of their priors, which is what a network with context-independent states would give (not that of
+the best tied state, since one of a rare context would win too often). So the loop needs no context expansion, and a
+frame costs G * G steps. Neighbours that do not fit a context are not excluded, so a decoder with full contexts makes
+somewhat fewer errors.
 
-Axes: T frames, P pdfs, G phones of the loop, S states of a phone, G1: and the utterance's edge.
+Axes: T frames, P pdfs, G phones of the loop (G1: with the utterance's edge), S states of a phone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,22 +22,22 @@ from speech3.hmm.clustering import phone_groups
 from speech3.hmm.model import Hmm
 
 _NEVER = np.float32(-np.inf)
-_LEAST = 1e-30  # of a posterior over the frame's largest: what is below changes nothing
+_LEAST = 1e-30  # floor of a posterior relative to the frame's largest; smaller ones change nothing
 
 
 @dataclass(frozen=True, eq=False)
 class LoopPhones:
-    """The phones of a loop, their states, and which of them a pdf belongs to.
+    """The phones of a loop, their states, and the phone and state of each pdf.
 
     Attributes
     ----------
     silence_G
-        bool: left out of `heard` and of the reference.
+        bool: the phone is left out of `heard` and of the reference.
     place_P
         int64: ``phone * S + state`` of each pdf.
     stay_GS, advance_GS, leave_GS
-        float32, log probabilities of staying in a state, of going on to the phone's next state, and of leaving the
-        phone; minus infinity where one cannot.
+        float32, log probabilities of staying in a state, of going to the phone's next state, and of leaving the phone;
+        minus infinity if impossible.
     """
 
     silence_G: np.ndarray
@@ -47,10 +47,10 @@ class LoopPhones:
     leave_GS: np.ndarray
 
     def segments(self, pdfs_T: np.ndarray) -> np.ndarray:
-        """The phones of an alignment, int64, silence among them.
+        """The phones of an alignment, int64, including silence.
 
-        A phone begins where the phone changes, where the states begin anew, and at each frame of a state that cannot be
-        repeated.
+        A phone begins where the phone changes, where its states start over, and at each frame of a state without a
+        self-loop.
         """
         phone_T, state_T = np.divmod(self.place_P[pdfs_T], self.stay_GS.shape[1])
         repeats_T = np.isfinite(self.stay_GS)[phone_T, state_T]
@@ -59,11 +59,11 @@ class LoopPhones:
         return phone_T[np.concatenate([[True], anew_T])]
 
     def spoken(self, phones: np.ndarray) -> np.ndarray:
-        """Without silence."""
+        """`phones` without silence."""
         return phones[~self.silence_G[phones]]
 
     def scores(self, logits_TP: np.ndarray, log_prior_P: np.ndarray) -> np.ndarray:
-        """(T, G, S) float32: log posteriors less log priors, up to a constant a frame; `logits_TP` as a network's."""
+        """(T, G, S) float32: log posteriors minus log priors, up to a constant per frame, from a network's logits."""
         order_P = np.argsort(self.place_P, kind="stable")
         first = np.searchsorted(self.place_P[order_P], np.arange(self.stay_GS.size))
         likely_TP = np.exp(logits_TP - logits_TP.max(1, keepdims=True))[:, order_P]
@@ -74,7 +74,7 @@ class LoopPhones:
 
 
 def loop_phones(hmm: Hmm) -> LoopPhones | None:
-    """The phones of an HMM; none if a pdf belongs to several of them or to none, so that alignments do not tell."""
+    """The loop's phones of an HMM; None if a pdf belongs to several or to none, so that alignments are ambiguous."""
     groups, tree = phone_groups(hmm.lexicon), hmm.tree
     shape = len(groups), tree.root.shape[1]
     place_P = np.full(hmm.num_pdfs, -1)
@@ -96,9 +96,10 @@ def loop_phones(hmm: Hmm) -> LoopPhones | None:
 
 
 def _transitions(hmm: Hmm, place_P: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`LoopPhones.stay_GS` and its fellows.
+    """`LoopPhones.stay_GS`, `advance_GS` and `leave_GS`.
 
-    Of a state's pdfs the mean counts; what does not stay is shared by next state and end. Without weights all are free.
+    A state's self-loop probability is the mean over its pdfs; the rest is divided equally between the next state and
+    leaving the phone. If the topology is not weighted, all are free.
     """
     topology, count_X = hmm.topology, np.bincount(place_P)
     repeats_S, states = topology.loops_S, topology.states
@@ -116,12 +117,12 @@ def _transitions(hmm: Hmm, place_P: np.ndarray) -> tuple[np.ndarray, np.ndarray,
 
 
 def phone_bigram(sequences: Iterable[np.ndarray], num_phones: int) -> np.ndarray:
-    """Estimate a bigram of phones, one added to each count.
+    """Estimate a phone bigram with add-one smoothing.
 
     Parameters
     ----------
     sequences
-        Of phones from 0, silence among them (`LoopPhones.segments`).
+        Phones numbered from 0, including silence (`LoopPhones.segments`).
 
     Returns
     -------
@@ -140,11 +141,11 @@ def heard(phones: LoopPhones, bigram: np.ndarray, scores_TGS: np.ndarray, acoust
     Parameters
     ----------
     bigram
-        (G1, G1), of `phone_bigram`.
+        (G1, G1), from `phone_bigram`.
     scores_TGS
-        float32, of `LoopPhones.scores`.
+        float32, from `LoopPhones.scores`.
     acoustic_scale
-        Of the scores and of the transitions, as in `hmm.viterbi`.
+        Scale of the scores and of the transitions, as in `hmm.viterbi`.
     """
     scale = np.float32(acoustic_scale)
     parts = (scale * part for part in (scores_TGS, phones.stay_GS, phones.advance_GS, phones.leave_GS))
@@ -153,7 +154,7 @@ def heard(phones: LoopPhones, bigram: np.ndarray, scores_TGS: np.ndarray, acoust
 
 
 def errors(reference: Sequence[int] | np.ndarray, hypothesis: Sequence[int] | np.ndarray) -> int:
-    """Substitutions, deletions and insertions: the Levenshtein distance."""
+    """Number of substitutions, deletions and insertions: the Levenshtein distance."""
     return int(_distance(np.asarray(reference, np.int64), np.asarray(hypothesis, np.int64)))
 
 
@@ -163,7 +164,7 @@ def _search(scores, stay, advance, leave, bigram):  # type: ignore[no-untyped-de
     edge = phones
     came = np.zeros((frames, phones, states), np.int8)  # from: 0 the same state, 1 the one before it, 2 another phone
     phone_before = np.full((frames, phones), -1, np.int16)
-    state_before = np.zeros((frames, phones), np.int8)  # in which the phone of that number ended, a frame before
+    state_before = np.zeros((frames, phones), np.int8)  # in which each phone ended in the previous frame
     old = np.full((phones, states), _NEVER, np.float32)
     new = np.full((phones, states), _NEVER, np.float32)
     ended = np.full(phones, _NEVER, np.float32)

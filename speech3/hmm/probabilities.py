@@ -1,12 +1,12 @@
-"""Probabilities of pronunciations and of silence, counted along alignments.
+"""Pronunciation and silence probabilities, estimated from alignments.
 
 G. Chen, H. Xu, M. Wu, D. Povey, S. Khudanpur: Pronunciation and silence probability modeling for ASR, Interspeech 2015
-(Kaldi's steps/get_prons.sh and utils/dict_dir_add_pronprobs.sh). With C for counts, w for a pronunciation of a word,
-s for silence and n for none:
+(Kaldi's steps/get_prons.sh and utils/dict_dir_add_pronprobs.sh). C are counts, w is a pronunciation of a word,
+s is silence and n is no silence:
 
     P(w | word)      = (C(w) + 1) / (C(word) + variants), divided by the largest of the word
     P(s after w)     = (C(w s) + 2 P(s)) / (C(w) + 2)
-    F(s before w)    = (C(s w) + 2) / (sum of P(s after v) over every v before w, + 2);  F(n before w) alike
+    F(s before w)    = (C(s w) + 2) / (sum of P(s after v) over every v before w, + 2);  F(n before w) likewise
 """
 
 from collections import Counter, defaultdict
@@ -21,14 +21,14 @@ from speech3.hmm.lexicon import Lexicon, Pronunciation, Silences
 from speech3.hmm.transcript import NO_WORD
 
 SMOOTHING = 2.0  # lambda 2 and lambda 3 of the paper
-RARE = 0.01  # silence is never taken for impossible or certain
+RARE = 0.01  # the average silence is at least this probable, and at most 1 minus this
 Key: TypeAlias = tuple[str, tuple[int, ...]]  # word and phone numbers
 EDGE: Key = ("", ())  # the sentence's beginning, or its end
 
 
 @dataclass
 class Counts:
-    """How often each pronunciation was said, what came before it, and with silence in between or not."""
+    """Counts of pairs of neighbouring pronunciations, with silence between them (True) or not."""
 
     joins: Counter[tuple[Key, bool, Key]] = field(default_factory=Counter)
 
@@ -38,7 +38,7 @@ class Counts:
 
 
 def count(alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]) -> Counts:
-    """Count the joins of the pronunciations along some alignments."""
+    """Count the pairs of neighbouring pronunciations along some alignments."""
     counts = Counts()
     for utterance, alignment in alignments.items():
         before, silence = EDGE, False
@@ -56,9 +56,9 @@ def count(alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]) -
 
 
 def estimate(lexicon: Lexicon, counts: Counts) -> Lexicon:
-    """The lexicon with probabilities of pronunciations and silences.
+    """The lexicon with estimated pronunciation and silence probabilities.
 
-    A word that was never said keeps equally probable pronunciations and the average silence.
+    A word that does not occur keeps equally probable pronunciations and gets the average silence.
     """
     said: Counter[Key] = Counter()
     silence_after: Counter[Key] = Counter()
@@ -73,7 +73,7 @@ def estimate(lexicon: Lexicon, counts: Counts) -> Lexicon:
 
     with_silence: Counter[Key] = Counter()
     without: Counter[Key] = Counter()
-    expected: defaultdict[Key, float] = defaultdict(float)  # number of silences before it
+    expected: defaultdict[Key, float] = defaultdict(float)  # expected number of silences before it
     for (before, silence, key), n in counts.joins.items():
         (with_silence if silence else without)[key] += n
         expected[key] += n * after(before)

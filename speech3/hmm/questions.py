@@ -1,7 +1,7 @@
-"""Questions about phones, found from data: the sets that arise when similar phones are merged one pair at a time.
+"""Questions about phones, derived from data: the phone sets that arise when similar phones are merged pair by pair.
 
-Kaldi asks the sets of a top-down clustering (cluster-phones); merging bottom up gives sets of the same kind with a
-closed-form cost, the loss of likelihood when two single-Gaussian clusters become one.
+Kaldi's questions are the sets of a top-down clustering (cluster-phones). Merging bottom up gives similar sets with a
+closed-form cost: the loss of likelihood when two single-Gaussian clusters become one.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ VARIANCE_FLOOR = 0.01
 
 
 def log_likelihood(stats: np.ndarray) -> np.ndarray:
-    """Log likelihood of frames under their own Gaussian, up to a term proportional to their number.
+    """Log likelihood of frames under the one Gaussian estimated from them, with floored variances.
 
     Parameters
     ----------
@@ -34,20 +34,21 @@ def log_likelihood(stats: np.ndarray) -> np.ndarray:
 def merge_questions(
     stats: np.ndarray, groups: list[tuple[int, ...]], extra: Iterable[frozenset[int]] = ()
 ) -> np.ndarray:
-    """Cluster groups of phones and return every set of phones that arose.
+    """Cluster groups of phones and return every phone set that arises.
 
     Parameters
     ----------
     stats
         (P + 1, 1 + 2 D): statistics of each phone's middle state.
     groups
-        Phones that stand together from the start (the stress or tone variants of a vowel).
+        Phones that are in one cluster from the start (the stress or tone variants of a vowel).
     extra
-        Further sets.
+        Further phone sets.
 
     Returns
     -------
-    (Q, P + 1) bool; no set is empty. The last holds all phones of `groups`: its complement is silence and the ends.
+    (Q, P + 1) bool: the members of each set, none of which is empty. The last set holds all phones of `groups`: its
+    complement is silence and the ends of the utterance.
     """
     clusters = [frozenset(group) for group in groups if stats[list(group), 0].sum() > 0]
     sums = [stats[sorted(cluster)].sum(0) for cluster in clusters]

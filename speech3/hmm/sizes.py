@@ -1,7 +1,8 @@
-"""How large the bootstrap's models should be for so much speech, where the config leaves it open (0).
+"""Sizes of the bootstrap's models for a given amount of speech, where the config has 0.
 
-Powers of the hours: below two hours through what was best for fsdd (a quarter of an hour: 80 leaves, 250 Gaussians,
-200 of monophones) and minilibri (2.24 hours: 800, 8,000, 1,000), above that as slowly as in Kaldi's recipes.
+They are powers of the hours: up to two hours through the best values for fsdd (a quarter of an hour: 80 leaves, 250
+Gaussians, 200 of monophones) and minilibri (2.24 hours: 800, 8,000, 1,000); above that they grow as slowly as in
+Kaldi's recipes.
 """
 
 from speech3.config import HmmConfig
@@ -11,16 +12,16 @@ _LARGEST_LEAVES, _LARGEST_GAUSSIANS = 6000, 60_000
 
 
 def biphone_leaves(hours: float, groups: int) -> int:
-    """Leaves of the left-biphone tree of LF-MMI: five for eight of the triphones', 500 for minilibri's two hours."""
+    """Leaves of the left-biphone tree of LF-MMI: five eighths of the triphones', 500 for minilibri's two hours."""
     roots = groups * FIRST_AND_LOOP.states
     return max(round(1.2 * roots), round(0.625 * min(_LARGEST_LEAVES, 360 * hours, 520 * hours**0.55)))
 
 
 def lfmmi_passes(hours: float) -> int:
-    """Passes of LF-MMI over so much speech: 100 over ten minutes, 65 over half an hour, 40 over two hours.
+    """Passes of LF-MMI over the speech: 100 over ten minutes, 65 over half an hour, 40 over two hours.
 
-    At these three it was better than, or as good as, what was tried beside it (`recipes/any`, `recipes/minilibri`); the
-    power goes on above, unmeasured, to 9 over 100 hours, which is about what Kaldi's recipes have.
+    For these amounts no other number that was tried was better (`recipes/any`, `recipes/minilibri`). Beyond them the
+    power was not measured; it gives 9 over 100 hours, about as many as Kaldi's recipes have.
     """
     return min(100, max(6, round(40 * (2 / hours) ** 0.37)))
 
@@ -31,9 +32,10 @@ def sized(config: HmmConfig, hours: float, groups: int) -> HmmConfig:
     Parameters
     ----------
     hours
-        Of training speech.
+        Hours of training speech.
     groups
-        Of phones that share a root (`clustering.phone_groups`): each needs a leaf and a Gaussian for each state.
+        Number of groups of phones that share a root (`clustering.phone_groups`): each needs a leaf and a Gaussian per
+        state.
     """
     roots = groups * THREE_STATES.states
     mono = config.mono.gaussians or max(roots, min(1000, round(545 * hours**0.75)))

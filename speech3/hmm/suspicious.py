@@ -1,12 +1,12 @@
-"""Which utterances are probably mistranscribed, by the confidence of their alignments (`hmm.confidence`).
+"""Find utterances that are probably mistranscribed, by the confidence of their alignments (`hmm.confidence`).
 
-A word's confidence is a mean over its phones, so that of a short word says less: the doubt about a word of n phones is
-``(usual - confidence) * sqrt(n)``, where the usual is the median of all words. On LibriSpeech, with words replaced,
-left out or taken from other utterances, one threshold kept the same rate of false alarms for triphones and monophones,
-on speakers that were trained on and others: 0.5 % of the words at 0.57, 0.3 % at `DOUBTFUL`. Models with an output for
-every third frame have fewer and so rougher values for each phone, but tell wrong words from right ones far better: on
-minilibri's dev, one word of each utterance replaced, 0.3 % of the right words are above `DOUBTFUL_SUBSAMPLED`, and 95 %
-of the replaced ones; for triphones, at the same rate of false alarms, 60 %.
+A word's confidence is a mean over its phones, so it is less reliable for a short word: the doubt about a word of n
+phones is ``(usual - confidence) * sqrt(n)``, where `usual` is the median of all words. On LibriSpeech, with words
+replaced, left out or taken from other utterances, one threshold gave the same false alarm rate for triphones and
+monophones, on speakers of the training data and on others: 0.5 % of the words at 0.57, 0.3 % at `DOUBTFUL`. Models with
+an output for every third frame have fewer and thus less precise values per phone, but separate wrong from correct words
+far better: on minilibri's dev, with one word of each utterance replaced, 0.3 % of the correct words are above
+`DOUBTFUL_SUBSAMPLED`, and 95 % of the replaced ones; for triphones, at the same false alarm rate, 60 %.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ import numpy as np
 from speech3.hmm.align import Aligned
 from speech3.hmm.transcript import NO_WORD
 
-DOUBTFUL, DOUBTFUL_SUBSAMPLED = 0.7, 1.05  # about a word
+DOUBTFUL, DOUBTFUL_SUBSAMPLED = 0.7, 1.05  # doubt above which a word is doubtful
 UTTERANCE = 0.72  # confidence below which an utterance is suspicious in any set
-OUTLIER, LEAST = 4.0, 0.08  # robust standard deviations, and at least so much, below the set's median: suspicious too
-_LEAST_SET = 20  # utterances from which on the set is asked what is usual
-_USUAL_WORD = 0.85  # in smaller sets, at least
+OUTLIER, LEAST = 4.0, 0.08  # suspicious too: this many robust standard deviations and this much below the set's median
+_LEAST_SET = 20  # utterances that a set needs for statistics of its own
+_USUAL_WORD = 0.85  # least confidence of a usual word in smaller sets
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Suspicion:
 
 @dataclass(frozen=True)
 class Usual:
-    """What a set is like: the confidence below which an utterance is suspicious, and that of a usual word."""
+    """Confidences of a set: the one below which an utterance is suspicious, and that of a usual word."""
 
     utterance: float
     word: float
 
 
 def usual(aligned: Aligned) -> Usual:
-    """Ask the set. An outlier is `OUTLIER` times 1.4826 times the median absolute deviation below the median."""
+    """Estimate them. An outlier is `OUTLIER` times 1.4826 times the median absolute deviation below the median."""
     if not aligned.confidences:
         return Usual(UTTERANCE, _USUAL_WORD)
     utterances = np.array([sure.utterance for sure in aligned.confidences.values()])
@@ -56,7 +56,7 @@ def usual(aligned: Aligned) -> Usual:
 
 
 def doubtful_words(aligned: Aligned, utterance: str, word: float, doubtful: float) -> np.ndarray:
-    """(W,) bool: the words that were probably not said; `word` is the confidence of a usual one."""
+    """(W,) bool: the words that were probably not spoken; `word` is the confidence of a usual one."""
     owner = aligned.alignments[utterance].words
     phones_W = np.bincount(owner[owner != NO_WORD])
     doubt_W: np.ndarray = (word - aligned.confidences[utterance].words_W) * np.sqrt(phones_W)
@@ -64,12 +64,12 @@ def doubtful_words(aligned: Aligned, utterance: str, word: float, doubtful: floa
 
 
 def suspicions(aligned: Aligned, texts: Mapping[str, str | None], subsampling: int = 1) -> list[Suspicion]:
-    """List them, the worst first: without a path, low as a whole, with doubtful words, or aligned at the retry beam.
+    """List suspicious utterances, the worst first: no path, low confidence, doubtful words, or aligned on retry only.
 
     Parameters
     ----------
     subsampling
-        Frames for each output of the model.
+        Frames per output of the model.
     """
     limits, doubtful = usual(aligned), DOUBTFUL_SUBSAMPLED if subsampling > 1 else DOUBTFUL
     found = [

@@ -1,4 +1,4 @@
-"""From frames to seconds: labelled stretches of time, read off alignments, written for other programs."""
+"""From frames to seconds: the times of phones and words in alignments, as CTM and TextGrid."""
 
 import hashlib
 import re
@@ -15,15 +15,14 @@ from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.transcript import NO_WORD
 from speech3.io.atomic import write_text
 
-_LONGEST_NAME = 200  # bytes; most file systems take 255, and `.TextGrid` comes after it
+_LONGEST_NAME = 200  # bytes; most file systems allow 255, including the `.TextGrid` after it
 
 
 @dataclass(frozen=True)
 class Stretch:
     """A phone or a word, from `start_s` to `end_s` seconds after the utterance's beginning.
 
-    `confidence`, where it is known, is that of `hmm.confidence` in an alignment, that of `decoding.bayes_risk` in what
-    was decoded.
+    `confidence`, if known, comes from `hmm.confidence` in an alignment, and from `decoding.bayes_risk` after decoding.
     """
 
     start_s: float
@@ -34,10 +33,10 @@ class Stretch:
 
 @dataclass(frozen=True)
 class FrameClock:
-    """Where frames lie in time, and the outputs of a model that has one for each `subsampling` of them.
+    """Times of frames, and of the outputs of a model that has one per `subsampling` frames.
 
-    A frame stands for the `shift_s` around the middle of its window. With Kaldi's ``snip_edges`` the first window
-    starts at sample 0, so the first frame begins half of (window - shift) later. Kaldi's own CTM leaves that out.
+    A frame stands for `shift_s` seconds around the middle of its window. With Kaldi's ``snip_edges`` the first window
+    starts at sample 0, so the first frame begins half of (window - shift) later. Kaldi's own CTM ignores that.
     """
 
     shift_s: float
@@ -45,7 +44,7 @@ class FrameClock:
     subsampling: int = 1
 
     def edges(self, starts: np.ndarray, duration_s: float | None) -> np.ndarray:
-        """Seconds of segment borders given in outputs; the ends are those of the recording."""
+        """Seconds of segment boundaries given in outputs; the first and the last are the ends of the recording."""
         seconds = np.asarray(starts) * (self.subsampling * self.shift_s) + self.offset_s
         seconds[0] = 0.0
         seconds[-1] = seconds[-1] + self.offset_s if duration_s is None else duration_s
@@ -65,7 +64,7 @@ def phone_stretches(
     duration_s: float | None = None,
     confidence: Confidence | None = None,
 ) -> list[Stretch]:
-    """Every phone and silence of an alignment, without gaps; phones without their place in the word."""
+    """Every phone and silence of an alignment, without gaps; phones without their position in the word."""
     edges = clock.edges(alignment.starts, duration_s).tolist()
     labels = [lexicon.base_phone(lexicon.phones[phone - 1]) for phone in alignment.phones]
     sure = [None] * len(labels) if confidence is None else confidence.phones_S.tolist()
@@ -79,7 +78,7 @@ def word_stretches(
     duration_s: float | None = None,
     words_W: Sequence[float] | np.ndarray | None = None,
 ) -> list[Stretch]:
-    """Every word of an alignment, with its confidence out of `words_W` if there is one; silence is left out."""
+    """Every word of an alignment, with its confidence from `words_W` if given; silence is left out."""
     edges, stretches = clock.edges(alignment.starts, duration_s), []
     change = np.flatnonzero(np.diff(alignment.words)) + 1
     first = np.concatenate([[0], change])
@@ -93,13 +92,13 @@ def word_stretches(
 
 
 def write_ctm(path: Path | str, tracks: Mapping[str, Sequence[Stretch]]) -> None:
-    """Write NIST CTM: ``utterance channel start duration label``, then the confidence where it is known."""
+    """Write NIST CTM: ``utterance channel start duration label``, then the confidence if known."""
     lines = [ctm_line(utterance, s) + "\n" for utterance, stretches in tracks.items() for s in stretches]
     write_text(path, "".join(lines))
 
 
 def ctm_line(utterance: str, stretch: Stretch) -> str:
-    """One line of a CTM, without its end."""
+    """One line of a CTM, without the newline."""
     sixth = "" if stretch.confidence is None else f" {stretch.confidence:.3f}"
     return f"{utterance} 1 {stretch.start_s:.3f} {stretch.end_s - stretch.start_s:.3f} {stretch.label}{sixth}"
 
@@ -115,7 +114,7 @@ def read_ctm(path: Path | str) -> dict[str, list[Stretch]]:
 
 
 def file_name(utterance: str) -> str:
-    """A file name for an utterance, another for every utterance; what no file system takes is written ``%2F``."""
+    """A file name for an utterance, different for each; characters that are not allowed are written as in ``%2F``."""
     name = re.sub(r'[/\\:*?"<>|%\x00-\x1f]|^\.', lambda match: f"%{ord(match[0]):02X}", utterance)
     if len(name.encode()) <= _LONGEST_NAME:
         return name
@@ -124,7 +123,7 @@ def file_name(utterance: str) -> str:
 
 
 def write_textgrid(path: Path | str, tiers: Mapping[str, Sequence[Stretch]], duration_s: float) -> None:
-    """Write Praat's long text format; stretches not covered become empty intervals, as Praat wants them."""
+    """Write Praat's long text format; times that are not covered become empty intervals, as Praat requires."""
     lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {duration_s:.4f}",
              "tiers? <exists>", f"size = {len(tiers)}", "item []:"]  # fmt: skip
     for number, (name, stretches) in enumerate(tiers.items(), 1):

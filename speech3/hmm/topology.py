@@ -1,4 +1,4 @@
-"""The HMM of a phone without its pdfs: which states there are, which can be stayed in, and where a phone may be left.
+"""The HMM of a phone without its pdfs: its states, which of them have self-loops, and from which the phone may end.
 
 Axes: T frames.
 """
@@ -14,18 +14,18 @@ from speech3.errors import Speech3Error
 
 @dataclass(frozen=True)
 class Topology:
-    """States in a row: a phone is entered at the first, and goes from each to the next.
+    """States in a row: a phone is entered at the first state, and each state leads to the next.
 
     Attributes
     ----------
     name
-        What `hmm.json` calls it.
+        Its name in `hmm.json`.
     loops
-        Of each state: can it be stayed in?
+        For each state: does it have a self-loop?
     exits
         States from which the phone may be left.
     weighted
-        Staying and leaving have probabilities; if not, both are free.
+        Whether staying and leaving have probabilities; if not, both are free.
     """
 
     name: str
@@ -49,14 +49,14 @@ class Topology:
         return np.array(self.loops)
 
     def states_of_parts(self, part_T: np.ndarray) -> np.ndarray:
-        """(T,) int8 state of each frame, where phones were cut into `min_frames` parts each.
+        """(T,) int8 state of each frame, where each phone was divided into `min_frames` parts.
 
-        A part stays in the state of its number; if that cannot be stayed in, its later frames are in the next.
+        A part stays in the state of its number; if that state has no self-loop, its later frames are in the next.
 
         Parameters
         ----------
         part_T
-            (T,) int: the part of each frame, counted through the utterance, all parts of all phones.
+            (T,) int: the part of each frame; parts are numbered through all phones of the utterance.
         """
         state_T = part_T % self.min_frames
         later_T = np.concatenate([[False], part_T[1:] == part_T[:-1]])[: len(part_T)]
@@ -65,27 +65,27 @@ class Topology:
 
 
 THREE_STATES = Topology("three-states", (True, True, True), (2,), weighted=True)
-# Kaldi's chain topology (nnet3/chain/gen_topo.py): one pdf for a phone's first frame, another for those after it. All
-# transitions have probability one half there, which changes no comparison of paths.
+# Kaldi's chain topology (nnet3/chain/gen_topo.py): one pdf for a phone's first frame, another for the later frames. In
+# Kaldi all transitions have probability one half, which does not change which path is best.
 FIRST_AND_LOOP = Topology("first-and-loop", (False, True), (0, 1), weighted=False)
 _KNOWN = {topology.name: topology for topology in (THREE_STATES, FIRST_AND_LOOP)}
 
 
 def topology_named(name: str, path: Path) -> Topology:
-    """The topology that `Topology.name` names; `path` is the file that says so.
+    """The topology called `name`; `path` is the file that names it.
 
     Raises
     ------
     Speech3Error
-        There is none of that name.
+        There is no topology of that name.
     """
     if name not in _KNOWN:
         raise Speech3Error(
-            f"{path}: no topology {name!r}, only {', '.join(_KNOWN)}; written by a later version of speech3?"
+            f"{path}: no topology {name!r}, only {', '.join(_KNOWN)}; use the version of speech3 that wrote it"
         )
     return _KNOWN[name]
 
 
 def num_outputs(frames: int, subsampling: int) -> int:
-    """Outputs of a model that has one for each `subsampling` frames: the last may stand for fewer."""
+    """Outputs of a model that has one per `subsampling` frames; the last may stand for fewer."""
     return -(-frames // subsampling)

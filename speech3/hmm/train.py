@@ -19,12 +19,12 @@ from speech3.hmm.workers import Workers
 from speech3.io.progress import Metrics, progress
 
 FIRST_SELF_LOOP = 0.75
-NOTHING_ALIGNED = "no utterance could be aligned: are transcripts and recordings of the same data directory?"
+NOTHING_ALIGNED = "no utterance could be aligned; check that the transcripts belong to the recordings"
 
 
 @dataclass(frozen=True, eq=False)
 class GmmSystem:
-    """A GMM-HMM recogniser's acoustic model, and the training utterances it could not align, with reasons."""
+    """A GMM-HMM acoustic model, and the training utterances that it could not align, with the reasons."""
 
     hmm: Hmm
     gmm: Gmm
@@ -36,9 +36,9 @@ def train_monophone(
 ) -> GmmSystem:
     """Train context-independent GMMs from a flat start.
 
-    Kaldi's flat start shares each utterance's frames out among the states of its phones and goes on from there. With
-    few words that ends in a poor optimum, for nothing tells the states of neighbouring phones apart. So the phones are
-    found first, with one Gaussian for each, then their states.
+    Kaldi's flat start divides each utterance's frames equally among the states of its phones and trains from there.
+    With few words that ends in a poor optimum, because nothing distinguishes the states of neighbouring phones. So the
+    phones are trained first, with one Gaussian each, then their states.
 
     Raises
     ------
@@ -66,12 +66,12 @@ def _context_stats(workers: Workers, failed: dict[str, str] | None = None) -> Co
 
 
 def _single_gaussians(data: ContextStats, lexicon: Lexicon, tree: Tree) -> tuple[Hmm, Gmm]:
-    """One Gaussian for each leaf of the tree."""
+    """Estimate one Gaussian for each leaf of the tree."""
     hmm = Hmm(lexicon, tree, np.full(tree.num_pdfs, FIRST_SELF_LOOP))
     leaf = np.array([tree.pdf(*context) for context in data.context.tolist()])
     total = np.zeros((tree.num_pdfs, data.stats.shape[1]))
     np.add.at(total, leaf, data.stats)
-    total[total[:, 0] < 1] = total.sum(0)  # a phone that the training data lack gets the average frame's Gaussian
+    total[total[:, 0] < 1] = total.sum(0)  # a leaf without training data gets the Gaussian of all frames
     dim = (data.stats.shape[1] - 1) // 2
     mean = total[:, 1 : 1 + dim] / total[:, :1]
     var = np.maximum(total[:, 1 + dim :] / total[:, :1] - mean**2, MIN_VARIANCE)
@@ -81,7 +81,7 @@ def _single_gaussians(data: ContextStats, lexicon: Lexicon, tree: Tree) -> tuple
 def train_triphone(
     workers: Workers, mono: GmmSystem, config: HmmConfig, generator: np.random.Generator, metrics: Metrics
 ) -> GmmSystem:
-    """Grow a tree on the monophone's alignments, which the workers hold, and train a GMM for each of its leaves."""
+    """Grow a tree from the monophone alignments, which the workers hold, and train a GMM for each of its leaves."""
     data = _context_stats(workers)
     lexicon = mono.hmm.lexicon
     extra = read_phone_sets(config.extra_questions, lexicon) if config.extra_questions else []

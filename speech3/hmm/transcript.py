@@ -1,7 +1,7 @@
-"""The HMM of one transcript: every pronunciation of its words, silence where it may be, contexts spelled out.
+"""The HMM of one transcript: all pronunciations of its words, optional silence, and phones in context.
 
-Silence is optional before the first word and after each word, as in Kaldi's L (utils/make_lexicon_fst.pl). States
-stand in an order in which every arc leads forward, so that one sweep over them is a step of the Viterbi search.
+Silence is optional before the first word and after each word, as in Kaldi's L (utils/make_lexicon_fst.pl). States are
+in topological order, so that one sweep over them is one step of the Viterbi search.
 """
 
 import math
@@ -18,22 +18,22 @@ from speech3.hmm.tree import LEFT, RIGHT, Tree
 
 NO_WORD = -1
 START = -1  # in place of the phone before the first
-ANY = -1  # in place of a neighbour, for phones that do not ask about theirs
+ANY = -1  # in place of a neighbour that the phone's pdfs do not depend on
 
 
 @dataclass(frozen=True, eq=False)
 class TranscriptGraph:
-    """Emitting states of one transcript (S of them) in arrays.
+    """The S emitting states of one transcript, as arrays.
 
     Attributes
     ----------
     pdf, phone, word, state, copy
-        (S,) int32: what each state is. `word` counts the transcript's words, `NO_WORD` for silence; `state` counts the
-        phone's from 0; `copy` tells one occurrence of a phone (in one context) from another.
+        (S,) int32: the labels of each state. `word` is its index in the transcript, `NO_WORD` for silence; `state` is
+        the index within the phone; `copy` numbers the occurrences of phones, each in one context.
     pred_ptr, pred_src, pred_logp
-        (S + 1,), (A,), (A,): arcs into each state, self loops apart; without transition probabilities.
+        (S + 1,), (A,), (A,): the A arcs into the states, without self-loops and without transition probabilities.
     entry_logp, final_logp
-        (S,) float32: of starting and of ending here; minus infinity where one cannot.
+        (S,) float32: log probability of starting and of ending in a state; minus infinity if impossible.
     """
 
     pdf: np.ndarray
@@ -66,12 +66,12 @@ class TranscriptGraph:
         return np.maximum.accumulate(reach)
 
 
-Arc = tuple[int, float]  # where from, log probability
+Arc = tuple[int, float]  # source, log probability
 
 
 @dataclass
 class _Phones:
-    """Phone occurrences and the arcs into them, before contexts are spelled out."""
+    """Phone occurrences and the arcs into them, before expansion by context."""
 
     phone: list[int] = field(default_factory=list)
     word: list[int] = field(default_factory=list)
@@ -90,7 +90,7 @@ class _Phones:
         return node != START and self.word[node] == NO_WORD
 
     def ways_in(self, node: int) -> list[Arc]:
-        """Arcs by the phone that they come from: of equally good pronunciations the first is taken, with any tree."""
+        """Arcs sorted by source phone, so that any tree gives the same choice between equally good pronunciations."""
         return sorted(self.arcs_in[node], key=lambda arc: self.phone_at(arc[0]))
 
     def lefts(self, node: int) -> list[int]:
@@ -101,7 +101,7 @@ def _phone_graph(lexicon: Lexicon, words: Sequence[str]) -> tuple[_Phones, list[
     graph = _Phones()
 
     def with_silence(ends: list[tuple[Arc, float]]) -> list[Arc]:
-        """Where the next word may begin, given where one ended and the probability of silence there."""
+        """Sources of the next word's first phone, given the ends of the last word and their silence probabilities."""
         arcs = [(source, logp + math.log(prob)) for (source, logp), prob in ends]
         silence = graph.add(lexicon.silence, NO_WORD, arcs)
         return [(source, logp + math.log1p(-prob)) for (source, logp), prob in ends] + [(silence, 0.0)]
@@ -124,7 +124,7 @@ def _phone_graph(lexicon: Lexicon, words: Sequence[str]) -> tuple[_Phones, list[
 
 
 def transcript_graph(hmm: Hmm, words: Sequence[str]) -> TranscriptGraph:
-    """Spell out the HMM of `words` (all in the lexicon, see `Lexicon.known`).
+    """Build the HMM of `words` (all in the lexicon; see `Lexicon.known`).
 
     Raises
     ------
@@ -177,7 +177,7 @@ def transcript_graph(hmm: Hmm, words: Sequence[str]) -> TranscriptGraph:
 def _copies(
     phones: _Phones, ends: list[Arc], context_free: frozenset[int], tree: Tree
 ) -> dict[tuple[int, int, int], int]:
-    """Number each (phone occurrence, left phone, right phone) that can be and that the tree can tell apart.
+    """Number each possible (phone occurrence, left phone, right phone) that the tree can distinguish.
 
     Silence has one copy for all contexts.
     """

@@ -1,6 +1,6 @@
-"""The phonetic decision tree as a function: (left phone, phone, right phone, state) to pdf (Young et al. 1994).
+"""The phonetic decision tree as a function from (left phone, phone, right phone, state) to pdf (Young et al. 1994).
 
-How it is grown stands in `hmm.questions` and `hmm.clustering`. Here it is only asked.
+`hmm.questions` and `hmm.clustering` grow it.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class Tree:
     member
         (nodes, P + 1) bool: is the phone in the question's set? Column 0 is "beyond the end".
     yes, no
-        (nodes,) int32: where to go; at a leaf both hold the pdf.
+        (nodes,) int32: the next node; at a leaf both hold the pdf.
     """
 
     root: np.ndarray
@@ -40,7 +40,7 @@ class Tree:
 
     @cached_property
     def alike(self) -> np.ndarray:
-        """(P + 1,) int: phones that have a pdf in common have the same number, that of the first of them."""
+        """(P + 1,) int: phones that share a pdf have the same number, that of the first of them."""
         first: dict[int, int] = {}  # pdf -> first phone that has it
         number = np.arange(len(self.root))
         for phone in range(1, len(self.root)):
@@ -63,12 +63,12 @@ class Tree:
 
     @cached_property
     def sides(self) -> frozenset[int]:
-        """Which phones are asked about at all: some of LEFT, CENTRE and RIGHT."""
+        """The phones that any question asks about: some of LEFT, CENTRE and RIGHT."""
         return frozenset(self.side[self.side >= 0].tolist())
 
     @property
     def width(self) -> int:
-        """Of a window of phones that holds all that is asked about; the phone itself stands at ``width // 2``."""
+        """Width of the window of phones that questions ask about; the phone itself is at index ``width // 2``."""
         return 3 if RIGHT in self.sides else 2 if LEFT in self.sides else 1
 
     @property
@@ -84,7 +84,7 @@ class Tree:
         return int(self.yes[node])
 
     def pdfs(self, left: int, phone: int, right: int) -> tuple[int, ...]:
-        """The pdfs of all states; remembered, since the same contexts come again and again."""
+        """The pdfs of all states; cached, since the same contexts recur."""
         window = (left, phone, right)
         if window not in self._known:
             self._known[window] = tuple(self.pdf(*window, state) for state in range(self.states))
@@ -92,7 +92,7 @@ class Tree:
 
 
 def context_free_tree(pdfs_PS: np.ndarray) -> Tree:
-    """Ignore the neighbours: `pdfs_PS` (P, states) holds the pdf of each state of each phone, from phone 1 on."""
+    """A tree that ignores neighbours: `pdfs_PS` (P, states) holds the pdf of each state of each phone, from phone 1."""
     root = np.zeros((len(pdfs_PS) + 1, pdfs_PS.shape[1]), np.int32)
     root[1:] = pdfs_PS  # node j is the leaf of pdf j
     pdfs = np.arange(pdfs_PS.max() + 1, dtype=np.int32)
@@ -100,5 +100,5 @@ def context_free_tree(pdfs_PS: np.ndarray) -> Tree:
 
 
 def monophone_tree(number_P: np.ndarray, states: int = THREE_STATES.states) -> Tree:
-    """A pdf for each state of each phone; phones with the same number in `number_P` (from 0, no gaps) share theirs."""
+    """A tree with one pdf per state of a phone; phones with one number in `number_P` (from 0, no gaps) share theirs."""
     return context_free_tree(np.asarray(number_P)[:, None] * states + np.arange(states))

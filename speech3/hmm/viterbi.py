@@ -1,4 +1,4 @@
-"""Viterbi search through the HMM of a transcript, pruned by a beam (compiled, without the interpreter's lock)."""
+"""Viterbi search through the HMM of a transcript, with beam pruning (compiled; it releases the GIL)."""
 
 import numba
 import numpy as np
@@ -26,9 +26,9 @@ def best_path(
     column
         (S,) int32: the column of each state.
     beam
-        States this far (in scaled log probability) below the frame's best are dropped.
+        States further than this (in scaled log probability) below the frame's best are pruned.
     acoustic_scale
-        Of the log likelihoods and, as in Kaldi's align scripts (``--self-loop-scale=0.1``), of the transitions.
+        Scale of the log likelihoods and, as in Kaldi's align scripts (``--self-loop-scale=0.1``), of the transitions.
 
     Returns
     -------

@@ -1,6 +1,6 @@
-"""Do transcripts and lexicon speak of the same words? Asked once for all utterances, before each is looked at alone.
+"""Check that transcripts and lexicon have the same words, once for all utterances, before each is looked up.
 
-A lexicon with `<unk>` would otherwise turn a transcript in another script, or in lower case, into nothing but `<unk>`.
+Otherwise a lexicon with `<unk>` would turn a transcript in another script, or in lower case, into nothing but `<unk>`.
 """
 
 import unicodedata
@@ -11,10 +11,10 @@ from speech3.corpus.pronounce import script
 from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import Lexicon
 
-_MOST_UNKNOWN = 0.5  # of the running words; the worst real corpora have a fifth
+_MOST_UNKNOWN = 0.5  # of the running words; real corpora have a fifth at worst
 _SHOWN = 5
 
-# Two words that one of these makes equal are the same to a reader.
+# Words that are equal after one of these are the same word to a reader.
 _SAME: dict[str, Callable[[str], str]] = {
     "upper and lower case": str.casefold,
     "the Unicode form of their letters (NFC, NFD)": lambda word: unicodedata.normalize("NFC", word),
@@ -22,7 +22,7 @@ _SAME: dict[str, Callable[[str], str]] = {
 
 
 def check_vocabulary(texts: Mapping[str, str | None], lexicon: Lexicon) -> None:
-    """Refuse transcripts of which most words are not in the lexicon.
+    """Check that most words of the transcripts are in the lexicon.
 
     Parameters
     ----------
@@ -32,7 +32,8 @@ def check_vocabulary(texts: Mapping[str, str | None], lexicon: Lexicon) -> None:
     Raises
     ------
     Speech3Error
-        With words of either side and, where it can be told, the cause: another script, or only another case.
+        More than half are not. The message shows words of both and, if known, the cause: another script, or another
+        case.
     """
     words = Counter(word for text in texts.values() for word in (text or "").split())
     unknown = Counter({word: count for word, count in words.items() if word not in lexicon.by_word})
@@ -42,7 +43,7 @@ def check_vocabulary(texts: Mapping[str, str | None], lexicon: Lexicon) -> None:
     spelled = [word for word in lexicon.by_word if not word.startswith(("<", "!"))] or list(lexicon.by_word)
     raise Speech3Error(
         f"{unknown.total():,} of the {words.total():,} words of the transcripts ({unknown.total() / words.total():.0%})"
-        f" are not in the lexicon, from utterance {utterance} on; {_cause(unknown, spelled)}\n"
+        f" are not in the lexicon, first in utterance {utterance}; {_cause(unknown, spelled)}\n"
         f"  not in the lexicon: {_some(word for word, _ in unknown.most_common())}\n"
         f"  in the lexicon: {_some(spelled)}"
     )
@@ -52,10 +53,10 @@ def _cause(unknown: Counter[str], spelled: list[str]) -> str:
     for difference, plain in _SAME.items():
         known = {plain(word) for word in spelled}
         if sum(count for word, count in unknown.items() if plain(word) in known) > unknown.total() / 2:
-            return f"most of them differ from its words only in {difference}: write both alike"
+            return f"most of them differ from its words only in {difference}: write both the same way"
     here, there = script(unknown.elements()), script(spelled)
     if here != there:
-        return f"the transcripts are in {here} letters, the lexicon in {there}: give a lexicon of their language"
+        return f"the transcripts are in {here} letters, the lexicon in {there}: give a lexicon for their language"
     return "give the lexicon that belongs to these transcripts, or add their words to it"
 
 

@@ -1,7 +1,7 @@
 """Processes that each keep a share of the utterances, so that a pass over the data sends models, not features.
 
-Every pass of GMM training is one function called as ``function(share, *arguments)`` in each process; what it returns
-is gathered in a list. A share remembers its transcripts' HMMs and its alignments from pass to pass.
+Each pass of GMM training is a function that is called as ``function(share, *arguments)`` in each process; the results
+are collected in a list. A share keeps its transcripts' HMMs and its alignments from pass to pass.
 """
 
 import multiprocessing
@@ -34,9 +34,9 @@ class Share:
     words
         Transcripts, all words in the lexicon.
     feats
-        Matrices (T, D) float32, read when asked for.
+        Matrices (T, D) float32, read on access.
     number, parts
-        Which of how many shares it is.
+        Index of the share, and the number of shares.
     """
 
     words: dict[str, list[str]]
@@ -48,12 +48,12 @@ class Share:
     _tree: object = None
 
     def shown(self, label: str) -> Iterable[str]:
-        """The utterances; the first share shows how far it is, and with it the others, which cost about the same."""
+        """The utterances; the first share shows its progress, which is that of all, as they cost about the same."""
         of_all = f" (one of {self.parts} processes)" if self.parts > 1 else ""
         return self.words if self.number else progress(self.words, len(self.words), f"{label}{of_all}")
 
     def graph(self, utterance: str, hmm: Hmm) -> TranscriptGraph:
-        """The HMM of a transcript; kept until another tree is used."""
+        """The HMM of a transcript; cached until another tree is used."""
         if self._tree is not hmm.tree:
             self._graphs, self._tree = {}, hmm.tree
         if utterance not in self._graphs:
@@ -76,7 +76,7 @@ def _call(function: Callable[..., R], arguments: tuple[Any, ...]) -> R:
 
 
 class Workers:
-    """`jobs` processes with equal shares; a context manager. With one job everything happens in this process."""
+    """`jobs` processes with equal shares; a context manager. With one job everything runs in this process."""
 
     def __init__(self, words: dict[str, list[str]], feats: Mapping[str, np.ndarray], jobs: int) -> None:
         names = list(words)
@@ -100,7 +100,7 @@ class Workers:
         Raises
         ------
         Speech3Error
-            From `function`, or because a process died.
+            `function` raised it, or a process died.
         """
         if self._local is not None:
             return [function(self._local, *arguments)]
@@ -118,7 +118,7 @@ class Workers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and self._pools:  # such as Ctrl-C: nobody waits for the end of a pass over much data
+        if error is not None and self._pools:  # such as Ctrl-C: a pass may take long, so do not wait for it
             for process in multiprocessing.active_children():
                 process.terminate()
         for pool in self._pools:

@@ -117,7 +117,7 @@ def test_digital_silence(experiment: Path, data: Path, tmp_path: Path, speech3: 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("ONE " * 300, "shorter than its phones"), ("ONE ELEVEN", "not in the lexicon: ELEVEN"), ("", "no transcript")],
+    [("ONE " * 300, "too few for its phones"), ("ONE ELEVEN", "not in the lexicon: ELEVEN"), ("", "no transcript")],
 )
 def test_a_bad_transcript_is_listed(
     experiment: Path, data: Path, tmp_path: Path, speech3: Run, text: str, reason: str

@@ -34,20 +34,20 @@ def files(directory: Path) -> set[Path]:
     ("arguments", "says"),
     [
         (["split", "DATA", "out", "train=0.9", "cv=0.5"], "train=0.9 cv=0.5: the shares add up to 1.4"),
-        (["split", "DATA", "out", "train=0.9", "cv=-0.5"], "cv=-0.5: a part has the form NAME=SHARE"),
+        (["split", "DATA", "out", "train=0.9", "cv=-0.5"], "cv=-0.5: write a part as NAME=SHARE"),
         (["split", "DATA", "out", "20"], "11 speakers"),
         (["split", "nowhere", "out", "4"], "nowhere: no such directory"),
         (["subset", "DATA", "out", "--utterances", "ids"], "utterances that are not in it: u2"),
         (["subset", "DATA", "out", "--speakers", "ids"], "speakers that are not in it: s40-000, u2"),
         (["subset", "DATA", "out", "--speakers", "none"], "none: no such list"),
-        (["subset", "DATA", "out", "--speakers", "99"], "99 speakers wanted, 11 there"),
+        (["subset", "DATA", "out", "--speakers", "99"], "99 speakers requested, but there are only 11"),
         (["combine", "out", "DATA", "DATA"], "22 utterances are in two directories: s40-000"),
-        (["combine", "out", "DATA", "empty"], "empty: the data directory is empty"),
-        (["stats", "empty", "--out", "out"], "empty: the data directory is empty"),
+        (["combine", "out", "DATA", "empty"], "empty: the data directory has no wav.scp"),
+        (["stats", "empty", "--out", "out"], "empty: the data directory has no wav.scp"),
         (["fix", "empty", "out"], "empty: no usable utterance is left"),
         (["extract", "DATA", "out", "--features", "given"], "has no feats.scp"),
         (["extract", "DATA", "out", "--features", "nope"], "nope: neither a YAML file nor a preset"),
-        (["export-kaldi", "empty", "out"], "empty/hmm.json: no such file, so empty is no model directory"),
+        (["export-kaldi", "empty", "out"], "empty/hmm.json: no such file, so empty is not a model directory"),
         (["forward", "empty", "DATA", "out"], "empty: no model directory"),
         (["import", "empty", "out"], "empty/final.mdl: No such file"),
         (["pack", "DATA", "out", "--ali", "empty", "--features", "fbank40"], "no such file; speech3 import or"),
@@ -99,7 +99,7 @@ def test_an_hour_with_ten_words(experiment: Path, tmp_path: Path) -> None:
     (data / "utt2spk").write_text("lecture lecturer\n")
     (data / "text").write_text("lecture ONE TWO THREE FOUR FIVE SIX SEVEN EIGHT NINE ZERO\n")
     said = refused("align", experiment / "aligner", "hour", "out", "--jobs", "1", cwd=tmp_path)
-    assert "lecture: 10 words for 3,600 s of sound" in said and "give all words, or cut out the part" in said
+    assert "lecture: 10 words for 3,600 s of audio" in said and "give all words, or select the part" in said
     assert not (tmp_path / "out" / "words.ctm").exists()
 
 

@@ -60,13 +60,13 @@ def test_of_few_speakers_dev_has_the_voices_of_train(tmp_path: Path, capsys: pyt
     assert len(test.speakers()) == 1 and not set(test.speakers()) & set(train.speakers())
     assert len(train.speakers()) == 5 and set(dev.speakers()) < set(train.speakers()) and len(dev.speakers()) > 1
     assert (len(train.utterances), len(dev.utterances), len(test.utterances)) == (43, 7, 10)
-    assert "dev (15% of the speech) split by utterance, so it is of voices that were trained on" in (
+    assert "dev (15% of the speech) split by utterance, so it is of speakers that are also in train" in (
         " ".join(capsys.readouterr().err.split())
     )
     prepare(datadir(tmp_path / "one", speakers=1, utterances=20), tmp_path / "out1", 1, lang="sw")
     sizes = [len(read_datadir(tmp_path / "out1" / name).utterances) for name in ("train", "dev", "test")]
     assert sizes == [14, 3, 3]
-    assert "they are of voices that were trained on" in " ".join(capsys.readouterr().err.split())
+    assert "they are of speakers that are also in train" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_tenth_is_enough_where_there_is_more_speech(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,14 +178,14 @@ def test_what_is_refused(tmp_path: Path) -> None:
     refused(r"no pronunciations.*lang=cy")
     refused(r"lang=swahili: espeak-ng does not know.*near matches: .*sw", lang="swahili")
     (source / "lang").mkdir()
-    refused(r"lang: holds none of lexicon.txt", lang="sw")
+    refused(r"lang: contains none of lexicon.txt", lang="sw")
     for name in ("a.arpa", "b.arpa"):
         (source / "lang" / name).write_text(ARPA)
-    refused(r"holds 2 language models .a.arpa, b.arpa.", lang="sw")
+    refused(r"contains 2 language models .a.arpa, b.arpa.", lang="sw")
     (source / "lang" / "b.arpa").unlink()
-    refused(r"a.arpa: a language model of words", units="sentencepiece")
+    refused(r"a.arpa: is a language model of words", units="sentencepiece")
     (source / "lang" / "lexicon.txt").write_text("мама M A M A\n")
-    refused(r"have no pronunciation.*Latin letters.*lexicon.txt is of Cyrillic letters")
+    refused(r"have no pronunciation.*Latin letters.*lexicon.txt has Cyrillic letters")
     (source / "lang" / "lexicon.txt").write_text("mama\n")
     refused(r"lexicon.txt:1: mama has no phones")
     (source / "lang" / "lexicon.txt").write_text("mama M A M A\n")
@@ -203,10 +203,10 @@ def test_a_part_without_text(tmp_path: Path, part: str) -> None:
 
 def test_text_in_another_script_than_the_language(tmp_path: Path) -> None:
     source = datadir(tmp_path / "all", words=["привет", "мама", "дом"])
-    with pytest.raises(Speech3Error, match=r"Cyrillic letters.*is lang=en-us the language"):
+    with pytest.raises(Speech3Error, match=r"Cyrillic letters.*check that lang=en-us is the language"):
         prepare(source, tmp_path / "out", 1, lang="en-us")
     source = datadir(tmp_path / "hindi", words=["नमस्ते", "किताब"])
-    with pytest.raises(Speech3Error, match=r"not lang=sw: espeak-ng reads it in the language hi"):
+    with pytest.raises(Speech3Error, match=r"not in lang=sw: espeak-ng reads it in the language hi"):
         prepare(source, tmp_path / "out", 1, lang="sw")
 
 

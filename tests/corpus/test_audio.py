@@ -141,7 +141,7 @@ def test_a_missing_end_shorter_than_a_tenth_of_a_second(tmp_path, extension):
     np.testing.assert_array_equal(read_file(path)[0], samples[: 16000 - 363])
     assert info(path).samples == 16000 - 363 and info(path).missing_s == 363 / 16000
     path.write_bytes(whole[: -2 * 1600])
-    with pytest.raises(AudioError, match="cut short: its header promises 32000 bytes of sound, 28800 are there"):
+    with pytest.raises(AudioError, match="cut short: its header promises 32000 bytes of audio, but there are 28800"):
         read_file(path)
 
 
@@ -152,7 +152,7 @@ def test_other_chunks_before_and_after_the_sound_are_no_truncation(tmp_path):
     (tmp_path / "b.wav").write_bytes(data[:36] + extra + data[36:] + extra)
     assert len(read_file(tmp_path / "b.wav")[0]) == 4000
     (tmp_path / "c.wav").write_bytes(data[:36] + extra + data[36:-1600])
-    with pytest.raises(AudioError, match="promises 8000 bytes of sound, 6400 are there"):
+    with pytest.raises(AudioError, match="promises 8000 bytes of audio, but there are 6400"):
         read_file(tmp_path / "c.wav")
 
 
@@ -169,12 +169,12 @@ def test_empty_and_foreign_files(tmp_path):
     (tmp_path / "shorten.sph").write_bytes(shorten.ljust(1024) + b"ajkg" + bytes(100))
     soundfile.write(tmp_path / "nan.wav", np.full(1000, np.nan, np.float32), RATE_HZ, subtype="FLOAT")
     for name, said in {
-        "none.wav": "holds no samples",
+        "none.wav": "contains no samples",
         "zero.wav": r"is empty \(0 bytes\)",
         "text.wav": "is not audio that libsndfile reads.*ffmpeg",
         "shorten.sph": "sph2pipe",
         "samples.raw": "is not audio that libsndfile reads.*ffmpeg",
-        "streamed.flac": "does not say how long it is.*ffmpeg",
+        "streamed.flac": "has no length in its header.*ffmpeg",
         "nan.wav": "not finite",
         "missing.wav": "no such file",
         ".": "is not a file",

@@ -48,7 +48,7 @@ def test_what_one_lacks_is_left_out_and_said(halves, tmp_path, file, what):
     _, one, two = halves
     (two.path / file).unlink()
     data, left_out = combine([one, read_datadir(two.path)], tmp_path / "all")
-    assert left_out == [f"{file} left out: not in {two.path}, or not for all there"]
+    assert left_out == [f"{file} left out: missing or incomplete in {two.path}"]
     if what in ("text", "gender"):
         assert all(getattr(utterance, what) is None for utterance in data.utterances.values())
     else:
@@ -65,7 +65,7 @@ def test_features_and_audio(halves, tmp_path):
     data, left_out = combine([one, features], tmp_path / "all")
     assert data.recordings == {} and len(data.feats) == 3 and left_out[0].startswith("wav.scp left out")
     audio = dataclasses.replace(one, feats={})
-    with pytest.raises(Speech3Error, match=r"two has no audio, .*one has not the features"):
+    with pytest.raises(Speech3Error, match=r"two has no audio, .*one lacks features"):
         combine([audio, features], tmp_path / "all")
 
 

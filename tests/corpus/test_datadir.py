@@ -66,10 +66,10 @@ FAULTS = {
     "no utt2spk": (dict(utt2spk=None), ["3 utterances without a speaker"]),
     "two speakers": (dict(utt2spk="u1 a b\nu2 a\nu3 b\n"), ["utt2spk:1: u1: names more than one speaker"]),
     "speakers disagree": (dict(spk2utt="a u1\nb u2 u3\n"), ["u2: the speaker is a here and b in spk2utt"]),
-    "spk2utt twice": (dict(utt2spk=None, spk2utt="a u1 u2\nb u2 u3\n"), ["spk2utt:2: u2: is already a's"]),
-    "duplicate wav": (dict(wav_scp="u1 wav/u1.wav\nu2 x\nu3 y\nu1 wav/u1.wav"), ["wav.scp:4: u1: stands here a"]),
+    "spk2utt twice": (dict(utt2spk=None, spk2utt="a u1 u2\nb u2 u3\n"), ["spk2utt:2: u2: already belongs to a"]),
+    "duplicate wav": (dict(wav_scp="u1 wav/u1.wav\nu2 x\nu3 y\nu1 wav/u1.wav"), ["wav.scp:4: u1: occurs a second"]),
     "duplicate text": (dict(text="u1 A\nu2 B\nu3 C\nu2 D"), ["text:4: u2", "another value than in line 2"]),
-    "duplicate speaker": (dict(utt2spk="u1 a\nu2 a\nu3 b\nu3 b"), ["utt2spk:4: u3: stands here a second time, as"]),
+    "duplicate speaker": (dict(utt2spk="u1 a\nu2 a\nu3 b\nu3 b"), ["utt2spk:4: u3: occurs a second time, as"]),
     "text of nothing": (dict(text="u1 A\nu2 B\nu3 C\nu9 D"), ["text:4: u9: is neither in segments nor in wav.scp"]),
     "speaker of nothing": (dict(utt2spk="u1 a\nu2 a\nu3 b\nu9 b"), ["utt2spk:4: u9: is neither in segments nor"]),
     "spk2utt of nothing": (dict(utt2spk=None, spk2utt="a u1 u2\nb u3 u9"), ["spk2utt:2: u9: is neither in"]),
@@ -110,7 +110,7 @@ def test_all_faults_at_once(make):
 def test_not_a_data_directory(tmp_path):
     with pytest.raises(Speech3Error, match="no such directory"):
         read_datadir(tmp_path / "nowhere")
-    with pytest.raises(Speech3Error, match=r"the data directory is empty of wav\.scp, text and utt2spk"):
+    with pytest.raises(Speech3Error, match=r"the data directory has no wav\.scp, text or utt2spk"):
         read_datadir(tmp_path)
     (tmp_path / "file").write_text("x")
     with pytest.raises(Speech3Error, match="not a directory"):
@@ -211,7 +211,7 @@ def test_features_without_audio(make, tmp_path, segments):
     assert (
         not data.recordings and data.utterances["u3"].text == "FOUR FIVE SIX" and list(data.feats) == ["u1", "u2", "u3"]
     )
-    with pytest.raises(Speech3Error, match=r"u1: no audio: the directory has features \(feats\.scp\) and no wav\.scp"):
+    with pytest.raises(Speech3Error, match=r"u1: no audio: the directory has features \(feats\.scp\) but no wav\.scp"):
         load(data, "u1")
     write_datadir(data, tmp_path / "copy")
     again = read_datadir(tmp_path / "copy")

@@ -182,6 +182,6 @@ def test_another_pronunciation_is_an_error() -> None:
     synthesis = espeak.synthesize("三百零五", "cmn+m3")
     shuzi.check_pronunciation(synthesis, "三百零五", "u")
     with pytest.raises(
-        Speech3Error, match="s17-003: espeak-ng says 三百一五 as s a n p ai l i ŋ w u, not s a n p ai j i"
+        Speech3Error, match="s17-003: espeak-ng pronounces 三百一五 as s a n p ai l i ŋ w u, not s a n p ai j i"
     ):
         shuzi.check_pronunciation(synthesis, "三百一五", "s17-003")

@@ -48,7 +48,7 @@ def test_a_speaker_with_most_of_the_speech_is_trained_on(tmp_path):
 
 
 def test_too_few(tmp_path):
-    with pytest.raises(Speech3Error, match=r"nobody is left for dev, test: 2 speakers, .* has 50% of it"):
+    with pytest.raises(Speech3Error, match=r"no speaker is left for dev, test: of 2 speakers .* has 50% of it"):
         split_by_speaker(_data(tmp_path, [10, 10]), SHARES, 1)
     with pytest.raises(Speech3Error, match=r"5 utterances are too few: none is left for dev, test"):
         split_by_utterance(_data(tmp_path, [10]), SHARES, 1)

@@ -46,7 +46,7 @@ def test_for_people(directory):
     for line in (
         "speakers    2 (1 f, 1 m)",
         f"recordings  3 ({RATE_HZ} Hz)",
-        "words       6, 2.0 an utterance, 0.67 a second",
+        "words       6, 2.0 per utterance, 0.67 per second",
         "not in it   2 words (33.33%), 2 distinct, in 2 utterances",
         "            SIX 1, TWO 1",
     ):

@@ -57,7 +57,7 @@ def test_hours(many):
     total = sum(lengths[key] for key in part.utterances)
     left = [length for key, length in lengths.items() if key not in part.utterances]
     assert total <= 300 < total + min(left)  # nothing more would have fitted in
-    with pytest.raises(Speech3Error, match=r"2 hours wanted, 0\.428 there"):
+    with pytest.raises(Speech3Error, match=r"2 hours requested, but there are only 0\.428"):
         subset(many, hours=2)
 
 
@@ -70,13 +70,13 @@ def test_choices_narrow_one_after_the_other(many):
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ({"utterances": 56}, "56 utterances wanted, 55 there"),
-        ({"speakers": 11}, "11 speakers wanted, 10 there"),
-        ({"speakers": 2, "utterances": 54}, "54 utterances wanted"),
+        ({"utterances": 56}, "56 utterances requested, but there are only 55"),
+        ({"speakers": 11}, "11 speakers requested, but there are only 10"),
+        ({"speakers": 2, "utterances": 54}, "54 utterances requested"),
         ({"utterances": ["s0-00", "s9-99"]}, "utterances that are not in it: s9-99"),
         ({"speakers": ["x", "s0"]}, "speakers that are not in it: x"),
-        ({"shortest": 100}, "100 utterances wanted, 55 there"),
-        ({"first": 100}, "100 utterances wanted, 55 there"),
+        ({"shortest": 100}, "100 utterances requested, but there are only 55"),
+        ({"first": 100}, "100 utterances requested, but there are only 55"),
         ({"hours": 0.5 / 3600}, "no utterance is left"),
         ({"utterances": 0}, "no utterance is left"),
     ],

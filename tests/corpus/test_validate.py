@@ -147,7 +147,7 @@ def test_a_missing_end_is_a_warning_and_the_rest_is_used(make, tmp_path):
     report = validate(directory)
     assert not report.faults
     assert [(fault.kind, fault.culprit) for fault in report.warnings] == [("missing end", "u2")]
-    assert "promises 50 ms more than are there; the rest is used" in str(report.warnings[0])
+    assert "promises 50 ms more than the file has; the rest is used" in str(report.warnings[0])
     assert fix(directory, tmp_path / "out").removed == ()
 
 
@@ -171,7 +171,7 @@ def test_fix_leaves_its_source_alone(make, tmp_path):
 def test_empty_directory(tmp_path, program):
     (tmp_path / "empty").mkdir()
     done = program("validate", tmp_path / "empty")
-    assert done.exit_code == 1 and "the data directory is empty" in done.stdout
+    assert done.exit_code == 1 and "the data directory has no wav.scp" in done.stdout
 
 
 def test_features_without_audio(make, tmp_path):

@@ -116,8 +116,8 @@ def test_extra_questions_are_sets_of_phones(lexicon: Lexicon, tmp_path) -> None:
     ids = lexicon.phone_ids
     assert read_phone_sets(path, lexicon) == [frozenset(ids[p] for p in "ptk"), frozenset([ids["a"]])]
     path.write_text("p t\nk ZH\n")
-    with pytest.raises(Speech3Error, match=r"extra_questions\.txt:2: no such phone in the lexicon: ZH; it has SIL, "):
+    with pytest.raises(Speech3Error, match=r"extra_questions\.txt:2: not in the lexicon: ZH; use its phones: SIL, "):
         read_phone_sets(path, lexicon)
     path.unlink()
-    with pytest.raises(Speech3Error, match=r"cannot be read \(No such file or directory\); hmm\.extra_questions"):
+    with pytest.raises(Speech3Error, match=r"cannot be read \(No such file or directory\); set hmm\.extra_questions"):
         read_phone_sets(path, lexicon)

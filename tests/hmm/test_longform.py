@@ -103,7 +103,9 @@ def test_at_a_third_of_the_frames(lexicon: Lexicon) -> None:
 def test_a_search_that_needs_more_room_than_there_is_says_so(hmm: Hmm, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = draw(hmm, 60, seed=4)
     monkeypatch.setattr(longsearch, "_RECORDS", 1010)
-    with pytest.raises(Speech3Error, match=r"after \d+ frames there are more than 1010 ways to read it; cut it in two"):
+    with pytest.raises(
+        Speech3Error, match=r"after \d+ frames the search has more than 1010 records; cut the recording in two"
+    ):
         lay_out(hmm, gmm_of(hmm, drawn), "u", Long(drawn).words, Long(drawn).feats, CONFIG)
 
 
@@ -126,9 +128,9 @@ def test_missing_parts_are_gaps_and_the_thread_is_found_again(hmm: Hmm) -> None:
 def test_other_transcripts_are_refused(hmm: Hmm) -> None:
     drawn = draw(hmm, 100, seed=7)
     long = Long(drawn)
-    with pytest.raises(Speech3Error, match="10 words for 3,600 s of sound, one in 360 s: no transcript of the whole"):
+    with pytest.raises(Speech3Error, match="10 words for 3,600 s of audio, one in 360 s: no transcript of the whole"):
         check_rate(10, 3600.0)
-    with pytest.raises(Speech3Error, match="50,000 words for 3,600 s of sound, 14 a second"):
+    with pytest.raises(Speech3Error, match="50,000 words for 3,600 s of audio, 14 per second"):
         check_rate(50000, 3600.0)
     check_rate(9000, 3600.0)
     noise = np.random.default_rng(0).standard_normal(long.feats.shape).astype(np.float32) * 9

@@ -73,7 +73,7 @@ def test_short_and_unknown_utterances_are_named(lexicon: Lexicon, hmm: Hmm) -> N
     found = align(hmm, true_gmm(hmm, drawn), transcripts, drawn.feats, beam=10, retry_beam=40, jobs=1)
     bad = found.bad
     assert set(bad) == {"u000", "u001", "u002"} and len(found.alignments) == 57
-    assert "nonsense" in bad["u000"] and "no transcript" in bad["u001"] and "shorter than its phones" in bad["u002"]
+    assert "nonsense" in bad["u000"] and "no transcript" in bad["u001"] and "too few for its phones" in bad["u002"]
 
 
 def test_more_than_five_per_cent_bad_stops() -> None:

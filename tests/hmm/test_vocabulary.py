@@ -18,8 +18,8 @@ def _lexicon(*words):
         (
             ["HELLO", "WORLD"],
             {"u1": "ПРИВЕТ МИР", "u2": "МИР"},
-            r"3 of the 3 words of the transcripts \(100%\) are not in the lexicon, from utterance u1 on; the"
-            r" transcripts are in Cyrillic letters, the lexicon in Latin: give a lexicon of their language\n"
+            r"3 of the 3 words of the transcripts \(100%\) are not in the lexicon, first in utterance u1; the"
+            r" transcripts are in Cyrillic letters, the lexicon in Latin: give a lexicon for their language\n"
             r"  not in the lexicon: МИР, ПРИВЕТ\n  in the lexicon: HELLO, WORLD$",
         ),
         (["YI", "ER"], {"u1": "一 二 二"}, "transcripts are in CJK letters, the lexicon in Latin"),
