@@ -191,5 +191,5 @@ def test_augmented_on_the_way(tmp_path: Path, jobs: int, monkeypatch: pytest.Mon
 def test_given_features_cannot_be_augmented(tmp_path: Path) -> None:
     data = data_of(tmp_path / "data", {"u1": "a", "u2": "b"})
     augmenter = make_augmenter(AugmentConfig(reverb_prob=1), data, 1)
-    with pytest.raises(Speech3Error, match="augmentation changes audio, and kind: given"):
+    with pytest.raises(Speech3Error, match="augmentation changes audio, but kind: given"):
         extract(data, tmp_path / "out", FeatureConfig(kind="given"), 1, augmenter=augmenter)
