@@ -41,13 +41,18 @@ def _options(
 
 
 def _register() -> None:
-    # Each module of this package defines `command`, whose name on the command line is the module's own.
+    # Each module of this package defines `command`, whose name on the command line is the module's own, or a group of
+    # `verbs`, which follow that name.
     import importlib
     import pkgutil
 
     for module in pkgutil.iter_modules(__path__):
-        verb = module.name.rstrip("_")
-        app.command(verb.replace("_", "-"))(importlib.import_module(f"{__name__}.{module.name}").command)
+        verb = module.name.rstrip("_").replace("_", "-")
+        defined = importlib.import_module(f"{__name__}.{module.name}")
+        if hasattr(defined, "verbs"):
+            app.add_typer(defined.verbs, name=verb)
+        else:
+            app.command(verb)(defined.command)
 
 
 def main() -> None:

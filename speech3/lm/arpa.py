@@ -9,7 +9,6 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from speech3.io.atomic import atomic_path
 from speech3.io.progress import progress
 from speech3.lm.arpa_lines import Parsed, Words, parse, words
 from speech3.lm.ngrams import BOS, EOS, ArpaLm, RepeatedNgramError, Rows, from_rows
+from speech3.lm.text import Binary
 
 _PIECE = 1 << 22  # bytes that are read at a time
 _BLOCK = 1 << 16  # lines that are written at a time
@@ -50,7 +50,7 @@ def read_arpa(path: Path | str) -> ArpaLm:
 class _Parser:
     """Reads a file in pieces of whole lines; `number` is that of the line that was read last."""
 
-    def __init__(self, path: Path, stream: IO[bytes]) -> None:
+    def __init__(self, path: Path, stream: Binary) -> None:
         self.path, self.number = path, 0
         self._stream = stream
         self._text, self._at, self._rest = b"", 0, b""

@@ -105,8 +105,8 @@ def _value(text_C, begin, end):  # type: ignore[no-untyped-def] # pragma: no cov
 def parse(text_C, at, line, table, last, found):  # type: ignore[no-untyped-def] # pragma: no cover
     """Read plain lines from `at` up to the first that is not plain or the end of the text, which is of whole lines.
 
-    Returns how many n-grams were found, and the place and number (less one) of the first line that was not read. `last`:
-    of the highest order, which has no back-off weights. The probability must be possible.
+    Returns how many n-grams were found, and the place and number (less one) of the first line that was not read.
+    `last`: of the highest order, which has no back-off weights. A line with an impossible probability is not plain.
     """
     rows, order = 0, found.words_RN.shape[1]
     while at < len(text_C):

@@ -85,7 +85,8 @@ def windows_of_text(blocks: Iterable[np.ndarray], order: int, spool: Spool) -> W
 
     The order is at most the length of the longest sentence with its `<s>` and `</s>`; 0 if there is no sentence.
     """
-    ends_V, longest, sizes = np.zeros(0, np.int64), 0, []
+    ends_V, longest = np.zeros(0, np.int64), 0
+    sizes: list[int] = []
     for word_T in blocks:
         ends_V = _sum(ends_V, np.bincount(word_T))
         longest = max(longest, int(np.diff(np.flatnonzero(word_T == EOS_NUMBER), prepend=-1).max()))
@@ -123,9 +124,8 @@ def windows_of_rows(pieces: Iterable[tuple[np.ndarray, np.ndarray]], order: int,
         ends_V = _sum(ends_V, np.bincount(words_RN[:, 0]))
         spool.add(("text", blocks), rows_R)
         blocks += 1
-    keys = [("text", block) for block in range(blocks)]
-    read = ((rows_R["words"], rows_R["count"]) for rows_R in spool.each(keys, dtype))
-    return Windows(order if blocks else 0, ends_V, (blocks, read))
+    taken = (spool.take(("text", block), dtype) for block in range(blocks))
+    return Windows(order if blocks else 0, ends_V, (blocks, ((rows_R["words"], rows_R["count"]) for rows_R in taken)))
 
 
 def _sum(one_V: np.ndarray, other_V: np.ndarray) -> np.ndarray:

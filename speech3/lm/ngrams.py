@@ -112,9 +112,17 @@ class ArpaLm:
         backoff_R = self.backoff_H[last] if order < self.order else np.zeros(last.stop - last.start)
         return Rows(np.stack(words[::-1], axis=1), self.prob_G[last], backoff_R)
 
+    def ngram(self, node: int) -> tuple[str, ...]:
+        """The words of a node."""
+        words: list[str] = []
+        while node != ROOT:
+            words.insert(0, self.vocabulary[self.word_G[node]])
+            node = int(np.searchsorted(self.first_H, node, "right")) - 1
+        return tuple(words)
+
     @cached_property
     def ngrams(self) -> tuple[Ngrams, ...]:
-        """For each order from 1: the n-grams with (log10 probability, log10 back-off weight). Large, if the model is."""
+        """For each order from 1: the n-grams with (log10 probability, log10 back-off weight), for small models."""
         tables = []
         for order in range(1, self.order + 1):
             rows = self.rows(order)

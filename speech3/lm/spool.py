@@ -2,7 +2,6 @@
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -68,10 +67,6 @@ class Spool:
             path.unlink()
         return np.concatenate([np.zeros(0, dtype), *pieces])
 
-    def each(self, keys: Iterable[Key], dtype: np.dtype | type) -> Iterator[np.ndarray]:
-        """What `take` gives for one key after the other."""
-        return (self.take(key, dtype) for key in keys)
-
     def _path(self, key: Key) -> Path:
         assert self._directory
         return Path(self._directory.name) / "-".join(map(str, key))
@@ -84,7 +79,7 @@ class Spool:
                 for key, pieces in self._pieces.items():
                     with self._path(key).open("ab") as stream:
                         for piece in pieces:
-                            stream.write(np.ascontiguousarray(piece).view(np.uint8))
+                            stream.write(np.ascontiguousarray(piece).view(np.uint8).data)
         except Speech3Error as error:
             raise Speech3Error(f"{error}; or set TMPDIR to a directory with more") from error
         self._pieces.clear()

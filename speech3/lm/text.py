@@ -19,6 +19,8 @@ from speech3.io.progress import progress, say
 from speech3.lm.ngrams import BOS, EOS, UNKNOWN
 
 STDIN = Path("-")
+Binary = IO[bytes] | gzip.GzipFile
+
 _BLOCK_BYTES = 1 << 22
 _BLOCK_SENTENCES = 1 << 14
 _QUIET_SECONDS = 10.0
@@ -86,7 +88,7 @@ def read_lines(paths: Sequence[Path]) -> Iterator[Lines]:
             raise Speech3Error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
-def _decoded(path: Path, stream: IO[bytes]) -> Iterator[tuple[str, int]]:
+def _decoded(path: Path, stream: Binary) -> Iterator[tuple[str, int]]:
     rest, first = b"", 1
     while content := stream.read(_BLOCK_BYTES):
         end = content.rfind(b"\n") + 1
