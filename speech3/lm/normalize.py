@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.lm.ngrams import ArpaLm
+from speech3.lm.ngrams import BOS, ArpaLm
 from speech3.lm.trie import ROOT, Trie, backed_off
 
 TOLERANCE = 0.01  # rounded to five digits, as some tools write them, 10,000 probabilities are 1e-4 off
@@ -54,8 +54,10 @@ def listed(lm: ArpaLm, trie: Trie, history_G: np.ndarray, order: int) -> Listed:
 
 
 def total_of_words(lm: ArpaLm) -> float:
-    """What the words without history sum to."""
-    return float((10.0 ** lm.prob_G[lm.starts_N[1] : lm.starts_N[2]]).sum())
+    """What the words without history sum to, `<s>` apart, which is never predicted and to which KenLM gives 1."""
+    prob_V = 10.0 ** lm.prob_G[lm.starts_N[1] : lm.starts_N[2]]
+    prob_V[lm.numbers[BOS]] = 0
+    return float(prob_V.sum())
 
 
 def check_sums(lm: ArpaLm, mending: bool = False) -> None:

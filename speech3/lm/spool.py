@@ -2,6 +2,7 @@
 
 import tempfile
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 
@@ -54,8 +55,8 @@ class Spool:
         """Append each row under the key that is `name` and the row's part; their order within a part stays."""
         sorted_R = np.argsort(part_R, kind="stable")
         rows_R, part_R = rows_R[sorted_R], part_R[sorted_R]
-        begins = np.flatnonzero(np.diff(part_R, prepend=-1))
-        for begin, end in zip(begins, [*begins[1:], len(part_R)], strict=True):
+        bounds = [*np.flatnonzero(np.diff(part_R, prepend=-1)), len(part_R)]
+        for begin, end in pairwise(bounds):
             self.add((*name, int(part_R[begin])), rows_R[begin:end].copy())
 
     def take(self, key: Key, dtype: np.dtype | type) -> np.ndarray:

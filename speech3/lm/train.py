@@ -71,7 +71,7 @@ def train(
         words = int(windows.ends_V.sum() - windows.ends_V[EOS_NUMBER]) if windows.order else 0
         unknown = int(windows.ends_V[numbers[UNKNOWN]]) if UNKNOWN in numbers and words else 0
         if vocabulary and words and unknown == words:
-            known = ", ".join(list(numbers)[2:5])
+            known = ", ".join(list(numbers)[2 : min(listed, 5)])
             raise Speech3Error(
                 f"{vocabulary}: none of the text's words is among its {listed - 2:,} ({known} ...); spell both the same"
                 " way (upper or lower case?)"
