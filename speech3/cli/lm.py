@@ -114,7 +114,7 @@ def interpolate(
         assert tune
         vocabulary = mixing.joint_vocabulary(models)
         text = read_tokens([tune], mixing.tuning_numbers(vocabulary))
-        values = mixing.best_weights(models, text, vocabulary)
+        values = mixing.best_weights(models, text, vocabulary, str(tune))
     mixture = mixing.interpolate(models, values, str(out))
     write_arpa(mixture, out)
     for model, value in zip([*models, mixture], [*values, 1.0], strict=True):

@@ -55,7 +55,9 @@ def check_weights(weights: Sequence[float], models: Sequence[ArpaLm]) -> None:
         raise Speech3Error(f"the weights {given} sum to {sum(weights):g}; they must not be negative and sum to 1")
 
 
-def best_weights(models: Sequence[ArpaLm], blocks: Iterable[np.ndarray], vocabulary: Sequence[str]) -> list[float]:
+def best_weights(
+    models: Sequence[ArpaLm], blocks: Iterable[np.ndarray], vocabulary: Sequence[str], source: str
+) -> list[float]:
     """The weights with which the average of the models predicts a text best, by expectation maximisation.
 
     Parameters
@@ -63,6 +65,8 @@ def best_weights(models: Sequence[ArpaLm], blocks: Iterable[np.ndarray], vocabul
     blocks
         The text in `speech3.lm.text`'s blocks, its words numbered by `Known` of the vocabulary's numbers without
         `<unk>`: words that no model has are left out.
+    source
+        What to call the text in messages.
 
     Raises
     ------
@@ -80,7 +84,7 @@ def best_weights(models: Sequence[ArpaLm], blocks: Iterable[np.ndarray], vocabul
     prob_MT = np.concatenate(columns, axis=1) if columns else np.zeros((len(models), 0))
     prob_MT = prob_MT[:, prob_MT.any(axis=0)]
     if not prob_MT.shape[1]:
-        raise Speech3Error("the text to tune the weights on has no word of the language models; give another one")
+        raise Speech3Error(f"{source}: no word of the language models; give another text to tune the weights on")
     weight_M = np.full(len(models), 1 / len(models))
     for _ in range(_ROUNDS):
         share_MT = weight_M[:, None] * prob_MT

@@ -23,7 +23,7 @@ def models() -> list[ArpaLm]:
 def tuned(lms: list[ArpaLm], text: list[list[str]]) -> list[float]:
     vocabulary = joint_vocabulary(lms)
     blocks = number_sentences(text, tuning_numbers(vocabulary), "text")
-    return best_weights(lms, blocks, vocabulary)
+    return best_weights(lms, blocks, vocabulary, "text")
 
 
 def average(lms: list[ArpaLm], weights: list[float], history: list[str], word: str) -> float:
@@ -88,5 +88,5 @@ def test_what_is_refused() -> None:
     ):
         with pytest.raises(Speech3Error, match=message):
             check_weights(weights, lms)
-    with pytest.raises(Speech3Error, match="no word of the language models"):
+    with pytest.raises(Speech3Error, match="text: no word of the language models"):
         tuned(lms, [])

@@ -22,6 +22,7 @@ def looked_up(ngrams, history, word):
     while True:
         if (*context, word) in ngrams[len(context)]:
             return total + ngrams[len(context)][(*context, word)][0], len(context) + 1
+        assert context, f"{word} is no 1-gram"
         total += ngrams[len(context) - 1].get(context, (0.0, 0.0))[1]
         context = context[1:]
 
@@ -29,13 +30,11 @@ def looked_up(ngrams, history, word):
 def holey(seed: int, order: int = 4) -> ArpaLm:
     """A model as pruning leaves it: n-grams of which the part without the first word is missing, nothing in order."""
     rng = np.random.default_rng(seed)
-    lm = estimate(small_texts.text(40, seed), order)
+    lm = estimate(small_texts.text(40, seed), order, "abcdefgh")
     tables = [dict(lm.ngrams[0])]
     for table in lm.ngrams[1:]:
         kept = [ngram for ngram in table if ngram[:-1] in tables[-1] and rng.random() < 0.7]
-        tables.append(
-            {ngram: table[ngram] for ngram in rng.permutation(np.array(kept, object)).tolist() and kept[::-1]}
-        )
+        tables.append({ngram: table[ngram] for ngram in kept[::-1]})
     return from_ngrams(tables, "holey")
 
 
