@@ -17,7 +17,7 @@ INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
 # The groups of `speech3 --help`, in its order.
 _GROUPS = {
     "Data": ("validate", "fix", "stats", "subset", "combine", "split", "augment", "extract"),
-    "Train": ("recipe", "pack", "train", "simulate"),
+    "Train": ("recipe", "pack", "train", "simulate", "lm"),
     "Recognise and align": ("transcribe", "decode", "align", "tune", "score", "forward", "export"),
     "Kaldi": ("import", "export-kaldi"),
     "Look": ("doctor", "inspect", "model-info", "watch", "compare"),
@@ -49,7 +49,8 @@ def _options(
 
 
 def _register() -> None:
-    # Each module of this package defines `command`, whose name on the command line is the module's own.
+    # Each module of this package defines `command`, whose name on the command line is the module's own, or a group of
+    # `verbs`, which follow that name.
     if app.registered_commands:
         return
     import importlib
@@ -58,8 +59,11 @@ def _register() -> None:
     modules = {module.name.rstrip("_").replace("_", "-"): module.name for module in pkgutil.iter_modules(__path__)}
     for group, verbs in _GROUPS.items():
         for verb in verbs:
-            command = importlib.import_module(f"{__name__}.{modules.pop(verb)}").command
-            app.command(verb, rich_help_panel=group)(command)
+            defined = importlib.import_module(f"{__name__}.{modules.pop(verb)}")
+            if hasattr(defined, "verbs"):
+                app.add_typer(defined.verbs, name=verb, rich_help_panel=group)
+            else:
+                app.command(verb, rich_help_panel=group)(defined.command)
     assert not modules, f"verbs of no group: {modules}"
 
 

@@ -1,79 +1,27 @@
-"""Backing-off n-gram language models and their ARPA files (Doug Paul's format, as SRILM and KenLM write it)."""
+"""ARPA files of n-gram models, in and out (Doug Paul's format, as SRILM and KenLM write it).
+
+Axes: R n-grams of one order, N orders.
+"""
 
 import gzip
 import math
 import re
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+
+import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path
+from speech3.io.progress import progress
+from speech3.lm.arpa_lines import Parsed, Words, parse, words
+from speech3.lm.ngrams import BOS, EOS, ArpaLm, RepeatedNgramError, Rows, from_rows
+from speech3.lm.text import Binary
 
-BOS, EOS = "<s>", "</s>"
-
-Ngrams = dict[tuple[str, ...], tuple[float, float]]
-
-
-@dataclass(frozen=True, eq=False)
-class ArpaLm:
-    """An n-gram language model.
-
-    Attributes
-    ----------
-    ngrams
-        For each order from 1: the n-grams with (log10 probability, log10 back-off weight).
-    source
-        What to call the model in messages: its file, or how it was made.
-    """
-
-    ngrams: tuple[Ngrams, ...]
-    source: str
-
-    @property
-    def order(self) -> int:
-        """Length of the longest n-gram."""
-        return len(self.ngrams)
-
-    @property
-    def words(self) -> list[str]:
-        """Words other than `<s>` and `</s>`, in the order of the file."""
-        return [word for (word,) in self.ngrams[0] if word not in (BOS, EOS)]
-
-    def log10_prob(self, history: Sequence[str], word: str) -> float:
-        """Log10 probability of `word` after `history`; minus infinity if the model does not know the word."""
-        context = tuple(history)[max(0, len(history) - self.order + 1) :]
-        total = 0.0
-        while True:
-            found = self.ngrams[len(context)].get((*context, word))
-            if found is not None:
-                return total + found[0]
-            if not context:
-                return -math.inf
-            total += self.ngrams[len(context) - 1].get(context, (0.0, 0.0))[1]
-            context = context[1:]
-
-
-def perplexity(lm: ArpaLm, sentences: Sequence[Sequence[str]], unknown: str = "<unk>") -> tuple[float, int]:
-    """Perplexity over words and sentence ends, and how many words were left out because the model lacks them.
-
-    Words that the model lacks count as `unknown` if it has that, else they are left out of the average.
-    """
-    known = {word for (word,) in lm.ngrams[0]}
-    total, events, skipped = 0.0, 0, 0
-    for sentence in sentences:
-        words = [word if word in known else unknown for word in sentence] + [EOS]
-        for place, word in enumerate(words):
-            if word not in known:
-                skipped += 1
-                continue
-            total += lm.log10_prob([BOS, *words[:place]], word)
-            events += 1
-    if not events:
-        raise Speech3Error(f"{lm.source}: no word of the text is in the language model")
-    return 10.0 ** (-total / events), skipped
+_PIECE = 1 << 22  # bytes that are read at a time
+_BLOCK = 1 << 16  # lines that are written at a time
+_PACKED = 6  # gzip's level: the highest takes three times as long for a twentieth less
 
 
 def read_arpa(path: Path | str) -> ArpaLm:
@@ -87,64 +35,92 @@ def read_arpa(path: Path | str) -> ArpaLm:
         n-grams, no ``<s>`` or ``</s>``.
     """
     path = Path(path)
-    parser = _Parser(path)
+    parser = None
     try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as stream:
-            return ArpaLm(parser.parse(stream), str(path))
+        with path.open("rb") as raw:
+            parser = _Parser(path, gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw)
+            return parser.parse()
     except FileNotFoundError as error:
         raise Speech3Error(f"{path}: no such language model") from error
-    except UnicodeDecodeError as error:
-        raise Speech3Error(f"{path}:{parser.number + 1}: not UTF-8 text ({error}); convert it with iconv") from error
     except (EOFError, OSError, zlib.error) as error:
-        raise Speech3Error(
-            f"{path}: cannot be read, or cut short, after line {parser.number} ({error}); copy it again"
-        ) from error
+        place = f", or cut short, after line {parser.number}" if parser else ""
+        raise Speech3Error(f"{path}: cannot be read{place} ({error}); copy it again") from error
 
 
 class _Parser:
-    def __init__(self, path: Path) -> None:
-        self.path, self.number = path, 0
-        self._lines: Iterator[str] = iter(())
-        self._words: set[str] = set()
+    """Reads a file in pieces of whole lines; `number` is that of the line that was read last."""
 
-    def _numbered(self, stream: TextIO) -> Iterator[str]:
-        for self.number, line in enumerate(stream, 1):
-            if text := line.strip():
-                yield text
+    def __init__(self, path: Path, stream: Binary) -> None:
+        self.path, self.number = path, 0
+        self._stream = stream
+        self._text, self._at, self._rest = b"", 0, b""
+        self._numbers: dict[str, int] = {}
 
     def _error(self, what: str) -> Speech3Error:
         return Speech3Error(f"{self.path}:{self.number}: {what}")
 
+    def _more(self) -> bool:
+        """See to it that there is text to read, false at the end of the file."""
+        while self._at == len(self._text):
+            read = self._stream.read(_PIECE)
+            if not read:
+                self._text, self._rest, self._at = self._rest, b"", 0
+                return bool(self._text)
+            whole, newline, rest = (self._rest + read).rpartition(b"\n")
+            self._text, self._rest, self._at = whole + newline, rest, 0
+        return True
+
+    def _line(self) -> str | None:
+        """The next line that is not empty; None at the end of the file."""
+        while self._more():
+            end = self._text.find(b"\n", self._at) + 1 or len(self._text)
+            line, self._at = self._text[self._at : end], end
+            self.number += 1
+            try:
+                if text := line.decode().strip():
+                    return text
+            except UnicodeDecodeError as error:
+                raise self._error(f"not UTF-8 text ({error}); convert it with iconv") from error
+        return None
+
     def _next(self, wanted: str) -> str:
-        line = next(self._lines, None)
+        line = self._line()
         if line is None:
             raise self._error(
                 f"the file ends where {wanted} should stand; it was cut short or is no ARPA file: copy or make it again"
             )
         return line
 
-    def parse(self, stream: TextIO) -> tuple[Ngrams, ...]:
-        self._lines = self._numbered(stream)
+    def parse(self) -> ArpaLm:
         while self._next("the \\data\\ header") != "\\data\\":
             pass
         counts, line = self._header()
-        orders = []
+        orders, lines = [], []
         for order, count in enumerate(counts, 1):
             if line != f"\\{order}-grams:":
                 raise self._error(
                     f"expected `\\{order}-grams:`, found `{line[:60]}`; the header promises such a section: restore it,"
                     " or mend the header"
                 )
-            ngrams, line = self._section(order, last=order == len(counts))
-            if len(ngrams) != count:
+            rows, line_R, line = self._section(order, count, last=order == len(counts))
+            if len(line_R) != count:
                 raise self._error(
-                    f"the header promises {count} {order}-grams, here are {len(ngrams)}; mend the header, or make the"
+                    f"the header promises {count} {order}-grams, here are {len(line_R)}; mend the header, or make the"
                     " model again if lines were lost"
                 )
-            orders.append(ngrams)
+            orders.append(rows)
+            lines.append(line_R)
         if line != "\\end\\":
             raise self._error(f"expected `\\end\\`, found `{line[:60]}`; the header must count all orders")
-        return tuple(orders)
+        try:
+            return from_rows(tuple(self._numbers), orders, str(self.path))
+        except RepeatedNgramError as error:
+            vocabulary, words_N = list(self._numbers), orders[error.order - 1].words_RN[error.row]
+            self.number = int(lines[error.order - 1][error.row])
+            raise self._repeated(vocabulary[word] for word in words_N) from None
+
+    def _repeated(self, ngram: Iterable[str]) -> Speech3Error:
+        return self._error(f"`{' '.join(ngram)}` stands here a second time; remove one of the lines")
 
     def _header(self) -> tuple[list[int], str]:
         counts: list[int] = []
@@ -158,37 +134,69 @@ class _Parser:
             raise self._error("the header after \\data\\ counts no n-grams; write `ngram 1=COUNT` and so on")
         return counts, line
 
-    def _section(self, order: int, last: bool) -> tuple[Ngrams, str]:
-        ngrams: Ngrams = {}
-        while not (line := self._next("`\\end\\`")).startswith("\\") or not line.endswith(("-grams:", "\\end\\")):
-            fields = line.split()
-            extra = len(fields) - order - 1
-            if extra not in ((0,) if last else (0, 1)):
-                tail = f"; no back-off, since the header counts no {order + 1}-grams" if last else ", back-off"
-                raise self._error(
-                    f"not a {order}-gram (probability, {order} words{tail}): `{line[:60]}`; mend or remove the line"
-                )
-            try:
-                values = float(fields[0]), float(fields[-1]) if extra else 0.0
-            except ValueError as error:
-                raise self._error(f"not a number in `{line[:60]}`; mend or remove the line") from error
-            if not values[0] <= 1e-4 or math.isnan(values[1]) or values[1] == math.inf:
-                raise self._error(f"impossible log10 probability or back-off in `{line[:60]}`; mend or remove the line")
-            ngram = tuple(fields[1 : order + 1])
-            if ngram in ngrams:
-                raise self._error(f"`{' '.join(ngram)}` stands here a second time; remove one of the lines")
-            if order > 1 and not self._words.issuperset(ngram):
-                strange = next(word for word in ngram if word not in self._words)
-                raise self._error(f"`{strange}` of `{' '.join(ngram)}` is no 1-gram; add it there or remove the line")
-            ngrams[ngram] = values
+    def _section(self, order: int, count: int, last: bool) -> tuple[Rows, np.ndarray, str]:
+        """The n-grams of a section, their lines' numbers, and the line that ends it."""
+        pieces = [Parsed(np.zeros((0, order), np.int32), np.zeros(0), np.zeros(0), np.zeros(0, np.int64))]
+        table, end, found = words(self._numbers) if order > 1 else None, "", 0
+
+        def read() -> Iterator[int]:
+            nonlocal end, found
+            while not end:
+                if table:
+                    pieces.append(self._plain(order, last, table))
+                    found += len(pieces[-1].prob_R)
+                    yield found
+                line = self._next("`\\end\\`")
+                if line.startswith("\\") and line.endswith(("-grams:", "\\end\\")):
+                    end = line
+                else:
+                    pieces.append(self._row(line, order, last))
+
+        for _ in progress(read(), count, f"{self.path.name}: {order}-grams", place=lambda found: (found, "")):
+            pass
         if order == 1:
-            self._words = {word for (word,) in ngrams}
             self._check_ends()
-        return ngrams, line
+        *columns, line_R = map(np.concatenate, zip(*pieces, strict=True))
+        return Rows(*columns), line_R, end
+
+    def _plain(self, order: int, last: bool, table: Words) -> Parsed:
+        """The plain lines that follow, at most those of a piece of the file."""
+        self._more()
+        text_C = np.frombuffer(self._text, np.uint8)
+        room = self._text.count(b"\n", self._at) + 1
+        found = Parsed(np.empty((room, order), np.int32), np.empty(room), np.empty(room), np.empty(room, np.int64))
+        rows, self._at, self.number = parse(text_C, self._at, self.number, table, last, found)
+        return Parsed(*(column[:rows].copy() for column in found))
+
+    def _row(self, line: str, order: int, last: bool) -> Parsed:
+        """The n-gram of any line."""
+        fields, text = line.split(), line[:60]
+        extra = len(fields) - order - 1
+        if extra not in ((0,) if last else (0, 1)):
+            tail = f"; no back-off, since the header counts no {order + 1}-grams" if last else ", back-off"
+            raise self._error(
+                f"not a {order}-gram (probability, {order} words{tail}): `{text}`; mend or remove the line"
+            )
+        try:
+            prob, backoff = float(fields[0]), float(fields[-1]) if extra else 0.0
+        except ValueError as error:
+            raise self._error(f"not a number in `{text}`; mend or remove the line") from error
+        if not prob <= 1e-4 or math.isnan(backoff) or backoff == math.inf:
+            raise self._error(f"impossible log10 probability or back-off in `{text}`; mend or remove the line")
+        ngram = fields[1 : order + 1]
+        if order == 1:
+            if ngram[0] in self._numbers:
+                raise self._repeated(ngram)
+            self._numbers[ngram[0]] = len(self._numbers)
+        for word in ngram:
+            if word not in self._numbers:
+                raise self._error(f"`{word}` of `{' '.join(ngram)}` is no 1-gram; add it there or remove the line")
+        numbers = np.array([[self._numbers[word] for word in ngram]], np.int32)
+        return Parsed(numbers, np.array([prob]), np.array([backoff]), np.array([self.number]))
 
     def _check_ends(self) -> None:
         for word in (BOS, EOS):
-            if word not in self._words:
+            if word not in self._numbers:
                 raise self._error(
                     f"no {word} among the 1-grams before this line; the model must know where sentences start and end:"
                     f" estimate it from one sentence a line with a tool that adds {BOS} and {EOS}"
@@ -197,22 +205,39 @@ class _Parser:
 
 def write_arpa(lm: ArpaLm, path: Path | str) -> None:
     """Write an ARPA file, gzipped if its name ends in ``.gz`` (the same bytes every time)."""
+    sizes = np.diff(lm.starts_N)[1:].tolist()
+    write_rows(path, lm.vocabulary, sizes, ((lm.rows(order),) for order in range(1, lm.order + 1)))
+
+
+def write_rows(
+    path: Path | str, vocabulary: Sequence[str], sizes: Sequence[int], orders: Iterable[Iterable[Rows]]
+) -> None:
+    """Write an ARPA file of n-grams that come piece by piece, order by order; `sizes`: how many in each order."""
     path = Path(path)
     with atomic_path(path) as temporary, temporary.open("wb") as raw:
+        lines = _lines(vocabulary, sizes, orders)
+        shown = progress(lines, sum(-(-size // _BLOCK) for size in sizes), f"writing {path.name}: blocks")
         if path.suffix == ".gz":
-            with gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed:
-                packed.writelines(line.encode() for line in _lines(lm))
+            with gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0, compresslevel=_PACKED) as packed:
+                packed.writelines(line.encode() for line in shown)
         else:
-            raw.writelines(line.encode() for line in _lines(lm))
+            raw.writelines(line.encode() for line in shown)
 
 
-def _lines(lm: ArpaLm) -> Iterator[str]:
-    yield "\\data\\\n"
-    for order, ngrams in enumerate(lm.ngrams, 1):
-        yield f"ngram {order}={len(ngrams)}\n"
-    for order, ngrams in enumerate(lm.ngrams, 1):
+def _lines(vocabulary: Sequence[str], sizes: Sequence[int], orders: Iterable[Iterable[Rows]]) -> Iterator[str]:
+    yield "\\data\\\n" + "".join(f"ngram {order}={size}\n" for order, size in enumerate(sizes, 1))
+    for order, pieces in enumerate(orders, 1):
         yield f"\n\\{order}-grams:\n"
-        for words, (prob, backoff) in ngrams.items():
-            tail = f"\t{backoff:.7g}" if backoff and order < lm.order else ""
-            yield f"{prob:.7g}\t{' '.join(words)}{tail}\n"
+        for piece in pieces:
+            for begin in range(0, len(piece.prob_R), _BLOCK):
+                yield _block(vocabulary, Rows(*(column[begin : begin + _BLOCK] for column in piece)))
     yield "\n\\end\\\n"
+
+
+def _block(vocabulary: Sequence[str], rows: Rows) -> str:
+    columns = ([vocabulary[number] for number in column] for column in rows.words_RN.T.tolist())
+    names = map(" ".join, zip(*columns, strict=True))
+    return "".join([
+        f"{prob:.7g}\t{name}\t{backoff:.7g}\n" if backoff else f"{prob:.7g}\t{name}\n"
+        for prob, name, backoff in zip(rows.prob_R.tolist(), names, rows.backoff_R.tolist(), strict=True)
+    ])  # fmt: skip

@@ -3,31 +3,59 @@
     p(w | h) = max(c(h w) - D(c(h w)), 0) / c(h) + gamma(h) p(w | h without its first word)
 
 c is the count in the text for the highest order and for n-grams that begin with `<s>`; for all others the number of
-different words seen before the n-gram. The recursion ends in the uniform distribution over the vocabulary.
+different words seen before the n-gram. The recursion ends in the uniform distribution over the vocabulary. N-grams that
+are too rare for the model give all of their count to gamma(h).
 
-Axes: T tokens of the text, G different n-grams of one order, H histories (n-grams of the order below).
+For texts that do not fit in memory each step takes a range of words at a time, of those that `counts` made: c(h) and
+gamma(h) are found where n-grams are sorted by their first words, p where they are sorted by their last words, and what
+the one finds out is brought to the other by the n-gram's place there. A small text is one range, and stays in memory.
+
+Axes: R n-grams of one order in a range, H histories, V words of the vocabulary, N orders.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.lm.arpa import BOS, EOS, ArpaLm, Ngrams
+from speech3.io.progress import progress
+from speech3.lm.arpa import write_rows
+from speech3.lm.counts import SUFFIX, Counts, Windows, count, grams_dtype, windows_of_text
+from speech3.lm.ngrams import ArpaLm, Rows, from_rows
+from speech3.lm.spool import Spool
+from speech3.lm.text import Numbers, number_sentences
 
-UNKNOWN = "<unk>"
 _NEVER = -99.0  # log10 probability that ARPA files give to <s>, which is never predicted
+_TERMS = np.dtype([("place", "i8"), ("rank", "i8"), ("direct", "f8"), ("gamma", "f8")])
+_PROBS = np.dtype([("rank", "i8"), ("prob", "f8")])
 
 
-@dataclass(frozen=True)
-class _Order:
-    """The different n-grams of one order, each by numbers of its parts."""
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """An estimated model, piece by piece; the spool holds it.
 
-    prefix_G: np.ndarray  # without the last word: number in the order below
-    suffix_G: np.ndarray  # without the first word: number in the order below
-    word_G: np.ndarray
-    count_G: np.ndarray  # the c of the module's docstring
+    Attributes
+    ----------
+    sizes
+        How many n-grams each order from 1 has.
+    orders
+        For each order from 1 its n-grams in pieces, sorted by their words' numbers. To be read once, in this order.
+    """
+
+    vocabulary: tuple[str, ...]
+    sizes: tuple[int, ...]
+    orders: Iterator[Iterator[Rows]]
+
+    def model(self, source: str) -> ArpaLm:
+        """The model in memory."""
+        rows = [Rows(*map(np.concatenate, zip(*pieces, strict=True))) for pieces in self.orders]
+        return from_rows(self.vocabulary, rows, source)
+
+    def write(self, path: Path) -> None:
+        """Write the model to an ARPA file without having it in memory."""
+        write_rows(path, self.vocabulary, self.sizes, self.orders)
 
 
 def estimate(
@@ -52,69 +80,64 @@ def estimate(
     Speech3Error
         No sentences, or one that contains ``<s>`` or ``</s>``.
     """
+    check_order(order, source)
+    with Spool() as spool:
+        numbers = Numbers(vocabulary)
+        windows = windows_of_text(number_sentences(sentences, numbers, source), order, spool)
+        return estimated(windows, numbers, spool, source).model(source)
+
+
+def check_order(order: int, source: str) -> None:
+    """Refuse orders that we do not estimate."""
     if not 1 <= order <= 6:
         raise Speech3Error(f"{source}: n-gram order {order} is not in 1 to 6")
-    words, token_T, place_T = _tokens(sentences, vocabulary, source)
-    orders = _count(token_T, place_T, len(words), order)
-    return ArpaLm(_probabilities(orders, words), source)
 
 
-def _tokens(
-    sentences: Iterable[Sequence[str]], vocabulary: Collection[str] | None, source: str
-) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Return the words, the text as word numbers with <s> and </s>, and each token's place in its sentence."""
-    numbers = {word: number for number, word in enumerate((BOS, EOS, *sorted(set(vocabulary or ()) - {BOS, EOS})))}
-    tokens: list[int] = []
-    places: list[int] = []
-    for sentence in sentences:
-        if BOS in sentence or EOS in sentence:
-            raise Speech3Error(f"{source}: {BOS} or {EOS} inside a sentence; give the words alone")
-        if vocabulary is not None:
-            sentence = [word if word in numbers else UNKNOWN for word in sentence]
-        tokens += [0, *(numbers.setdefault(word, len(numbers)) for word in sentence), 1]
-        places += range(len(sentence) + 2)
-    if not tokens:
+def estimated(
+    windows: Windows, numbers: dict[str, int], spool: Spool, source: str, minimums: Sequence[int] = ()
+) -> Estimate:
+    """Estimate a language model of what was counted in `windows`, whose words are now all in `numbers`.
+
+    Parameters
+    ----------
+    minimums
+        For each order from 1, how often an n-gram must be in the text to be in the model; not falling from order to
+        order, so that histories and shorter n-grams of what stays also stay. Missing ones are as the last, or 1.
+
+    Raises
+    ------
+    Speech3Error
+        There were no sentences.
+    """
+    if not windows.order:
         raise Speech3Error(f"{source}: no sentences to estimate a language model from")
-    return list(numbers), np.array(tokens, np.int64), np.array(places, np.int64)
+    given = list(minimums) or [1]
+    counts = count(windows, len(numbers), [*given, *given[-1:] * windows.order], spool)
+    discounts_N4 = [discounts(seen) for seen in counts.of_counts_N4]
+    prob_V = _words(counts.count_V, discounts_N4[1])
+    backoff_V = np.ones(len(numbers))
+    ranges = range(len(counts.first_B))
+    for part in progress(ranges, len(ranges), "histories: ranges of words"):
+        _histories(counts, discounts_N4, backoff_V, part, spool)
+    for part in progress(ranges, len(ranges), "probabilities: ranges of words"):
+        _interpolate(counts, prob_V, part, spool)
+    order = max(order for order, kept in enumerate(counts.kept_N) if kept)
+    orders = (_pieces(counts, prob_V, backoff_V, length, spool) for length in range(1, order + 1))
+    return Estimate(tuple(numbers), tuple(counts.kept_N[1 : order + 1].tolist()), orders)
 
 
-def _count(token_T: np.ndarray, place_T: np.ndarray, words: int, order: int) -> list[_Order]:
-    gram_T, raws, parts = token_T, [], []
-    for length in range(1, order + 1):
-        end = np.flatnonzero(place_T >= length - 1)  # tokens at which an n-gram of this length ends
-        if not len(end):
-            break
-        prefix = gram_T[end - 1] if length > 1 else np.zeros(len(end), np.int64)
-        key, first, which, raw = np.unique(
-            prefix * words + token_T[end], return_index=True, return_inverse=True, return_counts=True
-        )
-        suffix = gram_T[end[first]] if length > 1 else np.zeros(len(key), np.int64)
-        parts.append((key // words, suffix, key % words, place_T[end[first]] == length - 1))
-        raws.append(raw)
-        gram_T = np.full(len(token_T), -1)
-        gram_T[end] = which
-        if length == 1:  # words are their own numbers, unseen ones too
-            gram_T = token_T
-            parts[0] = (np.zeros(words, np.int64), np.zeros(words, np.int64), np.arange(words), np.zeros(words, bool))
-            raws[0] = np.bincount(token_T, minlength=words)
-    orders = []
-    for index, ((prefix, suffix, word, from_start), raw) in enumerate(zip(parts, raws, strict=True)):
-        count = raw
-        if index + 1 < len(parts):
-            count = np.where(from_start, raw, np.bincount(parts[index + 1][1], minlength=len(raw)))
-        if index == 0:
-            count = np.where(word == 0, 0, count)  # <s> is never predicted
-        orders.append(_Order(prefix, suffix, word, count))
-    return orders
-
-
-def discounts(count_G: np.ndarray) -> np.ndarray:
+def discounts(of_counts: Sequence[int] | np.ndarray) -> np.ndarray:
     """Discounts (4,) float64 for counts 0, 1, 2 and 3 or more (Chen and Goodman's equation 26).
 
     Where counts of counts are missing or give an impossible discount, as in tiny or repetitive texts, one discount
     for all (Kneser and Ney's n1 / (n1 + 2 n2)), or a half if even that cannot be had.
+
+    Parameters
+    ----------
+    of_counts
+        How many n-grams have the count 1, 2, 3 and 4.
     """
-    n1, n2, n3, n4 = (int(np.count_nonzero(count_G == n)) for n in (1, 2, 3, 4))
+    n1, n2, n3, n4 = (int(seen) for seen in of_counts)
     shared = n1 / (n1 + 2 * n2) if n1 and n2 else 0.5
     if n1 and n2 and n3 and n4:
         modified = np.array([0, 1 - 2 * shared * n2 / n1, 2 - 3 * shared * n3 / n2, 3 - 4 * shared * n4 / n3])
@@ -123,27 +146,79 @@ def discounts(count_G: np.ndarray) -> np.ndarray:
     return np.array([0, shared, shared, shared])
 
 
-def _probabilities(orders: list[_Order], words: list[str]) -> tuple[Ngrams, ...]:
-    lower_H = np.full(1, 1.0 / (len(words) - 1))  # uniform over all words but <s>
-    names: list[tuple[str, ...]] = [()]
-    tables: list[list[tuple[str, ...]]] = []
-    probs, backoffs = [], []
-    for order in orders:
-        discount = discounts(order.count_G)
-        size = len(names)
-        total_H = np.bincount(order.prefix_G, order.count_G, minlength=size)
-        taken_G = discount[np.minimum(order.count_G, 3)]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            gamma_H = np.where(total_H > 0, np.bincount(order.prefix_G, taken_G, minlength=size) / total_H, 1.0)
-        prob_G = (order.count_G - taken_G) / total_H[order.prefix_G] + gamma_H[order.prefix_G] * lower_H[order.suffix_G]
-        names = [(*names[p], words[w]) for p, w in zip(order.prefix_G.tolist(), order.word_G.tolist(), strict=True)]
-        tables.append(names)
-        probs.append(np.log10(prob_G))
-        backoffs.append(np.log10(gamma_H))
-        lower_H = prob_G
-    probs[0][0] = _NEVER
-    backoffs = [*backoffs[1:], np.zeros(len(names))]  # those of order n belong to histories, the n-grams below
-    return tuple(
-        dict(zip(table, zip(prob.tolist(), backoff.tolist(), strict=True), strict=True))
-        for table, prob, backoff in zip(tables, probs, backoffs, strict=True)
-    )
+def _words_dtype(order: int) -> np.dtype:
+    return np.dtype([("words", "i4", (order,)), ("kept", "?")])
+
+
+def _words(count_V: np.ndarray, discount_4: np.ndarray) -> np.ndarray:
+    """Probabilities of the words without history; `<s>` is never predicted."""
+    taken_V, total = discount_4[np.minimum(count_V, 3)], count_V.sum()
+    return (count_V - taken_V) / total + taken_V.sum() / total / (len(count_V) - 1)
+
+
+def _histories(
+    counts: Counts, discounts_N4: Sequence[np.ndarray], backoff_V: np.ndarray, part: int, spool: Spool
+) -> None:
+    """The two terms of the formula for n-grams whose first words are in a range, and the weights of their histories."""
+    size, keys_N = len(backoff_V), [np.zeros(0, np.int64)] * 2
+    for order in range(2, counts.order + 1):
+        rows_R = spool.take(("grams", order, part), grams_dtype(order))
+        history_R = rows_R["words"][:, 0].astype(np.int64)
+        for column in range(1, order - 1):
+            history_R = np.searchsorted(keys_N[column + 1], history_R * size + rows_R["words"][:, column])
+        key_R = history_R * size + rows_R["words"][:, -1]
+        sorted_R = np.argsort(key_R)
+        rows_R, history_R = rows_R[sorted_R], history_R[sorted_R]
+        keys_N.append(key_R[sorted_R])
+        starts = np.flatnonzero(np.diff(history_R, prepend=-1))
+        if not len(starts):
+            continue
+        sizes = np.diff(starts, append=len(rows_R))
+        count_R = rows_R["count"].astype(np.float64)
+        taken_R = np.where(rows_R["kept"], discounts_N4[order][np.minimum(rows_R["count"], 3)], count_R)
+        total_H = np.add.reduceat(count_R, starts)
+        gamma_H = np.add.reduceat(taken_R, starts) / total_H
+        backoff_G = backoff_V if order == 2 else np.ones(len(keys_N[order - 1]))
+        backoff_G[history_R[starts]] = gamma_H
+        if order > 2:
+            spool.add(("backoff", order - 1, part), backoff_G)
+        words_R = np.empty(len(rows_R), _words_dtype(order))
+        words_R["words"], words_R["kept"] = rows_R["words"], rows_R["kept"]
+        spool.add(("words", order, part), words_R)
+        terms_R = np.empty(len(rows_R), _TERMS)
+        terms_R["place"], terms_R["rank"] = rows_R["place"], np.arange(len(rows_R))
+        terms_R["direct"] = (count_R - taken_R) / np.repeat(total_H, sizes)
+        terms_R["gamma"] = np.repeat(gamma_H, sizes)
+        spool.add_split(("terms", order), counts.range_of(rows_R["words"][:, -1]), terms_R)
+
+
+def _interpolate(counts: Counts, prob_V: np.ndarray, part: int, spool: Spool) -> None:
+    """Probabilities of n-grams whose last words are in a range, shorter ones first."""
+    lower_R = prob_V
+    for order in range(2, counts.order + 1):
+        suffix_R = spool.take(("suffix", order, part), SUFFIX)
+        terms_R = np.empty(len(suffix_R), _TERMS)
+        unordered_R = spool.take(("terms", order, part), _TERMS)
+        terms_R[unordered_R["place"]] = unordered_R
+        found_R = np.empty(len(suffix_R), _PROBS)
+        found_R["rank"] = terms_R["rank"]
+        found_R["prob"] = terms_R["direct"] + terms_R["gamma"] * lower_R[suffix_R["lower"]]
+        spool.add_split(("probs", order), counts.range_of(suffix_R["first"]), found_R)
+        lower_R = found_R["prob"]
+
+
+def _pieces(counts: Counts, prob_V: np.ndarray, backoff_V: np.ndarray, order: int, spool: Spool) -> Iterator[Rows]:
+    if order == 1:
+        log_V = np.log10(prob_V)
+        log_V[0] = _NEVER
+        yield Rows(np.arange(len(prob_V), dtype=np.int32)[:, None], log_V, np.log10(backoff_V))
+        return
+    for part in range(len(counts.first_B)):
+        rows_R = spool.take(("words", order, part), _words_dtype(order))
+        prob_R = np.empty(len(rows_R))
+        found_R = spool.take(("probs", order, part), _PROBS)
+        prob_R[found_R["rank"]] = found_R["prob"]
+        backoff_R = spool.take(("backoff", order, part), np.float64)
+        backoff_R = backoff_R if len(backoff_R) else np.ones(len(rows_R))
+        kept_R = rows_R["kept"]
+        yield Rows(rows_R["words"][kept_R], np.log10(prob_R[kept_R]), np.log10(backoff_R[kept_R]))

@@ -23,8 +23,9 @@ from speech3.hmm.model import load_hmm
 from speech3.io.atomic import write_text
 from speech3.io.parallel import parallel_map
 from speech3.io.progress import say
-from speech3.lm.arpa import ArpaLm, perplexity, read_arpa, write_arpa
+from speech3.lm.arpa import ArpaLm, read_arpa, write_arpa
 from speech3.lm.kneser_ney import estimate
+from speech3.lm.perplexity import perplexity
 from speech3.recipe.experiment import OWN_GRAPH, Experiment
 
 _LM = "lm.arpa.gz"

@@ -3,8 +3,9 @@ import gzip
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.lm.arpa import perplexity, read_arpa, write_arpa
+from speech3.lm.arpa import read_arpa, write_arpa
 from speech3.lm.kneser_ney import estimate
+from speech3.lm.perplexity import perplexity
 
 GOOD = """made by hand
 

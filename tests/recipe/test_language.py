@@ -11,8 +11,9 @@ from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.model import Hmm
 from speech3.hmm.tree import monophone_tree
 from speech3.io.atomic import write_text
-from speech3.lm.arpa import ArpaLm, perplexity, read_arpa, write_arpa
+from speech3.lm.arpa import ArpaLm, read_arpa, write_arpa
 from speech3.lm.kneser_ney import estimate
+from speech3.lm.perplexity import perplexity
 from speech3.recipe import language
 from speech3.recipe.experiment import Experiment, open_experiment
 from speech3.recipe.outline import steps

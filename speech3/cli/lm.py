@@ -1,0 +1,146 @@
+"""`speech3 lm`: n-gram language models."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+verbs = typer.Typer(no_args_is_help=True, help="Train, prune, interpolate and measure n-gram language models.")
+
+Model = Annotated[Path, typer.Argument(metavar="LM", help="ARPA file; gzipped if its name ends in .gz, as all here.")]
+
+
+@verbs.command()
+def train(
+    texts: Annotated[
+        list[Path], typer.Argument(metavar="TEXT...", help="One sentence a line; .gz; - for standard input.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="LM", help="ARPA file to be written.")],
+    order: Annotated[int, typer.Option(help="Length of the longest n-grams, 1 to 6.")] = 3,
+    vocabulary: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Word list or lexicon; other words count as <unk>.")
+    ] = None,
+    counts: Annotated[
+        bool, typer.Option("--counts", help="The files hold n-grams and their counts, as ngram-count writes them.")
+    ] = False,
+    minimum_counts: Annotated[
+        str, typer.Option(metavar="N,N,...", help="How often n-grams of order 1, 2, ... must occur to be in it.")
+    ] = "1",
+) -> None:
+    """Estimate a model: interpolated modified Kneser-Ney.
+
+    `speech3 lm train text.gz more.txt --order 3 --out lm.arpa.gz`
+
+    `zcat corpus.gz | speech3 lm train - --order 4 --minimum-counts 1,1,2 --vocabulary lexicon.txt --out lm.arpa.gz`
+
+    Texts of any size: memory is that of the vocabulary and at most 2 GB, the rest is sorted in files under TMPDIR.
+    """
+    from speech3.errors import Speech3Error
+    from speech3.lm import train as training
+
+    try:
+        minimums = [int(field) for field in minimum_counts.split(",")]
+    except ValueError as error:
+        raise Speech3Error(f"--minimum-counts {minimum_counts}: give whole numbers, as 1,1,2") from error
+    found = training.train(texts, order, out, vocabulary, minimums, counts)
+    print(f"{out}: {', '.join(f'{size:,} {length}-grams' for length, size in enumerate(found.sizes, 1))}")
+    if vocabulary:
+        share = 100 * found.unknown / found.words if found.words else 0.0
+        print(f"{found.unknown:,} of {found.words:,} words of the text ({share:.2f} %) are not in {vocabulary}: <unk>")
+
+
+@verbs.command()
+def prune(
+    lm: Model,
+    out: Annotated[Path, typer.Argument(help="ARPA file to be written.")],
+    threshold: Annotated[float, typer.Option(help="Relative rise of the perplexity for which an n-gram is kept.")],
+) -> None:
+    """Take out n-grams that hardly matter, by relative entropy (Stolcke 1998).
+
+    `speech3 lm prune lm.arpa.gz small.arpa.gz --threshold 1e-7`
+
+    All back-off weights are calculated anew; threshold 0 does only that, and mends a model in which they are broken.
+    """
+    from speech3.errors import Speech3Error
+    from speech3.lm.arpa import read_arpa, write_arpa
+    from speech3.lm.normalize import check_sums
+    from speech3.lm.prune import prune as pruned
+
+    if not threshold >= 0:
+        raise Speech3Error(f"--threshold {threshold:g}: give a number from 0, such as 1e-7")
+    model = read_arpa(lm)
+    check_sums(model, mending=True)
+    smaller = pruned(model, threshold)
+    write_arpa(smaller, out)
+    sizes = [len(smaller.rows(length).prob_R) if length <= smaller.order else 0 for length in range(1, model.order + 1)]
+    parts = (f"{size:,} of {len(model.rows(length).prob_R):,} {length}-grams" for length, size in enumerate(sizes, 1))
+    print(f"{out}: {', '.join(parts)}")
+
+
+@verbs.command()
+def interpolate(
+    lms: Annotated[list[Path], typer.Argument(metavar="LM LM...", help="ARPA files.")],
+    out: Annotated[Path, typer.Option(metavar="LM", help="ARPA file to be written.")],
+    tune: Annotated[Path | None, typer.Option(metavar="TEXT", help="Held-out text, which chooses the weights.")] = None,
+    weights: Annotated[str | None, typer.Option(metavar="W,W,...", help="Or the weights, one in sum.")] = None,
+) -> None:
+    """Average models into one, with the weights that predict a text best.
+
+    `speech3 lm interpolate ours.arpa.gz large.arpa.gz --tune dev.txt --out mixed.arpa.gz`
+
+    `speech3 lm interpolate ours.arpa.gz large.arpa.gz --weights 0.3,0.7 --out mixed.arpa.gz`
+
+    The text is of neither training nor test: a part of what will be recognised, or like it.
+    """
+    from speech3.errors import Speech3Error
+    from speech3.lm import interpolate as mixing
+    from speech3.lm.arpa import read_arpa, write_arpa
+    from speech3.lm.normalize import check_sums
+    from speech3.lm.perplexity import measure_text
+    from speech3.lm.text import read_tokens
+
+    if (tune is None) == (weights is None):
+        raise Speech3Error("give either a held-out text (--tune) or the weights (--weights 0.3,0.7)")
+    models = [read_arpa(path) for path in lms]
+    mixing.check_models(models)
+    for model in models:
+        check_sums(model)
+    if weights is not None:
+        try:
+            values = [float(field) for field in weights.split(",")]
+        except ValueError as error:
+            raise Speech3Error(f"--weights {weights}: give numbers, as 0.3,0.7") from error
+    else:
+        assert tune
+        vocabulary = mixing.joint_vocabulary(models)
+        text = read_tokens([tune], mixing.tuning_numbers(vocabulary))
+        values = mixing.best_weights(models, text, vocabulary, str(tune))
+    mixture = mixing.interpolate(models, values, str(out))
+    write_arpa(mixture, out)
+    for model, value in zip([*models, mixture], [*values, 1.0], strict=True):
+        found = f", perplexity {measure_text(model, [tune]).known:.1f}" if tune else ""
+        print(f"{model.source}: weight {value:.4f}{found}" if model is not mixture else f"{out}: the mixture{found}")
+
+
+@verbs.command()
+def perplexity(
+    lm: Model,
+    texts: Annotated[
+        list[Path], typer.Argument(metavar="TEXT...", help="One sentence a line; .gz; - for standard input.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON and nothing else")] = False,
+) -> None:
+    """How well does a model predict a text? Perplexity, unknown words, which n-grams were found.
+
+    `speech3 lm perplexity lm.arpa.gz test.txt`
+    """
+    import json
+
+    from speech3.lm.arpa import read_arpa
+    from speech3.lm.normalize import check_sums
+    from speech3.lm.perplexity import describe, measure_text
+
+    model = read_arpa(lm)
+    check_sums(model)
+    found = measure_text(model, texts)
+    print(json.dumps(found.as_json(), indent=1) if as_json else describe(found))

@@ -1,0 +1,137 @@
+"""`speech3 lm`: what its verbs print, and what they say to users' mistakes."""
+
+import gzip
+import json
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from speech3 import cli
+from speech3.cli.lm import verbs
+from speech3.errors import Speech3Error
+from speech3.lm.arpa import read_arpa
+
+TRAIN = "the cat sat\na dog ran\nthe dog sat\nthe cat ran away\n\na cat\nthe dog ran\n" * 3
+HELD_OUT = "the dog sat\na cat ran\nthe bird sat\n"
+OTHER = "the bird sang\na bird sat\nthe cat sang\n" * 4
+
+
+def run(*arguments: str | Path) -> str:
+    """Standard output of a verb that succeeds."""
+    result = CliRunner().invoke(verbs, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with texts, to stand in."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("train.txt", TRAIN), ("held.txt", HELD_OUT), ("other.txt", OTHER)):
+        Path(name).write_text(text)
+    return tmp_path
+
+
+def test_the_group_is_registered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["speech3", "lm", "perplexity", "none.arpa", "none.txt"])
+    monkeypatch.setattr(cli.app, "registered_groups", [])
+    monkeypatch.setattr(cli.app, "registered_commands", [])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 1
+    assert "error: none.arpa: no such language model" in capsys.readouterr().err
+
+
+def test_train_and_measure(here: Path) -> None:
+    said = run("train", "train.txt", "--order", "3", "--out", "lm.arpa.gz")
+    assert said.startswith("lm.arpa.gz: 9 1-grams, ")
+    said = run("perplexity", "lm.arpa.gz", "held.txt")
+    assert "3 sentences, 9 words, 1 unknown (OOV, 11.11 %)" in said
+    assert "with unknown words infinite, the model has no <unk>" in said
+    found = json.loads(run("perplexity", "lm.arpa.gz", "held.txt", "--json"))
+    assert f"perplexity {found['ppl']:.2f};" in said
+    assert sum(found["hits"]) == 9 + 3 - 1 and found["oov"] == 1 and found["ppl_with_oov"] is None
+    Path("words").write_text("the\ncat\nbird\n")
+    said = run("train", "train.txt", "--order", "2", "--vocabulary", "words", "--out", "closed.arpa")
+    assert re.search(r"33 of 54 words of the text \(61\.11 %\) are not in words: <unk>", said), said
+    assert json.loads(run("perplexity", "closed.arpa", "held.txt", "--json"))["oov"] == 5
+
+
+def test_prune_and_interpolate(here: Path) -> None:
+    run("train", "train.txt", "--out", "lm.arpa")
+    run("train", "other.txt", "--out", "other.arpa", "--order", "2")
+    said = run("prune", "lm.arpa", "small.arpa.gz", "--threshold", "0.01")
+    kept, whole = (len(read_arpa(name).ngrams[1]) for name in ("small.arpa.gz", "lm.arpa"))
+    assert f"{kept} of {whole} 2-grams" in said and 0 < kept < whole
+    said = run("interpolate", "lm.arpa", "other.arpa", "--tune", "held.txt", "--out", "mix.arpa")
+    one, two, mixture = said.splitlines()
+    first, second = (float(re.search(r"weight ([\d.]+), perplexity", line)[1]) for line in (one, two))  # type: ignore[index]
+    assert first + second == pytest.approx(1, abs=1e-3) and 0 < first < 1
+    found = json.loads(run("perplexity", "mix.arpa", "held.txt", "--json"))
+    assert mixture == f"mix.arpa: the mixture, perplexity {found['ppl']:.1f}" and found["oov"] == 0
+    assert "weight 0.2500" in run("interpolate", "lm.arpa", "other.arpa", "--weights", "0.25,0.75", "--out", "mix.arpa")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("train train.txt --order 0 --out x", "order 0 is not in 1 to 6"),
+        ("train train.txt --order 7 --out x", "order 7 is not in 1 to 6"),
+        ("train train.txt --minimum-counts one --out x", "--minimum-counts one: give whole numbers"),
+        ("train train.txt --vocabulary upper.txt --out x", "upper.txt: none of the text's words is among its 1 (CAT"),
+        ("train empty.txt --out x", "empty.txt: no sentences"),
+        ("train latin.txt --out x", "latin.txt:1: not UTF-8"),
+        ("train ends.txt --out x", "ends.txt:1: </s> and <s> in the text"),
+        ("perplexity lm.arpa empty.txt", "empty.txt: no sentences"),
+        ("perplexity broken.arpa held.txt", "broken.arpa: after `the` the back-off weights are broken"),
+        ("prune lm.arpa x --threshold -1", "--threshold -1"),
+        ("interpolate lm.arpa lm.arpa --out x", "either a held-out text (--tune) or the weights"),
+        ("interpolate lm.arpa lm.arpa --weights 0.5,0.6 --out x", "0.5, 0.6 sum to 1.1"),
+        ("interpolate lm.arpa lm.arpa --weights a,b --out x", "--weights a,b: give numbers"),
+        ("interpolate lm.arpa upper.arpa --weights 0.5,0.5 --out x", "have no word in common"),
+        ("interpolate lm.arpa --tune held.txt --out x", "two language models or more"),
+        ("interpolate lm.arpa lm.arpa --tune strange.txt --out x", "strange.txt: no word of the language models"),
+    ],
+)
+def test_mistakes_are_named(here: Path, arguments: str, message: str) -> None:
+    Path("empty.txt").write_text("\n\n")
+    Path("latin.txt").write_bytes(b"caf\xe9 noir\n")
+    Path("ends.txt").write_text("<s> a cat </s>\n")
+    Path("upper.txt").write_text("CAT\n")
+    Path("strange.txt").write_text("")
+    run("train", "train.txt", "--order", "2", "--out", "lm.arpa")
+    run("train", "upper.txt", "--order", "2", "--out", "upper.arpa")
+    content = Path("lm.arpa").read_text()
+    Path("broken.arpa").write_text(re.sub(r"\tthe\t.*\n", "\tthe\t1.5\n", content, count=1))
+    before = sorted(here.iterdir())
+    with pytest.raises(Speech3Error, match=re.escape(message)):
+        run(*arguments.split())
+    assert sorted(here.iterdir()) == before
+
+
+def test_a_full_disk_leaves_nothing_behind(
+    here: Path, speech3: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    many = "".join(f"word{n} word{n + 1} word{n * 7919 % 9973}\n" for n in range(5000))
+    (here / "many.txt").write_text(many)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    process = speech3("lm", "train", "many.txt", "--out", "x.arpa", preexec_fn=limit)
+    assert process.returncode == 1
+    assert "error: x.arpa: no space left on the disk" in process.stderr and "Traceback" not in process.stderr
+    assert not list(here.glob("*x.arpa*"))
+
+
+def test_standard_input(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("train", "train.txt", "--out", "expected.arpa")
+    result = CliRunner().invoke(verbs, ["train", "-", "--out", "lm.arpa.gz"], input=TRAIN)
+    assert result.exit_code == 0, result.output
+    assert gzip.decompress(Path("lm.arpa.gz").read_bytes()) == Path("expected.arpa").read_bytes()
