@@ -82,8 +82,8 @@ class Stream:
 
     Attributes
     ----------
-    duration_s
-        Seconds accepted so far.
+    rate_hz
+        Of the samples that it accepts.
 
     Raises
     ------
@@ -93,15 +93,15 @@ class Stream:
     """
 
     def __init__(self, recognizer: Recognizer, rate_hz: int, pauses: Pauses | None = None) -> None:
-        features, self._rate_hz = recognizer.features, checked_rate(rate_hz)
+        features, self.rate_hz = recognizer.features, checked_rate(rate_hz)
         if features.kind == "given":
             raise Speech3Error(
                 f"{recognizer.directory}: this model's features are given ones (feats.scp), not computed from sound, so"
                 " it cannot follow a stream"
             )
         self._scores = online_scores(recognizer)
-        model_hz = features.sample_frequency or self._rate_hz
-        self._resampler = OnlineResampler(self._rate_hz, model_hz)
+        model_hz = features.sample_frequency or self.rate_hz
+        self._resampler = OnlineResampler(self.rate_hz, model_hz)
         self._cmvn = OnlineCmvn(features.norm_vars, features.global_stats)
         self._features = OnlineFeatures(features, model_hz, self._cmvn)
         self._block = round(BLOCK_FRAMES * features.frame_shift / 1000 * model_hz)  # samples
@@ -113,7 +113,7 @@ class Stream:
     @property
     def duration_s(self) -> float:
         """Seconds accepted so far."""
-        return self._samples / self._rate_hz
+        return self._samples / self.rate_hz
 
     def accept(self, samples: Any) -> str:
         """Take the next samples; return the words of the present segment as far as they can be told now.
