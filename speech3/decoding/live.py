@@ -24,20 +24,25 @@ _REMEMBERED_S = 120.0  # of sound, whose arrival is remembered: longer than a se
 
 @dataclass
 class Meter:
-    """How long words take: from the arrival of the last sound of a word to its result.
+    """How long words take: from the arrival of the end of a word to its result.
 
     Attributes
     ----------
     busy_s
         Seconds spent on recognition.
-    latencies_s
-        Of each word whose time is known.
+    duration_s
+        Seconds of sound.
+    final_s, first_s
+        Of each word whose time is known: until its final result, and until the first partial (or final) result with as
+        many words.
     """
 
     busy_s: float = 0.0
     duration_s: float = 0.0
-    latencies_s: list[float] = field(default_factory=list)
+    final_s: list[float] = field(default_factory=list)
+    first_s: list[float] = field(default_factory=list)
     _arrivals: deque[tuple[float, float]] = field(default_factory=deque)  # seconds of sound, and when they had come
+    _shown: list[float] = field(default_factory=list)  # when the segment had so many words for the first time
 
     def arrived(self, duration_s: float, now_s: float) -> None:
         """Note when so much sound had come in all."""
@@ -46,23 +51,32 @@ class Meter:
         while self._arrivals[0][0] < duration_s - _REMEMBERED_S:
             self._arrivals.popleft()
 
-    def given(self, result: Result, now_s: float) -> None:
+    def partial(self, text: str, now_s: float) -> None:
+        """Note when the present segment had these words."""
+        self._shown += [now_s] * (len(text.split()) - len(self._shown))
+
+    def final(self, result: Result, now_s: float) -> None:
         """Note when a result came out."""
-        for word in result.words:
+        self.partial(result.text, now_s)
+        for word, shown_s in zip(result.words, self._shown, strict=False):
             if word.end_s is not None:
-                came_s = next((at for until, at in self._arrivals if until >= word.end_s), self._arrivals[-1][1])
-                self.latencies_s.append(now_s - came_s)
+                came_s = next((at for until, at in self._arrivals if until >= word.end_s), now_s)
+                self.final_s.append(now_s - came_s)
+                self.first_s.append(shown_s - came_s)
+        self._shown = []
 
     def summary(self) -> str:
         """A line for people."""
         rate = f"real-time factor {self.busy_s / self.duration_s:.3f}" if self.duration_s else "no sound"
-        if not self.latencies_s:
+        if not self.final_s:
             return f"{self.duration_s:.1f} s of sound, no words; {rate}"
-        mean_s, late_s = np.mean(self.latencies_s), np.percentile(self.latencies_s, 95)
-        words = len(self.latencies_s)
+        final, first = (
+            f"mean {np.mean(each):.2f} s, 95th percentile {np.percentile(each, 95):.2f} s"
+            for each in (self.final_s, self.first_s)
+        )
         return (
-            f"{self.duration_s:.1f} s of sound, {words} words; from the end of a word to its final result: mean"
-            f" {mean_s:.2f} s, 95th percentile {late_s:.2f} s; {rate}"
+            f"{self.duration_s:.1f} s of sound, {len(self.final_s)} words; from the end of a word until it is first"
+            f" shown: {first}; until it is final: {final}; {rate}"
         )
 
 
@@ -193,10 +207,12 @@ def take(stream: Stream, wave_S: np.ndarray, meter: Meter, display: Display) -> 
     began = time.perf_counter()
     meter.arrived(stream.duration_s + len(wave_S) / stream.rate_hz, began)
     partial = stream.accept(wave_S)
-    meter.busy_s += time.perf_counter() - began
+    now = time.perf_counter()
+    meter.busy_s += now - began
     for result in stream.ended():
-        meter.given(result, time.perf_counter())
+        meter.final(result, now)
         display.final(result)
+    meter.partial(partial, now)
     display.partial(partial)
 
 
@@ -206,7 +222,7 @@ def end(stream: Stream, meter: Meter, display: Display) -> None:
     result = stream.finish()
     now = time.perf_counter()
     meter.busy_s += now - began
-    meter.given(result, now)
+    meter.final(result, now)
     if result.words:
         display.final(result)
     else:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from speech3.features.cmvn import VARIANCE_FLOOR, cmvn_stats
 
-PRIOR_FRAMES = 100.0
+PRIOR_FRAMES = 10.0
 CARRIED_FRAMES = 1000.0
 WAIT_FRAMES = 100
 
@@ -66,7 +66,7 @@ class OnlineCmvn:
 
     @property
     def _waits(self) -> bool:
-        return self._prior_2G is None and self._carried_2G is None and self._present_2G is None
+        return self._carried_2G is None and self._present_2G is None
 
     def _before(self, like_TF: Tensor) -> Tensor:
         """Statistics of all that comes before the next frame."""
@@ -80,8 +80,9 @@ class OnlineCmvn:
         static_TF = torch.cat(self._waiting)
         self._waiting = []
         self._present_2G = cmvn_stats(static_TF)
-        counts_T1 = torch.full((len(static_TF), 1), float(len(static_TF)), dtype=torch.float64)
-        sums_TF, squares_TF = (row[:-1].expand(len(static_TF), -1) for row in self._present_2G)
+        before_2G = self._before(static_TF)
+        counts_T1 = before_2G[0, -1].expand(len(static_TF), 1)
+        sums_TF, squares_TF = (row[:-1].expand(len(static_TF), -1) for row in before_2G)
         return self._apply(static_TF, sums_TF, squares_TF, counts_T1)
 
     def _normalised(self, static_TF: Tensor) -> Tensor:

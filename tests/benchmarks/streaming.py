@@ -11,12 +11,11 @@ wer_stream, wer_offline
     Fractions. Offline is `Recognizer.decode` of features as they are extracted, utterance by utterance.
 same
     Share of utterances whose words are the same (not with `--joined`).
-latency_mean_s, latency_p95_s
-    From the arrival of the end of a word to its final result.
-first_s
-    From the arrival of the end of a word to the first partial result with as many words, mean.
-rtf
-    Seconds of work a second of sound; the machine may have other work.
+first_mean_s, first_p95_s, final_mean_s, final_p95_s
+    From the arrival of the end of a word to the first partial result with as many words, and to its final result.
+rtf, rtf_cpu
+    Seconds of work a second of sound, by the clock and of the CPU (with reading the files); the machine may have other
+    work.
 """
 
 import argparse
@@ -33,7 +32,6 @@ from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir, read_datadir
 from speech3.decoding.live import Meter
 from speech3.decoding.recognizer import Recognizer, load_recognizer
-from speech3.decoding.samples import Result, result_of
 from speech3.decoding.streaming import Pauses, Stream
 from speech3.features.extract import features_of
 
@@ -41,21 +39,10 @@ _PIECE_S = 0.1
 _NEVER = Pauses(1e9, 1e9, 1e9, 1e9, 1e9)
 
 
-def stream_of(
-    recognizer: Recognizer, wave_S: np.ndarray, rate_hz: int, pauses: Pauses
-) -> tuple[Result, Meter, list[float]]:
-    """Recognise one stream on the virtual clock; the result, latencies, and how soon words were in partial results."""
+def stream_of(recognizer: Recognizer, wave_S: np.ndarray, rate_hz: int, pauses: Pauses) -> tuple[str, Meter]:
+    """Recognise one stream on the virtual clock."""
     stream, meter, now_s, size = Stream(recognizer, rate_hz, pauses), Meter(), 0.0, round(_PIECE_S * rate_hz)
-    results: list[Result] = []
-    seen: list[float] = []  # when there were so many words for the first time
-    final = 0
-
-    def note(result: Result, at_s: float) -> None:
-        nonlocal final
-        meter.given(result, at_s)
-        results.append(result)
-        final += len(result.words)
-
+    texts: list[str] = []
     for start in range(0, len(wave_S), size):
         arrived_s = min(start + size, len(wave_S)) / rate_hz
         meter.arrived(arrived_s, arrived_s)
@@ -65,17 +52,15 @@ def stream_of(
         meter.busy_s += took_s
         now_s = max(now_s, arrived_s) + took_s
         for result in stream.ended():
-            note(result, now_s)
-        seen += [now_s] * (final + len(partial.split()) - len(seen))
+            meter.final(result, now_s)
+            texts.append(result.text)
+        meter.partial(partial, now_s)
     began = time.perf_counter()
-    last = stream.finish()
+    result = stream.finish()
     took_s = time.perf_counter() - began
     meter.busy_s += took_s
-    note(last, now_s + took_s)
-    seen += [now_s + took_s] * (final - len(seen))
-    whole = result_of(word for result in results for word in result.words)
-    first_s = [at - word.end_s for at, word in zip(seen, whole.words, strict=False) if word.end_s is not None]
-    return whole, meter, first_s
+    meter.final(result, now_s + took_s)
+    return " ".join([*texts, result.text]).strip(), meter
 
 
 def sounds(data: DataDir, rate_hz: int, joined: bool) -> Iterator[tuple[str, str, np.ndarray]]:
@@ -102,14 +87,15 @@ def main() -> None:
     data = read_datadir(options.data)
     rate_hz = recognizer.features.sample_frequency or 16000
     pauses = _NEVER if options.whole else Pauses()
-    refs, hyps, latencies, firsts, busy_s, spoken_s = {}, {}, [], [], 0.0, 0.0
+    refs, hyps, final_s, first_s, busy_s, spoken_s = {}, {}, [], [], 0.0, 0.0
     stream_of(recognizer, np.zeros(rate_hz, np.float32), rate_hz, pauses)  # loads what is compiled
-    for name, text, wave_S in sounds(data, rate_hz, options.joined):
-        found, meter, first_s = stream_of(recognizer, wave_S, rate_hz, pauses)
-        refs[name], hyps[name] = text, found.text
-        latencies += meter.latencies_s
-        firsts += first_s
+    began_cpu = time.process_time()
+    for name, refs[name], wave_S in sounds(data, rate_hz, options.joined):
+        hyps[name], meter = stream_of(recognizer, wave_S, rate_hz, pauses)
+        final_s += meter.final_s
+        first_s += meter.first_s
         busy_s, spoken_s = busy_s + meter.busy_s, spoken_s + meter.duration_s
+    cpu_s = time.process_time() - began_cpu
     offline_config = recognizer.features.model_copy(update={"resample": True})
     feats = dict(features_of(data, offline_config))
     offline = {h.utterance: " ".join(h.words) for h in recognizer.decode(feats).hypotheses}
@@ -119,9 +105,9 @@ def main() -> None:
         "wer_stream": round(jiwer.wer(list(refs.values()), list(hyps.values())), 4),
         "wer_offline": round(jiwer.wer([texts[key] for key in offline], list(offline.values())), 4),
         "same": None if options.joined else round(float(np.mean([hyps[key] == offline.get(key) for key in hyps])), 3),
-        "latency_mean_s": round(float(np.mean(latencies)), 3),
-        "latency_p95_s": round(float(np.percentile(latencies, 95)), 3), "first_s": round(float(np.mean(firsts)), 3),
-        "rtf": round(busy_s / spoken_s, 4), "seconds": round(spoken_s),
+        **{f"{name}_{what}_s": round(float(value), 3) for name, each in (("first", first_s), ("final", final_s))
+           for what, value in (("mean", np.mean(each)), ("p95", np.percentile(each, 95)))},
+        "rtf": round(busy_s / spoken_s, 4), "rtf_cpu": round(cpu_s / spoken_s, 4), "seconds": round(spoken_s),
     }), flush=True)  # fmt: skip
 
 
