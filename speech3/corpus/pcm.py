@@ -54,6 +54,8 @@ class PcmDecoder:
         self._waiting = b""
         self._channels, self._left = 1, sys.maxsize  # bytes of the sound that are still to come
         self._wav = self._endless = False
+        self._position = 12  # in the header of a WAV stream
+        self._format: tuple[int, int, int, int] | None = None  # tag, channels, rate, bits
         self.rate_hz, self.ended, self._bytes = 0, False, 0
 
     def feed(self, data: bytes) -> np.ndarray:
@@ -121,25 +123,26 @@ class PcmDecoder:
             raise Speech3Error(f"{self._name}: a WAV stream with no sound in its first {len(head)} bytes")
 
     def _wav_begin(self, head: bytes) -> int:
-        """Where the sound begins; 0 if more bytes are needed to know."""
-        position, sample_format = 12, None
-        while position + 8 <= len(head):
-            identifier, length = struct.unpack_from("<4sI", head, position)
-            position += 8
+        """Where the sound begins; 0 if more bytes are needed to know. Looks on where it last stopped."""
+        while self._position + 8 <= len(head):
+            identifier, length = struct.unpack_from("<4sI", head, self._position)
+            begin = self._position + 8
             if identifier == b"data":
-                if sample_format is None:
+                if self._format is None:
                     raise Speech3Error(f"{self._name}: a WAV stream that does not say its format; convert it")
-                self._take_format(*sample_format)
+                self._take_format(*self._format)
                 self._endless = length == 0 or length >= _ENDLESS
                 self._left = sys.maxsize if self._endless else length
                 self._wav = True
-                return position
-            if identifier == b"fmt " and length >= 16 and position + length <= len(head):
-                tag, channels, rate_hz, _, _, bits = struct.unpack_from("<HHIIHH", head, position)
+                return begin
+            if identifier == b"fmt " and length >= 16:
+                if begin + length > len(head):
+                    return 0
+                tag, channels, rate_hz, _, _, bits = struct.unpack_from("<HHIIHH", head, begin)
                 if tag == _EXTENSIBLE and length >= 26:
-                    (tag,) = struct.unpack_from("<H", head, position + 24)
-                sample_format = tag, channels, rate_hz, bits
-            position += length + length % 2
+                    (tag,) = struct.unpack_from("<H", head, begin + 24)
+                self._format = tag, channels, rate_hz, bits
+            self._position = begin + length + length % 2
         return 0
 
     def _take_format(self, tag: int, channels: int, rate_hz: int, bits: int) -> None:

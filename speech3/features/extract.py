@@ -38,7 +38,8 @@ class _Bytes(io.BytesIO):
 class ExtractReport:
     """What was extracted, and what was not.
 
-    `config` is what ``features.yaml`` holds: with the sample rate and the global statistics that were found.
+    `config` is what ``features.yaml`` holds: with the sample rate and the global statistics that were found. (Those of
+    features that are normalised by utterance or speaker are for streams, see `features.online_cmvn`.)
     """
 
     config: FeatureConfig
@@ -47,6 +48,7 @@ class ExtractReport:
     frames: int = 0
     skipped: dict[str, str] = field(default_factory=dict)  # utterance -> reason
     silent: list[str] = field(default_factory=list)  # extracted, but every sample is the same
+    stats_2G: np.ndarray | None = field(default=None, compare=False)  # float64, where streams want them
 
     @property
     def sample_rate_hz(self) -> int | None:
@@ -69,7 +71,8 @@ def extract(
     ----------
     out
         Directory, made if there is none. ``features.yaml`` gets the config with the sample rate that was found, and,
-        where CMVN is global, the statistics of the whole directory: who extracts with that file uses the same.
+        where CMVN is global, the statistics of the whole directory: who extracts with that file uses the same. Where it
+        is by utterance or speaker they are written, too, and only streams use them (`features.online_cmvn`).
     jobs
         Processes; 0: one per core.
     compress
@@ -104,6 +107,8 @@ def extract(
             config = _with_stats(config, _summed(data, config, inputs, jobs, sums, work, augmenter))
         report = ExtractReport(config)
         index = _extracted(data, config, inputs, jobs, parts, work, report, compress, augmenter)
+        if report.stats_2G is not None and config.global_stats is None:
+            report.config = config = _with_stats(config, report.stats_2G)
         parts.finish()
         write_text(out / "feats.scp", "".join(sorted(index)))
         write_text(out / "features.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False))
@@ -148,6 +153,8 @@ def _extracted(
         if record["values"]:
             _check_sizes(data, report.values or record["values"], record["values"])
             report.values = record["values"]
+        if record.get("stats"):  # a run of another version may have left none
+            report.stats_2G = _plus(data, report.stats_2G, np.array(record["stats"]))
         for utterance, offset, frames in record["utterances"]:
             report.utterances += 1
             report.frames += frames
@@ -176,6 +183,8 @@ def _packed(unit: Unit, parts: Parts, compress: bool) -> tuple[bytes, dict[str, 
         utterances.append((utterance, parts.position + offset, len(feats_TF)))
         values = feats_TF.shape[1]
     record = {"utterances": utterances, "values": values, "skipped": unit.skipped, "silent": unit.silent}
+    if unit.stats_2G is not None:
+        record["stats"] = unit.stats_2G.tolist()
     return stream.getvalue(), record
 
 
