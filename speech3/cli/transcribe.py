@@ -33,20 +33,19 @@ def command(
     far on a line that is written again on a terminal, as lines `partial ...` and `final ...` elsewhere. A pause of half
     a second ends a line. Ctrl-C ends the sound.
     """
+    from speech3.decoding.apply import transcribe
+    from speech3.decoding.live import transcribe_arriving
     from speech3.decoding.recognizer import load_recognizer
+    from speech3.errors import Speech3Error
+    from speech3.hmm.times import ctm_line
 
     if stream:
-        from speech3.decoding.live import transcribe_arriving
-
         if len(files) != 1 or ctm:
-            raise typer.BadParameter("--stream takes one FILE, or - for standard input, and no --ctm")
+            raise Speech3Error("--stream takes one FILE, or - for standard input, and no --ctm")
         transcribe_arriving(load_recognizer(model), str(files[0]), rate, as_json=json_lines)
         return
     if rate is not None or json_lines:
-        raise typer.BadParameter("--rate and --json-lines go with --stream; a file says its own rate")
-
-    from speech3.decoding.apply import transcribe
-    from speech3.hmm.times import ctm_line
+        raise Speech3Error("--rate and --json-lines go with --stream; a file says its own rate")
 
     for result in transcribe(load_recognizer(model), files, times=ctm):
         if ctm:

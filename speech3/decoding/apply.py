@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir
@@ -136,7 +137,7 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
         yield Transcription(name, " ".join(words), stretches)
 
 
-def transcribe_samples(recognizer: Recognizer, samples: Any, rate_hz: Any) -> Result:
+def transcribe_samples(recognizer: Recognizer, samples: ArrayLike, rate_hz: Any) -> Result:
     """Recognise a recording in memory: what `transcribe` does, with the time and confidence of each word.
 
     Parameters

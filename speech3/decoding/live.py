@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Protocol, TextIO
 
 import numpy as np
+from rich.cells import cell_len
 
 from speech3.corpus.pcm import PcmDecoder, arriving
 from speech3.decoding.recognizer import Recognizer
@@ -99,8 +100,7 @@ class Terminal:
 
     def partial(self, text: str) -> None:
         """See `Display`."""
-        room = shutil.get_terminal_size().columns - 1
-        text = text if len(text) <= room else "..." + text[len(text) - room + 3 :]
+        text = _fitted(text, shutil.get_terminal_size().columns - 1)
         if text != self._shown:
             self.out.write(f"\r\x1b[K{text}")
             self.out.flush()
@@ -111,6 +111,16 @@ class Terminal:
         self.out.write(f"\r\x1b[K{result.text}\n")
         self.out.flush()
         self._shown = ""
+
+
+def _fitted(text: str, room: int) -> str:
+    """The end of a text, as much as has room; Chinese characters take two columns."""
+    if cell_len(text) <= room:
+        return text
+    begin = 0
+    while begin < len(text) and cell_len(text[begin:]) > room - 3:
+        begin += 1
+    return "..." + text[begin:]
 
 
 @dataclass

@@ -20,11 +20,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jiwer
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
 from speech3.decoding.graph import Graph, load_graph
@@ -132,14 +133,28 @@ class Recognizer:
         """Read a model directory, or OUT.onnx of `speech3 export`; errors as of `load_recognizer`."""
         return load_recognizer(model)
 
-    def transcribe(self, samples: Any, rate: int) -> "Result":
-        """Recognise a recording; `speech3.decoding.apply.transcribe_samples` says what it takes and raises."""
+    def transcribe(self, samples: ArrayLike, rate: int) -> "Result":
+        """Recognise a recording: its text, and its words with times and confidences.
+
+        Parameters
+        ----------
+        samples
+            One channel, floats from -1 to 1 or int16, int32, uint8 over their whole range. More than a minute is cut at
+            pauses.
+        rate
+            Samples a second; another rate than the model's is resampled.
+
+        Raises
+        ------
+        Speech3Error
+            Samples or rate cannot be used; there is less than a frame; nothing could be decoded.
+        """
         from speech3.decoding.apply import transcribe_samples  # which imports this module
 
         return transcribe_samples(self, samples, rate)
 
     def stream(self, rate: int) -> "Stream":
-        """Begin a recording that is still being made, of so many samples a second; see `Stream`."""
+        """Begin a recording that is still being made, of `rate` samples a second; what it does and raises: `Stream`."""
         from speech3.decoding.streaming import Stream
 
         return Stream(self, rate)

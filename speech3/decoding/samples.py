@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from speech3.errors import Speech3Error
 from speech3.hmm.times import Stretch
@@ -67,7 +68,7 @@ def checked_rate(rate_hz: Any) -> int:
     return int(number)
 
 
-def checked_samples(samples: Any) -> np.ndarray:
+def checked_samples(samples: ArrayLike) -> np.ndarray:
     """Samples as float32 (S,) in [-1, 1).
 
     Parameters

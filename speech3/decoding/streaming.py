@@ -13,10 +13,10 @@ Axes: S samples, T frames or outputs, P pdfs.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from speech3.config import DecodeConfig
 from speech3.decoding.beam_search import BeamSearch, BestPath
@@ -115,7 +115,7 @@ class Stream:
         """Seconds accepted so far."""
         return self._samples / self.rate_hz
 
-    def accept(self, samples: Any) -> str:
+    def accept(self, samples: ArrayLike) -> str:
         """Take the next samples; return the words of the present segment as far as they can be told now.
 
         Parameters

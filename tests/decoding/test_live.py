@@ -107,6 +107,8 @@ def test_on_a_terminal_the_line_is_written_again(monkeypatch: pytest.MonkeyPatch
         display.partial(text)
     display.final(Result("ONE TWO THREE FOUR", ()))
     assert out.getvalue() == "\r\x1b[KONE\r\x1b[KONE TWO\r\x1b[K...REE FOUR\r\x1b[KONE TWO THREE FOUR\n"
+    display.partial("一二三四五六")  # two columns each
+    assert out.getvalue().endswith("\r\x1b[K...三四五六")
 
 
 def test_lines_say_nothing_twice() -> None:
@@ -150,3 +152,16 @@ def test_ctrl_c_ends_the_sound(plain: Path) -> None:
     said = err.decode().replace("\n", " ")
     assert "interrupted: what was said until then is above" in said and "real-time factor" in said
     assert "Traceback" not in said
+
+
+def test_options_that_do_not_go_together(plain: Path, tmp_path: Path) -> None:
+    from speech3.cli.transcribe import command
+
+    for options in ({"files": [Path("-"), Path("-")]}, {"files": [Path("-")], "ctm": True}):
+        with pytest.raises(Speech3Error, match="--stream takes one FILE, or - for standard input, and no --ctm"):
+            command(plain, stream=True, **options)  # type: ignore[arg-type]
+    for more in ({"rate": 8000}, {"json_lines": True}):
+        with pytest.raises(Speech3Error, match="--rate and --json-lines go with --stream"):
+            command(plain, [Path("x.wav")], **more)  # type: ignore[arg-type]
+    with pytest.raises(Speech3Error, match="gone: no such file"):
+        command(plain, [tmp_path / "gone"], stream=True)
