@@ -224,6 +224,17 @@ def test_an_exported_network(model: Path, tmp_path: Path, keys: dict[str, Any]) 
     np.testing.assert_allclose(np.concatenate([*found, running.finish()]), expected, atol=1e-4)
 
 
+def test_an_exported_bidirectional_network(model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from speech3.decoding.export import export
+
+    save_network(model, family="lstm", layers=1, cells=4, bidirectional=True)
+    export(model, tmp_path / "x.onnx", int8=False)
+    with pytest.raises(Speech3Error, match="bidirectional LSTM hears a whole utterance"):
+        load_recognizer(tmp_path / "x.onnx").stream(RATE_HZ)
+
+
 def test_scores_of_a_network_are_those_of_offline(model: Path) -> None:
     from speech3.decoding.online_scores import online_scores
 
