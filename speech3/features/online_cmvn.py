@@ -5,7 +5,7 @@ before (Kaldi feat/online-feature.cc, OnlineCmvn): those of the training data (t
 `PRIOR_FRAMES` frames, and those of earlier speech in the same recording, of which at most `CARRIED_FRAMES` count. What
 was not speech is forgotten (`restart`): an hour of silence would otherwise be scaled up until it looked like speech.
 
-Without a prior the first `WAIT_FRAMES` frames wait for one another, and are normalised by what they have together.
+The first `WAIT_FRAMES` frames of a recording wait for one another, and are normalised by what they have together.
 
 Axes: T frames, F features, 2 sums and sums of squares, G features and the count of frames.
 """
@@ -17,6 +17,8 @@ from torch import Tensor
 
 from speech3.features.cmvn import VARIANCE_FLOOR, cmvn_stats
 
+# Of 0, 10 and 30 frames of prior and 50, 100 and 150 that wait, the shortest wait with the fewest errors on the dev set of
+# digits; 10 was no worse than 0 on that of minilibri.
 PRIOR_FRAMES = 10.0
 CARRIED_FRAMES = 1000.0
 WAIT_FRAMES = 100
