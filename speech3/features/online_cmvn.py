@@ -17,8 +17,8 @@ from torch import Tensor
 
 from speech3.features.cmvn import VARIANCE_FLOOR, cmvn_stats
 
-# Of 0, 10 and 30 frames of prior and 50, 100 and 150 that wait, the shortest wait with the fewest errors on the dev set of
-# digits; 10 was no worse than 0 on that of minilibri.
+# Of 0, 10 and 30 frames of prior and 50, 100 and 150 that wait, the shortest wait with the fewest errors on the dev set
+# of digits; 10 was no worse than 0 on that of minilibri.
 PRIOR_FRAMES = 10.0
 CARRIED_FRAMES = 1000.0
 WAIT_FRAMES = 100
