@@ -1,3 +1,21 @@
-"""speech3: from recordings and transcripts to a hybrid NN-HMM recogniser and its word error rate."""
+"""speech3: from recordings and transcripts to a hybrid NN-HMM recogniser and its word error rate.
+
+In Python: ``Recognizer.load(model).transcribe(samples, rate)``, and ``.stream(rate)`` while somebody speaks.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from speech3.decoding.recognizer import Recognizer
 
 __version__ = "0.1.0"
+__all__ = ["Recognizer", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    # Imported when it is asked for: it takes seconds, and every program imports this package.
+    if name != "Recognizer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from speech3.decoding.recognizer import Recognizer
+
+    return Recognizer

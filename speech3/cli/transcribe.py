@@ -12,17 +12,40 @@ def command(
     ctm: Annotated[
         bool, typer.Option("--ctm", help="Print CTM: file, channel, start, duration, word, confidence.")
     ] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="FILE is `-` (standard input) or a file that is still being written.")
+    ] = False,
+    rate: Annotated[
+        int | None, typer.Option(help="With --stream: of raw samples, in Hz; default: the model's.")
+    ] = None,
+    json_lines: Annotated[bool, typer.Option("--json-lines", help="With --stream: a JSON object a line.")] = False,
 ) -> None:
     """Print the text of recordings: of one file the text alone, of several a line `FILE text` for each.
 
     `speech3 transcribe exp/digits/dnn hello.wav more.flac`
 
-    Recordings of another sample rate than the model's are resampled, channels are mixed. With `--ctm` every word comes
-    on a line of its own with its time in seconds.
+    Recordings of another sample rate than the model's are resampled, channels are mixed; those longer than a minute are
+    cut at pauses. With `--ctm` every word comes on a line of its own with its time in seconds.
+
+    `arecord -t raw -f S16_LE -c 1 -r 16000 | speech3 transcribe --stream exp/digits/dnn - --rate 16000`
+
+    With `--stream` raw sound (16 bits, little endian, one channel) or WAV is recognised while it arrives: the words so
+    far on a line that is written again on a terminal, as lines `partial ...` and `final ...` elsewhere. A pause of half
+    a second ends a line. Ctrl-C ends the sound.
     """
     from speech3.decoding.apply import transcribe
+    from speech3.decoding.live import transcribe_arriving
     from speech3.decoding.recognizer import load_recognizer
+    from speech3.errors import Speech3Error
     from speech3.hmm.times import ctm_line
+
+    if stream:
+        if len(files) != 1 or ctm:
+            raise Speech3Error("--stream takes one FILE, or - for standard input, and no --ctm")
+        transcribe_arriving(load_recognizer(model), str(files[0]), rate, as_json=json_lines)
+        return
+    if rate is not None or json_lines:
+        raise Speech3Error("--rate and --json-lines go with --stream; a file says its own rate")
 
     for result in transcribe(load_recognizer(model), files, times=ctm):
         if ctm:

@@ -55,7 +55,9 @@ class FeatureConfig(Config):
     min_cmn_window: int = Field(100, ge=1, description="sliding: frames, at the start, where center is false")
     center: bool = Field(False, description="sliding: the window lies around the frame, not before it")
     global_stats: tuple[tuple[float, ...], tuple[float, ...]] | None = Field(
-        None, description="global: Kaldi's statistics, sums and count, sums of squares and 0; none: of the data"
+        None,
+        description="Kaldi's statistics, sums and count, sums of squares and 0; none: of the data. global: to normalise"
+        " by; utterance, speaker: what streams begin with (features.online_cmvn)",
     )
     left_context: int = Field(0, ge=0, description="frames before, spliced to each frame after all else")
     right_context: int = Field(0, ge=0, description="frames after")

@@ -10,6 +10,7 @@ import io
 import math
 import struct
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -152,8 +153,21 @@ def read_file(
                 "set resample: true in the feature configuration, or convert it",
             )
         samples = _decode(name, sound, *_bounds(name, sound, start_s, end_s))
+    return change_rate(_mono(samples), rate_hz, wanted_hz), wanted_hz
+
+
+def _mono(samples: np.ndarray) -> np.ndarray:
     mono = samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1, dtype=np.float32)
-    return change_rate(np.ascontiguousarray(mono), rate_hz, wanted_hz), wanted_hz
+    return np.ascontiguousarray(mono)
+
+
+def read_blocks(path_or_pipe: Path | str, block_s: float) -> Iterator[np.ndarray]:
+    """Yield a file, float32 (samples,), block by block, channels averaged; arguments and errors as for `read_file`."""
+    name, source = _source(path_or_pipe, None, cached=False)
+    with _opened(name, source) as sound:
+        size = max(1, round(block_s * sound.samplerate))
+        for start in range(0, sound.frames, size):
+            yield _mono(_read(name, sound, start, min(start + size, sound.frames)))
 
 
 def info(path_or_pipe: Path | str, *, directory: Path | None = None) -> AudioInfo:
@@ -246,20 +260,29 @@ def segment_fault(start_s: float, end_s: float | None, duration_s: float) -> str
 
 
 def _decode(name: str, sound: soundfile.SoundFile, start: int, stop: int) -> np.ndarray:
-    try:
-        if start:
+    if start:
+        try:
             sound.seek(start)
+        except (soundfile.SoundFileError, RuntimeError) as error:
+            raise _undecodable(name, error) from error
+    return _read(name, sound, start, stop)
+
+
+def _read(name: str, sound: soundfile.SoundFile, start: int, stop: int) -> np.ndarray:
+    try:
         samples = np.asarray(sound.read(stop - start, dtype="float32", always_2d=True))
     except (soundfile.SoundFileError, RuntimeError) as error:
-        raise _cut_short(
-            name, f"cannot be decoded to its end ({str(error).rpartition(': ')[2].rstrip('.')})"
-        ) from error
+        raise _undecodable(name, error) from error
     slack = _MP3_SLACK if sound.format == "MP3" else 0
     if len(samples) < stop - start - slack or not len(samples):
         raise _cut_short(name, f"ends after {start + len(samples)} samples, but its header says {sound.frames}")
     if not np.isfinite(samples).all():
         raise AudioError("unreadable audio", name, "contains values that are not finite numbers", "make the file again")
     return samples
+
+
+def _undecodable(name: str, error: Exception) -> AudioError:
+    return _cut_short(name, f"cannot be decoded to its end ({str(error).rpartition(': ')[2].rstrip('.')})")
 
 
 def _cut_short(name: str, problem: str) -> AudioError:

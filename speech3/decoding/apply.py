@@ -1,25 +1,32 @@
 """A recogniser applied to what users have: data directories and sound files."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir
+from speech3.decoding.long_recordings import LONG_S, Cut, cut_at_pauses
 from speech3.decoding.output import word_times
 from speech3.decoding.recognizer import Recognizer
+from speech3.decoding.samples import Result, Word, checked_rate, checked_samples, result_of, words_of_stretches
 from speech3.errors import Speech3Error
 from speech3.features.compute import finish, static_features
 from speech3.features.extract import extract
+from speech3.hmm.model import Hmm
 from speech3.hmm.times import Stretch
 from speech3.io.ark import ArkReader, write_ark
 from speech3.io.atomic import write_text
+from speech3.io.online_resample import OnlineResampler
 from speech3.io.progress import progress, say
 
 _SHOWN = 10
+_BLOCK_S = 10.0  # of a long recording, read at once
 
 
 def features_for(recognizer: Recognizer, data: DataDir, jobs: int, out: Path) -> tuple[ArkReader, dict[str, str]]:
@@ -103,7 +110,10 @@ class Transcription:
 
 
 def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = False) -> Iterator[Transcription]:
-    """Recognise sound files, each as one utterance of a speaker of its own.
+    """Recognise sound files, each as one utterance of a speaker of its own; long ones are cut at pauses.
+
+    Of a recording longer than `long_recordings.LONG_S` only a part is in memory at a time; a piece of it that cannot be
+    recognised is named and left out.
 
     Raises
     ------
@@ -113,23 +123,117 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
     for path in files:
         name = str(path)
         _warn_of_rate(recognizer, path, None)
-        feats = {name: features_of_file(recognizer, path)}
-        decoding = recognizer.decode(feats, confidences=times)
-        found = decoding.hypotheses[0]
-        stretches = word_times(recognizer, feats, decoding).get(name, []) if times else []
-        yield Transcription(name, " ".join(found.words), stretches)
+        _refuse_given(recognizer, name)
+        about = audio.info(path)
+        if about.duration_s <= LONG_S:
+            wanted_hz = recognizer.features.sample_frequency
+            sound = audio.read_file(path, sample_rate_hz=wanted_hz, resample=True, mix_channels=True)
+            words, stretches = _recognised(recognizer, name, *sound, times)
+        else:
+            blocks = audio.read_blocks(path, _BLOCK_S)
+            pieces, rate_hz = _pieces(recognizer, blocks, about.sample_rate_hz)
+            shown = progress(pieces, int(about.duration_s), name, place=lambda cut: (int(cut.begin_s), ""))
+            words, stretches = _long(recognizer, name, shown, rate_hz, times)
+        yield Transcription(name, " ".join(words), stretches)
+
+
+def transcribe_samples(recognizer: Recognizer, samples: ArrayLike, rate_hz: Any) -> Result:
+    """Recognise a recording in memory: what `transcribe` does, with the time and confidence of each word.
+
+    Parameters
+    ----------
+    samples
+        One channel, of floats from -1 to 1 or of integers, see `speech3.decoding.samples.checked_samples`.
+    rate_hz
+        Samples a second; another rate than the model's is resampled.
+
+    Raises
+    ------
+    Speech3Error
+        There is no sample, or fewer than of one frame; they or the rate cannot be used; nothing could be decoded.
+    """
+    name, wave_S, rate_hz = "samples", checked_samples(samples), checked_rate(rate_hz)
+    _refuse_given(recognizer, name)
+    if not len(wave_S):
+        raise Speech3Error("there are no samples: an empty recording cannot be recognised")
+    times = isinstance(recognizer.outputs, Hmm)
+    if len(wave_S) > LONG_S * rate_hz:
+        found = _long(recognizer, name, *_pieces(recognizer, [wave_S], rate_hz), times)
+    else:
+        resampler = OnlineResampler(rate_hz, recognizer.features.sample_frequency or rate_hz)
+        wave_S = np.concatenate([resampler.accept(wave_S), resampler.finish()])
+        found = _recognised(recognizer, name, wave_S, recognizer.features.sample_frequency or rate_hz, times)
+    words, stretches = found
+    return result_of(words_of_stretches(stretches) or [Word(word, None, None, None) for word in words])
+
+
+_Found = tuple[tuple[str, ...], list[Stretch]]  # the words, and if asked for when they were said
+
+
+def _pieces(recognizer: Recognizer, blocks: Iterable[np.ndarray], rate_hz: int) -> tuple[Iterator[Cut], int]:
+    """The pieces of a recording at the rate that the model wants, and that rate."""
+    wanted_hz = recognizer.features.sample_frequency or rate_hz
+    resampler = OnlineResampler(rate_hz, wanted_hz)
+
+    def resampled() -> Iterator[np.ndarray]:
+        yield from (resampler.accept(block_S) for block_S in blocks)
+        yield resampler.finish()
+
+    return cut_at_pauses(resampled(), wanted_hz), wanted_hz
+
+
+def _long(recognizer: Recognizer, name: str, pieces: Iterable[Cut], rate_hz: int, times: bool) -> _Found:
+    """Recognise the pieces of a recording; times are those of the whole.
+
+    Raises
+    ------
+    Speech3Error
+        No piece could be recognised, though there were some.
+    """
+    words: list[str] = []
+    stretches: list[Stretch] = []
+    recognised, failed = 0, ""
+    for cut in pieces:
+        place = f"{name}, {cut.begin_s:.2f} to {cut.begin_s + len(cut.wave_S) / rate_hz:.2f} s"
+        try:
+            said, when = _recognised(recognizer, place, cut.wave_S, rate_hz, times)
+        except Speech3Error as error:
+            failed = failed or str(error)
+            say(f"left out: {error}")
+            continue
+        recognised += 1
+        words += said
+        stretches += [replace(s, start_s=s.start_s + cut.begin_s, end_s=s.end_s + cut.begin_s) for s in when]
+    if failed and not recognised:
+        raise Speech3Error(f"{name}: nothing of it could be recognised; the first reason: {failed}")
+    return tuple(words), stretches
+
+
+def _recognised(recognizer: Recognizer, name: str, wave_S: np.ndarray, rate_hz: int, times: bool) -> _Found:
+    feats = {name: _features_of(recognizer, name, wave_S, rate_hz)}
+    decoding = recognizer.decode(feats, confidences=times)
+    return decoding.hypotheses[0].words, word_times(recognizer, feats, decoding).get(name, []) if times else []
 
 
 def features_of_file(recognizer: Recognizer, path: Path) -> np.ndarray:
     """Features (T, F) of one sound file, resampled and mixed as the model wants it."""
-    config = recognizer.features
-    if config.kind == "given":
+    _refuse_given(recognizer, str(path))
+    wanted_hz = recognizer.features.sample_frequency
+    sound = audio.read_file(path, sample_rate_hz=wanted_hz, resample=True, mix_channels=True)
+    return _features_of(recognizer, str(path), *sound)
+
+
+def _refuse_given(recognizer: Recognizer, name: str) -> None:
+    if recognizer.features.kind == "given":
         raise Speech3Error(
-            f"{path}: this model's features are given ones (feats.scp), not computed from a sound file; put it into a"
+            f"{name}: this model's features are given ones (feats.scp), not computed from a sound file; put it into a"
             " data directory with its features and use speech3 decode"
         )
-    wave_S, rate_hz = audio.read_file(path, sample_rate_hz=config.sample_frequency, resample=True, mix_channels=True)
+
+
+def _features_of(recognizer: Recognizer, name: str, wave_S: np.ndarray, rate_hz: int) -> np.ndarray:
+    config = recognizer.features
     feats_1TF, frames_1 = static_features(torch.from_numpy(wave_S)[None], torch.tensor([len(wave_S)]), config, rate_hz)
     if not frames_1[0]:
-        raise Speech3Error(f"{path}: shorter than one frame ({config.frame_length:g} ms); nothing to recognise")
+        raise Speech3Error(f"{name}: shorter than one frame ({config.frame_length:g} ms); nothing to recognise")
     return finish([feats_1TF[0]], config)[0].numpy()

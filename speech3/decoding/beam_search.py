@@ -145,10 +145,13 @@ class BeamSearch:
             return None
         return self._links.lattice(self._memory, self._first, self._end)
 
-    def best_path(self) -> BestPath | None:
-        """The best path to a final state, or to any if none is reached; None where no path survived."""
+    def best_path(self, *, ended: bool = True) -> BestPath | None:
+        """The best path to a final state, or to any if none is reached; None where no path survived.
+
+        With `ended` false, as while frames are still to come, the best path to any state, final cost left out.
+        """
         place, cost = kernel.best_token(self._graph, self._memory, self._first, self._end, True)
-        final = place >= 0
+        final = ended and place >= 0
         if not final:
             place, cost = kernel.best_token(self._graph, self._memory, self._first, self._end, False)
         if place < 0:

@@ -20,10 +20,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jiwer
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
 from speech3.decoding.graph import Graph, load_graph
@@ -42,6 +44,10 @@ from speech3.io.checkpoint import read_about
 from speech3.io.progress import progress, say
 from speech3.models import AcousticModel, load_network, logits
 from speech3.models.onnx_runtime import OnnxNetwork
+
+if TYPE_CHECKING:
+    from speech3.decoding.samples import Result
+    from speech3.decoding.streaming import Stream
 
 ALIGNMENT_SCALE = 0.1  # of the acoustic scores, as in Kaldi's align scripts
 GRAPH, TUNING_GRAPH, TUNING = "graph", "graph_tuning", "tuning.json"  # of a model directory
@@ -72,12 +78,15 @@ class NetworkScorer:
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
         """(K, P) float32, or the columns asked for; a row for each `subsampling` frames."""
-        logits_KP = logits(self.network, torch.from_numpy(feats_TD))
-        if self.pseudo_likelihoods:
-            scores_KP = logits_KP.numpy().clip(-LARGEST_PSEUDO, LARGEST_PSEUDO)
-        else:
-            scores_KP = logits_KP.log_softmax(1).numpy() - self.log_prior_P
+        scores_KP = self.of_logits(logits(self.network, torch.from_numpy(feats_TD)))
         return scores_KP if pdfs is None else scores_KP[:, pdfs]
+
+    def of_logits(self, logits_KP: torch.Tensor) -> np.ndarray:
+        """(K, P) float32 scores of what the network gave."""
+        if self.pseudo_likelihoods:
+            return logits_KP.numpy().clip(-LARGEST_PSEUDO, LARGEST_PSEUDO)
+        scores_KP: np.ndarray = logits_KP.log_softmax(1).numpy() - self.log_prior_P
+        return scores_KP
 
 
 @dataclass(frozen=True)
@@ -118,6 +127,37 @@ class Recognizer:
     outputs: Hmm | PdfsOnly
     features: FeatureConfig
     scorer: Scorer
+
+    @classmethod
+    def load(cls, model: Path | str) -> "Recognizer":
+        """Read a model directory, or OUT.onnx of `speech3 export`; errors as of `load_recognizer`."""
+        return load_recognizer(model)
+
+    def transcribe(self, samples: ArrayLike, rate: int) -> "Result":
+        """Recognise a recording: its text, and its words with times and confidences.
+
+        Parameters
+        ----------
+        samples
+            One channel, floats from -1 to 1 or int16, int32, uint8 over their whole range. More than a minute is cut at
+            pauses.
+        rate
+            Samples a second; another rate than the model's is resampled.
+
+        Raises
+        ------
+        Speech3Error
+            Samples or rate cannot be used; there is less than a frame; nothing could be decoded.
+        """
+        from speech3.decoding.apply import transcribe_samples  # which imports this module
+
+        return transcribe_samples(self, samples, rate)
+
+    def stream(self, rate: int) -> "Stream":
+        """Begin a recording that is still being made, of `rate` samples a second; what it does and raises: `Stream`."""
+        from speech3.decoding.streaming import Stream
+
+        return Stream(self, rate)
 
     @property
     def hmm(self) -> Hmm:

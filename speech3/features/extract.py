@@ -38,7 +38,8 @@ class _Bytes(io.BytesIO):
 class ExtractReport:
     """What was extracted and what was skipped.
 
-    `config` is the one written to ``features.yaml``, with the sample rate and the global statistics filled in.
+    `config` is the one written to ``features.yaml``, with the sample rate and the global statistics filled in. (Where
+    features are normalised by utterance or speaker, only streams use those statistics: `features.online_cmvn`.)
     """
 
     config: FeatureConfig
@@ -47,6 +48,7 @@ class ExtractReport:
     frames: int = 0
     skipped: dict[str, str] = field(default_factory=dict)  # utterance -> reason
     silent: list[str] = field(default_factory=list)  # extracted, but every sample is the same
+    stats_2G: np.ndarray | None = field(default=None, compare=False)  # float64, where streams want them
 
     @property
     def sample_rate_hz(self) -> int | None:
@@ -69,7 +71,8 @@ def extract(
     ----------
     out
         Directory, created if missing. ``features.yaml`` gets the config with the sample rate that was found and, if
-        CMVN is global, the statistics of the whole directory: an extraction with that file uses the same ones.
+        there is CMVN, the statistics of the whole directory. If CMVN is global, an extraction with that file uses the
+        same ones; if it is by utterance or speaker, only streams use them (`features.online_cmvn`).
     jobs
         Processes; 0: one per core.
     compress
@@ -104,6 +107,8 @@ def extract(
             config = _with_stats(config, _summed(data, config, inputs, jobs, sums, work, augmenter))
         report = ExtractReport(config)
         index = _extracted(data, config, inputs, jobs, parts, work, report, compress, augmenter)
+        if report.stats_2G is not None and config.global_stats is None:
+            report.config = config = _with_stats(config, report.stats_2G)
         parts.finish()
         write_text(out / "feats.scp", "".join(sorted(index)))
         write_text(out / "features.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False))
@@ -149,6 +154,8 @@ def _extracted(
         if record["values"]:
             _check_sizes(data, report.values or record["values"], record["values"])
             report.values = record["values"]
+        if record.get("stats"):  # a run of another version may have left none
+            report.stats_2G = _plus(data, report.stats_2G, np.array(record["stats"]))
         for utterance, offset, frames in record["utterances"]:
             report.utterances += 1
             report.frames += frames
@@ -177,6 +184,8 @@ def _packed(unit: Unit, parts: Parts, compress: bool) -> tuple[bytes, dict[str, 
         utterances.append((utterance, parts.position + offset, len(feats_TF)))
         values = feats_TF.shape[1]
     record = {"utterances": utterances, "values": values, "skipped": unit.skipped, "silent": unit.silent}
+    if unit.stats_2G is not None:
+        record["stats"] = unit.stats_2G.tolist()
     return stream.getvalue(), record
 
 

@@ -13,6 +13,7 @@ from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
 from speech3.features.cmvn import sliding_windows
 from speech3.features.compute import finish, pitch_ratio, static_features
+from speech3.features.online_cmvn import OnlineCmvn
 from speech3.features.window import framing
 
 
@@ -22,28 +23,38 @@ class OnlineFeatures:
     Filterbank, MFCC and PLP are those of the whole recording to within rounding; deltas, splicing and CMVN, too. Pitch
     lags behind, so the other features wait for it, and it may differ (`pitch_online` says how).
 
+    Parameters
+    ----------
+    cmvn
+        Replaces normalisation by utterance or speaker, which needs the whole recording; without it such a config is an
+        error.
+
     Raises
     ------
     Speech3Error
-        The config does not fit the sample rate; or it normalises by utterance or speaker, or the features are given,
-        which needs whole recordings.
+        The config does not fit the sample rate; or it normalises by utterance or speaker and there is no `cmvn`; or the
+        features are given, which needs whole recordings.
     """
 
-    def __init__(self, config: FeatureConfig, sample_rate_hz: int) -> None:
-        if config.cmvn in ("utterance", "speaker") or config.kind == "given":
+    def __init__(self, config: FeatureConfig, sample_rate_hz: int, cmvn: OnlineCmvn | None = None) -> None:
+        needs_whole = config.cmvn in ("utterance", "speaker") and config.norm_means
+        if (needs_whole and cmvn is None) or config.kind == "given":
             raise Speech3Error(
                 f"{'kind: given' if config.kind == 'given' else f'cmvn: {config.cmvn}'} needs whole recordings;"
                 " to process a recording in pieces, choose cmvn: sliding, global or none"
             )
         self._spectral = _OnlineSpectral(config, sample_rate_hz)
         self._pitch = _OnlinePitchBeside(config, sample_rate_hz) if config.pitch else None
-        self._context = _Context(config)
+        self._cmvn = cmvn if needs_whole else None
+        self._context = _Context(config.model_copy(update={"cmvn": "none"}) if self._cmvn else config)
 
     def accept(self, wave_S: Tensor) -> Tensor:
         """Take the next samples, float32 in [-1, 1); return the frames (T, F) that they complete, T often 0."""
         feats_TF = self._spectral.accept(wave_S)
         if self._pitch:
             feats_TF = self._pitch.accept(feats_TF, wave_S)
+        if self._cmvn:
+            feats_TF = self._cmvn.accept(feats_TF)
         return self._context.accept(feats_TF)
 
     def finish(self) -> Tensor:
@@ -51,6 +62,10 @@ class OnlineFeatures:
         feats_TF = self._spectral.finish()
         if self._pitch:
             feats_TF = self._pitch.finish(feats_TF)
+        if self._cmvn:
+            feats_TF = self._cmvn.accept(feats_TF)
+            waited_TF = self._cmvn.finish()
+            feats_TF = feats_TF if waited_TF is None else waited_TF
         return self._context.finish(feats_TF)
 
 

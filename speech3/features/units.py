@@ -33,6 +33,7 @@ class Unit:
     features: dict[str, Tensor] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)  # utterance -> reason
     silent: list[str] = field(default_factory=list)  # every sample is the same
+    stats_2G: Tensor | None = None  # CMVN statistics of them all, float64, where they were to be normalised by parts
 
 
 def units_of(data: DataDir, config: FeatureConfig) -> list[list[str]]:
@@ -73,6 +74,11 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+def by_parts(config: FeatureConfig) -> bool:
+    """Is every utterance or speaker normalised by itself? Then streams need the statistics of all as a prior."""
+    return config.cmvn in ("utterance", "speaker") and config.norm_means and config.kind != "given"
+
+
 @_one_thread()
 def unit_features(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None = None) -> Unit:
     """The features of all utterances of a unit, as a model reads them; with an augmenter, of their augmented audio."""
@@ -80,6 +86,8 @@ def unit_features(data: DataDir, config: FeatureConfig, augmenter: Augmenter | N
     if normalised_by_directory(data, config):
         config = config.model_copy(update={"cmvn": "none"})
     statics = list(unit.features.values())
+    if by_parts(config) and statics:
+        unit.stats_2G = torch.stack([cmvn_stats(static_TF) for static_TF in statics]).sum(0)
     groups = [statics] if config.cmvn == "speaker" else [[static_TF] for static_TF in statics]
     finished = [feats_TF for group in groups if group for feats_TF in finish(group, config)]
     unit.features = dict(zip(unit.features, finished, strict=True))

@@ -69,6 +69,13 @@ class AcousticModel(nn.Module):
         """
         raise NotImplementedError
 
+    def score_inside(self, feats_TF: Tensor) -> Tensor:
+        """Logits of the frames that have `left_context` and `right_context` around them in `feats_TF`, in order.
+
+        Of models that are not recurrent. With `subsampling` the T frames are those of whole outputs and the context.
+        """
+        raise NotImplementedError
+
 
 @torch.no_grad()
 def logits(model: AcousticModel, feats_TF: Tensor) -> Tensor:

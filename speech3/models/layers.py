@@ -34,6 +34,11 @@ class WindowModel(AcousticModel):
             logits_TS[start:stop] = self(feats_TF[windows].float())
         return logits_TS
 
+    def score_inside(self, feats_TF: Tensor) -> Tensor:
+        """See `AcousticModel.score_inside`."""
+        logits_TS: Tensor = self(feats_TF.float().unfold(0, self.window, 1).transpose(1, 2).contiguous())
+        return logits_TS
+
 
 class Hidden(nn.Module):
     """Fully connected layers: product, normalisation, activation, dropout.

@@ -14,6 +14,8 @@ from speech3.models.base import check_features
 from speech3.models.onnx import FORMAT
 from speech3.models.pieces import pieces
 
+OnnxStates = dict[str, np.ndarray]  # h and c of each layer, by the names of the graph's inputs
+
 
 class OnnxNetwork:
     """A network in a file of `speech3 export`, with the interface of `speech3.decoding.recognizer.NetworkScorer`.
@@ -76,23 +78,42 @@ class OnnxNetwork:
         for start in range(0, outputs, at_a_time):
             stop = min(start + at_a_time, outputs)
             first = max(0, start - -(-left // step))
-            (found_TS,) = self._session.run(None, {"feats": feats_TF[first * step : stop * step + right]})
+            found_TS = self.windows(feats_TF[first * step : stop * step + right])
             loglikes_TS[start:stop] = found_TS[start - first :][: stop - start]
         return loglikes_TS
+
+    def windows(self, feats_TF: np.ndarray) -> np.ndarray:
+        """Scores of some frames of a network that is not recurrent, edge frames repeated beyond their ends."""
+        found_TS: np.ndarray = self._session.run(None, {"feats": feats_TF})[0]
+        return found_TS
+
+    def states(self) -> OnnxStates:
+        """Those of a recurrent network before the first step of an utterance."""
+        inputs = self._session.get_inputs()
+        return {each.name: np.zeros(each.shape, np.float32) for each in inputs if each.name[0] in "hc"}
+
+    def steps(self, feats_KF: np.ndarray, states: OnnxStates, own: int) -> tuple[np.ndarray, OnnxStates]:
+        """Scores of consecutive steps of a recurrent network, and the states after `own` of them.
+
+        Parameters
+        ----------
+        feats_KF
+            The frames of the steps with `left_context` before and `right_context` after them.
+        """
+        more = {"own": np.array(own)} if "own" in {each.name for each in self._session.get_inputs()} else {}
+        names = ["loglikes", *(f"{name}_after" for name in states)]
+        found_TS, *after = self._session.run(names, {"feats": feats_KF, **states, **more})
+        return found_TS, dict(zip(states, after, strict=True))
 
     def _recurrent(self, feats_TF: np.ndarray) -> np.ndarray:
         """Like `speech3.models.lstm.Lstm.score`, with the graph."""
         loglikes_TS = np.empty((len(feats_TF), self.num_senones), np.float32)
         chunk, left, right = (self.about[key] for key in ("chunk_frames", "left_context", "right_context"))
         delay, beyond = self.about["delay"], self.about["beyond"]
-        shapes = {each.name: each.shape for each in self._session.get_inputs()}
-        states = {name: np.zeros(shape, np.float32) for name, shape in shapes.items() if name[0] in "hc"}
+        states = self.states()
         for piece in pieces(len(feats_TF), delay=delay, at_a_time=chunk, beyond=beyond):
             frames_K = np.arange(piece.start - left, piece.stop + right).clip(0, len(feats_TF) - 1)
-            more = {"own": np.array(piece.own)} if "own" in shapes else {}
-            names = ["loglikes", *(f"{name}_after" for name in states)]
-            found_TS, *after = self._session.run(names, {"feats": feats_TF[frames_K], **states, **more})
-            states = dict(zip(states, after, strict=True))
+            found_TS, states = self.steps(feats_TF[frames_K], states, piece.own)
             loglikes_TS[piece.begin : piece.end] = found_TS[piece.own - (piece.end - piece.begin) :]
         return loglikes_TS
 

@@ -89,8 +89,12 @@ class Tdnn(AcousticModel):
             stop = min(start + self.scored_at_a_time, outputs)
             first, end = start * step - self.left_context, stop * step + self.right_context
             seen_T = torch.arange(first, end, device=feats_TF.device).clamp_(0, frames - 1)
-            x_1TD = self._hidden(feats_TF[seen_T].float()[None])
-            logits_TS[start:stop] = self.output(self.prefinal(x_1TD))[0]
+            logits_TS[start:stop] = self.score_inside(feats_TF[seen_T])
+        return logits_TS
+
+    def score_inside(self, feats_TF: Tensor) -> Tensor:
+        """See `AcousticModel.score_inside`; of the main output layer."""
+        logits_TS: Tensor = self.output(self.prefinal(self._hidden(feats_TF.float()[None])))[0]
         return logits_TS
 
     def _hidden(self, feats_BTF: Tensor) -> Tensor:

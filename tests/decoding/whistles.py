@@ -6,12 +6,15 @@ import numpy as np
 import soundfile
 import torch
 import toys
+import yaml
 
 from speech3.config import FeatureConfig, ModelConfig
 from speech3.decoding.apply import features_of_file
+from speech3.decoding.graph import build_graph
 from speech3.decoding.recognizer import DecodeSettings, Recognizer
 from speech3.hmm.gmm import Gmm, load_gmm
 from speech3.hmm.lexicon import Lexicon, Pronunciation
+from speech3.io.atomic import write_text
 from speech3.io.checkpoint import save_tensors
 from speech3.models.base import AcousticModel
 from speech3.models.registry import build, network_tensors
@@ -44,10 +47,29 @@ SAID = {
 SMALL = {"layers": 1, "width": 5}
 
 
-def features(wave_S: np.ndarray, directory: Path) -> np.ndarray:
+def features(wave_S: np.ndarray, directory: Path, config: FeatureConfig = FEATURES) -> np.ndarray:
     soundfile.write(directory / "x.wav", wave_S, RATE_HZ)
-    recognizer = Recognizer(directory, HMM, FEATURES, Gmm(*(np.zeros(1) for _ in range(4))))
+    recognizer = Recognizer(directory, HMM, config, Gmm(*(np.zeros(1) for _ in range(4))))
     return features_of_file(recognizer, directory / "x.wav")
+
+
+def save_gmm(directory: Path, config: FeatureConfig = FEATURES) -> Path:
+    """A model directory with one Gaussian a phone (its three states alike), placed on the sounds above."""
+    lexicon = HMM.lexicon
+    _, segments = SAID["a-bb"]
+    feats_TF = features(whistled(*segments), directory, config)
+    edges = np.cumsum([0, *(seconds for _, seconds in segments)])
+    seconds_T = (np.arange(len(feats_TF)) + 1.25) * 0.01
+    phone_T = np.array([lexicon.phone_ids[segments[np.searchsorted(edges, s) - 1][0]] for s in seconds_T])
+    mean_PF = np.stack([feats_TF[phone_T == p].mean(0) for p in range(1, 4)]).repeat(3, axis=0)
+    gaussians = Gmm(np.arange(HMM.num_pdfs + 1), np.ones(HMM.num_pdfs), mean_PF, np.full_like(mean_PF, 2.0))
+    model = directory / "model"
+    HMM.save(model)
+    gaussians.save(model / "model.safetensors")
+    write_text(model / "features.yaml", yaml.safe_dump(config.model_dump()))
+    build_graph(HMM, toys.estimate([["A"], ["AB"], ["BB"], ["A", "BB"]], 2), model / "graph", toys.SCALE)
+    SETTINGS.save(model)
+    return model
 
 
 def save_network(

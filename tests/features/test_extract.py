@@ -14,6 +14,7 @@ from speech3.config import AugmentConfig, FeatureConfig, load_preset, parse, rea
 from speech3.corpus.datadir import DataDir, Utterance, read_datadir
 from speech3.errors import Speech3Error
 from speech3.features.augmenter import make_augmenter
+from speech3.features.cmvn import cmvn_stats
 from speech3.features.compute import finish, static_features
 from speech3.features.extract import extract, features_of
 from speech3.io import parallel
@@ -54,7 +55,7 @@ def test_end_to_end_readable_by_kaldi_io(tmp_path: Path, jobs: int, monkeypatch:
     data = data_of(tmp_path / "data", speakers, **{name: sound(name, n) for name, n in lengths.items()})
     config = FeatureConfig(kind="mfcc", deltas=2, cmvn="speaker", norm_vars=True)
     report = extract(data, tmp_path / "out", config, jobs)
-    expected = {}
+    expected, everything = {}, []
     for speaker in ("x", "y", "z"):
         names = [name for name in lengths if speakers[name] == speaker]
         waves = [torch.from_numpy(sound(name, lengths[name]).astype(np.float32) / 32768) for name in names]
@@ -62,6 +63,7 @@ def test_end_to_end_readable_by_kaldi_io(tmp_path: Path, jobs: int, monkeypatch:
             static_features(wave_S[None], torch.tensor([len(wave_S)]), config, RATE_HZ)[0][0] for wave_S in waves
         ]
         expected.update(zip(names, finish(statics, config), strict=True))
+        everything += statics
     found = dict(kaldi_io.read_mat_scp(str(tmp_path / "out" / "feats.scp")))
     assert list(found) == sorted(lengths)
     assert set(dict(kaldi_io.read_mat_ark(str(tmp_path / "out" / "feats.ark")))) == set(lengths)
@@ -71,7 +73,10 @@ def test_end_to_end_readable_by_kaldi_io(tmp_path: Path, jobs: int, monkeypatch:
     assert report.frames == sum(map(len, found.values()))
     assert not (tmp_path / "out" / "skipped.txt").exists()
     written = tmp_path / "out" / "features.yaml"
-    assert parse(FeatureConfig, read_yaml(written), written) == config.model_copy(update={"sample_frequency": RATE_HZ})
+    read = parse(FeatureConfig, read_yaml(written), written)
+    assert read == report.config and read.global_stats is not None  # the statistics are for streams
+    assert read.model_copy(update={"global_stats": None}) == config.model_copy(update={"sample_frequency": RATE_HZ})
+    np.testing.assert_allclose(read.global_stats, cmvn_stats(torch.cat(everything)), rtol=1e-5)
 
 
 def test_features_of_equals_the_archive(tmp_path: Path) -> None:

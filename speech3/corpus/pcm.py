@@ -1,0 +1,204 @@
+"""Sound as it arrives: bytes of a pipe, or of a file that is still being written, to samples.
+
+Axes: S samples, C channels.
+"""
+
+import os
+import select
+import stat
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from speech3.errors import Speech3Error
+
+PATIENCE_S = 5.0  # a file that has not grown for so long is finished
+_READ = 8192  # bytes at once: a quarter of a second at 16 kHz
+_POLL_S = 0.1
+_LONGEST_HEADER = 1 << 20  # bytes of a WAV header, with what programs write before the sound
+_ENDLESS = 0x7FFFF000  # length in the header of a WAV stream whose end was not known, or more; 0 as well
+_PCM, _EXTENSIBLE = 1, 0xFFFE  # format tags
+_OTHER_FORMATS = {
+    b"fLaC": "FLAC", b"OggS": "Ogg", b"ID3": "MP3", b"\xff\xfb": "MP3", b"NIST_1A": "NIST sphere", b"RF64": "RF64",
+    b"FORM": "AIFF", b"\x1aE\xdf\xa3": "WebM", b"caff": "CAF",
+}  # fmt: skip
+_CONVERT = "ffmpeg -i IN -f s16le -ac 1 -ar {} - | speech3 transcribe --stream MODEL - --rate {}"
+
+
+class PcmDecoder:
+    """Raw 16-bit little-endian samples of one channel, or a WAV stream of 16-bit samples, to float32 in [-1, 1).
+
+    Parameters
+    ----------
+    name
+        For messages.
+    rate_hz
+        Of raw samples, if it was said; a WAV stream must agree.
+    usual_hz
+        Of raw samples if it was not said.
+
+    Attributes
+    ----------
+    rate_hz
+        0 until it is known.
+    ended
+        The WAV stream had as many samples as its header promised; what follows is not looked at.
+    """
+
+    def __init__(self, name: str, rate_hz: int | None, usual_hz: int) -> None:
+        self._name, self._said_hz, self._usual_hz = name, rate_hz, usual_hz
+        self._waiting = b""
+        self._channels, self._left = 1, sys.maxsize  # bytes of the sound that are still to come
+        self._wav = self._endless = False
+        self._position = 12  # in the header of a WAV stream
+        self._format: tuple[int, int, int, int] | None = None  # tag, channels, rate, bits
+        self.rate_hz, self.ended, self._bytes = 0, False, 0
+
+    def feed(self, data: bytes) -> np.ndarray:
+        """Take the next bytes; return the samples that they complete, channels averaged.
+
+        Raises
+        ------
+        Speech3Error
+            The stream is of another format, or of another rate than was said.
+        """
+        self._bytes += len(data)
+        self._waiting += data
+        if not self.rate_hz:
+            self._begin()
+        if not self.rate_hz:
+            return np.zeros(0, np.float32)
+        size = min(len(self._waiting), self._left)
+        size -= size % (2 * self._channels)
+        samples_SC = np.frombuffer(self._waiting[:size], "<i2").reshape(-1, self._channels)
+        self._waiting, self._left = self._waiting[size:], self._left - size
+        self.ended = self._left < 2 * self._channels
+        return (samples_SC.mean(1) / 32768).astype(np.float32)
+
+    def fault(self) -> str:
+        """What is wrong with the end of a stream whose samples can be used; the empty string if nothing is.
+
+        Raises
+        ------
+        Speech3Error
+            It was empty, or ended within its header.
+        """
+        if not self._bytes:
+            raise Speech3Error(f"{self._name}: is empty (0 bytes); is the program that should write to it running?")
+        if not self.rate_hz:
+            raise Speech3Error(f"{self._name}: ends after {self._bytes} bytes, before any sound")
+        if self.ended:
+            return ""
+        if self._waiting:
+            return (
+                f"{self._name}: ends in the middle of a sample; {len(self._waiting)} bytes were left out (raw sound"
+                " must be 16 bits a sample, one channel)"
+            )
+        if self._wav and not self._endless:
+            return f"{self._name}: is cut short: its header promises {self._left} bytes more"
+        return ""
+
+    def _begin(self) -> None:
+        head = self._waiting
+        if len(head) < 4:
+            return
+        for magic, what in _OTHER_FORMATS.items():
+            if head.startswith(magic):
+                convert = _CONVERT.format(self._usual_hz, self._usual_hz)
+                raise Speech3Error(
+                    f"{self._name}: is {what}; a stream must be raw 16-bit PCM or WAV: {convert}. Whole files of other"
+                    " formats are transcribed without --stream"
+                )
+        if not head.startswith(b"RIFF"):
+            self.rate_hz = self._said_hz or self._usual_hz
+            return
+        begin = self._wav_begin(head)
+        if begin:
+            self._waiting = head[begin:]
+        elif len(head) > _LONGEST_HEADER:
+            raise Speech3Error(f"{self._name}: a WAV stream with no sound in its first {len(head)} bytes")
+
+    def _wav_begin(self, head: bytes) -> int:
+        """Where the sound begins; 0 if more bytes are needed to know. Looks on where it last stopped."""
+        while self._position + 8 <= len(head):
+            identifier, length = struct.unpack_from("<4sI", head, self._position)
+            begin = self._position + 8
+            if identifier == b"data":
+                if self._format is None:
+                    raise Speech3Error(f"{self._name}: a WAV stream that does not say its format; convert it")
+                self._take_format(*self._format)
+                self._endless = length == 0 or length >= _ENDLESS
+                self._left = sys.maxsize if self._endless else length
+                self._wav = True
+                return begin
+            if identifier == b"fmt " and length >= 16:
+                if begin + length > len(head):
+                    return 0
+                tag, channels, rate_hz, _, _, bits = struct.unpack_from("<HHIIHH", head, begin)
+                if tag == _EXTENSIBLE and length >= 26:
+                    (tag,) = struct.unpack_from("<H", head, begin + 24)
+                self._format = tag, channels, rate_hz, bits
+            self._position = begin + length + length % 2
+        return 0
+
+    def _take_format(self, tag: int, channels: int, rate_hz: int, bits: int) -> None:
+        if tag != _PCM or bits != 16 or not channels or not rate_hz:
+            raise Speech3Error(
+                f"{self._name}: a WAV stream of format {tag} with {bits} bits, {channels} channels, {rate_hz} Hz; it"
+                f" must be 16-bit PCM: {_CONVERT.format(self._usual_hz, self._usual_hz)}"
+            )
+        if self._said_hz and self._said_hz != rate_hz:
+            raise Speech3Error(
+                f"{self._name}: --rate {self._said_hz}, but its header says {rate_hz} Hz; leave --rate out for WAV"
+            )
+        self._channels, self.rate_hz = channels, rate_hz
+
+
+def arriving(source: str, stopped: Callable[[], bool]) -> Iterator[bytes]:
+    """Yield the bytes of standard input (``-``) or of a file as they arrive, until `stopped` says so.
+
+    A pipe ends where its writer closes it; a file that is being written, when it has not grown for `PATIENCE_S`.
+
+    Raises
+    ------
+    Speech3Error
+        There is no such file, it cannot be read, or standard input is a terminal.
+    """
+    if source == "-":
+        if sys.stdin is None or sys.stdin.isatty():
+            raise Speech3Error(
+                "-: standard input is a terminal; pipe sound into it, for instance: arecord -t raw -f S16_LE -c 1"
+                " -r 16000 | speech3 transcribe --stream MODEL - --rate 16000"
+            )
+        yield from _read(sys.stdin.fileno(), stopped, patience_s=0.0)
+        return
+    path = Path(source)
+    if path.is_dir() or not path.exists():
+        raise Speech3Error(f"{path}: {'is a directory' if path.is_dir() else 'no such file'}; give a file, or - ")
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise Speech3Error(f"{path}: cannot be read ({error.strerror}); make it readable for you") from error
+    try:
+        yield from _read(file, stopped, PATIENCE_S if stat.S_ISREG(os.fstat(file).st_mode) else 0.0)
+    finally:
+        os.close(file)
+
+
+def _read(file: int, stopped: Callable[[], bool], patience_s: float) -> Iterator[bytes]:
+    grown = time.monotonic()
+    while not stopped():
+        if not select.select([file], [], [], _POLL_S)[0]:
+            continue
+        data = os.read(file, _READ)
+        if data:
+            grown = time.monotonic()
+            yield data
+        elif time.monotonic() - grown >= patience_s:
+            return
+        else:
+            time.sleep(_POLL_S)

@@ -1,0 +1,239 @@
+"""`speech3 transcribe --stream`: sound that arrives becomes lines of text, with how long they took."""
+
+import json
+import shutil
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Protocol, TextIO
+
+import numpy as np
+from rich.cells import cell_len
+
+from speech3.corpus.pcm import PcmDecoder, arriving
+from speech3.decoding.recognizer import Recognizer
+from speech3.decoding.samples import Result, checked_rate
+from speech3.decoding.streaming import Stream
+from speech3.io.interrupt import deferred_interrupt
+from speech3.io.progress import say
+
+_USUAL_HZ = 16000  # of raw samples, where not even the model says a rate
+_REMEMBERED_S = 120.0  # of sound, whose arrival is remembered: longer than a segment
+
+
+@dataclass
+class Meter:
+    """How long words take: from the arrival of the end of a word to its result.
+
+    Attributes
+    ----------
+    busy_s
+        Seconds spent on recognition.
+    duration_s
+        Seconds of sound.
+    final_s, first_s
+        Of each word whose time is known: until its final result, and until the first partial (or final) result with as
+        many words.
+    """
+
+    busy_s: float = 0.0
+    duration_s: float = 0.0
+    final_s: list[float] = field(default_factory=list)
+    first_s: list[float] = field(default_factory=list)
+    _arrivals: deque[tuple[float, float]] = field(default_factory=deque)  # seconds of sound, and when they had come
+    _shown: list[float] = field(default_factory=list)  # when the segment had so many words for the first time
+
+    def arrived(self, duration_s: float, now_s: float) -> None:
+        """Note when so much sound had come in all."""
+        self.duration_s = duration_s
+        self._arrivals.append((duration_s, now_s))
+        while self._arrivals[0][0] < duration_s - _REMEMBERED_S:
+            self._arrivals.popleft()
+
+    def partial(self, text: str, now_s: float) -> None:
+        """Note when the present segment had these words."""
+        self._shown += [now_s] * (len(text.split()) - len(self._shown))
+
+    def final(self, result: Result, now_s: float) -> None:
+        """Note when a result came out."""
+        self.partial(result.text, now_s)
+        for word, shown_s in zip(result.words, self._shown, strict=False):
+            if word.end_s is not None:
+                came_s = next((at for until, at in self._arrivals if until >= word.end_s), now_s)
+                self.final_s.append(now_s - came_s)
+                self.first_s.append(shown_s - came_s)
+        self._shown = []
+
+    def summary(self) -> str:
+        """A line for people."""
+        rate = f"real-time factor {self.busy_s / self.duration_s:.3f}" if self.duration_s else "no sound"
+        if not self.final_s:
+            return f"{self.duration_s:.1f} s of sound, no words; {rate}"
+        final, first = (
+            f"mean {np.mean(each):.2f} s, 95th percentile {np.percentile(each, 95):.2f} s"
+            for each in (self.final_s, self.first_s)
+        )
+        return (
+            f"{self.duration_s:.1f} s of sound, {len(self.final_s)} words; from the end of a word until it is first"
+            f" shown: {first}; until it is final: {final}; {rate}"
+        )
+
+
+class Display(Protocol):
+    """Where results go."""
+
+    def partial(self, text: str) -> None:
+        """Show the words of the present segment so far."""
+
+    def final(self, result: Result) -> None:
+        """Show the words of a segment that has ended."""
+
+
+@dataclass
+class Terminal:
+    """The words so far on one line that is written again and again; their end, if they are too long for it."""
+
+    out: TextIO
+    _shown: str = ""
+
+    def partial(self, text: str) -> None:
+        """See `Display`."""
+        text = _fitted(text, shutil.get_terminal_size().columns - 1)
+        if text != self._shown:
+            self.out.write(f"\r\x1b[K{text}")
+            self.out.flush()
+            self._shown = text
+
+    def final(self, result: Result) -> None:
+        """See `Display`."""
+        self.out.write(f"\r\x1b[K{result.text}\n")
+        self.out.flush()
+        self._shown = ""
+
+
+def _fitted(text: str, room: int) -> str:
+    """The end of a text, as much as has room; Chinese characters take two columns."""
+    if cell_len(text) <= room:
+        return text
+    begin = 0
+    while begin < len(text) and cell_len(text[begin:]) > room - 3:
+        begin += 1
+    return "..." + text[begin:]
+
+
+@dataclass
+class Lines:
+    """A line for each change, ``partial TEXT`` or ``final TEXT``; or a JSON object."""
+
+    out: TextIO
+    as_json: bool
+    _shown: str = ""
+
+    def partial(self, text: str) -> None:
+        """See `Display`."""
+        if text and text != self._shown:
+            self._write(json.dumps({"partial": text}, ensure_ascii=False) if self.as_json else f"partial {text}")
+        self._shown = text
+
+    def final(self, result: Result) -> None:
+        """See `Display`."""
+        words = [{k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(w).items()} for w in result.words]
+        whole = {"final": result.text, "words": words}
+        self._write(json.dumps(whole, ensure_ascii=False) if self.as_json else f"final {result.text}")
+        self._shown = ""
+
+    def _write(self, line: str) -> None:
+        self.out.write(line + "\n")
+        self.out.flush()
+
+
+def transcribe_arriving(recognizer: Recognizer, source: str, rate_hz: int | None, *, as_json: bool = False) -> None:
+    """Print what is said in standard input (``-``) or in a growing file; at the end latency and real-time factor.
+
+    Parameters
+    ----------
+    rate_hz
+        Of raw samples; None: the model's own.
+
+    Raises
+    ------
+    Speech3Error
+        There is no sound, or it cannot be used; the model cannot follow a stream.
+    """
+    said_hz = None if rate_hz is None else checked_rate(rate_hz)
+    model_hz = recognizer.features.sample_frequency or _USUAL_HZ
+    _rehearse(recognizer, said_hz or model_hz)
+    name = "standard input" if source == "-" else source
+    decoder, meter = PcmDecoder(name, said_hz, model_hz), Meter()
+    display = Terminal(sys.stdout) if sys.stdout.isatty() and not as_json else Lines(sys.stdout, as_json)
+    stream: Stream | None = None
+    with deferred_interrupt() as interrupt:
+        for wave_S in _samples(decoder, arriving(source, lambda: interrupt.pressed)):
+            if stream is None:
+                stream = recognizer.stream(decoder.rate_hz)
+                _warn_of_rate(name, decoder.rate_hz, model_hz)
+            take(stream, wave_S, meter, display)
+        if interrupt and stream is None:
+            say("interrupted before there was any sound")
+            return
+        fault = "" if interrupt else decoder.fault()
+        if stream is not None:
+            end(stream, meter, display)
+    if interrupt:
+        say("interrupted: what was said until then is above")
+    if fault:
+        say(f"warning: {fault}")
+    say(meter.summary())
+
+
+def _rehearse(recognizer: Recognizer, rate_hz: int) -> None:
+    """So that what is wrong with the model is said before anybody speaks, and compiled code is loaded by then."""
+    stream = recognizer.stream(rate_hz)
+    stream.accept(np.random.default_rng(0).uniform(-0.1, 0.1, rate_hz))
+    stream.finish()
+
+
+def _samples(decoder: PcmDecoder, blocks: Iterator[bytes]) -> Iterator[np.ndarray]:
+    for data in blocks:
+        wave_S = decoder.feed(data)
+        if len(wave_S):
+            yield wave_S
+        if decoder.ended:
+            return
+
+
+def _warn_of_rate(name: str, rate_hz: int, model_hz: int) -> None:
+    if rate_hz < model_hz:
+        say(
+            f"{name}: {rate_hz} Hz, resampled to the model's {model_hz} Hz: the upper part of the spectrum is missing,"
+            " expect more errors"
+        )
+
+
+def take(stream: Stream, wave_S: np.ndarray, meter: Meter, display: Display) -> None:
+    """Pass samples on, and show what comes of them."""
+    began = time.perf_counter()
+    meter.arrived(stream.duration_s + len(wave_S) / stream.rate_hz, began)
+    partial = stream.accept(wave_S)
+    now = time.perf_counter()
+    meter.busy_s += now - began
+    for result in stream.ended():
+        meter.final(result, now)
+        display.final(result)
+    meter.partial(partial, now)
+    display.partial(partial)
+
+
+def end(stream: Stream, meter: Meter, display: Display) -> None:
+    """Finish a stream, and show the rest."""
+    began = time.perf_counter()
+    result = stream.finish()
+    now = time.perf_counter()
+    meter.busy_s += now - began
+    meter.final(result, now)
+    if result.words:
+        display.final(result)
+    else:
+        display.partial("")

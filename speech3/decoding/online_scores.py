@@ -1,0 +1,80 @@
+"""The scores of a recogniser's model for features as they come.
+
+Axes: T frames or outputs, W context window, F feature bins, P pdfs.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from speech3.decoding.recognizer import NetworkScorer, Recognizer
+from speech3.errors import Speech3Error
+from speech3.models.base import AcousticModel
+from speech3.models.lstm import Lstm
+from speech3.models.online import OnlineNetwork, OnlineRecurrent, OnlineWindows
+from speech3.models.onnx_runtime import OnnxNetwork
+
+
+def online_scores(recognizer: Recognizer) -> OnlineNetwork:
+    """Log likelihoods (T, P) as `Recognizer.scores` gives them.
+
+    Raises
+    ------
+    Speech3Error
+        An output of the model depends on all that comes after it.
+    """
+    scorer, pdfs = recognizer.scorer, recognizer.outputs.num_pdfs
+    if isinstance(scorer, NetworkScorer):
+        if scorer.network.bidirectional:
+            raise _unbounded(recognizer)
+        return _of_network(scorer, scorer.network, pdfs)
+    if isinstance(scorer, OnnxNetwork):
+        if scorer.about["recurrent"] and scorer.about["beyond"]:
+            raise _unbounded(recognizer)
+        return _of_onnx(scorer, pdfs)
+    return OnlineWindows(scorer.loglikes, 0, 0, 1, pdfs)
+
+
+def _unbounded(recognizer: Recognizer) -> Speech3Error:
+    return Speech3Error(
+        f"{recognizer.directory}: a bidirectional LSTM hears a whole utterance before it scores its first frame, so it"
+        " cannot follow a stream; use an lstm, dnn, cnn or tdnn model, or transcribe a finished recording without"
+        " --stream"
+    )
+
+
+def _of_network(scorer: NetworkScorer, network: AcousticModel, pdfs: int) -> OnlineNetwork:
+    left, right = network.left_context, network.right_context
+    if isinstance(network, Lstm):
+
+        @torch.no_grad()
+        def steps(feats_TF: np.ndarray, states: Any) -> tuple[np.ndarray, Any]:
+            windows_TWF = torch.from_numpy(feats_TF).unfold(0, left + 1 + right, 1).transpose(1, 2)
+            logits_TP, states = network.steps(windows_TWF, states, len(windows_TWF))
+            return scorer.of_logits(logits_TP), states
+
+        return OnlineRecurrent(steps, network.states, left, right, network.delay, pdfs)
+
+    @torch.no_grad()
+    def score_inside(feats_TF: np.ndarray) -> np.ndarray:
+        return scorer.of_logits(network.score_inside(torch.from_numpy(feats_TF)))
+
+    return OnlineWindows(score_inside, left, right, network.subsampling, pdfs)
+
+
+def _of_onnx(network: OnnxNetwork, pdfs: int) -> OnlineNetwork:
+    left, right, step = network.about["left_context"], network.about["right_context"], network.subsampling
+    if network.about["recurrent"]:
+
+        def steps(feats_TF: np.ndarray, states: Any) -> tuple[np.ndarray, Any]:
+            return network.steps(feats_TF, states, len(feats_TF) - left - right)
+
+        return OnlineRecurrent(steps, network.states, left, right, network.about["delay"], pdfs)
+    before = -(-left // step)  # outputs, so that the first frame given begins one
+
+    def score_inside(feats_TF: np.ndarray) -> np.ndarray:
+        outputs = (len(feats_TF) - before * step - right) // step
+        return network.windows(feats_TF)[before : before + outputs]
+
+    return OnlineWindows(score_inside, before * step, right, step, pdfs)

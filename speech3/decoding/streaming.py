@@ -1,0 +1,285 @@
+"""Recognition while somebody speaks: samples in, words so far out, and a result at every pause.
+
+Features, scores and the search advance in blocks of `BLOCK_FRAMES` frames, however the samples come, so results do not
+depend on how a recording is cut. A segment of speech ends at a pause, or when it has become long; the search then
+begins anew, as with another utterance, and so does the state of a recurrent network. Features, and what a network of
+windows sees, go on without a break. What is kept is bounded by the length of a segment (`Pauses.longest_s`).
+
+The words of one segment are those that the whole recording would give offline, if its features are the same: they are
+unless the model normalises by utterance or speaker (`speech3.features.online_cmvn`) or has pitch features
+(`speech3.features.pitch_online`).
+
+Axes: S samples, T frames or outputs, P pdfs.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from speech3.config import DecodeConfig
+from speech3.decoding.beam_search import BeamSearch, BestPath
+from speech3.decoding.online_scores import online_scores
+from speech3.decoding.pieces import join_stretches
+from speech3.decoding.recognizer import BEAM, RETRY_BEAM, Recognizer
+from speech3.decoding.samples import Result, Word, checked_rate, checked_samples, result_of, words_of_stretches
+from speech3.decoding.search import LATTICE_BEAM, Hypothesis, confidences_in, decode, hypothesis_of, words_in
+from speech3.decoding.search_graph import with_word_penalty
+from speech3.errors import Speech3Error
+from speech3.features.online_cmvn import OnlineCmvn
+from speech3.features.streaming import OnlineFeatures
+from speech3.hmm.model import Hmm
+from speech3.hmm.passes import align_one
+from speech3.hmm.times import word_stretches
+from speech3.hmm.workers import Share
+from speech3.io.online_resample import OnlineResampler
+from speech3.io.progress import say
+
+BLOCK_FRAMES = 24  # a multiple of what models subsample by
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """When a segment ends (Kaldi online2/online-endpoint.h has more such rules), in seconds of silence at its end.
+
+    Attributes
+    ----------
+    after_words_s
+        Once there are words.
+    before_words_s
+        As long as there are none; the silence is then forgotten.
+    long_s, in_long_s
+        Of a segment longer than `long_s` a pause of `in_long_s` is enough.
+    longest_s
+        A segment that is so long ends wherever it is.
+    """
+
+    after_words_s: float = 0.5
+    before_words_s: float = 2.0
+    long_s: float = 20.0
+    in_long_s: float = 0.1
+    longest_s: float = 30.0
+
+
+@dataclass
+class GivenScores:
+    """Scores that were computed before, as a `speech3.hmm.passes.Scorer` of the one utterance that they belong to."""
+
+    scores_TP: np.ndarray
+    subsampling: int
+    pseudo_likelihoods: bool
+
+    def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
+        """(T, U) of the pdfs asked for."""
+        return self.scores_TP if pdfs is None else self.scores_TP[:, pdfs]
+
+
+class Stream:
+    """A recording that is still being made: `accept` its samples as they come, then `finish`.
+
+    Made by `Recognizer.stream`. One thread at a time may use it.
+
+    Attributes
+    ----------
+    rate_hz
+        Of the samples that it accepts.
+
+    Raises
+    ------
+    Speech3Error
+        The model cannot follow a stream (it is bidirectional, or its features are given ones), is not tuned or has no
+        graph; the rate is none.
+    """
+
+    def __init__(self, recognizer: Recognizer, rate_hz: int, pauses: Pauses | None = None) -> None:
+        features, self.rate_hz = recognizer.features, checked_rate(rate_hz)
+        if features.kind == "given":
+            raise Speech3Error(
+                f"{recognizer.directory}: this model's features are given ones (feats.scp), not computed from sound, so"
+                " it cannot follow a stream"
+            )
+        self._scores = online_scores(recognizer)
+        model_hz = features.sample_frequency or self.rate_hz
+        self._resampler = OnlineResampler(self.rate_hz, model_hz)
+        self._cmvn = OnlineCmvn(features.norm_vars, features.global_stats)
+        self._features = OnlineFeatures(features, model_hz, self._cmvn)
+        self._block = round(BLOCK_FRAMES * features.frame_shift / 1000 * model_hz)  # samples
+        self._waiting_S = np.zeros(0, np.float32)  # less than a block
+        self._segment = _Segment(recognizer, pauses or Pauses())
+        self._ended: list[Result] = []
+        self._samples, self._finished = 0, False
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds accepted so far."""
+        return self._samples / self.rate_hz
+
+    def accept(self, samples: ArrayLike) -> str:
+        """Take the next samples; return the words of the present segment as far as they can be told now.
+
+        Parameters
+        ----------
+        samples
+            As `speech3.decoding.samples.checked_samples` takes them, of any number.
+
+        Raises
+        ------
+        Speech3Error
+            They cannot be used, or the stream was finished.
+        """
+        if self._finished:
+            raise Speech3Error("this stream was finished; begin another one with Recognizer.stream")
+        wave_S = checked_samples(samples)
+        self._samples += len(wave_S)
+        self._take(self._resampler.accept(wave_S))
+        return self._segment.partial
+
+    def ended(self) -> list[Result]:
+        """Return the segments that pauses have ended since this was last called."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def finish(self) -> Result:
+        """End the recording; returns all that `ended` has not returned yet, as one result."""
+        if not self._finished:
+            self._finished = True
+            self._take(self._resampler.finish())
+            tail_TF = torch.cat([self._features.accept(torch.from_numpy(self._waiting_S)), self._features.finish()])
+            self._read(self._scores.accept(tail_TF.numpy()))
+            self._read(self._scores.finish())
+            self._end_segment()
+        return result_of(word for result in self.ended() for word in result.words)
+
+    def _take(self, wave_S: np.ndarray) -> None:
+        wave_S = np.concatenate([self._waiting_S, wave_S])
+        whole = len(wave_S) - len(wave_S) % self._block
+        for start in range(0, whole, self._block):
+            feats_TF = self._features.accept(torch.from_numpy(wave_S[start : start + self._block]))
+            self._read(self._scores.accept(feats_TF.numpy()))
+        self._waiting_S = wave_S[whole:].copy()
+
+    def _read(self, scores_TP: np.ndarray) -> None:
+        if len(scores_TP):
+            self._segment.read(scores_TP)
+            if self._segment.is_over:
+                self._end_segment()
+
+    def _end_segment(self) -> None:
+        words = self._segment.end()
+        if words:
+            self._ended.append(result_of(words))
+        self._cmvn.restart(speech=bool(words))
+        self._scores.restart()
+
+
+@dataclass(eq=False)
+class _Segment:
+    """The search of one stretch of speech after another."""
+
+    recognizer: Recognizer
+    pauses: Pauses
+    partial: str = ""  # the words so far
+    silent: int = 0  # outputs at the end of the best path that are silence
+    _begin: int = 0  # outputs before this segment
+    _scores: list[np.ndarray] = field(default_factory=list)
+    _search: BeamSearch = field(default_factory=BeamSearch)
+
+    def __post_init__(self) -> None:
+        recognizer, settings = self.recognizer, self.recognizer.settings
+        self._output_s = recognizer.features.frame_shift / 1000 * recognizer.scorer.subsampling
+        self._graph = with_word_penalty(recognizer.graph.arranged, settings.word_penalty)
+        self._silence = silence_pdfs(recognizer)
+        self._restart()
+
+    def _restart(self) -> None:
+        tuned = self.recognizer.settings
+        self._search.begin(self._graph, self._name, tuned.acoustic_scale, tuned.beam, tuned.max_active, LATTICE_BEAM)
+        self._scores, self.partial, self.silent = [], "", 0
+
+    @property
+    def _name(self) -> str:
+        return f"{self._begin * self._output_s:.2f} s"
+
+    @property
+    def _outputs(self) -> int:
+        return sum(map(len, self._scores))
+
+    def read(self, scores_TP: np.ndarray) -> None:
+        """Read the next outputs."""
+        self._scores.append(scores_TP)
+        self._search.read(scores_TP)
+        best = self._search.best_path(ended=False)
+        if best:
+            self.partial = " ".join(words_in(self.recognizer.graph, best.olabels))
+            spoken = np.flatnonzero(~np.isin(best.pdfs_T, self._silence))
+            self.silent = len(best.pdfs_T) - (int(spoken[-1]) + 1 if len(spoken) else 0)
+
+    @property
+    def is_over(self) -> bool:
+        """Is there a pause, no more room, or no path left?"""
+        pauses, length_s, silent_s = self.pauses, self._outputs * self._output_s, self.silent * self._output_s
+        if length_s >= pauses.longest_s or not self._search.alive:
+            return True
+        if not self.partial:
+            return silent_s >= pauses.before_words_s
+        return silent_s >= (pauses.in_long_s if length_s >= pauses.long_s else pauses.after_words_s)
+
+    def end(self) -> tuple[Word, ...]:
+        """The words of the segment; the next one begins."""
+        words: tuple[Word, ...] = ()
+        # Silence alone is no utterance: to end in a final state, the search would have to find a word in it.
+        if self._scores and (self.partial or self.silent < self._outputs):
+            words = self._words(np.concatenate(self._scores))
+        self._begin += self._outputs
+        self._restart()
+        return words
+
+    def _words(self, scores_TP: np.ndarray) -> tuple[Word, ...]:
+        best = self._search.best_path()
+        try:
+            found = self._hypothesis(best) if best and best.reached_final else self._again(scores_TP)
+        except Speech3Error as error:
+            say(f"from {self._name}: {error}")
+            return ()
+        return self._timed(found, scores_TP)
+
+    def _hypothesis(self, best: BestPath) -> Hypothesis:
+        graph, scale = self.recognizer.graph, self.recognizer.settings.acoustic_scale
+        found = hypothesis_of(graph, self._name, best)
+        sure = confidences_in(graph, self._search.lattice(), found.units, scale)
+        return replace(found, confidences=sure)
+
+    def _again(self, scores_TP: np.ndarray) -> Hypothesis:
+        """No path ended in a final state: searched with wider beams, as an utterance that is decoded offline."""
+        tuned = self.recognizer.settings
+        config = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active)
+        setting = (tuned.acoustic_scale, tuned.word_penalty)
+        found = decode(self.recognizer.graph, [(self._name, scores_TP)], config, *setting, confidences=True)
+        return found.hypotheses[0]
+
+    def _timed(self, found: Hypothesis, scores_TP: np.ndarray) -> tuple[Word, ...]:
+        """The words with their times, by an alignment as `speech3.decoding.output.word_times` makes it."""
+        recognizer, begin_s = self.recognizer, self._begin * self._output_s
+        if isinstance(recognizer.outputs, Hmm) and found.units:
+            scorer = recognizer.scorer
+            given = GivenScores(scores_TP, scorer.subsampling, scorer.pseudo_likelihoods)
+            frames_TD = np.empty((len(scores_TP) * scorer.subsampling, 0), np.float32)
+            share = Share({self._name: recognizer.hmm.lexicon.known(found.units)}, {self._name: frames_TD})
+            scale = recognizer.alignment_scale
+            aligned = align_one(share, self._name, recognizer.hmm, given, (BEAM, RETRY_BEAM), scale)
+            if not isinstance(aligned, str):
+                stretches = word_stretches(aligned, found.units, recognizer.clock, words_W=found.confidences)
+                pieces = recognizer.graph.writes_pieces
+                return words_of_stretches(join_stretches(stretches) if pieces else stretches, begin_s)
+        sure = found.confidences if found.confidences and len(found.confidences) == len(found.words) else None
+        return tuple(Word(word, None, None, sure[n] if sure else None) for n, word in enumerate(found.words))
+
+
+def silence_pdfs(recognizer: Recognizer) -> np.ndarray:
+    """The pdfs of silence, int64; none where only the number of pdfs is known."""
+    if not isinstance(recognizer.outputs, Hmm):
+        return np.empty(0, np.int64)
+    hmm = recognizer.hmm
+    phones = [hmm.lexicon.phone_ids[phone] for phone in hmm.lexicon.silence_phones]
+    return np.unique([pdf for phone in phones for pdf in hmm.pdfs(0, phone, 0)])

@@ -1,0 +1,97 @@
+"""The mean and deviation so far, with those of the training before them."""
+
+import numpy as np
+import pytest
+import torch
+
+from speech3.config import FeatureConfig
+from speech3.errors import Speech3Error
+from speech3.features.cmvn import cmvn_stats
+from speech3.features.compute import finish
+from speech3.features.online_cmvn import CARRIED_FRAMES, PRIOR_FRAMES, WAIT_FRAMES, OnlineCmvn
+from speech3.features.streaming import OnlineFeatures
+
+F = 3
+
+
+def frames(count: int, seed: int, mean: float = 5.0) -> torch.Tensor:
+    return mean + torch.randn(count, F, generator=torch.Generator().manual_seed(seed)) * torch.tensor([1.0, 2.0, 0.5])
+
+
+PRIOR = tuple(tuple(row) for row in cmvn_stats(frames(5000, 9, 2.0)).tolist())
+
+
+def run(online: OnlineCmvn, feats_TF: torch.Tensor, size: int) -> np.ndarray:
+    out = [online.accept(piece) for piece in feats_TF.split(size)]
+    waited = online.finish()
+    return torch.cat(out if waited is None else [*out, waited]).numpy()
+
+
+def by_hand(feats_TF: torch.Tensor, norm_vars: bool, weighted: list[tuple[np.ndarray, float]]) -> np.ndarray:
+    """Every frame by the weighted frames that it knows; the first ones know each other."""
+    x, out = feats_TF.double().numpy(), []
+    for t in range(len(x)):
+        known = x[: max(t + 1, min(WAIT_FRAMES, len(x)))]
+        values = np.concatenate([known, *(each for each, _ in weighted)])
+        weights = np.concatenate([np.ones(len(known)), *(np.full(len(e), w / len(e)) for e, w in weighted)])
+        mean = np.average(values, axis=0, weights=weights)
+        scale = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights)) if norm_vars else 1.0
+        out.append((x[t] - mean) / scale)
+    return np.array(out)
+
+
+@pytest.mark.parametrize("norm_vars", [False, True])
+@pytest.mark.parametrize("count", [10, WAIT_FRAMES, WAIT_FRAMES + 150])
+@pytest.mark.parametrize("prior", [None, PRIOR])
+def test_each_frame_by_those_before_it(norm_vars: bool, count: int, prior: tuple | None) -> None:
+    feats_TF = frames(count, 1)
+    weighted = [] if prior is None else [(frames(5000, 9, 2.0).double().numpy(), PRIOR_FRAMES)]
+    expected = by_hand(feats_TF, norm_vars, weighted)
+    for size in (1, 7, 1000):
+        found = run(OnlineCmvn(norm_vars, prior), feats_TF, size)
+        # a piece that ends the wait is normalised as one with those that waited
+        first = min(count, -(-WAIT_FRAMES // size) * size)
+        np.testing.assert_allclose(found[first:], expected[first:], atol=1e-5)
+        if size == 1:
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_speech_is_remembered_and_silence_forgotten() -> None:
+    spoken_TF, silence_TF, next_TF = frames(300, 1), frames(200, 2, -20.0), frames(50, 3)
+    one, other = OnlineCmvn(True, PRIOR), OnlineCmvn(True, PRIOR)
+    for online in (one, other):
+        online.accept(spoken_TF)
+        online.restart(speech=True)
+    one.accept(silence_TF)
+    one.restart(speech=False)
+    found = one.accept(next_TF)
+    torch.testing.assert_close(found, other.accept(next_TF), rtol=0, atol=0)
+    known = np.concatenate([spoken_TF.double().numpy(), next_TF[:1].double().numpy()])
+    prior = np.array(PRIOR[0][:-1]) / PRIOR[0][-1]
+    mean = (known.sum(0) + PRIOR_FRAMES * prior) / (len(known) + PRIOR_FRAMES)
+    variance = (np.square(known).sum(0) + PRIOR_FRAMES * np.array(PRIOR[1][:-1]) / PRIOR[0][-1]) / (
+        len(known) + PRIOR_FRAMES
+    ) - mean**2
+    np.testing.assert_allclose(found[0].numpy(), (next_TF[0].numpy() - mean) / np.sqrt(variance), atol=1e-5)
+
+
+def test_of_long_ago_little_counts() -> None:
+    online = OnlineCmvn(False, None)
+    for number in range(20):
+        online.accept(frames(2000, number, float(number)))
+        online.restart(speech=True)
+    assert online._carried_2G is not None and float(online._carried_2G[0, -1]) <= CARRIED_FRAMES
+    assert float(online._carried_2G[0, 0] / online._carried_2G[0, -1]) > 17
+
+
+def test_in_place_of_the_normalisation_of_a_model() -> None:
+    pieces = (torch.randn(16000, generator=torch.Generator().manual_seed(0)) * 0.1).split(777)
+    config = FeatureConfig(num_mel_bins=F, cmvn="utterance", norm_vars=True, deltas=1, left_context=2)
+    online = OnlineFeatures(config, 8000, OnlineCmvn(True, PRIOR))
+    found_TF = torch.cat([*map(online.accept, pieces), online.finish()])
+    plain, cmvn = config.model_copy(update={"cmvn": "none"}), OnlineCmvn(True, PRIOR)
+    statics = OnlineFeatures(FeatureConfig(num_mel_bins=F), 8000)
+    normal_TF = torch.cat([*(cmvn.accept(statics.accept(piece)) for piece in pieces), cmvn.accept(statics.finish())])
+    torch.testing.assert_close(found_TF, finish([normal_TF], plain)[0], atol=1e-5, rtol=0)
+    with pytest.raises(Speech3Error, match="cmvn: utterance needs whole recordings"):
+        OnlineFeatures(config, 8000)
