@@ -164,7 +164,8 @@ def _mono(samples: np.ndarray) -> np.ndarray:
 def read_blocks(path_or_pipe: Path | str, block_s: float) -> Iterator[np.ndarray]:
     """Yield a file, float32 (samples,), block by block, channels averaged; arguments and errors as for `read_file`."""
     name, source = _source(path_or_pipe, None, cached=False)
-    with _opened(name, source) as sound:
+    sound, _ = _opened(name, source)
+    with sound:
         size = max(1, round(block_s * sound.samplerate))
         for start in range(0, sound.frames, size):
             yield _mono(_read(name, sound, start, min(start + size, sound.frames)))
