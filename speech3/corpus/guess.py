@@ -219,3 +219,40 @@ def _conversion(table: Table, said: Mapping[str, Phones], lexicon: Path, lang: s
     if wrong > 0.5:
         say(f"  {lexicon} and espeak-ng ({lang}) agree badly (half of the phones differ): is {lang} its language?")
     return conversion
+
+
+def from_spelling(
+    wanted: Sequence[str], table: Mapping[str, Sequence[Phones]], lexicon: str
+) -> tuple[dict[str, Phones], float]:
+    """Pronounce words by their letters, as those of a lexicon are pronounced.
+
+    Where the lexicon spells words by their letters, so does this.
+
+    Parameters
+    ----------
+    table
+        The lexicon's words with their pronunciations; `lexicon` is its name for messages.
+
+    Returns
+    -------
+    Pronunciations, empty where a letter is in no word of the lexicon; and how many of the phones of known words that
+    were not learnt from come out wrong, as a fraction.
+
+    Raises
+    ------
+    Speech3Error
+        The lexicon has too few words to learn from.
+    """
+    spelled = {word: letters(word) for word in table if not _BRACKETED.fullmatch(word)}
+    pairs = [(letters, table[word][0]) for word, letters in sorted(spelled.items()) if letters]
+    if len(pairs) < _ENOUGH_PAIRS:
+        raise Speech3Error(
+            f"{lexicon}: {len(pairs)} words with letters are too few to learn from them how words are pronounced (at"
+            f" least {_ENOUGH_PAIRS})"
+        )
+    step = -(-len(pairs) // _MOST_PAIRS)
+    held_out = pairs[step - 1 :: 20 * step] if step > 1 else pairs[::20]
+    taught = pairs[::step] if step > 1 else [pair for place, pair in enumerate(pairs) if place % 20]
+    conversion = convert.learn(taught)
+    wrong = convert.phone_errors([[truth] for _, truth in held_out], [conversion(word) for word, _ in held_out])
+    return {word: () if _BRACKETED.fullmatch(word) else conversion(letters(word)) for word in wanted}, wrong

@@ -55,6 +55,8 @@ class Lexicon:
         Phones carry their place in the word, see `mark_positions`.
     end
         How the end of the sentence goes with silence; `after` is not used.
+    inventory
+        `phones`, where pronunciations were exchanged and need not use them all.
     """
 
     pronunciations: tuple[Pronunciation, ...]
@@ -62,10 +64,13 @@ class Lexicon:
     silence_phones: tuple[str, ...] = field(default=(SILENCE,))
     position_dependent: bool = False
     end: Silences | None = None
+    inventory: tuple[str, ...] | None = None
 
     @cached_property
     def phones(self) -> tuple[str, ...]:
         """Silence phones first, then the others sorted; phone i stands at index i - 1."""
+        if self.inventory is not None:
+            return self.inventory
         spoken = {phone for pron in self.pronunciations for phone in pron.phones} - set(self.silence_phones)
         return self.silence_phones + tuple(sorted(spoken))
 
