@@ -12,6 +12,8 @@ def command(
     ctm: Annotated[
         bool, typer.Option("--ctm", help="Print CTM: file, channel, start, duration, word, confidence.")
     ] = False,
+    graph: Annotated[Path | None, typer.Option(help="A graph of `speech3 graph` in place of the model's.")] = None,
+    hot: Annotated[Path | None, typer.Option(help="Words and phrases to expect: `WORD [WORD ...] [BOOST]`.")] = None,
 ) -> None:
     """Print the text of recordings: of one file the text alone, of several a line `FILE text` for each.
 
@@ -20,11 +22,12 @@ def command(
     Recordings of another sample rate than the model's are resampled, channels are mixed. With `--ctm` every word comes
     on a line of its own with its time in seconds.
     """
+    from speech3.decoding.another_graph import with_graph
     from speech3.decoding.apply import transcribe
     from speech3.decoding.recognizer import load_recognizer
     from speech3.hmm.times import ctm_line
 
-    for result in transcribe(load_recognizer(model), files, times=ctm):
+    for result in transcribe(with_graph(load_recognizer(model), graph, hot), files, times=ctm):
         if ctm:
             for word in result.words:
                 print(ctm_line(result.name, word))

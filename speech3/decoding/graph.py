@@ -25,6 +25,7 @@ import numpy as np
 from speech3.decoding.fst import ARC, Fst, FstBuilder, from_kaldifst, read_fst, to_kaldifst, write_fst
 from speech3.decoding.grammar import Grammar, from_arpa
 from speech3.decoding.lexicon_fst import lexicon_fst
+from speech3.decoding.phrases import Phrases
 from speech3.decoding.pieces import are_pieces
 from speech3.decoding.search_graph import SearchGraph, search_graph
 from speech3.errors import Speech3Error
@@ -32,8 +33,9 @@ from speech3.hmm.model import Hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.progress import say
-from speech3.lm.arpa import ArpaLm
+from speech3.lm.arpa import ArpaLm, write_arpa
 
+LM = "lm.arpa.gz"  # in a graph's directory
 _SLOW_S = 5.0  # a graph that takes longer says how far it is
 
 
@@ -51,6 +53,8 @@ class Graph:
         Columns that the scores must have.
     about
         What `graph.json` says.
+    phrases
+        What the lattices of its searches are searched for (`speech3.decoding.hot`).
     """
 
     fst: Fst
@@ -58,6 +62,7 @@ class Graph:
     num_pdfs: int
     about: dict[str, Any]
     path: Path
+    phrases: Phrases | None = None
 
     @cached_property
     def arranged(self) -> SearchGraph:
@@ -96,6 +101,8 @@ class Units:
 def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale: float) -> dict[str, Any]:
     """Build the graph into ``out/HCLG.fst``, ``out/words.txt`` and ``out/graph.json``; return what the last one says.
 
+    An n-gram model is kept beside it, as ``out/lm.arpa.gz``, to rescore lattices with and to add words to.
+
     Parameters
     ----------
     lm
@@ -130,6 +137,10 @@ def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale
     (out / "graph.json").unlink(missing_ok=True)  # written last: its presence says that the rest belongs together
     write_text(out / "words.txt", "".join(f"{word} {label}\n" for label, word in enumerate(grammar.words)))
     write_fst(fst, out / "HCLG.fst")
+    if isinstance(lm, ArpaLm):
+        write_arpa(lm, out / LM)
+    else:
+        (out / LM).unlink(missing_ok=True)
     write_json(out / "graph.json", about)
     return about
 

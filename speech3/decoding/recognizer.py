@@ -112,12 +112,13 @@ def load_settings(directory: Path | str, model: Path | str | None = None) -> Dec
 
 @dataclass(frozen=True, eq=False)
 class Recognizer:
-    """An acoustic model with all that is needed to align and to decode."""
+    """An acoustic model with all that is needed to align and to decode; `chosen_graph` takes its own graph's place."""
 
     directory: Path
     outputs: Hmm | PdfsOnly
     features: FeatureConfig
     scorer: Scorer
+    chosen_graph: Graph | None = None
 
     @property
     def hmm(self) -> Hmm:
@@ -137,6 +138,8 @@ class Recognizer:
     @cached_property
     def graph(self) -> Graph:
         """The decoding graph, read when first asked for; it must have this model's pdfs."""
+        if self.chosen_graph:
+            return self.chosen_graph
         if not (self.directory / GRAPH / "graph.json").exists():
             raise Speech3Error(
                 f"{self.directory}: has no decoding graph, so it can align but not decode; use another model directory"

@@ -22,6 +22,7 @@ from speech3.decoding.bayes_risk import confidences as confidences_of
 from speech3.decoding.beam_search import BeamSearch, BestPath, check_scores
 from speech3.decoding.graph import Graph
 from speech3.decoding.lattice import Lattice
+from speech3.decoding.phrases import best_path, with_phrases
 from speech3.decoding.pieces import join_words
 from speech3.decoding.search_graph import SearchGraph, with_word_penalty
 from speech3.decoding.word_lattice import words_of
@@ -172,6 +173,7 @@ def _searchers(
     graph: Graph, config: DecodeConfig, settings: Sequence[Setting], jobs: int, longest: int
 ) -> list["_Searcher"]:
     graphs = {penalty: with_word_penalty(graph.arranged, penalty) for _, penalty in settings}
+    longest = max(longest, _LONGEST) if graph.phrases else longest  # which are looked for in lattices
     stopped = threading.Event()
     return [_Searcher(graph, graphs, config, tuple(settings), longest, stopped) for _ in range(jobs)]
 
@@ -210,7 +212,7 @@ class _Searcher:
     def lattice(self, utterance: str, scores_TP: np.ndarray) -> tuple[Hypothesis, Lattice] | None:
         """Hypothesis and lattice under the one setting."""
         best = self._best(utterance, scores_TP, *self.settings[0])
-        lattice = self.beam_search.lattice()
+        lattice = self._lattice()
         return (best, lattice) if isinstance(best, Hypothesis) and lattice else None
 
     def _best(self, utterance: str, scores_TP: np.ndarray, scale: float, word_penalty: float) -> Hypothesis | str:
@@ -229,7 +231,7 @@ class _Searcher:
         return Hypothesis(utterance, spelled, units, best.cost, best.acoustic_cost, best.pdfs_T, best.reached_final)
 
     def _confidences(self, best: Hypothesis, scale: float) -> tuple[float, ...] | None:
-        lattice = self.beam_search.lattice()
+        lattice = self._lattice()
         if lattice is None:
             return None
         said = tuple(self.graph.label_of[unit] for unit in best.units)
@@ -238,6 +240,10 @@ class _Searcher:
             if len(words.frame_S) * (2 * len(said) + 1) <= _CELLS:
                 return confidences_of(words, said, scale).confidences
         return None
+
+    def _lattice(self) -> Lattice | None:
+        lattice = self.beam_search.lattice()
+        return with_phrases(lattice, self.graph.phrases) if lattice and self.graph.phrases else lattice
 
     def _path(
         self, utterance: str, scores_TP: np.ndarray, scale: float, word_penalty: float, beam: float
@@ -251,6 +257,8 @@ class _Searcher:
             if self.stopped.is_set():
                 break
             search.read(scores_TP[begin : begin + _PIECE])
+        if self.graph.phrases and (lattice := self._lattice()):
+            return best_path(lattice, scale)
         return search.best_path()
 
 

@@ -85,10 +85,10 @@ def by_letters(hmm: Hmm, words: Sequence[str]) -> Guesses:
 
 def _guesses(hmm: Hmm, table: Mapping[str, Sequence[Phones]], how: str, reasons: Mapping[str, str]) -> Guesses:
     guessed = [Pronunciation(word, tuple(phones)) for word, variants in table.items() for phones in variants]
-    sayable = tuple(pron for pron in guessed if sayable(pron, hmm.lexicon))
-    left = set(table) - {pron.word for pron in sayable}
+    kept = tuple(pron for pron in guessed if sayable(pron, hmm.lexicon))
+    left = set(table) - {pron.word for pron in kept}
     why = "has a sound that the model does not know at that place in a word"
-    return Guesses(sayable, how, {**reasons, **dict.fromkeys(sorted(left), why)})
+    return Guesses(kept, how, {**reasons, **dict.fromkeys(sorted(left), why)})
 
 
 def _plain(lexicon: Lexicon, pron: Pronunciation) -> Phones:

@@ -124,7 +124,9 @@ class _Parser:
         while at < len(text):
             match = _TOKEN.match(text, at)
             if not match:
-                raise Speech3Error(f"{self._path}:{line}: `{text[at : at + 20].splitlines()[0]}` is no part of a grammar")
+                raise Speech3Error(
+                    f"{self._path}:{line}: `{text[at : at + 20].splitlines()[0]}` is no part of a grammar"
+                )
             if match.lastgroup not in ("space", "tag"):
                 assert match.lastgroup
                 yield _Token(match.lastgroup, match[match.lastgroup], line)
@@ -272,7 +274,7 @@ class _Builder:
                 self._check(part)
 
     def _build(self, node: Node, start: int, end: int, begun: Mapping[str, tuple[int, int]]) -> None:
-        """Ways from `start` to `end` that say `node`, inside of rules that have `begun` in one state to end in another."""
+        """Ways from `start` to `end` that say `node`, inside of rules that `begun` says where they begin and end."""
         match node:
             case Words(words):
                 self._say(words, start, end)

@@ -16,6 +16,7 @@ from speech3.corpus.langdir import NOT_WORDS, read_utf8
 from speech3.errors import Speech3Error
 
 _MOST = 1_000_000  # states
+_FEW, _TIMES = 10_000, 4  # states of what was determinised: these, and so many times those that there were
 _DIGITS = 6  # of costs that count as equal
 Subset = tuple[tuple[int, float], ...]
 
@@ -119,34 +120,37 @@ class Parts:
         if start not in alive:
             raise Speech3Error(f"{self.source}: the grammar accepts no sentence")
         first, offset = self._subset({start: 0.0}, alive, end)
-        numbers: dict[Subset, int] = {first: 0}
+        queue = [tuple((state, cost + offset) for state, cost in first)]  # only the start has a lowest cost above 0
+        numbers: dict[Subset, int] = {}
         arcs: list[tuple[int, str, float, int]] = []
         finals: dict[int, float] = {}
-        for subset in (queue := [first]):
-            at = numbers[subset]
-            extra = offset if at == 0 else 0.0  # nothing leads back to the start's subset that did not pay it
+        for at, subset in enumerate(queue):
             onward: dict[str, dict[int, float]] = {}
             for state, cost in subset:
                 if state == end:
-                    finals[at] = cost + extra
-                for word, more, target in self._arcs[state]:
-                    if word is not None and target in alive:
+                    finals[at] = cost
+                for word, more, next_state in self._arcs[state]:
+                    if word is not None and next_state in alive:
                         reached = onward.setdefault(word, {})
-                        reached[target] = min(cost + more, reached.get(target, math.inf))
+                        reached[next_state] = min(cost + more, reached.get(next_state, math.inf))
             for word, reached in onward.items():
-                target_subset, cost = self._subset(reached, alive, end)
-                if target_subset not in numbers:
-                    if len(numbers) >= _MOST // 10:
-                        raise Speech3Error(
-                            f"{self.source}: the grammar says the same words in too many ways, in loops with different"
-                            " weights; remove alternatives that say the same, or their weights"
-                        )
-                    numbers[target_subset] = len(numbers)
-                    queue.append(target_subset)
-                arcs.append((at, word, cost + extra, numbers[target_subset]))
+                target, cost = self._subset(reached, alive, end)
+                key = tuple((state, round(more, _DIGITS)) for state, more in target)
+                if key not in numbers:
+                    self._check_size(len(queue))
+                    numbers[key] = len(queue)
+                    queue.append(target)
+                arcs.append((at, word, cost, numbers[key]))
         if not arcs:
             raise Speech3Error(f"{self.source}: the grammar accepts no sentence with a word in it")
         return WordGraph(tuple(arcs), finals, self.source)
+
+    def _check_size(self, states: int) -> None:
+        if states >= _FEW + _TIMES * len(self._arcs):
+            raise Speech3Error(
+                f"{self.source}: the grammar says the same words in too many ways, in loops with different weights;"
+                " remove alternatives that say the same, or their weights"
+            )
 
     def _reaching(self, end: int) -> set[int]:
         before: list[list[int]] = [[] for _ in self._arcs]
@@ -180,7 +184,7 @@ class Parts:
             if state == end or any(word is not None for word, _, _ in self._arcs[state])
         }
         least = min(matter.values())
-        return tuple((state, round(matter[state] - least, _DIGITS)) for state in sorted(matter)), least
+        return tuple((state, matter[state] - least) for state in sorted(matter)), least
 
 
 def sentences_of(graph: WordGraph, longest: int) -> dict[tuple[str, ...], float]:
