@@ -17,6 +17,10 @@ from speech3.decoding.fst import ARC, Fst
 from speech3.hmm.model import Hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
 
+_GRAIN = 8192  # costs that differ by less than its inverse count as equal
+_SEEDS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
+_ODD = np.uint64(0xFF51AFD7ED558CCD)  # MurmurHash3's finaliser
+
 
 @dataclass(frozen=True, eq=False)
 class Units:
@@ -83,43 +87,82 @@ def expanded(clg: Fst, read_LN: np.ndarray, units: Units) -> Fst:
     """H o (C o L o G) without self-loops: each arc that reads a phone becomes its units, one after the other.
 
     Arcs of one state whose phones begin with the same units share these, at the lowest cost of them, so that what was
-    deterministic stays so; what they write stands where it is certain. Disambiguation symbols become epsilon.
+    deterministic stays so; what they write stands where it is certain. States after which everything is alike become
+    one. Disambiguation symbols become epsilon.
     """
     order_A = np.lexsort((clg.arcs_A["ilabel"], clg.source_A))
-    source_A, arcs_A = clg.source_A[order_A].astype(np.int64), clg.arcs_A[order_A]
+    source_A, arcs_A = clg.source_A[order_A], clg.arcs_A[order_A]
     reads_A = (arcs_A["ilabel"] > 0) & (arcs_A["ilabel"] <= len(read_LN))
     silent = arcs_A[~reads_A].copy()
     silent["ilabel"] = 0
-    sources, arcs = [source_A[~reads_A]], [silent]
-    source_A, arcs_A = source_A[reads_A], arcs_A[reads_A]
+    levels = _levels(source_A[reads_A], arcs_A[reads_A], read_LN, units)
+    sources, arcs, states = [source_A[~reads_A]], [silent], len(clg.final_S)
+    for (parent_A, step), (_, before) in zip(levels[:0:-1], levels[-2::-1], strict=True):
+        number_G, kept_A = _merged(parent_A, step)
+        before["nextstate"] = states + number_G[before["nextstate"]]
+        sources.append(states + number_G[parent_A[kept_A]])
+        arcs.append(step[kept_A])
+        states += int(number_G.max(initial=-1)) + 1
+    sources.append(levels[0][0])
+    arcs.append(levels[0][1])
+    final_S = np.concatenate([clg.final_S, np.full(states - len(clg.final_S), np.inf, np.float32)])
+    return Fst(clg.start, final_S, np.concatenate(sources).astype(np.int32), np.concatenate(arcs))
+
+
+def _levels(
+    source_A: np.ndarray, arcs_A: np.ndarray, read_LN: np.ndarray, units: Units
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each unit of a phone the arcs that read it, and which of the arcs that read the unit before they follow.
+
+    Arcs are sorted by the state that they leave, then by label: those that share a beginning are neighbours. The first
+    arcs follow states; the last lead to states, others to the arcs of the next level that follow them.
+    """
     read_AN = read_LN[arcs_A["ilabel"] - 1]
     cost_A = arcs_A["weight"].astype(np.float64) + units.leave_U[read_AN].sum(axis=1)
-    states, word_A = len(clg.final_S), arcs_A["olabel"].copy()
-    paid_A = np.zeros(len(arcs_A))
+    word_A, paid_A, parent_A = arcs_A["olabel"], np.zeros(len(arcs_A)), source_A.astype(np.int64)
+    levels = []
     for place in range(read_AN.shape[1]):
-        last = place + 1 == read_AN.shape[1]
         fresh_A = np.ones(len(arcs_A), bool)
-        if not last:
-            fresh_A[1:] = (source_A[1:] != source_A[:-1]) | (read_AN[1:, place] != read_AN[:-1, place])
-        first_G = np.flatnonzero(fresh_A)  # arcs that share what is read here are neighbours
-        group_A = np.cumsum(fresh_A) - 1
+        if place + 1 < read_AN.shape[1]:
+            fresh_A[1:] = (parent_A[1:] != parent_A[:-1]) | (read_AN[1:, place] != read_AN[:-1, place])
+        first_G, group_A = np.flatnonzero(fresh_A), np.cumsum(fresh_A) - 1
         step = np.zeros(len(first_G), ARC)
-        step["ilabel"] = read_AN[first_G, place] + 1
         if len(first_G):
             least_G = np.minimum.reduceat(cost_A, first_G)
             low_G, high_G = np.minimum.reduceat(word_A, first_G), np.maximum.reduceat(word_A, first_G)
-            step["weight"] = least_G - paid_A[first_G]
+            step["ilabel"] = read_AN[first_G, place] + 1
             step["olabel"] = np.where(low_G == high_G, low_G, 0)
-            paid_A = least_G[group_A]
+            step["weight"] = least_G - paid_A[first_G]
+            step["nextstate"] = arcs_A["nextstate"] if place + 1 == read_AN.shape[1] else np.arange(len(first_G))
             word_A = np.where((low_G == high_G)[group_A], 0, word_A)
-        step["nextstate"] = arcs_A["nextstate"] if last else states + np.arange(len(first_G))
-        sources.append(source_A[first_G])
-        arcs.append(step)
-        source_A = states + group_A
-        states += 0 if last else len(first_G)
-    more = states - len(clg.final_S)
-    final_S = np.concatenate([clg.final_S, np.full(more, np.inf, np.float32)])
-    return Fst(clg.start, final_S, np.concatenate(sources).astype(np.int32), np.concatenate(arcs))
+            paid_A = least_G[group_A]
+        levels.append((parent_A[first_G], step))
+        parent_A = group_A
+    return levels
+
+
+def _merged(parent_A: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers (G,) of the places that arcs follow, the same for places with the same arcs; and which arcs to keep.
+
+    Places are compared by two independent 64-bit sums over their arcs.
+    """
+    if not len(step):
+        return np.zeros(0, np.int64), np.zeros(0, bool)
+    columns = [step[name].astype(np.uint64) for name in ("ilabel", "olabel", "nextstate")]
+    columns.append(np.round(step["weight"].astype(np.float64) * _GRAIN).astype(np.int64).astype(np.uint64))
+    first_G = np.flatnonzero(np.diff(parent_A, prepend=-1))
+    sums_G2 = np.empty((len(first_G), 2), np.uint64)
+    for side, seed in enumerate(_SEEDS):
+        mixed_A = np.full(len(step), seed, np.uint64)
+        for column in columns:
+            mixed_A = (mixed_A ^ column) * _ODD
+            mixed_A ^= mixed_A >> np.uint64(29)
+        sums_G2[:, side] = np.add.reduceat(mixed_A, first_G)
+    pairs_G = sums_G2.view([("one", np.uint64), ("other", np.uint64)])[:, 0]
+    _, representative, number_G = np.unique(pairs_G, return_index=True, return_inverse=True)
+    stays_G = np.zeros(len(first_G), bool)
+    stays_G[representative] = True
+    return number_G.reshape(-1), stays_G[parent_A]
 
 
 def add_self_loops(fst: Fst, units: Units) -> Fst:
