@@ -80,7 +80,7 @@ def make_graph(model: Path, out: Path, wish: Wish) -> NewGraph:
     """
     _check(wish)
     directory = decode_directory(model) if model.suffix == ".onnx" and not model.is_dir() else model
-    hmm = load_hmm(directory)
+    own = hmm = load_hmm(directory)
     _check_out(out, directory)
     language = _language(wish, directory)
     if isinstance(language, ArpaLm):
@@ -91,7 +91,10 @@ def make_graph(model: Path, out: Path, wish: Wish) -> NewGraph:
     for source, pronunciations in ((wish.lexicon, given), (wish.add, listed)):
         if pronunciations:
             hmm = with_pronunciations(hmm, pronunciations, str(source))
-    hmm, guessed = _pronounced(hmm, wish, language, [word.word for word in added])
+    named = [*(language.words if isinstance(language, WordGraph) else ()), *(word.word for word in added)]
+    named = [word for word in dict.fromkeys(named) if word not in hmm.lexicon.by_word]
+    _check_case(named, own.lexicon, wish.add or wish.grammar or wish.sentences)
+    hmm, guessed = _pronounced(hmm, wish, language, named)
     lm = from_word_graph(language, hmm.lexicon) if isinstance(language, WordGraph) else language
     if wish.add and isinstance(lm, ArpaLm):
         lm = _with_added(lm, added, listed, guessed, wish.add)
@@ -208,16 +211,13 @@ def _check_pieces(lm: ArpaLm, wish: Wish) -> None:
         )
 
 
-def _pronounced(hmm: Hmm, wish: Wish, language: ArpaLm | WordGraph, added: Sequence[str]) -> tuple[Hmm, Guesses]:
+def _pronounced(hmm: Hmm, wish: Wish, language: ArpaLm | WordGraph, named: Sequence[str]) -> tuple[Hmm, Guesses]:
     """The model with guesses for the words that it lacks.
 
-    Words that were asked for by name must be pronounced; those of a language model are where `lang` is given, else they
-    are left out.
+    Those `named`, in a list or grammar, must be pronounced; those of a language model are where `lang` is given, else
+    they are left out.
     """
     source = wish.add or wish.grammar or wish.sentences
-    named = [*(language.words if isinstance(language, WordGraph) else ()), *added]
-    named = [word for word in dict.fromkeys(named) if word not in hmm.lexicon.by_word]
-    _check_case(named, hmm.lexicon, source)
     others = language.words if isinstance(language, ArpaLm) and wish.lang else []
     unknown = [*named, *(word for word in others if word not in hmm.lexicon.by_word and langdir.is_word(word))]
     if not unknown:
