@@ -24,8 +24,8 @@ def command(
     A boost of `--hot` makes a word or phrase e^BOOST times as probable; 3 if not given.
     """
     from speech3.corpus.datadir import read_datadir
-    from speech3.decoding.another_graph import with_graph
     from speech3.decoding.apply import features_for, tell
+    from speech3.decoding.chosen_graph import with_graph
     from speech3.decoding.output import write_decoding
     from speech3.decoding.recognizer import load_recognizer
     from speech3.io.parallel import available_jobs

@@ -22,8 +22,8 @@ def command(
     Recordings of another sample rate than the model's are resampled, channels are mixed. With `--ctm` every word comes
     on a line of its own with its time in seconds.
     """
-    from speech3.decoding.another_graph import with_graph
     from speech3.decoding.apply import transcribe
+    from speech3.decoding.chosen_graph import with_graph
     from speech3.decoding.recognizer import load_recognizer
     from speech3.hmm.times import ctm_line
 

@@ -194,7 +194,9 @@ def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> Words
     if not lang or not missing:
         return Words(lines, frozenset(table), unpronounced=dict.fromkeys(missing, "is not in the lexicon"))
     voice = espeak.voice_of(lang)
-    said, reasons = _spoken([*missing, *(word for word in table if not _BRACKETED.fullmatch(word))], voice, stress=True)
+    taught = [word for word in sorted(table) if not _BRACKETED.fullmatch(word)]
+    taught = taught[:: -(-len(taught) // _MOST_PAIRS) or 1]
+    said, reasons = _spoken([*missing, *taught], voice, stress=True)
     convertible = _conversion(table, said, lexicon, lang)
     converted = {word: convertible(said[word]) for word in missing}
     guessed = {word: [phones] for word, phones in converted.items() if phones}
@@ -212,9 +214,8 @@ def _conversion(table: Table, said: Mapping[str, Phones], lexicon: Path, lang: s
             f"{lexicon}: {len(pairs)} of its words are pronounced by espeak-ng ({lang}) too; at least {_ENOUGH_PAIRS}"
             " are needed to learn what its phones are; add pronunciations, or remove the lexicon, or leave lang away"
         )
-    step = -(-len(pairs) // _MOST_PAIRS)
-    conversion = convert.learn(pairs[::step])
-    checked = pairs[: 50 * step : step]
+    conversion = convert.learn(pairs)
+    checked = pairs[:50]
     wrong = convert.phone_errors([[truth] for _, truth in checked], [conversion(phones) for phones, _ in checked])
     if wrong > 0.5:
         say(f"  {lexicon} and espeak-ng ({lang}) agree badly (half of the phones differ): is {lang} its language?")

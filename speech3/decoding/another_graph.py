@@ -1,11 +1,11 @@
 """Another decoding graph for a trained model: other words, another language model, a grammar; nothing is trained.
 
 OUT holds what `build_graph` writes and, where pronunciations differ from the model's, lexicon.txt with those. Who
-decodes with the graph reads both (`with_graph`), so that the words can be aligned as well.
+decodes with the graph reads both (`chosen_graph`), so that the words can be aligned as well.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,8 @@ from speech3.config import LmConfig
 from speech3.corpus import langdir
 from speech3.decoding.grammar import from_word_graph
 from speech3.decoding.graph import LM, build_graph
-from speech3.decoding.hot import read_hot, with_hot_words
 from speech3.decoding.pieces import are_pieces
-from speech3.decoding.recognizer import GRAPH, TUNING_GRAPH, Recognizer, decode_directory
+from speech3.decoding.places import GRAPH, TUNING_GRAPH, decode_directory
 from speech3.errors import Speech3Error
 from speech3.hmm.guessed import Guesses, by_espeak, by_letters
 from speech3.hmm.lexicon import UNKNOWN, Lexicon, Pronunciation, read_lexicon, write_lexicon
@@ -105,31 +104,6 @@ def make_graph(model: Path, out: Path, wish: Wish) -> NewGraph:
     else:
         (out / _DROPPED).unlink(missing_ok=True)
     return NewGraph(about, guessed)
-
-
-def with_graph(recognizer: Recognizer, graph: Path | None, hot: Path | None = None) -> Recognizer:
-    """The recogniser with a graph of `make_graph` in place of its own, and with hot words (`decoding.hot`).
-
-    The settings remain those that the model was tuned to.
-
-    Raises
-    ------
-    Speech3Error
-        The graph is of another model; a hot word is not in it.
-    """
-    if graph:
-        if not (graph / "graph.json").exists():
-            raise Speech3Error(f"{graph}: no decoding graph (it has no graph.json); `speech3 graph` makes one")
-        chosen = recognizer.read_graph(graph)
-        if (graph / LEXICON).exists() and isinstance(recognizer.outputs, Hmm):
-            more = read_lexicon(graph / LEXICON).pronunciations
-            recognizer = replace(
-                recognizer, outputs=with_pronunciations(recognizer.outputs, more, str(graph / LEXICON))
-            )
-        recognizer = replace(recognizer, chosen_graph=chosen)
-    if hot:
-        recognizer = replace(recognizer, chosen_graph=with_hot_words(recognizer.graph, read_hot(hot), hot))
-    return recognizer
 
 
 def _check(wish: Wish) -> None:

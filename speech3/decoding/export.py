@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from speech3.decoding.recognizer import NetworkScorer, Recognizer, decode_directory, load_recognizer
+from speech3.decoding.places import decode_directory
+from speech3.decoding.recognizer import NetworkScorer, Recognizer, load_recognizer
 from speech3.errors import Speech3Error
 from speech3.hmm.passes import Scorer
 from speech3.io.atomic import atomic_path

@@ -27,6 +27,7 @@ import torch
 
 from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
 from speech3.decoding.graph import Graph, load_graph
+from speech3.decoding.places import GRAPH, TUNING_GRAPH, decode_directory
 from speech3.decoding.search import Decoding, decode, decode_settings
 from speech3.decoding.tune import ErrorRate, Tuning, drawn, rate_of, tune
 from speech3.errors import Speech3Error, check_bad
@@ -44,7 +45,7 @@ from speech3.models import AcousticModel, load_network, logits
 from speech3.models.onnx_runtime import OnnxNetwork
 
 ALIGNMENT_SCALE = 0.1  # of the acoustic scores, as in Kaldi's align scripts
-GRAPH, TUNING_GRAPH, TUNING = "graph", "graph_tuning", "tuning.json"  # of a model directory
+TUNING = "tuning.json"  # of a model directory
 PSEUDO_SCALE = 1.0  # of those that were trained to be likelihoods (LF-MMI)
 # Of forced alignment; generous, since one utterance costs milliseconds. They are in scaled log probabilities: scores at
 # a third of the frames and scale 1 differ by about as much in a second of speech as likelihoods at scale 0.1.
@@ -282,11 +283,6 @@ def load_recognizer(model: Path | str) -> Recognizer:
     _check_outputs(directory / "model.safetensors", outputs, known)
     _check_subsampling(directory, scorer, known)
     return Recognizer(directory, known, features, scorer)
-
-
-def decode_directory(onnx: Path) -> Path:
-    """Where OUT.onnx has what decoding needs beside the network: OUT.decode."""
-    return onnx.with_suffix(".decode")
 
 
 def _load_exported(path: Path) -> Recognizer:

@@ -9,8 +9,9 @@ import soundfile
 import toys
 from whistles import RATE_HZ, whistled
 
-from speech3.decoding.another_graph import Wish, make_graph, with_graph
+from speech3.decoding.another_graph import Wish, make_graph
 from speech3.decoding.apply import transcribe
+from speech3.decoding.chosen_graph import with_graph
 from speech3.decoding.graph import build_graph, load_graph
 from speech3.decoding.recognizer import load_recognizer
 from speech3.errors import Speech3Error
