@@ -11,6 +11,8 @@ def command(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory; needs no text.")],
     out: Annotated[Path, typer.Argument(help="Gets hyp.txt and hyp.ctm.")],
     jobs: Annotated[int, typer.Option(help="Processes and threads; 0: one per core.", min=0)] = 0,
+    graph: Annotated[Path | None, typer.Option(help="A graph of `speech3 graph` in place of the model's.")] = None,
+    hot: Annotated[Path | None, typer.Option(help="Words and phrases to expect: `WORD [WORD ...] [BOOST]`.")] = None,
 ) -> None:
     """Recognise every utterance, with the acoustic scale and word penalty that were tuned on the model's dev set.
 
@@ -18,14 +20,17 @@ def command(
 
     `hyp.txt` is Kaldi text (`utterance word word ...`), `hyp.ctm` has the time of each word and
     its confidence, its posterior in the lattice.
+
+    A boost of `--hot` makes a word or phrase e^BOOST times as probable; 3 if not given.
     """
     from speech3.corpus.datadir import read_datadir
     from speech3.decoding.apply import features_for, tell
+    from speech3.decoding.chosen_graph import with_graph
     from speech3.decoding.output import write_decoding
     from speech3.decoding.recognizer import load_recognizer
     from speech3.io.parallel import available_jobs
 
-    recognizer, jobs = load_recognizer(model), jobs or available_jobs()
+    recognizer, jobs = with_graph(load_recognizer(model), graph, hot), jobs or available_jobs()
     feats, skipped = features_for(recognizer, read_datadir(directory), jobs, out)
     decoding = recognizer.decode(feats, jobs, confidences=True)
     write_decoding(out, recognizer, feats, decoding, jobs)

@@ -12,6 +12,8 @@ def command(
     ctm: Annotated[
         bool, typer.Option("--ctm", help="Print CTM: file, channel, start, duration, word, confidence.")
     ] = False,
+    graph: Annotated[Path | None, typer.Option(help="A graph of `speech3 graph` in place of the model's.")] = None,
+    hot: Annotated[Path | None, typer.Option(help="Words and phrases to expect: `WORD [WORD ...] [BOOST]`.")] = None,
     stream: Annotated[
         bool, typer.Option("--stream", help="FILE is `-` (standard input) or a file that is still being written.")
     ] = False,
@@ -34,20 +36,22 @@ def command(
     a second ends a line. Ctrl-C ends the sound.
     """
     from speech3.decoding.apply import transcribe
+    from speech3.decoding.chosen_graph import with_graph
     from speech3.decoding.live import transcribe_arriving
     from speech3.decoding.recognizer import load_recognizer
     from speech3.errors import Speech3Error
     from speech3.hmm.times import ctm_line
 
+    recognizer = with_graph(load_recognizer(model), graph, hot)
     if stream:
         if len(files) != 1 or ctm:
             raise Speech3Error("--stream takes one FILE, or - for standard input, and no --ctm")
-        transcribe_arriving(load_recognizer(model), str(files[0]), rate, as_json=json_lines)
+        transcribe_arriving(recognizer, str(files[0]), rate, as_json=json_lines)
         return
     if rate is not None or json_lines:
         raise Speech3Error("--rate and --json-lines go with --stream; a file says its own rate")
 
-    for result in transcribe(load_recognizer(model), files, times=ctm):
+    for result in transcribe(recognizer, files, times=ctm):
         if ctm:
             for word in result.words:
                 print(ctm_line(result.name, word))

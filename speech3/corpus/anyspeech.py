@@ -18,7 +18,6 @@ from speech3.corpus.subwords import Cutter, single_letters, train_pieces
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path, write_text
 from speech3.io.progress import say
-from speech3.lm.arpa import read_arpa
 
 DEV_SHARE = 0.1
 TEST_SHARE = 0.1
@@ -106,7 +105,7 @@ def write_corpus(
     counts = Counter(word for sentence in train for word in sentence)
     further = [word for sentence in sentences for word in sentence]
     if given.arpa:
-        further = [word for word in read_arpa(given.arpa).words if word not in langdir.NOT_WORDS]
+        further = langdir.arpa_words(given.arpa)
     wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(set(further))) if word not in langdir.NOT_WORDS)
     words = guess(tuple(wanted), counts, given.lexicon, lang, spelled=spelled)
     if units == "words":

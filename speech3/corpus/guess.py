@@ -194,7 +194,9 @@ def _by_lexicon(wanted: Sequence[str], lexicon: Path, lang: str | None) -> Words
     if not lang or not missing:
         return Words(lines, frozenset(table), unpronounced=dict.fromkeys(missing, "is not in the lexicon"))
     voice = espeak.voice_of(lang)
-    said, reasons = _spoken([*missing, *(word for word in table if not _BRACKETED.fullmatch(word))], voice, stress=True)
+    taught = [word for word in sorted(table) if not _BRACKETED.fullmatch(word)]
+    taught = taught[:: -(-len(taught) // _MOST_PAIRS) or 1]
+    said, reasons = _spoken([*missing, *taught], voice, stress=True)
     convertible = _conversion(table, said, lexicon, lang)
     converted = {word: convertible(said[word]) for word in missing}
     guessed = {word: [phones] for word, phones in converted.items() if phones}
@@ -212,10 +214,46 @@ def _conversion(table: Table, said: Mapping[str, Phones], lexicon: Path, lang: s
             f"{lexicon}: {len(pairs)} of its words are also pronounced by espeak-ng ({lang}); at least {_ENOUGH_PAIRS}"
             " are needed to learn its phones; add pronunciations, remove the lexicon, or omit lang"
         )
-    step = -(-len(pairs) // _MOST_PAIRS)
-    conversion = convert.learn(pairs[::step])
-    checked = pairs[: 50 * step : step]
+    conversion = convert.learn(pairs)
+    checked = pairs[:50]
     wrong = convert.phone_errors([[truth] for _, truth in checked], [conversion(phones) for phones, _ in checked])
     if wrong > 0.5:
         say(f"  {lexicon} and espeak-ng ({lang}) disagree in half of the phones: check that {lang} is its language")
     return conversion
+
+
+def from_spelling(
+    wanted: Sequence[str], table: Mapping[str, Sequence[Phones]], lexicon: str
+) -> tuple[dict[str, Phones], float]:
+    """Pronounce words by their letters, as those of a lexicon are pronounced.
+
+    Where the lexicon spells words by their letters, so does this.
+
+    Parameters
+    ----------
+    table
+        The lexicon's words with their pronunciations; `lexicon` is its name for messages.
+
+    Returns
+    -------
+    Pronunciations, empty where a letter is in no word of the lexicon; and how many of the phones of known words that
+    were not learnt from come out wrong, as a fraction.
+
+    Raises
+    ------
+    Speech3Error
+        The lexicon has too few words to learn from.
+    """
+    spelled = {word: letters(word) for word in table if not _BRACKETED.fullmatch(word)}
+    pairs = [(letters, table[word][0]) for word, letters in sorted(spelled.items()) if letters]
+    if len(pairs) < _ENOUGH_PAIRS:
+        raise Speech3Error(
+            f"{lexicon}: {len(pairs)} words with letters are too few to learn from them how words are pronounced (at"
+            f" least {_ENOUGH_PAIRS})"
+        )
+    step = -(-len(pairs) // _MOST_PAIRS)
+    held_out = pairs[step - 1 :: 20 * step] if step > 1 else pairs[::20]
+    taught = pairs[::step] if step > 1 else [pair for place, pair in enumerate(pairs) if place % 20]
+    conversion = convert.learn(taught)
+    wrong = convert.phone_errors([[truth] for _, truth in held_out], [conversion(word) for word, _ in held_out])
+    return {word: () if _BRACKETED.fullmatch(word) else conversion(letters(word)) for word in wanted}, wrong

@@ -78,6 +78,19 @@ def read_utf8(path: Path) -> str:
         raise Speech3Error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
+def arpa_words(path: Path) -> list[str]:
+    """The words of an ARPA file, without those that are none; whether the file is sound is not examined.
+
+    Raises
+    ------
+    Speech3Error
+        As `read_utf8`.
+    """
+    _, _, section = read_utf8(path).partition("\\1-grams:")
+    fields = (line.split() for line in section.partition("\n\\")[0].splitlines())
+    return [row[1] for row in fields if len(row) > 1 and row[1] not in NOT_WORDS]
+
+
 def read_lexicon_text(path: Path) -> str:
     """Lines ``word phone ...`` of a lexicon; word positions and silences of Kaldi's align_lexicon.txt are removed.
 

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from speech3.decoding.recognizer import NetworkScorer, Recognizer, decode_directory, load_recognizer
+from speech3.decoding.places import decode_directory
+from speech3.decoding.recognizer import NetworkScorer, Recognizer, load_recognizer
 from speech3.errors import Speech3Error
 from speech3.hmm.passes import Scorer
 from speech3.io.atomic import atomic_path
@@ -40,7 +41,7 @@ _KEPT = (
     "versions",
 )  # fmt: skip
 _GRAPH, _SETTINGS = "graph/graph.json", "decode.json"
-_BESIDE = ("graph/HCLG.fst", "graph/words.txt", _GRAPH, _SETTINGS, "tuning.json")
+_BESIDE = ("graph/HCLG.fst", "graph/words.txt", "graph/lm.arpa.gz", _GRAPH, _SETTINGS, "tuning.json")
 _INT8_PRODUCT = "MatMulInteger"
 _PRODUCTS = ("MatMul", "Conv", _INT8_PRODUCT)
 

@@ -1,7 +1,6 @@
 """Forced alignment of a data directory as a whole: what `speech3 align` does and leaves behind."""
 
 import functools
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -11,14 +10,13 @@ import numpy as np
 
 from speech3.config import FeatureConfig
 from speech3.corpus.datadir import FILES, DataDir, Utterance, write_datadir
-from speech3.corpus.espeak import voice_of
-from speech3.corpus.guess import guess
 from speech3.corpus.lengths import lengths_s
 from speech3.decoding.apply import features_for, tell
 from speech3.decoding.recognizer import BEAM, RETRY_BEAM, Recognizer
 from speech3.errors import Speech3Error, check_bad
 from speech3.hmm.align import Aligned, Transcripts, align, usable_transcripts, write_alignments
-from speech3.hmm.lexicon import Lexicon, Pronunciation, read_lexicon
+from speech3.hmm.guessed import by_espeak
+from speech3.hmm.lexicon import Pronunciation, read_lexicon
 from speech3.hmm.longform import LONG_S, Layout, lay_out, piece_names, piece_texts
 from speech3.hmm.longpieces import Piece, PieceFeats
 from speech3.hmm.model import Hmm
@@ -134,35 +132,11 @@ def _more_words(
 
 def _guessed(hmm: Hmm, texts: Mapping[str, str | None], lang: str) -> list[Pronunciation]:
     """Pronunciations of the unknown words in the model's phones; none for words that cannot be said in them."""
-    unknown = unknown_words(texts, hmm.lexicon)
-    if not unknown:
-        voice_of(lang)  # a code that nobody knows is a mistake even where it would not be used
-        return []
-    counts = Counter({word: len(found) for word, found in unknown.items()})
-    known = Counter(word for text in texts.values() for word in (text or "").split() if word not in unknown)
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / f"{lang}-lexicon.txt"
-        write_text(path, "".join(_plain_lines(hmm.lexicon)))
-        try:
-            found = guess(list(unknown), counts | known, path, lang, spelled=False).guessed
-        except Speech3Error as error:
-            said = str(error).replace(str(path), "the model's lexicon")
-            raise Speech3Error(f"{said}; --lexicon FILE gives pronunciations without --lang") from error
-    guessed = [Pronunciation(word, phones) for word, variants in found.items() for phones in variants]
-    return [pron for pron in guessed if _sayable(hmm, pron)]
-
-
-def _plain_lines(lexicon: Lexicon) -> Iterable[str]:
-    for pron in lexicon.pronunciations:
-        yield f"{pron.word} {' '.join(lexicon.base_phone(phone) for phone in pron.phones)}\n"
-
-
-def _sayable(hmm: Hmm, pron: Pronunciation) -> bool:
+    counts = Counter(word for text in texts.values() for word in (text or "").split())
     try:
-        with_words(hmm, [pron], "")
-    except Speech3Error:
-        return False
-    return True
+        return list(by_espeak(hmm, list(unknown_words(texts, hmm.lexicon)), counts, lang).pronunciations)
+    except Speech3Error as error:
+        raise Speech3Error(f"{error}; --lexicon FILE gives pronunciations without --lang") from error
 
 
 def _lay_out(

@@ -9,6 +9,7 @@ from speech3.decoding.fst import Fst, FstBuilder
 from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import UNKNOWN, Lexicon
 from speech3.lm.arpa import BOS, EOS, ArpaLm
+from speech3.lm.word_graph import WordGraph
 
 EPSILON, BACKOFF = "<eps>", "#0"
 
@@ -45,6 +46,28 @@ def one_word(lexicon: Lexicon) -> Grammar:
     for label in range(1, len(words) + 1):
         builder.arc(start, end, label, label, math.log(len(words)))
     return Grammar((EPSILON, *words, BACKOFF), builder.fst(), "one-word")
+
+
+def from_word_graph(graph: WordGraph, lexicon: Lexicon) -> Grammar:
+    """Sentences of a grammar or of a list.
+
+    Raises
+    ------
+    Speech3Error
+        A word is not in the lexicon; it is named.
+    """
+    words = graph.words
+    if missing := [word for word in words if word not in lexicon.by_word]:
+        raise Speech3Error(
+            f"{graph.source}: not in the lexicon: {', '.join(missing[:10])}{' ...' if len(missing) > 10 else ''}"
+        )
+    labels = {word: label for label, word in enumerate(words, 1)}
+    builder = FstBuilder()
+    for state in range(1 + max(max(source, target) for source, _, _, target in graph.arcs)):
+        builder.state(graph.finals.get(state, np.inf))
+    for source, word, cost, target in graph.arcs:
+        builder.arc(source, target, labels[word], labels[word], cost)
+    return Grammar((EPSILON, *words, BACKOFF), builder.fst(), graph.source)
 
 
 def from_arpa(lm: ArpaLm, lexicon: Lexicon) -> Grammar:

@@ -63,10 +63,15 @@ def rest_costs(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.
 
 def best_words(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0) -> tuple[int, ...]:
     """The words of the best path at another scale, or with another penalty on top of the graph's."""
-    costs_A = lattice.costs_A(acoustic_scale, word_penalty)
-    path = _best_arcs(lattice.source_A, lattice.target_A, costs_A, lattice.final_S.astype(np.float64))
-    olabels = lattice.olabel_A[path]
+    olabels = lattice.olabel_A[best_arcs(lattice, acoustic_scale, word_penalty)]
     return tuple(olabels[olabels > 0].tolist())
+
+
+def best_arcs(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
+    """The arcs of that path, in order."""
+    costs_A = lattice.costs_A(acoustic_scale, word_penalty)
+    found: np.ndarray = _best_arcs(lattice.source_A, lattice.target_A, costs_A, lattice.final_S.astype(np.float64))
+    return found
 
 
 @jit

@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike
 
 from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
 from speech3.decoding.graph import Graph, load_graph
+from speech3.decoding.places import GRAPH, TUNING_GRAPH, decode_directory
 from speech3.decoding.search import Decoding, decode, decode_settings
 from speech3.decoding.tune import ErrorRate, Tuning, drawn, rate_of, tune
 from speech3.errors import Speech3Error, check_bad
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from speech3.decoding.streaming import Stream
 
 ALIGNMENT_SCALE = 0.1  # of the acoustic scores, as in Kaldi's align scripts
-GRAPH, TUNING_GRAPH, TUNING = "graph", "graph_tuning", "tuning.json"  # of a model directory
+TUNING = "tuning.json"  # of a model directory
 PSEUDO_SCALE = 1.0  # of those that were trained to be likelihoods (LF-MMI)
 # Of forced alignment; generous, since one utterance costs milliseconds. They are in scaled log probabilities: scores at
 # a third of the frames and scale 1 differ by about as much in a second of speech as likelihoods at scale 0.1.
@@ -121,12 +122,13 @@ def load_settings(directory: Path | str, model: Path | str | None = None) -> Dec
 
 @dataclass(frozen=True, eq=False)
 class Recognizer:
-    """An acoustic model with all that is needed to align and to decode."""
+    """An acoustic model with all that is needed to align and to decode; `chosen_graph` takes its own graph's place."""
 
     directory: Path
     outputs: Hmm | PdfsOnly
     features: FeatureConfig
     scorer: Scorer
+    chosen_graph: Graph | None = None
 
     @classmethod
     def load(cls, model: Path | str) -> "Recognizer":
@@ -177,6 +179,8 @@ class Recognizer:
     @cached_property
     def graph(self) -> Graph:
         """The decoding graph, read when first asked for; it must have this model's pdfs."""
+        if self.chosen_graph:
+            return self.chosen_graph
         if not (self.directory / GRAPH / "graph.json").exists():
             raise Speech3Error(
                 f"{self.directory}: has no decoding graph, so it can align but not decode; use another model directory"
@@ -319,11 +323,6 @@ def load_recognizer(model: Path | str) -> Recognizer:
     _check_outputs(directory / "model.safetensors", outputs, known)
     _check_subsampling(directory, scorer, known)
     return Recognizer(directory, known, features, scorer)
-
-
-def decode_directory(onnx: Path) -> Path:
-    """Where OUT.onnx has what decoding needs beside the network: OUT.decode."""
-    return onnx.with_suffix(".decode")
 
 
 def _load_exported(path: Path) -> Recognizer:

@@ -22,6 +22,7 @@ from speech3.decoding.bayes_risk import confidences as confidences_of
 from speech3.decoding.beam_search import BeamSearch, BestPath, check_scores
 from speech3.decoding.graph import Graph
 from speech3.decoding.lattice import Lattice
+from speech3.decoding.phrases import best_path, with_phrases
 from speech3.decoding.pieces import join_words
 from speech3.decoding.search_graph import SearchGraph, with_word_penalty
 from speech3.decoding.word_lattice import words_of
@@ -192,6 +193,7 @@ def _searchers(
     graph: Graph, config: DecodeConfig, settings: Sequence[Setting], jobs: int, longest: int
 ) -> list["_Searcher"]:
     graphs = {penalty: with_word_penalty(graph.arranged, penalty) for _, penalty in settings}
+    longest = max(longest, _LONGEST) if graph.phrases else longest  # which are looked for in lattices
     stopped = threading.Event()
     return [_Searcher(graph, graphs, config, tuple(settings), longest, stopped) for _ in range(jobs)]
 
@@ -223,7 +225,7 @@ class _Searcher:
         for scale, penalty in self.settings:
             best = self._best(utterance, scores_TP, scale, penalty)
             if isinstance(best, Hypothesis):
-                sure = confidences_in(self.graph, self.beam_search.lattice(), best.units, scale)
+                sure = confidences_in(self.graph, self._lattice(), best.units, scale)
                 best = replace(best, confidences=sure)
             found.append(best)
         return found
@@ -231,7 +233,7 @@ class _Searcher:
     def lattice(self, utterance: str, scores_TP: np.ndarray) -> tuple[Hypothesis, Lattice] | None:
         """Hypothesis and lattice under the one setting."""
         best = self._best(utterance, scores_TP, *self.settings[0])
-        lattice = self.beam_search.lattice()
+        lattice = self._lattice()
         return (best, lattice) if isinstance(best, Hypothesis) and lattice else None
 
     def _best(self, utterance: str, scores_TP: np.ndarray, scale: float, word_penalty: float) -> Hypothesis | str:
@@ -248,6 +250,10 @@ class _Searcher:
             return f"no word ends within its {frames} frames: it is too short, or decode.beam too narrow"
         return hypothesis_of(self.graph, utterance, best)
 
+    def _lattice(self) -> Lattice | None:
+        lattice = self.beam_search.lattice()
+        return with_phrases(lattice, self.graph.phrases) if lattice and self.graph.phrases else lattice
+
     def _path(
         self, utterance: str, scores_TP: np.ndarray, scale: float, word_penalty: float, beam: float
     ) -> BestPath | None:
@@ -260,6 +266,8 @@ class _Searcher:
             if self.stopped.is_set():
                 break
             search.read(scores_TP[begin : begin + _PIECE])
+        if self.graph.phrases and (lattice := self._lattice()):
+            return best_path(lattice, scale)
         return search.best_path()
 
 

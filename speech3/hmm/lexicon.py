@@ -55,6 +55,8 @@ class Lexicon:
         Phones are marked with their position in the word; see `mark_positions`.
     end
         Silence probabilities of the end of the sentence; `after` is not used.
+    inventory
+        What `phones` is, where pronunciations were exchanged and need not use all phones of the model.
     """
 
     pronunciations: tuple[Pronunciation, ...]
@@ -62,10 +64,13 @@ class Lexicon:
     silence_phones: tuple[str, ...] = field(default=(SILENCE,))
     position_dependent: bool = False
     end: Silences | None = None
+    inventory: tuple[str, ...] | None = None
 
     @cached_property
     def phones(self) -> tuple[str, ...]:
         """Silence phones first, then the others sorted; phone i is at index i - 1."""
+        if self.inventory is not None:
+            return self.inventory
         spoken = {phone for pron in self.pronunciations for phone in pron.phones} - set(self.silence_phones)
         return self.silence_phones + tuple(sorted(spoken))
 

@@ -40,8 +40,34 @@ def with_words(hmm: Hmm, pronunciations: Iterable[Pronunciation], source: str) -
     new = tuple(pron for pron in pronunciations if pron.word not in lexicon.by_word)
     if not new:
         return hmm
-    if lexicon.position_dependent:
-        new = mark_positions(replace(lexicon, pronunciations=new, position_dependent=False)).pronunciations
+    new = _in_phones_of(lexicon, new, source)
+    return replace(hmm, lexicon=replace(lexicon, pronunciations=lexicon.pronunciations + new))
+
+
+def with_pronunciations(hmm: Hmm, pronunciations: Iterable[Pronunciation], source: str) -> Hmm:
+    """The same, but words that the model knows are pronounced in the new ways alone."""
+    new, lexicon = tuple(pronunciations), hmm.lexicon
+    words = {pron.word for pron in new}
+    kept = tuple(pron for pron in lexicon.pronunciations if pron.word not in words)
+    phones = lexicon.phones  # which the tree numbers, used or not
+    new = _in_phones_of(lexicon, new, source)
+    return replace(hmm, lexicon=replace(lexicon, pronunciations=kept + new, inventory=phones))
+
+
+def sayable(pron: Pronunciation, lexicon: Lexicon) -> bool:
+    """Are these, without places in the word, phones that the model has at such places?"""
+    (marked,) = _marked((pron,), lexicon)
+    return all(phone in lexicon.phone_ids for phone in marked.phones)
+
+
+def _marked(new: tuple[Pronunciation, ...], lexicon: Lexicon) -> tuple[Pronunciation, ...]:
+    if not lexicon.position_dependent:
+        return new
+    return mark_positions(replace(lexicon, pronunciations=new, position_dependent=False)).pronunciations
+
+
+def _in_phones_of(lexicon: Lexicon, new: tuple[Pronunciation, ...], source: str) -> tuple[Pronunciation, ...]:
+    new = _marked(new, lexicon)
     for pron in new:
         if strange := [phone for phone in pron.phones if phone not in lexicon.phone_ids]:
             known = ", ".join(dict.fromkeys(lexicon.base_phone(phone) for phone in lexicon.phones))
@@ -52,4 +78,4 @@ def with_words(hmm: Hmm, pronunciations: Iterable[Pronunciation], source: str) -
     if lexicon.end:  # silence_prob then applies to the beginning of the sentence only
         usual = Silences(statistics.median(lexicon.silences(pron).after for pron in lexicon.pronunciations))
         new = tuple(replace(pron, silences=pron.silences or usual) for pron in new)
-    return replace(hmm, lexicon=replace(lexicon, pronunciations=lexicon.pronunciations + new))
+    return new

@@ -90,6 +90,18 @@ class Tree:
             self._known[window] = tuple(self.pdf(*window, state) for state in range(self.states))
         return self._known[window]
 
+    def pdfs_of(self, phones_W3: np.ndarray) -> np.ndarray:
+        """(W, states) int32: the same for many windows (left, phone, right) at once."""
+        pdfs_WS = np.empty((len(phones_W3), self.states), np.int32)
+        for state in range(self.states):
+            node_W = self.root[phones_W3[:, CENTRE], state].copy()
+            while (asks_W := np.flatnonzero(self.side[node_W] >= 0)).size:
+                node = node_W[asks_W]
+                answer = self.member[node, phones_W3[asks_W, self.side[node]]]
+                node_W[asks_W] = np.where(answer, self.yes[node], self.no[node])
+            pdfs_WS[:, state] = self.yes[node_W]
+        return pdfs_WS
+
 
 def context_free_tree(pdfs_PS: np.ndarray) -> Tree:
     """A tree that ignores neighbours: `pdfs_PS` (P, states) holds the pdf of each state of each phone, from phone 1."""

@@ -18,7 +18,7 @@ from speech3.corpus.datadir import read_datadir
 from speech3.decoding.grammar import one_word
 from speech3.decoding.graph import build_graph
 from speech3.decoding.pieces import join_words
-from speech3.decoding.recognizer import GRAPH, TUNING_GRAPH
+from speech3.decoding.places import GRAPH, TUNING_GRAPH
 from speech3.hmm.model import load_hmm
 from speech3.io.atomic import write_text
 from speech3.io.parallel import parallel_map

@@ -7,7 +7,7 @@ from pathlib import Path
 from speech3.hmm.model import load_outputs
 
 GRAPHS = ("graph", "graph_tuning")  # for use, and to tune with
-GRAPH = ("HCLG.fst", "words.txt", "graph.json")
+GRAPH = ("HCLG.fst", "words.txt", "lm.arpa.gz", "graph.json")  # a grammar's graph has no language model
 TUNING, DENOMINATOR = "tuning.json", "denominator.safetensors"
 
 
@@ -34,7 +34,8 @@ def _copy_graph(graph: Path, out: Path) -> None:
     if (graph / GRAPH[-1]).exists():
         out.mkdir()
         for name in GRAPH:
-            _share(graph / name, out / name)
+            if (graph / name).exists():
+                _share(graph / name, out / name)
 
 
 def _share(source: Path, copy: Path) -> None:

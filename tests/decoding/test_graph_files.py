@@ -8,7 +8,8 @@ import toys
 
 from speech3.decoding.fst import ARC, Fst, FstBuilder, from_kaldifst, read_fst, to_kaldifst, write_fst
 from speech3.decoding.grammar import from_arpa, one_word
-from speech3.decoding.graph import Units, add_self_loops, build_graph, load_graph
+from speech3.decoding.graph import build_graph, load_graph
+from speech3.decoding.hmm_states import Units, add_self_loops
 from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.lm.kneser_ney import estimate

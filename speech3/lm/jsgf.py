@@ -1,0 +1,322 @@
+"""Grammars in the JSpeech Grammar Format (W3C note of 2000; pocketsphinx and Sphinx-4 read it).
+
+    #JSGF V1.0;
+    grammar lamp;
+    public <command> = [please] turn <what> (on | off);
+    <what> = /3/ the lamp | /1/ (radio | fan)+;
+
+Rules, alternatives with weights, groups, `[optional]`, `*`, `+`, words in quotes, `<NULL>`, `<VOID>` and comments are
+understood; tags in braces are passed over; imports are refused. What is said is what a public rule says, and several
+public rules are equally probable. Alternatives without weights are equally probable, weights are made to add up to one;
+what is optional is said half of the times, and after each round of `*` and `+` there is another half of the times.
+
+A rule may refer to itself, or to one that refers to it, as the last thing that it says; anywhere else that is refused,
+for no finite graph could hold it.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from speech3.corpus.langdir import read_utf8
+from speech3.errors import Speech3Error
+from speech3.lm.word_graph import Parts, WordGraph, check_words
+
+_HEADER = re.compile(r"\s*#JSGF\s+V\d+\.\d+[^;\n]*;")
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)
+    |(?P<rule><[^<>\s]+>)
+    |(?P<weight>/\s*[^/\s]+\s*/)
+    |(?P<tag>\{(?:\\.|[^\\{}]|\{[^{}]*\})*\})
+    |"(?P<quoted>(?:\\.|[^\\"])*)"
+    |(?P<sign>[=|;()\[\]*+])
+    |(?P<word>(?:\\.|[^\\\s;=|*+<>()\[\]{}/"])+)""",
+    re.VERBOSE | re.DOTALL,
+)
+_HALF = 0.5
+
+
+@dataclass(frozen=True)
+class Words:
+    """Words in a row; none: silence."""
+
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What another rule says."""
+
+    name: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing after the other."""
+
+    parts: "tuple[Node, ...]"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several, with their probabilities, which add up to one."""
+
+    options: "tuple[tuple[float, Node], ...]"
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A thing once or more; `Choice` with `Words(())` makes it none or more."""
+
+    part: "Node"
+
+
+Node = Words | Reference | Row | Choice | Repeat
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule, and the line where it begins."""
+
+    name: str
+    body: Node
+    public: bool
+    line: int
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    line: int
+
+
+def read_jsgf(path: Path) -> WordGraph:
+    """What a grammar says.
+
+    Raises
+    ------
+    Speech3Error
+        Naming file and line: what is written is no such grammar, a rule is missing or there twice, one refers to itself
+        before its end; no public rule, or no sentence that it says.
+    """
+    rules = _Parser(read_utf8(path), path).rules()
+    builder = _Builder(rules, path)
+    return builder.graph()
+
+
+class _Parser:
+    """Recursive descent; a method for each kind of expression."""
+
+    def __init__(self, text: str, path: Path) -> None:
+        self._path = path
+        header = _HEADER.match(text)
+        if not header:
+            raise Speech3Error(f"{path}:1: a JSGF grammar begins with `#JSGF V1.0;`; is it a list of sentences?")
+        self._tokens = list(self._cut(text, header.end()))
+        self._at = 0
+
+    def _cut(self, text: str, at: int) -> Iterator[_Token]:
+        line = 1 + text.count("\n", 0, at)
+        while at < len(text):
+            match = _TOKEN.match(text, at)
+            if not match:
+                raise Speech3Error(
+                    f"{self._path}:{line}: `{text[at : at + 20].splitlines()[0]}` is no part of a grammar"
+                )
+            if match.lastgroup not in ("space", "tag"):
+                assert match.lastgroup
+                yield _Token(match.lastgroup, match[match.lastgroup], line)
+            line += match[0].count("\n")
+            at = match.end()
+        yield _Token("end", "the end of the file", line)
+
+    @property
+    def _now(self) -> _Token:
+        return self._tokens[self._at]
+
+    def _error(self, what: str, line: int | None = None) -> Speech3Error:
+        return Speech3Error(f"{self._path}:{line or self._now.line}: {what}")
+
+    def _take(self) -> _Token:
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _sees(self, *signs: str) -> bool:
+        return self._now.kind == "sign" and self._now.text in signs
+
+    def _expect(self, sign: str, after: str) -> None:
+        if not self._sees(sign):
+            raise self._error(f"expected `{sign}` {after}, found `{self._now.text}`")
+        self._at += 1
+
+    def rules(self) -> dict[str, Rule]:
+        self._declaration()
+        rules: dict[str, Rule] = {}
+        while self._now.kind != "end":
+            rule = self._rule()
+            if before := rules.get(rule.name):
+                raise self._error(f"{rule.name} is defined a second time (first in line {before.line})", rule.line)
+            rules[rule.name] = rule
+        return rules
+
+    def _declaration(self) -> None:
+        if (self._now.kind, self._now.text) != ("word", "grammar"):
+            raise self._error(f"expected `grammar NAME;` after the header, found `{self._now.text}`")
+        self._at += 1
+        if self._take().kind != "word":
+            raise self._error("the grammar has no name: `grammar NAME;`", self._tokens[self._at - 1].line)
+        self._expect(";", "after the grammar's name")
+
+    def _rule(self) -> Rule:
+        line = self._now.line
+        if (self._now.kind, self._now.text) == ("word", "import"):
+            raise self._error("imports are not supported; copy the rules into this file")
+        public = (self._now.kind, self._now.text) == ("word", "public")
+        self._at += public
+        if self._now.kind != "rule":
+            raise self._error(f"expected a rule (`<name> = ...;`), found `{self._now.text}`")
+        name = self._take().text
+        self._expect("=", f"after {name}")
+        body = self._choice(f"in {name}")
+        self._expect(";", f"at the end of {name}")
+        return Rule(name, body, public, line)
+
+    def _choice(self, where: str) -> Node:
+        line, options, weights = self._now.line, [], []
+        while True:
+            weights.append(self._weight())
+            options.append(self._row(where))
+            if not self._sees("|"):
+                break
+            self._at += 1
+        given = [weight for weight in weights if weight is not None]
+        if given and len(given) < len(weights):
+            raise self._error(f"{where}: some alternatives have weights and some have none; give all of them one", line)
+        shares = given or [1.0] * len(options)
+        if not sum(shares):
+            raise self._error(f"{where}: all weights of the alternatives are 0", line)
+        if len(options) == 1:
+            return options[0]
+        return Choice(tuple((share / sum(shares), node) for share, node in zip(shares, options, strict=True) if share))
+
+    def _weight(self) -> float | None:
+        if self._now.kind != "weight":
+            return None
+        text = self._now.text.strip("/").strip()
+        if not re.fullmatch(r"(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?f?", text) or math.isinf(float(text.rstrip("f"))):
+            raise self._error(f"/{text}/ is no weight; write a number, as in /0.5/")
+        self._at += 1
+        return float(text.rstrip("f"))
+
+    def _row(self, where: str) -> Node:
+        parts: list[Node] = []
+        while self._now.kind in ("word", "quoted", "rule") or self._sees("(", "["):
+            part = self._atom(where)
+            while self._sees("*", "+"):
+                part = Repeat(part) if self._take().text == "+" else _optional(Repeat(part))
+            parts.append(part)
+        if not parts:
+            raise self._error(f"{where}: nothing to say before `{self._now.text}`; <NULL> says nothing on purpose")
+        return parts[0] if len(parts) == 1 else Row(tuple(parts))
+
+    def _atom(self, where: str) -> Node:
+        token = self._take()
+        if token.kind == "rule":
+            return Reference(token.text, token.line)
+        if token.kind == "sign":
+            inside = self._choice(where)
+            self._expect({"(": ")", "[": "]"}[token.text], f"to close the `{token.text}` of line {token.line}")
+            return _optional(inside) if token.text == "[" else inside
+        words = tuple(re.sub(r"\\(.)", r"\1", token.text).split())
+        check_words(words, self._path)
+        return Words(words)
+
+
+def _optional(part: Node) -> Node:
+    return Choice(((_HALF, part), (1 - _HALF, Words(()))))
+
+
+class _Builder:
+    """Writes rules out as an acceptor: each reference is a copy of the rule, unless it is the rule's own end."""
+
+    def __init__(self, rules: Mapping[str, Rule], path: Path) -> None:
+        self._rules, self._path = rules, path
+        self._parts = Parts(str(path))
+
+    def graph(self) -> WordGraph:
+        public = [rule for rule in self._rules.values() if rule.public]
+        if not public:
+            raise Speech3Error(f"{self._path}: no rule is public; write `public` before the one that is to be said")
+        for rule in self._rules.values():
+            self._check(rule.body)
+        start, end = self._parts.state(), self._parts.state()
+        every = Choice(tuple((1 / len(public), Reference(rule.name, rule.line)) for rule in public))
+        self._build(every, start, end, {})
+        return self._parts.determinised(start, end)
+
+    def _check(self, node: Node) -> None:
+        """References lead to rules, used or not."""
+        match node:
+            case Reference(name, line) if name not in (*self._rules, "<NULL>", "<VOID>"):
+                known = ", ".join(self._rules)
+                raise Speech3Error(f"{self._path}:{line}: there is no rule {name}; there are {known}")
+            case Row(parts):
+                for part in parts:
+                    self._check(part)
+            case Choice(options):
+                for _, option in options:
+                    self._check(option)
+            case Repeat(part):
+                self._check(part)
+
+    def _build(self, node: Node, start: int, end: int, begun: Mapping[str, tuple[int, int]]) -> None:
+        """Ways from `start` to `end` that say `node`, inside of rules that `begun` says where they begin and end."""
+        match node:
+            case Words(words):
+                self._say(words, start, end)
+            case Reference(name, line):
+                self._refer(name, line, start, end, begun)
+            case Row(parts):
+                for part in parts[:-1]:
+                    middle = self._parts.state()
+                    self._build(part, start, middle, begun)
+                    start = middle
+                self._build(parts[-1], start, end, begun)
+            case Choice(options):
+                for share, option in options:
+                    branch = self._parts.state()
+                    self._parts.arc(start, branch, cost=-math.log(share))
+                    self._build(option, branch, end, begun)
+            case Repeat(part):
+                first, last = self._parts.state(), self._parts.state()
+                self._parts.arc(start, first)
+                self._build(part, first, last, begun)
+                self._parts.arc(last, first, cost=-math.log(_HALF))
+                self._parts.arc(last, end, cost=-math.log(1 - _HALF))
+
+    def _say(self, words: tuple[str, ...], start: int, end: int) -> None:
+        for word in words[:-1]:
+            middle = self._parts.state()
+            self._parts.arc(start, middle, word)
+            start = middle
+        self._parts.arc(start, end, words[-1] if words else None)
+
+    def _refer(self, name: str, line: int, start: int, end: int, begun: Mapping[str, tuple[int, int]]) -> None:
+        if name == "<NULL>":
+            self._parts.arc(start, end)
+        elif name in begun:
+            first, last = begun[name]
+            if last != end:
+                raise Speech3Error(
+                    f"{self._path}:{line}: {name} refers to itself, here or in rules that it names, before its end; no"
+                    f" finite graph can hold that: let {name} stand last, or use * or +"
+                )
+            self._parts.arc(start, first)
+        elif name != "<VOID>":
+            first = self._parts.state()
+            self._parts.arc(start, first)
+            self._build(self._rules[name].body, first, end, {**begun, name: (first, end)})

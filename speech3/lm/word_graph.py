@@ -1,0 +1,204 @@
+"""What may be said as a finite acceptor of words: from a list of sentences, or from the parts of a grammar.
+
+Costs are minus natural logarithms of probabilities. A sentence that a grammar can say in several ways has the
+probability of the most probable one.
+"""
+
+import heapq
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from speech3.corpus.langdir import NOT_WORDS, read_utf8
+from speech3.errors import Speech3Error
+
+_MOST = 1_000_000  # states
+_FEW, _TIMES = 10_000, 4  # states of what was determinised: these, and so many times those that there were
+_DIGITS = 6  # of costs that count as equal
+Subset = tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class WordGraph:
+    """A deterministic acceptor; state 0 is the start.
+
+    Attributes
+    ----------
+    arcs
+        (state, word, cost, next state).
+    finals
+        Cost of ending in each state in which a sentence may end.
+    source
+        File or name, for messages.
+    """
+
+    arcs: tuple[tuple[int, str, float, int], ...]
+    finals: Mapping[int, float]
+    source: str
+
+    @property
+    def words(self) -> list[str]:
+        """Each word once, in the order in which they first come."""
+        return list(dict.fromkeys(word for _, word, _, _ in self.arcs))
+
+
+def read_sentences(path: Path) -> WordGraph:
+    """One sentence a line, all as probable as they are frequent.
+
+    Raises
+    ------
+    Speech3Error
+        Naming the file: it holds no sentence, or a word that cannot be said (`<s>`).
+    """
+    sentences = [tuple(line.split()) for line in read_utf8(path).splitlines() if line.strip()]
+    if not sentences:
+        raise Speech3Error(f"{path}: holds no sentence; write one a line")
+    check_words((word for sentence in sentences for word in sentence), path)
+    return _prefix_tree(sentences, str(path))
+
+
+def check_words(words: Iterable[str], path: Path) -> None:
+    """Refuse names of what is no word, such as `<s>`."""
+    for word in words:
+        if word in NOT_WORDS or word == "#0":
+            raise Speech3Error(f"{path}: {word} is no word that can be said; leave it out")
+
+
+def _prefix_tree(sentences: Iterable[tuple[str, ...]], source: str) -> WordGraph:
+    counts = Counter(sentences)
+    passing: Counter[int] = Counter()  # sentences that come through a state
+    next_state: dict[tuple[int, str], int] = {}
+    ends: Counter[int] = Counter()
+    for sentence, count in counts.items():
+        state = 0
+        passing[0] += count
+        for word in sentence:
+            state = next_state.setdefault((state, word), len(next_state) + 1)
+            passing[state] += count
+        ends[state] += count
+    arcs = tuple(
+        (state, word, math.log(passing[state] / passing[target]), target)
+        for (state, word), target in next_state.items()
+    )
+    return WordGraph(arcs, {state: math.log(passing[state] / count) for state, count in ends.items()}, source)
+
+
+class Parts:
+    """An acceptor put together from parts, with arcs that read nothing; `determinised` makes a `WordGraph` of it."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self._arcs: list[list[tuple[str | None, float, int]]] = []
+
+    def state(self) -> int:
+        """Add a state and return its number."""
+        if len(self._arcs) >= _MOST:
+            raise Speech3Error(
+                f"{self.source}: the grammar has more than {_MOST:,} places when its rules are written out; make it"
+                " smaller, or use a language model (--text with sentences that it should accept)"
+            )
+        self._arcs.append([])
+        return len(self._arcs) - 1
+
+    def arc(self, source: int, target: int, word: str | None = None, cost: float = 0.0) -> None:
+        """Add an arc; without a word it reads nothing."""
+        self._arcs[source].append((word, cost, target))
+
+    def determinised(self, start: int, end: int) -> WordGraph:
+        """The same sentences with the costs of their cheapest ways, from each state one arc for a word (Mohri 1997).
+
+        Raises
+        ------
+        Speech3Error
+            No sentence with a word in it can be said; loops say the same words at different costs, so that no finite
+            deterministic acceptor exists.
+        """
+        alive = self._reaching(end)
+        if start not in alive:
+            raise Speech3Error(f"{self.source}: the grammar accepts no sentence")
+        first, offset = self._subset({start: 0.0}, alive, end)
+        queue = [tuple((state, cost + offset) for state, cost in first)]  # only the start has a lowest cost above 0
+        numbers: dict[Subset, int] = {}
+        arcs: list[tuple[int, str, float, int]] = []
+        finals: dict[int, float] = {}
+        for at, subset in enumerate(queue):
+            onward: dict[str, dict[int, float]] = {}
+            for state, cost in subset:
+                if state == end:
+                    finals[at] = cost
+                for word, more, next_state in self._arcs[state]:
+                    if word is not None and next_state in alive:
+                        reached = onward.setdefault(word, {})
+                        reached[next_state] = min(cost + more, reached.get(next_state, math.inf))
+            for word, reached in onward.items():
+                target, cost = self._subset(reached, alive, end)
+                key = tuple((state, round(more, _DIGITS)) for state, more in target)
+                if key not in numbers:
+                    self._check_size(len(queue))
+                    numbers[key] = len(queue)
+                    queue.append(target)
+                arcs.append((at, word, cost, numbers[key]))
+        if not arcs:
+            raise Speech3Error(f"{self.source}: the grammar accepts no sentence with a word in it")
+        return WordGraph(tuple(arcs), finals, self.source)
+
+    def _check_size(self, states: int) -> None:
+        if states >= _FEW + _TIMES * len(self._arcs):
+            raise Speech3Error(
+                f"{self.source}: the grammar says the same words in too many ways, in loops with different weights;"
+                " remove alternatives that say the same, or their weights"
+            )
+
+    def _reaching(self, end: int) -> set[int]:
+        before: list[list[int]] = [[] for _ in self._arcs]
+        for source, arcs in enumerate(self._arcs):
+            for _, _, target in arcs:
+                before[target].append(source)
+        alive, waiting = {end}, [end]
+        while waiting:
+            for source in before[waiting.pop()]:
+                if source not in alive:
+                    alive.add(source)
+                    waiting.append(source)
+        return alive
+
+    def _subset(self, reached: Mapping[int, float], alive: set[int], end: int) -> tuple[Subset, float]:
+        """The states that matter, with what lies around arcs that read nothing, and the lowest cost taken out."""
+        best: dict[int, float] = {}
+        waiting = [(cost, state) for state, cost in reached.items()]
+        heapq.heapify(waiting)
+        while waiting:
+            cost, state = heapq.heappop(waiting)
+            if state in best:
+                continue
+            best[state] = cost
+            for word, more, target in self._arcs[state]:
+                if word is None and target in alive and target not in best:
+                    heapq.heappush(waiting, (cost + more, target))
+        matter = {
+            state: cost
+            for state, cost in best.items()
+            if state == end or any(word is not None for word, _, _ in self._arcs[state])
+        }
+        least = min(matter.values())
+        return tuple((state, matter[state] - least) for state in sorted(matter)), least
+
+
+def sentences_of(graph: WordGraph, longest: int) -> dict[tuple[str, ...], float]:
+    """Every sentence of up to `longest` words with its probability: for small grammars, and to test with."""
+    onward: dict[int, list[tuple[str, float, int]]] = {}
+    for source, word, cost, target in graph.arcs:
+        onward.setdefault(source, []).append((word, cost, target))
+    found: dict[tuple[str, ...], float] = {}
+    ways: list[tuple[tuple[str, ...], float, int]] = [((), 0.0, 0)]
+    for _ in itertools.repeat(None, longest + 1):
+        further = []
+        for words, cost, state in ways:
+            if state in graph.finals:
+                found[words] = math.exp(-cost - graph.finals[state])
+            further += [((*words, word), cost + more, target) for word, more, target in onward.get(state, [])]
+        ways = further
+    return found
