@@ -146,10 +146,55 @@ def lattices(
     return _spread(searchers, _Searcher.lattice, _checked(graph, scores))
 
 
+def latticed(
+    graph: Graph,
+    scores: Scores,
+    config: DecodeConfig,
+    setting: Setting,
+    jobs: int,
+    make: Callable[[Hypothesis, Lattice | None], Found],
+) -> Iterator[tuple[str, Found | str]]:
+    """Yield for each utterance what is made of its best path and lattice, in the threads; why, where there is none.
+
+    There is no lattice where the recording is too long for one.
+
+    Raises
+    ------
+    Speech3Error
+        Scores that are NaN or have other columns than the graph has pdfs.
+    """
+
+    def method(searcher: "_Searcher", utterance: str, scores_TP: np.ndarray) -> Found | str:
+        best = searcher.best(utterance, scores_TP)
+        return best if isinstance(best, str) else make(best, searcher.beam_search.lattice())
+
+    return _spread(_searchers(graph, config, [setting], jobs, _LONGEST), method, _checked(graph, scores))
+
+
 def words_in(graph: Graph, olabels: Sequence[int]) -> tuple[str, ...]:
     """Words from what the graph writes, pieces joined."""
     units = tuple(graph.words[label] for label in olabels)
     return join_words(units) if graph.writes_pieces else units
+
+
+def hypothesis_of(graph: Graph, utterance: str, best: BestPath) -> Hypothesis:
+    """What a path says."""
+    units, spelled = tuple(graph.words[word] for word in best.olabels), words_in(graph, best.olabels)
+    return Hypothesis(utterance, spelled, units, best.cost, best.acoustic_cost, best.pdfs_T, best.reached_final)
+
+
+def confidences_in(
+    graph: Graph, lattice: Lattice | None, units: Sequence[str], scale: float
+) -> tuple[float, ...] | None:
+    """Posterior of each unit in its place; None where there is no lattice, or none that is small enough."""
+    if lattice is None:
+        return None
+    said = tuple(graph.label_of[unit] for unit in units)
+    for beam in (LATTICE_BEAM, LATTICE_BEAM / 2, LATTICE_BEAM / 4):
+        words = words_of(lattice, scale, beam)
+        if len(words.frame_S) * (2 * len(said) + 1) <= _CELLS:
+            return confidences_of(words, said, scale).confidences
+    return None
 
 
 def _search(
@@ -203,15 +248,20 @@ class _Searcher:
         for scale, penalty in self.settings:
             best = self._best(utterance, scores_TP, scale, penalty)
             if isinstance(best, Hypothesis):
-                best = replace(best, confidences=self._confidences(best, scale))
+                sure = confidences_in(self.graph, self.beam_search.lattice(), best.units, scale)
+                best = replace(best, confidences=sure)
             found.append(best)
         return found
 
     def lattice(self, utterance: str, scores_TP: np.ndarray) -> tuple[Hypothesis, Lattice] | None:
         """Hypothesis and lattice under the one setting."""
-        best = self._best(utterance, scores_TP, *self.settings[0])
+        best = self.best(utterance, scores_TP)
         lattice = self.beam_search.lattice()
         return (best, lattice) if isinstance(best, Hypothesis) and lattice else None
+
+    def best(self, utterance: str, scores_TP: np.ndarray) -> Hypothesis | str:
+        """Hypothesis or failure under the one setting."""
+        return self._best(utterance, scores_TP, *self.settings[0])
 
     def _best(self, utterance: str, scores_TP: np.ndarray, scale: float, word_penalty: float) -> Hypothesis | str:
         frames = len(scores_TP)
@@ -225,19 +275,7 @@ class _Searcher:
             return f"no path survived its {frames} frames; widen decode.beam or look at the recording"
         if not best.reached_final and not best.olabels:
             return f"no word ends within its {frames} frames: it is too short, or decode.beam too narrow"
-        units, spelled = tuple(self.graph.words[word] for word in best.olabels), words_in(self.graph, best.olabels)
-        return Hypothesis(utterance, spelled, units, best.cost, best.acoustic_cost, best.pdfs_T, best.reached_final)
-
-    def _confidences(self, best: Hypothesis, scale: float) -> tuple[float, ...] | None:
-        lattice = self.beam_search.lattice()
-        if lattice is None:
-            return None
-        said = tuple(self.graph.label_of[unit] for unit in best.units)
-        for beam in (LATTICE_BEAM, LATTICE_BEAM / 2, LATTICE_BEAM / 4):
-            words = words_of(lattice, scale, beam)
-            if len(words.frame_S) * (2 * len(said) + 1) <= _CELLS:
-                return confidences_of(words, said, scale).confidences
-        return None
+        return hypothesis_of(self.graph, utterance, best)
 
     def _path(
         self, utterance: str, scores_TP: np.ndarray, scale: float, word_penalty: float, beam: float
