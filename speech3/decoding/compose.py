@@ -102,7 +102,9 @@ def spelled(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLattice
     return expanded, [arcs[place][3] for place in order_A.tolist()], [part for _, part in ways]
 
 
-def composed(lattice: WordLattice, old: LmStates, old_reading: Reading, new: LmStates, new_reading: Reading) -> Composed:
+def composed(
+    lattice: WordLattice, old: LmStates, old_reading: Reading, new: LmStates, new_reading: Reading
+) -> Composed:
     """Give a lattice the costs of both language models.
 
     Raises
@@ -236,6 +238,6 @@ def _composed(source, target, ends, old, old_word, old_last, new, new_word, new_
 
 
 def numbers_of(symbols: tuple[str, ...], numbers: Mapping[str, int], unknown: str) -> np.ndarray:
-    """(W,) int64: a language model's number of each symbol, that of `unknown` for words it lacks; `NO_WORD`: neither."""
+    """(W,) int64: a language model's number of each symbol; for words it lacks that of `unknown`, or `NO_WORD`."""
     other = numbers.get(unknown, NO_WORD)
     return np.array([numbers.get(symbol, other) for symbol in symbols], np.int64)

@@ -40,7 +40,7 @@ _KEPT = (
     "versions",
 )  # fmt: skip
 _GRAPH, _SETTINGS = "graph/graph.json", "decode.json"
-_BESIDE = ("graph/HCLG.fst", "graph/words.txt", _GRAPH, _SETTINGS, "tuning.json")
+_BESIDE = ("graph/HCLG.fst", "graph/words.txt", "graph/G.fst", _GRAPH, _SETTINGS, "tuning.json")
 _INT8_PRODUCT = "MatMulInteger"
 _PRODUCTS = ("MatMul", "Conv", _INT8_PRODUCT)
 

@@ -34,6 +34,7 @@ from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.progress import say
 from speech3.lm.arpa import ArpaLm
 
+GRAMMAR = "G.fst"  # of a graph's directory, beside HCLG.fst
 _SLOW_S = 5.0  # a graph that takes longer says how far it is
 
 
@@ -96,6 +97,8 @@ class Units:
 def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale: float) -> dict[str, Any]:
     """Build the graph into ``out/HCLG.fst``, ``out/words.txt`` and ``out/graph.json``; return what the last one says.
 
+    ``out/G.fst`` is the language model as the graph has it, for `speech3 rescore`, which takes its costs out again.
+
     Parameters
     ----------
     lm
@@ -130,6 +133,7 @@ def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale
     (out / "graph.json").unlink(missing_ok=True)  # written last: its presence says that the rest belongs together
     write_text(out / "words.txt", "".join(f"{word} {label}\n" for label, word in enumerate(grammar.words)))
     write_fst(fst, out / "HCLG.fst")
+    write_fst(grammar.fst, out / GRAMMAR)
     write_json(out / "graph.json", about)
     return about
 

@@ -19,7 +19,8 @@ import numpy as np
 from speech3.decoding.lattice import Lattice
 from speech3.decoding.word_lattice import WordLattice, topological
 from speech3.errors import Speech3Error
-from speech3.io.atomic import atomic_path
+from speech3.io.ark import index_line
+from speech3.io.atomic import atomic_path, write_text
 
 _MAGIC = struct.pack("<i", 2125659606)  # OpenFst's
 _HEADER = struct.Struct("<iiQqqq")  # version, flags, properties, start, states, arcs
@@ -38,19 +39,30 @@ class _Raw:
     finals: dict[int, tuple[float, float, tuple[int, ...]]] = field(default_factory=dict)
 
 
-def write_lattices(path: Path | str, items: Iterable[tuple[str, Lattice | WordLattice]], *, binary: bool = True) -> int:
-    """Write ``(utterance, lattice)`` pairs as an archive; return their number. It appears once all were written."""
-    count = 0
+def write_lattices(
+    path: Path | str,
+    items: Iterable[tuple[str, Lattice | WordLattice]],
+    scp: Path | str | None = None,
+    *,
+    binary: bool = True,
+) -> int:
+    """Write ``(utterance, lattice)`` pairs as an archive; return their number. It appears once all were written.
+
+    `scp` gets the archive's index: ``utterance /absolute/path.ark:offset`` lines, sorted.
+    """
+    index: list[str] = []
     with atomic_path(path) as temporary, temporary.open("wb") as stream:
         for utterance, lattice in items:
             stream.write(utterance.encode() + b" ")
+            index.append(index_line(utterance, path, stream.tell()))
             raw = _taken_apart(lattice)
             if binary:
                 _write_binary(stream, raw, len(lattice.frame_S))
             else:
                 stream.write("\n".join(["", *_text(raw), "", ""]).encode())
-            count += 1
-    return count
+    if scp is not None:
+        write_text(scp, "".join(sorted(index)))
+    return len(index)
 
 
 def read_lattices(path: Path | str) -> Iterator[tuple[str, Lattice | WordLattice]]:

@@ -24,7 +24,7 @@ from speech3.decoding.graph import Graph
 from speech3.decoding.lattice import Lattice
 from speech3.decoding.pieces import join_words
 from speech3.decoding.search_graph import SearchGraph, with_word_penalty
-from speech3.decoding.word_lattice import words_of
+from speech3.decoding.word_lattice import WordLattice, words_of
 from speech3.errors import check_bad
 
 LATTICE_BEAM = 8.0
@@ -195,6 +195,11 @@ def confidences_in(
         if len(words.frame_S) * (2 * len(said) + 1) <= _CELLS:
             return confidences_of(words, said, scale).confidences
     return None
+
+
+def small_enough(lattice: WordLattice, words: int) -> bool:
+    """Do the posteriors of so many words, in this lattice, fit into the memory set aside for them?"""
+    return len(lattice.frame_S) * (2 * words + 1) <= _CELLS
 
 
 def _search(

@@ -7,7 +7,7 @@ from pathlib import Path
 from speech3.hmm.model import load_outputs
 
 GRAPHS = ("graph", "graph_tuning")  # for use, and to tune with
-GRAPH = ("HCLG.fst", "words.txt", "graph.json")
+GRAPH, GRAMMAR = ("HCLG.fst", "words.txt", "graph.json"), "G.fst"
 TUNING, DENOMINATOR = "tuning.json", "denominator.safetensors"
 
 
@@ -33,8 +33,9 @@ def _copy_graph(graph: Path, out: Path) -> None:
     shutil.rmtree(out, ignore_errors=True)  # an earlier one to tune with, which this HMM has no more
     if (graph / GRAPH[-1]).exists():
         out.mkdir()
-        for name in GRAPH:
-            _share(graph / name, out / name)
+        for name in (*GRAPH, GRAMMAR):
+            if name != GRAMMAR or (graph / name).exists():  # older graphs have none
+                _share(graph / name, out / name)
 
 
 def _share(source: Path, copy: Path) -> None:
