@@ -113,7 +113,7 @@ def composed(
         A path of the lattice has no cost under one of the models, or there are more than four million arcs.
     """
     arcs, costs, states, ends, enough = _composed(
-        lattice.source_A, lattice.target_A, np.isfinite(lattice.final_graph_S), old, old_reading.word_A,
+        lattice.source_A, lattice.target_A.astype(np.int64), np.isfinite(lattice.final_graph_S), old, old_reading.word_A,
         old_reading.last_S, new, new_reading.word_A, new_reading.last_S, _MOST,
     )  # fmt: skip
     if not enough:
@@ -205,7 +205,7 @@ def _composed(source, target, ends, old, old_word, old_last, new, new_word, new_
                 new_cost, new_after = 0.0, at_new
                 if new_word[a] >= 0:
                     new_cost, new_after = step(new, at_new, new_word[a])
-                after = (np.int64(target[a]), old_after, new_after)
+                after = (target[a], old_after, new_after)
                 if after in place_of:
                     there = place_of[after]
                 else:

@@ -7,8 +7,9 @@
 Axes: W words of the symbol table.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from speech3.decoding.grammar import BACKOFF
 from speech3.decoding.graph import GRAMMAR, Graph
 from speech3.decoding.lattice_archive import read_lattices
 from speech3.decoding.lm_states import LmStates, of_arpa, of_grammar
+from speech3.decoding.pieces import are_pieces, join_words
 from speech3.decoding.word_lattice import WordLattice, words_of
 from speech3.errors import Speech3Error
 from speech3.hmm.kaldi_lang import read_symbols
@@ -74,6 +76,16 @@ class LatticeDir:
             The archive is missing or damaged, or its words are not those of ``words.txt``.
         """
         yield from read_word_lattices(self.path / ARCHIVE, self.symbols, self.about.acoustic_scale)
+
+    def spelled(self, labels: Sequence[int]) -> tuple[str, ...]:
+        """Words from labels, pieces joined."""
+        units = tuple(self.symbols[label] for label in labels)
+        return join_words(units) if self.writes_pieces else units
+
+    @cached_property
+    def writes_pieces(self) -> bool:
+        """Are the symbols pieces of words?"""
+        return are_pieces(self.symbols)
 
     def old_lm(self, given: Path | None = None) -> tuple[LmStates, np.ndarray]:
         """The language model that was searched with, and (W,) the number of each word in it.

@@ -25,7 +25,7 @@ from speech3.decoding.search import (
     words_in,
 )
 from speech3.decoding.word_lattice import WordLattice, words_of
-from speech3.decoding.word_paths import WordPath, nbest
+from speech3.decoding.word_paths import nbest
 from speech3.errors import Speech3Error, check_bad
 from speech3.io.atomic import write_text
 from speech3.io.progress import progress
@@ -141,7 +141,11 @@ def _made(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float,
             words = words_of(lattice, scale, LATTICE_BEAM)
         except Speech3Error:  # a million states; `confidences_in` tries narrower beams
             words = None
-    lines = "" if words is None else nbest_lines(best.utterance, words, graph.words, graph.writes_pieces, scale, wanted)
+    lines = (
+        ""
+        if words is None
+        else nbest_lines(best.utterance, words, graph.words, graph.writes_pieces, scale, wanted.nbest)
+    )
     said = tuple(graph.label_of[unit] for unit in best.units)
     if words is None or not small_enough(words, len(said)):
         return replace(best, confidences=confidences_in(graph, lattice, best.units, scale)), words, lines
@@ -152,25 +156,24 @@ def _made(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float,
 
 
 def nbest_lines(
-    utterance: str, lattice: WordLattice, symbols: Sequence[str], pieces: bool, scale: float, wanted: Wanted
+    utterance: str, lattice: WordLattice, symbols: Sequence[str], pieces: bool, scale: float, n: int
 ) -> str:
     """The N best paths of a lattice as JSON, a line each: ``utterance``, ``rank`` from 1, ``cost`` and its two parts.
 
     Costs are minus natural logarithms; ``acoustic_cost`` is scaled, so the two add up to ``cost``. ``words`` is a text.
     """
-    paths = nbest(lattice, wanted.nbest, scale) if wanted.nbest else []
+    paths = nbest(lattice, n, scale) if n else []
     lines = []
     for rank, path in enumerate(paths, 1):
-        acoustic = acoustic_cost(lattice, path) * scale
-        units = [symbols[word] for word in path.words]
-        lines.append({
-            "utterance": utterance, "rank": rank, "cost": round(path.cost, 4), "acoustic_cost": round(acoustic, 4),
-            "graph_cost": round(path.cost - acoustic, 4), "words": " ".join(join_words(units) if pieces else units),
-        })  # fmt: skip
-    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        acoustic, units = scale * path.acoustic_cost(lattice), [symbols[word] for word in path.words]
+        words = join_words(units) if pieces else units
+        lines.append(nbest_line(utterance, rank, acoustic, path.cost - acoustic, words))
+    return "".join(lines)
 
 
-def acoustic_cost(lattice: WordLattice, path: WordPath) -> float:
-    """Unscaled."""
-    last = int(lattice.target_A[path.arcs[-1]]) if path.arcs else 0
-    return float(lattice.acoustic_A[list(path.arcs)].sum() + lattice.final_acoustic_S[last])
+def nbest_line(utterance: str, rank: int, acoustic_cost: float, graph_cost: float, words: Sequence[str]) -> str:
+    """A line of ``nbest.jsonl``."""
+    costs = {"cost": acoustic_cost + graph_cost, "acoustic_cost": acoustic_cost, "graph_cost": graph_cost}
+    rounded = {name: round(cost, 4) for name, cost in costs.items()}
+    line = {"utterance": utterance, "rank": rank, **rounded, "words": " ".join(words)}
+    return json.dumps(line, ensure_ascii=False) + "\n"

@@ -112,8 +112,8 @@ def _arranged(
 ) -> LmStates:
     columns = columns[np.lexsort((columns["word"], columns["source"]))]
     begin_S1 = np.searchsorted(columns["source"], np.arange(len(final_S) + 1))
-    arrays = (np.ascontiguousarray(columns[name]) for name in ("word", "target", "cost"))
-    return LmStates(start, begin_S1, *arrays, backoff_S.astype(np.int64), backoff_cost_S, final_S)
+    word_A, target_A, cost_A = (np.ascontiguousarray(columns[name]) for name in ("word", "target", "cost"))
+    return LmStates(start, begin_S1, word_A, target_A, cost_A, backoff_S.astype(np.int64), backoff_cost_S, final_S)
 
 
 def sentence_cost(lm: LmStates, words: Sequence[int]) -> float:

@@ -32,6 +32,11 @@ class WordPath:
     cost: float
     arcs: tuple[int, ...]
 
+    def acoustic_cost(self, lattice: WordLattice) -> float:
+        """Of the path in its lattice, unscaled."""
+        last = int(lattice.target_A[self.arcs[-1]]) if self.arcs else 0
+        return float(lattice.acoustic_A[list(self.arcs)].sum() + lattice.final_acoustic_S[last])
+
 
 def nbest(lattice: WordLattice, n: int, acoustic_scale: float, word_penalty: float = 0.0) -> list[WordPath]:
     """Up to `n` paths, cheapest first; no two of them have the same words.
