@@ -113,8 +113,8 @@ def composed(
         A path of the lattice has no cost under one of the models, or there are more than four million arcs.
     """
     arcs, costs, states, ends, enough = _composed(
-        lattice.source_A, lattice.target_A.astype(np.int64), np.isfinite(lattice.final_graph_S), old, old_reading.word_A,
-        old_reading.last_S, new, new_reading.word_A, new_reading.last_S, _MOST,
+        lattice.source_A, lattice.target_A.astype(np.int64), np.isfinite(lattice.final_graph_S), old,
+        old_reading.word_A, old_reading.last_S, new, new_reading.word_A, new_reading.last_S, _MOST,
     )  # fmt: skip
     if not enough:
         raise Speech3Error(f"more than {_MOST:,} arcs with the histories of the language model; use one of lower order")
