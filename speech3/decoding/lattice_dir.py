@@ -106,7 +106,8 @@ class LatticeDir:
                 backoff = self.symbols.index(BACKOFF) if BACKOFF in self.symbols else -1
                 states = of_grammar(read_fst(graph / GRAMMAR), backoff, graph / GRAMMAR)
                 return states, np.arange(len(self.symbols))
-        arpa = given or Path(str(self.about.graph_about.get("lm", "")))
+        kept = (graph / "lm.arpa.gz", Path(str(self.about.graph_about.get("lm", ""))))
+        arpa = given or next((path for path in kept if path.is_file()), kept[-1])
         if not arpa.is_file():
             raise Speech3Error(
                 f"{self.path}: the language model that it was decoded with is neither in {graph}/{GRAMMAR} nor in"
