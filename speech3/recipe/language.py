@@ -78,7 +78,7 @@ def make_lm(e: Experiment) -> None:
 
 
 def make_rescoring_lm(e: Experiment) -> None:
-    """Estimate the model that lattices are rescored with, without the sentences of dev, on which its weight is tuned."""
+    """Estimate the model that lattices are rescored with, without dev's sentences, on which its weight is tuned."""
     order, given = e.recipe.lm.rescore, _given(e)
     assert isinstance(order, int)
     text = _text(e, given)
