@@ -156,6 +156,12 @@ def begin_lattices(out: Path, graph: Graph, model: Path, setting: tuple[float, f
     save_about(out, graph.words, about)
 
 
+def forget_lattices(out: Path) -> None:
+    """Remove lattices of an earlier decoding, where there is none of this one."""
+    for name in (ABOUT, INDEX, ARCHIVE, SYMBOLS):
+        (out / name).unlink(missing_ok=True)
+
+
 def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> None:
     """Write ``words.txt`` and ``lattice.json``."""
     write_text(out / SYMBOLS, "".join(f"{word} {label}\n" for label, word in enumerate(symbols)))

@@ -12,7 +12,7 @@ from speech3.decoding.bayes_risk import confidences, minimum_bayes_risk
 from speech3.decoding.graph import Graph
 from speech3.decoding.lattice import Lattice
 from speech3.decoding.lattice_archive import write_lattices
-from speech3.decoding.lattice_dir import ARCHIVE, INDEX, begin_lattices
+from speech3.decoding.lattice_dir import ARCHIVE, INDEX, begin_lattices, forget_lattices
 from speech3.decoding.pieces import join_words
 from speech3.decoding.recognizer import Recognizer
 from speech3.decoding.search import (
@@ -125,11 +125,14 @@ def decode_latticed(
         begin_lattices(out, graph, recognizer.directory, setting, LATTICE_BEAM)
         write_lattices(out / ARCHIVE, lattices(), out / INDEX)
     else:
+        forget_lattices(out)
         for _ in lattices():
             pass
     check_bad(failed, len(found) + len(failed), str(graph.path), "could not be decoded")
     if wanted.nbest:
         write_text(out / NBEST, "".join(lines))
+    else:
+        (out / NBEST).unlink(missing_ok=True)
     return Decoding(tuple(found.values()), failed), kept
 
 

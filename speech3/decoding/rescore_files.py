@@ -11,7 +11,7 @@ import numpy as np
 
 from speech3.decoding.bayes_risk import confidences
 from speech3.decoding.lattice_archive import write_lattices
-from speech3.decoding.lattice_dir import ABOUT, ARCHIVE, INDEX, SYMBOLS, LatticeDir, save_about
+from speech3.decoding.lattice_dir import ARCHIVE, INDEX, LatticeDir, forget_lattices, save_about
 from speech3.decoding.latticed import NBEST, nbest_line, nbest_lines
 from speech3.decoding.output import write_decoding, write_hypotheses
 from speech3.decoding.recognizer import load_recognizer
@@ -176,8 +176,7 @@ def _write(
         write_lattices(out / ARCHIVE, lattices(), out / INDEX)
         save_about(out, directory.symbols, about)
     else:
-        for name in (ARCHIVE, INDEX, SYMBOLS, ABOUT):
-            (out / name).unlink(missing_ok=True)  # of an n-gram model, from before
+        forget_lattices(out)  # of an n-gram model, from before
         for _ in lattices():
             pass
     decoding = Decoding(tuple(hypotheses), {})

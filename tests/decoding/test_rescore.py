@@ -81,6 +81,8 @@ def test_the_n_best_and_the_lattices_agree(decoded: Path) -> None:
 def test_the_fewest_expected_errors(model: Path, data: Path, decoded: Path, tmp_path: Path) -> None:
     decode_verb.command(model, data, tmp_path / "mbr", mbr=True, jobs=1)
     assert not (tmp_path / "mbr" / "lat.ark").exists() and not (tmp_path / "mbr" / "nbest.jsonl").exists()
+    decode_verb.command(model, data, decoded, jobs=1)
+    assert not [name for name in ("lat.ark", "lattice.json", "nbest.jsonl") if (decoded / name).exists()], "stale"
     tracks = read_ctm(tmp_path / "mbr" / "hyp.ctm")
     for line in (tmp_path / "mbr" / "hyp.txt").read_text().splitlines():
         utterance, *words = line.split()
