@@ -18,7 +18,7 @@ INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
 _GROUPS = {
     "Data": ("validate", "fix", "stats", "subset", "combine", "split", "augment", "extract"),
     "Train": ("recipe", "pack", "train", "simulate", "lm"),
-    "Recognise and align": ("transcribe", "decode", "graph", "align", "tune", "score", "forward", "export"),
+    "Recognise and align": ("transcribe", "decode", "rescore", "graph", "align", "tune", "score", "forward", "export"),
     "Kaldi": ("import", "export-kaldi"),
     "Look": ("doctor", "inspect", "model-info", "watch", "compare"),
 }

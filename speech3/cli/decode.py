@@ -10,6 +10,11 @@ def command(
     model: Annotated[Path, typer.Argument(help="Model directory, such as exp/digits/dnn.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory; needs no text.")],
     out: Annotated[Path, typer.Argument(help="Gets hyp.txt and hyp.ctm.")],
+    nbest: Annotated[int, typer.Option(metavar="N", help="Write the N best word sequences to nbest.jsonl.", min=0)] = 0,
+    lattice: Annotated[bool, typer.Option("--lattice", help="Write Kaldi lattices: lat.ark, lat.scp.")] = False,
+    mbr: Annotated[
+        bool, typer.Option("--mbr", help="Take the words of the fewest expected errors (minimum Bayes risk).")
+    ] = False,
     jobs: Annotated[int, typer.Option(help="Processes and threads; 0: one per core.", min=0)] = 0,
     graph: Annotated[Path | None, typer.Option(help="A graph of `speech3 graph` in place of the model's.")] = None,
     hot: Annotated[Path | None, typer.Option(help="Words and phrases to expect: `WORD [WORD ...] [BOOST]`.")] = None,
@@ -19,21 +24,29 @@ def command(
     `speech3 decode exp/digits/dnn data/new exp/new && speech3 score data/new/text exp/new/hyp.txt`
 
     `hyp.txt` is Kaldi text (`utterance word word ...`), `hyp.ctm` has the time of each word and
-    its confidence, its posterior in the lattice.
+    its confidence, its posterior in the lattice as `speech3 tune` calibrated it.
 
-    A boost of `--hot` makes a word or phrase e^BOOST times as probable; 3 if not given.
+    `--nbest 10` adds `nbest.jsonl`: a line for each of the best sequences of words, with `utterance`, `rank`, `cost`,
+    `acoustic_cost` (scaled), `graph_cost` and `words`. `--lattice` adds `lat.ark`, which Kaldi's tools, `speech3
+    rescore` and `speech3 score` (oracle error rate) read. A boost of `--hot` makes a word or phrase e^BOOST times as
+    probable; 3 if not given.
     """
     from speech3.corpus.datadir import read_datadir
     from speech3.decoding.apply import features_for, tell
     from speech3.decoding.chosen_graph import with_graph
+    from speech3.decoding.latticed import NBEST, Wanted, decode_latticed
     from speech3.decoding.output import write_decoding
     from speech3.decoding.recognizer import load_recognizer
     from speech3.io.parallel import available_jobs
 
     recognizer, jobs = with_graph(load_recognizer(model), graph, hot), jobs or available_jobs()
     feats, skipped = features_for(recognizer, read_datadir(directory), jobs, out)
-    decoding = recognizer.decode(feats, jobs, confidences=True)
+    decoding, kept = decode_latticed(recognizer, feats, out, Wanted(nbest, lattice, mbr), jobs)
     write_decoding(out, recognizer, feats, decoding, jobs)
     tell({**skipped, **decoding.failed}, "not decoded")
+    tell(kept.without, "no lattice")
     times = f", {out}/hyp.ctm" if (out / "hyp.ctm").exists() else ""
-    print(f"{len(decoding.hypotheses)} utterances: {out}/hyp.txt{times}")
+    paths = f", {out / NBEST}" if nbest else ""
+    print(f"{len(decoding.hypotheses)} utterances: {out}/hyp.txt{times}{paths}")
+    if lattice:
+        print(f"lattices: {out}/lat.ark, {kept.density:.1f} arcs at a frame")

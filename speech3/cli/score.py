@@ -37,6 +37,11 @@ def command(
 
     `speech3 score data/test/text exp/dnn/decode/hyp.txt`
 
+    Where `hyp.ctm` stands beside `hyp.txt`, its confidences are judged by their normalised cross-entropy (NCE). HYP may
+    also be the lattices of `speech3 decode --lattice`: then the path with the fewest errors of each is scored (oracle):
+
+    `speech3 score data/test/text exp/dnn/decode/lat.ark`
+
     REF and HYP are Kaldi text (`utterance words ...`) or plain text with one sentence a line. Nothing is normalised
     unless you say so: `--normalize nfkc,lower,punct`. Utterances missing from HYP count as deletions. CER counts the
     characters of the words joined by one space; but no space beside a letter of a script that has none (Chinese,
@@ -51,14 +56,22 @@ def command(
     """
     from speech3.corpus.normalize import parse_steps
     from speech3.scoring import tables
+    from speech3.scoring.confidence import confidence_lines, reliability_beside
     from speech3.scoring.text import find_speakers, read_texts
     from speech3.scoring.wer import compare, score
 
     steps = parse_steps(normalize)
     paths = [ref, hyp, *([against] if against else [])]
-    texts, reading = read_texts(paths, text_format.value)
+    if hyp.suffix == ".ark":
+        from speech3.scoring.oracle import oracle_texts
+
+        texts, reading = read_texts([path for path in paths if path != hyp], Format.kaldi.value)
+        texts.insert(1, oracle_texts(hyp, texts[0]))
+    else:
+        texts, reading = read_texts(paths, text_format.value)
     speakers, speaker_note = find_speakers(ref, texts[0], reading, utt2spk)
     scores = [score(texts[0], text, speakers, steps) for text in texts[1:]]
+    sure = reliability_beside(scores[0], hyp)
     comparison = compare(scores[0], scores[1]) if against else None
     if details:
         tables.write_details(details, scores[0])
@@ -69,12 +82,15 @@ def command(
     warnings = [line for path, one in zip(paths[1:], scores, strict=True) for line in tables.warnings(one, str(path))]
     if as_json:
         print("".join(f"warning: {line}\n" for line in warnings), end="", file=sys.stderr)
-        print(json.dumps(_as_json(scores, comparison), indent=1, ensure_ascii=False))
+        values = _as_json(scores, comparison) | ({"nce": sure.nce} if sure and sure.nce == sure.nce else {})
+        print(json.dumps(values, indent=1, ensure_ascii=False))
         return
     kind = {"kaldi": "Kaldi text: an utterance id and its words", "plain": "plain text: one sentence a line"}[reading]
     print(f"read as     {kind}" + (" (found out; --format tells)" if text_format is Format.auto else ""))
     print(f"normalised  {', '.join(steps) or 'nothing'}\nspeakers    {speaker_note}\n")
     print(tables.full(scores[0]))
+    if sure:
+        print(f"\n{confidence_lines(sure)}")
     if comparison:
         print(f"\nagainst {against}\n{tables.summary(scores[1])}\n")
         print(tables.comparison_lines(comparison, str(hyp), str(against)))

@@ -20,14 +20,18 @@ def command(
     rate: Annotated[
         int | None, typer.Option(help="With --stream: of raw samples, in Hz; default: the model's.")
     ] = None,
-    json_lines: Annotated[bool, typer.Option("--json-lines", help="With --stream: a JSON object a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object for each file; with --stream, for each result.")
+    ] = False,
 ) -> None:
     """Print the text of recordings: of one file the text alone, of several a line `FILE text` for each.
 
     `speech3 transcribe exp/digits/dnn hello.wav more.flac`
 
     Recordings of another sample rate than the model's are resampled, channels are mixed; those longer than a minute are
-    cut at pauses. With `--ctm` every word comes on a line of its own with its time in seconds.
+    cut at pauses. With `--ctm` every word comes on a line of its own with its time in seconds. `--json` prints a line
+    for each file: `{"file", "duration", "text", "words": [{"word", "start", "end", "confidence"}, ...]}`, times in
+    seconds.
 
     `arecord -t raw -f S16_LE -c 1 -r 16000 | speech3 transcribe --stream exp/digits/dnn - --rate 16000`
 
@@ -39,6 +43,7 @@ def command(
     from speech3.decoding.chosen_graph import with_graph
     from speech3.decoding.live import transcribe_arriving
     from speech3.decoding.recognizer import load_recognizer
+    from speech3.decoding.transcription_json import json_of
     from speech3.errors import Speech3Error
     from speech3.hmm.times import ctm_line
 
@@ -46,13 +51,15 @@ def command(
     if stream:
         if len(files) != 1 or ctm:
             raise Speech3Error("--stream takes one FILE, or - for standard input, and no --ctm")
-        transcribe_arriving(recognizer, str(files[0]), rate, as_json=json_lines)
+        transcribe_arriving(recognizer, str(files[0]), rate, as_json=as_json)
         return
-    if rate is not None or json_lines:
-        raise Speech3Error("--rate and --json-lines go with --stream; a file says its own rate")
+    if rate is not None:
+        raise Speech3Error("--rate goes with --stream; a file says its own rate")
 
-    for result in transcribe(recognizer, files, times=ctm):
-        if ctm:
+    for result in transcribe(recognizer, files, times=ctm or as_json):
+        if as_json:
+            print(json_of(result))
+        elif ctm:
             for word in result.words:
                 print(ctm_line(result.name, word))
         elif len(files) > 1:

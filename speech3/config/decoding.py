@@ -18,6 +18,11 @@ class LmConfig(Config):
     )
     arpa: str | None = None
     grammar: Literal["one-word"] | None = Field(None, description="one-word: exactly one word of the lexicon")
+    rescore: int | str | None = Field(
+        None,
+        description="a second n-gram model for the lattices: an ARPA file, or the order (1 to 6) of one of ours, of the"
+        " text without dev's sentences",
+    )
     self_loop_scale: float = Field(
         0.1, ge=0, description="of the transitions' log probabilities in the graph, as mkgraph.sh has it"
     )
@@ -28,6 +33,10 @@ class LmConfig(Config):
             raise ValueError(
                 "give exactly one of order, arpa, grammar; null takes one back: lm.order=null lm.arpa=FILE"
             )
+        if isinstance(self.rescore, int) and not 1 <= self.rescore <= 6:
+            raise ValueError(f"rescore: an order from 1 to 6 or an ARPA file, not {self.rescore}")
+        if self.rescore is not None and self.grammar:
+            raise ValueError("rescore: lattices of a grammar have no n-grams to take the place of; use order or arpa")
         return self
 
 

@@ -32,7 +32,8 @@ from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.progress import say
 from speech3.lm.arpa import ArpaLm, write_arpa
 
-LM = "lm.arpa.gz"  # in a graph's directory
+LM = "lm.arpa.gz"  # in a graph's directory, if its language model is of n-grams
+GRAMMAR = "G.fst"  # in a graph's directory, beside HCLG.fst
 _SLOW_S = 5.0  # a graph that takes longer says how far it is
 _MANY = 50_000  # arcs of a grammar whose graph takes seconds
 
@@ -81,7 +82,8 @@ class Graph:
 def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale: float) -> dict[str, Any]:
     """Build the graph into ``out/HCLG.fst``, ``out/words.txt`` and ``out/graph.json``; return what the last one says.
 
-    An n-gram model is kept beside it, as ``out/lm.arpa.gz``, to rescore lattices with and to add words to.
+    ``out/G.fst`` is the language model as the graph has it, for `speech3 rescore`, which takes its costs out again. An
+    n-gram model is also kept as ``out/lm.arpa.gz``, for `speech3 graph`, which adds words to it.
 
     Parameters
     ----------
@@ -119,6 +121,7 @@ def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale
     (out / "graph.json").unlink(missing_ok=True)  # written last: its presence says that the rest belongs together
     write_text(out / "words.txt", "".join(f"{word} {label}\n" for label, word in enumerate(grammar.words)))
     write_fst(fst, out / "HCLG.fst")
+    write_fst(grammar.fst, out / GRAMMAR)
     if isinstance(lm, ArpaLm):
         write_arpa(lm, out / LM)
     else:

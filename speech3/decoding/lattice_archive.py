@@ -17,9 +17,11 @@ from typing import IO
 import numpy as np
 
 from speech3.decoding.lattice import Lattice
+from speech3.decoding.lattice_bytes import LatticeBody, frames_read, read_body
 from speech3.decoding.word_lattice import WordLattice, topological
 from speech3.errors import Speech3Error
-from speech3.io.atomic import atomic_path
+from speech3.io.ark import index_line
+from speech3.io.atomic import atomic_path, write_text
 
 _MAGIC = struct.pack("<i", 2125659606)  # OpenFst's
 _HEADER = struct.Struct("<iiQqqq")  # version, flags, properties, start, states, arcs
@@ -38,19 +40,30 @@ class _Raw:
     finals: dict[int, tuple[float, float, tuple[int, ...]]] = field(default_factory=dict)
 
 
-def write_lattices(path: Path | str, items: Iterable[tuple[str, Lattice | WordLattice]], *, binary: bool = True) -> int:
-    """Write ``(utterance, lattice)`` pairs as an archive; return their number. It appears once all were written."""
-    count = 0
+def write_lattices(
+    path: Path | str,
+    items: Iterable[tuple[str, Lattice | WordLattice]],
+    scp: Path | str | None = None,
+    *,
+    binary: bool = True,
+) -> int:
+    """Write ``(utterance, lattice)`` pairs as an archive; return their number. It appears once all were written.
+
+    `scp` gets the archive's index: ``utterance /absolute/path.ark:offset`` lines, sorted.
+    """
+    index: list[str] = []
     with atomic_path(path) as temporary, temporary.open("wb") as stream:
         for utterance, lattice in items:
             stream.write(utterance.encode() + b" ")
+            index.append(index_line(utterance, path, stream.tell()))
             raw = _taken_apart(lattice)
             if binary:
                 _write_binary(stream, raw, len(lattice.frame_S))
             else:
                 stream.write("\n".join(["", *_text(raw), "", ""]).encode())
-            count += 1
-    return count
+    if scp is not None:
+        write_text(scp, "".join(sorted(index)))
+    return len(index)
 
 
 def read_lattices(path: Path | str) -> Iterator[tuple[str, Lattice | WordLattice]]:
@@ -66,14 +79,20 @@ def read_lattices(path: Path | str) -> Iterator[tuple[str, Lattice | WordLattice
         stream = Path(path).open("rb")  # noqa: SIM115  # closed below
     except OSError as error:
         raise Speech3Error(f"{path}: {error.strerror}") from error
+    data_N: np.ndarray | None = None
     with stream:
         while key := _key(stream, path):
             where = f"{path}: {key}"
             try:
-                raw = _read_text(stream) if _is_text(stream) else _read_binary(stream)
-            except (struct.error, ValueError, IndexError) as error:
+                if _is_text(stream):
+                    raw = _read_text(stream)
+                    body, start, compact = _body(raw), raw.start, raw.compact
+                else:
+                    data_N = np.asarray(np.memmap(path, np.uint8, "r")) if data_N is None else data_N
+                    body, start, compact = _read_binary(stream, data_N)
+            except (struct.error, ValueError, IndexError, OverflowError) as error:
                 raise Speech3Error(f"{where}: cut short, or no lattice ({error})") from error
-            yield key, _put_together(raw, where)
+            yield key, _put_together(body, start, compact, where)
 
 
 def _taken_apart(lattice: Lattice | WordLattice) -> _Raw:
@@ -178,83 +197,86 @@ def _parsed(text: str) -> tuple[float, float, tuple[int, ...]]:
     return float(graph), float(acoustic), tuple(int(label) for label in labels[0].split("_") if label) if labels else ()
 
 
-def _read_binary(stream: IO[bytes]) -> _Raw:
-    def take(form: str) -> tuple[int | float, ...]:
-        return struct.unpack("<" + form, stream.read(struct.calcsize("<" + form)))
+def _read_binary(stream: IO[bytes], data_N: np.ndarray) -> tuple[LatticeBody, int, bool]:
+    """The lattice's body, its start and whether it is compact; `data_N` is the file that the stream reads."""
 
     def name() -> bytes:
-        return stream.read(min(int(take("i")[0]), 64))
+        (length,) = struct.unpack("<i", stream.read(4))
+        return stream.read(min(length, 64))
 
     kinds = name(), name()
     if kinds[0] != b"vector" or kinds[1] not in _TYPES:
         raise ValueError(f"of OpenFst's type {kinds[0]!r} with arcs {kinds[1]!r}")
-    raw = _Raw(kinds[1] == b"compactlattice44")
     _, flags, _, start, states, _ = _HEADER.unpack(stream.read(_HEADER.size))
     if flags:
         raise ValueError("with symbol tables")
-    raw.start = start
-
-    def weight() -> tuple[float, float, tuple[int, ...]]:
-        graph, acoustic = take("ff")
-        labels: tuple[int, ...] = ()
-        if raw.compact:
-            labels = tuple(np.frombuffer(stream.read(4 * int(take("i")[0])), "<i4").tolist())
-        return float(graph), float(acoustic), labels
-
-    for state in range(states):
-        final = weight()
-        if np.isfinite(final[0]):
-            raw.finals[state] = final
-        for _ in range(int(take("q")[0])):
-            ilabel, olabel = take("ii")
-            raw.weights.append(weight())
-            raw.arcs.append((state, int(take("i")[0]), int(ilabel), int(olabel)))
-    return raw
+    compact = kinds[1] == b"compactlattice44"
+    body, end = read_body(data_N, stream.tell(), states, compact)
+    stream.seek(end)
+    return body, start, compact
 
 
-def _put_together(raw: _Raw, where: str) -> Lattice | WordLattice:
-    """The arrays, states sorted and those that the start does not lead to left out."""
+def _body(raw: _Raw) -> LatticeBody:
+    """What was read as text, in arrays."""
     arcs_A4 = np.array(raw.arcs, np.int64).reshape(-1, 4)
     states = int(max(arcs_A4[:, :2].max(initial=-1), max(raw.finals, default=-1), raw.start)) + 1
-    if raw.start < 0 or arcs_A4.min(initial=0) < 0:
-        raise Speech3Error(f"{where}: the lattice is empty, or has negative numbers")
+    finals = [raw.finals.get(state, (np.inf, np.inf, ())) for state in range(states)]
+    columns: list[np.ndarray] = []
+    for weights in (raw.weights, finals):
+        columns += [
+            np.array([weight[:2] for weight in weights], np.float32).reshape(-1, 2),
+            np.array(list(chain.from_iterable(weight[2] for weight in weights)), np.int32),
+            np.cumsum([0, *(len(weight[2]) for weight in weights)]).astype(np.int64),
+        ]
+    return LatticeBody(arcs_A4, *columns)
+
+
+def _put_together(body: LatticeBody, start: int, compact: bool, where: str) -> Lattice | WordLattice:
+    """The arrays, states sorted and those that the start does not lead to left out."""
+    arcs_A4, states = body.arcs_A4, len(body.final_costs_S2)
+    if not 0 <= start < states or arcs_A4.min(initial=0) < 0 or arcs_A4[:, :2].max(initial=0) >= states:
+        raise Speech3Error(f"{where}: the lattice is empty, or has numbers of states or labels that cannot be")
     order_S = topological(arcs_A4[:, 0], arcs_A4[:, 1], states)
     if len(order_S) < states:
         raise Speech3Error(f"{where}: no lattice: its arcs go round in a circle")
-    frames = [len(weight[2]) for weight in raw.weights] if raw.compact else (arcs_A4[:, 2] > 0).astype(int).tolist()
     number_S = np.full(states, -1, np.int64)
     number_S[order_S] = np.arange(states)
     by_source = np.lexsort((arcs_A4[:, 3], number_S[arcs_A4[:, 1]], number_S[arcs_A4[:, 0]]))
-    frame = {raw.start: 0}
-    kept = []
-    for arc in by_source.tolist():
-        source, target = int(arcs_A4[arc, 0]), int(arcs_A4[arc, 1])
-        if source in frame:
-            kept.append(arc)
-            if frame.setdefault(target, frame[source] + frames[arc]) != frame[source] + frames[arc]:
-                raise Speech3Error(f"{where}: no lattice: paths to state {target} read different numbers of frames")
-    used = [state for state in order_S.tolist() if state in frame]
+    frames_A = np.diff(body.begin_A1) if compact else (arcs_A4[:, 2] > 0).astype(np.int64)
+    source_A, target_A = (np.ascontiguousarray(arcs_A4[by_source, column]) for column in (0, 1))
+    frame_S, odd = frames_read(source_A, target_A, frames_A[by_source], start, states)
+    if odd >= 0:
+        raise Speech3Error(f"{where}: no lattice: paths to state {odd} read different numbers of frames")
+    used, kept = order_S[frame_S[order_S] >= 0], by_source[frame_S[source_A] >= 0]
     number_S[used] = np.arange(len(used))
-    arcs_A4, weights = arcs_A4[kept], [raw.weights[arc] for arc in kept]
-    finals = [raw.finals.get(state, (np.inf, np.inf, ())) for state in used]
-    frame_S = np.array([frame[state] for state in used], np.int32)
-    source_A, target_A = (number_S[arcs_A4[:, column]].astype(np.int32) for column in (0, 1))
-    olabel_A, graph_A, acoustic_A = arcs_A4[:, 3].astype(np.int32), *(
-        np.array([weight[part] for weight in weights], np.float64) for part in (0, 1)
-    )  # fmt: skip
-    if raw.compact:
-        lengths = [len(weight[2]) for weight in weights]
-        return WordLattice(
-            source_A, target_A, olabel_A, graph_A, acoustic_A, np.array([final[0] for final in finals]),
-            np.array([final[1] for final in finals]),
-            np.array(list(chain.from_iterable(weight[2] for weight in weights)), np.int32) - 1,
-            np.cumsum([0, *lengths]).astype(np.int32),
-            tuple(np.array(final[2], np.int32) - 1 for final in finals), frame_S,
-            max(int(frame_S[n]) + len(final[2]) for n, final in enumerate(finals)),
-        )  # fmt: skip
-    if any(np.isfinite(final[0]) and final[1] for final in finals):
+    source_A, target_A = (number_S[arcs_A4[kept, column]].astype(np.int32) for column in (0, 1))
+    olabel_A, costs_A2 = arcs_A4[kept, 3].astype(np.int32), body.costs_A2[kept]
+    final_S2 = np.where(np.isfinite(body.final_costs_S2[used, :1]), body.final_costs_S2[used], np.float32(np.inf))
+    frame_S = frame_S[used].astype(np.int32)
+    if compact:
+        return _word_lattice(body, kept, used, (source_A, target_A, olabel_A), costs_A2, final_S2, frame_S)
+    if (np.isfinite(final_S2[:, 0]) & (final_S2[:, 1] != 0)).any():
         raise Speech3Error(f"{where}: has acoustic costs on final states; determinise it with Kaldi first")
     return Lattice(
-        source_A, target_A, arcs_A4[:, 2].astype(np.int32), olabel_A, graph_A.astype(np.float32),
-        acoustic_A.astype(np.float32), np.array([final[0] for final in finals], np.float32), frame_S, True,
+        source_A, target_A, arcs_A4[kept, 2].astype(np.int32), olabel_A, costs_A2[:, 0].copy(), costs_A2[:, 1].copy(),
+        final_S2[:, 0].copy(), frame_S, True,
+    )  # fmt: skip
+
+
+def _word_lattice(
+    body: LatticeBody, kept: np.ndarray, used: np.ndarray, arcs: tuple[np.ndarray, np.ndarray, np.ndarray],
+    costs_A2: np.ndarray, final_S2: np.ndarray, frame_S: np.ndarray,
+) -> WordLattice:  # fmt: skip
+    length_A = np.diff(body.begin_A1)[kept]
+    begin_A1 = np.concatenate([[0], np.cumsum(length_A)])
+    picked_K = np.repeat(body.begin_A1[kept] - begin_A1[:-1], length_A) + np.arange(begin_A1[-1])
+    begins = body.final_begin_S1.tolist()
+    final_pdfs_S = tuple(
+        body.final_labels_L[begins[state] : begins[state + 1] if ends else begins[state]] - np.int32(1)
+        for state, ends in zip(used.tolist(), np.isfinite(final_S2[:, 0]).tolist(), strict=True)
+    )
+    (graph_A, acoustic_A), (graph_S, acoustic_S) = costs_A2.T.astype(np.float64), final_S2.T.astype(np.float64)
+    return WordLattice(
+        *arcs, graph_A, acoustic_A, graph_S, acoustic_S, body.labels_K[picked_K] - np.int32(1),
+        begin_A1.astype(np.int32), final_pdfs_S, frame_S, int((frame_S + [len(pdfs) for pdfs in final_pdfs_S]).max()),
     )  # fmt: skip

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 
 import numpy as np
@@ -16,6 +16,7 @@ from speech3.corpus.pcm import PcmDecoder, arriving
 from speech3.decoding.recognizer import Recognizer
 from speech3.decoding.samples import Result, checked_rate
 from speech3.decoding.streaming import Stream
+from speech3.decoding.transcription_json import word_of
 from speech3.io.interrupt import deferred_interrupt
 from speech3.io.progress import say
 
@@ -139,7 +140,7 @@ class Lines:
 
     def final(self, result: Result) -> None:
         """See `Display`."""
-        words = [{k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(w).items()} for w in result.words]
+        words = [word_of(word.word, word.start_s, word.end_s, word.confidence) for word in result.words]
         whole = {"final": result.text, "words": words}
         self._write(json.dumps(whole, ensure_ascii=False) if self.as_json else f"final {result.text}")
         self._shown = ""

@@ -2,6 +2,7 @@
 confidence."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,14 @@ def word_times(
     alignments, _ = recognizer.align({u: feats[u] for u in texts}, texts, jobs)
     clock = recognizer.clock
     times = {key: word_stretches(found, units[key], clock, words_W=sure[key]) for key, found in alignments.items()}
-    return {key: join_stretches(found) for key, found in times.items()} if are_pieces(recognizer.graph.words) else times
+    if are_pieces(recognizer.graph.words):
+        times = {key: join_stretches(found) for key, found in times.items()}
+    return {key: [_calibrated(word, recognizer) for word in found] for key, found in times.items()}
+
+
+def _calibrated(word: Stretch, recognizer: Recognizer) -> Stretch:
+    sure = word.confidence
+    return word if sure is None else replace(word, confidence=recognizer.settings.calibrated(sure))
 
 
 def write_hypotheses(path: Path, decoding: Decoding) -> None:

@@ -36,5 +36,11 @@ def join_stretches(pieces: Sequence[Stretch]) -> list[Stretch]:
     return words
 
 
+def join_confidences(pieces: Sequence[str], confidences: Sequence[float]) -> list[float]:
+    """How sure the words are that `join_words` makes: as their least sure pieces."""
+    parts = [Stretch(0.0, 0.0, piece, sure) for piece, sure in zip(pieces, confidences, strict=True)]
+    return [word.confidence or 0.0 for word in join_stretches(parts)]
+
+
 def _least(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else min(one, other)

@@ -28,6 +28,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
+from speech3.decoding.calibration import Calibration, calibration_of
 from speech3.decoding.graph import Graph, load_graph
 from speech3.decoding.places import GRAPH, TUNING_GRAPH, decode_directory
 from speech3.decoding.search import Decoding, decode, decode_settings
@@ -92,12 +93,23 @@ class NetworkScorer:
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """How this model is decoded, found on the dev set and never on test."""
+    """How this model is decoded, found on the dev set and never on test.
+
+    Attributes
+    ----------
+    confidence
+        What makes confidences of posteriors; None: they stay posteriors.
+    """
 
     acoustic_scale: float
     word_penalty: float
     beam: float
     max_active: int
+    confidence: Calibration | None = None
+
+    def calibrated(self, posterior: float) -> float:
+        """The confidence of a word with this posterior: the posterior itself where no calibration was fitted."""
+        return self.confidence(posterior) if self.confidence else posterior
 
     def save(self, directory: Path | str) -> None:
         """Write decode.json."""
@@ -113,7 +125,8 @@ def load_settings(directory: Path | str, model: Path | str | None = None) -> Dec
             " that was not trained on"
         )
     try:
-        return DecodeSettings(**read_json(path))
+        values = read_json(path)
+        return DecodeSettings(**{**values, "confidence": calibration_of(values.get("confidence"))})
     except TypeError as error:
         raise Speech3Error(
             f"{path}: keys of another version of speech3; write it again with speech3 tune {model} DIR"
@@ -256,6 +269,8 @@ def tune_recognizer(
 ) -> Tuning:
     """Pick the acoustic scale and word penalty on a dev set and write them to the model's decode.json.
 
+    With them goes a calibration of the words' posteriors.
+
     The grid is searched on ``config.tuning_minutes`` of it; the error rate of the best point that is returned is that
     of the whole set.
     """
@@ -273,13 +288,13 @@ def tune_recognizer(
     found = tune(
         graph, scores(chosen), {key: said[key] for key in chosen}, config, jobs, error_rate, pseudo_likelihoods=pseudo
     )
-    best = found.best
+    best, setting = found.best, (found.best.acoustic_scale, found.best.word_penalty)
     if rest:
         quick = config.model_copy(update={"max_active": config.tuning_max_active})
-        shown, setting = progress(scores(rest), len(rest), "rest of dev"), (best.acoustic_scale, best.word_penalty)
+        shown = progress(scores(rest), len(rest), "rest of dev")
         words = {key: each for key, (each,) in decode_settings(graph, shown, quick, [setting], jobs).items()}
         best = replace(best, error_rate=rate_of(said, {**found.words, **words}, error_rate))
-    DecodeSettings(best.acoustic_scale, best.word_penalty, config.beam, config.max_active).save(recognizer.directory)
+    DecodeSettings(*setting, config.beam, config.max_active, found.calibration).save(recognizer.directory)
     return replace(found, best=best)
 
 

@@ -25,7 +25,7 @@ from speech3.decoding.lattice import Lattice
 from speech3.decoding.phrases import best_path, with_phrases
 from speech3.decoding.pieces import join_words
 from speech3.decoding.search_graph import SearchGraph, with_word_penalty
-from speech3.decoding.word_lattice import words_of
+from speech3.decoding.word_lattice import WordLattice, words_of
 from speech3.errors import check_bad
 
 LATTICE_BEAM = 8.0
@@ -147,6 +147,31 @@ def lattices(
     return _spread(searchers, _Searcher.lattice, _checked(graph, scores))
 
 
+def latticed(
+    graph: Graph,
+    scores: Scores,
+    config: DecodeConfig,
+    setting: Setting,
+    jobs: int,
+    make: Callable[[Hypothesis, Lattice | None], Found],
+) -> Iterator[tuple[str, Found | str]]:
+    """Yield for each utterance what is made of its best path and lattice, in the threads; why, where there is none.
+
+    There is no lattice where the recording is too long for one.
+
+    Raises
+    ------
+    Speech3Error
+        Scores that are NaN or have other columns than the graph has pdfs.
+    """
+
+    def method(searcher: "_Searcher", utterance: str, scores_TP: np.ndarray) -> Found | str:
+        best = searcher.best(utterance, scores_TP)
+        return best if isinstance(best, str) else make(best, searcher.lattice_with_phrases())
+
+    return _spread(_searchers(graph, config, [setting], jobs, _LONGEST), method, _checked(graph, scores))
+
+
 def words_in(graph: Graph, olabels: Sequence[int]) -> tuple[str, ...]:
     """Words from what the graph writes, pieces joined."""
     units = tuple(graph.words[label] for label in olabels)
@@ -171,6 +196,11 @@ def confidences_in(
         if len(words.frame_S) * (2 * len(said) + 1) <= _CELLS:
             return confidences_of(words, said, scale).confidences
     return None
+
+
+def small_enough(lattice: WordLattice, words: int) -> bool:
+    """Do the posteriors of so many words, in this lattice, fit into the memory set aside for them?"""
+    return len(lattice.frame_S) * (2 * words + 1) <= _CELLS
 
 
 def _search(
@@ -225,16 +255,20 @@ class _Searcher:
         for scale, penalty in self.settings:
             best = self._best(utterance, scores_TP, scale, penalty)
             if isinstance(best, Hypothesis):
-                sure = confidences_in(self.graph, self._lattice(), best.units, scale)
+                sure = confidences_in(self.graph, self.lattice_with_phrases(), best.units, scale)
                 best = replace(best, confidences=sure)
             found.append(best)
         return found
 
     def lattice(self, utterance: str, scores_TP: np.ndarray) -> tuple[Hypothesis, Lattice] | None:
         """Hypothesis and lattice under the one setting."""
-        best = self._best(utterance, scores_TP, *self.settings[0])
-        lattice = self._lattice()
+        best = self.best(utterance, scores_TP)
+        lattice = self.lattice_with_phrases()
         return (best, lattice) if isinstance(best, Hypothesis) and lattice else None
+
+    def best(self, utterance: str, scores_TP: np.ndarray) -> Hypothesis | str:
+        """Hypothesis or failure under the one setting."""
+        return self._best(utterance, scores_TP, *self.settings[0])
 
     def _best(self, utterance: str, scores_TP: np.ndarray, scale: float, word_penalty: float) -> Hypothesis | str:
         frames = len(scores_TP)
@@ -250,7 +284,8 @@ class _Searcher:
             return f"no word ends within its {frames} frames: it is too short, or decode.beam too narrow"
         return hypothesis_of(self.graph, utterance, best)
 
-    def _lattice(self) -> Lattice | None:
+    def lattice_with_phrases(self) -> Lattice | None:
+        """The lattice of the search; with hot phrases their boosts are in its costs."""
         lattice = self.beam_search.lattice()
         return with_phrases(lattice, self.graph.phrases) if lattice and self.graph.phrases else lattice
 
@@ -266,7 +301,7 @@ class _Searcher:
             if self.stopped.is_set():
                 break
             search.read(scores_TP[begin : begin + _PIECE])
-        if self.graph.phrases and (lattice := self._lattice()):
+        if self.graph.phrases and (lattice := self.lattice_with_phrases()):
             return best_path(lattice, scale)
         return search.best_path()
 

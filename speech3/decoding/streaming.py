@@ -20,7 +20,9 @@ from numpy.typing import ArrayLike
 
 from speech3.config import DecodeConfig
 from speech3.decoding.beam_search import BeamSearch, BestPath
+from speech3.decoding.lattice import Lattice
 from speech3.decoding.online_scores import online_scores
+from speech3.decoding.phrases import best_path, with_phrases
 from speech3.decoding.pieces import join_stretches
 from speech3.decoding.recognizer import BEAM, RETRY_BEAM, Recognizer
 from speech3.decoding.samples import Result, Word, checked_rate, checked_samples, result_of, words_of_stretches
@@ -184,6 +186,7 @@ class _Segment:
     _begin: int = 0  # outputs before this segment
     _scores: list[np.ndarray] = field(default_factory=list)
     _search: BeamSearch = field(default_factory=BeamSearch)
+    _lattice: Lattice | None = None  # of the segment that is ending
 
     def __post_init__(self) -> None:
         recognizer, settings = self.recognizer, self.recognizer.settings
@@ -236,7 +239,13 @@ class _Segment:
         return words
 
     def _words(self, scores_TP: np.ndarray) -> tuple[Word, ...]:
-        best = self._search.best_path()
+        graph, scale = self.recognizer.graph, self.recognizer.settings.acoustic_scale
+        self._lattice = self._search.lattice()
+        if self._lattice and graph.phrases:
+            self._lattice = with_phrases(self._lattice, graph.phrases)
+            best: BestPath | None = best_path(self._lattice, scale)
+        else:
+            best = self._search.best_path()
         try:
             found = self._hypothesis(best) if best and best.reached_final else self._again(scores_TP)
         except Speech3Error as error:
@@ -247,7 +256,7 @@ class _Segment:
     def _hypothesis(self, best: BestPath) -> Hypothesis:
         graph, scale = self.recognizer.graph, self.recognizer.settings.acoustic_scale
         found = hypothesis_of(graph, self._name, best)
-        sure = confidences_in(graph, self._search.lattice(), found.units, scale)
+        sure = confidences_in(graph, self._lattice, found.units, scale)
         return replace(found, confidences=sure)
 
     def _again(self, scores_TP: np.ndarray) -> Hypothesis:
@@ -261,6 +270,9 @@ class _Segment:
     def _timed(self, found: Hypothesis, scores_TP: np.ndarray) -> tuple[Word, ...]:
         """The words with their times, by an alignment as `speech3.decoding.output.word_times` makes it."""
         recognizer, begin_s = self.recognizer, self._begin * self._output_s
+        if found.confidences:
+            calibrated = recognizer.settings.calibrated
+            found = replace(found, confidences=tuple(calibrated(sure) for sure in found.confidences))
         if isinstance(recognizer.outputs, Hmm) and found.units:
             scorer = recognizer.scorer
             given = GivenScores(scores_TP, scorer.subsampling, scorer.pseudo_likelihoods)

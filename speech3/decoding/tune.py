@@ -12,14 +12,17 @@ import jiwer
 import numpy as np
 
 from speech3.config import DecodeConfig
+from speech3.decoding.calibration import Calibration, correct_words, fit_calibration
 from speech3.decoding.graph import Graph
 from speech3.decoding.lattice import Lattice, best_words
-from speech3.decoding.search import Hypothesis, Scores, Setting, lattices, words_in
+from speech3.decoding.pieces import join_confidences
+from speech3.decoding.search import Hypothesis, Scores, Setting, confidences_in, lattices, words_in
 from speech3.errors import Speech3Error
 from speech3.io.atomic import explained_disk_errors
 from speech3.io.progress import progress, say
 
 ErrorRate = Callable[[list[str], list[str]], float]
+_Found = tuple[Hypothesis, Lattice] | None
 _IN_MEMORY = 512 * 2**20  # bytes of scores; more go to a temporary file
 
 
@@ -40,11 +43,14 @@ class Tuning:
     ----------
     words
         What the best point found in each utterance.
+    calibration
+        Of the posteriors of these words in their lattices.
     """
 
     best: Point
     table: tuple[Point, ...]
     words: Mapping[str, tuple[str, ...]]
+    calibration: Calibration
 
 
 class _Kept:
@@ -114,6 +120,7 @@ def tune(
     exact: dict[Setting, Point] = {}
     tables: dict[Setting, dict[Setting, float]] = {}
     words: dict[Setting, dict[str, tuple[str, ...]]] = {}
+    best_found: Mapping[str, _Found] = {}
     centre = scales[(len(scales) - 1) // 2], min(penalties, key=abs)
     while centre not in exact:
         shown = progress(kept, len(references), f"tuning around {centre[0]:g}/{centre[1]:g}")
@@ -121,16 +128,34 @@ def tune(
         words[centre] = {utterance: each[0].words if each else () for utterance, each in found.items()}
         exact[centre] = Point(*centre, rate_of(references, words[centre], error_rate))
         tables[centre] = {centre: exact[centre].error_rate}
+        if exact[centre] is min(exact.values(), key=lambda point: point.error_rate):  # of equal ones the first
+            best_found = found
         rate = _Rates(graph, found, references, error_rate, centre, tables[centre])
         around, centre = centre, _climbed(scales, penalties, centre, rate)
         _say_points(tables[around], around)
     kept.close()
-    best = min(exact.values(), key=lambda point: point.error_rate)  # of equal ones the first
+    best = min(exact.values(), key=lambda point: point.error_rate)
     setting = best.acoustic_scale, best.word_penalty
     _say_if_last("acoustic scale", setting[0], scales, key)
     _say_if_last("word penalty", setting[1], penalties, "word_penalties")
     known = tables[setting] | {each: point.error_rate for each, point in exact.items()}
-    return Tuning(best, tuple(Point(*each, rate) for each, rate in sorted(known.items())), words[setting])
+    calibration = _calibrated(graph, best_found, references, setting[0])
+    table = tuple(Point(*each, rate) for each, rate in sorted(known.items()))
+    return Tuning(best, table, words[setting], calibration)
+
+
+def _calibrated(
+    graph: Graph, found: Mapping[str, _Found], references: Mapping[str, Sequence[str]], scale: float
+) -> Calibration:
+    """The calibration of the words found; lattices are determinised one at a time."""
+    posteriors: list[float] = []
+    correct: list[bool] = []
+    for utterance, each in progress(found.items(), len(found), "confidences"):
+        sure = confidences_in(graph, each[1], each[0].units, scale) if each else None
+        if each and sure:
+            posteriors += join_confidences(each[0].units, sure) if graph.writes_pieces else sure
+            correct += correct_words(references[utterance], each[0].words)
+    return fit_calibration(posteriors, correct)
 
 
 @dataclass(eq=False)
@@ -138,7 +163,7 @@ class _Rates:
     """Error rates of settings from lattices made with one of them, each worked out once."""
 
     graph: Graph
-    found: Mapping[str, tuple[Hypothesis, Lattice] | None]
+    found: Mapping[str, _Found]
     references: Mapping[str, Sequence[str]]
     error_rate: ErrorRate
     centre: Setting

@@ -32,6 +32,11 @@ class WordPath:
     cost: float
     arcs: tuple[int, ...]
 
+    def acoustic_cost(self, lattice: WordLattice) -> float:
+        """Of the path in its lattice, unscaled."""
+        last = int(lattice.target_A[self.arcs[-1]]) if self.arcs else 0
+        return float(lattice.acoustic_A[list(self.arcs)].sum() + lattice.final_acoustic_S[last])
+
 
 def nbest(lattice: WordLattice, n: int, acoustic_scale: float, word_penalty: float = 0.0) -> list[WordPath]:
     """Up to `n` paths, cheapest first; no two of them have the same words.
@@ -78,24 +83,50 @@ def oracle_errors(lattice: WordLattice, reference: Sequence[int]) -> int:
     reference
         Indices of words; any other number for a word that the graph does not have.
     """
-    ends_S = np.isfinite(lattice.final_graph_S)
-    return int(_oracle(lattice.source_A, lattice.target_A, lattice.word_A, ends_S, np.array(reference, np.int64)))
+    return _oracle_of(lattice, reference)[0]
+
+
+def oracle_words(lattice: WordLattice, reference: Sequence[int]) -> tuple[int, ...]:
+    """The words of that path; 0 where an arc of it has none."""
+    return tuple(lattice.word_A[_oracle_of(lattice, reference)[1]].tolist())
+
+
+def _oracle_of(lattice: WordLattice, reference: Sequence[int]) -> tuple[int, list[int]]:
+    ends_S, wanted = np.isfinite(lattice.final_graph_S), np.array(reference, np.int64)
+    errors, arcs = _oracle(lattice.source_A, lattice.target_A, lattice.word_A, ends_S, wanted)
+    return int(errors), list(arcs)[::-1]
 
 
 @jit
 def _oracle(source, target, word, ends, reference):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Edit distance over an acyclic lattice: (S, R1) fewest errors so far."""
+    """Edit distance over an acyclic lattice: fewest errors, and the arcs of such a path, last one first.
+
+    In an arc's source (a row of (S, R1) fewest errors so far) some words of the reference were read, and more are in
+    its target. Arcs without a word (0) cost nothing.
+    """
     words, never = len(reference), 1 << 40
     errors = np.full((len(ends), words + 1), never, np.int64)
+    by, before_r = np.full(errors.shape, -1, np.int64), np.zeros(errors.shape, np.int64)
     errors[0] = np.arange(words + 1)
     for a in range(len(source)):
         before, after = errors[source[a]], errors[target[a]]
-        after[0] = min(after[0], before[0] + 1)
-        for r in range(1, words + 1):
-            here = min(before[r] + 1, before[r - 1] + (word[a] != reference[r - 1]))
-            after[r] = min(after[r], here, after[r - 1] + 1)
-    best = never
+        said = word[a] != 0
+        for r in range(words + 1):
+            if before[r] + said < after[r]:
+                after[r], by[target[a], r], before_r[target[a], r] = before[r] + said, a, r
+            if r and said and before[r - 1] + (word[a] != reference[r - 1]) < after[r]:
+                after[r] = before[r - 1] + (word[a] != reference[r - 1])
+                by[target[a], r], before_r[target[a], r] = a, r - 1
+            if r and after[r - 1] + 1 < after[r]:
+                after[r] = after[r - 1] + 1
+                by[target[a], r], before_r[target[a], r] = by[target[a], r - 1], before_r[target[a], r - 1]
+    best, state = never, -1
     for s in range(len(ends)):
-        if ends[s]:
-            best = min(best, errors[s, words])
-    return best
+        if ends[s] and errors[s, words] < best:
+            best, state = errors[s, words], s
+    arcs, r = [np.int64(0)], words
+    arcs.clear()
+    while state > 0:
+        arcs.append(by[state, r])
+        state, r = source[arcs[-1]], before_r[state, r]
+    return best, arcs

@@ -11,6 +11,7 @@ from speech3.config import FeatureConfig, load_preset
 from speech3.corpus import audio, digits
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
+from speech3.decoding.latticed import Wanted, decode_latticed
 from speech3.decoding.output import write_decoding, write_hypotheses
 from speech3.decoding.recognizer import TUNING, load_recognizer, tune_recognizer
 from speech3.decoding.search import Decoding
@@ -23,10 +24,12 @@ from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics, say
 from speech3.recipe.experiment import GMMS, Experiment
+from speech3.recipe.rescoring import RESCORED, rescore_system
 from speech3.recipe.steps import seconds_of
 from speech3.scoring import tables
 from speech3.scoring.borders import compare_borders
 from speech3.scoring.card import write_scores
+from speech3.scoring.confidence import reliability_beside
 from speech3.scoring.environment import environment
 from speech3.scoring.figures import AlignedUtterance
 from speech3.scoring.report import Report, System, Volume, write_report
@@ -41,6 +44,7 @@ OWN = "test_own"  # test as decoded with our own language model
 def decode_system(e: Experiment, system: str) -> None:
     """Tune the acoustic scale and the word penalty on dev; decode test with the best, also with a second model's graph.
 
+    Decoding makes lattices, for confidences and for `lm.rescore`; the time that it takes includes them.
     The grid stays with the model, for `speech3 tune`, as it does with those that are trained on its senones.
     """
     recognizer = load_recognizer(e.model(system))
@@ -56,12 +60,15 @@ def decode_system(e: Experiment, system: str) -> None:
     write_text(out / "dev" / "tuning.txt", _table(found, metric))
     frames = sum(len(feats_TF) for feats_TF in test.values())
     start = time.monotonic()
-    decoding = recognizer.decode(test, e.jobs)
+    wanted = Wanted(archive=e.recipe.lm.rescore is not None)
+    decoding, _ = decode_latticed(recognizer, test, out / "test", wanted, e.jobs)
     seconds = time.monotonic() - start
     _tell_failed(decoding)
     shift_s = recognizer.features.frame_shift / 1000
     write_json(out / "test" / "speed.json", {"seconds": seconds, "jobs": e.jobs, "speech_s": frames * shift_s})
     write_decoding(out / "test", recognizer, test, decoding, e.jobs)
+    if wanted.archive:
+        rescore_system(e, recognizer, dev, out)
     if e.own_graph(system).exists():
         say("  once more, with our own language model")
         again = recognizer.decode(test, e.jobs, recognizer.read_graph(e.own_graph(system)))
@@ -87,8 +94,8 @@ def score_of(e: Experiment, system: str, decoded: str = "test") -> Score:
     return score(references, read_text(e.out / "decode" / system / decoded / "hyp.txt"), speakers)
 
 
-def _own_score(e: Experiment, system: str) -> Score | None:
-    return score_of(e, system, OWN) if (e.out / "decode" / system / OWN / "hyp.txt").exists() else None
+def _second_score(e: Experiment, system: str, decoded: str) -> Score | None:
+    return score_of(e, system, decoded) if (e.out / "decode" / system / decoded / "hyp.txt").exists() else None
 
 
 def score_systems(e: Experiment) -> None:
@@ -100,12 +107,15 @@ def score_systems(e: Experiment) -> None:
         write_json(e.out / "score" / system / "score.json", {**result.as_json(), **more})
         if system not in GMMS:
             _write_card(e, system, result)
-        own_json = e.out / "score" / system / "own_lm.json"
-        own_json.unlink(missing_ok=True)
-        if own := _own_score(e, system):
-            line = own.line(e.name, system, metric)
-            write_json(own_json, {**own.as_json(), "cer_ci95": list(own.cer_ci95), "line": line})
-            say(f"  with our own language model: {line}")
+        for decoded, name, what in (
+            (OWN, "own_lm", "with our own language model"), (RESCORED, "rescored", "lattices rescored"),
+        ):  # fmt: skip
+            path = e.out / "score" / system / f"{name}.json"
+            path.unlink(missing_ok=True)
+            if second := _second_score(e, system, decoded):
+                line = second.line(e.name, system, metric)
+                write_json(path, {**second.as_json(), "cer_ci95": list(second.cer_ci95), "line": line})
+                say(f"  {what}: {line}")
 
 
 def _write_card(e: Experiment, system: str, result: Score) -> None:
@@ -159,11 +169,13 @@ def _system(e: Experiment, system: str) -> System:
     tensors, about = load_tensors(directory / "model.safetensors")
     speed = read_json(e.out / "decode" / system / "test" / "speed.json")
     settings = read_json(directory / "decode.json")
-    step = f"hmm/{system}" if system in GMMS else f"train/{system}"
+    step, result = f"hmm/{system}" if system in GMMS else f"train/{system}", score_of(e, system)
     return System(
         name=system,
-        score=score_of(e, system),
-        own_lm=_own_score(e, system),
+        score=result,
+        own_lm=_second_score(e, system, OWN),
+        rescored=_second_score(e, system, RESCORED),
+        reliability=reliability_beside(result, e.out / "decode" / system / "test" / "hyp.txt"),
         parameters=sum(array.size for name, array in tensors.items() if name.rpartition(".")[2] not in _NOT_TRAINED),
         training_s=about.get("seconds", seconds_of(e.out, step)),
         decoding_rtf=speed["seconds"] * speed["jobs"] / max(speed["speech_s"], 1e-9),

@@ -11,7 +11,8 @@ OUT/tri/align/{train,dev}                   alignments; also in OUT/dnn, if anot
                                             if hmm.flat_start is lfmmi
 OUT/frames/tri/{train,heldout}.frames       packed frames, labelled by the system's alignment
 OUT/decode/SYSTEM/{dev,test,test_own}       tuning.txt; hyp.txt, hyp.ctm; hyp.txt with our own language model
-OUT/score/SYSTEM                            tables; score.json; own_lm.json
+OUT/decode/SYSTEM/{dev,test}_rescored       with lm.rescore: hyp.txt, rescore.json, lattices; those before in dev, test
+OUT/score/SYSTEM                            tables; score.json; own_lm.json; rescored.json
 OUT/report.html
 """
 
@@ -193,6 +194,12 @@ class Experiment:
         """The graph of a system with our own language model; it is there only where another model was given."""
         source = LFMMI_HMM if system == LFMMI else "tri" if system in self.networks else system
         return self.model(source) / OWN_GRAPH
+
+    @property
+    def rescoring_lm(self) -> Path:
+        """The language model that lattices are rescored with, where the recipe has `lm.rescore`."""
+        rescore = self.recipe.lm.rescore
+        return Path(rescore) if isinstance(rescore, str) else self.out / "lm" / "rescore.arpa.gz"
 
     def alignment(self, system: str, split: str) -> Path:
         """A directory of alignments: by `tri` or a network (for training) or by `aligner` (for looking at)."""

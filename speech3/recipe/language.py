@@ -5,6 +5,7 @@ OUT/lm/tuning.arpa.gz   to tune with, where the text holds sentences of   OUT/SY
                         dev: estimated without them
 OUT/lm/own.arpa.gz      beside a given model whose text is at hand:       OUT/SYSTEM/graph_own
                         estimated by us, for a second error rate
+OUT/lm/rescore.arpa.gz  with lm.rescore=ORDER: for the lattices; estimated without dev's sentences
 """
 
 import shutil
@@ -19,6 +20,7 @@ from speech3.decoding.grammar import one_word
 from speech3.decoding.graph import build_graph
 from speech3.decoding.pieces import join_words
 from speech3.decoding.places import GRAPH, TUNING_GRAPH
+from speech3.errors import Speech3Error
 from speech3.hmm.model import load_hmm
 from speech3.io.atomic import write_text
 from speech3.io.parallel import parallel_map
@@ -74,6 +76,23 @@ def make_lm(e: Experiment) -> None:
         write_arpa(model, directory / name)
         if not (text and text.pieces):
             say(f"  {name}: {', '.join(_perplexity(e, model, split) for split in ('dev', 'test'))}")
+
+
+def make_rescoring_lm(e: Experiment) -> None:
+    """Estimate the model that lattices are rescored with, without dev's sentences, on which its weight is tuned."""
+    order, given = e.recipe.lm.rescore, _given(e)
+    assert isinstance(order, int)
+    text = _text(e, given)
+    if text is None:
+        raise Speech3Error(
+            f"lm.rescore={order}: there is no text to estimate it on, only a model: give lm.text, or an ARPA file as"
+            " lm.rescore"
+        )
+    kept = text.without(set(_said(e, "dev")) - set(_said(e, "train")))
+    model = estimate(kept, order, text.vocabulary, "the language model's text without dev's sentences")
+    write_arpa(model, e.rescoring_lm)
+    if not text.pieces:
+        say(f"  {e.rescoring_lm.name}: {', '.join(_perplexity(e, model, split) for split in ('dev', 'test'))}")
 
 
 def _given(e: Experiment) -> ArpaLm | None:

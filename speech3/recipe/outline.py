@@ -43,11 +43,12 @@ def steps(experiment: Experiment) -> list[Step]:
         ]
     lfmmi = _lfmmi_steps(e) if recipe.lfmmi else {}
     training = [step for network in e.networks for step in _network_steps(e, network, nn_features)]
+    rescoring = ["graph/rescore"] if isinstance(recipe.lm.rescore, int) else []
     decoding = [
-        Step(f"decode/{system}", partial(evaluation.decode_system, e, system),
-             recipe.decode.model_copy(update={"metric": recipe.metric}).model_dump(),
+        Step(f"decode/{system}", partial(evaluation.decode_system, e, system), _decoding_settings(e),
              [e.out / "decode" / system / "test" / "hyp.txt"],
-             [f"train/{system}" if system in e.trained else f"graph/{system}"], owns=e.out / "decode" / system)
+             [f"train/{system}" if system in e.trained else f"graph/{system}", *rescoring],
+             [e.rescoring_lm] if isinstance(recipe.lm.rescore, str) else [], owns=e.out / "decode" / system)
         for system in e.systems
     ]  # fmt: skip
     earlier = {name: ended_ns(e.out, f"decode/{name}") for name in e.earlier}
@@ -64,6 +65,12 @@ def steps(experiment: Experiment) -> list[Step]:
         *data, *extracted, *_hmm_steps(e), *lfmmi.get("hmm", ()), *_graph_steps(e), *training, *lfmmi.get("train", ()),
         *decoding, *scores, report,
     ]  # fmt: skip
+
+
+def _decoding_settings(e: Experiment) -> object:
+    """What the results of decoding depend on; as older versions had it where nothing is rescored."""
+    decoding = e.recipe.decode.model_copy(update={"metric": e.recipe.metric}).model_dump()
+    return [decoding, e.recipe.lm.rescore] if e.recipe.lm.rescore is not None else decoding
 
 
 def _hmm_steps(e: Experiment) -> list[Step]:
@@ -161,9 +168,11 @@ def _graph_steps(e: Experiment) -> list[Step]:
     lm = e.recipe.lm
     given = [Path(path) for path in (lm.text, lm.arpa) if path]
     arpa = [] if lm.grammar else [e.out / "lm" / "lm.arpa.gz"]
-    settings = [lm.model_dump(exclude={"self_loop_scale"}), "the lexicon's words; dev's sentences apart"]
+    settings = [lm.model_dump(exclude={"self_loop_scale", "rescore"}), "the lexicon's words; dev's sentences apart"]
     model = Step("graph/lm", partial(language.make_lm, e), settings, arpa, ["data/corpus"], given)
-    return [model] + [
+    second = Step("graph/rescore", partial(language.make_rescoring_lm, e), [*settings, lm.rescore], [e.rescoring_lm],
+                  ["graph/lm"], given)  # fmt: skip
+    return [model, *([second] if isinstance(lm.rescore, int) else [])] + [
         Step(f"graph/{name}", partial(language.make_graphs, e, name), [lm.grammar, lm.self_loop_scale],
              [e.model(name) / "graph" / "HCLG.fst"], ["graph/lm", f"hmm/{after}"])
         for name, after in [*((gmm, gmm) for gmm in e.gmms), *([(LFMMI_HMM, LFMMI)] if e.recipe.lfmmi else [])]

@@ -26,5 +26,5 @@ def write_scores(model: Path, name: str, result: Score) -> None:
     steps = f" (text normalised by {', '.join(result.normalize)})" if result.normalize else ""
     write_card(model, [Scored(
         f"{name}{steps}", len(result.utterances), result.words.length, result.wer, result.wer_ci95, result.cer,
-        result.cer_ci95, {key.replace("_", " "): value for key, value in settings.items()},
+        result.cer_ci95, {key.replace("_", " "): value for key, value in settings.items() if key != "confidence"},
     )])  # fmt: skip

@@ -8,6 +8,8 @@ from typing import Any
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
 from speech3.scoring import figures, html
+from speech3.scoring.confidence import Reliability
+from speech3.scoring.confidence_section import confidence_section
 from speech3.scoring.figures import AlignedUtterance
 from speech3.scoring.html import escape
 from speech3.scoring.tables import UNITS, per_cent
@@ -28,6 +30,10 @@ class System:
     ----------
     own_lm
         What it reached with a language model of ours in place of the given one.
+    rescored
+        What it reached with a second language model on its lattices.
+    reliability
+        Of its confidences.
     tuned
         Decoding parameters picked on dev, such as ``{"acoustic scale": 0.1}``.
     metrics
@@ -37,6 +43,8 @@ class System:
     name: str
     score: Score
     own_lm: Score | None = None
+    rescored: Score | None = None
+    reliability: Reliability | None = None
     parameters: int | None = None
     training_s: float | None = None
     decoding_rtf: float | None = None
@@ -86,6 +94,7 @@ def write_report(path: Path | str, report: Report) -> None:
         ("Systems", _systems(report)),
         ("Training", _training(report)),
         ("Alignment", _picture(report)),
+        ("Confidences", confidence_section({s.name: s.reliability for s in report.systems}, report.best.name)),
         ("Worst utterances", _worst(report)),
         ("Confusions", _confusions(report)),
         ("Speakers", _speakers(report)),
@@ -122,9 +131,13 @@ def _systems(report: Report) -> str:
     other: Metric = "CER" if metric == "WER" else "WER"
     full = max(system.score.ci95(metric)[1] for system in report.systems) or 1.0
     header = ["system", f"{metric} %", "95 % interval", "", "sub", "del", "ins", f"{other} %", "sentences wrong %"]
-    second = any(system.own_lm for system in report.systems)
+    seconds = {
+        f"{metric} % with our own language model": [system.own_lm for system in report.systems],
+        f"{metric} % rescored": [system.rescored for system in report.systems],
+    }
+    seconds = {title: scores for title, scores in seconds.items() if any(scores)}
     rows = []
-    for system in report.systems:
+    for number, system in enumerate(report.systems):
         counts, (low, high) = system.score.counts(metric), system.score.ci95(metric)
         rows.append(
             [
@@ -135,12 +148,11 @@ def _systems(report: Report) -> str:
                 *(f"{number:,}" for number in (counts.substitutions, counts.deletions, counts.insertions)),
                 per_cent(system.score.counts(other).rate),
                 per_cent(system.score.ser),
-                *([_with_own_lm(system, metric)] if second else []),
+                *(_second(scores[number], metric) for scores in seconds.values()),
                 _p_value(system, best, metric),
             ]
         )
-    header += [f"{metric} % with our own language model"] if second else []
-    table = html.table([*header, "p against best"], rows, best=list(report.systems).index(best))
+    table = html.table([*header, *seconds, "p against best"], rows, best=list(report.systems).index(best))
     missing = [
         f"<p>{escape(system.name)}: not decoded and counted as deletions: {escape(', '.join(system.score.missing))}</p>"
         for system in report.systems
@@ -149,11 +161,11 @@ def _systems(report: Report) -> str:
     return f'{table}\n<p class="quiet">{_note(best, metric)}</p>\n{"".join(missing)}{_cost(report)}'
 
 
-def _with_own_lm(system: System, metric: Metric) -> str:
-    if system.own_lm is None:
+def _second(score: Score | None, metric: Metric) -> str:
+    if score is None:
         return _NONE
-    low, high = system.own_lm.ci95(metric)
-    return f"{per_cent(system.own_lm.counts(metric).rate)} [{per_cent(low)}, {per_cent(high)}]"
+    low, high = score.ci95(metric)
+    return f"{per_cent(score.counts(metric).rate)} [{per_cent(low)}, {per_cent(high)}]"
 
 
 def _note(system: System, metric: Metric) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 from speech3.hmm.model import load_outputs
 
 GRAPHS = ("graph", "graph_tuning")  # for use, and to tune with
-GRAPH = ("HCLG.fst", "words.txt", "lm.arpa.gz", "graph.json")  # a grammar's graph has no language model
+GRAPH = ("HCLG.fst", "words.txt", "graph.json")
+OF_GRAMMAR = ("G.fst", "lm.arpa.gz")  # older graphs have none; only n-gram models have the second
 TUNING, DENOMINATOR = "tuning.json", "denominator.safetensors"
 
 
@@ -33,8 +34,8 @@ def _copy_graph(graph: Path, out: Path) -> None:
     shutil.rmtree(out, ignore_errors=True)  # an earlier one to tune with, which this HMM has no more
     if (graph / GRAPH[-1]).exists():
         out.mkdir()
-        for name in GRAPH:
-            if (graph / name).exists():
+        for name in (*GRAPH, *OF_GRAMMAR):
+            if name not in OF_GRAMMAR or (graph / name).exists():
                 _share(graph / name, out / name)
 
 

@@ -52,7 +52,7 @@ def test_sounds_become_the_words_that_the_directory_gives(
     assert [stretch.label for stretch in results[1].words] == ["A", "BB"]  # aligned, too
     assert inside(there.parent) == {there.name} | {
         f"whistles.decode/{name}" for name in ("hmm.json", "tree.safetensors", "lexiconp.txt", "decode.json",
-                                               "graph/HCLG.fst", "graph/words.txt", "graph/lm.arpa.gz",
+                                               "graph/HCLG.fst", "graph/G.fst", "graph/words.txt", "graph/lm.arpa.gz",
                                                "graph/graph.json")
     }  # fmt: skip
 

@@ -67,7 +67,7 @@ def test_json_lines(
     assert [line["final"] for line in lines if "final" in line] == ["AB", "A BB"]
     assert lines[0].keys() == {"partial"} and lines[-1].keys() == {"final", "words"}
     last = lines[-1]["words"][-1]
-    assert last["word"] == "BB" and last["start_s"] == pytest.approx(2.45, abs=0.05) and 0.5 < last["confidence"] <= 1
+    assert last["word"] == "BB" and last["start"] == pytest.approx(2.45, abs=0.05) and 0.5 < last["confidence"] <= 1
 
 
 def test_the_end_of_a_stream_that_is_not_whole(
@@ -160,8 +160,8 @@ def test_options_that_do_not_go_together(plain: Path, tmp_path: Path) -> None:
     for options in ({"files": [Path("-"), Path("-")]}, {"files": [Path("-")], "ctm": True}):
         with pytest.raises(Speech3Error, match="--stream takes one FILE, or - for standard input, and no --ctm"):
             command(plain, stream=True, **options)  # type: ignore[arg-type]
-    for more in ({"rate": 8000}, {"json_lines": True}):
-        with pytest.raises(Speech3Error, match="--rate and --json-lines go with --stream"):
+    for more in ({"rate": 8000},):
+        with pytest.raises(Speech3Error, match="--rate goes with --stream"):
             command(plain, [Path("x.wav")], **more)  # type: ignore[arg-type]
     with pytest.raises(Speech3Error, match="gone: no such file"):
         command(plain, [tmp_path / "gone"], stream=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from speech3.corpus.datadir import DataDir, Utterance, write_datadir
+from speech3.decoding.calibration import Calibration
 from speech3.decoding.tune import Point, Tuning
 from speech3.io.atomic import read_json, write_text
 from speech3.recipe import evaluation
@@ -58,4 +59,7 @@ def test_a_second_language_model_has_a_line_of_its_own(
 
 def test_the_table_of_the_tuning() -> None:
     best = Point(0.1, 0.0, 0.25)
-    assert evaluation._table(Tuning(best, (best,), {}), "CER") == "acoustic_scale word_penalty dev_CER\n0.1 0 25.00\n"
+    assert (
+        evaluation._table(Tuning(best, (best,), {}, Calibration(0.0, 1.0)), "CER")
+        == "acoustic_scale word_penalty dev_CER\n0.1 0 25.00\n"
+    )

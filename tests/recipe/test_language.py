@@ -7,6 +7,7 @@ import pytest
 
 from speech3.corpus.datadir import DataDir, Utterance, write_datadir
 from speech3.decoding.graph import load_graph
+from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.model import Hmm
 from speech3.hmm.tree import monophone_tree
@@ -163,3 +164,39 @@ def test_monophones_are_decoded_if_asked_for(tmp_path: Path) -> None:
 
     assert planned() == {"graph/lm", "graph/tri", "decode/tri", "decode/dnn"}
     assert planned("decode_mono=true") == planned() | {"graph/mono", "decode/mono"}
+
+
+def test_the_model_of_rescoring_lacks_sentences_that_only_dev_says(tmp_path: Path) -> None:
+    e = with_text(tmp_path / "own", "lm.order=2", "lm.rescore=3")
+    language.make_rescoring_lm(e)
+    kept = [line.split() for line in TEXT if line != "b c"]
+    assert same(read_arpa(e.rescoring_lm), estimate(kept, 3, {"a", "b", "c", "rare"}))
+    plan = {step.name: step for step in steps(e)}
+    assert "graph/rescore" in plan["decode/tri"].needs and plan["graph/rescore"].outputs == [e.rescoring_lm]
+    plain = {step.name: step for step in steps(with_text(tmp_path / "plain", "lm.order=2"))}
+    assert "graph/rescore" not in plain and plan["graph/lm"].config == plain["graph/lm"].config
+    assert plan["decode/tri"].config != plain["decode/tri"].config
+    of_file = with_text(tmp_path / "file", "lm.order=2", "lm.rescore=some.arpa")
+    assert of_file.rescoring_lm == Path("some.arpa")
+    assert Path("some.arpa") in {step.name: step for step in steps(of_file)}["decode/tri"].inputs
+    alone = with_given(tmp_path / "alone", text=False)
+    given = experiment(tmp_path / "given", "lm.order=2", "lm.rescore=3", source=alone.source, name="minilibri")
+    write_arpa(lm_given(alone), given.out / "data" / "lm.arpa.gz")
+    with pytest.raises(Speech3Error, match=r"lm\.rescore=3: there is no text to estimate it on"):
+        language.make_rescoring_lm(given)
+
+
+def lm_given(e: Experiment) -> ArpaLm:
+    return read_arpa(e.out / "data" / "lm.arpa.gz")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["lm.order=2", "lm.rescore=7"], "rescore: an order from 1 to 6 or an ARPA file, not 7"),
+        (["lm.order=null", "lm.grammar=one-word", "lm.rescore=2"], "lattices of a grammar have no n-grams"),
+    ],
+)
+def test_what_cannot_be_rescored(overrides: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(Speech3Error, match=message):
+        experiment(tmp_path, *overrides)

@@ -1,0 +1,182 @@
+"""Decoding that keeps more than the best path: lattices, the N best, minimum Bayes risk."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from speech3.config import DecodeConfig
+from speech3.decoding.bayes_risk import confidences, minimum_bayes_risk
+from speech3.decoding.graph import Graph
+from speech3.decoding.lattice import Lattice
+from speech3.decoding.lattice_archive import write_lattices
+from speech3.decoding.lattice_dir import ARCHIVE, INDEX, begin_lattices, forget_lattices
+from speech3.decoding.pieces import join_words
+from speech3.decoding.recognizer import Recognizer
+from speech3.decoding.search import (
+    LATTICE_BEAM,
+    Decoding,
+    Hypothesis,
+    confidences_in,
+    latticed,
+    small_enough,
+    words_in,
+)
+from speech3.decoding.word_lattice import WordLattice, words_of
+from speech3.decoding.word_paths import nbest
+from speech3.errors import Speech3Error, check_bad
+from speech3.io.atomic import write_text
+from speech3.io.progress import progress
+
+NBEST = "nbest.jsonl"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for beside words and confidences.
+
+    Attributes
+    ----------
+    nbest
+        How many of the best paths; 0: none.
+    archive
+        Lattices.
+    bayes_risk
+        The words of the fewest expected errors in place of those of the best path.
+    """
+
+    nbest: int = 0
+    archive: bool = False
+    bayes_risk: bool = False
+
+
+@dataclass(eq=False)
+class Kept:
+    """What `decode_latticed` wrote beside the decoding that it returns.
+
+    Attributes
+    ----------
+    densities
+        Arcs at a frame in each utterance's lattice (Kaldi's lattice-depth).
+    without
+        Why an utterance that was decoded has no lattice.
+    """
+
+    densities: dict[str, float] = field(default_factory=dict)
+    without: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def density(self) -> float:
+        """The mean of the utterances' densities."""
+        return float(np.mean(list(self.densities.values()))) if self.densities else 0.0
+
+
+_Made = tuple[Hypothesis, WordLattice | None, str]
+
+
+def decode_latticed(
+    recognizer: Recognizer,
+    feats: Mapping[str, np.ndarray],
+    out: Path,
+    wanted: Wanted,
+    jobs: int = 1,
+    graph: Graph | None = None,
+) -> tuple[Decoding, Kept]:
+    """Decode with the tuned settings; write ``lat.ark`` and what stands beside it, and ``nbest.jsonl``, as wanted.
+
+    Hypotheses have confidences. Lattices are written as they are made.
+
+    Raises
+    ------
+    Speech3Error
+        More than 5 % failed, or there were none; scores that are no numbers.
+    """
+    graph, tuned = graph or recognizer.graph, recognizer.settings
+    config, setting = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active), (
+        tuned.acoustic_scale, tuned.word_penalty
+    )  # fmt: skip
+
+    def make(best: Hypothesis, lattice: Lattice | None) -> _Made:
+        return _made(graph, best, lattice, setting[0], wanted)
+
+    found: dict[str, Hypothesis] = {}
+    failed: dict[str, str] = {}
+    lines: list[str] = []
+    kept = Kept()
+    shown = progress(recognizer.scores(feats), len(feats), "decoding")
+    results = latticed(graph, shown, config, setting, jobs, make)
+
+    def lattices() -> Iterator[tuple[str, WordLattice]]:
+        for utterance, each in results:
+            if isinstance(each, str):
+                failed[utterance] = each
+                continue
+            found[utterance], lattice, best_lines = each
+            lines.append(best_lines)
+            if lattice is None:
+                kept.without[utterance] = "its recording is too long, or its lattice too large"
+            else:
+                kept.densities[utterance] = lattice.density
+                yield utterance, lattice
+
+    if wanted.archive:
+        begin_lattices(out, graph, recognizer.directory, setting, LATTICE_BEAM)
+        write_lattices(out / ARCHIVE, lattices(), out / INDEX)
+    else:
+        forget_lattices(out)
+        for _ in lattices():
+            pass
+    check_bad(failed, len(found) + len(failed), str(graph.path), "could not be decoded")
+    if wanted.nbest:
+        write_text(out / NBEST, "".join(lines))
+    else:
+        (out / NBEST).unlink(missing_ok=True)
+    return Decoding(tuple(found.values()), failed), kept
+
+
+def _made(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float, wanted: Wanted) -> _Made:
+    """Of one utterance: hypothesis with confidences, lattice of words, lines of ``nbest.jsonl``."""
+    words = None
+    if lattice:
+        try:
+            words = words_of(lattice, scale, LATTICE_BEAM)
+        except Speech3Error:  # a million states; `confidences_in` tries narrower beams
+            words = None
+    lines = (
+        ""
+        if words is None
+        else nbest_lines(best.utterance, words, graph.words, graph.writes_pieces, scale, wanted.nbest)
+    )
+    said = tuple(graph.label_of[unit] for unit in best.units)
+    if words is None or not small_enough(words, len(said)):
+        return replace(best, confidences=confidences_in(graph, lattice, best.units, scale)), words, lines
+    risk = (minimum_bayes_risk if wanted.bayes_risk else confidences)(words, said, scale)
+    units = tuple(graph.words[label] for label in risk.words)
+    best = replace(best, units=units, words=words_in(graph, risk.words), confidences=risk.confidences)
+    return best, words, lines
+
+
+def nbest_lines(
+    utterance: str, lattice: WordLattice, symbols: Sequence[str], pieces: bool, scale: float, n: int
+) -> str:
+    """The N best paths of a lattice as JSON, a line each: ``utterance``, ``rank`` from 1, ``cost`` and its two parts.
+
+    Costs are minus natural logarithms; ``acoustic_cost`` is scaled, so the two add up to ``cost``. ``words`` is a text.
+    """
+    paths = nbest(lattice, n, scale) if n else []
+    lines = []
+    for rank, path in enumerate(paths, 1):
+        acoustic, units = scale * path.acoustic_cost(lattice), [symbols[word] for word in path.words]
+        words = join_words(units) if pieces else units
+        lines.append(nbest_line(utterance, rank, acoustic, path.cost - acoustic, words))
+    return "".join(lines)
+
+
+def nbest_line(utterance: str, rank: int, acoustic_cost: float, graph_cost: float, words: Sequence[str]) -> str:
+    """A line of ``nbest.jsonl``."""
+    costs = {"cost": acoustic_cost + graph_cost, "acoustic_cost": acoustic_cost, "graph_cost": graph_cost}
+    rounded = {name: round(cost, 4) for name, cost in costs.items()}
+    line = {"utterance": utterance, "rank": rank, **rounded, "words": " ".join(words)}
+    return json.dumps(line, ensure_ascii=False) + "\n"

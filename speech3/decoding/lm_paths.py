@@ -1,0 +1,148 @@
+"""The cheapest path of a sequence of words through G, where backing off is free to choose.
+
+In a decoding graph, backing off is an arc like others: a word that has an arc of its own may be reached through the
+back-off state all the same, and is where that is cheaper (one bigram in fourteen of minilibri's language model). What a
+graph charged for words is therefore not the ARPA format's cost of them, and to take it out of a lattice the same choice
+has to be made. After some words, what is known is a set of states, each with what the cheapest way to it costs beyond
+that to the cheapest of them (its rest). Of an n-gram model of order n there are at most n - 1 in a set.
+
+Axes: none; elements of sets are pairs of state and rest, in lists.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from speech3.decoding.lm_states import LmStates
+from speech3.decoding.token_passing import jit
+
+_SAME = 1e-3  # of costs, as in `determinize`
+_SEED, _PRIME = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x100000001B3)
+
+
+def cheapest_cost(lm: LmStates, words: Sequence[int]) -> float:
+    """Of a sentence, its end included; infinite where no path has its words."""
+    return float(_cheapest_cost(lm, np.array(words, np.int64)))
+
+
+@jit
+def _cheapest_cost(lm, words):  # type: ignore[no-untyped-def] # pragma: no cover
+    elements, begin, total = [(np.int64(lm.start), 0.0)], 0, 0.0
+    for word in words:
+        end = len(elements)
+        total += step_set(lm, elements, begin, end, word)
+        begin = end
+    return total + end_set(lm, elements, begin, len(elements))
+
+
+@jit
+def step_set(lm, elements, begin, end, word):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Add the set after a word to `elements`; return what the cheapest way to it costs, infinite where there is none.
+
+    The set before it is that from `begin` to `end`.
+    """
+    fresh = len(elements)
+    for number in range(begin, end):
+        state, cost = elements[number]
+        while state >= 0:
+            low, high = lm.begin_S1[state], lm.begin_S1[state + 1]
+            last = high
+            while low < high:
+                middle = (low + high) >> 1
+                if lm.word_A[middle] < word:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < last and lm.word_A[low] == word:
+                _put(elements, fresh, lm.target_A[low], cost + lm.cost_A[low])
+            cost += lm.backoff_cost_S[state]
+            state = lm.backoff_S[state]
+    return _tidied(lm, elements, fresh)
+
+
+@jit
+def _put(elements, fresh, state, cost):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Add an element in the order of states, the cheaper one of two with the same state."""
+    place = fresh
+    while place < len(elements) and elements[place][0] < state:
+        place += 1
+    if place < len(elements) and elements[place][0] == state:
+        if cost < elements[place][1]:
+            elements[place] = (state, cost)
+    else:
+        elements.insert(place, (state, cost))
+
+
+@jit
+def _tidied(lm, elements, fresh):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Drop elements that another one reaches as cheaply by backing off; return the least cost, and take it off all."""
+    best = np.inf
+    for number in range(fresh, len(elements)):
+        best = min(best, elements[number][1])
+    for number in range(fresh, len(elements)):
+        state, cost = elements[number]
+        cost += lm.backoff_cost_S[state]
+        state = lm.backoff_S[state]
+        while state >= 0:
+            for other in range(fresh, len(elements)):
+                there, so_far = elements[other]
+                if there == state and so_far >= cost - 1e-9:
+                    elements[other] = (there, np.inf)
+            cost += lm.backoff_cost_S[state]
+            state = lm.backoff_S[state]
+    kept = fresh
+    for number in range(fresh, len(elements)):
+        state, cost = elements[number]
+        if cost < np.inf:
+            elements[kept] = (state, cost - best)
+            kept += 1
+    del elements[kept:]
+    return best
+
+
+@jit
+def end_set(lm, elements, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
+    """What ending the sentence costs after a set."""
+    best = np.inf
+    for number in range(begin, end):
+        state, cost = elements[number]
+        while state >= 0:
+            best = min(best, cost + lm.final_S[state])
+            cost += lm.backoff_cost_S[state]
+            state = lm.backoff_S[state]
+    return best
+
+
+@jit
+def number_of_set(elements, first, newest, newest_same):  # type: ignore[no-untyped-def] # pragma: no cover
+    """The number of the last set of `elements`, which is forgotten if there was one like it.
+
+    Set s reaches from ``first[s]`` to ``first[s + 1]``, and the last one begins at ``first[-1]``. `newest` and
+    `newest_same` find sets of the same states: the newest by their hash, and the one before each set.
+    """
+    fresh, key = first[-1], _SEED
+    for number in range(fresh, len(elements)):
+        key = (key ^ np.uint64(elements[number][0])) * _PRIME
+    latest = newest[key] if key in newest else -1  # noqa: SIM401  # numba: get may be None
+    found = latest
+    while found >= 0 and not _alike(elements, first[found], first[found + 1], fresh):
+        found = newest_same[found]
+    if found >= 0:
+        del elements[fresh:]
+        return found
+    newest[key] = len(first) - 1
+    newest_same.append(latest)
+    first.append(len(elements))
+    return len(first) - 2
+
+
+@jit
+def _alike(elements, begin, end, other):  # type: ignore[no-untyped-def] # pragma: no cover
+    if end - begin != len(elements) - other:
+        return False
+    for number in range(end - begin):
+        state_1, rest_1 = elements[begin + number]
+        state_2, rest_2 = elements[other + number]
+        if state_1 != state_2 or abs(rest_1 - rest_2) > _SAME:
+            return False
+    return True

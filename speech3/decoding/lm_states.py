@@ -1,0 +1,162 @@
+"""Language models as the states that a sentence goes through, for lattices (Mohri et al. 2008, failure transitions).
+
+A state is a history. A word that has no arc of its own there is looked for in the state's back-off state, at the cost
+of backing off. So every sequence of words has one path and one cost: that of the ARPA format's definition.
+
+Axes: S states, S1 one more, A arcs.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from speech3.decoding.fst import Fst
+from speech3.decoding.token_passing import jit
+from speech3.errors import Speech3Error
+from speech3.lm.arpa import BOS, EOS, ArpaLm
+
+NO_WORD = -1
+_TEN = np.log(10.0)
+_NEVER = -99.0  # log10 probability that stands for zero in ARPA files
+
+
+class LmStates(NamedTuple):
+    """Arrays for compiled code, made by `of_arpa` and `of_grammar` alone.
+
+    Attributes
+    ----------
+    start
+        The state in which a sentence begins.
+    begin_S1
+        int64: the arcs of state s are those from begin_S1[s] to begin_S1[s + 1], in the order of their words.
+    word_A, target_A, cost_A
+        int64 words and states; float64 costs, minus natural logarithms of probabilities.
+    backoff_S, backoff_cost_S
+        int64 state in which words are looked for that have no arc, -1 where there is none; float64 cost of that.
+    final_S
+        float64 costs of ending; infinite where that is to be looked for in the back-off state.
+    """
+
+    start: int
+    begin_S1: np.ndarray
+    word_A: np.ndarray
+    target_A: np.ndarray
+    cost_A: np.ndarray
+    backoff_S: np.ndarray
+    backoff_cost_S: np.ndarray
+    final_S: np.ndarray
+
+
+def of_arpa(lm: ArpaLm) -> tuple[LmStates, dict[str, int]]:
+    """The states of an n-gram model, and the number that each of its words has in them."""
+    numbers = {word: number for number, word in enumerate((BOS, EOS, *lm.words))}
+    start = (BOS,) if lm.order > 1 else ()
+    histories = {ngram[:-1] for ngrams in lm.ngrams for ngram in ngrams} | {(), start}
+    histories |= {ngram for ngrams in lm.ngrams[:-1] for ngram, (_, backoff) in ngrams.items() if backoff}
+    state_of = {history: state for state, history in enumerate(sorted(histories, key=len))}
+    states = len(state_of)
+    final_S, backoff_S, backoff_cost_S = np.full(states, np.inf), np.full(states, -1), np.zeros(states)
+    for history, state in state_of.items():
+        if history:
+            backoff_S[state] = state_of[_longest(history[1:], state_of)]
+            backoff_cost_S[state] = -_TEN * lm.ngrams[len(history) - 1].get(history, (0.0, 0.0))[1]
+    arcs = []
+    for ngrams in lm.ngrams:
+        for ngram, (prob, _) in ngrams.items():
+            if ngram[-1] == EOS:
+                final_S[state_of[ngram[:-1]]] = -_TEN * prob
+            elif ngram[-1] != BOS and prob > _NEVER:
+                target = state_of[ngram if ngram in state_of else _longest(ngram[1:], state_of)]
+                arcs.append((state_of[ngram[:-1]], numbers[ngram[-1]], target, -_TEN * prob))
+    columns = np.array(arcs, [("source", "i8"), ("word", "i8"), ("target", "i8"), ("cost", "f8")])
+    return _arranged(state_of[start], columns, backoff_S, backoff_cost_S, final_S), numbers
+
+
+def _longest(history: tuple[str, ...], state_of: dict[tuple[str, ...], int]) -> tuple[str, ...]:
+    while history not in state_of:
+        history = history[1:]
+    return history
+
+
+def of_grammar(fst: Fst, backoff_label: int, path: Path | str) -> LmStates:
+    """The states of G as a graph was made of it (`grammar.Grammar`); words are its labels.
+
+    Raises
+    ------
+    Speech3Error
+        A sequence of words may have several paths, as in some grammars; `path` is for messages.
+    """
+    ilabel_A, states = fst.arcs_A["ilabel"], len(fst.final_S)
+    back_A = ilabel_A == backoff_label
+    source_A, arcs_A = fst.source_A[~back_A], fst.arcs_A[~back_A]
+    backs, back_arcs = fst.source_A[back_A], fst.arcs_A[back_A]
+    pairs = np.stack([source_A, arcs_A["ilabel"]])
+    several = len(np.unique(pairs, axis=1).T) < pairs.shape[1] or len(np.unique(backs)) < len(backs)
+    if several or (arcs_A["ilabel"] == 0).any() or fst.start < 0:
+        raise Speech3Error(
+            f"{path}: a sequence of words may have several paths in this grammar, so its cost cannot be taken out of"
+            " lattices; decode with the graph of an n-gram model"
+        )
+    backoff_S, backoff_cost_S = np.full(states, -1), np.zeros(states)
+    backoff_S[backs], backoff_cost_S[backs] = back_arcs["nextstate"], back_arcs["weight"]
+    columns = np.zeros(len(arcs_A), [("source", "i8"), ("word", "i8"), ("target", "i8"), ("cost", "f8")])
+    columns["source"], columns["word"] = source_A, arcs_A["ilabel"]
+    columns["target"], columns["cost"] = arcs_A["nextstate"], arcs_A["weight"]
+    return _arranged(int(fst.start), columns, backoff_S, backoff_cost_S, fst.final_S.astype(np.float64))
+
+
+def _arranged(
+    start: int, columns: np.ndarray, backoff_S: np.ndarray, backoff_cost_S: np.ndarray, final_S: np.ndarray
+) -> LmStates:
+    columns = columns[np.lexsort((columns["word"], columns["source"]))]
+    begin_S1 = np.searchsorted(columns["source"], np.arange(len(final_S) + 1))
+    word_A, target_A, cost_A = (np.ascontiguousarray(columns[name]) for name in ("word", "target", "cost"))
+    return LmStates(start, begin_S1, word_A, target_A, cost_A, backoff_S.astype(np.int64), backoff_cost_S, final_S)
+
+
+def sentence_cost(lm: LmStates, words: Sequence[int]) -> float:
+    """Minus the log probability of a sentence, its end included; infinite where the model lacks a word of it."""
+    return float(_sentence_cost(lm, np.array(words, np.int64)))
+
+
+@jit
+def _sentence_cost(lm, words):  # type: ignore[no-untyped-def] # pragma: no cover
+    total, state = 0.0, lm.start
+    for word in words:
+        cost, state = step(lm, state, word)
+        total += cost
+    return total + end_cost(lm, state)
+
+
+@jit
+def step(lm, state, word):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Cost of a word in a state, and the state after it; an infinite cost where the model lacks the word."""
+    total = 0.0
+    while state >= 0:
+        low, end = lm.begin_S1[state], lm.begin_S1[state + 1]
+        high = end
+        while low < high:
+            middle = (low + high) >> 1
+            if lm.word_A[middle] < word:
+                low = middle + 1
+            else:
+                high = middle
+        if low < end and lm.word_A[low] == word:
+            return total + lm.cost_A[low], lm.target_A[low]
+        total += lm.backoff_cost_S[state]
+        state = lm.backoff_S[state]
+    return np.inf, lm.start
+
+
+@jit
+def end_cost(lm, state):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Cost of ending a sentence in a state."""
+    total = 0.0
+    while state >= 0:
+        if lm.final_S[state] < np.inf:
+            return total + lm.final_S[state]
+        total += lm.backoff_cost_S[state]
+        state = lm.backoff_S[state]
+    return np.inf

@@ -1,0 +1,226 @@
+"""Another language model for lattices: an n-gram model on all of their paths, or any function on the N best.
+
+The costs of the language model that was searched with are taken out of each path by a share w, and those of the other
+one put in by the same share: ``cost + w * (new - old)``. With w = 1 one replaces the other, between 0 and 1 their log
+probabilities are interpolated.
+
+Axes: W words of the symbol table.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from speech3.decoding.compose import Composed, Reading, composed, numbers_of, plain_reading, pruned, spelled
+from speech3.decoding.lattice_dir import LatticeDir
+from speech3.decoding.lm_paths import cheapest_cost
+from speech3.decoding.lm_states import NO_WORD, LmStates, of_arpa
+from speech3.decoding.pieces import are_pieces
+from speech3.decoding.tune import ErrorRate, rate_of
+from speech3.decoding.word_lattice import WordLattice
+from speech3.decoding.word_paths import nbest
+from speech3.errors import Speech3Error
+from speech3.hmm.lexicon import UNKNOWN
+from speech3.lm.arpa import ArpaLm
+
+WEIGHTS = tuple(round(0.1 * step, 1) for step in range(11))
+SentenceScorer = Callable[[list[tuple[str, ...]]], Sequence[float]]
+_NAMED = 10  # words that a message names
+
+
+class Rescored(Protocol):
+    """An utterance with the costs of both language models apart."""
+
+    def words(self, weight: float) -> tuple[str, ...]:
+        """The best words with this weight of the other model."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class RescoredLattice:
+    """All paths of a lattice."""
+
+    directory: LatticeDir
+    composed: Composed
+
+    def lattice(self, weight: float) -> WordLattice:
+        """The lattice with this weight of the other model, pruned as it was before."""
+        about = self.directory.about
+        return pruned(self.composed.mixed(weight), about.acoustic_scale, about.beam)
+
+    def units(self, weight: float) -> tuple[int, ...]:
+        """The labels of the best path."""
+        return nbest(self.composed.mixed(weight), 1, self.directory.about.acoustic_scale)[0].words
+
+    def words(self, weight: float) -> tuple[str, ...]:
+        """The best words with this weight of the other model."""
+        return self.directory.spelled(self.units(weight))
+
+
+@dataclass(frozen=True, eq=False)
+class RescoredSentence:
+    """A path of the N best; its costs (scaled acoustic and graph), and those of its words in either model."""
+
+    words: tuple[str, ...]
+    units: tuple[str, ...]
+    acoustic: float
+    graph: float
+    old: float
+    new: float
+
+    def graph_cost(self, weight: float) -> float:
+        """With this weight of the other model; one that excludes a sentence does so with any weight but 0."""
+        return self.graph + (weight * (self.new - self.old) if weight else 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class RescoredSentences:
+    """The N best paths of a lattice."""
+
+    sentences: tuple[RescoredSentence, ...]
+
+    def ranked(self, weight: float) -> list[RescoredSentence]:
+        """Cheapest first; of equal ones, that which came first."""
+        return sorted(self.sentences, key=lambda each: each.acoustic + each.graph_cost(weight))
+
+    def words(self, weight: float) -> tuple[str, ...]:
+        """The best words with this weight of the other model."""
+        return self.ranked(weight)[0].words
+
+
+def by_ngrams(
+    directory: LatticeDir, lm: ArpaLm, old: tuple[LmStates, np.ndarray]
+) -> Iterator[tuple[str, RescoredLattice]]:
+    """Yield each utterance with its lattice and the costs of an n-gram model on it.
+
+    Parameters
+    ----------
+    lm
+        Of words, also where the lattices are of pieces; or of their pieces.
+    old
+        What `LatticeDir.old_lm` gave.
+
+    Raises
+    ------
+    Speech3Error
+        The model lacks words of a lattice and has no `<unk>`; a lattice cannot be read, is of another language model,
+        or becomes too large.
+    """
+    new, numbers = of_arpa(lm)
+    joined = directory.writes_pieces and not are_pieces(numbers)
+    number_W = numbers_of(directory.symbols, numbers, UNKNOWN)
+    for utterance, lattice in directory.lattices():
+        where = f"{directory.path}: {utterance}"
+        if joined:
+            lattice, words, last = spelled(lattice, directory.symbols)
+            reading = Reading(*(_numbers(part, numbers, lm.source, where) for part in (words, last)))
+        else:
+            _check_known(lattice, number_W, directory.symbols, lm.source, where)
+            reading = plain_reading(lattice, number_W)
+        try:
+            both = composed(lattice, old[0], plain_reading(lattice, old[1]), new, reading)
+        except Speech3Error as error:
+            raise Speech3Error(f"{where}: {error}") from error
+        yield utterance, RescoredLattice(directory, both)
+
+
+def unknown_words(directory: LatticeDir, lm: ArpaLm) -> list[str]:
+    """Words of the symbol table, but for its special ones, that an n-gram model lacks."""
+    known = {*lm.words, "<eps>", "<s>", "</s>", "#0"}
+    return [] if directory.writes_pieces else [word for word in directory.symbols if word not in known]
+
+
+def _check_known(lattice: WordLattice, number_W: np.ndarray, symbols: Sequence[str], source: str, where: str) -> None:
+    if (number_W[lattice.word_A] == NO_WORD).any():
+        lacking = np.unique(lattice.word_A[number_W[lattice.word_A] == NO_WORD])
+        _refuse([symbols[word] for word in lacking], source, where)
+
+
+def _numbers(words: list[str], numbers: Mapping[str, int], source: str, where: str) -> np.ndarray:
+    known = {"": NO_WORD, **numbers}
+    if UNKNOWN not in numbers and (lacking := sorted(set(words) - set(known))):
+        _refuse(lacking, source, where)
+    return np.array([known.get(word, numbers.get(UNKNOWN, NO_WORD)) for word in words], np.int64)
+
+
+def _refuse(lacking: list[str], source: str, where: str) -> None:
+    more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+    raise Speech3Error(
+        f"{source}: lacks words of the lattice of {where}, and has no {UNKNOWN}: {', '.join(lacking[:_NAMED])}{more};"
+        " estimate it with the words of the lexicon as its vocabulary"
+    )
+
+
+def by_function(
+    directory: LatticeDir, function: SentenceScorer, name: str, n: int, old: tuple[LmStates, np.ndarray]
+) -> Iterator[tuple[str, RescoredSentences]]:
+    """Yield each utterance with its N best paths and the costs that a function gives their words.
+
+    Parameters
+    ----------
+    function
+        Takes the different sequences of words of one utterance, returns the natural logarithm of the probability of
+        each, its end included.
+    name
+        Of the function, for messages.
+
+    Raises
+    ------
+    Speech3Error
+        The function raised something, or did not return as many numbers as there were sequences; a lattice cannot be
+        read, or is of another language model.
+    """
+    scale, (states, number_W) = directory.about.acoustic_scale, old
+    for utterance, lattice in directory.lattices():
+        where = f"{directory.path}: {utterance}"
+        sentences = []
+        for path in nbest(lattice, n, scale):
+            words = directory.spelled(path.words)
+            olds = cheapest_cost(states, number_W[list(path.words)].tolist())
+            if not np.isfinite(olds):
+                raise Speech3Error(f"{where}: holds words that the language model it was searched with does not have")
+            acoustic, units = (
+                scale * path.acoustic_cost(lattice),
+                tuple(directory.symbols[label] for label in path.words),
+            )
+            sentences.append(partial(RescoredSentence, words, units, acoustic, path.cost - acoustic, olds))
+        said = list(dict.fromkeys(each.args[0] for each in sentences))  # pieces may spell the same words twice
+        costs = dict(zip(said, _called(function, name, said, where), strict=True))
+        yield utterance, RescoredSentences(tuple(each(costs[each.args[0]]) for each in sentences))
+
+
+def _called(function: SentenceScorer, name: str, said: list[tuple[str, ...]], where: str) -> list[float]:
+    """Costs of sequences of words, whatever the function does."""
+    try:
+        given: Any = function(list(said))
+        costs = -np.asarray(given, np.float64).reshape(-1)
+    except Exception as error:
+        raise Speech3Error(f"{name}: failed at {where}: {type(error).__name__}: {error}") from error
+    if len(costs) != len(said):
+        raise Speech3Error(
+            f"{name}: gave {len(costs)} values for the {len(said)} sentences of {where}; one each is due"
+        )
+    if np.isnan(costs).any() or np.isneginf(costs).any() or not np.isfinite(costs).any():
+        odd = int(np.flatnonzero(~np.isfinite(costs))[0])
+        raise Speech3Error(
+            f"{name}: gave {-costs[odd]:g} as log probability at {where}, for `{' '.join(said[odd])}`; a finite number,"
+            " or -inf for some of the sentences, is due"
+        )
+    return costs.tolist()
+
+
+def best_weight(
+    rescored: Mapping[str, Rescored],
+    references: Mapping[str, Sequence[str]],
+    error_rate: ErrorRate,
+    weights: Iterable[float] = WEIGHTS,
+) -> tuple[float, dict[float, float]]:
+    """The weight of the lowest error rate, of equal ones that nearest to the middle; and the rate of each."""
+    rates = {
+        weight: rate_of(references, {key: each.words(weight) for key, each in rescored.items()}, error_rate)
+        for weight in weights
+    }
+    return min(rates, key=lambda weight: (rates[weight], abs(weight - 0.5))), rates

@@ -1,0 +1,216 @@
+"""`speech3 rescore`: from a directory of lattices to another one."""
+
+import importlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jiwer
+import numpy as np
+
+from speech3.decoding.bayes_risk import confidences
+from speech3.decoding.lattice_archive import write_lattices
+from speech3.decoding.lattice_dir import ARCHIVE, INDEX, LatticeDir, forget_lattices, save_about
+from speech3.decoding.latticed import NBEST, nbest_line, nbest_lines
+from speech3.decoding.output import write_decoding, write_hypotheses
+from speech3.decoding.recognizer import load_recognizer
+from speech3.decoding.rescore import (
+    Rescored,
+    RescoredLattice,
+    RescoredSentences,
+    SentenceScorer,
+    best_weight,
+    by_function,
+    by_ngrams,
+    unknown_words,
+)
+from speech3.decoding.search import Decoding, Hypothesis, small_enough
+from speech3.decoding.tune import ErrorRate
+from speech3.decoding.word_lattice import WordLattice
+from speech3.decoding.word_paths import nbest, pdfs_of
+from speech3.errors import Speech3Error
+from speech3.hmm.lexicon import UNKNOWN
+from speech3.io.ark import ArkReader
+from speech3.io.atomic import write_json, write_text
+from speech3.io.progress import progress, say
+from speech3.lm.arpa import read_arpa
+
+_NO_PDFS = np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to rescore.
+
+    Attributes
+    ----------
+    weight
+        Of the other language model.
+    references
+        If given, the weight is that of the lowest error rate on them.
+    nbest
+        How many paths a function is given, and ``nbest.jsonl`` gets; of an n-gram model, 0 writes none.
+    old
+        ARPA file that the lattices were searched with, where the graph does not keep it.
+    times
+        Hypotheses get confidences, for `write_times`.
+    """
+
+    weight: float = 1.0
+    references: Mapping[str, Sequence[str]] | None = None
+    nbest: int = 0
+    old: Path | None = None
+    times: bool = False
+    error_rate: ErrorRate = jiwer.wer
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What `rescore` did: the weight, the error rate at each weight that was tried, and the hypotheses."""
+
+    weight: float
+    rates: Mapping[float, float]
+    decoding: Decoding
+
+
+def rescore(directory: LatticeDir, lm: str, out: Path, options: Options) -> Outcome:
+    """Rescore lattices and write ``hyp.txt``, ``rescore.json`` and, of an n-gram model, the lattices with it.
+
+    Parameters
+    ----------
+    lm
+        ARPA file, or ``module:function`` (`rescore.by_function`).
+
+    Raises
+    ------
+    Speech3Error
+        What `rescore` and `lattice_dir` raise; the lattices were rescored before; `out` is their own directory.
+    """
+    if directory.about.rescored:
+        raise Speech3Error(f"{directory.path}: rescored already; rescore what speech3 decode --lattice wrote")
+    if out.resolve() == directory.path.resolve():
+        raise Speech3Error(f"{out}: the lattices' own directory; write to another one")
+    old, shown = directory.old_lm(options.old), _count(directory)
+    rescored: Iterator[tuple[str, Rescored]]
+    if ":" in lm and not Path(lm).exists():
+        rescored = by_function(directory, load_function(lm), lm, options.nbest, old)
+    else:
+        model = read_arpa(Path(lm))
+        if lacking := unknown_words(directory, model):
+            say(
+                f"{lm}: lacks {len(lacking):,} words of the graph, such as {', '.join(lacking[:5])}: {UNKNOWN} for them"
+            )
+        rescored = by_ngrams(directory, model, old)
+    items: Iterator[tuple[str, Rescored]] = iter(progress(rescored, shown, "rescoring"))
+    weight, rates = options.weight, dict[float, float]()
+    if options.references is not None:
+        known = dict(items)
+        weight, rates = best_weight(known, options.references, options.error_rate)
+        items = iter(known.items())
+    decoding = _write(directory, items, lm, weight, out, options)
+    write_json(out / "rescore.json", {
+        "lattices": str(directory.path.resolve()), "lm": lm, "weight": weight,
+        "error_rates": {f"{each:g}": rate for each, rate in rates.items()},
+    })  # fmt: skip
+    return Outcome(weight, rates, decoding)
+
+
+def _count(directory: LatticeDir) -> int:
+    path = directory.path / INDEX
+    return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
+
+
+def load_function(name: str) -> SentenceScorer:
+    """The function ``module:function``, of a module that is installed or in the working directory.
+
+    Raises
+    ------
+    Speech3Error
+        There is none, or importing it fails.
+    """
+    module, _, attribute = name.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except Exception as error:
+        raise Speech3Error(f"{name}: {module} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.pop(0)
+    if not callable(found):
+        raise Speech3Error(f"{name}: the module {module} has no function {attribute}")
+    return found
+
+
+def _write(
+    directory: LatticeDir, items: Iterator[tuple[str, Rescored]], lm: str, weight: float, out: Path, options: Options
+) -> Decoding:
+    hypotheses: list[Hypothesis] = []
+    lines: list[str] = []
+
+    def lattices() -> Iterator[tuple[str, WordLattice]]:
+        for utterance, each in items:
+            if isinstance(each, RescoredLattice):
+                lattice = each.lattice(weight)
+                hypotheses.append(_hypothesis(directory, utterance, lattice, options.times))
+                scale = directory.about.acoustic_scale
+                lines.append(
+                    nbest_lines(utterance, lattice, directory.symbols, directory.writes_pieces, scale, options.nbest)
+                )
+                yield utterance, lattice
+            elif isinstance(each, RescoredSentences):
+                ranked = each.ranked(weight)
+                best, cost = ranked[0], ranked[0].acoustic + ranked[0].graph_cost(weight)
+                hypotheses.append(Hypothesis(utterance, best.words, best.units, cost, best.acoustic, _NO_PDFS, True))
+                lines.extend(
+                    nbest_line(utterance, rank, one.acoustic, one.graph_cost(weight), one.words)
+                    for rank, one in enumerate(ranked, 1)
+                )
+
+    first = next(items, None)
+    if first is None:
+        raise Speech3Error(f"{directory.path / ARCHIVE}: holds no lattice")
+    items = _again(first, items)
+    if isinstance(first[1], RescoredLattice):
+        about = replace(directory.about, rescored={"lm": lm, "weight": weight})
+        write_lattices(out / ARCHIVE, lattices(), out / INDEX)
+        save_about(out, directory.symbols, about)
+    else:
+        forget_lattices(out)  # of an n-gram model, from before
+        for _ in lattices():
+            pass
+    decoding = Decoding(tuple(hypotheses), {})
+    write_hypotheses(out / "hyp.txt", decoding)
+    if options.nbest:
+        write_text(out / NBEST, "".join(lines))
+    return decoding
+
+
+def _again(first: tuple[str, Rescored], items: Iterator[tuple[str, Rescored]]) -> Iterator[tuple[str, Rescored]]:
+    yield first
+    yield from items
+
+
+def _hypothesis(directory: LatticeDir, utterance: str, lattice: WordLattice, sure: bool) -> Hypothesis:
+    scale = directory.about.acoustic_scale
+    best = nbest(lattice, 1, scale)[0]
+    units = tuple(directory.symbols[label] for label in best.words)
+    known = confidences(lattice, best.words, scale).confidences if sure and small_enough(lattice, len(units)) else None
+    acoustic = scale * best.acoustic_cost(lattice)
+    return Hypothesis(
+        utterance, directory.spelled(best.words), units, best.cost, acoustic, pdfs_of(lattice, best), True, known
+    )
+
+
+def write_times(directory: LatticeDir, out: Path, decoding: Decoding, jobs: int) -> None:
+    """Write ``hyp.ctm``: the words aligned with the model and the features of the decoding.
+
+    Raises
+    ------
+    Speech3Error
+        The model or the features are gone.
+    """
+    scp = directory.path / "feats" / "feats.scp"
+    if not scp.exists():
+        raise Speech3Error(f"{scp}: no such file; times need the features that speech3 decode left there")
+    write_decoding(out, load_recognizer(Path(directory.about.model)), ArkReader(scp), decoding, jobs)

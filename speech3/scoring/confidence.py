@@ -1,0 +1,103 @@
+"""How good confidences are: normalised cross-entropy (NIST's sclite) and a reliability table.
+
+The cross-entropy of knowing nothing but the share of correct words, H, is what a recogniser would have that gives every
+word that share as its confidence. NCE is what the confidences save of it:
+
+    NCE = (H + sum over correct words of log2 c + sum over wrong words of log2 (1 - c)) / H
+
+It is 1 at best, 0 for that constant, and below 0 for confidences that are worse than it. Words of the hypothesis count:
+substitutions and insertions are wrong.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from speech3.hmm.times import Stretch, read_ctm
+from speech3.scoring.wer import Score
+
+LEAST = 5e-4  # a confidence of 0.000 or 1.000 in a CTM may be half a digit away from it, and counts as that
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Words with confidences from `low` up to `high`: how many, their mean confidence, the share that is correct."""
+
+    low: float
+    high: float
+    words: int
+    confidence: float
+    correct: float
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """What confidences are worth; `nce` is NaN where all words are correct or none is."""
+
+    words: int
+    correct: float
+    nce: float
+    bins: tuple[Bin, ...]
+
+
+def reliability(confidences: Sequence[float], correct: Sequence[bool], bins: int = 10) -> Reliability:
+    """Of words with these confidences, of which these are correct."""
+    sure = np.clip(np.asarray(confidences, np.float64), LEAST, 1 - LEAST)
+    right = np.asarray(correct, bool)
+    share = float(right.mean()) if len(right) else float("nan")
+    nce = float("nan")
+    if 0 < share < 1:
+        alone = -len(right) * (share * np.log2(share) + (1 - share) * np.log2(1 - share))
+        nce = float((alone + np.log2(sure[right]).sum() + np.log2(1 - sure[~right]).sum()) / alone)
+    place = np.minimum((np.asarray(confidences, np.float64) * bins).astype(int), bins - 1)
+    rows = []
+    for number in range(bins):
+        here = place == number
+        if here.any():
+            mean, good = float(np.asarray(confidences)[here].mean()), float(right[here].mean())
+            rows.append(Bin(number / bins, (number + 1) / bins, int(here.sum()), mean, good))
+    return Reliability(len(right), share, nce, tuple(rows))
+
+
+def reliability_of(score: Score, tracks: Mapping[str, Sequence[Stretch]]) -> Reliability | None:
+    """Of a score's words with the confidences of a CTM; None where the CTM has none, or other words.
+
+    An utterance of which the CTM has another number of words than was scored (such as normalisation changed) is left
+    out; where that is more than one in twenty, the CTM is of another decoding.
+    """
+    sure: list[float] = []
+    right: list[bool] = []
+    scored = [utterance for utterance in score.utterances if utterance.hyp]
+    used = 0
+    for utterance in scored:
+        track = [word.confidence for word in tracks.get(utterance.name, ())]
+        known = [each for each in track if each is not None]
+        if len(known) == len(track) == len(utterance.hyp):
+            used += 1
+            sure += known
+            right += [kind == "equal" for kind, _, hyp in utterance.alignment() if hyp]
+    return reliability(sure, right) if sure and used >= 0.95 * len(scored) else None
+
+
+def reliability_beside(score: Score, hypothesis: Path) -> Reliability | None:
+    """That of the CTM beside a hypothesis's text: ``hyp.ctm`` of ``hyp.txt``; None where there is none that fits it."""
+    path = hypothesis.with_suffix(".ctm")
+    if path == hypothesis or not path.is_file():
+        return None
+    try:
+        tracks = read_ctm(path)
+    except ValueError:
+        return None  # not ours
+    return reliability_of(score, tracks)
+
+
+def confidence_lines(found: Reliability) -> str:
+    """The figures as text."""
+    head = (
+        f"NCE {found.nce:.3f}  of the confidences of {found.words} words, {100 * found.correct:.2f} % of them correct"
+    )
+    rows = [f"{each.low:.1f} to {each.high:.1f}  {each.words:6}  {each.confidence:.3f}  {each.correct:.3f}"
+            for each in found.bins]  # fmt: skip
+    return "\n".join([head, "confidence    words    mean  correct", *rows])

@@ -1,0 +1,56 @@
+"""The path of each lattice with the fewest errors, as a hypothesis that can be scored (Kaldi's lattice-oracle)."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from speech3.decoding.compose import spelled
+from speech3.decoding.lattice_dir import open_lattices
+from speech3.decoding.word_lattice import WordLattice
+from speech3.decoding.word_paths import oracle_words
+from speech3.errors import Speech3Error
+
+
+def oracle_texts(archive: Path, references: Mapping[str, str]) -> dict[str, str]:
+    """The words of that path in each lattice of an utterance that has a reference.
+
+    Raises
+    ------
+    Speech3Error
+        The archive is missing or damaged, is not of `speech3 decode --lattice`, or has no utterance of the reference.
+    """
+    directory = open_lattices(archive.parent)
+    texts = {
+        utterance: _oracle_text(lattice, directory.symbols, directory.writes_pieces, references[utterance].split())
+        for utterance, lattice in directory.lattices()
+        if utterance in references
+    }
+    if not texts:
+        raise Speech3Error(f"{archive}: has no utterance of the reference; they belong to different sets")
+    return texts
+
+
+def _oracle_text(lattice: WordLattice, symbols: tuple[str, ...], pieces: bool, reference: list[str]) -> str:
+    spoken, names = _of_words(lattice, symbols) if pieces else (lattice, symbols)
+    number = {name: label for label, name in enumerate(names)}
+    found = oracle_words(spoken, [number.get(word, -1) for word in reference])
+    return " ".join(names[word] for word in found if word)
+
+
+def _of_words(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLattice, list[str]]:
+    """Words on the arcs that end them in place of pieces, and on arcs to one more state at the end; their names."""
+    expanded, words, last = spelled(lattice, symbols)
+    names = ["", *sorted({*words, *last} - {""})]
+    number = {name: label for label, name in enumerate(names)}
+    ends, state = np.flatnonzero(np.isfinite(expanded.final_graph_S)), len(last)
+    source_A = np.concatenate([expanded.source_A, ends])
+    order_A = np.argsort(source_A, kind="stable")
+    word_A = np.array([number[word] for word in (*words, *(last[end] for end in ends))], np.int32)
+    target_A = np.concatenate([expanded.target_A, np.full(len(ends), state)])
+    final_S = np.append(np.full(state, np.inf), 0.0)
+    spoken = replace(
+        expanded, source_A=source_A[order_A], target_A=target_A[order_A], word_A=word_A[order_A], final_graph_S=final_S
+    )
+    return spoken, names
