@@ -9,15 +9,15 @@ import typer
 def command(
     model: Annotated[Path, typer.Argument(help="Model directory, such as exp/digits/dnn.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory; needs no text.")],
-    out: Annotated[Path, typer.Argument(help="Gets hyp.txt and hyp.ctm.")],
-    jobs: Annotated[int, typer.Option(help="Processes and threads; 0: one per core.", min=0)] = 0,
+    out: Annotated[Path, typer.Argument(help="Output directory: hyp.txt and hyp.ctm.")],
+    jobs: Annotated[int, typer.Option(help="Number of processes and threads; 0: one per core.", min=0)] = 0,
 ) -> None:
     """Recognise every utterance, with the acoustic scale and word penalty that were tuned on the model's dev set.
 
     `speech3 decode exp/digits/dnn data/new exp/new && speech3 score data/new/text exp/new/hyp.txt`
 
-    `hyp.txt` is Kaldi text (`utterance word word ...`), `hyp.ctm` has the time of each word and
-    its confidence, its posterior in the lattice.
+    `hyp.txt` is Kaldi text (`utterance word word ...`); `hyp.ctm` has the time of each word and
+    its confidence, which is its posterior in the lattice.
     """
     from speech3.corpus.datadir import read_datadir
     from speech3.decoding.apply import features_for, tell

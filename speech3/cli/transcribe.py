@@ -13,12 +13,12 @@ def command(
         bool, typer.Option("--ctm", help="Print CTM: file, channel, start, duration, word, confidence.")
     ] = False,
 ) -> None:
-    """Print the text of recordings: of one file the text alone, of several a line `FILE text` for each.
+    """Print the text of recordings: for one file the text alone, for several one line `FILE text` each.
 
     `speech3 transcribe exp/digits/dnn hello.wav more.flac`
 
-    Recordings of another sample rate than the model's are resampled, channels are mixed. With `--ctm` every word comes
-    on a line of its own with its time in seconds.
+    Recordings with a different sample rate from the model's are resampled, and channels are mixed. With `--ctm` every
+    word is on its own line with its time in seconds.
     """
     from speech3.decoding.apply import transcribe
     from speech3.decoding.recognizer import load_recognizer
