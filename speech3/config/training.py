@@ -121,7 +121,7 @@ class SimulationConfig(Config):
         None, description="time of a minibatch, for all workers or for each; none: measured before training begins"
     )
     sync_s: float | None = Field(None, ge=0, description="time for which a sync occupies the server; none: measured")
-    jitter: float = Field(0.0, ge=0, lt=1, description="relative standard deviation of compute times")
+    jitter: float = Field(0.0, ge=0, lt=1, description="standard deviation of the logarithm of compute times")
     failures: tuple[tuple[int, float], ...] = Field(
         (), description="worker (from 0) and seconds of training at which it fails; not in the warm start"
     )
