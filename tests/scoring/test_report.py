@@ -180,7 +180,7 @@ def test_a_page_about_characters(tmp_path: Path) -> None:
     text = check(tmp_path / "r.html").text
     for piece in (
         "0.62 % CER, dnn", "systemCER %", "160 characters in 40 utterances",
-        "matched pairs by randomisation on errors in characters",
+        "matched-pairs randomisation test on errors in characters",
         "s3-3: 1 errors in 4 characters", "speakercharactersdnn, CER %tri", "s3205.000.00",
     ):  # fmt: skip
         assert piece in text, piece
