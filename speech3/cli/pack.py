@@ -18,7 +18,7 @@ def command(
     seed: Annotated[int, typer.Option(help="Seed that draws the held-out speakers.")] = 1,
     jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
 ) -> None:
-    """Extract features and pack them with the senones of an alignment; part of the speakers are held out.
+    """Extract features and pack them with the senones of an alignment; some of the speakers are held out.
 
     `speech3 import exp/tri3_ali exp/tri3 && speech3 pack data/train exp/frames --ali exp/tri3 --features fbank40_d2`
 

@@ -132,14 +132,17 @@ def _open(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
             raise Speech3Error(f"{frames.path}: holds no frames; pack it again with some utterances")
         if frames.num_senones != expected:
             kind = (
-                labels if (labels := config.training.labels) == "senones" else f"labels of {labels}, twice their number"
+                labels if (labels := config.training.labels) == "senones" else f"labels, two for each of its {labels}"
             )
             raise Speech3Error(
                 f"{frames.path}: labelled with {frames.num_senones} senones, but {config.hmm} has {expected} {kind}; "
                 f"pack it again with this model's alignment"
             )
         if frames.dim != packed["train"].dim:
-            raise Speech3Error(f"{frames.path}: {frames.dim} feature bins, but train.frames has {packed['train'].dim}")
+            raise Speech3Error(
+                f"{frames.path}: {frames.dim} feature bins, but train.frames has {packed['train'].dim}; pack both with "
+                f"the same features"
+            )
     return packed
 
 

@@ -62,7 +62,7 @@ def test_faults_of_features_are_named(spoilt: Path, name: str) -> None:
     assert lines["silence"] == "digital: 10 frames equal the preceding frame, in u4"
     assert lines["drawn"] == "u0: 30 frames"
     assert said(spoilt / name, "u3")["drawn"] == "u3: 60 frames"
-    with pytest.raises(Speech3Error, match=rf"{name}: no utterance nobody; there are, for instance: u0, u1, u2"):
+    with pytest.raises(Speech3Error, match=rf"{name}: no utterance nobody; .*for instance: u0, u1, u2"):
         said(spoilt / name, "nobody")
 
 
@@ -169,7 +169,7 @@ def test_a_list_of_recordings(tmp_path: Path) -> None:
         soundfile.write(tmp_path / f"{name}.wav", sound(seconds), RATE_HZ)
     (tmp_path / "wav.scp").write_text("a a.wav\nb b.wav\nc gone.wav\nd cat b.wav |\n")
     lines = said(tmp_path / "wav.scp", "d")
-    assert "list of recordings, 4 of them" in lines["file"]
+    assert "list of 4 recordings" in lines["file"]
     assert lines["lengths"] == "1.00 s (a) to 2.00 s (b)"
     assert lines["unreadable"].startswith("1; the first: gone.wav: no such file")
     assert lines["drawn"] == "d"
@@ -180,7 +180,7 @@ def test_a_list_of_recordings(tmp_path: Path) -> None:
     picture = inspect(tmp_path / "wav.scp", PRESET, "b-1").picture
     assert picture.wave_S is not None and picture.title == "b-1"
     np.testing.assert_array_equal(picture.wave_S, soundfile.read(tmp_path / "b.wav", dtype="float32")[0][8000:20000])
-    with pytest.raises(Speech3Error, match=r"segments: no utterance b-2; there are, for instance: b-1"):
+    with pytest.raises(Speech3Error, match=r"segments: no utterance b-2; .*for instance: b-1"):
         said(tmp_path / "wav.scp", "b-2")
 
 

@@ -167,7 +167,7 @@ def test_cautions(three: list[Path], tmp_path: Path) -> None:
     other = a_run(tmp_path / "other", "simulated", 2, [(5, 0.46)], identity=identity)
     notes = " ".join(compare_runs([*three, other]).notes)
     assert "other: started from a trained model" in notes
-    assert "other: other held-out frames than sgd's" in notes
+    assert "other: other held-out frames than sgd," in notes
     assert "other: above 45.00 % when first evaluated" in notes
     assert "other: times are virtual (simulated) and cannot be compared with measured" in notes
     score = tmp_path / "score" / "sgd" / "score.json"

@@ -57,9 +57,9 @@ def test_reading_can_be_said(tmp_path: Path) -> None:
     ("ref", "hyp", "reading", "says"),
     [
         ("u1 a\n", "", "auto", "file1: is empty.*nothing was decoded"),
-        ("", "u1 a\n", "auto", "file0: empty"),
+        ("", "u1 a\n", "auto", "file0: is empty"),
         ("u1 a\nu1 b\n", "u1 a\n", "kaldi", "file0:2: utterance u1 occurs a second time"),
-        ("a b\nb a\n", "a b\n", "plain", "file1 has 1 lines, .*file0 2"),
+        ("a b\nb a\n", "a b\n", "plain", "file1 has 1 lines, .*file0 has 2"),
         ("u1 a\nu2 b\n", "v1 a\nv2 b\n", "auto", "fewer than half of their utterance ids agree"),
     ],
 )
