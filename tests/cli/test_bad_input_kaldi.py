@@ -112,5 +112,5 @@ def test_no_network_to_begin_with(experiment: Path, tmp_path: Path) -> None:
     assert "tri/model.safetensors: holds Gaussians" in refused(*options, experiment / "tri", cwd=tmp_path)
     assert "my.yaml: not a safetensors file" in refused(*options, "my.yaml", cwd=tmp_path)
     said = refused(*options, experiment / "dnn", cwd=tmp_path)
-    assert "this run's model is another (" in said and " model.width=64" in said
+    assert "this run's model has another architecture (" in said and " model.width=64" in said
     assert not (tmp_path / "out").exists()

@@ -63,11 +63,11 @@ def test_of_another_config_says_what_helps(simulated, conf, speech3):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--workers", "0,2"], "--workers 0,2: at least one worker each"),
+        (["--workers", "0,2"], "--workers 0,2: give numbers of at least 1"),
         (["--workers", "two"], "--workers two: expected numbers separated by commas"),
         (["--rates", "fast"], "--rates fast: expected numbers"),
-        (["--rates", "0.1,-1,inf"], "--rates -1,inf: a learning rate is above 0"),
-        (["--throughput", "0,2"], "--throughput 0,2: at least one worker each"),
+        (["--rates", "0.1,-1,inf"], "--rates -1,inf: give learning rates above 0"),
+        (["--throughput", "0,2"], "--throughput 0,2: give numbers of at least 1"),
         (["--throughput", "2", "--gigabits", "0"], "--gigabits 0: give finite numbers of Gbit/s above 0"),
         (["--throughput", "2", "--methods", "sgd"], "--methods sgd: --throughput trains nothing"),
         (["--throughput", "2", "--rates", "0.1"], "--rates 0.1: --throughput trains nothing"),

@@ -90,7 +90,7 @@ def test_the_chosen_world_is_said(home, tmp_path, monkeypatch):
     monkeypatch.setattr("speech3.io.progress.say", said.append)
     monkeypatch.setattr("speech3.training.train", lambda config, out, restart: 1 / 0)
     _run(home, tmp_path / "out", "--workers", "2")
-    assert said == ["--workers 2: world shared (choose another with --world)"]
+    assert said == ["--workers 2: using world shared (choose another with --world)"]
 
 
 @pytest.mark.parametrize(

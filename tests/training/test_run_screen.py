@@ -65,7 +65,7 @@ def test_no_line_is_broken_or_cut(width: int) -> None:
 
 def test_a_finished_run() -> None:
     said = words_of(replace(VIEW, finished=True, minibatches=None, seconds_left=None, run_seconds_left=None))
-    assert "finished after 13 of at most 20 epochs; the result is that of epoch 12" in said
+    assert "finished after 13 of at most 20 epochs; the result is from epoch 12" in said
     assert " left " not in said and "last record" not in said
 
 
