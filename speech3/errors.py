@@ -1,34 +1,34 @@
-"""The one exception that a user's mistake may raise, and the one rule for how many bad utterances are too many."""
+"""The exception for a user's mistakes, and the limit on the share of bad utterances."""
 
 from collections.abc import Mapping
 
-MOST_BAD = 0.05  # of all utterances
+MOST_BAD = 0.05  # share of all utterances
 _SHOWN = 10
 
 
 class Speech3Error(Exception):
-    """Something the user can mend: the message names the file, utterance or key at fault and what to do.
+    """A problem that the user can fix: the message names the file, utterance or key at fault and what to do.
 
     The command line prints it as ``error: ...`` with exit status 1 and without a traceback.
     """
 
 
 def check_bad(bad: Mapping[str, str], total: int, what: str, problem: str = "are bad", remedy: str = "") -> None:
-    """Stop if too many of `total` utterances are bad, or there are none at all.
+    """Raise an error if too many of `total` utterances are bad, or if there are no utterances at all.
 
     Parameters
     ----------
     bad
-        The reason for each bad utterance; the first few are shown.
+        The reason for each bad utterance; the message shows the first few.
     what, problem, remedy
-        Make the message: ``what: 2 of 20 utterances problem, more than 5 %; remedy: ...``.
+        Parts of the message: ``what: 2 of 20 utterances problem, more than 5 %; remedy: ...``.
 
     Raises
     ------
     Speech3Error
     """
     if not total:
-        raise Speech3Error(f"{what}: there was no utterance")
+        raise Speech3Error(f"{what}: no utterances")
     if len(bad) <= MOST_BAD * total:
         return
     shown = [f"\n  {utterance}: {reason.removeprefix(f'{utterance}: ')}" for utterance, reason in bad.items()]

@@ -10,7 +10,7 @@ def test_five_per_cent_may_be_bad() -> None:
     check_bad({"a": "short"}, 20, "x")
     with pytest.raises(Speech3Error, match=r"^x: 1 of 19 utterances are bad, more than 5 %:\n  a: short$"):
         check_bad({"a": "short"}, 19, "x")
-    with pytest.raises(Speech3Error, match=r"^x: there was no utterance$"):
+    with pytest.raises(Speech3Error, match=r"^x: no utterances$"):
         check_bad({}, 0, "x")
 
 

@@ -1,4 +1,4 @@
-"""The `speech3` program: one verb a file, thin. `main` turns a user's mistake into one line and exit status 1."""
+"""The `speech3` program: one thin file per verb. `main` reports a user's mistake in one line, with exit status 1."""
 
 import errno
 import os
@@ -13,8 +13,8 @@ from speech3 import __version__
 from speech3.errors import Speech3Error
 from speech3.io.parallel import ONE_THREAD
 
-INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
-# The groups of `speech3 --help`, in its order.
+INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
+# The groups of `speech3 --help`, in this order.
 _GROUPS = {
     "Data": ("validate", "fix", "stats", "subset", "combine", "split", "augment", "extract"),
     "Train": ("recipe", "pack", "train", "simulate", "lm"),
@@ -49,7 +49,7 @@ def _options(
 
 
 def _register() -> None:
-    # Each module of this package defines `command`, whose name on the command line is the module's own, or a group of
+    # Each module of this package defines `command`, and the verb has the name of the module; or it defines a group of
     # `verbs`, which follow that name.
     if app.registered_commands:
         return
@@ -69,8 +69,8 @@ def _register() -> None:
 
 def main() -> None:
     """Run one verb; the entry point of the `speech3` program."""
-    # Results do not depend on the number of cores; training.threads says otherwise where that pays. Threads that wait
-    # for work by spinning make a busy machine ten times slower than one thread would be.
+    # One thread by default, so that results do not depend on the number of cores (training.threads overrides it).
+    # Threads that spin while they wait for work are ten times slower on a busy machine than a single thread.
     for name in ONE_THREAD:
         os.environ.setdefault(name, "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -92,19 +92,19 @@ def main() -> None:
         _interrupted()
         sys.exit(INTERRUPTED)
     except ImportError as error:
-        if not isinstance(error.__cause__, KeyboardInterrupt):  # what Ctrl-C becomes while a C++ module is imported
+        if not isinstance(error.__cause__, KeyboardInterrupt):  # how Ctrl-C arrives during the import of a C++ module
             raise
         _interrupted()
         sys.exit(INTERRUPTED)
     except SystemExit as end:
-        if end.code == INTERRUPTED:  # inside a verb, typer has made that of KeyboardInterrupt
+        if end.code == INTERRUPTED:  # typer turns a KeyboardInterrupt inside a verb into this
             _interrupted()
         raise
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
-    # What a batch system or `timeout` sends first is taken as Ctrl-C, also where Ctrl-C itself is ignored, as in a
-    # background job: there is time to save what was done.
+    # Batch systems and `timeout` send SIGTERM first: treat it as Ctrl-C, even where Ctrl-C itself is ignored (as in a
+    # background job), so that there is time to save finished work.
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler):
         raise KeyboardInterrupt
@@ -112,4 +112,4 @@ def _terminated(number: int, frame: FrameType | None) -> None:
 
 
 def _interrupted() -> None:
-    print("interrupted; what was finished is kept, the same command goes on from there", file=sys.stderr)
+    print("interrupted; finished work is kept: run the same command again to resume", file=sys.stderr)

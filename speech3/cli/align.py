@@ -1,4 +1,4 @@
-"""`speech3 align`: when each word and phone was said, and how surely."""
+"""`speech3 align`: times and confidences of words and phones."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,30 +9,34 @@ import typer
 def command(
     model: Annotated[Path, typer.Argument(help="Model directory, such as exp/digits/tri.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory with text.")],
-    out: Annotated[Path, typer.Argument(help="Gets ali.ark, phones.ctm, words.ctm, textgrid/ and lists.")],
-    jobs: Annotated[int, typer.Option(help="Processes; 0: one per core.", min=0)] = 0,
-    lexicon: Annotated[Path | None, typer.Option(help="More pronunciations, in the model's phones.")] = None,
-    lang: Annotated[str | None, typer.Option(help="espeak-ng's language code, to pronounce unknown words.")] = None,
+    out: Annotated[Path, typer.Argument(help="Output directory: ali.ark, phones.ctm, words.ctm, textgrid/ and lists.")],
+    jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
+    lexicon: Annotated[Path | None, typer.Option(help="Additional pronunciations, in the model's phones.")] = None,
+    lang: Annotated[
+        str | None, typer.Option(help="Language code of espeak-ng, which then pronounces unknown words.")
+    ] = None,
 ) -> None:
-    """Align transcripts with recordings: pdfs, phones and words, for Kaldi, Praat and people.
+    """Align transcripts with recordings; write pdf, phone and word alignments for Kaldi and Praat.
 
     `speech3 align exp/digits/tri data/new exp/new_align`
 
     `words.ctm` and `phones.ctm` hold times in seconds and, in the sixth column, confidences: 1 where no pdf of the
-    model fits better than the aligned ones, 0 where one picked at random would. `textgrid/UTTERANCE.TextGrid` is the
-    same for Praat, `ali.ark` has a pdf for each frame (Kaldi int32 vectors). Times count from the utterance's start.
+    model fits better than the aligned ones, 0 where a pdf picked at random would fit as well.
+    `textgrid/UTTERANCE.TextGrid` is the same for Praat; `ali.ark` has a pdf for each frame (Kaldi int32 vectors).
+    Times count from the start of the utterance.
 
-    Lists, their fields parted by tabs: `confidence.txt` (utterance, confidence, its worst word, that word's, seconds);
-    `suspicious.txt`, worst first, the utterances that are probably mistranscribed (utterance, confidence, why, the
-    transcript with * around doubtful words); `oov.txt`, words that are not in the lexicon (word, count, utterances);
-    `bad.txt`, utterances that could not be aligned.
+    Lists with tab-separated fields: `confidence.txt` (utterance, confidence, its worst word, the confidence of that
+    word, seconds); `suspicious.txt`, the utterances that are probably mistranscribed, worst first (utterance,
+    confidence, reason, the transcript with * around doubtful words); `oov.txt`, words that are not in the lexicon
+    (word, count, utterances). `bad.txt` lists utterances that could not be aligned, with the reason.
 
-    An utterance of more than a minute is searched for its words and cut at pauses: the transcript may lack parts of
-    the recording, or have others. CTM and TextGrid are of the whole; `split/` is a data directory of its pieces, ready
-    for training, `gaps.txt` says what has no counterpart (utterance, start, end, the words if there are any).
+    An utterance longer than a minute is searched for the words of its transcript and cut at pauses; the transcript may
+    omit parts of the recording or contain text that was not spoken. CTM and TextGrid cover the whole utterance;
+    `split/` is a data directory of its pieces, ready for training; `gaps.txt` lists what has no counterpart in the
+    recording or the transcript (utterance, start, end, words if any).
 
-    `speech3 align exp/mini/tri data/lectures exp/lectures --lang en-us` pronounces words that are not in the lexicon;
-    `--lexicon more.txt` reads pronunciations (`word phone phone ...`).
+    `speech3 align exp/mini/tri data/lectures exp/lectures --lang en-us` also pronounces words that are not in the
+    lexicon; `--lexicon more.txt` reads their pronunciations from a file (`word phone phone ...`).
     """
     from speech3.corpus.datadir import read_datadir
     from speech3.decoding.forced import align_datadir
@@ -47,6 +51,9 @@ def command(
     )
     print(f"{len(found.suspicious)} suspicious: {out}/suspicious.txt")
     if found.unknown:
-        print(f"{len(found.unknown)} words are not in the lexicon: {out}/oov.txt; --lexicon or --lang pronounces them")
+        print(
+            f"{len(found.unknown)} words are not in the lexicon: {out}/oov.txt; add their pronunciations with --lexicon"
+            " or --lang"
+        )
     if found.layouts:
-        print(f"{len(found.layouts)} long recordings: pieces in {out}/split, what was not found in {out}/gaps.txt")
+        print(f"{len(found.layouts)} long recordings: pieces in {out}/split, unmatched parts in {out}/gaps.txt")

@@ -1,4 +1,4 @@
-"""`speech3 augment`."""
+"""`speech3 augment`: augmented copies of a data directory."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,21 +8,23 @@ import typer
 
 def command(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Gets a data directory of the copies alone.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Data directory to write; it holds only the copies.")],
     augment: Annotated[
-        str, typer.Option(metavar="PRESET", help="A name in conf/augment, or a YAML file; it names noise_dir, rir_dir.")
+        str,
+        typer.Option(metavar="PRESET", help="Preset in conf/augment, or a YAML file (it may set noise_dir, rir_dir)."),
     ],
-    copies: Annotated[int, typer.Option(help="Of each utterance, all different.", min=1)] = 1,
+    copies: Annotated[int, typer.Option(help="Copies of each utterance, all different.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="The same seed gives the same copies.", min=0)] = 1,
-    jobs: Annotated[int, typer.Option(help="Processes; 0: one per core.", min=0)] = 0,
+    jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
 ) -> None:
-    """Write copies of a data directory with noise, other speakers, rooms, another speed or volume, or a telephone.
+    """Write copies of a data directory with noise, other speakers, reverberation, new speed or volume, or telephony.
 
     `speech3 augment data/train data/train_aug --augment mixed`
 
-    then `speech3 combine data/train_all data/train data/train_aug`. A test set in noise: `speech3 augment data/test
-    data/test_noisy --augment noisy`. What was done to each copy: `OUT/augment.txt`. Noise and rooms are synthesised
-    unless the YAML file names directories of recordings: `noise_dir: /corpora/musan`, `rir_dir: /corpora/RIRS_NOISES`.
+    To train on both, run `speech3 combine data/train_all data/train data/train_aug`. To make a noisy test set, run
+    `speech3 augment data/test data/test_noisy --augment noisy`. `OUT/augment.txt` lists what was done to each copy.
+    Noise and room impulse responses are synthesised unless the YAML file names directories of recordings:
+    `noise_dir: /corpora/musan`, `rir_dir: /corpora/RIRS_NOISES`.
     """
     from speech3.config import AugmentConfig, load_preset
     from speech3.corpus.datadir import read_datadir
@@ -33,4 +35,4 @@ def command(
     report = augment_data(read_datadir(directory), out, config, copies=copies, seed=seed, jobs=jobs)
     tell(report.skipped, "skipped")
     clean = sum(done == "clean" for done in report.done.values())
-    print(f"{len(report.done)} copies, {clean} of them left as they were: {out}; what was done: {out / 'augment.txt'}")
+    print(f"{len(report.done)} copies, {clean} of them unchanged: {out}; changes are listed in {out / 'augment.txt'}")

@@ -9,13 +9,13 @@ import typer
 def command(
     model: Annotated[Path, typer.Argument(help="Model directory, such as exp/digits/dnn.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory; needs no text.")],
-    out: Annotated[Path, typer.Argument(help="Gets hyp.txt and hyp.ctm.")],
+    out: Annotated[Path, typer.Argument(help="Output directory: hyp.txt and hyp.ctm.")],
     nbest: Annotated[int, typer.Option(metavar="N", help="Write the N best word sequences to nbest.jsonl.", min=0)] = 0,
     lattice: Annotated[bool, typer.Option("--lattice", help="Write Kaldi lattices: lat.ark, lat.scp.")] = False,
     mbr: Annotated[
         bool, typer.Option("--mbr", help="Take the words of the fewest expected errors (minimum Bayes risk).")
     ] = False,
-    jobs: Annotated[int, typer.Option(help="Processes and threads; 0: one per core.", min=0)] = 0,
+    jobs: Annotated[int, typer.Option(help="Number of processes and threads; 0: one per core.", min=0)] = 0,
     graph: Annotated[Path | None, typer.Option(help="A graph of `speech3 graph` in place of the model's.")] = None,
     hot: Annotated[Path | None, typer.Option(help="Words and phrases to expect: `WORD [WORD ...] [BOOST]`.")] = None,
 ) -> None:

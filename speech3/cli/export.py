@@ -8,17 +8,18 @@ import typer
 
 def command(
     model: Annotated[Path, typer.Argument(help="Model directory of a network, such as exp/digits/dnn.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT.onnx", help="The file; OUT.decode/ comes beside it.")],
-    int8: Annotated[bool, typer.Option("--int8", help="Weights in int8, dynamic quantisation.")] = False,
+    out: Annotated[Path, typer.Argument(metavar="OUT.onnx", help="File to write; OUT.decode/ is written beside it.")],
+    int8: Annotated[bool, typer.Option("--int8", help="Store weights in int8 (dynamic quantisation).")] = False,
 ) -> None:
-    """Write a network for onnxruntime, checked against PyTorch, and beside it what decoding needs.
+    """Write a network for onnxruntime, checked against PyTorch, and the files that decoding needs.
 
     `speech3 export exp/digits/dnn digits.onnx && speech3 transcribe digits.onnx hello.wav`
 
-    The file takes features (`feats`: frames x bins, float32) and gives log posteriors minus log priors (`loglikes`);
-    normalisation and splicing are inside, the config of the features is in its metadata. `OUT.decode/` holds lexicon,
-    senones, decoding graph and settings: move both together. `transcribe`, `decode`, `align`, `forward` and `tune` then
-    take OUT.onnx for a model directory. The speeds are of scoring alone, one thread. The errors that int8 costs:
+    The network takes features (`feats`: frames x bins, float32) and returns log posteriors minus log priors
+    (`loglikes`); it includes normalisation and splicing, and its metadata hold the config of the features.
+    `OUT.decode/` holds lexicon, senones, decoding graph and settings: always move both together. `transcribe`,
+    `decode`, `align`, `forward` and `tune` accept OUT.onnx in place of a model directory. The speeds printed are those
+    of the network alone on one thread. To measure how many errors int8 costs:
 
     `speech3 decode float.onnx DIR float && speech3 decode int8.onnx DIR int8`
 
@@ -30,13 +31,13 @@ def command(
     for form in done.forms:
         print(
             f"{form.name:8} {form.num_bytes / 1e6:8.2f} MB  {form.frames_per_s:8.0f} frames/s"
-            + (f"  differs by at most {form.largest_difference:.2g}, {form.mean_difference:.2g} in the mean"
+            + (f"  differs by at most {form.largest_difference:.2g}, on average {form.mean_difference:.2g}"
                if form.name != "PyTorch" else "")
         )  # fmt: skip
     if int8:
-        print(f"{done.int8_products} of {done.products} products with weights in int8")
+        print(f"{done.int8_products} of {done.products} products by weights are in int8")
     print(f"{done.path}, {done.rest}")
     if not done.graph:
-        print(f"{model} has no decoding graph: the file scores and aligns, but does not decode")
+        print(f"{model} has no decoding graph: the file can score and align, but not decode")
     elif not done.tuned:
-        print(f"{model} was not tuned: before it decodes, speech3 tune {done.path} DIR")
+        print(f"{model} was not tuned: run speech3 tune {done.path} DIR before decoding")

@@ -1,4 +1,4 @@
-"""`speech3 export-kaldi`: our senones for Kaldi's graph and decoder."""
+"""`speech3 export-kaldi`: senones for Kaldi's graph and decoder."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,9 +8,9 @@ import typer
 
 def command(
     model: Annotated[Path, typer.Argument(help="Model directory, such as exp/dnn.")],
-    out: Annotated[Path, typer.Argument(help="Gets tree, final.mdl, topo, phones.txt and dict/.")],
+    out: Annotated[Path, typer.Argument(help="Output directory: tree, final.mdl, topo, phones.txt and dict/.")],
 ) -> None:
-    """Write tree, transition model, topology and dictionary in Kaldi's text forms.
+    """Write tree, transition model, topology and dictionary in Kaldi's text formats.
 
     `speech3 export-kaldi exp/dnn kaldi && speech3 forward exp/dnn data/test forward`
 
@@ -26,7 +26,7 @@ def command(
     `latgen-faster-mapped --acoustic-scale=0.1 --word-symbol-table=kaldi/graph/words.txt kaldi/final.mdl
     kaldi/graph/HCLG.fst ark:forward/loglikes.ark ark:lat.ark`
 
-    Of a model trained with LF-MMI: `utils/mkgraph.sh --self-loop-scale 1.0`, and `--acoustic-scale=1.0`.
+    For a model trained with LF-MMI, use `utils/mkgraph.sh --self-loop-scale 1.0` and `--acoustic-scale=1.0`.
     """
     from speech3.hmm.kaldi_export import export_kaldi
     from speech3.hmm.model import load_hmm

@@ -1,4 +1,4 @@
-"""`speech3 extract`."""
+"""`speech3 extract`: features of a data directory."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,34 +7,38 @@ import typer
 
 
 def command(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="a Kaldi data directory")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="gets feats.ark, feats.scp and features.yaml")],
-    features: Annotated[
-        str, typer.Option(metavar="PRESET", help="a name in conf/features, or a YAML file with Kaldi's option names")
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="Output directory: feats.ark, feats.scp and features.yaml.")
     ],
-    jobs: Annotated[int, typer.Option(help="processes; 0: one per core", min=0)] = 0,
-    compress: Annotated[bool, typer.Option("--compress", help="a byte a value, not exactly, as in Kaldi")] = False,
+    features: Annotated[
+        str, typer.Option(metavar="PRESET", help="Preset in conf/features, or a YAML file with Kaldi's option names.")
+    ],
+    jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
+    compress: Annotated[
+        bool, typer.Option("--compress", help="Kaldi's lossy compression: about one byte per value.")
+    ] = False,
     augment: Annotated[
         str | None,
-        typer.Option(metavar="PRESET", help="a name in conf/augment, or a YAML file: change the audio so first"),
+        typer.Option(metavar="PRESET", help="Augment the audio first: a preset in conf/augment, or a YAML file."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="of the augmentation", min=0)] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the augmentation.", min=0)] = 1,
 ) -> None:
     """Compute the features of all utterances of a data directory.
 
     `speech3 extract data/train feats/train --features fbank40_d2`
 
-    The archive is Kaldi's (`copy-feats scp:feats/train/feats.scp ark,t:-` prints it) and holds what a model reads: with
-    the preset's CMVN and deltas applied. Utterances that cannot be used are listed in `OUT/skipped.txt`; more than 5 %
-    of them is an error. The preset `given` takes the directory's own features (its `feats.scp`; fMLLR features, too),
-    `given_cmvn` normalises them by its `cmvn.scp`.
+    The archive is in Kaldi's format (`copy-feats scp:feats/train/feats.scp ark,t:-` prints it) and holds the input of a
+    model: the preset's CMVN and deltas are applied. Utterances that cannot be used are listed in `OUT/skipped.txt`;
+    more than 5 % of them is an error. The preset `given` takes the directory's own features (its `feats.scp`, fMLLR
+    features for example); `given_cmvn` also normalises them by its `cmvn.scp`.
 
-    A run that was interrupted or killed goes on where it was when the same command is given again. With `cmvn: global`
-    the statistics are those of this directory and are written to `OUT/features.yaml`; give that file as `--features`
-    to normalise other data by them.
+    If a run was interrupted or killed, run the same command again to resume it. With `cmvn: global` the statistics are
+    computed from this directory and written to `OUT/features.yaml`; give that file as `--features` to normalise other
+    data by them.
 
-    `--augment mixed` puts noise, rooms and the like into the audio on its way, without writing it (`speech3 augment`
-    writes it): `speech3 extract data/train feats/train_noisy --features fbank40_d2 --augment noisy`
+    `--augment mixed` adds noise, reverberation and so on to the audio in memory (`speech3 augment` writes such audio
+    to files): `speech3 extract data/train feats/train_noisy --features fbank40_d2 --augment noisy`
     """
     from speech3.config import AugmentConfig, FeatureConfig, load_preset
     from speech3.corpus.datadir import read_datadir
@@ -50,7 +54,7 @@ def command(
     rate = f" at {report.sample_rate_hz} Hz" if report.sample_rate_hz else ""
     typer.echo(
         f"{report.utterances} utterances, {report.frames} frames ({hours:.2f} h{rate}), "
-        f"{report.values} values a frame: {out / 'feats.scp'}"
+        f"{report.values} values per frame: {out / 'feats.scp'}"
     )
     if report.skipped:
         typer.echo(f"{len(report.skipped)} utterances skipped: {out / 'skipped.txt'}")

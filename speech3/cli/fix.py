@@ -1,4 +1,4 @@
-"""`speech3 fix`."""
+"""`speech3 fix`: a repaired copy of a data directory."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,17 +7,17 @@ import typer
 
 
 def command(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="a Kaldi data directory")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="the directory to write")],
-    jobs: Annotated[int, typer.Option(help="processes that read the audio; 0: one per core", min=0)] = 0,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Data directory to write.")],
+    jobs: Annotated[int, typer.Option(help="Number of processes that read the audio; 0: one per core.", min=0)] = 0,
 ) -> None:
-    """Write a mended copy of a data directory and say what was removed and changed; the audio stays where it is.
+    """Write a repaired copy of a data directory and print what was removed and changed; the audio stays where it is.
 
     `speech3 fix data/train data/train_fixed`
 
-    Utterances that cannot be used (bad audio, no transcript, another sample rate, several channels) are left out,
-    segments are clipped to their recording, utterances without a speaker become their own speaker, of two lines with
-    the same id the first is kept. `speech3 validate OUT` then finds nothing.
+    Utterances that cannot be used (bad audio, no transcript, a different sample rate, several channels) are left out,
+    segments are clipped to their recording, an utterance without a speaker becomes its own speaker, and of two lines
+    with the same id the first is kept. `speech3 validate OUT` then finds no fault.
     """
     from speech3.corpus.fix import fix
 

@@ -1,4 +1,4 @@
-"""`speech3 forward`: log likelihoods for somebody else's decoder."""
+"""`speech3 forward`: log likelihoods for another decoder, such as Kaldi's."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,20 +7,21 @@ import typer
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="Model directory, such as exp/dnn; GMMs, too.")],
+    model: Annotated[Path, typer.Argument(help="Model directory of a network or of GMMs, such as exp/dnn.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory; needs no text.")],
-    out: Annotated[Path, typer.Argument(help="Gets loglikes.ark and loglikes.scp.")],
-    jobs: Annotated[int, typer.Option(help="Processes for the features; 0: one per core.", min=0)] = 0,
+    out: Annotated[Path, typer.Argument(help="Output directory: loglikes.ark and loglikes.scp.")],
+    jobs: Annotated[int, typer.Option(help="Number of processes for the features; 0: one per core.", min=0)] = 0,
 ) -> None:
-    """Write the log likelihood of every pdf in every frame: of a network, log posterior minus log prior.
+    """Write the log likelihood of every pdf in every frame (for a network: log posterior minus log prior).
 
     `speech3 forward exp/dnn data/test exp/dnn/forward_test`
 
     `latgen-faster-mapped --acoustic-scale=0.1 final.mdl HCLG.fst ark:exp/dnn/forward_test/loglikes.ark ark:lat`
 
-    `final.mdl` and `HCLG.fst` are those of the alignment that `speech3 import` took over, or of `speech3 export-kaldi`.
-    Of a model trained with LF-MMI the scores are its outputs, one row for three frames: Kaldi's decoder wants
-    `--acoustic-scale=1.0`, and where a program or script asks for it, `--frame-subsampling-factor=3`.
+    `final.mdl` and `HCLG.fst` are those of the alignment that `speech3 import` read, or come from `speech3
+    export-kaldi`. For a model trained with LF-MMI the scores are the network's outputs, one row for three frames: run
+    Kaldi's decoder with `--acoustic-scale=1.0` and, where a program or script has the option, with
+    `--frame-subsampling-factor=3`.
 
     The columns are the pdfs. Utterances without features are listed in `OUT/bad.txt`.
     """

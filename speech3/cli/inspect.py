@@ -1,4 +1,4 @@
-"""`speech3 inspect`: what is in a recording, an archive of features, or packed frames."""
+"""`speech3 inspect`: statistics and a picture of a recording, an archive of features, or packed frames."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,17 +10,19 @@ def command(
     file: Annotated[Path, typer.Argument(help="A recording, .ark, .scp (of features or recordings) or .frames.")],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="PNG", help="The picture; by default FILE's name with .png, in the working directory."),
+        typer.Option(metavar="PNG", help="The picture; default: FILE's name with .png, in the working directory."),
     ] = None,
-    features: Annotated[str, typer.Option(metavar="PRESET", help="What is computed of a recording.")] = "fbank40",
-    utterance: Annotated[str | None, typer.Option(metavar="ID", help="The one to draw; by default the first.")] = None,
+    features: Annotated[
+        str, typer.Option(metavar="PRESET", help="Features computed from a recording: preset in conf/features.")
+    ] = "fbank40",
+    utterance: Annotated[str | None, typer.Option(metavar="ID", help="Utterance to draw; default: the first.")] = None,
 ) -> None:
-    """Draw waveform, features, pitch and senones, as far as there are any, and print statistics.
+    """Draw the waveform, features, pitch and senones that FILE contains, and print statistics.
 
     `speech3 inspect exp/feats/feats.scp --utterance s40-000`
 
-    The statistics are those of the first 1,000 utterances; of a recording, its first ten minutes are listened to, and
-    no more than a minute is drawn. A picture of an earlier inspection is replaced, another file is not, unless `--out`
+    The statistics cover the first 1,000 utterances, or the first ten minutes of a recording; at most one minute is
+    drawn. A picture that an earlier `speech3 inspect` wrote is replaced; any other file is replaced only if `--out`
     names it.
     """
     from speech3.config import FeatureConfig, load_preset

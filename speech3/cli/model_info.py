@@ -1,4 +1,4 @@
-"""`speech3 model-info`: what a model directory holds."""
+"""`speech3 model-info`: a description of a model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,15 +8,15 @@ import typer
 
 def command(
     model: Annotated[Path, typer.Argument(help="Model directory, such as exp/digits/dnn.")],
-    as_json: Annotated[bool, typer.Option("--json", help="The same, and more, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with more details.")] = False,
 ) -> None:
-    """Print layers, shapes, parameters, context, latency, FLOPs a frame, features, training and accuracies of a model.
+    """Print the layers, shapes, parameters, context, latency, FLOPs, features, training and accuracies of a model.
 
     `speech3 model-info exp/digits/dnn`
 
-    FLOPs are those of a forward pass: two for each weight and each place to which it is applied; biases, normalisation,
-    activations and pooling are not counted. The latency is how much of what follows a frame its scores wait for; a
-    decoder adds its own.
+    FLOPs are per frame, for a forward pass: two for each weight and each position to which it is applied; biases,
+    normalisation, activations and pooling are not counted. The latency is how much audio after a frame must be heard
+    before its scores are known; a decoder adds its own.
     """
     import json
     from dataclasses import asdict

@@ -8,17 +8,17 @@ import typer
 
 def command(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
-    out: Annotated[Path, typer.Argument(help="Gets train.frames, heldout.frames and features.yaml.")],
-    ali: Annotated[Path, typer.Option(help="Alignment with ali.ark: of speech3 import, or of speech3 align.")],
+    out: Annotated[Path, typer.Argument(help="Output directory: train.frames, heldout.frames and features.yaml.")],
+    ali: Annotated[Path, typer.Option(help="Directory with ali.ark, from speech3 import or speech3 align.")],
     features: Annotated[
-        str, typer.Option(metavar="PRESET", help="A name in conf/features, or a YAML file; given: DIR's feats.scp.")
+        str, typer.Option(metavar="PRESET", help="Preset in conf/features, or a YAML file; given: DIR's feats.scp.")
     ],
-    hmm: Annotated[Path | None, typer.Option(help="Model directory that the alignment is of; default: ALI.")] = None,
+    hmm: Annotated[Path | None, typer.Option(help="Model directory that made the alignment; default: ALI.")] = None,
     heldout: Annotated[float, typer.Option(help="Share of the hours held out, by speaker.", min=0.001, max=0.5)] = 0.1,
-    seed: Annotated[int, typer.Option(help="Of the draw of held-out speakers.")] = 1,
-    jobs: Annotated[int, typer.Option(help="Processes; 0: one per core.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed that draws the held-out speakers.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
 ) -> None:
-    """Extract features and pack them with an alignment's senones, a part of the speakers held out.
+    """Extract features and pack them with the senones of an alignment; some of the speakers are held out.
 
     `speech3 import exp/tri3_ali exp/tri3 && speech3 pack data/train exp/frames --ali exp/tri3 --features fbank40_d2`
 

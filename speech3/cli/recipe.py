@@ -9,22 +9,27 @@ import typer
 
 
 def command(
-    corpus: Annotated[str | None, typer.Argument(help="A recipe's name; none: list them.")] = None,
+    corpus: Annotated[str | None, typer.Argument(help="Name of a recipe; none: list all recipes.")] = None,
     overrides: Annotated[list[str] | None, typer.Argument(help="Changes to the recipe: key=value.")] = None,
-    source: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the corpus lies, if not built in.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to work; default: exp/CORPUS.")] = None,
-    from_stage: Annotated[str | None, typer.Option("--from", metavar="STAGE", help="Run again from here on.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Directory of the corpus, if it is not built in.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Output directory; default: exp/CORPUS.")] = None,
+    from_stage: Annotated[
+        str | None, typer.Option("--from", metavar="STAGE", help="Run this stage and all later ones again.")
+    ] = None,
     to_stage: Annotated[str | None, typer.Option("--to", metavar="STAGE", help="Stop after this stage.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and why; do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run and why; run nothing.")] = False,
 ) -> None:
     """Run a recipe: data, features, hmm, graph, train, decode, score, report.
 
-    `speech3 recipe digits` or, the same from a checkout, `recipes/run.sh digits`
+    `speech3 recipe digits` or, in a checkout, `recipes/run.sh digits`
 
     `speech3 recipe fsdd --source /data/fsdd model.width=512 training.learning_rate=0.05`
 
-    A finished stage is not run again unless its config, its input or a stage before it changed; a killed run goes on.
-    The last lines on standard output are `CORPUS SYSTEM WER 12.34 [10.20, 14.60]`: per cent and 95 % interval.
+    A finished stage is run again only if its config, its input or an earlier stage has changed. If a run was killed,
+    run the same command again to resume it. The last lines on standard output have the form `CORPUS SYSTEM WER 12.34
+    [10.20, 14.60]`: per cent and 95 % interval.
     """
     from speech3.recipe import evaluation
     from speech3.recipe.experiment import LFMMI, open_experiment, recipes
@@ -32,7 +37,7 @@ def command(
     from speech3.recipe.steps import describe, make_plan, run_plan
 
     if corpus is None:
-        print("recipes (recipes/run.sh NAME in a checkout, speech3 recipe NAME anywhere):")
+        print("recipes (run them with recipes/run.sh NAME in a checkout, with speech3 recipe NAME anywhere):")
         print("\n".join(f"  {name:<10} {about}" for name, about in recipes().items()))
         return
     experiment = open_experiment(corpus, out, source, overrides or [], shlex.join(["speech3", *sys.argv[1:]]))
@@ -41,7 +46,7 @@ def command(
     if not dry_run:
         run_plan(plan, experiment.out, end=data)
     if data and dry_run and any(each.why for each in plan[:data]):
-        print(f"The steps of {LFMMI} only if there are {experiment.least_minutes:g} minutes to train on:")
+        print(f"The steps of {LFMMI} run only if there are at least {experiment.least_minutes:g} minutes to train on:")
     elif data:
         experiment = experiment.settled()
         plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
@@ -53,4 +58,4 @@ def command(
         print(evaluation.summary(experiment))
         print("\n".join(evaluation.result_lines(experiment)))
     else:
-        print(f"stopped after stage {plan[-1].step.stage}; everything is in {experiment.out}")
+        print(f"stopped after stage {plan[-1].step.stage}; the results so far are in {experiment.out}")

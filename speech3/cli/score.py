@@ -21,38 +21,46 @@ class Format(StrEnum):
 
 
 def command(
-    ref: Annotated[Path, typer.Argument(metavar="REF", help="What was said.", show_default=False)],
-    hyp: Annotated[Path, typer.Argument(metavar="HYP", help="What was recognised.", show_default=False)],
-    against: Annotated[Path | None, typer.Option(metavar="HYP2", help="Another system: is it different?")] = None,
-    normalize: Annotated[str, typer.Option(metavar="STEPS", help="Some of nfkc,lower,punct; done in your order.")] = "",
+    ref: Annotated[Path, typer.Argument(metavar="REF", help="Reference transcripts.", show_default=False)],
+    hyp: Annotated[Path, typer.Argument(metavar="HYP", help="Recognised texts.", show_default=False)],
+    against: Annotated[
+        Path | None, typer.Option(metavar="HYP2", help="Texts of another system, compared with HYP.")
+    ] = None,
+    normalize: Annotated[
+        str, typer.Option(metavar="STEPS", help="Any of nfkc,lower,punct; applied in the order given.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
-    utt2spk: Annotated[Path | None, typer.Option(help="Speakers; else the utt2spk beside REF, if any.")] = None,
-    text_format: Annotated[Format, typer.Option("--format", help="Kaldi text, plain text, or find out.")] = Format.auto,
-    details: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the full tables and alignments.")] = None,
+    utt2spk: Annotated[Path | None, typer.Option(help="File of speakers; default: utt2spk beside REF, if any.")] = None,
+    text_format: Annotated[
+        Format, typer.Option("--format", help="Kaldi text, plain text, or detect which it is.")
+    ] = Format.auto,
+    details: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the full tables and alignments to this directory.")
+    ] = None,
     card: Annotated[
-        Path | None, typer.Option(metavar="MODEL", help="Write HYP's rates into MODEL_CARD.md there.")
+        Path | None, typer.Option(metavar="MODEL", help="Write HYP's error rates into MODEL/MODEL_CARD.md.")
     ] = None,
 ) -> None:
-    """Word and character error rates, with 95 % intervals.
+    """Compute word and character error rates with 95 % intervals.
 
     `speech3 score data/test/text exp/dnn/decode/hyp.txt`
 
-    Where `hyp.ctm` stands beside `hyp.txt`, its confidences are judged by their normalised cross-entropy (NCE). HYP may
-    also be the lattices of `speech3 decode --lattice`: then the path with the fewest errors of each is scored (oracle):
+    If `hyp.ctm` is beside `hyp.txt`, its confidences are judged by their normalised cross-entropy (NCE). HYP may also
+    be the lattices of `speech3 decode --lattice`: then the path with the fewest errors of each is scored (oracle):
 
     `speech3 score data/test/text exp/dnn/decode/lat.ark`
 
-    REF and HYP are Kaldi text (`utterance words ...`) or plain text with one sentence a line. Nothing is normalised
-    unless you say so: `--normalize nfkc,lower,punct`. Utterances missing from HYP count as deletions. CER counts the
-    characters of the words joined by one space; but no space beside a letter of a script that has none (Chinese,
-    Japanese, Thai, ...).
+    REF and HYP are Kaldi text (`utterance words ...`) or plain text with one sentence per line. Texts are compared as
+    they are unless you normalise them: `--normalize nfkc,lower,punct`. Utterances missing from HYP count as deletions.
+    CER counts the characters of the words joined by single spaces, without a space next to a letter of a script that
+    is written without spaces (Chinese, Japanese, Thai, ...).
 
-    Two systems, and whether their difference is more than chance:
+    To compare two systems and test whether their difference is significant:
 
     `speech3 score data/test/text tri/hyp.txt --against dnn/hyp.txt`
 
-    All tables (`per_utt`, `per_speaker`, `confusions`, `alignments`): `--details DIR`. Into the card of the model that
-    made HYP, for those who get it: `--card exp/dnn`.
+    `--details DIR` writes all tables (`per_utt`, `per_speaker`, `confusions`, `alignments`). `--card exp/dnn` writes
+    the error rates into the model card of the model that made HYP, for its users.
     """
     from speech3.corpus.normalize import parse_steps
     from speech3.scoring import tables
@@ -85,8 +93,8 @@ def command(
         values = _as_json(scores, comparison) | ({"nce": sure.nce} if sure and sure.nce == sure.nce else {})
         print(json.dumps(values, indent=1, ensure_ascii=False))
         return
-    kind = {"kaldi": "Kaldi text: an utterance id and its words", "plain": "plain text: one sentence a line"}[reading]
-    print(f"read as     {kind}" + (" (found out; --format tells)" if text_format is Format.auto else ""))
+    kind = {"kaldi": "Kaldi text: an utterance id and its words", "plain": "plain text: one sentence per line"}[reading]
+    print(f"read as     {kind}" + (" (detected; set it with --format)" if text_format is Format.auto else ""))
     print(f"normalised  {', '.join(steps) or 'nothing'}\nspeakers    {speaker_note}\n")
     print(tables.full(scores[0]))
     if sure:

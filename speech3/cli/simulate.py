@@ -1,4 +1,4 @@
-"""`speech3 simulate`: what more workers would be worth, studied on one machine."""
+"""`speech3 simulate`: training with several workers, simulated on one machine."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,18 +15,22 @@ _GIGABITS = "1,10,100"
 
 def command(
     conf: Annotated[Path, typer.Argument(help="YAML file as for `speech3 train`.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="Changes to it: key=value.")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="Changes to CONF: key=value.")] = None,
     workers: Annotated[str, typer.Option(metavar="N,N,...", help="Numbers of workers; 1 is plain SGD.")] = "1,2,3,4,5",
-    out: Annotated[Path | None, typer.Option(help="Where the runs go; default: exp/NAME_simulated.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory of the runs; default: exp/NAME_simulated.")] = None,
     rates: Annotated[str, typer.Option(metavar="R,R,...", help="Learning rates to try for each row.")] = "",
-    seeds: Annotated[str, typer.Option(metavar="S,S,...", help="Seeds of the rows of one and most workers.")] = "",
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
-    synchronous: Annotated[bool, typer.Option(help="Also synchronous workers, to compare.")] = True,
+    seeds: Annotated[
+        str, typer.Option(metavar="S,S,...", help="Seeds for the rows of one worker and of the most workers.")
+    ] = "",
+    jobs: Annotated[int, typer.Option(min=1, help="Number of runs at a time.")] = 1,
+    synchronous: Annotated[bool, typer.Option(help="Also simulate synchronous workers, for comparison.")] = True,
     methods: Annotated[
-        str, typer.Option(metavar="M,M,...", help="Presets of conf/training, each laid over CONF's: rows for each.")
+        str,
+        typer.Option(metavar="M,M,...", help="Presets of conf/training, each applied on top of CONF; rows for each."),
     ] = "",
     throughput: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Train nothing: frames a second of so many synchronous workers.")
+        str,
+        typer.Option(metavar="N,N,...", help="Do not train: predict frames per second of N synchronous workers."),
     ] = "",
     gigabits: Annotated[
         str, typer.Option(metavar="G,G,...", help="--throughput: Gbit/s of each worker's link; default: 1,10,100.")
@@ -40,20 +44,21 @@ def command(
     `speech3 simulate my.yaml --workers 1,2,5 --rates 0.1,0.2,0.4 --jobs 2 training=asgd`
 
     prints the time to 0.90, 0.95 and 0.98 of the best held-out frame accuracy of one worker, and the scaling
-    efficiency: asynchronous workers, and beside them synchronous ones with the same total minibatch. The times of a
-    minibatch and a sync are measured first, unless training.simulation gives them. Draws the curves as PNG.
-    What is sent takes time where training.simulation.bandwidth (bytes per second) and latency_s say so.
+    efficiency, for asynchronous workers and for synchronous workers with the same total minibatch. It measures the
+    times of a minibatch and of a sync first, unless training.simulation gives them, and draws the curves as PNG.
+    Communication takes time if training.simulation sets bandwidth (bytes per second) or latency_s.
 
     `speech3 simulate my.yaml --methods sgd,downpour,downpour_adagrad,sandblaster --workers 4,16`
 
-    draws DistBelief's figure: held-out accuracy over time for every preset and number of workers. Keys that a preset
-    sets count before my.yaml's, overrides before both (training.max_epochs=5).
+    draws the figure of the DistBelief paper: held-out accuracy over time for every preset and number of workers. The
+    keys of a preset take precedence over my.yaml, and overrides (training.max_epochs=5) over both.
 
     `speech3 simulate my.yaml --throughput 1,2,4,8,16,32,64,128,256,512 --models dnn,cnn,lstm`
 
-    trains nothing: TernGrad's performance model, from a minibatch, the coding and the coded bytes that are measured
-    here on training.device. Prints and draws frames a second with float32 and with ternary gradients
-    (training.codec.bucket, clip, float_below, float_last), and whether TernGrad's conclusions hold.
+    trains nothing but applies TernGrad's performance model to the times of a minibatch and of the coding, and the
+    number of coded bytes, all measured here on training.device. It prints and draws frames per second with float32 and
+    with ternary gradients (training.codec.bucket, clip, float_below, float_last), and whether TernGrad's conclusions
+    hold.
     """
     from speech3.config import TrainConfig, load_config
     from speech3.errors import Speech3Error
@@ -62,15 +67,15 @@ def command(
     from speech3.training.simulation import own_methods, preset_methods, simulate
 
     if models and not throughput:
-        raise Speech3Error(f"--models {models}: only for --throughput; what is trained is CONF's model (model=...)")
+        raise Speech3Error(f"--models {models}: only for --throughput; set the model to train with model=...")
     if gigabits and not throughput:
         raise Speech3Error(
-            f"--gigabits {gigabits}: only for --throughput; what training sends takes time by "
+            f"--gigabits {gigabits}: only for --throughput; to limit the links in training, set "
             f"training.simulation.bandwidth, in bytes per second"
         )
     for option, given in (("--methods", methods), ("--rates", rates), ("--seeds", seeds)):
         if throughput and given:
-            raise Speech3Error(f"{option} {given}: --throughput trains nothing; take one of the two away")
+            raise Speech3Error(f"{option} {given}: --throughput trains nothing; remove one of the two options")
     directory = out or Path("exp") / f"{conf.stem}_simulated"
     config = load_config(TrainConfig, conf, overrides or [])
     if throughput:
@@ -93,7 +98,9 @@ def command(
         columns.append(("last %, each seed", [" ".join(f"{100 * a:.2f}" for a in o.last) for o in outcomes]))
     print_table(table, columns)
     if failed:
-        print(f"note: left out: {', '.join(failed)}: failed at every learning rate tried; try smaller ones (--rates)")
+        print(
+            f"note: left out: {', '.join(failed)}: failed at every learning rate tried; try smaller rates with --rates"
+        )
     systems = [outcome.variant.method.name for outcome in outcomes] if methods else []
     print(f"wrote {', '.join(map(str, write_curves(directory, table, curves, virtual=True, systems=systems)))}")
 
@@ -112,7 +119,7 @@ def _names(text: str, option: str) -> list[str]:
 
     names = [name for name in text.split(",") if name]
     if text and not names:
-        raise Speech3Error(f"{option} {text}: expected names with commas between them, as in sgd,downpour or dnn,cnn")
+        raise Speech3Error(f"{option} {text}: expected names separated by commas, as in sgd,downpour or dnn,cnn")
     return names
 
 
@@ -125,4 +132,4 @@ def _numbers(text: str, kind: Callable[[str], N], option: str) -> list[N]:
             raise ValueError("nothing but commas")
         return numbers
     except ValueError as error:
-        raise Speech3Error(f"{option} {text}: expected numbers with commas between them, as in 1,2,5") from error
+        raise Speech3Error(f"{option} {text}: expected numbers separated by commas, as in 1,2,5") from error

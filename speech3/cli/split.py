@@ -1,4 +1,4 @@
-"""`speech3 split`."""
+"""`speech3 split`: parts of a data directory."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -8,27 +8,28 @@ import typer
 
 
 class By(StrEnum):
-    """What is not torn apart."""
+    """What is kept within one part."""
 
     speaker = "speaker"
     utterance = "utterance"
 
 
 def command(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="a Kaldi data directory")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="the directory that gets OUT/PART for each part")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output directory; each part is written to OUT/PART.")],
     parts: Annotated[
-        list[str] | None, typer.Argument(metavar="PART=SHARE", help="or a number N: equal parts 1 to N")
+        list[str] | None,
+        typer.Argument(metavar="PART=SHARE", help="Parts and their shares, or a number N: equal parts 1 to N."),
     ] = None,
-    by: Annotated[By, typer.Option(help="parts share no speaker, or only no utterance")] = By.speaker,
-    seed: Annotated[int, typer.Option(help="who goes where; the same seed splits the same")] = 1,
+    by: Annotated[By, typer.Option(help="Keep each speaker, or only each utterance, in one part.")] = By.speaker,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same split.")] = 1,
 ) -> None:
-    """Split a data directory into parts with given shares of the hours; by speaker, unless you say otherwise.
+    """Split a data directory into parts with given shares of the hours; by default no speaker is in two parts.
 
     `speech3 split data/all data train=0.8 dev=0.1 test=0.1`
 
     A recogniser tested on speakers that it was trained on looks better than it is, so a speaker stays in one part.
-    The shares above are those taken if you give none. `speech3 split data/all data/folds 5` makes five equal parts.
+    The shares above are the default. `speech3 split data/all data/folds 5` makes five equal parts.
     """
     from speech3.corpus.datadir import read_datadir, write_datadir
     from speech3.corpus.split import parse_shares, split_by_speaker, split_by_utterance
@@ -36,7 +37,7 @@ def command(
 
     shares = parse_shares(parts or ["train=0.8", "dev=0.1", "test=0.1"])
     if directory.resolve() in {(out / name).resolve() for name in shares}:
-        raise Speech3Error(f"{directory}: would be replaced by one of its parts; name another OUT")
+        raise Speech3Error(f"{directory}: would be replaced by one of its parts; give another OUT")
     data = read_datadir(directory)
     made = (split_by_speaker if by is By.speaker else split_by_utterance)(data, shares, seed)
     for name, part in made.items():

@@ -1,4 +1,4 @@
-"""`speech3 stats`."""
+"""`speech3 stats`: statistics of a data directory."""
 
 import json
 from pathlib import Path
@@ -8,17 +8,19 @@ import typer
 
 
 def command(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="a Kaldi data directory")],
-    lexicon: Annotated[Path | None, typer.Option(help="lexicon.txt: which words are not in it?")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="write stats.json, stats.png, oov.txt")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON and nothing else")] = False,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
+    lexicon: Annotated[Path | None, typer.Option(help="lexicon.txt; words not in it are counted.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write stats.json, stats.png and oov.txt to this directory.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Hours, speakers, sample rates, words and out-of-vocabulary words of a data directory.
+    """Print hours, speakers, sample rates, words and out-of-vocabulary words of a data directory.
 
     `speech3 stats data/train --lexicon data/lexicon.txt --out exp/stats`
 
-    Only the headers of the audio are read. `stats.png` shows how long the utterances are and how much each speaker
-    says; `oov.txt` lists the words that the lexicon lacks, the most frequent first.
+    Only the headers of the audio are read. `stats.png` shows the distributions of the lengths of utterances and of the
+    amount of speech per speaker; `oov.txt` lists the words that the lexicon lacks, the most frequent first.
     """
     from speech3.corpus.datadir import read_datadir
     from speech3.corpus.stats import describe, measure, warn

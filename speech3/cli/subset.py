@@ -1,4 +1,4 @@
-"""`speech3 subset`."""
+"""`speech3 subset`: a part of a data directory."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,23 +7,31 @@ import typer
 
 
 def command(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="a Kaldi data directory")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="the directory to write")],
-    speakers: Annotated[str | None, typer.Option(metavar="N|FILE", help="that many, or those of a list")] = None,
-    utterances: Annotated[str | None, typer.Option(metavar="N|FILE", help="that many, or those of a list")] = None,
-    per_speaker: Annotated[int | None, typer.Option(metavar="N", min=1, help="at most so many of each")] = None,
-    shortest: Annotated[int | None, typer.Option(metavar="N", min=1, help="the shortest")] = None,
-    first: Annotated[int | None, typer.Option(metavar="N", min=1, help="the first by name")] = None,
-    hours: Annotated[float | None, typer.Option(metavar="H", min=0, help="as many as fit in")] = None,
-    seed: Annotated[int, typer.Option(help="what is drawn; the same seed draws the same")] = 1,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Data directory to write.")],
+    speakers: Annotated[
+        str | None, typer.Option(metavar="N|FILE", help="N speakers at random, or those listed in FILE.")
+    ] = None,
+    utterances: Annotated[
+        str | None, typer.Option(metavar="N|FILE", help="N utterances at random, or those listed in FILE.")
+    ] = None,
+    per_speaker: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="At most N utterances of each speaker, at random.")
+    ] = None,
+    shortest: Annotated[int | None, typer.Option(metavar="N", min=1, help="The N shortest utterances.")] = None,
+    first: Annotated[int | None, typer.Option(metavar="N", min=1, help="The first N utterances by name.")] = None,
+    hours: Annotated[
+        float | None, typer.Option(metavar="H", min=0, help="Utterances at random, as many as fit into H hours.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same subset.")] = 1,
 ) -> None:
-    """Write a part of a data directory: drawn at random, listed, the shortest, or so many hours.
+    """Write a subset of a data directory: drawn at random, listed, the shortest utterances, or a number of hours.
 
     `speech3 subset data/train data/train_1h --hours 1`
 
-    Several choices narrow down one after the other, in the order above: `--speakers 20 --hours 1` is an hour of twenty
-    speakers. Lists have a name in their first column, so a `text` or `utt2spk` is one. Audio and features stay where
-    they are.
+    Several options are applied one after the other, in the order in which they are listed below: `--speakers 20
+    --hours 1` is an hour of speech of twenty speakers. A list has the name in its first column, so a `text` or
+    `utt2spk` will do. Audio and features stay where they are.
     """
     from speech3.corpus.datadir import read_datadir, write_datadir
     from speech3.corpus.subset import read_list, subset
@@ -33,9 +41,11 @@ def command(
         return None if value is None else int(value) if value.isdecimal() else read_list(Path(value))
 
     if all(value is None for value in (speakers, utterances, per_speaker, shortest, first, hours)):
-        raise Speech3Error("say which part: --speakers, --utterances, --per-speaker, --shortest, --first or --hours")
+        raise Speech3Error(
+            "nothing selects a subset: give --speakers, --utterances, --per-speaker, --shortest, --first or --hours"
+        )
     if out.resolve() == directory.resolve():
-        raise Speech3Error(f"{out}: the part cannot replace the whole; name another directory")
+        raise Speech3Error(f"{out}: the subset cannot replace the original; give another directory")
     data = read_datadir(directory)
     part = subset(
         data,

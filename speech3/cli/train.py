@@ -8,39 +8,44 @@ import typer
 
 def command(
     conf: Annotated[Path, typer.Argument(help="YAML file with the keys data, hmm, model, training, seed.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="Changes to it: key=value.")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="Changes to CONF: key=value.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; default: exp/NAME for NAME.yaml.")] = None,
     workers: Annotated[int | None, typer.Option(help="Short for training.workers=...")] = None,
     world: Annotated[str | None, typer.Option(help="sgd, ddp, simulated, shared, cluster or sandblaster.")] = None,
     address: Annotated[
-        str | None, typer.Option(help="Of world cluster: HOST:PORT of Ray's head node, or auto. Default: starts a Ray.")
+        str | None,
+        typer.Option(help="World cluster: HOST:PORT of Ray's head node, or auto. Default: start Ray on this host."),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; short for training.device=...")] = None,
-    init: Annotated[Path | None, typer.Option(metavar="CKPT", help="Begin with a trained model (directory).")] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Forget an earlier run in the same directory.")] = False,
+    init: Annotated[
+        Path | None, typer.Option(metavar="CKPT", help="Start from a trained model (model directory).")
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Discard an earlier run in the same directory and begin again.")
+    ] = False,
 ) -> None:
-    """Train an acoustic model; an unfinished run of the same config goes on from where it was.
+    """Train an acoustic model, or resume an unfinished run of the same config.
 
     `speech3 train my.yaml --out exp/dnn model.width=256 training.max_epochs=10`
 
-    with, in my.yaml: `data: exp/frames` (the directory with train.frames and heldout.frames), `hmm: exp/tri`,
+    where my.yaml contains: `data: exp/frames` (the directory with train.frames and heldout.frames), `hmm: exp/tri`,
     `model: dnn_small` (a preset of conf/models, or the keys themselves), `training: sgd`.
 
     On two cores: `speech3 train my.yaml --workers 2 --out exp/dnn2`
 
-    trains asynchronously (world shared: a process each, one server in shared memory), after one epoch of plain SGD
-    (training.asgd.warm_start). `--world ddp` is PyTorch's synchronous training, for comparison; `--world simulated
-    --workers 5` shows on one core what five would do (also with training=sandblaster or terngrad_ddp). Keys of the
-    engine: training.asgd.sync_every=3 and so on.
+    trains asynchronously (world shared: one process per worker, one server in shared memory) after one epoch of plain
+    SGD (training.asgd.warm_start). `--world ddp` is PyTorch's synchronous training, for comparison; `--world simulated
+    --workers 5` simulates five workers on one core (also with training=sandblaster or terngrad_ddp). Options of the
+    engine are keys such as training.asgd.sync_every=3.
 
-    On several hosts, each a node of one Ray (`pip install speech3[cluster]`, `ray start`), with the frames at the same
-    path: `speech3 train my.yaml --world cluster --address auto --workers 8`
+    On several hosts, which are nodes of one Ray cluster (`pip install speech3[cluster]`, `ray start`) and have the
+    frames at the same path: `speech3 train my.yaml --world cluster --address auto --workers 8`
 
     On GPUs: `speech3 train my.yaml --workers 4 --device cuda`
 
     Fine-tuning: `speech3 train my.yaml --init exp/dnn --out exp/tuned training.learning_rate=0.02`
 
-    keeps all parameters if the senones of `hmm` are those of the model, else all but the output layer's.
+    keeps all parameters if `hmm` has the same senones as the model, otherwise all but those of the output layer.
     """
     from speech3.config import TrainConfig, load_config
     from speech3.engine.opening import own_method
@@ -57,14 +62,14 @@ def command(
         method = own_method(load_config(TrainConfig, conf, overrides).training)
         if method != config.training.simulation.method:
             config = load_config(TrainConfig, conf, [*changes, f"training.simulation.method={method}"])
-            say(f"--world simulated: training.simulation.method={method}, as the config has it in its own world")
+            say(f"--world simulated: training.simulation.method={method}, to match the world of the config")
     if address and config.training.world != "cluster":
-        raise Speech3Error(f"--address {address}: only world cluster has one; add --world cluster")
+        raise Speech3Error(f"--address {address}: only for world cluster; add --world cluster")
     if init:
         config = config.model_copy(update={"init": str(init)})
     if world is None and workers is not None and workers > 1 and config.training.world == "sgd":
         config = with_workers(config, workers, world="shared")
-        say(f"--workers {workers}: world shared (choose another with --world)")
+        say(f"--workers {workers}: using world shared (choose another with --world)")
     about = train(config, directory, restart=restart)
     print(
         f"{directory}/model.safetensors: held-out frame accuracy {about['heldout_accuracy']:.2%} "

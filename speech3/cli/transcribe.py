@@ -24,14 +24,14 @@ def command(
         bool, typer.Option("--json", help="Print a JSON object for each file; with --stream, for each result.")
     ] = False,
 ) -> None:
-    """Print the text of recordings: of one file the text alone, of several a line `FILE text` for each.
+    """Print the text of recordings: for one file the text alone, for several one line `FILE text` each.
 
     `speech3 transcribe exp/digits/dnn hello.wav more.flac`
 
-    Recordings of another sample rate than the model's are resampled, channels are mixed; those longer than a minute are
-    cut at pauses. With `--ctm` every word comes on a line of its own with its time in seconds. `--json` prints a line
-    for each file: `{"file", "duration", "text", "words": [{"word", "start", "end", "confidence"}, ...]}`, times in
-    seconds.
+    Recordings with a different sample rate from the model's are resampled, and channels are mixed; recordings of more
+    than a minute are cut at pauses. With `--ctm` every word is on its own line with its time in seconds. `--json`
+    prints a line for each file: `{"file", "duration", "text", "words": [{"word", "start", "end", "confidence"}, ...]}`,
+    times in seconds.
 
     `arecord -t raw -f S16_LE -c 1 -r 16000 | speech3 transcribe --stream exp/digits/dnn - --rate 16000`
 

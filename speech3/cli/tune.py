@@ -1,4 +1,4 @@
-"""`speech3 tune`: how a model is best decoded."""
+"""`speech3 tune`: the best decoding parameters of a model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,15 +12,15 @@ def command(
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Changes to the search and its grid: key=value.")
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Processes; 0: one per core.", min=0)] = 0,
+    jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
 ) -> None:
-    """Find the acoustic scale and the word penalty of the lowest error rate, and keep them with the model.
+    """Find the acoustic scale and word penalty with the lowest error rate, and store them with the model.
 
     `speech3 tune exp/dnn exp/digits/data/dev`
 
     `speech3 tune exp/dnn data/dev decode.acoustic_scales=[0.06,0.08,0.1] decode.word_penalties=[0,1]`
 
-    Recipes do that themselves; a model of `speech3 train` needs it once before `decode` and `transcribe`. Writes
+    Recipes do this themselves; a model of `speech3 train` needs it once before `decode` and `transcribe`. Writes
     `decode.json` into the model directory. Grid and metric are those of the model's recipe (`tuning.json` there).
     """
     from tempfile import TemporaryDirectory

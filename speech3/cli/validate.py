@@ -1,4 +1,4 @@
-"""`speech3 validate`."""
+"""`speech3 validate`: the faults of a data directory."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,17 +7,19 @@ import typer
 
 
 def command(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="a Kaldi data directory")],
-    jobs: Annotated[int, typer.Option(help="processes that read the audio; 0: one per core", min=0)] = 0,
-    no_text: Annotated[bool, typer.Option("--no-text", help="transcripts are not needed: for decoding only")] = False,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
+    jobs: Annotated[int, typer.Option(help="Number of processes that read the audio; 0: one per core.", min=0)] = 0,
+    no_text: Annotated[
+        bool, typer.Option("--no-text", help="Do not require transcripts (for data that is only decoded).")
+    ] = False,
 ) -> None:
-    """List every fault of a data directory, each with the utterance or file and what to do.
+    """List every fault of a data directory with the utterance or file concerned and what to do.
 
     `speech3 validate data/train`
 
-    The exit status is 1 if there is a fault. The text files may be in any order. The audio is read from end to end, so
-    truncated files are found.
-    Warnings (digital silence) do not count as faults. `speech3 fix` writes a copy without the faults.
+    The exit status is 1 if there is a fault. The text files may be in any order. The audio is read completely, so that
+    truncated files are found. Warnings (digital silence) do not count as faults. `speech3 fix` writes a copy without
+    the faults.
     """
     from speech3.corpus.validate import validate
 

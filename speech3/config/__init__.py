@@ -1,7 +1,7 @@
-"""The typed description of an experiment, read from YAML. Every default of the project stands here or in `conf/`.
+"""The typed description of an experiment, read from YAML. Every default of the project is here or in `conf/`.
 
-A key that nobody knows is an error that names the file and the key. Presets are small YAML files in `conf/`:
-wherever a config is expected, a preset's name, a YAML file's path or the keys themselves may stand.
+An unknown key is an error that names the file and the key. Presets are small YAML files in `conf/`: wherever a config
+is expected, give the name of a preset, the path of a YAML file or the keys themselves.
 """
 
 from speech3.config.augment import AugmentConfig

@@ -21,25 +21,27 @@ class TrainConfig(Config):
     hmm: str = Field(description="model directory whose senones label the frames")
     model: SerializeAsAny[ModelConfig]
     training: TrainingConfig
-    init: str | None = Field(None, description="model directory, or model.safetensors, to begin with")
+    init: str | None = Field(None, description="model directory, or model.safetensors, to start from")
     seed: int = Field(1, ge=0)
 
 
 class LfmmiSystemConfig(Config):
-    """A recipe's system that is trained on whole sentences."""
+    """The system of a recipe that is trained with LF-MMI."""
 
     model: SerializeAsAny[ModelConfig] = Field(
         default_factory=lambda: load_preset(ModelConfig, "models", "cnn_tdnn"), description="cnn_tdnn or tdnn"
     )
     training: TrainingConfig = Field(default_factory=lambda: load_preset(TrainingConfig, "training", "lfmmi"))
     features: str = Field("fbank40_utt", description="preset in conf/features")
-    least_minutes: float = Field(0, ge=0, description="of speech to train on; where there is less, none is trained")
-    leaves: int = Field(0, ge=0, description="of the left-biphone tree; 0: by the amount of speech")
+    least_minutes: float = Field(
+        0, ge=0, description="minutes of training speech below which this system is not trained"
+    )
+    leaves: int = Field(0, ge=0, description="leaves of the left-biphone tree; 0: chosen by the amount of speech")
     passes: int | None = Field(
-        None, ge=0, description="in place of training.max_epochs; 0: by the amount of speech, more where there is less"
+        None, ge=0, description="overrides training.max_epochs; 0: chosen by the amount of speech (less: more passes)"
     )
     longer_histories: int = Field(
-        2000, ge=0, description="three phones that the phone language model has as histories, beside all pairs"
+        2000, ge=0, description="number of three-phone histories of the phone language model, besides all phone pairs"
     )
 
     @model_validator(mode="after")
@@ -47,19 +49,19 @@ class LfmmiSystemConfig(Config):
         if not isinstance(self.model, TdnnConfig) or self.training.objective != "lfmmi":
             raise ValueError(
                 f"needs a time-delay network trained with objective=lfmmi, not a {self.model.family} with "
-                f"{self.training.objective}: lfmmi.model=cnn_tdnn lfmmi.training=lfmmi"
+                f"{self.training.objective}: set lfmmi.model=cnn_tdnn lfmmi.training=lfmmi"
             )
         return self
 
 
 class FlatStartConfig(Config):
-    """The network of ``hmm.flat_start=lfmmi``, which aligns for the system trained by LF-MMI and has its features."""
+    """The network of ``hmm.flat_start=lfmmi``: it makes the alignment for the LF-MMI system and shares its features."""
 
     model: SerializeAsAny[ModelConfig] = Field(
         default_factory=lambda: load_preset(ModelConfig, "models", "tdnn_flat"), description="cnn_tdnn or tdnn"
     )
     training: TrainingConfig = Field(default_factory=lambda: load_preset(TrainingConfig, "training", "lfmmi_flat"))
-    longest_s: float = Field(20.0, gt=0, description="longer utterances are left out of its training")
+    longest_s: float = Field(20.0, gt=0, description="seconds; longer utterances are left out of its training")
 
 
 class RecipeConfig(Config):
@@ -69,51 +71,54 @@ class RecipeConfig(Config):
     corpus_options: dict[str, Any] = Field({}, description="arguments of the corpus module")
     speed_perturb: tuple[float, ...] = Field((), description="also train on copies at these speeds, such as 0.9, 1.1")
     augment: AugmentConfig | None = Field(
-        None, description="copies that the network learns from, too: a preset in conf/augment, or keys"
+        None, description="also train the network on copies augmented so: a preset in conf/augment, or keys"
     )
     seed: int = Field(1, ge=0)
-    jobs: int = Field(0, ge=0, description="processes; 0: one per core")
+    jobs: int = Field(0, ge=0, description="number of processes; 0: one per core")
     features: str = Field("fbank40_d2", description="preset in conf/features for the neural network")
     sample_rate: int | None = Field(
         None, gt=0, description="Hz, to which recordings are resampled, channels averaged; none: all must have one rate"
     )
-    lang: str | None = Field(None, description="espeak-ng's code of the language, for words without a pronunciation")
+    lang: str | None = Field(None, description="language code of espeak-ng, for words without a pronunciation")
     lexicon: Literal["espeak", "graphemes"] = Field(
-        "espeak", description="graphemes: words are spelled by their letters"
+        "espeak", description="graphemes: the letters of a word are its pronunciation"
     )
-    units: Literal["words", "sentencepiece"] = Field("words", description="what language model and graph are made of")
-    pieces: int = Field(500, ge=30, description="SentencePiece vocabulary, if units is sentencepiece")
+    units: Literal["words", "sentencepiece"] = Field("words", description="units of the language model and the graph")
+    pieces: int = Field(500, ge=30, description="size of the SentencePiece vocabulary, if units is sentencepiece")
     metric: Literal["WER", "CER"] = "WER"
     hmm: HmmConfig = HmmConfig()
     model: SerializeAsAny[ModelConfig] = DnnConfig()
     training: TrainingConfig = TrainingConfig()
     recurrent: TrainingConfig = Field(
         default_factory=lambda: load_preset(TrainingConfig, "training", "lstm"),
-        description="in place of training where the model is an LSTM",
+        description="replaces training if the model is an LSTM",
     )
-    realign: int = Field(0, ge=0, le=3, description="times that the network aligns anew and a new one is trained on it")
-    lfmmi: LfmmiSystemConfig | None = Field(None, description="the system trained by LF-MMI; null: none")
+    realign: int = Field(
+        0, ge=0, le=3, description="number of times that the network realigns the data and a new network is trained"
+    )
+    lfmmi: LfmmiSystemConfig | None = Field(None, description="the system trained with LF-MMI; null: none")
     flat: FlatStartConfig = Field(default_factory=FlatStartConfig, description="the network of hmm.flat_start=lfmmi")
     lm: LmConfig
     decode: DecodeConfig = DecodeConfig()
-    decode_mono: bool = Field(False, description="also decode the monophones, which only begin the bootstrap")
+    decode_mono: bool = Field(False, description="also decode with the monophones, the first step of the bootstrap")
 
     @model_validator(mode="after")
     def _aligned(self) -> "RecipeConfig":
         if self.augment and self.augment.speed:
             raise ValueError(
-                "augment.speed: a copy has the alignment of its original, so its timing has to stay: use speed_perturb"
+                "augment.speed: a copy has the alignment of its original, so its timing must not change; use"
+                " speed_perturb instead"
             )
         if self.hmm.flat_start == "lfmmi" and self.lfmmi is None:
             raise ValueError(
-                "hmm.flat_start=lfmmi: it aligns for the system that is trained by LF-MMI, and there is none; set "
+                "hmm.flat_start=lfmmi: it makes the alignment for the LF-MMI system, and there is none; set "
                 "lfmmi={}, too"
             )
         if self.hmm.flat_start == "lfmmi" and self.augment:
             raise ValueError(
-                "hmm.flat_start=lfmmi: copies are for a network that learns senones, and none is trained; set "
-                "augment=null"
+                "hmm.flat_start=lfmmi: augmented copies are only for a network that learns senones, and none is "
+                "trained; set augment=null"
             )
         if self.flat.training.labels != "words":
-            raise ValueError("flat.training: it begins without an alignment; set lfmmi.numerators=transcripts there")
+            raise ValueError("flat.training: it starts without an alignment; set lfmmi.numerators=transcripts there")
         return self

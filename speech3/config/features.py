@@ -1,4 +1,4 @@
-"""Features: Kaldi's option names and defaults."""
+"""Features, with Kaldi's option names and defaults."""
 
 from typing import Any, Literal
 
@@ -9,18 +9,20 @@ from speech3.config.pitch import PitchConfig
 
 
 class FeatureConfig(Config):
-    """What is computed from a waveform, with Kaldi's option names and defaults (feat/feature-*.h).
+    """How features are computed from a waveform, with Kaldi's option names and defaults (feat/feature-*.h).
 
-    Two defaults differ: `dither` is 0 (Kaldi's 1 makes every run another), and deltas and CMVN, programs of
-    their own in Kaldi, are keys here (without them, as without those programs, nothing is appended or normalised).
+    One default differs: `dither` is 0, because with Kaldi's 1 no two runs are equal. Deltas and CMVN, separate
+    programs in Kaldi, are keys here; by default nothing is appended or normalised.
     """
 
     kind: Literal["fbank", "mfcc", "plp", "given"] = Field(
         "fbank", description="given: the data directory's own feats.scp"
     )
-    sample_frequency: int | None = Field(None, gt=0, description="Hz; none: the rate of the data, which must be one")
-    resample: bool = Field(False, description="resample recordings of another rate instead of refusing them")
-    mix_channels: bool = Field(False, description="average the channels instead of refusing more than one")
+    sample_frequency: int | None = Field(
+        None, gt=0, description="Hz; none: the rate of the data, which must be the same everywhere"
+    )
+    resample: bool = Field(False, description="resample recordings with another rate instead of rejecting them")
+    mix_channels: bool = Field(False, description="average the channels instead of rejecting more than one")
     frame_length: float = Field(25.0, gt=0, description="ms")
     frame_shift: float = Field(10.0, gt=0, description="ms")
     dither: float = Field(0.0, ge=0, description="standard deviation, in units of 16-bit samples")
@@ -29,7 +31,7 @@ class FeatureConfig(Config):
     window_type: Literal["povey", "hamming", "hanning", "sine", "rectangular", "blackman"] = "povey"
     blackman_coeff: float = 0.42
     round_to_power_of_two: bool = True
-    snip_edges: bool = Field(True, description="only frames that fit; else frames centred, the edges mirrored")
+    snip_edges: bool = Field(True, description="only frames that fit; false: centred frames, mirrored at the edges")
     num_mel_bins: int = Field(23, ge=3)
     low_freq: float = Field(20.0, ge=0, description="Hz")
     high_freq: float = Field(0.0, description="Hz; zero or negative: offset from the Nyquist frequency")
@@ -42,25 +44,29 @@ class FeatureConfig(Config):
     use_power: bool = Field(True, description="fbank only; false: magnitudes")
     num_ceps: int = Field(13, ge=1)
     cepstral_lifter: float = Field(22.0, ge=0)
-    lpc_order: int = Field(12, ge=1, description="plp only, as are the next two")
-    compress_factor: float = Field(1 / 3, gt=0, description="power of the equal loudness spectrum")
+    lpc_order: int = Field(12, ge=1, description="plp only, like the next two keys")
+    compress_factor: float = Field(1 / 3, gt=0, description="exponent for the equal-loudness spectrum")
     cepstral_scale: float = Field(1.0, gt=0)
-    pitch: PitchConfig | None = Field(None, description="what of the pitch is appended, before CMVN; {}: Kaldi's three")
-    deltas: int = Field(0, ge=0, le=4, description="order of the derivatives appended")
+    pitch: PitchConfig | None = Field(
+        None, description="pitch features, appended before CMVN; {}: the three features of Kaldi's defaults"
+    )
+    deltas: int = Field(0, ge=0, le=4, description="highest order of the derivatives that are appended")
     delta_window: int = Field(2, ge=1)
     cmvn: Literal["none", "utterance", "speaker", "global", "sliding"] = "none"
     norm_means: bool = True
     norm_vars: bool = False
-    cmn_window: int = Field(600, ge=1, description="sliding: frames")
-    min_cmn_window: int = Field(100, ge=1, description="sliding: frames, at the start, where center is false")
-    center: bool = Field(False, description="sliding: the window lies around the frame, not before it")
+    cmn_window: int = Field(600, ge=1, description="sliding: frames of the window")
+    min_cmn_window: int = Field(
+        100, ge=1, description="sliding: minimum frames of the window, at the start, if center is false"
+    )
+    center: bool = Field(False, description="sliding: the window is centred on the frame instead of preceding it")
     global_stats: tuple[tuple[float, ...], tuple[float, ...]] | None = Field(
         None,
-        description="Kaldi's statistics, sums and count, sums of squares and 0; none: of the data. global: to normalise"
-        " by; utterance, speaker: what streams begin with (features.online_cmvn)",
+        description="Kaldi's statistics (sums and count, sums of squares and 0); none: computed from the data. With"
+        " global they normalise; with utterance or speaker streams begin with them (features.online_cmvn)",
     )
-    left_context: int = Field(0, ge=0, description="frames before, spliced to each frame after all else")
-    right_context: int = Field(0, ge=0, description="frames after")
+    left_context: int = Field(0, ge=0, description="preceding frames, spliced to each frame as the last step")
+    right_context: int = Field(0, ge=0, description="following frames, spliced to each frame as the last step")
 
     @model_validator(mode="before")
     @classmethod
@@ -76,7 +82,7 @@ class FeatureConfig(Config):
         if self.kind == "plp" and self.num_ceps > self.lpc_order + 1:
             raise ValueError(f"num_ceps {self.num_ceps} must not exceed lpc_order {self.lpc_order} + 1")
         if self.kind == "given" and self.pitch:
-            raise ValueError("pitch is computed from audio, so it cannot be appended to features that are given")
+            raise ValueError("pitch is computed from audio, so it cannot be appended to kind=given; remove pitch")
         if self.norm_vars and not self.norm_means:
             raise ValueError("norm_vars needs norm_means, as in Kaldi's apply-cmvn")
         if self.frame_shift > self.frame_length:

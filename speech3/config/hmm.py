@@ -10,10 +10,12 @@ from speech3.config.base import Config
 class MonophoneConfig(Config):
     """Flat-started context-independent GMMs (Kaldi's train_mono.sh)."""
 
-    phone_iterations: int = Field(20, ge=0, description="first, with one Gaussian for all states of a phone")
+    phone_iterations: int = Field(
+        20, ge=0, description="initial iterations with one Gaussian shared by all states of a phone"
+    )
     iterations: int = Field(40, ge=1)
-    gaussians: int = Field(1000, ge=0, description="total of all pdfs at the end; 0: by the amount of speech")
-    max_iteration_increase: int = Field(30, description="the last iteration that splits Gaussians")
+    gaussians: int = Field(1000, ge=0, description="total at the end; 0: chosen by the amount of speech")
+    max_iteration_increase: int = Field(30, description="last iteration that splits Gaussians")
     realign: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 23, 26, 29, 32, 35, 38)
 
 
@@ -21,30 +23,37 @@ class TriphoneConfig(Config):
     """Decision-tree-tied triphone GMMs (Kaldi's train_deltas.sh)."""
 
     iterations: int = Field(35, ge=1)
-    leaves: int = Field(2000, ge=0, description="0: by the amount of speech")
-    gaussians: int = Field(10000, ge=0, description="0: by the amount of speech")
+    leaves: int = Field(2000, ge=0, description="0: chosen by the amount of speech")
+    gaussians: int = Field(10000, ge=0, description="0: chosen by the amount of speech")
     max_iteration_increase: int = 25
     realign: tuple[int, ...] = (10, 20, 30)
-    min_leaf_frames: float = Field(100.0, ge=1, description="a split must leave that many frames on either side")
+    min_leaf_frames: float = Field(100.0, ge=1, description="minimum number of frames on either side of a split")
 
 
 class HmmConfig(Config):
     """The bootstrap: from words to one senone per frame."""
 
     flat_start: Literal["gmm", "lfmmi"] = Field(
-        "gmm", description="lfmmi: no GMMs, but a small network that learns from the transcripts alone (the group flat)"
+        "gmm",
+        description="lfmmi: instead of GMMs, a small network that learns from the transcripts alone (keys flat.*)",
     )
     features: str = Field("mfcc13_d2", description="preset in conf/features")
     mono: MonophoneConfig = MonophoneConfig()
     tri: TriphoneConfig = TriphoneConfig()
-    aligner_features: str = Field("mfcc13_d2_cmvn", description="of the monophones that place the borders of phones")
-    aligner: MonophoneConfig = MonophoneConfig(gaussians=200)
-    silence_prob: float = Field(0.5, gt=0, lt=1, description="of the optional silence between words")
-    position_dependent: bool = Field(
-        False, description="phones are marked by their place in the word (not with pieces)"
+    aligner_features: str = Field(
+        "mfcc13_d2_cmvn", description="preset for the monophones that place the boundaries of phones"
     )
-    extra_questions: str | None = Field(None, description="file with sets of phones the tree may ask for, one a line")
-    lexicon_probs: bool = Field(False, description="pronunciations' and silences' probabilities from the alignment")
-    power: float = Field(0.25, description="Gaussians are shared out by a pdf's count to this power")
+    aligner: MonophoneConfig = MonophoneConfig(gaussians=200)
+    silence_prob: float = Field(0.5, gt=0, lt=1, description="probability of the optional silence between words")
+    position_dependent: bool = Field(
+        False, description="phones are marked by their position in the word (not with SentencePiece units)"
+    )
+    extra_questions: str | None = Field(
+        None, description="file with additional questions of the tree: one set of phones per line"
+    )
+    lexicon_probs: bool = Field(
+        False, description="estimate probabilities of pronunciations and of silence from the alignment"
+    )
+    power: float = Field(0.25, description="a pdf's number of Gaussians grows with its count to this power")
     beam: float = Field(10.0, gt=0)
     retry_beam: float = Field(40.0, gt=0)

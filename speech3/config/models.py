@@ -1,4 +1,4 @@
-"""Acoustic models: one class of keys a family; `ModelConfig` stands for any of them."""
+"""Acoustic models: one config class per family; `ModelConfig` stands for any of them."""
 
 from typing import Any, ClassVar, Literal, get_args
 
@@ -11,7 +11,7 @@ Normalization = Literal["none", "batch", "layer"]
 
 
 class ModelConfig(Config):
-    """What every acoustic model has; the family names the class, here and in the registry of `speech3.models`."""
+    """Keys of every acoustic model; `family` selects the class, here and in the registry of `speech3.models`."""
 
     families: ClassVar[dict[str, type["ModelConfig"]]] = {}
 
@@ -22,24 +22,24 @@ class ModelConfig(Config):
 
     @property
     def system(self) -> str:
-        """As a recipe names a network of this kind, and its directory."""
+        """Name of such a network, and of its directory, in a recipe."""
         return self.family
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """A subclass is the class of the family that it names as the one value of its key ``family``."""
+        """Register a subclass under the only value of its key ``family``."""
         super().__pydantic_init_subclass__(**kwargs)
         (family,) = get_args(cls.model_fields["family"].annotation)
         cls.families[family] = cls
 
     @classmethod
     def of_family(cls, values: dict[str, Any]) -> type["ModelConfig"]:
-        """The class of these keys; this one where the family is unknown."""
+        """The class for these keys; this class if the family is unknown."""
         family = values.get("family", "dnn")
         return cls.families.get(family, cls) if isinstance(family, str) else cls
 
     def __new__(cls, *_: Any, **values: Any) -> "ModelConfig":
-        """``ModelConfig(family="cnn", ...)`` is a `CnnConfig`, as where it is read from a file."""
+        """Make ``ModelConfig(family="cnn", ...)`` a `CnnConfig`, as when it is read from a file."""
         return super().__new__(cls.of_family(values) if cls is ModelConfig else cls)
 
     @model_validator(mode="wrap")
@@ -62,43 +62,45 @@ class DnnConfig(ModelConfig):
 
 
 class ConvolutionConfig(Config):
-    """One convolution over frequency and time, and the maximum over neighbours in frequency after it."""
+    """One convolution over frequency and time, followed by max pooling over frequency."""
 
     maps: int = Field(ge=1)
     kernel: tuple[PositiveInt, PositiveInt] = Field(description="frequency x time, in bins and frames; no padding")
-    pool: int = Field(1, ge=1, description="neighbours in frequency of which the largest stays")
+    pool: int = Field(1, ge=1, description="max pooling: size and stride, in bins of frequency")
 
 
 class CnnConfig(ModelConfig):
     """Convolutions over frequency and time of a window of frames, then fully connected layers."""
 
     family: Literal["cnn"] = "cnn"
-    channels: int = Field(3, ge=1, description="blocks of bins in a frame: static, first, second derivatives")
+    channels: int = Field(3, ge=1, description="blocks of bins in a frame: static, first and second derivatives")
     convolutions: tuple[ConvolutionConfig, ...] = Field(
         (ConvolutionConfig(maps=128, kernel=(9, 9), pool=3), ConvolutionConfig(maps=256, kernel=(4, 3))), min_length=1
     )
-    layers: int = Field(2, ge=0, description="fully connected, hidden")
+    layers: int = Field(2, ge=0, description="fully connected hidden layers")
     width: int = Field(1024, ge=1)
     activation: Activation = "relu"
     normalization: Normalization = "none"
 
 
 class LstmConfig(ModelConfig):
-    """Layers of LSTM cells, with fully connected layers before and after them if so wished."""
+    """Layers of LSTM cells, optionally with fully connected layers before and after them."""
 
     family: Literal["lstm"] = "lstm"
-    left_context: int = Field(0, ge=0, description="frames that each step sees beside its own")
-    right_context: int = Field(0, ge=0, description="frames that each step sees beside its own")
+    left_context: int = Field(0, ge=0, description="preceding frames that each step also sees")
+    right_context: int = Field(0, ge=0, description="following frames that each step also sees")
     input_layers: tuple[int, ...] = Field((), description="widths of fully connected layers before the cells")
-    layers: int = Field(2, ge=1, description="of cells")
-    cells: int = Field(320, ge=1, description="of a layer and direction")
+    layers: int = Field(2, ge=1, description="layers of cells")
+    cells: int = Field(320, ge=1, description="cells of each layer and direction")
     projection: int = Field(0, ge=0, description="recurrent outputs of a layer and direction (LSTMP); 0: all cells")
     peepholes: bool = Field(False, description="gates see the cells (diagonal)")
     bidirectional: bool = False
-    cell_clip: float = Field(50.0, gt=0, allow_inf_nan=True, description="cells stay within +- that; .inf: no clipping")
-    delay: int = Field(0, ge=0, description="frames that an output lags behind its frame's input")
+    cell_clip: float = Field(
+        50.0, gt=0, allow_inf_nan=True, description="cells are clipped to +- this value; .inf: no clipping"
+    )
+    delay: int = Field(0, ge=0, description="frames by which outputs lag behind their inputs")
     lookahead: int = Field(
-        0, ge=0, description="bidirectional: frames beyond a chunk that the backward layers read before it"
+        0, ge=0, description="bidirectional: frames after a chunk that the backward layers read first"
     )
     output_layers: tuple[int, ...] = Field((), description="widths of fully connected layers after the cells")
     activation: Activation = Field("relu", description="of the fully connected layers")
@@ -112,11 +114,11 @@ class LstmConfig(ModelConfig):
     @model_validator(mode="after")
     def _consistent(self) -> "LstmConfig":
         if self.projection >= self.cells:
-            raise ValueError(f"projection={self.projection} must be below cells={self.cells}: it is to make fewer")
+            raise ValueError(f"projection={self.projection} must be below cells={self.cells}: it reduces their number")
         if self.bidirectional and self.delay:
-            raise ValueError("delay is for cells that see the past only; bidirectional ones take lookahead")
+            raise ValueError("delay is for unidirectional layers; for bidirectional layers set lookahead")
         if self.lookahead and not self.bidirectional:
-            raise ValueError("lookahead is for bidirectional layers; cells that see the past only take delay")
+            raise ValueError("lookahead is for bidirectional layers; for unidirectional layers set delay")
         if any(width < 1 for width in (*self.input_layers, *self.output_layers)):
             raise ValueError("input_layers and output_layers are widths, at least 1 each")
         return self

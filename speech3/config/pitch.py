@@ -1,4 +1,4 @@
-"""Pitch: the options of Kaldi's compute-kaldi-pitch-feats and process-kaldi-pitch-feats, their names and defaults."""
+"""Pitch, with the option names and defaults of Kaldi's compute-kaldi-pitch-feats and process-kaldi-pitch-feats."""
 
 from pydantic import Field, model_validator
 
@@ -6,22 +6,24 @@ from speech3.config.base import Config
 
 
 class PitchConfig(Config):
-    """How pitch is tracked and what becomes of it (feat/pitch-functions.h).
+    """How pitch is tracked and turned into features (feat/pitch-functions.h).
 
-    Rate, frame length, frame shift and `snip_edges` are those of the features that it is appended to. One default
-    differs: `delta_pitch_noise_stddev` is 0 (Kaldi's 0.005 makes every run another).
+    Sample rate, frame length, frame shift and `snip_edges` are those of the features to which pitch is appended. One
+    default differs: `delta_pitch_noise_stddev` is 0, because with Kaldi's 0.005 no two runs are equal.
     """
 
     min_f0: float = Field(50.0, gt=0, description="Hz")
     max_f0: float = Field(400.0, gt=0, description="Hz")
-    soft_min_f0: float = Field(10.0, gt=0, description="Hz; pitches near it are made unlikely")
+    soft_min_f0: float = Field(10.0, gt=0, description="Hz; pitches near it are penalised")
     penalty_factor: float = Field(0.1, ge=0, description="cost of a change of pitch between two frames")
-    lowpass_cutoff: float = Field(1000.0, gt=0, description="Hz, of the filter before resampling")
-    resample_freq: float = Field(4000.0, gt=0, description="Hz, at which the correlation is computed")
-    delta_pitch: float = Field(0.005, gt=0, description="smallest relative change of pitch that is told apart")
+    lowpass_cutoff: float = Field(1000.0, gt=0, description="Hz; cutoff of the filter before resampling")
+    resample_freq: float = Field(4000.0, gt=0, description="Hz; rate at which the correlation is computed")
+    delta_pitch: float = Field(0.005, gt=0, description="smallest relative change of pitch that is distinguished")
     nccf_ballast: float = Field(7000.0, ge=0, description="makes the correlation of quiet frames small")
-    lowpass_filter_width: int = Field(1, ge=1, description="of the resampling filter, in zero crossings")
-    upsample_filter_width: int = Field(5, ge=1, description="of the filter between lags, in zero crossings")
+    lowpass_filter_width: int = Field(1, ge=1, description="width of the resampling filter, in zero crossings")
+    upsample_filter_width: int = Field(
+        5, ge=1, description="width of the filter that interpolates between lags, in zero crossings"
+    )
     preemph_coeff: float = Field(0.0, ge=0, le=1)
     max_frames_latency: int = Field(
         0, ge=0, description="streaming: frames by which the tracker may lag; 0: until all its paths agree"
@@ -47,7 +49,7 @@ class PitchConfig(Config):
 
     @property
     def right_context(self) -> int:
-        """Frames after its own that a frame's values are made of, once the tracker has settled on their pitch."""
+        """Number of later frames that a frame's values depend on, once the tracker has decided on their pitch."""
         normalised = self.normalization_right_context if self.add_normalized_log_pitch else 0
         return max(normalised, self.delta_window if self.add_delta_pitch else 0)
 
@@ -61,5 +63,5 @@ class PitchConfig(Config):
                 f" {self.resample_freq:g} Hz"
             )
         if not self.dim:
-            raise ValueError("nothing of the pitch is to be added: leave pitch out, or set one of the keys add_*")
+            raise ValueError("no pitch feature is selected: remove pitch, or set one of the keys add_*")
         return self

@@ -1,4 +1,4 @@
-"""From YAML files, presets and key=value overrides to configs; every fault names its file and its key."""
+"""Configs from YAML files, presets and key=value overrides; every error names its file and key."""
 
 import copy
 import json
@@ -18,20 +18,20 @@ from speech3.errors import Speech3Error
 _ROOT = Path(__file__).resolve().parents[1]
 
 C = TypeVar("C", bound=Config)
-_PRESETS: dict[str, tuple[type[Config], str]] = {  # keys whose value may be a preset's name: its class and directory
+_PRESETS: dict[str, tuple[type[Config], str]] = {  # keys that may hold the name of a preset: its class and directory
     "model": (ModelConfig, "models"),
     "training": (TrainingConfig, "training"),
     "recurrent": (TrainingConfig, "training"),
     "augment": (AugmentConfig, "augment"),
 }
-_GROUPS = {  # of a recipe, each a system trained by LF-MMI, and its presets
+_GROUPS = {  # groups of a recipe's keys, each a system trained with LF-MMI, and their default presets
     "lfmmi": {"model": "cnn_tdnn", "training": "lfmmi"},
     "flat": {"model": "tdnn_flat", "training": "lfmmi_flat"},
 }
 
 
 def shipped(kind: Literal["conf", "recipes", "data"]) -> Path:
-    """Directory of files that come with speech3, in a checkout or in an installed wheel."""
+    """Directory of files that are shipped with speech3, in a checkout or in an installed wheel."""
     installed = _ROOT / f"_{kind}"
     return installed if installed.is_dir() else _ROOT.parent / kind
 
@@ -57,7 +57,7 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
 
 
 def parse(cls: type[C], values: dict[str, Any], source: Path | str) -> C:
-    """Check `values` against the config class; every fault is listed with `source` and its key."""
+    """Check `values` against the config class; the error lists every fault with `source` and its key."""
     try:
         return cls.model_validate(values)
     except ValidationError as error:
@@ -69,10 +69,10 @@ def _explain(cls: type[Config], values: dict[str, Any], fault: Any, source: Path
     key = ".".join(str(part) for part in fault["loc"]) or "(whole file)"
     if fault["type"] == "extra_forbidden":
         return f"{source}: unknown key {key!r}; known here: {', '.join(_keys_at(cls, values, fault['loc'][:-1]))}"
-    if fault["type"] == "value_error" and isinstance(fault["input"], dict):  # several keys, which the message names
+    if fault["type"] == "value_error" and isinstance(fault["input"], dict):  # the message names the keys concerned
         return f"{source}: {key}: {fault['ctx']['error']}"
     message = "Input should be a list, as in [0.9,1.1]" if fault["type"] == "tuple_type" else fault["msg"]
-    got = "" if fault["type"] == "missing" else f" (got {fault['input']!r})"  # else the whole file
+    got = "" if fault["type"] == "missing" else f" (got {fault['input']!r})"  # for "missing" it is the whole file
     return f"{source}: {key}: {message}{got}"
 
 
@@ -81,7 +81,7 @@ def _keys_at(cls: type[Config], values: Any, path: tuple[Any, ...]) -> list[str]
     for part in path:
         if isinstance(part, str):
             annotation = cls.model_fields[part].annotation if part in cls.model_fields else None
-            annotation = next(iter(get_args(annotation)), annotation)  # of a list: what it is a list of
+            annotation = next(iter(get_args(annotation)), annotation)  # the element type of a list
             if not (isinstance(annotation, type) and issubclass(annotation, Config)):
                 break
             cls = annotation
@@ -107,8 +107,8 @@ def _preset_path(kind: str, name: str) -> Path:
 
 
 def training_overrides(name: str) -> list[str]:
-    """What a preset of ``conf/training`` sets, as overrides: to lay it over a config whose other keys stay."""
-    load_preset(TrainingConfig, "training", name)  # explains what is wrong with it
+    """The keys of a preset of ``conf/training`` as overrides, to apply on top of a config that keeps its other keys."""
+    load_preset(TrainingConfig, "training", name)  # for its error messages
     return [f"training.{key}={json.dumps(value)}" for key, value in _leaves(read_yaml(_preset_path("training", name)))]
 
 
@@ -124,16 +124,16 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
     """Read a config file and apply ``key.sub=value`` overrides.
 
     A string under ``model``, ``training``, ``recurrent`` or ``augment`` is the name of a preset in ``conf/models``,
-    ``conf/training`` or ``conf/augment``; an override below it (``model.width=64``) changes that preset's value; the
-    same holds for ``model`` and ``training`` of a recipe's groups ``lfmmi`` and ``flat``. Where a recipe's model
-    becomes an LSTM by an override, `recurrent` stands in the place of `training`, before overrides of the latter.
+    ``conf/training`` or ``conf/augment``; an override below it (``model.width=64``) changes a value of that preset. The
+    same holds for ``model`` and ``training`` in a recipe's groups ``lfmmi`` and ``flat``. If an override makes a
+    recipe's model an LSTM, `recurrent` replaces `training` before overrides of `training` are applied.
     """
     values = read_yaml(path)
     if "recurrent" in cls.model_fields:
         default = cls.model_fields["recurrent"].get_default(call_default_factory=True)
         values.setdefault("recurrent", default.model_dump())
     changes = [(override, *_split(override)) for override in overrides or []]
-    written = "training" in values and _recurrent(values)  # the file's own training is for the file's own LSTM
+    written = "training" in values and _recurrent(values)  # the file's `training` is meant for the file's own LSTM
     _fill_groups(values)
     for override, keys, value in changes:
         if keys[0] in _GROUPS and len(keys) > 1 and keys[0] in cls.model_fields:
@@ -143,7 +143,7 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
             _set(values, keys, value, override)
             _fill_groups(values)
     if "recurrent" in cls.model_fields and _recurrent(values) and not written:
-        values["training"] = copy.deepcopy(values["recurrent"])  # of which overrides of training change no more
+        values["training"] = copy.deepcopy(values["recurrent"])  # a copy: overrides of training leave recurrent alone
     for override, keys, value in changes:
         if keys[0] == "training":
             _set(values, keys, value, override)
@@ -154,7 +154,7 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
 
 
 def _fill_groups(values: dict[str, Any]) -> None:
-    """Put presets in place of their names in each of `_GROUPS`, and those that it leaves out."""
+    """Replace the names of presets in each of `_GROUPS` by their keys, and add default presets that are left out."""
     for name, presets_of in _GROUPS.items():
         group = values.get(name)
         if isinstance(group, dict):
@@ -164,12 +164,12 @@ def _fill_groups(values: dict[str, Any]) -> None:
 
 
 def changed(config: C, prefix: str, overrides: list[str], source: Path | str) -> C:
-    """A config with overrides ``prefix.key=value``.
+    """A copy of a config, changed by overrides ``prefix.key=value``.
 
     Raises
     ------
     Speech3Error
-        An override of another group, or what `parse` raises.
+        An override does not begin with `prefix`; or as for `parse`.
     """
     values = {prefix: config.model_dump()}
     for override in overrides:
@@ -212,7 +212,7 @@ def _set(values: dict[str, Any], keys: list[str], value: Any, override: str) -> 
         if isinstance(here.get(key), str) and index == 0 and key in _PRESETS:
             here[key] = _expand(key, here[key])
         if keys[: index + 1] == ["training", "codec"] and isinstance(here.get(key), str):
-            here[key] = {"kind": here[key]}  # the name alone, which is enough for a codec
+            here[key] = {"kind": here[key]}  # a codec may be given by its name alone
         here = here.setdefault(key, {})
         if not isinstance(here, dict):
             raise Speech3Error(f"{override}: {'.'.join(keys[: index + 1])} is a value, not a group of keys")

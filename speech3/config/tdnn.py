@@ -1,4 +1,4 @@
-"""Time-delay networks: keys of the families ``tdnn`` and ``cnn_tdnn``."""
+"""Time-delay networks: the config classes of the families ``tdnn`` and ``cnn_tdnn``."""
 
 from typing import Any, Literal
 
@@ -11,34 +11,36 @@ from speech3.config.models import ModelConfig
 class TdnnConfig(ModelConfig):
     """An affine layer over five frames, then factored time-delay layers (Povey et al. 2018).
 
-    Times are counted in steps of three frames, whatever `subsampling` is: the same network gives an output for every
-    step or, at three times the arithmetic, for every frame.
+    Times are counted in steps of three frames, whatever `subsampling` is: the same network has one output for every
+    step or, with three times the computation, one for every frame.
     """
 
     family: Literal["tdnn"] = "tdnn"
-    left_context: Literal[0] = Field(0, description="not to be set: the layers decide")
-    right_context: Literal[0] = Field(0, description="not to be set: the layers decide")
-    subsampling: Literal[1, 3] = Field(3, description="frames for which there is one output")
-    layers: int = Field(9, ge=1, description="factored")
+    left_context: Literal[0] = Field(0, description="do not set: the layers determine it")
+    right_context: Literal[0] = Field(0, description="do not set: the layers determine it")
+    subsampling: Literal[1, 3] = Field(3, description="frames per output")
+    layers: int = Field(9, ge=1, description="factored layers")
     width: int = Field(384, ge=2)
     bottleneck: int = Field(96, ge=1, description="width between the two products of a factored layer")
     context: int = Field(1, ge=1, description="steps between the two times that each product of a layer sees")
-    bypass: float = Field(0.66, ge=0, le=1, description="share of a layer's input that is added to its output")
-    dropout: float = Field(0.1, ge=0, lt=1, description="of the units of factored layers, for a whole chunk at once")
+    bypass: float = Field(0.66, ge=0, le=1, description="scale with which a layer's input is added to its output")
+    dropout: float = Field(
+        0.1, ge=0, lt=1, description="probability for units of factored layers, with one mask for a whole chunk"
+    )
     prefinal: int = Field(192, ge=1, description="width of the last hidden layer")
-    two_outputs: bool = Field(False, description="a second output layer, for cross-entropy beside LF-MMI")
+    two_outputs: bool = Field(False, description="add a second output layer, for cross-entropy besides LF-MMI")
 
     @field_validator("left_context", "right_context", mode="before")
     @classmethod
     def _not_set(cls, value: Any) -> Any:
         if value != 0:
-            raise ValueError("the layers of this family decide on their context; leave it out")
+            raise ValueError("the layers of this family determine the context; leave it out")
         return value
 
     @model_validator(mode="after")
     def _narrows(self) -> "TdnnConfig":
         if self.bottleneck >= self.width:
-            raise ValueError(f"bottleneck={self.bottleneck} must be below width={self.width}: it is to make fewer")
+            raise ValueError(f"bottleneck={self.bottleneck} must be below width={self.width}: it reduces the dimension")
         return self
 
 
@@ -47,9 +49,11 @@ class StridedConvolutionConfig(Config):
 
     maps: int = Field(ge=1)
     kernel: tuple[PositiveInt, PositiveInt] = Field(
-        description="frequency x time, no padding; time in frames in the first convolution, in steps in those after it"
+        description="frequency x time, no padding; time in frames in the first convolution, in steps in the others"
     )
-    stride: int = Field(1, ge=1, description="in frequency; in time the first convolution alone has one: subsampling")
+    stride: int = Field(
+        1, ge=1, description="in frequency; in time only the first convolution has a stride, which is subsampling"
+    )
 
 
 class CnnTdnnConfig(TdnnConfig):
@@ -70,6 +74,6 @@ class CnnTdnnConfig(TdnnConfig):
         if frames < self.subsampling:
             raise ValueError(
                 f"convolutions.0.kernel: {frames} frames, moved by subsampling={self.subsampling}, would skip frames; "
-                f"make it longer in time"
+                f"make the kernel longer in time"
             )
         return self

@@ -1,4 +1,4 @@
-"""How parameters move: the worlds, asynchronous SGD, the virtual clock."""
+"""Training: the worlds, asynchronous SGD, gradient codecs, L-BFGS and the virtual clock."""
 
 import math
 from typing import Literal
@@ -10,33 +10,35 @@ from speech3.config.models import LstmConfig
 
 
 class AsgdConfig(Config):
-    """Asynchronous SGD: how shards and server work together (the words are those of DESIGN.md's definitions)."""
+    """Asynchronous SGD: how shards and server work together (see the definitions in DESIGN.md)."""
 
     warm_start: float = Field(1.0, ge=0, description="passes of plain SGD on one worker before the first push")
-    sync_every: int = Field(3, ge=1, description="minibatches that a shard computes between two pushes, at least")
+    sync_every: int = Field(3, ge=1, description="minimum number of minibatches of a shard between two pushes")
     fetch_every: int | None = Field(
-        None, ge=1, description="minibatches between two fetches, at least; none: at every push"
+        None, ge=1, description="minimum number of minibatches between two fetches; none: a fetch at every push"
     )
-    partitions: int = Field(1, ge=1, le=256, description="of the server, each with its own version and lock")
+    partitions: int = Field(1, ge=1, le=256, description="partitions of the server, each with its own version and lock")
     max_distance: int = Field(12, ge=1, description="minibatches since the last fetch at which a shard waits to sync")
     max_relative_distance: float | None = Field(
-        None, gt=0, description="distance of a shard's own parameters from those it fetched at which it waits"
+        None, gt=0, description="relative distance of a shard's parameters from those it fetched at which it waits"
     )
-    max_staleness: int | None = Field(None, ge=0, description="an older push is dropped; none: no push is")
-    local_updates: bool = Field(True, description="a shard steps its own copy between syncs; else it adds up gradients")
+    max_staleness: int | None = Field(None, ge=0, description="an older push is dropped; none: no push is dropped")
+    local_updates: bool = Field(
+        True, description="a shard updates its own copy between syncs; false: it accumulates gradients"
+    )
     push_scale: float | Literal["1/accumulated", "1/workers"] = Field(
-        "1/workers", description="by which a push is multiplied: a number above 0, 1/accumulated or 1/workers"
+        "1/workers", description="factor applied to a push: a number above 0, 1/accumulated or 1/workers"
     )
-    momentum: float = Field(0.0, ge=0, lt=1, description="of the server")
-    projection: bool = Field(False, description="a push loses what goes against the server's momentum")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of the server")
+    projection: bool = Field(False, description="remove from a push its component that opposes the server's momentum")
     decay: float = Field(1.0, gt=0, le=1, description="a push is multiplied by decay ** staleness")
-    adagrad: float = Field(0.0, ge=0, description="gamma of Adagrad on the server, in place of push_scale; 0: none")
-    delay_compensation: float = Field(0.0, ge=0, description="lambda of DC-ASGD; 0: none")
+    adagrad: float = Field(0.0, ge=0, description="gamma of Adagrad on the server, replaces push_scale; 0: no Adagrad")
+    delay_compensation: float = Field(0.0, ge=0, description="lambda of DC-ASGD; 0: no compensation")
     max_push: float = Field(
         1.0,
         gt=0,
         allow_inf_nan=True,
-        description="a push that would move the parameters by more than this share of them is refused",
+        description="a push that would change the parameters by more than this share of their norm is refused",
     )
 
     @model_validator(mode="after")
@@ -53,26 +55,26 @@ class AsgdConfig(Config):
             )
         if self.fetch_every not in (None, self.sync_every) and self.delay_compensation:
             raise ValueError(
-                "delay_compensation goes by the parameters at which a push was computed: it needs a fetch with every "
-                "push; take fetch_every away"
+                "delay_compensation uses the parameters at which a push was computed, so it needs a fetch with every "
+                "push; remove fetch_every"
             )
         if self.fetch_every not in (None, self.sync_every) and self.max_relative_distance is not None:
             raise ValueError(
-                "max_relative_distance goes by the parameters that were fetched, which a shard keeps only until it "
-                "pushes: it needs a fetch with every push; take fetch_every away"
+                "max_relative_distance uses the fetched parameters, which a shard keeps only until it pushes, so it "
+                "needs a fetch with every push; remove fetch_every"
             )
         if self.projection and not self.momentum:
             raise ValueError(
-                "projection takes from a push what goes against the momentum: set momentum, too (0.5, say)"
+                "projection removes from a push what opposes the server's momentum: set momentum, too (0.5, say)"
             )
         if self.max_relative_distance is not None and not self.local_updates:
-            raise ValueError("max_relative_distance is that of a shard's own steps: it needs local_updates=true")
+            raise ValueError("max_relative_distance measures a shard's own updates: it needs local_updates=true")
         if isinstance(self.push_scale, float) and not 0 < self.push_scale < math.inf:
-            raise ValueError(f"push_scale={self.push_scale:g}: must be above 0, or no push would move the parameters")
+            raise ValueError(f"push_scale={self.push_scale:g}: must be above 0, or no push would change the parameters")
         if self.max_staleness == 0 and (self.delay_compensation or self.decay < 1):
             raise ValueError(
-                "max_staleness=0 drops every stale push, so delay_compensation and decay have none to act on: raise "
-                "max_staleness, or take them away"
+                "max_staleness=0 drops every stale push, so delay_compensation and decay have no effect: raise "
+                "max_staleness, or remove them"
             )
         return self
 
@@ -80,22 +82,22 @@ class AsgdConfig(Config):
 class LbfgsConfig(Config):
     """Sandblaster L-BFGS (`speech3.engine.sandblaster.world`)."""
 
-    history: int = Field(10, ge=1, description="pairs of steps and gradient differences that are remembered")
-    batches: int = Field(1, ge=1, description="equal parts of an epoch, each an objective; 1: all of the data")
-    iterations: int = Field(10, ge=1, description="on each of them, in an epoch")
+    history: int = Field(10, ge=1, description="number of stored pairs of steps and gradient differences")
+    batches: int = Field(1, ge=1, description="equal parts of an epoch, each an objective of its own; 1: all the data")
+    iterations: int = Field(10, ge=1, description="iterations on each batch in an epoch")
 
 
 class CodecConfig(Config):
     """How gradients are sent (`speech3.engine.codecs`); the name of a codec alone is enough: ``codec: ternary``."""
 
-    kind: Literal["none", "bf16", "ternary", "topk"] = Field("none", description="none: as float32")
-    share: float = Field(0.01, gt=0, le=1, description="topk: of the values, the largest, that are sent")
+    kind: Literal["none", "bf16", "ternary", "topk"] = Field("none", description="none: float32")
+    share: float = Field(0.01, gt=0, le=1, description="topk: share of the values that is sent, the largest ones")
     down: Literal["float32", "ternary"] = Field(
-        "float32", description="what a shard fetches; ternary: the difference from what it has"
+        "float32", description="coding of what a shard fetches; ternary: of the difference from its own parameters"
     )
     clip: float = Field(2.5, gt=0, description="ternary: standard deviations at which values are clipped")
-    bucket: int = Field(0, ge=0, description="ternary: values that share a scale; 0: a tensor's")
-    float_below: int = Field(0, ge=0, description="ternary: tensors of fewer values are sent as float32")
+    bucket: int = Field(0, ge=0, description="ternary: number of values that share a scale; 0: one scale per tensor")
+    float_below: int = Field(0, ge=0, description="ternary: tensors with fewer values are sent as float32")
     float_last: bool = Field(False, description="ternary: the softmax layer is sent as float32")
 
     @model_validator(mode="before")
@@ -108,26 +110,27 @@ class ClusterConfig(Config):
     """World cluster: shards and server partitions as Ray actors, on any host."""
 
     address: str | None = Field(
-        None, description="HOST:PORT of Ray's head node, or auto: that of this host; none: a Ray is started here"
+        None, description="HOST:PORT of Ray's head node, or auto (Ray running on this host); none: start Ray here"
     )
 
 
 class SimulationConfig(Config):
-    """The virtual clock of the simulated world: times in seconds."""
+    """The virtual clock of the simulated world; times are in seconds."""
 
     compute_s: float | tuple[float, ...] | None = Field(
-        None, description="of a minibatch, for all workers or each; none: measured before training begins"
+        None, description="time of a minibatch, for all workers or for each; none: measured before training begins"
     )
-    sync_s: float | None = Field(None, ge=0, description="that a sync holds the server; none: measured")
-    jitter: float = Field(0.0, ge=0, lt=1, description="deviation of compute times, as a share of them")
+    sync_s: float | None = Field(None, ge=0, description="time for which a sync occupies the server; none: measured")
+    jitter: float = Field(0.0, ge=0, lt=1, description="standard deviation of the logarithm of compute times")
     failures: tuple[tuple[int, float], ...] = Field(
-        (), description="worker (from 0) and seconds of training at which it dies; not in the warm start"
+        (), description="worker (from 0) and seconds of training at which it fails; not in the warm start"
     )
-    restart_s: float = Field(5.0, ge=0, description="until a dead worker's successor is there")
+    restart_s: float = Field(5.0, ge=0, description="time until a failed worker is replaced")
     bandwidth: float | None = Field(None, description="bytes per second of each link; none: no limit")
-    latency_s: float = Field(0.0, ge=0, lt=math.inf, description="of a message")
+    latency_s: float = Field(0.0, ge=0, lt=math.inf, description="latency of a message")
     method: Literal["asgd", "synchronous", "sandblaster"] = Field(
-        "asgd", description="asgd: as world shared; synchronous: workers step together, as ddp's; sandblaster: L-BFGS"
+        "asgd",
+        description="asgd: as world shared; synchronous: workers step together, as in ddp; sandblaster: L-BFGS",
     )
 
     @model_validator(mode="after")
@@ -140,86 +143,96 @@ class SimulationConfig(Config):
         if self.bandwidth is not None and self.bandwidth <= 0:
             raise ValueError(
                 f"bandwidth={self.bandwidth:g}: nothing would ever arrive; give bytes per second above 0 (1.25e8 is "
-                f"1 Gbit/s), or take it away for a network without a limit"
+                f"1 Gbit/s), or remove it for unlimited bandwidth"
             )
         return self
 
 
 class LfMmiConfig(Config):
-    """The criterion of whole sentences (`speech3.sequence.lfmmi`)."""
+    """The LF-MMI criterion (`speech3.sequence.lfmmi`)."""
 
-    leak: float = Field(0.1, gt=0, lt=1, description="probability of the leaky HMM of the denominator")
+    leak: float = Field(0.1, gt=0, lt=1, description="leak probability of the denominator's leaky HMM")
     numerators: Literal["alignment", "transcripts"] = Field(
         "alignment",
-        description="transcripts: whole utterances, without an alignment; all pronunciations (a flat start)",
+        description="transcripts: whole utterances without an alignment, with all pronunciations (a flat start)",
     )
-    tolerance: int = Field(2, ge=1, description="outputs by which a phone may begin earlier or later than aligned")
+    tolerance: int = Field(
+        2, ge=1, description="number of outputs by which a phone may begin earlier or later than aligned"
+    )
     cross_entropy: float = Field(0.1, ge=0, description="weight of cross-entropy on the second output")
     l2: float = Field(5e-5, ge=0, description="weight of half the sum of squares of a frame's outputs")
 
 
 class TrainingConfig(Config):
-    """How parameters move."""
+    """How a model is trained."""
 
     world: Literal["sgd", "ddp", "simulated", "shared", "cluster", "sandblaster"] = "sgd"
     workers: int = Field(1, ge=1)
     model_partitions: int = Field(
         1,
         ge=1,
-        description="world shared: processes of a worker, on as many devices, each with its units of all layers",
+        description="world shared: processes of a worker, each on its own device with a share of the units of all "
+        "layers",
     )
     objective: Literal["cross_entropy", "lfmmi"] = Field(
-        "cross_entropy", description="of single frames, or lattice-free MMI of chunks (time-delay networks)"
+        "cross_entropy", description="cross-entropy of frames, or lattice-free MMI of chunks (time-delay networks)"
     )
     lfmmi: LfMmiConfig = LfMmiConfig()
     device: str = "cpu"
-    threads: int = Field(1, ge=1, description="of a worker; on a busy machine two wait for each other and lose")
+    threads: int = Field(
+        1, ge=1, description="threads of each worker; more than one is slower on a busy machine, as threads wait"
+    )
     precision: Literal["float32", "tf32", "bf16"] = Field(
         "float32",
-        description="of products and convolutions; tf32: on GPUs that have it; bf16: forward and backward by autocast, "
-        "with parameters, gradients and steps in float32",
+        description="of products and convolutions; tf32: on GPUs that have it; bf16: autocast of forward and backward "
+        "pass, with parameters, gradients and updates in float32",
     )
     cuda_graph: bool = Field(
-        False, description="on a GPU, models of windows: forward and backward recorded once, replayed by one call"
+        False,
+        description="on a GPU, for models of windows: record forward and backward pass once and replay them as a graph",
     )
     minibatch: int = Field(256, ge=1, description="frames")
     sequence: int | None = Field(
         None,
         ge=0,
-        description="frames of a chunk; none: 20, or twice the lookahead, for recurrent models, where 0 is whole "
-        "utterances; 150 for time-delay networks",
+        description="frames of a chunk. None, recurrent models: 20, or twice the lookahead if that is more (0: whole "
+        "utterances); none, time-delay networks: 150",
     )
-    learning_rate: float = Field(0.1, gt=0, description="per minibatch mean gradient")
-    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="of every worker")
-    betas: tuple[float, float] = Field((0.9, 0.98), description="AdamW: decay of the averages of gradient and square")
-    momentum: float = Field(0.0, ge=0, lt=1, description="of plain SGD, so also of the warm start, and of ddp")
+    learning_rate: float = Field(0.1, gt=0, description="applied to the mean gradient of a minibatch")
+    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="optimizer of every worker")
+    betas: tuple[float, float] = Field(
+        (0.9, 0.98), description="AdamW: decay of the averages of the gradient and its square"
+    )
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of plain SGD (including the warm start) and ddp")
     weight_decay: float = Field(0.0, ge=0)
     gradient_clip: float | None = Field(
-        None, gt=0, description="length to which a minibatch's gradient is cut down; none: it is not"
+        None, gt=0, description="norm to which the gradient of a minibatch is clipped; none: no clipping"
     )
-    frequency_warp: float = Field(0.0, ge=0, lt=0.5, description="largest share by which frequencies are warped")
+    frequency_warp: float = Field(0.0, ge=0, lt=0.5, description="largest relative warp of frequencies")
     speeds: tuple[float, ...] = Field(
-        (), description="time-delay networks: a chunk is given at one of them, drawn anew in each epoch (1 is as it is)"
+        (), description="time-delay networks: speeds, one of which is drawn for a chunk in each epoch (1: unchanged)"
     )
-    time_masks: int = Field(0, ge=0, description="SpecAugment: stretches hidden in each window, or chunk")
-    time_mask_frames: int = Field(10, ge=1, description="longest of them; never more than half of the window")
-    frequency_masks: int = Field(0, ge=0, description="SpecAugment: bands hidden in each window, or utterance")
-    frequency_mask_bins: int = Field(8, ge=1, description="widest of them, in mel bins")
+    time_masks: int = Field(0, ge=0, description="SpecAugment: time masks in each window or chunk")
+    time_mask_frames: int = Field(10, ge=1, description="longest time mask; never more than half of the window")
+    frequency_masks: int = Field(0, ge=0, description="SpecAugment: frequency masks in each window or utterance")
+    frequency_mask_bins: int = Field(8, ge=1, description="widest frequency mask, in mel bins")
     chunk_frames: int = Field(
-        0, ge=0, description="shuffle within chunks of so many frames; 0: the whole corpus (as for LSTMs)"
+        0, ge=0, description="shuffle within chunks of this many frames; 0: over the whole corpus (always for LSTMs)"
     )
     max_epochs: int = Field(20, ge=1)
     schedule: Literal["halving", "exponential", "cosine", "constant"] = "halving"
     halve_below: float = Field(
-        0.01, description="fall of held-out cross-entropy, as a share of it, under which the rate is halved"
+        0.01, description="relative decrease of held-out cross-entropy below which the rate is halved"
     )
-    stop_below: float = Field(0.001, description="the same, under which training stops once the rate is being halved")
+    stop_below: float = Field(
+        0.001, description="relative decrease below which training stops, once the rate is being halved"
+    )
     final_rate: float = Field(0.01, gt=0, le=1, description="exponential: the last rate as a share of the first")
-    warmup: float = Field(0.0, ge=0, description="epochs over which the rate rises from a tenth")
-    evaluations: int = Field(1, ge=1, description="times an epoch that held-out accuracy is taken, for the curves")
+    warmup: float = Field(0.0, ge=0, description="epochs over which the rate rises from a tenth of its value")
+    evaluations: int = Field(1, ge=1, description="evaluations on held-out data per epoch, for the curves")
     keep_checkpoints: int = Field(3, ge=1)
-    checkpoint_s: float = Field(60.0, ge=0, description="seconds of training between checkpoints inside an epoch")
-    dtype: Literal["float16", "float32"] = Field("float32", description="of the packed frames")
+    checkpoint_s: float = Field(60.0, ge=0, description="seconds of training between checkpoints within an epoch")
+    dtype: Literal["float16", "float32"] = Field("float32", description="data type of the packed frames")
     codec: CodecConfig = CodecConfig()
     asgd: AsgdConfig = AsgdConfig()
     lbfgs: LbfgsConfig = LbfgsConfig()
@@ -229,26 +242,26 @@ class TrainingConfig(Config):
     @model_validator(mode="after")
     def _fits(self) -> "TrainingConfig":
         if any(not 0.5 <= speed <= 2 for speed in self.speeds):
-            raise ValueError(f"speeds={list(self.speeds)}: from 0.5 to 2; 1 is the recording as it is")
+            raise ValueError(f"speeds={list(self.speeds)}: give values from 0.5 to 2 (1 leaves a recording unchanged)")
         if self.labels == "words" and self.sequence:
             raise ValueError(
-                f"sequence={self.sequence}: lfmmi.numerators=transcripts are of whole utterances; take sequence away"
+                f"sequence={self.sequence}: lfmmi.numerators=transcripts trains on whole utterances; remove sequence"
             )
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas={list(self.betas)}: at least 0 and below 1 each")
+            raise ValueError(f"betas={list(self.betas)}: each must be at least 0 and below 1")
         if self.optimizer == "adamw" and self.momentum:
-            raise ValueError(f"momentum={self.momentum:g} is that of SGD; for optimizer=adamw give betas")
+            raise ValueError(f"momentum={self.momentum:g} is for SGD; for optimizer=adamw set betas instead")
         if self.optimizer == "adamw" and not self.asgd.local_updates:
-            raise ValueError("optimizer=adamw steps the shards' own parameters: it needs asgd.local_updates=true")
+            raise ValueError("optimizer=adamw updates the shards' own parameters: it needs asgd.local_updates=true")
         return self
 
     @property
     def labels(self) -> Literal["senones", "phones", "words"]:
-        """What labels the packed frames; the times of words are not those of the recording."""
+        """What labels the packed frames (if it is words, their times are not those of the recording)."""
         if self.objective == "cross_entropy":
             return "senones"
         return "words" if self.lfmmi.numerators == "transcripts" else "phones"
 
     def sequence_of(self, model: LstmConfig) -> int:
-        """`sequence` for a recurrent model, where none is given."""
+        """`sequence` for a recurrent model, or its default if none is given."""
         return max(20, 2 * model.lookahead) if self.sequence is None else self.sequence

@@ -8,7 +8,7 @@ from speech3.errors import Speech3Error
 
 
 class _Punctuation(dict[int, str]):
-    """Table for str.translate: Unicode punctuation becomes a space, apostrophes stay for `_punct` to judge."""
+    """Table for str.translate: Unicode punctuation becomes a space, apostrophes are left to `_punct`."""
 
     def __missing__(self, code: int) -> str:
         letter = chr(code)
@@ -40,17 +40,17 @@ def parse_steps(text: str) -> tuple[str, ...]:
     Raises
     ------
     Speech3Error
-        A step is not known.
+        A step is unknown.
     """
     steps = tuple(step for step in re.split(r"[,\s]+", text) if step)
     for step in steps:
         if step not in _STEPS:
-            raise Speech3Error(f"--normalize: unknown step {step!r}; known are {', '.join(_STEPS)}")
+            raise Speech3Error(f"--normalize: unknown step {step!r}; choose from {', '.join(_STEPS)}")
     return steps
 
 
 def normalize_text(text: str, steps: Sequence[str]) -> str:
-    """Apply `steps` in their order and join the words by one space.
+    """Apply `steps` in their order and join the words by single spaces.
 
     ``nfkc`` is Unicode's compatibility composition, ``lower`` the lower case, and ``punct`` replaces each character of
     Unicode's punctuation classes by a space, except an apostrophe between letters or digits (typographic ones become
@@ -58,6 +58,6 @@ def normalize_text(text: str, steps: Sequence[str]) -> str:
     """
     for step in steps:
         if step not in _STEPS:
-            raise Speech3Error(f"normalisation: unknown step {step!r}; known are {', '.join(_STEPS)}")
+            raise Speech3Error(f"normalisation: unknown step {step!r}; choose from {', '.join(_STEPS)}")
         text = _STEPS[step](text)
     return " ".join(text.split())

@@ -1,12 +1,12 @@
-"""Minibatches of chunks of consecutive frames, for models that see no further than their context: time-delay networks.
+"""Minibatches of chunks of consecutive frames, for models with a finite context: time-delay networks.
 
-An utterance has as many chunks in each epoch as cover it once. They begin evenly apart, a little earlier or later in
-each epoch, and all chunks of the corpus are shuffled. The context on both sides of a chunk is of the utterance, its
-edge frames repeated beyond its ends, as is the last frame where an utterance is shorter than a chunk: it then counts as
-a longer last phone, for the criterion and in what is counted.
+In each epoch an utterance is covered once by as few chunks as possible. They are spaced evenly, shifted a little at
+random in each epoch, and all chunks of the corpus are shuffled. The context on both sides of a chunk comes from the
+utterance, whose edge frames are repeated beyond its ends. If an utterance is shorter than a chunk, its last frame is
+repeated, too: this counts as a longer last phone, both in the criterion and in the counts of frames.
 
-A chunk may be given at another speed, without copies of the recordings on disk: log mel frames are interpolated in time
-and warped in frequency, as both change when a recording is played faster (Ko et al. 2015, "Audio augmentation for
+A chunk may be drawn at another speed, without copies of the recordings on disk: log mel frames are interpolated in time
+and warped in frequency, since both change when a recording is played faster (Ko et al. 2015, "Audio augmentation for
 speech recognition", who resample the recordings).
 
 Axes: B chunks, L frames of a chunk with its context, F feature bins, U utterances (U1: and the end of the last),
@@ -28,26 +28,26 @@ from speech3.frames.resident import on_device
 from speech3.frames.shuffle import Shuffle
 from speech3.io.device import to_device
 
-_WARPS = 33  # different ones at each speed
-_JITTER = 1 / 6  # of a chunk, by which it may begin earlier or later
+_WARPS = 33  # different warps at each speed
+_JITTER = 1 / 6  # share of a chunk by which it may begin earlier or later
 
 
 class ChunkInputs(NamedTuple):
-    """What a time-delay network is given: (B, L, F) float32."""
+    """The input of a time-delay network: (B, L, F) float32."""
 
     feats_BTF: Tensor
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A stretch of an utterance.
+    """A part of an utterance.
 
     Attributes
     ----------
     labels_T
-        Of all frames of the utterance.
+        Labels of all frames of the utterance.
     start
-        The first frame of the stretch.
+        The first frame of the chunk.
     speed
         Frames of the utterance for each frame of the chunk.
     """
@@ -58,7 +58,7 @@ class Chunk:
 
 
 class Chunks:
-    """The chunks of a packed file, in minibatches. One is identified by (epoch, number) alone.
+    """The chunks of a packed file, in minibatches. A minibatch depends only on (epoch, number).
 
     Parameters
     ----------
@@ -67,20 +67,20 @@ class Chunks:
     chunk
         Frames of a chunk, a multiple of `subsampling`.
     streams
-        B, chunks of a minibatch; the last may have fewer.
+        B, chunks per minibatch; the last minibatch may have fewer.
     subsampling
-        Frames for which there is one output.
+        Frames per output.
     seed
-        Of the order, the beginnings, and of `speeds`, `warp` and `masks`.
+        Seed of the order, the shifts, and of `speeds`, `warp` and `masks`.
     speeds, warp, masks
-        Change what `draw` gives, but not `sequential`.
+        Augmentation in `draw`, but not in `sequential`.
     targets
-        Of some chunks; none: the label of the frame in the middle of each output, (B * T,) int64.
+        Makes the targets of some chunks; None: the label of the middle frame of each output, (B * T,) int64.
 
     Attributes
     ----------
     rows
-        None: they may be computed in any order.
+        None: minibatches may be computed in any order.
     """
 
     rows: tuple[range, ...] | None = None
@@ -105,7 +105,7 @@ class Chunks:
             self._matrices_MM = torch.from_numpy(np.stack([warp.matrix(factor) for factor in factors]))
 
     def __len__(self) -> int:
-        """Minibatches in an epoch."""
+        """Number of minibatches in an epoch."""
         return -(-int(self._ends_U[-1]) // self.streams)
 
     def draw(self, epoch: int, number: int) -> tuple[ChunkInputs, Any]:
@@ -125,9 +125,9 @@ class Chunks:
         return ChunkInputs(feats_BLF), self.targets(chunks)
 
     def sequential(self, size: int) -> Iterator[tuple[ChunkInputs, Any]]:
-        """All chunks once, as they are, in the order of the file, about `size` frames at a time.
+        """All chunks once, without augmentation, in the order of the file, about `size` frames at a time.
 
-        The last chunk of an utterance ends with it, and so overlaps the one before.
+        The last chunk of an utterance ends with the utterance, and so overlaps the chunk before it.
         """
         streams = max(1, size // self.chunk)
         for first in range(0, int(self._ends_U[-1]), streams):
@@ -143,13 +143,13 @@ class Chunks:
         return chosen_B
 
     def _place(self, chosen_B: np.ndarray, speed_B: np.ndarray, shift_B: np.ndarray) -> tuple[list[Chunk], np.ndarray]:
-        """The chunks of these numbers, moved by `shift_B` (-1 to 1); and the first frame of each one's utterance."""
+        """The chunks with these numbers, shifted by `shift_B` (-1 to 1), and the first frames of their utterances."""
         utterance_B = np.searchsorted(self._ends_U, chosen_B, side="right")
         count_B = self._ends_U[utterance_B] - np.where(utterance_B > 0, self._ends_U[utterance_B - 1], 0)
         index_B = chosen_B - (self._ends_U[utterance_B] - count_B)
         first_B, end_B = self.packed.offsets_U1[utterance_B], self.packed.offsets_U1[utterance_B + 1]
         room_B = np.maximum(0, end_B - first_B - np.ceil(self.chunk * speed_B)).astype(np.int64)
-        # A single chunk may lie anywhere; of several the first begins with the utterance, the last ends with it.
+        # A single chunk may lie anywhere; otherwise the first begins with the utterance and the last ends with it.
         alone_B = (count_B == 1) & (shift_B != 0)
         even_B = np.where(alone_B, room_B / 2, room_B * index_B / np.maximum(1, count_B - 1))
         moved_B = even_B + shift_B * np.where(alone_B, np.maximum(room_B, self.chunk * _JITTER), self.chunk * _JITTER)
@@ -177,7 +177,7 @@ class Chunks:
         return feats_BLF
 
     def _frames(self, chunks: Sequence[Chunk]) -> int:
-        """Of each chunk of a minibatch, without context."""
+        """Frames of each chunk of a minibatch, without context."""
         return self.chunk
 
     def _rows(self, frame_BL: np.ndarray) -> Tensor:

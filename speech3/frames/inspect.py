@@ -1,6 +1,6 @@
-"""A file looked at, whatever it is: a recording, an archive of features, an scp of either, packed frames.
+"""Statistics and a picture of a file: a recording, an archive of features, an scp of either, or packed frames.
 
-Of large files as much is read as the statistics of a thousand utterances and the picture of one take.
+From large files only a thousand utterances are read for the statistics, and one for the picture.
 
 Axes: T frames, F features, S senones.
 """
@@ -28,7 +28,7 @@ from speech3.io.progress import progress
 MOST_READ = 1000  # utterances, for the statistics
 MOST_DRAWN_S = 60.0
 _UNDERSTOOD = (
-    "understood are recordings (wav, flac, ogg, mp3, sphere, ...), Kaldi archives of features (.ark), lists of"
+    "speech3 inspect reads recordings (wav, flac, ogg, mp3, sphere, ...), Kaldi archives of features (.ark), lists of"
     " features or recordings (.scp), and packed frames (.frames)"
 )
 _PACKED = b"SP3FRAME"
@@ -37,27 +37,26 @@ _SENONES_SHOWN = 5
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found: pairs of a name and what there is to say; what there is to draw."""
+    """The result of an inspection: pairs of a name and a text; a picture to draw."""
 
     lines: list[tuple[str, str]]
     picture: Picture
 
 
 def inspect(path: Path, preset: FeatureConfig, utterance: str | None = None) -> Inspection:
-    """Look at a file.
+    """Compute statistics and a picture of a file.
 
     Parameters
     ----------
     preset
-        The features that are computed of a recording.
+        The features to compute from a recording.
     utterance
-        The one that is drawn; none: the first.
+        The utterance to draw; None: the first.
 
     Raises
     ------
     Speech3Error
-        The file is missing, damaged, or of none of the kinds that are understood (the message lists them); there is no
-        such utterance.
+        The file is missing, damaged, or not of a supported kind (the message lists these); there is no such utterance.
     """
     if not path.is_file():
         what = "a directory; give one of its files" if path.is_dir() else "no such file"
@@ -69,9 +68,9 @@ def inspect(path: Path, preset: FeatureConfig, utterance: str | None = None) -> 
     if is_ark(head):
         return _archive(path, utterance)
     if is_integer_ark(head):
-        raise Speech3Error(f"{path}: an archive of integer vectors (an alignment?), not of features; {_UNDERSTOOD}")
+        raise Speech3Error(f"{path}: is an archive of integer vectors (an alignment?), not of features; {_UNDERSTOOD}")
     if utterance is not None and not _is_list(head):
-        raise Speech3Error(f"{path}: --utterance {utterance}: this is one recording; leave the option out")
+        raise Speech3Error(f"{path}: --utterance {utterance}: the file is a single recording; remove the option")
     try:
         if _is_list(head):
             return _list(path, preset, utterance)
@@ -85,18 +84,18 @@ def inspect(path: Path, preset: FeatureConfig, utterance: str | None = None) -> 
 
 
 def picture_path(path: Path, out: Path | None) -> Path:
-    """Where the picture goes: `out`, else FILE's name with .png in the working directory.
+    """Path of the picture: `out`, or else the name of the file with .png, in the working directory.
 
     Raises
     ------
     Speech3Error
-        That name is taken by something that is no picture of ours (one that was asked for by `out` is replaced).
+        That name is taken by something that is not such a picture (a file that `out` names is replaced, however).
     """
     if out is not None:
         return out
     place = Path(path.with_suffix(".png").name)
     if place.exists() and not (place.is_file() and SIGNATURE.encode() in place.read_bytes()[:4096]):
-        raise Speech3Error(f"{place}: is there already, and no picture of this program; give another name by --out")
+        raise Speech3Error(f"{place}: exists, and was not written by speech3 inspect; give another name with --out")
     return place
 
 
@@ -109,7 +108,7 @@ def _decodes(head: bytes) -> bool:
     try:
         head.decode("utf-8")
     except UnicodeDecodeError as error:
-        return error.start > len(head) - 4  # a letter cut by the end of what was read
+        return error.start > len(head) - 4  # a character may be cut off at the end of `head`
     return True
 
 
@@ -142,7 +141,7 @@ def _chosen(path: Path, names: Iterable[str], utterance: str | None) -> str:
     if utterance in names:
         return utterance
     some = ", ".join(islice(names, 3))
-    raise Speech3Error(f"{path}: no utterance {utterance}; there are, for instance: {some}")
+    raise Speech3Error(f"{path}: no utterance {utterance}; choose one of its utterances, for instance: {some}")
 
 
 def _looks_like_features(location: str, directory: Path) -> bool:
@@ -151,7 +150,7 @@ def _looks_like_features(location: str, directory: Path) -> bool:
     try:
         read_matrix(location, directory)
     except Speech3Error:
-        return ".ark" in location  # then the message is about an archive
+        return ".ark" in location  # so that the error message is about an archive
     return True
 
 
@@ -199,7 +198,7 @@ def _matrix(path: Path, name: str, location: str) -> np.ndarray:
     except Speech3Error as error:
         raise Speech3Error(f"{path}: {name}: {error}") from error
     if matrix.ndim != 2 or not matrix.size:
-        raise Speech3Error(f"{path}: {name}: {location}: no matrix, or an empty one")
+        raise Speech3Error(f"{path}: {name}: {location}: not a matrix, or an empty one")
     return matrix
 
 
@@ -207,7 +206,7 @@ def _statistics(path: Path, dim: int, utterances: Iterable[tuple[str, np.ndarray
     statistics = FeatureStatistics(dim)
     for name, feats_TF in utterances:
         if feats_TF.shape[1] != dim:
-            raise Speech3Error(f"{path}: {name}: {feats_TF.shape[1]} values a frame where others have {dim}")
+            raise Speech3Error(f"{path}: {name}: {feats_TF.shape[1]} values per frame where others have {dim}")
         statistics.add(name, feats_TF)
     return statistics
 
@@ -215,7 +214,7 @@ def _statistics(path: Path, dim: int, utterances: Iterable[tuple[str, np.ndarray
 def _how_many(statistics: FeatureStatistics, there: int, bad: Mapping[str, str]) -> list[tuple[str, str]]:
     lines = []
     if statistics.utterances + len(bad) < there or there == MOST_READ:
-        lines.append(("read", f"the first {statistics.utterances:,} utterances, of which all that follows is said"))
+        lines.append(("read", f"the first {statistics.utterances:,} utterances; all statistics below cover only these"))
     if bad:
         lines.append(("unreadable", f"{len(bad):,} utterances; the first: {next(iter(bad.values()))}"))
     return lines
@@ -253,7 +252,7 @@ def _picture(
 
 
 def _parts_of_frames(config: FeatureConfig | None, dim: int) -> tuple[int, list[tuple[str, int]]]:
-    """Groups of dimensions (derivatives, spliced frames), and which dimensions are of the pitch."""
+    """Number of groups of dimensions (derivatives, spliced frames), and the dimensions that are pitch features."""
     if config is None or config.kind == "given":
         return 1, []
     context, static = config.left_context + 1 + config.right_context, static_dim(config)

@@ -1,4 +1,4 @@
-"""Recordings looked at: their samples, and the features and the pitch that are computed of them.
+"""Statistics and pictures of recordings: their samples, and the features and the pitch computed from them.
 
 Axes: S samples, N utterances, T frames, F features.
 """
@@ -24,21 +24,21 @@ from speech3.io.progress import progress
 
 _MOST_HEARD_S = 600.0
 _PIECE_S = 60.0
-_SILENCE_S = 0.01  # equal samples for so long are digital silence
+_SILENCE_S = 0.01  # least duration of equal samples that counts as digital silence
 _FULL_SCALE = 32767 / 32768
 
 Lines = list[tuple[str, str]]
 
 
 def recording_lines(path: Path | str, directory: Path | None = None) -> Lines:
-    """What the header of a recording says."""
+    """A description of a recording, from its header."""
     about = audio.info(path, directory=directory)
     channels = "1 channel" if about.channels == 1 else f"{about.channels} channels, which are averaged"
     return [("file", f"{path}: recording, {about.sample_rate_hz:,} Hz, {channels}, {about.duration_s:.2f} s")]
 
 
 def recordings_lines(path: Path, entries: Mapping[str, str], most: int) -> Lines:
-    """What the headers of the first `most` recordings of a ``wav.scp`` say."""
+    """A description of the first `most` recordings of a ``wav.scp``, from their headers."""
     rates: dict[str, int] = {}
     seconds: dict[str, float] = {}
     bad: dict[str, str] = {}
@@ -51,7 +51,7 @@ def recordings_lines(path: Path, entries: Mapping[str, str], most: int) -> Lines
         kind = f"{about.sample_rate_hz:,} Hz" + (f" {about.channels} channels" if about.channels > 1 else "")
         rates[kind] = rates.get(kind, 0) + 1
         seconds[name] = about.duration_s
-    lines = [("file", f"{path}: list of recordings, {len(entries):,} of them")]
+    lines = [("file", f"{path}: list of {len(entries):,} recordings")]
     if len(entries) > most:
         lines.append(("read", f"the headers of the first {most:,}"))
     if seconds:
@@ -66,7 +66,7 @@ def recordings_lines(path: Path, entries: Mapping[str, str], most: int) -> Lines
 
 @dataclass(frozen=True)
 class Sound:
-    """A recording, or the part of one that is an utterance; `place` as in a ``wav.scp`` of `directory`."""
+    """A recording, or an utterance within one; `place` is as in a ``wav.scp`` of `directory`."""
 
     name: str
     place: Path | str
@@ -75,12 +75,12 @@ class Sound:
     end_s: float | None = None
 
     def duration_s(self) -> float:
-        """To the end of the recording if nothing else is said."""
+        """Duration of the part, up to the end of the recording if `end_s` is None."""
         whole_s = audio.info(self.place, directory=self.directory).duration_s
         return min(self.end_s or whole_s, whole_s) - self.start_s
 
     def read(self, start_s: float, end_s: float, rate_hz: int | None = None) -> tuple[np.ndarray, int]:
-        """Samples (S,) and their rate, as `audio.read_file`; seconds are those of the part."""
+        """Samples (S,) and their rate, as from `audio.read_file`; times are relative to the start of the part."""
         return audio.read_file(
             self.place, directory=self.directory, start_s=self.start_s + start_s, end_s=self.start_s + end_s,
             sample_rate_hz=rate_hz, resample=True, mix_channels=True,
@@ -88,12 +88,12 @@ class Sound:
 
 
 def draw_recording(sound: Sound, preset: FeatureConfig, most_s: float) -> tuple[Lines, Picture]:
-    """What is heard in a recording, and its waveform, features and pitch, at most `most_s` of them.
+    """Statistics of a recording, and its waveform, features and pitch, of at most `most_s` seconds.
 
     Raises
     ------
     Speech3Error
-        It cannot be read, is too short for a frame, or `preset` takes features from elsewhere.
+        The recording cannot be read or is shorter than a frame, or `preset` does not compute features from audio.
     """
     if preset.kind == "given":
         raise Speech3Error("--features: given features are not computed from a recording; choose another preset")
@@ -141,7 +141,7 @@ def _heard(sound: Sound, whole_s: float) -> Lines:
 
 
 def _in_runs(wave_S: np.ndarray, least: int) -> int:
-    """Samples in runs of at least so many equal ones."""
+    """Number of samples that are in runs of at least `least` equal samples."""
     borders = np.flatnonzero(np.diff(wave_S)) + 1
     runs = np.diff(np.concatenate([[0], borders, [len(wave_S)]]))
     return int(runs[runs >= max(least, 2)].sum())
@@ -156,20 +156,20 @@ def _features(wave_S: np.ndarray, config: FeatureConfig, name: str) -> np.ndarra
     feats_NTF, frames_N = static_features(waves_NS, lengths_N, config, config.sample_frequency or 0)
     if not frames_N[0]:
         raise Speech3Error(f"{name}: shorter than one frame ({config.frame_length:g} ms): nothing to draw")
-    if config.cmvn == "global" and config.global_stats is None:  # of one recording they are those of the utterance
+    if config.cmvn == "global" and config.global_stats is None:  # for a single recording this is the same
         config = config.model_copy(update={"cmvn": "utterance"})
     return finish([feats_NTF[0]], config)[0].numpy()
 
 
 def bin_centres(config: FeatureConfig, dim: int) -> np.ndarray | None:
-    """Hertz of each dimension (F,), if these are mel bins and no more."""
+    """Centre frequency in Hz of each dimension (F,), if all dimensions are mel bins; else None."""
     if config.kind != "fbank" or dim != config.num_mel_bins or config.sample_frequency is None:
         return None
     return hertz(mel_edges(config, config.sample_frequency)[1:-1])
 
 
 def _pitch(wave_S: np.ndarray, config: FeatureConfig) -> Pitch | None:
-    from speech3.features.pitch import track  # brings numba, which takes a second to load
+    from speech3.features.pitch import track  # imports numba, which takes a second
     from speech3.features.pitch_post import voicing
 
     pitch, rate_hz = config.pitch or PitchConfig(), config.sample_frequency or 0
@@ -187,10 +187,10 @@ def _pitch(wave_S: np.ndarray, config: FeatureConfig) -> Pitch | None:
 
 def _pitch_line(pitch: Pitch | None) -> tuple[str, str]:
     if pitch is None:
-        return "pitch", "none: too short, or of too low a sample rate"
+        return "pitch", "none: the recording is too short, or its sample rate too low"
     voiced = pitch.voicing > 0.5
     if not voiced.any():
         return "pitch", "no voiced frame"
     low, middle, high = np.percentile(pitch.hz[voiced], (5, 50, 95))
     share = f"{100 * voiced.mean():.0f} % of {len(voiced):,} frames voiced"
-    return "pitch", f"{share}; median {middle:.0f} Hz, nine tenths within {low:.0f} to {high:.0f} Hz"
+    return "pitch", f"{share}; median {middle:.0f} Hz, 90 % within {low:.0f} to {high:.0f} Hz"

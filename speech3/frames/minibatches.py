@@ -19,13 +19,13 @@ from speech3.frames.shuffle import PIECES, Order
 from speech3.io.device import to_device
 from speech3.io.progress import say
 
-_WARPS = 8  # parts of a minibatch, each with a warp of its own
+_WARPS = 8  # parts of a minibatch, each with its own warp
 _CPU = torch.device("cpu")
-_CHUNKS = 2  # on the device: a minibatch may need the end of one and the beginning of the next
+_CHUNKS = 2  # chunks on the device: a minibatch may need the end of one and the beginning of the next
 
 
 class Minibatches:
-    """The minibatches of a packed file. One is identified by (epoch, number) alone, whoever asks and in what order.
+    """The minibatches of a packed file. A minibatch depends only on (epoch, number), in whatever order they are drawn.
 
     The last minibatch has between half and one and a half times `minibatch` frames, so that none is so small that its
     gradient is mostly noise.
@@ -33,23 +33,23 @@ class Minibatches:
     Parameters
     ----------
     packed
-        On the CPU its memory map is gathered from directly (shared by all processes that have it open). To another
-        device the frames are copied once, or chunk by chunk, if they fit; else minibatches are gathered on the host,
-        and only these are copied. What they are is the same.
+        On the CPU, frames are gathered directly from its memory map (shared by all processes that have it open). To
+        another device the frames are copied once, or chunk by chunk, if they fit; otherwise minibatches are gathered
+        on the host, and only these are copied. The minibatches are the same in all cases.
     left, right
         Context, in frames.
     minibatch
         B, in frames.
     seed
-        Of the permutations, of `warp` and of `masks`.
+        Seed of the permutations, of `warp` and of `masks`.
     warp, masks
-        Change what `draw` gives, but not `sequential`; each window has masks of its own.
+        Augmentation in `draw`, but not in `sequential`; each window has its own masks.
     chunk_frames
-        0: the whole corpus is shuffled (which is slow on a host whose memory is smaller than the file). Else frames
-        that are shuffled together, from `PIECES` places of the corpus: of these, two chunks are on the device. The
-        order depends on it, and never on the machine.
+        0: the whole corpus is shuffled (which is slow on a host whose memory is smaller than the file). Otherwise the
+        number of frames of a chunk, which come from `PIECES` places of the corpus and are shuffled together; two chunks
+        are on the device at a time. The order depends on this number, but never on the machine.
     sharers
-        Processes that have a copy on the same device.
+        Number of processes that have a copy on the same device.
 
     Raises
     ------
@@ -75,7 +75,7 @@ class Minibatches:
         self._copied, self._lies_on, self._whole = _copies(device), device, None
         free = free_bytes(device)
         if self._copied and not fits(packed, chunk_frames, free, sharers):
-            self._stay_on_host(f"{sharers} of them do not fit the {free / 1e9:.1f} GB free on {device}")
+            self._stay_on_host(f"{sharers} copies do not fit into the {free / 1e9:.1f} GB free on {device}")
         if self._copied and not chunk_frames:
             packed.read_ahead(0, len(packed))
         if not (self._copied and chunk_frames):
@@ -83,7 +83,7 @@ class Minibatches:
         self._order = Order(self.num_frames, chunk_frames, seed, 0)
 
     def __len__(self) -> int:
-        """Minibatches in an epoch."""
+        """Number of minibatches in an epoch."""
         return num_minibatches(self.num_frames, self.minibatch)
 
     def draw(self, epoch: int, number: int) -> tuple[Tensor, Tensor]:
@@ -120,7 +120,7 @@ class Minibatches:
             return self._whole
         key = (self._order.epoch, chunk)
         if key not in self._chunks:
-            while len(self._chunks) >= _CHUNKS:  # before the new one is there, so that it finds room
+            while len(self._chunks) >= _CHUNKS:  # first free the memory for the new chunk
                 del self._chunks[next(iter(self._chunks))]
             spans = self._order.spans(chunk)
             for first, end in spans:
@@ -132,20 +132,20 @@ class Minibatches:
         try:
             return Resident(self.packed, self._lies_on, self.left, self.right, spans)
         except torch.OutOfMemoryError:
-            self._stay_on_host(f"another process was faster, and has taken the memory of {self.device}")
+            self._stay_on_host(f"another process has taken the memory of {self.device}")
             self._whole = Resident(self.packed, self._lies_on, self.left, self.right)
             return self._whole
 
     def _stay_on_host(self, why: str) -> None:
         self._copied, self._lies_on = False, _CPU
         self._chunks.clear()
-        if multiprocessing.parent_process() is None:  # once is enough
+        if multiprocessing.parent_process() is None:  # print it in one process only
             size = self.packed.frames_NF.nbytes / 1e9
             say(f"{self.packed.path}: {size:.1f} GB of frames stay on the host, where minibatches are gathered: {why}")
 
 
 def num_minibatches(num_frames: int, minibatch: int) -> int:
-    """How many minibatches of about `minibatch` frames an epoch has."""
+    """Number of minibatches of about `minibatch` frames in an epoch."""
     return max(1, (num_frames + minibatch // 2) // minibatch)
 
 

@@ -1,7 +1,7 @@
-"""One file of frames, senones and utterances: written once, memory-mapped, checksummed (`speech3.frames.sections`).
+"""A file of frames, senones and utterances: written once, memory-mapped, checksummed (`speech3.frames.sections`).
 
-Sections: frames, senones, utterance offsets, utterance ids, senone counts, mean, variance. Opening looks at the
-counts and the offsets only; `PackedFrames.verify` reads everything, and `verify_once` remembers that it did.
+Sections: frames, senones, utterance offsets, utterance ids, senone counts, mean, variance. Opening a file reads only
+the counts and the offsets; `PackedFrames.verify` reads everything, and `verify_once` does so only the first time.
 
 Axes: N frames of all utterances, F feature bins, T frames of one utterance, U utterances, S senones.
 """
@@ -20,15 +20,15 @@ from speech3.frames.sections import BLOCK_BYTES, Sections, SectionWriter, open_s
 from speech3.io.atomic import atomic_path, read_json, write_json
 from speech3.io.progress import progress, say
 
-_VERIFIED_AT_OPENING_BYTES = 16 << 20  # reading that much takes milliseconds
+_VERIFIED_AT_OPENING_BYTES = 16 << 20  # files up to this size are read in milliseconds
 _MAX_LENGTH_DIFFERENCE = 2  # frames: front ends differ in how they treat the edges of a recording
 
 
 @dataclass(frozen=True, eq=False)
 class PackedFrames:
-    """A packed file, open. Arrays are views into the memory map: nothing is read before it is looked at.
+    """An open packed file. Arrays are views into the memory map: data are read only when they are accessed.
 
-    Pickled, it is its path: another process maps the same memory.
+    It is pickled as its path: another process maps the same memory.
 
     Attributes
     ----------
@@ -39,13 +39,13 @@ class PackedFrames:
     offsets_U1
         int64, (U + 1,): utterance u has the frames from ``offsets[u]`` up to ``offsets[u + 1]``, at least one.
     counts_S
-        int64, frames of each senone.
+        int64, number of frames of each senone.
     mean_F, variance_F
         float64, over all frames.
     info
-        What the writer was told to note.
+        Information that the writer was given.
     digest
-        Eight hexadecimal digits that tell this corpus from another.
+        Eight hexadecimal digits that identify the content.
     """
 
     path: Path
@@ -68,7 +68,7 @@ class PackedFrames:
 
     @property
     def dim(self) -> int:
-        """Feature bins a frame."""
+        """Feature bins per frame."""
         return self.frames_NF.shape[1]
 
     @cached_property
@@ -77,17 +77,17 @@ class PackedFrames:
         return tuple(self._sections.array("ids", "u1").tobytes().decode("utf-8").split("\n"))
 
     def read_ahead(self, first: int, end: int) -> None:
-        """Let the system read frames `first` up to `end`, and their senones, before they are looked at."""
+        """Let the system read frames `first` up to `end`, and their senones, before they are accessed."""
         for name, array in (("frames", self.frames_NF), ("senones", self.senones_N)):
             self._sections.read_ahead(name, first * array.strides[0], end * array.strides[0])
 
     def verify(self) -> None:
-        """Read the whole file and compare it with its checksums; look for senones beyond the count.
+        """Read the whole file, compare it with its checksums, and check that all senones are below their number.
 
         Raises
         ------
         Speech3Error
-            Names the file, the first block at fault and its bytes.
+            The message names the file, the first block at fault and its bytes.
         """
         self._sections.verify()
         step = BLOCK_BYTES // self.senones_N.itemsize
@@ -105,7 +105,7 @@ class PackedFrames:
 
 @dataclass(frozen=True)
 class PackReport:
-    """What `pack` wrote and what it left out, with the reason."""
+    """What `pack` wrote, and the reason for each utterance that it left out."""
 
     utterances: int
     frames: int
@@ -118,13 +118,14 @@ def open_packed(path: Path | str) -> PackedFrames:
     Raises
     ------
     Speech3Error
-        The file is missing, not a packed file, cut short or damaged, or holds nothing.
+        The file is missing, not a packed file, truncated or damaged, or holds no frames.
     """
     sections = open_sections(Path(path))
     about = sections.about
     if about["dim"] < 1 or about["frames"] < 1:
         raise Speech3Error(
-            f"{path}: holds no frames ({about['frames']} of {about['dim']} feature bins); pack some utterances into it"
+            f"{path}: holds no frames ({about['frames']} of {about['dim']} feature bins); pack it again with some "
+            f"utterances"
         )
     packed = PackedFrames(
         path=sections.path, num_senones=about["num_senones"],
@@ -143,22 +144,22 @@ def open_packed(path: Path | str) -> PackedFrames:
 
 
 def verify_once(packed: PackedFrames, record: Path | str) -> None:
-    """`PackedFrames.verify`, unless `record` says that this very file passed it before.
+    """Call `PackedFrames.verify`, unless `record` says that the same file has passed before.
 
-    A flipped byte is found at the first verification, wherever it is; a run that is resumed does not read everything
-    again. A file is the same if path, checksums, size and time of last change are.
+    The first verification finds any damaged byte; a resumed run does not read everything again. A file is the same if
+    path, checksums, size and time of modification are.
 
     Parameters
     ----------
     record
-        JSON that is read and written. It belongs in the run directory: that of the data may be read-only.
+        JSON file that is read and written. It belongs in the run directory, since the data may be read-only.
     """
     if packed._sections.size <= _VERIFIED_AT_OPENING_BYTES:
         return
     try:
         known = read_json(record)
     except Speech3Error:
-        known = {}  # there is none, or half of one: it only saves time
+        known = {}  # missing or damaged, which costs only time
     key, stamp = str(packed.path.resolve()), [packed.digest, packed._sections.size, packed._sections.mtime_ns]
     if known.get(key) != stamp:
         packed.verify()
@@ -168,7 +169,7 @@ def verify_once(packed: PackedFrames, record: Path | str) -> None:
 def _reopen(path: Path, digest: str) -> PackedFrames:
     packed = open_packed(path)
     if packed.digest != digest:
-        raise Speech3Error(f"{path}: packed anew while it was in use; run the same command again")
+        raise Speech3Error(f"{path}: was packed again while it was in use; run the same command again")
     return packed
 
 
@@ -209,19 +210,19 @@ def pack(
     feats
         Utterance id to (T, F) float array; looked up one at a time.
     alignments
-        Utterance id to (T,) int array of senones. A length that differs from the features' by up to two frames is
-        cut to the shorter of both.
+        Utterance id to (T,) int array of senones. If its length differs from that of the features by at most two
+        frames, both are cut to the shorter length.
     num_senones
-        S; every senone must be below.
+        S; every senone must be below it.
     utterances
-        What to write, in this order.
+        The utterances to write, in this order.
 
     Raises
     ------
     Speech3Error
         More than 5 % of the utterances are unusable (no alignment, no features, lengths that differ, values that are
-        not finite, no frame), or all of them, or there are none; a senone is not below `num_senones`; feature
-        dimensions differ.
+        not finite, no frame), or there are no utterances; a senone is not below `num_senones`; feature dimensions
+        differ.
     """
     path = Path(path)
     if not utterances:
@@ -242,7 +243,7 @@ def pack(
 def _usable(
     feats: Mapping[str, np.ndarray], alignments: Mapping[str, np.ndarray], utterance: str, dtype: np.dtype
 ) -> tuple[np.ndarray, np.ndarray] | str:
-    """Features (T, F) and senones (T,) of one utterance, or why there are none."""
+    """Features (T, F) and senones (T,) of one utterance, or the reason why it cannot be used."""
     if utterance not in alignments:
         return "no alignment"
     if utterance not in feats:
@@ -267,7 +268,7 @@ def _usable(
 
 
 def _refuse_too_many(path: Path, skipped: dict[str, str], total: int) -> None:
-    remedy = "align or extract them again, or take them out of the data directory"
+    remedy = "align or extract them again, or remove them from the data directory"
     check_bad(skipped, total, str(path), "cannot be packed", remedy)
     for utterance, reason in skipped.items():
         say(f"skipped {utterance}: {reason}")
@@ -276,7 +277,7 @@ def _refuse_too_many(path: Path, skipped: dict[str, str], total: int) -> None:
 
 
 class _Packer:
-    """Passes utterances on to the file and gathers what is known only at the end: places and statistics."""
+    """Passes utterances on to the file and gathers what is known only at the end: offsets and statistics."""
 
     def __init__(self, path: Path, dtype: np.dtype, num_senones: int) -> None:
         self.path, self.dtype, self.num_senones = path, dtype, num_senones
@@ -290,7 +291,7 @@ class _Packer:
         self, feats: Mapping[str, np.ndarray], alignments: Mapping[str, np.ndarray], utterances: Sequence[str],
         skipped: dict[str, str], spool: IO[bytes],
     ) -> Iterator[bytes]:  # fmt: skip
-        """The frames of the usable utterances; their senones go to `spool`, the reasons of the others to `skipped`."""
+        """Yield the frames of usable utterances; write their senones to `spool`, and reasons of others to `skipped`."""
         for utterance in progress(utterances, len(utterances), f"pack {self.path.name}"):
             usable = _usable(feats, alignments, utterance, self.dtype)
             if isinstance(usable, str):
@@ -306,16 +307,16 @@ class _Packer:
             frame = int(np.argmax((senones_T < 0) | (senones_T >= self.num_senones)))
             raise Speech3Error(
                 f"{self.path}: utterance {utterance}, frame {frame}: senone {senones_T[frame]}, but there are "
-                f"{self.num_senones}; the alignment is another model's"
+                f"{self.num_senones}; give the alignment that belongs to this model"
             )
         wide_TF = feats_TF.astype(np.float64)
         if self.sum_F is None:
             self.sum_F, self.square_F = np.zeros(wide_TF.shape[1]), np.zeros(wide_TF.shape[1])
-            self.shift_F = wide_TF.mean(0)  # sums of squares about a point near the mean keep their digits
+            self.shift_F = wide_TF.mean(0)  # sums of squares about a point near the mean keep their precision
         if wide_TF.shape[1] != len(self.sum_F):
             raise Speech3Error(
-                f"{self.path}: utterance {utterance} has {wide_TF.shape[1]} feature bins, those before it "
-                f"{len(self.sum_F)}"
+                f"{self.path}: utterance {utterance} has {wide_TF.shape[1]} feature bins, those before it have "
+                f"{len(self.sum_F)}; extract all with the same config"
             )
         wide_TF -= self.shift_F
         self.sum_F += wide_TF.sum(0)
@@ -325,8 +326,8 @@ class _Packer:
         self.offsets.append(self.offsets[-1] + len(feats_TF))
 
     def finish(self, writer: SectionWriter, info: dict[str, Any]) -> None:
-        """Write what follows frames and senones."""
-        assert self.sum_F is not None  # _refuse_too_many has seen to it
+        """Write the sections after frames and senones."""
+        assert self.sum_F is not None  # ensured by _refuse_too_many
         frames = self.offsets[-1]
         offset_F = self.sum_F / frames
         variance_F = np.maximum(self.square_F / frames - offset_F**2, 0)

@@ -22,10 +22,10 @@ from matplotlib.ticker import MaxNLocator
 from speech3.frames.statistics import FeatureStatistics
 from speech3.io.atomic import atomic_path
 
-SIGNATURE = "speech3 inspect"  # in the PNG, so that its picture is told from others
+SIGNATURE = "speech3 inspect"  # stored in the PNG, to recognise our own pictures
 _INK, _QUIET, _RULE, _BLUE = "#1d1f21", "#65696e", "#d9d9d2", "#1f63b5"
 _SERIES = (_BLUE, "#c2570c", "#2c7a3f", "#8a3fa0")
-_NO_NUMBER = "#35b779"  # no colour of the map, so that it is seen
+_NO_NUMBER = "#35b779"  # for NaN; not a colour of the colour map, so that it stands out
 _STYLE: dict[Any, Any] = {
     "font.size": 10,
     "text.parse_math": False,
@@ -43,15 +43,15 @@ _STYLE: dict[Any, Any] = {
     "text.color": _INK,
 }
 _NARROWEST, _WIDEST = 9.0, 28.0  # inches
-_INCHES_PER_S, _INCHES_PER_S_SENONES = 0.9, 2.5  # a senone of three frames gets its number
-_BAR, _SIDE = 0.13, 1.7  # inches: the column of the colour bars, that of the statistics
+_INCHES_PER_S, _INCHES_PER_S_SENONES = 0.9, 2.5  # wide enough for the number of a senone of three frames
+_BAR, _SIDE = 0.13, 1.7  # inches: the columns of the colour bars and of the statistics
 _DPI = 110
-_COLUMNS = 4000  # of the waveform: extremes of what falls into one are drawn, not every sample
+_COLUMNS = 4000  # of the waveform; each shows the extremes of its samples
 
 
 @dataclass(frozen=True)
 class Pitch:
-    """A curve: hertz and the probability of voicing (T,) of frames whose middles lie at `times_s`."""
+    """A pitch curve: hertz and the probability of voicing (T,) of frames centred at `times_s`."""
 
     times_s: np.ndarray
     hz: np.ndarray
@@ -60,20 +60,20 @@ class Pitch:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """What there is to draw of an utterance; what is None has no panel.
+    """The data to draw for an utterance; an attribute that is None has no panel.
 
     Attributes
     ----------
     offset_s
-        Where the first frame begins; frames are `shift_s` wide.
+        Time at which the first frame begins; frames are `shift_s` wide.
     blocks
-        The dimensions are so many groups of equal size, derivatives for instance.
+        Number of groups of equal size that the dimensions form, such as derivatives.
     centres_hz
-        Of each dimension, where these are mel bins.
+        Centre frequency of each dimension, if these are mel bins.
     curves
-        Dimensions that have a panel of their own, as lines: name and place.
+        Name and number of the dimensions that are drawn as lines in a panel of their own.
     statistics
-        Of all utterances, to be drawn beside the features.
+        Statistics of all utterances, drawn beside the features.
     """
 
     title: str
@@ -91,7 +91,7 @@ class Picture:
 
     @property
     def duration_s(self) -> float:
-        """Of the longest of its panels."""
+        """Duration of the longest panel."""
         sound_s = len(self.wave_S) / self.sample_rate_hz if self.wave_S is not None else 0.0
         return max(sound_s, self.offset_s + len(self.feats_TF) * self.shift_s)
 
@@ -99,14 +99,14 @@ class Picture:
 def write_picture(picture: Picture, path: Path) -> None:
     """Draw all panels and write them atomically as a PNG."""
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box for a letter says enough
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the missing letter is drawn as a box
         figure = draw(picture)
         with atomic_path(path) as temporary:
             figure.savefig(temporary, format="png", metadata={"Software": SIGNATURE})
 
 
 def draw(picture: Picture) -> Figure:
-    """All panels, one beneath the other, their time axes aligned."""
+    """Draw all panels, one below the other, with aligned time axes."""
     panels = [
         (1.2, _draw_wave) if picture.wave_S is not None else None,
         (3.0, _draw_feats),
@@ -133,7 +133,7 @@ def draw(picture: Picture) -> Figure:
 
 
 def _width(picture: Picture) -> float:
-    """Of the panels, inches."""
+    """Width of the panels, in inches."""
     scale = _INCHES_PER_S if picture.senones_T is None else _INCHES_PER_S_SENONES
     return min(max(scale * picture.duration_s, _NARROWEST), _WIDEST)
 
@@ -152,7 +152,7 @@ def _draw_wave(figure: Figure, axes: Axes, picture: Picture, grid: GridSpec, row
 
 def _draw_feats(figure: Figure, axes: Axes, picture: Picture, grid: GridSpec, row: int) -> None:
     feats_TF = np.asarray(picture.feats_TF, np.float64)
-    changed_T = np.append(True, (feats_TF[1:] != feats_TF[:-1]).any(1))  # digital silence would take all the colours
+    changed_T = np.append(True, (feats_TF[1:] != feats_TF[:-1]).any(1))  # digital silence would dominate the scale
     some = feats_TF[changed_T]
     some = some[np.isfinite(some)]
     low, high = np.percentile(some, (4, 99.7)) if len(some) else (0.0, 1.0)
@@ -191,11 +191,11 @@ def _draw_statistics(axes: Axes, found: FeatureStatistics, centres_hz: np.ndarra
     axes.tick_params(labelleft=False)
     one = found.utterances == 1
     axes.set_title(f"mean, ± deviation,\nextremes of {found.utterances:,}\nutterance{'' if one else 's'}", fontsize=9)
-    if centres_hz is not None:  # on the free side of a panel that shares the features' axis
+    if centres_hz is not None:  # on the right side of the panel, which shares its left axis with the features
         hertz = axes.secondary_yaxis("right")
         shown = np.linspace(0, found.dim - 1, 6).round().astype(int)
         hertz.set_yticks(shown, [f"{centres_hz[place]:,.0f}" for place in shown])
-        hertz.set_ylabel("middle of the bin, Hz")
+        hertz.set_ylabel("centre of the bin, Hz")
         hertz.spines["right"].set_visible(False)
 
 
@@ -238,7 +238,7 @@ def _draw_pitch(figure: Figure, axes: Axes, picture: Picture, grid: GridSpec, ro
     axes.set_ylim(max(0, low * 0.8), high * 1.2)
     axes.set_ylabel("pitch, Hz")
     axes.grid(True)
-    shades = ScalarMappable(norm=lines.norm, cmap=lines.cmap)  # without the transparency of unvoiced stretches
+    shades = ScalarMappable(norm=lines.norm, cmap=lines.cmap)  # without the transparency of unvoiced parts
     _bar(figure, grid[row, 1], shades, "P(voiced)")
 
 

@@ -13,16 +13,16 @@ from torch import Tensor
 
 from speech3.frames.packed import PackedFrames
 
-_SHARE_OF_FREE = 0.8  # of the device's memory: the rest is for the model and what it computes
+_SHARE_OF_FREE = 0.8  # share of the device's free memory for frames; the rest is for the model and its computations
 
 
 def window_indices(centers_B: Tensor, first_B: Tensor, last_B: Tensor, left: int, right: int) -> Tensor:
-    """Frame numbers (B, W) of the windows around `centers_B`, the edge frames repeated beyond an utterance's ends.
+    """Frame numbers (B, W) of the windows around `centers_B`; edge frames are repeated beyond an utterance's ends.
 
     Parameters
     ----------
     centers_B, first_B, last_B
-        int64: the frame in the middle, and the first and last frame of its utterance.
+        int64: the middle frame, and the first and last frame of its utterance.
     left, right
         Frames of context; W = left + 1 + right.
     """
@@ -37,12 +37,12 @@ class Resident:
     Parameters
     ----------
     device
-        Where they are to be.
+        The device of the copy.
     left, right
-        Context, in frames; it is there for the first and last frame of a span, too.
+        Context, in frames; it is also available for the first and last frame of a span.
     spans
-        First frame and end of each stretch to copy, rising. None: all frames, which on the CPU are not copied but
-        gathered from the memory map.
+        First frame and end of each span to copy, in ascending order. None: all frames, which on the CPU are not copied
+        but gathered from the memory map.
     """
 
     def __init__(
@@ -84,24 +84,24 @@ class Resident:
 def on_device(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
     """A tensor of an array that may be read-only; on the CPU it is not copied."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # and nobody writes to it
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # it is never written to
         return torch.from_numpy(array).to(device)
 
 
 def fits(packed: PackedFrames, chunk_frames: int, free: float, sharers: int = 1) -> bool:
-    """Do frames fit a device: all, or with `chunk_frames` two chunks, the old one and the new?
+    """Whether the frames fit on a device: all of them, or with `chunk_frames` two chunks, the old one and the new.
 
     Parameters
     ----------
     free
-        Bytes, of which four fifths may be taken.
+        Free bytes, of which four fifths may be used.
     sharers
-        Processes that each have a copy there.
+        Number of processes that each have a copy there.
     """
     frame_bytes = packed.dim * packed.frames_NF.itemsize + packed.senones_N.itemsize
     return sharers * (2 * chunk_frames or len(packed)) * frame_bytes <= _SHARE_OF_FREE * free
 
 
 def free_bytes(device: torch.device) -> float:
-    """Of the memory of a GPU; others have no end."""
+    """Free memory of a GPU, in bytes; infinite for other devices."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf

@@ -1,8 +1,8 @@
 """A file of named sections: written once, read through a memory map, checksummed block by block.
 
-Layout (little endian): a head of 4,096 bytes (magic, version, where the footer is, the footer's checksum), then the
-sections, each on a multiple of 64 bytes, then one CRC-32 for each block of 1 MiB of the sections, then the footer:
-JSON with what the writer had to say and the place of each section. Opening reads footer and checksums only.
+Layout (little endian): a header of 4,096 bytes (magic, version, position and checksum of the footer), then the
+sections, each at a multiple of 64 bytes, then one CRC-32 for each block of 1 MiB of the sections, then the footer:
+JSON with the writer's description and the position of each section. Opening reads only footer and checksums.
 """
 
 import json
@@ -26,23 +26,23 @@ _HEAD = struct.Struct("<8sIQQI")
 HEAD_BYTES = 4096
 BLOCK_BYTES = 1 << 20
 _ALIGN = 64
-_SHOWN_BLOCKS = 256  # more take long enough for a progress bar
+_SHOWN_BLOCKS = 256  # verifying more blocks takes long enough for a progress bar
 _RELEASED_BLOCKS = 64
-_SCATTERED_BYTES = 1 << 30  # smaller files are soon in memory whole
+_SCATTERED_BYTES = 1 << 30  # smaller files are soon completely in memory
 
 
 @dataclass(frozen=True, eq=False)
 class Sections:
-    """A file of sections, open.
+    """An open file of sections.
 
     Attributes
     ----------
     about
-        What the writer had to say.
+        The writer's description of the content.
     checksum
-        Of the table of checksums: it tells the content of one file from another's.
+        Checksum of the table of checksums, which identifies the content.
     size, mtime_ns
-        Of the file that is mapped, which may no longer be the one at `path`.
+        Size and time of modification of the mapped file, which may no longer be the one at `path`.
     """
 
     path: Path
@@ -65,11 +65,11 @@ class Sections:
         """
         start, size = self._places[name]
         if size % np.dtype(dtype).itemsize or start + size > self.size:
-            raise Speech3Error(f"{self.path}: section {name} does not fit its own description; pack it again")
+            raise Speech3Error(f"{self.path}: section {name} does not match its description; pack the file again")
         return self._raw[start : start + size].view(dtype)
 
     def block_of(self, name: str, offset: int) -> int:
-        """Block that holds byte `offset` of a section."""
+        """Number of the block that holds byte `offset` of a section."""
         return (self._places[name][0] + offset - HEAD_BYTES) // BLOCK_BYTES
 
     def verify(self) -> None:
@@ -78,7 +78,7 @@ class Sections:
         Raises
         ------
         Speech3Error
-            Names the file, the first block at fault and its bytes.
+            The message names the file, the first block at fault and its bytes.
         """
         count = len(self._checksums)
         blocks = progress(range(count), count, f"verify {self.path.name}") if count > _SHOWN_BLOCKS else range(count)
@@ -97,16 +97,16 @@ class Sections:
         self.expect_scattered_reads()
 
     def release(self) -> None:
-        """Give back the memory of what was read; the pages stay in the system's cache for as long as it has room."""
+        """Release the memory of the pages read; they stay in the system's cache while there is room."""
         self._map.madvise(mmap.MADV_DONTNEED)
 
     def expect_scattered_reads(self) -> None:
-        """Of a large file read no more than is asked for: reading 128 kB around each frame was 100 times slower."""
+        """Turn off read-ahead for a large file: reading 128 kB around each frame was 100 times slower."""
         if self.size > _SCATTERED_BYTES:
             self._map.madvise(mmap.MADV_RANDOM)
 
     def read_ahead(self, name: str, start: int, stop: int) -> None:
-        """Let the system read bytes `start` up to `stop` of a section in one go, while we compute."""
+        """Let the system read bytes `start` up to `stop` of a section in the background."""
         at = self._places[name][0]
         first = (at + start) // mmap.PAGESIZE * mmap.PAGESIZE
         self._map.madvise(mmap.MADV_WILLNEED, first, at + stop - first)
@@ -118,10 +118,10 @@ def open_sections(path: Path) -> Sections:
     Raises
     ------
     Speech3Error
-        The file is missing, of another kind or version, cut short, or its footer or table of checksums is damaged.
+        The file is missing, of another kind or version, truncated, or its footer or table of checksums is damaged.
     """
     if not path.is_file():
-        raise Speech3Error(f"{path}: no such file; speech3 pack makes it, or a recipe's stage train")
+        raise Speech3Error(f"{path}: no such file; make it with speech3 pack, or with a recipe's stage train")
     with path.open("rb") as stream:
         status = os.fstat(stream.fileno())
         head = stream.read(_HEAD.size)
@@ -133,7 +133,7 @@ def open_sections(path: Path) -> Sections:
         if status.st_size < start + length:
             block = max(0, status.st_size - HEAD_BYTES) // BLOCK_BYTES
             raise Speech3Error(
-                f"{path}: cut short in block {block}: {status.st_size} bytes of {start + length}; pack it again"
+                f"{path}: truncated in block {block}: {status.st_size} bytes of {start + length}; pack it again"
             )
         mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     footer = mapped[start : start + length]
@@ -156,7 +156,7 @@ def open_sections(path: Path) -> Sections:
 
 
 class SectionWriter:
-    """Writes sections one behind the other, checksumming blocks as they fill; `close` makes them a file.
+    """Writes sections one after the other, with a checksum for each block; `close` completes the file.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ class SectionWriter:
         stream.write(bytes(HEAD_BYTES))
 
     def section(self, name: str, parts: Iterable[bytes]) -> None:
-        """Write one section, in as many parts as there are."""
+        """Write one section, given in parts."""
         self.write(bytes(-self.position % _ALIGN))
         start = self.position
         for part in parts:
@@ -180,7 +180,7 @@ class SectionWriter:
         self.places[name] = (start, self.position - start)
 
     def write(self, data: bytes) -> None:
-        """Append to the section that is being written."""
+        """Append to the current section."""
         self.stream.write(data)
         view = memoryview(data)
         while view:
@@ -193,7 +193,7 @@ class SectionWriter:
             view = view[room:]
 
     def close(self, about: dict[str, Any]) -> None:
-        """Write checksums and footer, then the head; only now it is a file that can be opened."""
+        """Write checksums and footer, then the header, without which the file cannot be opened."""
         if (self.position - HEAD_BYTES) % BLOCK_BYTES:
             self.checksums.append(self.crc)
         table = np.array(self.checksums, "<u4").tobytes()

@@ -1,6 +1,6 @@
-"""Segments (phones, words) as labels of frames: twice the segment's number, and one more where it begins.
+"""Segments (phones, words) as labels of frames: twice the number of the segment, plus one in its first frame.
 
-Two equal segments that follow one another so stay apart.
+Thus two consecutive segments with the same number remain separate.
 
 Axes: N segments, T frames.
 """
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def segment_labels(numbers_N: np.ndarray, starts_N1: np.ndarray) -> np.ndarray:
-    """Labels (T,) int32 of segments, from their numbers, and from their first frames and the end (N + 1,)."""
+    """Labels (T,) int32 of segments, from their numbers (N,), and their first frames and the end (N + 1,)."""
     labels_T = np.repeat(2 * np.asarray(numbers_N, np.int32), np.diff(starts_N1))
     labels_T[starts_N1[:-1]] += 1
     return labels_T

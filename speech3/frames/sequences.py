@@ -1,15 +1,16 @@
 """Minibatches of chunks of consecutive frames, for models that carry a state from one chunk to the next.
 
-The utterances are shuffled each epoch, laid end to end and cut in chunks of T steps, the last of an utterance shorter.
-A step is a frame; where outputs lag behind (`delay`), an utterance has as many more steps at its end, and so many at
-its beginning have no target. The line of chunks is cut into equal segments, one for each stream of each row. A row is a
-run of minibatches: its first has the first chunks of B segments, its second the second ones, and so on; so stream b of
-a minibatch goes on where stream b of the one before it in the row ended. The carried state is reset where an utterance
-begins, and in the first minibatch of a row, where a segment may begin in the middle of an utterance: whoever computes a
-row needs no state of another's. Rows are therefore what workers share out: one worker computes a row, in order.
+The utterances are shuffled each epoch, concatenated and cut into chunks of T steps; the last chunk of an utterance may
+be shorter. A step is a frame; if outputs lag behind (`delay`), an utterance has that many more steps at its end, and
+that many steps without a target at its beginning. The sequence of chunks is cut into equal segments, one for each
+stream of each row. A row is a series of minibatches: the first holds the first chunks of B segments, the second the
+second chunks, and so on; so stream b of a minibatch continues stream b of the previous minibatch in the row. The
+carried state is reset at the beginning of an utterance, and in the first minibatch of a row, where a segment may begin
+in the middle of an utterance. Rows are therefore independent of each other, and are what is distributed over workers:
+one worker computes all minibatches of a row, in order.
 
-Gathering needs the few frames of a minibatch only, which are taken from the memory map and spliced on the device: no
-corpus is too large for a device.
+Only the frames of one minibatch are gathered at a time, from the memory map, and spliced on the device: no corpus is
+too large for a device.
 
 Axes: B streams, T steps of a chunk, W context window, F feature bins, M mel bins, K frames of a chunk with its context,
 A all steps, N those with a target, U utterances (U1: and the end of the last), R rows (R1: and the end of the last), L
@@ -32,29 +33,29 @@ from speech3.frames.resident import on_device
 from speech3.frames.shuffle import Shuffle
 from speech3.io.device import to_device
 
-_WARPS = 33  # different ones; an utterance of an epoch has one of them
-_TIME, _BANDS = 1, 2  # generators of their own
+_WARPS = 33  # different warps; in each epoch an utterance has one of them
+_TIME, _BANDS = 1, 2  # separate random generators
 
 
 class SequenceInputs(NamedTuple):
-    """What a recurrent model is given.
+    """The input of a recurrent model.
 
     Attributes
     ----------
     feats_TBWF
-        float32, windows, the edge frames of an utterance repeated beyond its ends; maybe not contiguous. T is the
-        length of the longest chunk. What is beyond a chunk's length repeats its last frames, or is any utterance's in a
-        stream that has ended: neither is data.
+        float32 windows, with the edge frames of an utterance repeated beyond its ends; may not be contiguous. T is the
+        length of the longest chunk. Values beyond a chunk's length are padding: repeated last frames, or in a stream
+        that has ended frames of an arbitrary utterance.
     lengths_B
-        int64, steps of each chunk, with those that only look ahead; 0 in a stream that has ended.
+        int64, steps of each chunk, including lookahead steps; 0 in a stream that has ended.
     begins_B
-        bool: the carried state is to be reset before this chunk.
+        bool: reset the carried state before this chunk.
     scored_N
         int64, t * B + b of each step with a target.
     own
-        Steps of the chunk itself; the state after them is carried on. Those beyond, if any, look ahead.
+        Number of steps of the chunk itself, after which the state is carried on. Further steps, if any, are lookahead.
     place
-        (epoch, number). What is carried comes from (epoch, number - 1).
+        (epoch, number). The carried state comes from (epoch, number - 1).
     steps_A
         int64, t * B + b of each step within its chunk's length.
     """
@@ -69,9 +70,9 @@ class SequenceInputs(NamedTuple):
 
 
 class _Epoch(NamedTuple):
-    """Utterances in the order of an epoch, where the chunks of each end in the line; each one's warp and bands.
+    """Utterances in the order of an epoch, the end of each in the sequence of chunks, and their warps and bands.
 
-    `bands_UK2` is what `SpecAugment.draw` gives; order and ends are by place, the others by utterance.
+    `bands_UK2` comes from `SpecAugment.draw`; order and ends are indexed by position, the others by utterance.
     """
 
     number: int
@@ -82,7 +83,7 @@ class _Epoch(NamedTuple):
 
 
 class Sequences:
-    """The sequence minibatches of a packed file. One is identified by (epoch, number) alone.
+    """The sequence minibatches of a packed file. A minibatch depends only on (epoch, number).
 
     Every frame is in one chunk of an epoch. All minibatches but one have as many chunks as streams.
 
@@ -91,21 +92,21 @@ class Sequences:
     left, right
         Context, in frames.
     chunk
-        T, in steps. As many as the longest utterance has, or more: utterances stay whole.
+        T, in steps. With at least the steps of the longest utterance, utterances stay whole.
     streams
         B.
     delay
         Steps by which a target comes later than its frame.
     lookahead
-        Steps beyond a chunk that are given with it.
+        Steps after a chunk that are included in its input.
     seed
-        Of the permutations of the utterances, of `warp` and of `masks`.
+        Seed of the permutations of the utterances, of `warp` and of `masks`.
     warp, masks
-        Change what `draw` gives, but not `sequential`: the warp and hidden bands are an utterance's, hidden stretches
-        of time a chunk's.
+        Augmentation in `draw`, but not in `sequential`: warp and frequency masks are drawn per utterance, time masks
+        per chunk.
     row_minibatches
-        Length of a row, about. Longer: fewer segments that begin without the state of the chunk before; shorter: more
-        rows to share out among workers.
+        Approximate length of a row. With longer rows, fewer segments begin without the state of the preceding chunk;
+        with shorter rows, there are more of them to distribute over workers.
 
     Attributes
     ----------
@@ -127,7 +128,7 @@ class Sequences:
         self._chunks_U = -(-self._steps_U // chunk)
         chunks = int(self._chunks_U.sum())
         count = max(1, round(chunks / (streams * row_minibatches)))
-        # The first `longer` segments have a chunk more, so that at most one minibatch is not full.
+        # The first `longer` segments have one more chunk, so that at most one minibatch is not full.
         self._length, self._longer = divmod(chunks, count * streams)
         lengths = [self._length + (row * streams < self._longer) for row in range(count)]
         self._starts_R1 = np.cumsum([0, *lengths]).tolist()
@@ -138,32 +139,33 @@ class Sequences:
             self._matrices_LMM = torch.from_numpy(np.stack([warp.matrix(factor) for factor in factors_L]))
 
     def __len__(self) -> int:
-        """Minibatches in an epoch."""
+        """Number of minibatches in an epoch."""
         return int(self._starts_R1[-1])
 
     def draw(self, epoch: int, number: int) -> tuple[SequenceInputs, Tensor]:
-        """Minibatch `number` (from 0) of `epoch`, with the senones (N,) int64 of the steps that have one."""
+        """Minibatch `number` (from 0) of `epoch`, with the senones (N,) int64 of the steps that have a target."""
         step, active_B, chunk_B = self._place(number)
         order = self._order(epoch)
         place_B = np.searchsorted(order.ends_U, chunk_B, side="right")
         utterance_B = order.order_U[place_B]
-        # Chunks are counted from the end of the utterance, whose place in the line is known.
+        # Count chunks from the end of the utterance, whose position in the sequence of chunks is known.
         step_B = (chunk_B - order.ends_U[place_B] + self._chunks_U[utterance_B]) * self.chunk
         change = partial(self._augmented, order, number, utterance_B)
         return self._gather(utterance_B, step_B, active_B, (step_B == 0) | (step == 0), (epoch, number), change)
 
     def sequential(self, size: int) -> Iterator[tuple[SequenceInputs, Tensor]]:
-        """All frames once, about `size` at a time: whole utterances side by side, chunk after chunk."""
+        """All frames once, about `size` at a time: whole utterances in parallel, chunk after chunk."""
         streams, steps_U = max(1, size // self.chunk), self._steps_U
         by_length_U, number = np.argsort(steps_U, kind="stable"), 0
         for start in range(0, len(by_length_U), streams):
-            utterance_B, number = by_length_U[start : start + streams], number + 1  # no number follows another group's
+            # Skip a number between groups: a minibatch with the next number would take over the carried state.
+            utterance_B, number = by_length_U[start : start + streams], number + 1
             for step in range(0, int(steps_U[utterance_B].max()), self.chunk):
                 step_B, number = np.full(len(utterance_B), step), number + 1
                 yield self._gather(utterance_B, step_B, step_B < steps_U[utterance_B], step_B == 0, (0, number), None)
 
     def _place(self, number: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """Place of a minibatch in its row, which streams have not ended, and their chunks' places in the line."""
+        """Position of a minibatch in its row, which streams have not ended, and the numbers of their chunks."""
         row = bisect_right(self._starts_R1, number) - 1
         step = number - self._starts_R1[row]
         segment_B = row * self.streams + np.arange(self.streams)
@@ -175,7 +177,7 @@ class Sequences:
         self, utterance_B: np.ndarray, step_B: np.ndarray, active_B: np.ndarray, begins_B: np.ndarray,
         place: tuple[int, int], change: Callable[[Tensor, np.ndarray], Tensor] | None,
     ) -> tuple[SequenceInputs, Tensor]:  # fmt: skip
-        """Chunks that begin at the given steps of their utterances; `change` gets frames and how many there are."""
+        """Gather the chunks that begin at these steps of their utterances; `change` augments their frames."""
         offsets_U1 = self.packed.offsets_U1
         first_B, last_B = offsets_U1[utterance_B], offsets_U1[utterance_B + 1] - 1
         left_B = np.where(active_B, self._steps_U[utterance_B] - step_B, 0)  # steps from here to the end

@@ -1,10 +1,10 @@
-"""The order of an epoch, computed, not stored: any part of it, in constant memory, by whoever asks.
+"""The order of an epoch, computed instead of stored: any process can compute any part of it in constant memory.
 
-A Feistel network is a bijection of the numbers of k bits whatever its round function is. Numbers beyond the count
-are sent through again until they fall below it ("cycle walking": Black and Rogaway 2002, "Ciphers with arbitrary
-finite domains"), which leaves a bijection of the numbers below the count.
+A Feistel network is a bijection of the numbers of k bits, whatever its round function. Numbers that are not below the
+count are passed through it again until they are ("cycle walking": Black and Rogaway 2002, "Ciphers with arbitrary
+finite domains"), which yields a bijection of the numbers below the count.
 
-Axes: B positions asked for, P pieces of the corpus (P1: and the end of the last).
+Axes: B requested positions, P pieces of the corpus (P1: and the end of the last).
 """
 
 from bisect import bisect_right
@@ -13,10 +13,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-PIECES = 16  # of a chunk, from places all over the corpus
+PIECES = 16  # pieces of a chunk, from all over the corpus
 
 _CACHED = 1 << 16  # positions of a permutation computed at a time: the arithmetic is cheap, the calls are not
-_ROUNDS = 6  # even, so that halves of unequal width end where they began
+_ROUNDS = 6  # even, so that halves of unequal width end up in their original places
 _MASK31 = (1 << 31) - 1
 
 
@@ -26,16 +26,16 @@ class Shuffle:
     Parameters
     ----------
     count
-        Items, at least 1 and below 2^40.
+        Number of items, at least 1 and below 2^40.
     seed, epoch, part
-        Together they pick the permutation.
+        Together they select the permutation.
     """
 
     def __init__(self, count: int, seed: int, epoch: int, part: int = 0) -> None:
         self.count = count
         bits = max(2, (count - 1).bit_length())
         self.low, self.high = bits // 2, bits - bits // 2
-        # The generator looks at 32 bits only: what lies above them is folded in.
+        # The generator uses only 32 bits of its seed: fold higher bits into them.
         mixed = ((seed << 24) ^ epoch) + (seed >> 8) * 0x85EBCA6B + part * 0x9E3779B1
         generator = torch.Generator().manual_seed(mixed & 0xFFFFFFFF)
         self.keys = torch.randint(_MASK31, (_ROUNDS,), generator=generator).tolist()
@@ -71,16 +71,16 @@ def _mix(values: Tensor, key: int) -> Tensor:
 class Order:
     """The frames of the corpus in the order of one epoch, a pure function of the arguments.
 
-    With chunks, the corpus is cut into pieces of consecutive frames, all of one length (give or take a frame). Every
-    epoch shuffles the pieces, takes `PIECES` of them for a chunk, and shuffles the frames of each chunk. So a chunk
-    is all that a stretch of the epoch needs, and yet it is speech from all over the corpus, every time another.
+    With chunks, the corpus is cut into pieces of consecutive frames of equal length (within one frame). Every epoch
+    shuffles the pieces, combines `PIECES` of them into a chunk, and shuffles the frames within each chunk. Thus a part
+    of the epoch needs only one chunk in memory, and yet has speech from all over the corpus, different in each epoch.
 
     Parameters
     ----------
     count
-        Frames of the corpus.
+        Number of frames of the corpus.
     chunk_frames
-        Frames of a chunk, at most (give or take `PIECES`); 0: all frames are one chunk.
+        Maximum number of frames of a chunk (within `PIECES`); 0: all frames are one chunk.
     """
 
     def __init__(self, count: int, chunk_frames: int, seed: int, epoch: int) -> None:
@@ -100,7 +100,7 @@ class Order:
         return sorted((int(self.first_P[p]), int(self.last_P[p])) for p in pieces)
 
     def parts(self, start: int, stop: int) -> list[tuple[int, Tensor]]:
-        """Positions `start` up to `stop` of the order: the chunks they are in, and the frames (B,) int64 of each."""
+        """The chunks that hold positions `start` up to `stop` of the order, each with its frames (B,) int64."""
         parts = []
         while start < stop:
             chunk = bisect_right(self.chunk_position, start) - 1

@@ -1,4 +1,4 @@
-"""What can be said of many utterances' features without keeping them: moments, extremes, and what is wrong with them.
+"""Statistics of the features of many utterances, without storing them: moments, extremes and faults.
 
 Axes: T frames, F features.
 """
@@ -10,21 +10,21 @@ import numpy as np
 
 @dataclass
 class FeatureStatistics:
-    """Statistics of the utterances that were added; values that are not finite numbers are counted and left out.
+    """Statistics of the utterances that were added; values that are not finite are counted and otherwise ignored.
 
     Attributes
     ----------
     counts_F
-        Finite values of each dimension.
+        Number of finite values of each dimension.
     lowest_F, highest_F
-        float64; plus and minus infinity where there is no finite value.
+        float64; plus and minus infinity for a dimension without finite values.
     nan, infinite
-        Values.
+        Numbers of such values.
     not_finite, repeated
-        For each utterance that has any: such values; frames that equal the frame before them, which is what becomes of
-        digital silence.
+        For each utterance that has any: the number of values that are not finite; the number of frames that equal the
+        preceding frame, as in digital silence.
     shortest, longest
-        Frames, and the utterance.
+        Number of frames, and the utterance.
     """
 
     dim: int
@@ -60,7 +60,7 @@ class FeatureStatistics:
         self._add_moments(np.asarray(feats_TF, np.float64), finite_TF)
 
     def _add_moments(self, feats_TF: np.ndarray, finite_TF: np.ndarray) -> None:
-        # Chan, Golub, LeVeque 1979: moments of two sets from those of each, without a difference of large sums.
+        # Chan, Golub, LeVeque 1979: combine the moments of two sets without differences of large sums.
         there_TF = np.where(finite_TF, feats_TF, 0.0)
         counts_F = finite_TF.sum(0)
         mean_F = there_TF.sum(0) / np.maximum(counts_F, 1)
@@ -75,7 +75,7 @@ class FeatureStatistics:
 
     @property
     def mean_F(self) -> np.ndarray:
-        """float64."""
+        """Mean, float64."""
         return self._mean_F
 
     @property
@@ -85,14 +85,14 @@ class FeatureStatistics:
 
     @property
     def constant(self) -> list[int]:
-        """Dimensions that have one value only."""
+        """Dimensions in which all values are equal."""
         return np.flatnonzero(self.lowest_F >= self.highest_F).tolist()
 
     def lines(self, shift_ms: float) -> list[tuple[str, str]]:
-        """Pairs of a name and what is to be said, for people."""
+        """The statistics as pairs of a name and a text."""
         seconds = self.frames * shift_ms / 1000
         length = f"{seconds / 3600:.2f} h" if seconds > 360 else f"{seconds:.2f} s"
-        found = [("frames", f"{self.frames:,} ({length} at {shift_ms:g} ms a frame) of {self.dim} dimensions")]
+        found = [("frames", f"{self.frames:,} ({length} at {shift_ms:g} ms per frame) of {self.dim} dimensions")]
         if self.shortest and self.longest and self.utterances > 1:
             shortest, longest = (f"{frames:,} frames ({name})" for frames, name in (self.shortest, self.longest))
             found.append(("lengths", f"{shortest} to {longest}"))
@@ -103,8 +103,8 @@ class FeatureStatistics:
         found.append(("constant", f"dimension {constant}" if constant else "no dimension"))
         bad = f"{self.nan:,} NaN, {self.infinite:,} infinite values in {_named(self.not_finite)}"
         found.append(("not finite", bad if self.not_finite else "no value"))
-        same = f"{sum(self.repeated.values()):,} frames equal the frame before, in {_named(self.repeated)}"
-        found.append(("silence", f"digital: {same}" if self.repeated else "no frame equals the one before"))
+        same = f"{sum(self.repeated.values()):,} frames equal the preceding frame, in {_named(self.repeated)}"
+        found.append(("silence", f"digital: {same}" if self.repeated else "no frame equals the preceding frame"))
         return found
 
 
@@ -112,7 +112,7 @@ def _span(values_F: np.ndarray) -> str:
     finite = np.flatnonzero(np.isfinite(values_F))
     if not len(finite):
         return "none"
-    values_F = np.round(values_F, 5) + 0.0  # the mean of what was normalised is 0, not -3e-8
+    values_F = np.round(values_F, 5) + 0.0  # print the mean of normalised features as 0, not -3e-8
     low, high = finite[np.argmin(values_F[finite])], finite[np.argmax(values_F[finite])]
     if values_F[low] == values_F[high]:
         return f"{values_F[low]:.4g}"

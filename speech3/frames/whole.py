@@ -1,7 +1,7 @@
-"""Minibatches of whole utterances of similar length, for numerators that are of whole transcripts.
+"""Minibatches of whole utterances of similar length, for LF-MMI numerators made from whole transcripts.
 
-A minibatch has as many utterances as fill it, padded to the longest of them by their last frames. In each epoch
-utterances of about the same length come together anew. Speeds, warps and masks are as in `speech3.frames.chunks`.
+A minibatch has as many utterances as fit into it, padded to the longest of them by repeating their last frames. In each
+epoch utterances of about the same length are grouped anew. Speeds, warps and masks are as in `speech3.frames.chunks`.
 
 Axes: B utterances of a minibatch, U utterances, G minibatches.
 """
@@ -18,31 +18,31 @@ from speech3.features.warp import FrequencyWarp
 from speech3.frames.chunks import Chunk, ChunkInputs, Chunks
 from speech3.frames.packed import PackedFrames
 
-_MIXED = 4  # minibatches, about: those that an utterance's length may bring it into
+_MIXED = 4  # about the number of minibatches among which utterances of similar length are mixed
 
 
 def padded_frames(chunks: Sequence[Chunk], subsampling: int) -> int:
-    """Frames of the longest at its speed, with as many more as make its last output whole."""
+    """Frames of the longest chunk at its speed, rounded up to a whole number of outputs."""
     return subsampling * max(math.ceil(len(chunk.labels_T) / chunk.speed / subsampling) for chunk in chunks)
 
 
 class WholeUtterances(Chunks):
-    """The utterances of a packed file, in minibatches. One is identified by (epoch, number) alone.
+    """The utterances of a packed file, in minibatches. A minibatch depends only on (epoch, number).
 
     Parameters
     ----------
     left, right
         Context, in frames.
     minibatch
-        Frames, padding included: about so many at most, but one utterance at least.
+        Approximate maximum of frames including padding; a minibatch has at least one utterance.
     subsampling
-        Frames for which there is one output.
+        Frames per output.
     seed
-        Of the order, and of `speeds`, `warp` and `masks`.
+        Seed of the order, and of `speeds`, `warp` and `masks`.
     speeds, warp, masks
-        Change what `draw` gives, but not `sequential`.
+        Augmentation in `draw`, but not in `sequential`.
     targets
-        Of some utterances, each a `Chunk` that begins at 0.
+        Makes the targets of some utterances, each a `Chunk` that begins at 0.
     """
 
     def __init__(
@@ -60,18 +60,18 @@ class WholeUtterances(Chunks):
         self._groups: tuple[int, list[np.ndarray]] = (-1, [])
 
     def __len__(self) -> int:
-        """Minibatches in an epoch."""
+        """Number of minibatches in an epoch."""
         return len(self._cuts) - 1
 
     def sequential(self, size: int) -> Iterator[tuple[ChunkInputs, Any]]:
-        """All utterances once, as they are, the shortest first, about `size` frames at a time."""
+        """All utterances once, without augmentation, shortest first, about `size` frames at a time."""
         cuts = self._filled(size)
         for chosen_B in np.split(self._by_length_U, cuts[1:-1]):
             chunks, first_B = self._place(chosen_B, np.ones(len(chosen_B)), np.zeros(len(chosen_B)))
             yield ChunkInputs(self._gather(chunks, first_B)), self.targets(chunks)
 
     def _filled(self, minibatch: int) -> list[int]:
-        """Where to cut the utterances by length so that each part but the longest ones fills a minibatch."""
+        """Where to cut the utterances, sorted by length, so that each part fills a minibatch."""
         cuts = [0]
         for place, utterance in enumerate(self._by_length_U.tolist()):
             if place > cuts[-1] and (place + 1 - cuts[-1]) * self._lengths_U[utterance] > minibatch:

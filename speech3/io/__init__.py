@@ -1,1 +1,1 @@
-"""Files as such: Kaldi ark/scp, safetensors checkpoints, atomic writes, progress and worker processes. No policy."""
+"""Input and output: Kaldi ark/scp, safetensors checkpoints, atomic writes, progress, worker processes. No policy."""

@@ -1,7 +1,7 @@
 """Kaldi archives: matrices of features and integer vectors of alignments.
 
-Through the kaldi-io library, but for compressed matrices (`io.compressed`), which its version 0.9.8 cannot read with
-NumPy 2.4.
+They are read and written with the kaldi-io library, except for compressed matrices (`io.compressed`), which its version
+0.9.8 cannot read with NumPy 2.4.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from speech3.io.compressed import TOKENS, read_compressed, write_compressed
 
 
 def _import_kaldi_io():  # type: ignore[no-untyped-def]
-    # kaldi_io warns about a missing KALDI_ROOT and puts a shell's guess of Kaldi's programs on PATH as it is imported.
+    # When imported, kaldi_io warns about a missing KALDI_ROOT and adds guessed directories of Kaldi programs to PATH.
     saved = {name: os.environ.get(name) for name in ("KALDI_ROOT", "PATH")}
     os.environ["KALDI_ROOT"] = "/"
     try:
@@ -32,7 +32,7 @@ def _import_kaldi_io():  # type: ignore[no-untyped-def]
 
 _kaldi_io = _import_kaldi_io()
 _BINARY = b"\0B"
-_RANGE = re.compile(r"\[(\d+):(\d+)(?:,(\d+):(\d+))?\]$")  # rows, then columns; the last ones belong to it
+_RANGE = re.compile(r"\[(\d+):(\d+)(?:,(\d+):(\d+))?\]$")  # rows, then columns; both ends are inclusive
 
 
 def write_ark(
@@ -42,18 +42,18 @@ def write_ark(
     *,
     compress: bool = False,
 ) -> int:
-    """Write ``(utterance, array)`` pairs as a binary archive and, if asked, its index; return their number.
+    """Write ``(utterance, array)`` pairs as a binary archive, optionally with its index; return their number.
+
+    Both files appear only when everything has been written.
 
     Parameters
     ----------
     items
         float32 or float64 matrices (T, F), or int32 vectors (T,).
     scp
-        Gets ``utterance /absolute/path.ark:offset`` lines, sorted, whatever the order of `items`.
+        Index file to write: lines ``utterance /absolute/path.ark:offset``, sorted, whatever the order of `items`.
     compress
-        Matrices in a byte a value, not exactly (Kaldi's ``--compress``).
-
-    Both files appear only once everything was written.
+        Lossy compression of matrices to about one byte per value (Kaldi's ``--compress``).
     """
     index: list[str] = []
     with atomic_path(ark) as temporary, temporary.open("wb") as stream:
@@ -66,7 +66,7 @@ def write_ark(
 
 
 def write_entry(stream: IO[bytes], utterance: str, array: np.ndarray, *, compress: bool, name: Path | str) -> int:
-    """Append one array of the archive `name`, see `write_ark`; return where in `stream` its value begins."""
+    """Append one array of the archive `name` as in `write_ark`; return the offset of its value in `stream`."""
     stream.write(utterance.encode("utf-8") + b" ")
     offset = stream.tell()
     if array.ndim == 2 and compress:
@@ -103,23 +103,23 @@ def read_scp(path: Path | str) -> dict[str, str]:
         if not rest:
             raise Speech3Error(f"{path}:{number}: {key} has no value")
         if key in entries:
-            raise Speech3Error(f"{path}:{number}: {key} stands here a second time")
+            raise Speech3Error(f"{path}:{number}: {key} occurs a second time; remove one of the two lines")
         entries[key] = rest[0].strip()
     return entries
 
 
 def read_matrix(location: str, directory: Path) -> np.ndarray:
-    """Read one matrix (float32 or float64) from where an scp says: ``file``, ``file:offset`` or ``file:offset[0:99]``.
+    """Read one matrix (float32 or float64) at a location from an scp: ``file``, ``file:offset``, ``file:offset[0:99]``.
 
-    A relative path is looked for from `directory`, that of the scp, then from the working directory, as audio is.
+    A relative path is relative to `directory`, that of the scp, or else to the working directory, as for audio.
 
     Raises
     ------
     Speech3Error
-        Without the names of scp and utterance, which the caller knows.
+        The message does not name the scp and the utterance; the caller adds them.
     """
     if location.endswith("|"):
-        raise Speech3Error("features through a pipe are not read; write them to an ark")
+        raise Speech3Error("reading features through a pipe is not supported; write them to an ark")
     match = _RANGE.search(location)
     try:
         with _open(location[: match.start()] if match else location, directory) as stream:
@@ -127,7 +127,7 @@ def read_matrix(location: str, directory: Path) -> np.ndarray:
     except OSError as error:
         raise Speech3Error(f"{location}: {error.strerror}") from error
     except Exception as error:
-        raise Speech3Error(f"{location} is cut short or no Kaldi matrix; extract it again") from error
+        raise Speech3Error(f"{location} is truncated or not a Kaldi matrix; extract it again") from error
     return _part(matrix, match, location) if match else matrix
 
 
@@ -153,14 +153,14 @@ def _matrix(stream: IO[bytes]) -> np.ndarray:
 def _part(matrix: np.ndarray, match: re.Match[str], location: str) -> np.ndarray:
     first, last = int(match[1]), int(match[2])
     left, right = (int(match[3]), int(match[4])) if match[3] else (0, matrix.shape[1] - 1)
-    # Kaldi allows three rows too many (features and segments are rounded differently) and takes what there is.
+    # Like Kaldi, allow a range up to three rows beyond the end: features and segments are rounded differently.
     if not (first <= last < len(matrix) + 3 and first < len(matrix) and left <= right < matrix.shape[1]):
         raise Speech3Error(f"{location}: the matrix has {len(matrix)} rows and {matrix.shape[1]} columns")
     return matrix[first : last + 1, left : right + 1]
 
 
 class ArkReader(Mapping[str, np.ndarray]):
-    """The matrices of a ``feats.scp``, read when asked for; the object is small and can be pickled."""
+    """The matrices of a ``feats.scp``, read on access; the object is small and can be pickled."""
 
     def __init__(self, scp: Path | str) -> None:
         self.path = Path(scp)
@@ -182,13 +182,13 @@ class ArkReader(Mapping[str, np.ndarray]):
 
 
 def read_int_ark(ark: Path | str) -> dict[str, np.ndarray]:
-    """Read all int32 vectors of an archive, such as an ``ali.ark`` (gzipped if the name ends in .gz)."""
+    """Read all int32 vectors of an archive, such as ``ali.ark`` (gzipped if the name ends in .gz)."""
     vectors = {}
     try:
         with contextlib.closing(_kaldi_io.open_or_fd(str(ark))) as stream:
             while key := _key(stream):
                 if key in vectors:
-                    raise Speech3Error(f"{ark}: {key} stands here a second time; make it again")
+                    raise Speech3Error(f"{ark}: {key} occurs a second time; make the archive again")
                 start = stream.tell()
                 vectors[key] = np.array(_kaldi_io.read_vec_int(stream), dtype=np.int32)
                 if stream.tell() == start:  # kaldi_io takes the end of the file for an empty vector
@@ -198,7 +198,7 @@ def read_int_ark(ark: Path | str) -> dict[str, np.ndarray]:
     except OSError as error:
         raise Speech3Error(f"{ark}: {error.strerror or f'{error}; make it again'}") from error
     except Exception as error:
-        raise Speech3Error(f"{ark}: cut short or no archive of integer vectors; make it again") from error
+        raise Speech3Error(f"{ark}: truncated or not an archive of integer vectors; make it again") from error
     return vectors
 
 

@@ -1,4 +1,4 @@
-"""An archive of matrices without its scp: where each matrix is, found by hopping from header to header.
+"""Finds the matrices of an archive without its scp, by seeking from header to header.
 
 Layout: Kaldi util/kaldi-holder-inl.h, matrix/kaldi-matrix.cc, matrix/compressed-matrix.cc.
 """
@@ -12,7 +12,7 @@ from typing import IO
 
 from speech3.errors import Speech3Error
 
-_PLAIN = {b"FM ": 4, b"DM ": 8}  # bytes a value
+_PLAIN = {b"FM ": 4, b"DM ": 8}  # bytes per value
 _COMPRESSED = {b"CM ": 1, b"CM2": 2, b"CM3": 1}
 _TYPES = "|".join(token.decode().strip() for token in (*_PLAIN, *_COMPRESSED))
 _BEGINS = re.compile(rb"\S+ (\0B(%s) |\s*\[)" % _TYPES.encode())
@@ -20,22 +20,22 @@ _INTEGERS = re.compile(rb"\S+ \0B\x04")
 
 
 def is_ark(head: bytes) -> bool:
-    """Whether a file that begins so is an archive of matrices, binary or text."""
+    """Whether a file that begins with `head` is an archive of matrices, binary or text."""
     return _BEGINS.match(head) is not None
 
 
 def is_integer_ark(head: bytes) -> bool:
-    """Whether a file that begins so is an archive of integer vectors, as an alignment is."""
+    """Whether a file that begins with `head` is an archive of integer vectors, such as an alignment."""
     return _INTEGERS.match(head) is not None
 
 
 def ark_entries(ark: Path) -> Iterator[tuple[str, str]]:
-    """Yield each utterance and where its matrix is (``ark:offset``), without reading the matrices of a binary archive.
+    """Yield each utterance and the location of its matrix (``ark:offset``); binary matrices are not read.
 
     Raises
     ------
     Speech3Error
-        The archive is cut short or holds something else than matrices.
+        The archive is truncated or holds something other than matrices.
     """
     last = "its beginning"
     try:
@@ -51,7 +51,7 @@ def ark_entries(ark: Path) -> Iterator[tuple[str, str]]:
     except OSError as error:
         raise Speech3Error(f"{ark}: {error.strerror}") from error
     except (EOFError, ValueError, struct.error) as error:
-        raise Speech3Error(f"{ark}: after {last}: cut short or no archive of matrices; make it again") from error
+        raise Speech3Error(f"{ark}: after {last}: truncated or not an archive of matrices; make it again") from error
 
 
 def _key(stream: IO[bytes]) -> str | None:
@@ -66,7 +66,7 @@ def _key(stream: IO[bytes]) -> str | None:
 
 
 def _hop(stream: IO[bytes]) -> None:
-    """From the beginning of a value to what comes after it."""
+    """Seek from the beginning of a value to its end."""
     start = stream.tell()
     if stream.read(2) != b"\0B":
         stream.seek(start)

@@ -1,4 +1,4 @@
-"""Outputs are written to a temporary name and renamed, so a reader sees the old file or the new, never half of one."""
+"""Atomic writes: to a temporary name, which is then renamed, so that a reader sees the old file or the new one."""
 
 import errno
 import json
@@ -13,12 +13,12 @@ from speech3.errors import Speech3Error
 
 @contextmanager
 def atomic_path(path: Path | str) -> Iterator[Path]:
-    """Yield a temporary sibling of `path`; rename it to `path` if the block succeeds, remove it if not.
+    """Yield a temporary name beside `path`; rename it to `path` if the block succeeds, else remove it.
 
     Raises
     ------
     Speech3Error
-        The disk is full or the directory cannot be written; what stood at `path` is untouched.
+        The disk is full or the directory is not writable; an existing file at `path` is unchanged.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -33,13 +33,13 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
 
 @contextmanager
 def explained_disk_errors(path: Path | str) -> Iterator[None]:
-    """Turn a full disk or a missing right to write, while `path` is being made, into a `Speech3Error`."""
+    """Turn a full disk or a lack of permission while `path` is being written into a `Speech3Error`."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise Speech3Error(
-                f"{path}: no space left on the disk; free some and run the same command again"
+                f"{path}: no space left on the disk; free some space and run the same command again"
             ) from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
             raise Speech3Error(
@@ -60,7 +60,7 @@ def write_json(path: Path | str, value: Any) -> None:
 
 
 def read_json(path: Path | str) -> Any:
-    """Read JSON; a missing or broken file is a `Speech3Error` that names it."""
+    """Read JSON; a missing or invalid file raises a `Speech3Error` that names it."""
     path = Path(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Tensors with their description: a safetensors file whose metadata holds JSON."""
+"""Tensors with a description: safetensors files with JSON in their metadata."""
 
 import json
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ from speech3.io.atomic import atomic_path
 
 
 def save_tensors(path: Path | str, tensors: dict[str, np.ndarray], about: dict[str, Any]) -> None:
-    """Write arrays and a JSON-able description atomically."""
+    """Write arrays and a JSON-serialisable description atomically."""
     with atomic_path(path) as temporary:
         contiguous = {name: np.asarray(array, order="C") for name, array in tensors.items()}
-        # Not safetensors' own save_file: its files are for their owner only, and its errors are no OSError.
+        # Not safetensors' save_file: only the owner can read its files, and its errors are not OSErrors.
         temporary.write_bytes(save(contiguous, {"speech3": json.dumps(about)}))
 
 
@@ -33,7 +33,7 @@ def load_tensors(path: Path | str, kind: str | None = None) -> tuple[dict[str, n
     Raises
     ------
     Speech3Error
-        The file is missing, cut short, not ours or of another kind.
+        The file is missing, truncated, not a safetensors file or of another kind.
     """
     with _opened(path) as stream:
         about = _about(stream)
@@ -44,7 +44,7 @@ def load_tensors(path: Path | str, kind: str | None = None) -> tuple[dict[str, n
 
 
 def read_about(path: Path | str) -> dict[str, Any]:
-    """Read the description alone; errors as for `load_tensors`."""
+    """Read only the description; errors as for `load_tensors`."""
     with _opened(path) as stream:
         return _about(stream)
 
@@ -57,7 +57,7 @@ def _opened(path: Path | str) -> Iterator[Any]:
         with safe_open(path, framework="numpy") as stream:
             yield stream
     except (SafetensorError, json.JSONDecodeError, OSError) as error:
-        raise Speech3Error(f"{path}: not a safetensors file, or cut short ({error}); make it again") from error
+        raise Speech3Error(f"{path}: not a safetensors file, or truncated ({error}); make it again") from error
 
 
 def _about(stream: Any) -> dict[str, Any]:

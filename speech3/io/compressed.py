@@ -1,8 +1,8 @@
 """Kaldi's compressed matrices, read and written (Kaldi matrix/compressed-matrix.{h,cc}).
 
-`CM`, for features: a byte a value, with four percentiles for each column, between which the 256 levels are spread
+`CM`, for features: one byte per value, with four percentiles for each column, between which the 256 levels are spaced
 evenly (64 steps below the first quartile, 128 between the quartiles, 63 above). `CM2` and `CM3`: two bytes or one byte
-a value, evenly from the matrix's smallest value to its largest.
+per value, spaced evenly from the smallest value of the matrix to the largest.
 
 Axes: T frames, F feature bins, 4 percentiles (0, 25, 75, 100).
 """
@@ -14,19 +14,19 @@ import numpy as np
 
 TOKENS = (b"CM ", b"CM2 ", b"CM3 ")
 _HEADER = struct.Struct("<ffii")  # smallest value, range, rows, columns
-_FEW_ROWS = 8  # up to here Kaldi writes CM2: the columns' heads would cost more than they save
+_FEW_ROWS = 8  # up to this number Kaldi writes CM2: the headers of the columns would cost more than they save
 _LEVELS_16 = np.float32(1 / 65535)
 
 
 def read_compressed(token: bytes, stream: IO[bytes]) -> np.ndarray:
-    """Read what follows the token (one of `TOKENS`), float32 (T, F).
+    """Read the matrix after its token (one of `TOKENS`), float32 (T, F).
 
     Raises
     ------
     EOFError
         The stream ends within the matrix.
     ValueError
-        The header cannot be one's.
+        The header is not valid.
     """
     smallest, width, rows, columns = _HEADER.unpack(_take(stream, _HEADER.size))
     if rows < 0 or columns < 0 or not np.isfinite([smallest, width]).all():
@@ -45,7 +45,7 @@ def read_compressed(token: bytes, stream: IO[bytes]) -> np.ndarray:
 
 
 def write_compressed(stream: IO[bytes], feats_TF: np.ndarray) -> None:
-    """Write a matrix as Kaldi's ``copy-feats --compress=true`` does: `CM`, or `CM2` if it has no more than 8 rows.
+    """Write a matrix as Kaldi's ``copy-feats --compress=true`` does: `CM`, or `CM2` if it has at most 8 rows.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def _table(percentiles_F4: np.ndarray) -> np.ndarray:
 
 
 def _heads(feats_TF: np.ndarray, smallest: np.float32, width: np.float32) -> np.ndarray:
-    """(F, 4) levels of the percentiles, each at least one above the one before; there are nine rows or more."""
+    """Levels (F, 4) of the percentiles, each at least one above the previous one; needs at least nine rows."""
     rows = len(feats_TF)
     places = [0, rows // 4, 3 * (rows // 4), rows - 1]
     found_4F = _to_levels(np.partition(feats_TF, places, axis=0)[places], smallest, width).astype(np.int32)
@@ -112,7 +112,7 @@ def _heads(feats_TF: np.ndarray, smallest: np.float32, width: np.float32) -> np.
 
 
 def _nearest(feats_TF: np.ndarray, percentiles_F4: np.ndarray) -> np.ndarray:
-    """(T, F) uint8."""
+    """The level nearest to each value, (T, F) uint8."""
     p0, p25, p75, p100 = percentiles_F4.T
 
     def level(low: np.ndarray, high: np.ndarray, steps: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Ctrl-C waits until what must not be torn is finished: a minibatch, so that its checkpoint is whole; a call from C."""
+"""Defers Ctrl-C while code runs that must not be interrupted: a minibatch before its checkpoint, a callback from C."""
 
 import signal
 import threading
@@ -18,7 +18,7 @@ class Interrupt:
 
 @contextmanager
 def deferred_interrupt() -> Iterator[Interrupt]:
-    """Note the first Ctrl-C instead of raising; a second one raises KeyboardInterrupt as always."""
+    """Record the first Ctrl-C instead of raising; a second one raises KeyboardInterrupt as usual."""
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():
         yield interrupt

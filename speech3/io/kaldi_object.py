@@ -16,7 +16,7 @@ _NAME_LENGTH = 40
 
 
 class KaldiObject:
-    """A cursor in such a file. What is not there as expected is a ValueError; `opened_object` names the file."""
+    """A cursor in such a file. Unexpected content raises a ValueError; `opened_object` adds the file name."""
 
     def __init__(self, data: bytes | mmap.mmap) -> None:
         self._data = data
@@ -27,7 +27,7 @@ class KaldiObject:
         """The next word."""
         match = _WORD.match(self._data, self._at)
         if not match:
-            raise ValueError("it ends where a token should follow")
+            raise ValueError("it ends where a token was expected")
         self._at = match.end()
         return match[1][:_NAME_LENGTH].decode("utf-8", errors="replace")
 
@@ -35,7 +35,7 @@ class KaldiObject:
         """The next word, which must be one of these."""
         found = self.token()
         if found not in tokens:
-            raise ValueError(f"{found!r} where {' or '.join(tokens)} should stand")
+            raise ValueError(f"{found!r} where {' or '.join(tokens)} was expected")
         return found
 
     def integer(self) -> int:
@@ -43,7 +43,7 @@ class KaldiObject:
         if not self.binary:
             return int(self.token())
         if self._byte() not in (4, 252):  # the size, negative for unsigned
-            raise ValueError("no integer where one should stand")
+            raise ValueError("no integer where one was expected")
         return int(np.frombuffer(self._take(4), "<i4")[0])
 
     def real(self) -> float:
@@ -52,7 +52,7 @@ class KaldiObject:
             return float(self.token())
         size = self._byte()
         if size not in (4, 8):
-            raise ValueError("no number where one should stand")
+            raise ValueError("no number where one was expected")
         return float(np.frombuffer(self._take(size), f"<f{size}")[0])
 
     def integers(self) -> list[int]:
@@ -60,7 +60,7 @@ class KaldiObject:
         if not self.binary:
             return [int(word) for word in self._bracketed()]
         if self._byte() != 4:
-            raise ValueError("no vector of integers where one should stand")
+            raise ValueError("no vector of integers where one was expected")
         return np.frombuffer(self._take(4 * self._size()), "<i4").tolist()
 
     def vector(self) -> np.ndarray:
@@ -69,7 +69,7 @@ class KaldiObject:
             return np.array(self._bracketed(), dtype=np.float64)
         kind = _VECTORS.get(self.token().encode())
         if kind is None or self._byte() != 4:
-            raise ValueError("no vector where one should stand")
+            raise ValueError("no vector where one was expected")
         return np.frombuffer(self._take(np.dtype(kind).itemsize * self._size()), kind).astype(np.float64)
 
     def _bracketed(self) -> list[str]:
@@ -91,19 +91,19 @@ class KaldiObject:
     def _take(self, size: int) -> bytes:
         data = self._data[self._at : self._at + size]
         if len(data) != size:
-            raise ValueError("it is cut short")
+            raise ValueError("it is truncated")
         self._at += size
         return data
 
 
 @contextmanager
 def opened_object(path: Path | str, what: str, remedy: str) -> Iterator[KaldiObject]:
-    """Open a file without reading more of it than is asked for (an acoustic model follows the transitions).
+    """Open a file without reading all of it (in a `final.mdl` the acoustic model follows the transitions).
 
     Raises
     ------
     Speech3Error
-        It is missing, or what was read in the block is not as it should be: ``PATH: not WHAT (why); REMEDY``.
+        The file is missing, or the block found it invalid: ``PATH: not WHAT, or damaged (why); REMEDY``.
     """
     try:
         with Path(path).open("rb") as stream:

@@ -1,4 +1,4 @@
-"""Work spread over processes, results in the order of the inputs."""
+"""A map over several processes, with results in the order of the inputs."""
 
 import multiprocessing
 import os
@@ -21,20 +21,20 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 _ALONE_S = 2.0
-_END_S = 5.0  # in which a killed process is gone
-# A sum over threads is rounded by their number, so work is done by one thread a process, wherever it is done.
+_END_S = 5.0  # time allowed for a killed process to exit
+# The rounding of a sum depends on the number of threads, so every process uses one thread.
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
-# Said of a process that ended as Python does after an error outside of what it was started for.
+# The message for a process that exited with an error before it began its work.
 NOT_BEGUN = (
-    "could not begin (exit status 1; why stands above, on standard error): a script that starts processes must do so "
-    'under `if __name__ == "__main__":`, for each of them imports it; and what they are handed must be defined in a '
-    "file that can be imported, not in a notebook"
+    "could not begin (exit status 1; see the reason above, on standard error): a script that starts processes must do "
+    'so under `if __name__ == "__main__":`, because each process imports the script; and what is passed to them must '
+    "be defined in a file that can be imported, not in a notebook"
 )
 
 
 def available_jobs() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -49,9 +49,9 @@ def parallel_map(
     function
         A module-level function (or a ``functools.partial`` of one): it is pickled.
     jobs
-        1 runs in this process, as does everything that takes no more than two seconds.
+        With 1, everything runs in this process, as it does if it takes at most two seconds.
     start_at_once
-        Every item takes long: no two seconds are spent on finding out.
+        Start the processes at once instead of after two seconds, because every item takes long.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def parallel_map(
 
 
 def _from_alone_to_pool(function: Callable[[A], R], items: Sequence[A], jobs: int, label: str) -> Iterator[R]:
-    # Starting processes takes a second or two, so small work is done before they would be there.
+    # Starting processes takes a second or two, so small amounts of work are finished sooner without them.
     start = time.monotonic()
     for done, item in enumerate(items, 1):
         yield _alone(function, item)
@@ -94,18 +94,18 @@ def _pool_map(function: Callable[[A], R], items: Sequence[A], jobs: int, label: 
     try:
         with starting_workers():
             futures = deque(pool.submit(function, item) for item in items)
-        while futures:  # a result that was taken is not kept: together they may be larger than memory
+        while futures:  # drop each result once it is yielded: together they may be larger than memory
             yield futures.popleft().result()
     except BrokenProcessPool as error:
         raise Speech3Error(
-            f"{label}: a worker process died, most likely because memory ran out; run again with fewer jobs"
+            f"{label}: a worker process died, most likely because memory ran out; run the command again with fewer jobs"
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 def end_processes(processes: Sequence[Any]) -> None:
-    """Kill them and wait until they are gone, but not for one that a driver holds, which cannot be killed."""
+    """Kill processes and wait for them to exit, for a few seconds: a process blocked in a driver cannot be killed."""
     for process in processes:
         process.kill()
     for process in processes:
@@ -114,15 +114,16 @@ def end_processes(processes: Sequence[Any]) -> None:
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Processes started in this block have one thread, and do not see Ctrl-C.
+    """Start processes in this block with one thread, and without a reaction to Ctrl-C.
 
-    Ctrl-C reaches all processes of a terminal, but the parent alone answers it: after the block, if pressed in it.
+    Ctrl-C is sent to all processes of a terminal, but only the parent handles it; in this block, it is handled at the
+    end of the block.
     """
-    # Libraries must see these before they are imported, hence the environment and not a call; likewise the mask,
-    # which a process inherits: a handler of its own would come after its imports, seconds too late.
+    # The variables must be set before libraries are imported, hence the environment. The signal mask is inherited for
+    # the same reason: a handler in the new process would be installed after its imports, seconds too late.
     saved = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
-    resource_tracker.ensure_running()  # its start takes SIGINT out of the mask
+    resource_tracker.ensure_running()  # starting it removes SIGINT from the mask
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -133,7 +134,7 @@ def starting_workers() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """In a worker: do not wait for work for ever when the parent was killed and cannot say that there is no more."""
+    """In a worker: exit when the parent exits, instead of waiting for ever for work if the parent was killed."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""Progress for people (a bar on a terminal, plain lines elsewhere) and for programs (`metrics.jsonl`)."""
+"""Progress for users (a bar on a terminal, plain lines elsewhere) and for programs (`metrics.jsonl`)."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from speech3.io.atomic import explained_disk_errors
 
 T = TypeVar("T")
 
-_FIRST_SECONDS, _QUIET_SECONDS = 5.0, 10.0  # without a terminal: the first line, and the time between lines
+_FIRST_SECONDS, _QUIET_SECONDS = 5.0, 10.0  # without a terminal: time until the first line, and between lines
 
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -33,7 +33,7 @@ def progress(
     Parameters
     ----------
     place
-        From an item to how many are done and what else to say; by default items are counted.
+        Returns, for an item, how many are done and further text to show; by default items are counted.
     """
     start = time.monotonic()
     if sys.stderr.isatty():
@@ -59,7 +59,7 @@ def progress(
 
 
 class Metrics:
-    """Appends one JSON object a line to `path`, each stamped with the time in seconds since 1970."""
+    """Appends JSON objects to `path`, one per line, each with the time in seconds since 1970."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -68,13 +68,13 @@ class Metrics:
             self._end_cut_line()
 
     def write(self, **values: Any) -> None:
-        """Append one record; a record is one write, so a killed run leaves whole lines."""
+        """Append one record, in a single write, so that a killed run leaves complete lines."""
         line = json.dumps({"time": round(time.time(), 3), **values}) + "\n"
         with explained_disk_errors(self.path), self.path.open("a", encoding="utf-8") as stream:
             stream.write(line)
 
     def _end_cut_line(self) -> None:
-        # A full disk may leave half a line, to which the next record must not be joined.
+        # A full disk may leave an incomplete line, to which the next record must not be appended.
         if not self.path.exists() or not self.path.stat().st_size:
             return
         with self.path.open("r+b") as stream:
@@ -84,7 +84,7 @@ class Metrics:
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
-    """Read every whole record of a `metrics.jsonl`; a last line cut short by a kill is passed over."""
+    """Read the records of a `metrics.jsonl`; incomplete lines are skipped."""
     records = []
     if Path(path).exists():
         for line in Path(path).read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""A file of JSON records, one a line, read while another process appends to it."""
+"""Reads a file of JSON records, one per line, while another process appends to it."""
 
 import json
 import os
@@ -12,16 +12,16 @@ from speech3.errors import Speech3Error
 
 @dataclass(frozen=True)
 class Appended:
-    """What a reading found.
+    """The result of one reading.
 
     Attributes
     ----------
     afresh
-        The file is another one than at the last reading, or was cut: all that was read before no longer counts.
+        The file was replaced or truncated since the last reading, so records read earlier are no longer valid.
     records
-        New since then, in the order of the file.
+        New records, in the order of the file.
     damaged
-        Numbers (from 1) of new lines that are no JSON object.
+        Numbers (from 1) of new lines that are not JSON objects.
     """
 
     afresh: bool
@@ -30,15 +30,15 @@ class Appended:
 
 
 class Tail:
-    """Reads what was appended to `path` since it last looked; a file that does not exist yet is empty.
+    """Reads the records appended to `path` since the last reading; a file that does not exist yet counts as empty.
 
-    A last line without its end is taken once it is whole.
+    An incomplete last line is read when it is complete.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._stream: BinaryIO | None = None
-        self._rest, self._lines = b"", 0  # what follows the last whole line, and how many lines there were
+        self._rest, self._lines = b"", 0  # the text after the last complete line, and the number of lines so far
 
     def __enter__(self) -> "Tail":
         return self
@@ -53,7 +53,7 @@ class Tail:
         self._stream = None
 
     def read(self) -> Appended:
-        """Read on from where the last reading ended, or from the beginning of a file that was begun again.
+        """Read from where the last reading ended, or from the beginning of a file that was replaced or truncated.
 
         Raises
         ------
@@ -74,7 +74,7 @@ class Tail:
             elif line.strip():
                 damaged.append(number)
         self._lines += len(lines)
-        # The beginning of a JSON object is never one itself, so this line lacks nothing but its end.
+        # The beginning of a JSON object is never itself valid, so this line lacks only its newline.
         whole = _parsed(self._rest)
         if whole is not None:
             records.append(whole)
@@ -82,7 +82,7 @@ class Tail:
         return Appended(afresh, tuple(records), tuple(damaged))
 
     def _reopen(self) -> bool:
-        """Open the file that is at the path now; true if it is not the one that was read so far."""
+        """Open the file that is now at the path; return whether it is another one than before, or was truncated."""
         try:
             there = self.path.stat()
         except FileNotFoundError:
@@ -93,7 +93,7 @@ class Tail:
         if self._stream is None:
             self._stream = self.path.open("rb")
             return False
-        # The open file keeps its number from being given to another one.
+        # While the file is open, its inode number cannot be reused by another one.
         if not os.path.samestat(os.fstat(self._stream.fileno()), there):
             self.close()
             self._stream = self.path.open("rb")
@@ -111,6 +111,6 @@ class Tail:
 def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line.decode("utf-8"))
-    except ValueError:  # of JSON, or of UTF-8
+    except ValueError:  # invalid JSON or UTF-8
         return None
     return record if isinstance(record, dict) else None

@@ -1,8 +1,8 @@
-"""torchaudio's pure-Python functions, also where its compiled part cannot be loaded.
+"""torchaudio's pure-Python functions, even if its compiled part cannot be loaded.
 
-The torchaudio wheel from PyPI is compiled against CUDA; beside a CPU build of torch `import torchaudio` raises OSError
-(libc10_cuda.so). What speech3 uses of it is written in Python on torch, so a stand-in for
-`torchaudio._extension`, which says "no compiled part", is enough.
+The torchaudio wheel from PyPI is compiled against CUDA; with a CPU build of torch `import torchaudio` raises OSError
+(libc10_cuda.so). The functions that speech3 uses are written in Python on top of torch, so it is enough to replace
+`torchaudio._extension` by a module that declares the compiled part to be missing.
 """
 
 import importlib
@@ -21,7 +21,7 @@ def torchaudio_functional() -> Any:
     Raises
     ------
     Speech3Error
-        torchaudio is not installed, or does not fit the installed torch.
+        torchaudio is not installed, or is not compatible with the installed torch.
     """
     try:
         return importlib.import_module("torchaudio.functional")
@@ -34,7 +34,7 @@ def torchaudio_functional() -> Any:
         _forget()
         raise Speech3Error(
             f"torchaudio cannot be imported ({type(error).__name__}: {error});"
-            " install the torchaudio that belongs to your torch: pip install --upgrade torch torchaudio"
+            " install the torchaudio that matches your torch: pip install --upgrade torch torchaudio"
         ) from error
 
 
@@ -46,7 +46,7 @@ def _forget() -> None:
 def _stand_in() -> types.ModuleType:
     def refuse(function: Any) -> Any:
         def refused(*args: Any, **kwargs: Any) -> Any:
-            raise RuntimeError(f"{function.__name__} needs torchaudio's compiled part, which does not load here")
+            raise RuntimeError(f"{function.__name__} needs torchaudio's compiled part, which cannot be loaded here")
 
         return refused
 

@@ -1,4 +1,4 @@
-"""From a recipe to a word error rate: the stages in order, each run once, again when what it depends on changed.
+"""From a recipe to a word error rate: stages that run in order, each again only when its dependencies change.
 
-This room stands at the end of the road and may import every other.
+This package is at the end of the road (DESIGN.md) and may import every other.
 """

@@ -1,4 +1,4 @@
-"""What the stages `decode`, `score` and `report` do."""
+"""The stages `decode`, `score` and `report`."""
 
 import time
 from pathlib import Path
@@ -36,16 +36,16 @@ from speech3.scoring.report import Report, System, Volume, write_report
 from speech3.scoring.text import ERROR_RATES, read_text
 from speech3.scoring.wer import Metric, Score, score
 
-# Tensors of a model that are counted, not trained: where a pdf's Gaussians are, class priors, statistics of inputs.
+# Tensors of a model that are not trained: offsets of the pdfs' Gaussians, class priors, statistics of inputs.
 _NOT_TRAINED = {"offset", "log_prior", "shift_F", "scale_F", "running_mean", "running_var", "num_batches_tracked"}
 OWN = "test_own"  # test as decoded with our own language model
 
 
 def decode_system(e: Experiment, system: str) -> None:
-    """Tune the acoustic scale and the word penalty on dev; decode test with the best, also with a second model's graph.
+    """Tune the acoustic scale and the word penalty on dev; decode test with the best, also with our own graph if any.
 
-    Decoding makes lattices, for confidences and for `lm.rescore`; the time that it takes includes them.
-    The grid stays with the model, for `speech3 tune`, as it does with those that are trained on its senones.
+    Decoding makes lattices, for confidences and for `lm.rescore`; the measured time includes them. The grid is stored
+    with the model, for `speech3 tune`, also for models that are trained on its senones.
     """
     recognizer = load_recognizer(e.model(system))
     dev, test = (ArkReader(e.features(e.feature_preset(system), split) / "feats.scp") for split in ("dev", "test"))
@@ -70,7 +70,7 @@ def decode_system(e: Experiment, system: str) -> None:
     if wanted.archive:
         rescore_system(e, recognizer, dev, out)
     if e.own_graph(system).exists():
-        say("  once more, with our own language model")
+        say("  decoding again with our own language model")
         again = recognizer.decode(test, e.jobs, recognizer.read_graph(e.own_graph(system)))
         _tell_failed(again)
         write_hypotheses(out / OWN / "hyp.txt", again)
@@ -87,7 +87,7 @@ def _table(found: Tuning, metric: Metric) -> str:
 
 
 def score_of(e: Experiment, system: str, decoded: str = "test") -> Score:
-    """The score of a system on the test set, intervals over speakers; `decoded`: with which language model."""
+    """The score of a system on the test set, intervals over speakers; `decoded`: `test` or `OWN`."""
     utterances = read_datadir(e.data("test")).utterances
     references = {key: utterance.text or "" for key, utterance in utterances.items()}
     speakers = {key: utterance.speaker for key, utterance in utterances.items()}
@@ -99,7 +99,7 @@ def _second_score(e: Experiment, system: str, decoded: str) -> Score | None:
 
 
 def score_systems(e: Experiment) -> None:
-    """Write each system's tables and ``score.json``, and the networks' model cards anew."""
+    """Write each system's tables and ``score.json``, and rewrite the model cards of networks."""
     for system in e.shown:
         result, metric = score_of(e, system), e.recipe.metric
         tables.write_details(e.out / "score" / system, result, metric)
@@ -128,7 +128,7 @@ def _write_card(e: Experiment, system: str, result: Score) -> None:
 
 
 def score_borders(e: Experiment) -> None:
-    """Compare the aligner with the alignment that a synthesised corpus brings along, on its clean test utterances."""
+    """Compare the aligner with the reference alignment of a synthesised corpus, on its clean test utterances."""
     data, out = e.data("test"), e.out / "score" / "aligner" / "borders.json"
     conditions = dict(line.split() for line in (data / "conditions").read_text(encoding="utf-8").splitlines())
     reference = read_ctm(data / "reference.ctm")
@@ -142,7 +142,7 @@ def score_borders(e: Experiment) -> None:
         "within_20_ms_unmarked_included": found.within(0.020, everything=True),
         "median_difference_ms": 1000 * float(np.median(found.differences_s)),
     })  # fmt: skip
-    say(f"  {found.within(0.020):.1%} of the phone borders of clean test utterances within 20 ms")
+    say(f"  {found.within(0.020):.1%} of the phone boundaries of clean test utterances are within 20 ms")
 
 
 def result_lines(e: Experiment) -> list[str]:
@@ -191,7 +191,7 @@ def _volume(e: Experiment, split: str) -> Volume:
 
 
 def _picture(e: Experiment) -> AlignedUtterance:
-    """A dev utterance of middling length with its spectrogram and alignment."""
+    """A dev utterance of median length with its spectrogram and alignment."""
     phones, words = (read_ctm(e.alignment("aligner", "dev") / f"{name}.ctm") for name in ("phones", "words"))
     by_length = sorted(phones, key=lambda key: (phones[key][-1].end_s, key))
     utterance = by_length[len(by_length) // 2]
@@ -209,7 +209,7 @@ def _segments(stretches: list[Stretch]) -> list[tuple[float, float, str]]:
 
 
 def summary(e: Experiment) -> str:
-    """Where everything is, for the end of a run."""
+    """The locations of all results, printed at the end of a run."""
     rows = [("report", e.out / "report.html"), *((s, e.model(s)) for s in (*e.shown, "aligner")),
             ("hypotheses", e.out / "decode"), ("tables", e.out / "score")]  # fmt: skip
     return "\n".join(f"  {name:<10} {_short(path)}" for name, path in rows)

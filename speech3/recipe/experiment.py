@@ -1,12 +1,12 @@
-"""One experiment: its recipe, and where its files lie.
+"""One experiment: its recipe, and the layout of its files.
 
 OUT/data/{train,dev,test}, lexicon.txt      Kaldi data directories; train_sp if the recipe perturbs the speed, train_aug
-                                            (train_sp_aug) if it augments: the copies alone, for the networks alone
-OUT/data/lm.arpa.gz                         if the corpus brings a language model along
+                                            (train_sp_aug) if it augments: only the copies, only for the networks
+OUT/data/lm.arpa.gz                         if the corpus includes a language model
 OUT/features/PRESET/{train,dev,test}        feats.ark, feats.scp
 OUT/lm/{lm,tuning,own}.arpa.gz              language models (`speech3.recipe.language`)
 OUT/mono, OUT/tri, OUT/dnn, OUT/cnn, ...    model directories (`speech3.decoding.recognizer`); networks of several
-                                            families, trained one after another, stand side by side
+                                            families that were trained one after another are kept side by side
 OUT/tri/align/{train,dev}                   alignments; also in OUT/dnn, if another network learns from it; in OUT/flat
                                             if hmm.flat_start is lfmmi
 OUT/frames/tri/{train,heldout}.frames       packed frames, labelled by the system's alignment
@@ -44,24 +44,24 @@ CORPORA: dict[str, Prepare] = {
     "yesno": yesno.prepare,
 }
 MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
-GMMS = ("mono", "tri")  # systems of every recipe; monophones are decoded if asked for
-LFMMI, LFMMI_HMM = "lfmmi", "lfmmi_hmm"  # the system that is trained by LF-MMI, and what its outputs mean
-FLAT, FLAT_HMM = "flat", "flat_hmm"  # the same of the network of hmm.flat_start=lfmmi, which is not decoded
-OWN_GRAPH = "graph_own"  # of a model directory: with our own language model where another one was given
+GMMS = ("mono", "tri")  # systems of every recipe; monophones are decoded only if decode_mono is set
+LFMMI, LFMMI_HMM = "lfmmi", "lfmmi_hmm"  # the system trained with LF-MMI, and the HMM of its outputs
+FLAT, FLAT_HMM = "flat", "flat_hmm"  # the same for the network of hmm.flat_start=lfmmi, which is not decoded
+OWN_GRAPH = "graph_own"  # in a model directory: the graph with our own language model, if another one was given
 
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """A recipe at work in a directory.
+    """A recipe and the directory in which it runs.
 
     Attributes
     ----------
     name
-        The recipe's.
+        Name of the recipe.
     source
-        Where the corpus lies, for those that are not built in.
+        Directory of the corpus, if it is not built in.
     command
-        As the user gave it, for the report.
+        The user's command line, for the report.
     """
 
     name: str
@@ -72,17 +72,17 @@ class Experiment:
 
     @property
     def jobs(self) -> int:
-        """Processes."""
+        """Number of processes."""
         return self.recipe.jobs or available_jobs()
 
     @property
     def bootstrap(self) -> str:
-        """The system that goes from words to the first alignment that others learn from."""
+        """The system that makes the first alignment, from which others learn."""
         return FLAT if self.recipe.hmm.flat_start == "lfmmi" else "tri"
 
     @property
     def networks(self) -> tuple[str, ...]:
-        """Names of the systems that learn senones: the second was trained on the first one's alignment, and so on."""
+        """Names of the networks that learn senones: the second from the alignment of the first, and so on."""
         if self.bootstrap == FLAT:
             return ()
         first = self.recipe.model.system
@@ -107,7 +107,7 @@ class Experiment:
 
     @property
     def earlier(self) -> tuple[str, ...]:
-        """Networks of other kinds that earlier runs left here, oldest first, if nothing they are made of changed."""
+        """Networks of other kinds that earlier runs left here, oldest first, if they are still up to date."""
         decoded = [path.name.split(".")[1] for path in (self.out / ".done").glob("decode.*.json")]
         found = [
             name for name in decoded
@@ -122,12 +122,12 @@ class Experiment:
         return (*self.gmms, *self.earlier, *self.trained)
 
     def teacher(self, network: str) -> str:
-        """The system whose alignment a network learns."""
+        """The system from whose alignment a network learns."""
         return ("tri", *self.networks)[self.networks.index(network)]
 
     @property
     def training(self) -> TrainingConfig:
-        """How networks are trained: the recipe's way, without warped or masked frequencies where features have none."""
+        """The recipe's training of networks, without warps and masks of frequency if the features are not mel bins."""
         if self.presets[self.recipe.features].kind in ("fbank", "given"):
             return self.recipe.training
         return self.recipe.training.model_copy(update={"frequency_warp": 0.0, "frequency_masks": 0})
@@ -139,7 +139,7 @@ class Experiment:
 
     @property
     def train(self) -> str:
-        """The split that is trained on: with its copies at other speeds, if the recipe wants some."""
+        """The training split, including copies at other speeds if the recipe has any."""
         return "train_sp" if self.recipe.speed_perturb else "train"
 
     @property
@@ -155,14 +155,14 @@ class Experiment:
 
     @property
     def least_minutes(self) -> float:
-        """Speech to train on without which there is no LF-MMI system; 0: there is one whatever there is, or none."""
+        """Least training speech for which there is an LF-MMI system; 0: this does not depend on the amount."""
         return self.recipe.lfmmi.least_minutes if self.recipe.lfmmi and self.bootstrap != FLAT else 0.0
 
     def settled(self) -> "Experiment":
-        """Without the LF-MMI system if there is too little speech for it; when the stage `data` is done."""
+        """The experiment without the LF-MMI system if there is too little speech; needs the finished stage `data`."""
         if self.least_minutes and (minutes := self.hours * 60) < self.least_minutes:
             say(
-                f"no LF-MMI system: {minutes:.0f} minutes of speech to train on, and lfmmi.least_minutes is "
+                f"no LF-MMI system: there are {minutes:.0f} minutes of speech to train on, and lfmmi.least_minutes is "
                 f"{self.least_minutes:g}"
             )
             return replace(self, recipe=self.recipe.model_copy(update={"lfmmi": None}))
@@ -170,12 +170,12 @@ class Experiment:
 
     @cached_property
     def hours(self) -> float:
-        """Of speech to train on."""
+        """Hours of training speech."""
         return sum(lengths_s(read_datadir(self.data(self.train))).values()) / 3600
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that get features."""
+        """The splits from which features are extracted."""
         return (self.train, "dev", "test")
 
     def data(self, split: str) -> Path:
@@ -191,7 +191,7 @@ class Experiment:
         return self.out / system
 
     def own_graph(self, system: str) -> Path:
-        """The graph of a system with our own language model; it is there only where another model was given."""
+        """The graph of a system with our own language model; it exists only if another model was given."""
         source = LFMMI_HMM if system == LFMMI else "tri" if system in self.networks else system
         return self.model(source) / OWN_GRAPH
 
@@ -202,11 +202,11 @@ class Experiment:
         return Path(rescore) if isinstance(rescore, str) else self.out / "lm" / "rescore.arpa.gz"
 
     def alignment(self, system: str, split: str) -> Path:
-        """A directory of alignments: by `tri` or a network (for training) or by `aligner` (for looking at)."""
+        """A directory of alignments: by `tri` or a network (for training) or by `aligner` (for inspection)."""
         return self.out / system / "align" / split
 
     def frames(self, network: str) -> Path:
-        """The packed frames that a network is trained on."""
+        """The packed frames on which a network is trained."""
         return self.out / "frames" / (network if network in (LFMMI, FLAT) else self.teacher(network))
 
     def feature_preset(self, system: str) -> str:
@@ -233,7 +233,7 @@ class Experiment:
 
 
 def recipes() -> dict[str, str]:
-    """The recipes that come with speech3: name, and the first line of its file, which says what it is."""
+    """The recipes that are shipped with speech3: name and description, which is the first line of the file."""
     paths = sorted(shipped("recipes").glob("*/recipe.yaml"))
     return {path.parent.name: path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for path in paths}
 
@@ -244,22 +244,22 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
     Raises
     ------
     Speech3Error
-        Nobody knows the recipe, a key is wrong, or the source is missing.
+        The recipe does not exist, a key is wrong, or the source is missing.
     """
     path = shipped("recipes") / name / "recipe.yaml"
     if not path.exists():
-        raise Speech3Error(f"{name}: no such recipe; there are: {', '.join(recipes())}")
+        raise Speech3Error(f"{name}: no such recipe; choose one of: {', '.join(recipes())}")
     recipe = load_config(RecipeConfig, path, overrides)
     if recipe.corpus not in CORPORA:
-        raise Speech3Error(f"{path}: corpus: {recipe.corpus!r} is unknown; known: {', '.join(CORPORA)}")
+        raise Speech3Error(f"{path}: corpus: {recipe.corpus!r} is unknown; choose one of: {', '.join(CORPORA)}")
     if recipe.corpus not in MAKES_ITS_OWN and source is None:
-        raise Speech3Error(f"{name}: say where the corpus lies: recipes/run.sh {name} --source DIR")
+        raise Speech3Error(f"{name}: give the directory of the corpus: recipes/run.sh {name} --source DIR")
     if source is not None and recipe.corpus in MAKES_ITS_OWN:
-        raise Speech3Error(f"{name}: makes its own corpus and takes no --source")
+        raise Speech3Error(f"{name}: makes its own corpus; remove --source")
     experiment = Experiment(name, recipe, (out or Path("exp") / name).resolve(), source and source.resolve(), command)
     if recipe.augment and experiment.presets[recipe.features].kind == "given":
         raise Speech3Error(
-            f"features={recipe.features}: augmentation changes audio, and given features are not computed from it:"
-            " leave augment out"
+            f"features={recipe.features}: augmentation changes audio, but given features are not computed from audio;"
+            " remove augment"
         )
     return experiment

@@ -1,12 +1,12 @@
 """The steps of a recipe's flat start without GMMs, hmm.flat_start=lfmmi: from transcripts to an alignment.
 
 Hadian et al. 2018, "End-to-end speech recognition using lattice-free MMI". A small network with two outputs for each
-group of phones, whatever stands beside them, is trained by LF-MMI on whole utterances (`speech3.sequence.transcripts`).
-It then aligns in the triphones' place.
+group of phones, independent of context, is trained with LF-MMI on whole utterances (`speech3.sequence.transcripts`).
+It then makes the alignment in place of the triphones.
 
 OUT/flat_hmm                              two pdfs for each group of phones, denominator.safetensors
 OUT/frames/flat/{train,heldout}.frames    packed frames, labelled by words
-OUT/flat                                  the model directory; align/{train,dev}, as of the triphones
+OUT/flat                                  the model directory; align/{train,dev}, as for the triphones
 """
 
 import shutil
@@ -33,11 +33,11 @@ from speech3.sequence.denominator import make_denominator
 from speech3.sequence.phone_lm import estimate
 from speech3.sequence.transcripts import spoken_at_random, word_labels
 
-_DRAWN = 4  # times that each transcript is spelled at random, so that most ways to say it are among what was seen
+_DRAWN = 4  # random pronunciations drawn for each transcript, so that most of its pronunciations are seen
 
 
 def prepare(e: Experiment) -> None:
-    """Make the HMM and its denominator, and put features and words of train and dev into packed files."""
+    """Make the HMM and its denominator, and pack features and words of train and dev."""
     assert e.recipe.lfmmi is not None
     preset, out = e.feature_preset(FLAT), e.model(FLAT_HMM)
     lexicon, transcripts, feats, features = training_material(e, preset)
@@ -77,12 +77,12 @@ def _pack(
             bad[utterance] = str(error)
     for utterance, reason in bad.items():
         say(f"  skipped {utterance}: {reason}")
-    check_bad(bad, len(feats), str(e.data(split)), "cannot be learnt from")
+    check_bad(bad, len(feats), str(e.data(split)), "cannot be used for training")
     if too_long:
         say(f"  {too_long} of {len(feats)} utterances of {split} are longer than {config.longest_s:g} s: not used here")
     if not labels:
         raise Speech3Error(
-            f"{e.data(split)}: every utterance is longer than flat.longest_s={config.longest_s:g}: raise it"
+            f"{e.data(split)}: every utterance is longer than flat.longest_s={config.longest_s:g}; increase it"
         )
     info: dict[str, Any] = {"corpus": e.name, "alignment": "none", "labels": "words"}
     pack(
@@ -92,7 +92,7 @@ def _pack(
 
 
 def train_network(e: Experiment) -> None:
-    """Train the network that aligns."""
+    """Train the network that makes the alignment."""
     from speech3.training import train
 
     config = TrainConfig(

@@ -1,10 +1,10 @@
-"""What the stage `graph` does: language models, and the decoding graphs that they become.
+"""The stage `graph`: language models, and the decoding graphs made from them.
 
-OUT/lm/lm.arpa.gz       to decode with: given, or estimated               OUT/SYSTEM/graph
-OUT/lm/tuning.arpa.gz   to tune with, where the text holds sentences of   OUT/SYSTEM/graph_tuning
-                        dev: estimated without them
-OUT/lm/own.arpa.gz      beside a given model whose text is at hand:       OUT/SYSTEM/graph_own
-                        estimated by us, for a second error rate
+OUT/lm/lm.arpa.gz       for decoding: given, or estimated                 OUT/SYSTEM/graph
+OUT/lm/tuning.arpa.gz   for tuning, if the text holds sentences of dev:   OUT/SYSTEM/graph_tuning
+                        estimated without them
+OUT/lm/own.arpa.gz      if a model and its text are given: our own        OUT/SYSTEM/graph_own
+                        estimate on the text, for a second error rate
 OUT/lm/rescore.arpa.gz  with lm.rescore=ORDER: for the lattices; estimated without dev's sentences
 """
 
@@ -37,7 +37,7 @@ Sentences = list[list[str]]
 
 @dataclass(frozen=True)
 class _Text:
-    """What language models are estimated on; `vocabulary`: the words that get a probability, seen or not."""
+    """The text on which language models are estimated; `vocabulary`: the words with a probability, seen or not."""
 
     sentences: Sentences
     vocabulary: set[str]
@@ -45,16 +45,16 @@ class _Text:
     pieces: bool
 
     def without(self, hidden: set[tuple[str, ...]]) -> Sentences:
-        """The sentences other than these, which are of words."""
+        """The sentences without those in `hidden`, which are given as words."""
         spelled = join_words if self.pieces else tuple
         return [sentence for sentence in self.sentences if spelled(sentence) not in hidden]
 
 
 def make_lm(e: Experiment) -> None:
-    """Estimate the n-gram model, or check the one that was given; where it must be, others to tune and to compare with.
+    """Estimate the n-gram model, or check the given one; if needed, estimate models for tuning and for comparison.
 
-    Sentences of dev that train has not, too, are taken out of the text on which the model to tune with is estimated:
-    scales that are found with a model that knows what will be said are too small for what it does not know.
+    The tuning model is estimated without the sentences of dev that are not in train as well: scales tuned with a model
+    that has seen the sentences are too small for sentences that it has not seen.
     """
     if e.recipe.lm.grammar:
         return
@@ -103,7 +103,7 @@ def _given(e: Experiment) -> ArpaLm | None:
 
 
 def _text(e: Experiment, given: ArpaLm | None) -> _Text | None:
-    """The text to estimate on; None where a model was given without it."""
+    """The text to estimate on; None if a model was given without its text."""
     lm, written = e.recipe.lm, e.out / "data" / "lm_text"
     pieces, path = e.out / "data" / "pieces.txt", Path(lm.text) if lm.text else None
     if given and not lm.arpa and e.source:
@@ -126,12 +126,12 @@ def _text(e: Experiment, given: ArpaLm | None) -> _Text | None:
 
 
 def _vocabulary(e: Experiment, sentences: Sentences) -> set[str]:
-    """The words of the lexicon, also those that the text lacks, which can be said in the future all the same."""
+    """The words of the lexicon, including those that are not in the text, which may still be spoken."""
     seen = {word for sentence in sentences for word in sentence}
     listed = langdir.entries(langdir.read_utf8(e.lexicon), e.lexicon)
     words = {word for word in listed if word in seen or langdir.is_word(word)}
     if unseen := len(words - seen):
-        say(f"  {unseen:,} of the lexicon's {len(words):,} words are not in the text and share what is discounted")
+        say(f"  {unseen:,} of the lexicon's {len(words):,} words are not in the text and share the discounted mass")
     if strange := len(seen - words):
         say(f"  {strange:,} of the text's {len(seen):,} words are not in the lexicon and count as <unk>")
     return words
@@ -144,12 +144,12 @@ def _said(e: Experiment, split: str) -> list[tuple[str, ...]]:
 def _perplexity(e: Experiment, model: ArpaLm, split: str) -> str:
     said = _said(e, split)
     value, skipped = perplexity(model, said)
-    left_out = f" ({skipped:,} of {sum(map(len, said)):,} words, unknown to it, left out)" if skipped else ""
+    left_out = f" (without {skipped:,} of {sum(map(len, said)):,} words, which it lacks)" if skipped else ""
     return f"perplexity of {split} {value:.1f}{left_out}"
 
 
 def make_graphs(e: Experiment, system: str) -> None:
-    """Build H o C o L o G of a system for each language model that there is."""
+    """Build H o C o L o G of a system for each of its language models."""
     names = [GRAPH]
     for name, arpa in _SECOND.items():
         shutil.rmtree(e.model(system) / name, ignore_errors=True)

@@ -1,7 +1,7 @@
 """The steps of a recipe's LF-MMI system: its HMM and denominator, its packed frames, its network.
 
-OUT/tri/align/{train,dev}/labels.ark        phones of each frame (`speech3.frames.segments`);
-                                            in OUT/flat where hmm.flat_start is lfmmi
+OUT/tri/align/{train,dev}/labels.ark        phone labels of frames (`speech3.frames.segments`);
+                                            in OUT/flat if hmm.flat_start is lfmmi
 OUT/lfmmi_hmm                               left biphones, denominator.safetensors, decoding graphs
 OUT/frames/lfmmi/{train,heldout}.frames     packed frames, labelled by phones
 OUT/lfmmi                                   the model directory
@@ -28,12 +28,12 @@ from speech3.recipe.stages import pack_split
 from speech3.sequence.denominator import make_denominator
 from speech3.sequence.phone_lm import estimate
 
-_MIN_LEAF_OUTPUTS = 30  # of a leaf of the tree
+_MIN_LEAF_OUTPUTS = 30  # least number of outputs for a leaf of the tree
 _TOO_SHORT = "too_short.json"
 
 
 def train_hmm(e: Experiment) -> None:
-    """Grow the left-biphone tree on the alignment of the bootstrap, and estimate the phone language model."""
+    """Build the left-biphone tree on the alignment of the bootstrap, and estimate the phone language model."""
     assert e.recipe.lfmmi is not None
     out, lexicon = e.model(LFMMI_HMM), load_hmm(e.model(e.bootstrap)).lexicon
     feats = ArkReader(e.features(e.recipe.hmm.features, e.train) / "feats.scp")
@@ -68,7 +68,7 @@ def _alignment(labels_T: np.ndarray) -> Alignment:
 
 
 def pack_frames(e: Experiment) -> None:
-    """Put features and phones of train and dev into packed files."""
+    """Pack features and phones of train and dev."""
     preset, out = e.feature_preset(LFMMI), e.frames(LFMMI)
     labels_of_phones = 2 * len(load_hmm(e.model(LFMMI_HMM)).lexicon.phones) + 2
     too_short = read_json(e.model(LFMMI_HMM) / _TOO_SHORT)
@@ -81,7 +81,7 @@ def pack_frames(e: Experiment) -> None:
 
 
 def train_network(e: Experiment) -> None:
-    """Train the network; its model directory gets the HMM and its graphs."""
+    """Train the network; the HMM and its graphs are copied into its model directory."""
     from speech3.training import train
 
     train(_config(e), e.model(LFMMI))

@@ -1,4 +1,4 @@
-"""The steps of an experiment, in order: what each reads, writes and needs."""
+"""The steps of an experiment, in order: what each reads, writes and depends on."""
 
 from functools import partial
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from speech3.recipe.experiment import FLAT, FLAT_HMM, LFMMI, LFMMI_HMM, Experiment
 from speech3.recipe.steps import Step, ended_ns
 
-HAS_REFERENCE = frozenset({"digits"})  # an alignment known from the synthesiser
+HAS_REFERENCE = frozenset({"digits"})  # corpora with a reference alignment, from the synthesiser
 
 
 def steps(experiment: Experiment) -> list[Step]:
@@ -74,7 +74,7 @@ def _decoding_settings(e: Experiment) -> object:
 
 
 def _hmm_steps(e: Experiment) -> list[Step]:
-    """From words to an alignment, by GMMs or by a network; and the aligner, for looking at."""
+    """The steps from words to an alignment, by GMMs or a network; and the aligner, whose alignments are inspected."""
     from speech3.recipe import flat, stages
 
     recipe, lfmmi = e.recipe, e.recipe.lfmmi

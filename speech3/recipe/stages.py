@@ -1,4 +1,4 @@
-"""What the stages `data`, `features`, `hmm` and `train` do: each calls its room and puts files in place."""
+"""The stages `data`, `features`, `hmm` and `train`: each calls its package and puts files in place."""
 
 import inspect
 import shutil
@@ -39,7 +39,7 @@ def make_data(e: Experiment) -> None:
     prepare, lm = CORPORA[e.recipe.corpus], e.recipe.lm
     if e.recipe.units == "sentencepiece" and (lm.arpa or lm.text or lm.grammar):
         raise Speech3Error(
-            "units=sentencepiece estimates its language model of pieces: give lm.order, and text in"
+            "units=sentencepiece estimates its language model on pieces: give lm.order instead, and text in"
             " lang/text of the source"
         )
     known = {p.name: p.annotation for p in inspect.signature(prepare).parameters.values() if p.kind is p.KEYWORD_ONLY}
@@ -48,7 +48,7 @@ def make_data(e: Experiment) -> None:
     default = type(e.recipe).model_fields
     for key in set(of_recipe) - set(passed) - {"jobs"}:
         if of_recipe[key] != default[key].default:
-            raise Speech3Error(f"{key}={of_recipe[key]}: the corpus {e.recipe.corpus} has no use for it")
+            raise Speech3Error(f"{key}={of_recipe[key]}: the corpus {e.recipe.corpus} does not use it; remove it")
     for key, value in e.recipe.corpus_options.items():
         if key not in known:
             raise Speech3Error(f"corpus_options: unknown key {key!r}; {e.recipe.corpus} knows: {', '.join(known)}")
@@ -67,7 +67,7 @@ def perturb_train(e: Experiment) -> None:
 
 
 def augment_train(e: Experiment) -> None:
-    """Make copies of the training data with noise, rooms, ...; timing stays, so the alignment is the originals'."""
+    """Make copies of the training data with noise, reverberation, ...; their timing, and so alignment, is unchanged."""
     assert e.recipe.augment is not None
     data, out = read_datadir(e.data(e.train)), e.data(e.augmented)
     report = augment_data(data, out, e.recipe.augment, seed=e.recipe.seed, jobs=e.jobs)
@@ -76,7 +76,7 @@ def augment_train(e: Experiment) -> None:
 
 
 def extract_features(e: Experiment, preset: str) -> None:
-    """Extract all splits, that of the training first: where CMVN is global, its statistics are those of the others."""
+    """Extract all splits, training first: with global CMVN, its statistics are used for the other splits."""
     config = e.presets[preset]
     for split in e.splits:
         report = extract(read_datadir(e.data(split)), e.features(preset, split), config, e.jobs)
@@ -86,7 +86,7 @@ def extract_features(e: Experiment, preset: str) -> None:
 
 
 def extract_augmented(e: Experiment) -> None:
-    """Extract the augmented copies, with the settings with which the networks' features of the originals were made."""
+    """Extract the augmented copies with the configs of the networks' features of the training data."""
     for preset in e.network_features:
         path = e.features(preset, e.train) / "features.yaml"
         config = parse(FeatureConfig, read_yaml(path), path)
@@ -96,11 +96,11 @@ def extract_augmented(e: Experiment) -> None:
 
 
 def training_material(e: Experiment, preset: str) -> tuple[Lexicon, Transcripts, ArkReader, Path]:
-    """The lexicon; what is said in the training split, and its features; where these are described."""
+    """The lexicon, the transcripts and features of the training split, and the path of the features' config."""
     directory = e.features(preset, e.train)
     feats = ArkReader(directory / "feats.scp")
     lexicon = read_lexicon(e.lexicon, e.recipe.hmm.silence_prob)
-    if e.recipe.hmm.position_dependent and e.recipe.units == "words":  # a piece does not know its place in the word
+    if e.recipe.hmm.position_dependent and e.recipe.units == "words":  # the position of a piece in a word is unknown
         lexicon = mark_positions(lexicon)
     texts = {key: utterance.text for key, utterance in read_datadir(e.data(e.train)).utterances.items()}
     transcripts = usable_transcripts(texts, lexicon, feats)
@@ -109,7 +109,7 @@ def training_material(e: Experiment, preset: str) -> tuple[Lexicon, Transcripts,
 
 
 def _sized(e: Experiment, lexicon: Lexicon) -> HmmConfig:
-    """The bootstrap's config, sizes that it leaves open filled in."""
+    """The config of the bootstrap, with sizes chosen by the amount of speech where it has 0."""
     hmm = e.recipe.hmm
     if all((hmm.mono.gaussians, hmm.aligner.gaussians, hmm.tri.leaves, hmm.tri.gaussians)):
         return hmm
@@ -126,10 +126,10 @@ def _save(e: Experiment, name: str, system: GmmSystem, features: Path, preset: s
 
 
 def train_mono(e: Experiment, name: str) -> None:
-    """Train monophone GMMs: the system `mono`, or the `aligner`, smaller and on features of its own.
+    """Train monophone GMMs: the system `mono`, or the smaller `aligner` with its own features.
 
-    Derivatives see four frames to either side. On synthesised speech that smears the borders of phones, but on real
-    speech, which has no border from one frame to the next, borders are a third further off without them
+    Derivatives see four frames to either side. On synthesised speech this blurs the boundaries of phones; but on real
+    speech, where phones change gradually, boundary errors are a third larger without derivatives
     (tests/recipe/test_aligner.py).
     """
     preset = e.recipe.hmm.aligner_features if name == "aligner" else e.recipe.hmm.features
@@ -170,7 +170,7 @@ def align_split(recognizer: Recognizer, feats: ArkReader, data: Path, out: Path,
     texts = {key: utterance.text for key, utterance in read_datadir(data).utterances.items()}
     alignments, bad = recognizer.align(feats, texts, jobs)
     write_alignments(out, recognizer.hmm, alignments, texts, recognizer.clock, bad=bad, textgrids=False)
-    # Labels are of frames. Of a model with fewer outputs they may be too many at the end: `pack` takes what it needs.
+    # Labels are per frame. With a subsampling model there may be too many at the end, which `pack` cuts off.
     every = recognizer.hmm.subsampling
     write_ark(out / "labels.ark", ((u, segment_labels(a.phones, every * a.starts)) for u, a in alignments.items()))
     for utterance, reason in bad.items():
@@ -178,7 +178,7 @@ def align_split(recognizer: Recognizer, feats: ArkReader, data: Path, out: Path,
 
 
 def pack_frames(e: Experiment, network: str) -> None:
-    """Put features and senones of train and dev into packed files."""
+    """Pack features and senones of train and dev."""
     hmm, teacher = load_hmm(e.model("tri")), e.teacher(network)
     for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
         senones = read_int_ark(e.alignment(teacher, split) / "ali.ark")
@@ -213,12 +213,12 @@ def pack_split(
 
 
 def train_network(e: Experiment, network: str) -> None:
-    """Train a neural network; its model directory gets the triphones' HMM and graphs."""
+    """Train a neural network; the triphones' HMM and graphs are copied into its model directory."""
     from speech3.training import train
 
     recipe = e.recipe
     if e.training != recipe.training:
-        say(f"  {recipe.features} has no mel bins: frequencies are neither warped nor masked")
+        say(f"  {recipe.features} has no mel bins: training without frequency warps and masks")
     config = TrainConfig(
         data=str(e.frames(network)), hmm=str(e.model("tri")), model=recipe.model, training=e.training,
         seed=recipe.seed,

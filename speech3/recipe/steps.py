@@ -1,9 +1,9 @@
-"""Steps that remember: a finished step is not run again unless its config, its inputs or a step it needs changed.
+"""Steps of a recipe: a finished step runs again only if its config, its inputs or a step that it needs has changed.
 
 A step's fingerprint covers its own config, the names, sizes and times of its external inputs, and the fingerprints of
-the steps it needs. It is written to ``.done/`` when the step has ended, so a killed step is begun again (and itself
-goes on from where it was, if it can). Beside it stands which run of the steps it needs was used, for a step may run
-again with an equal fingerprint (``--from``, or its output was lost) and the run end before those that need it.
+the steps it needs. It is written to ``.done/`` when the step has finished, so a killed step is started again (and
+resumes by itself, if it can). The file also records which run of the needed steps was used, since a step may run again
+with the same fingerprint (``--from``, or a lost output) and the recipe be stopped before the steps that need it.
 """
 
 import fcntl
@@ -24,22 +24,22 @@ from speech3.io.progress import say
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to do.
+    """One step of a recipe.
 
     Attributes
     ----------
     name
         ``stage`` or ``stage/part``.
     config
-        What changes its result, as plain values.
+        The settings that affect its result, as plain values.
     needs
-        Names of steps that must have run.
+        Names of the steps that must run before it.
     inputs
         Files or directories from outside the experiment.
     outputs
-        Files or directories that exist once the step is done.
+        Files or directories that exist when the step is done.
     owns
-        Directory that is emptied before the step is begun afresh; a step that was killed finds there what it left.
+        Directory that is removed before a new start of the step, but kept if the step was killed and can resume.
     """
 
     name: str
@@ -58,9 +58,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """A step with what is known about it: its fingerprint, and why it would run (empty: it is done).
+    """A step with its fingerprint and the reason why it would run (empty: it is done).
 
-    `afresh`: what a killed run left is not used.
+    `afresh`: do not use the files of a killed run.
     """
 
     step: Step
@@ -70,7 +70,7 @@ class Plan:
 
 
 def _stamp(path: Path) -> list[Any]:
-    """Names, sizes and times of a file or of everything below a directory."""
+    """Size and time of a file, or names, sizes and times of all files below a directory."""
     if path.is_dir():
         return [[str(p.relative_to(path)), *_stamp(p)] for p in sorted(path.rglob("*")) if p.is_file()]
     status = path.stat()
@@ -83,14 +83,14 @@ def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage
     Parameters
     ----------
     from_stage
-        Steps of this stage and of later ones run again, even if they are done; earlier ones must be done.
+        Steps of this and later stages run again, even if they are done; earlier steps must be done.
     to_stage
         Later stages are left out.
 
     Raises
     ------
     Speech3Error
-        A stage nobody knows, an input that is missing, or a stage before `from_stage` that is not done.
+        A stage is unknown, an input is missing, or a stage before `from_stage` is not done.
     """
     stages = list(dict.fromkeys(step.stage for step in steps))
     for stage in (from_stage, to_stage):
@@ -115,7 +115,7 @@ def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage
         if from_stage and place < first and why:
             raise Speech3Error(f"--from {from_stage}: {step.name} comes before it and must run first ({why})")
         if from_stage and first <= place:
-            why = why or "asked for by --from"
+            why = why or "requested by --from"
         if place <= last:
             plans[step.name] = Plan(step, fingerprint, why, afresh=from_stage is not None and first <= place)
         else:
@@ -131,7 +131,7 @@ def _why(step: Step, out: Path, fingerprint: str, parents: Sequence[Plan]) -> st
         return "config or input changed"
     missing = [path for path in step.outputs if not path.exists()]
     if missing:
-        return f"{missing[0]} is gone"
+        return f"{missing[0]} is missing"
     again = [plan.step.name for plan in parents if plan.why]
     if again:
         return f"{again[0]} runs again"
@@ -156,7 +156,7 @@ def _begun(out: Path, step: Step) -> Path:
 
 
 def up_to_date(out: Path, name: str) -> bool:
-    """A step has ended, and no step that it used, or that those used, has begun again since."""
+    """Whether a step has finished, and no step that it depends on, directly or indirectly, has started again since."""
     if not _path(out, name).exists():
         return False
     used = read_json(_path(out, name)).get("used", {})
@@ -164,7 +164,7 @@ def up_to_date(out: Path, name: str) -> bool:
 
 
 def ended_ns(out: Path, name: str) -> Any:
-    """When a finished step ended, which tells its runs apart."""
+    """When a finished step ended, which identifies the run."""
     return read_json(_path(out, name)).get("ended_ns")
 
 
@@ -182,17 +182,19 @@ def _alone(out: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise Speech3Error(f"{out}: another run is at work here; wait for it, or choose another --out") from error
+            raise Speech3Error(
+                f"{out}: another run is using this directory; wait until it ends, or choose another --out"
+            ) from error
         yield
 
 
 def run_plan(plans: Sequence[Plan], out: Path, first: int = 0, end: int | None = None) -> None:
-    """Run what has to be run, in order; of the plans only those from `first` up to `end`."""
+    """Run the plans from `first` up to `end` in order, skipping steps that are done."""
     with _alone(out):
         for number, plan in list(enumerate(plans, 1))[first:end]:
             step, head = plan.step, f"[{number}/{len(plans)}] {plan.step.name}"
             if not plan.why:
-                say(f"{head}: done before")
+                say(f"{head}: already done")
                 continue
             say(f"{head}: {plan.why}, running")
             _begin(plan, out)
@@ -219,7 +221,7 @@ def _begin(plan: Plan, out: Path) -> None:
 
 
 def describe(plans: Sequence[Plan]) -> str:
-    """The plan for people: each step, what it needs, what it writes, whether it would run and why."""
+    """The plan as text: each step, whether it would run and why, what it reads and writes."""
     lines = []
     for plan in plans:
         step = plan.step

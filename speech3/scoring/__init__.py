@@ -1,1 +1,1 @@
-"""From words to figures: WER and CER with intervals, significance, per-speaker tables, and the HTML report."""
+"""WER and CER with intervals and significance tests, per-speaker tables, comparisons of runs, and the HTML report."""

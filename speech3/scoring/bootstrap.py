@@ -1,10 +1,10 @@
-"""How sure an error rate is: bootstrap intervals, and a matched-pairs test by randomisation, which is no bootstrap.
+"""The uncertainty of error rates: bootstrap intervals, and a matched-pairs randomisation test.
 
 M. Bisani and H. Ney, "Bootstrap estimates for confidence intervals in ASR performance evaluation", ICASSP 2004:
 utterances (or speakers, whose utterances are not independent) are drawn with replacement, and the rate of every draw
 is its errors over its words. The p value is that of the matched-pairs randomisation test: if two systems were equal,
 the difference of their errors on a unit could as well have had the other sign (L. Gillick and S. Cox, "Some
-statistical issues in the comparison of speech recognition algorithms", ICASSP 1989, take its normal approximation).
+statistical issues in the comparison of speech recognition algorithms", ICASSP 1989, use its normal approximation).
 
 Axes: U units (utterances or speakers), R resamples, C columns of counts.
 """
@@ -40,7 +40,7 @@ def rate_interval(errors_U: np.ndarray, lengths_U: np.ndarray, seed: int = 0) ->
     Parameters
     ----------
     errors_U, lengths_U
-        int64 counts of each unit: errors, and words (or characters) of the reference.
+        int64 counts per unit: errors, and words (or characters) of the reference.
 
     Returns
     -------
@@ -48,23 +48,23 @@ def rate_interval(errors_U: np.ndarray, lengths_U: np.ndarray, seed: int = 0) ->
         Fractions.
     """
     sums_RC = _resampled_sums(np.stack([errors_U, lengths_U], axis=1), seed)
-    sums_RC = sums_RC[sums_RC[:, 1] > 0]  # a draw of nothing but empty references has no rate
+    sums_RC = sums_RC[sums_RC[:, 1] > 0]  # a draw of only empty references has no rate
     return _interval(sums_RC[:, 0] / sums_RC[:, 1])
 
 
 def difference_interval(
     errors_U: np.ndarray, other_errors_U: np.ndarray, lengths_U: np.ndarray, seed: int = 0
 ) -> tuple[float, float]:
-    """95 % percentile interval of the rate of `other` minus that of the first, over the same drawn units."""
+    """95 % percentile interval of the rate of `other` minus that of the first system, over the same drawn units."""
     sums_RC = _resampled_sums(np.stack([other_errors_U - errors_U, lengths_U], axis=1), seed)
     sums_RC = sums_RC[sums_RC[:, 1] > 0]
     return _interval(sums_RC[:, 0] / sums_RC[:, 1])
 
 
 def matched_pairs_p(errors_U: np.ndarray, other_errors_U: np.ndarray, seed: int = 0) -> float:
-    """Two-sided p value of "the two systems make equally many errors": matched pairs, by randomisation of their signs.
+    """Two-sided p value of "the two systems make equally many errors", from a matched-pairs randomisation test.
 
-    Its smallest value is 1 / (resamples + 1); with few units it is also not below 2 to the power of 1 - U.
+    Its smallest value is 1 / (resamples + 1); with few units it is also at least 2 to the power of 1 - U.
     """
     difference_U = other_errors_U - errors_U
     sizes_M, numbers_M = np.unique(np.abs(difference_U[difference_U != 0]), return_counts=True)

@@ -1,7 +1,7 @@
-"""How well an aligner places the borders of phones, against a reference alignment.
+"""The accuracy of an aligner's phone boundaries against a reference alignment.
 
-Silence is left out on both sides; the phones that are left must be the same, and are matched one to one. Borders are
-the beginning of each phone, and the end of each phone that silence follows in the reference.
+Silence is removed from both alignments; the remaining phones must be the same, and are matched one to one. Boundaries
+are the beginning of each phone, and the end of each phone that is followed by silence in the reference.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +16,12 @@ from speech3.hmm.times import Stretch
 
 @dataclass(frozen=True)
 class Borders:
-    """Differences (aligned minus reference, in seconds) of the borders that count, and of those set apart.
+    """Differences (aligned minus reference, in seconds) of the boundaries that count, and of those set apart.
 
     Attributes
     ----------
     mismatched
-        Utterances whose phones are others than the reference's; none of their borders is in the figures.
+        Utterances whose phones differ from those of the reference; none of their boundaries is included.
     """
 
     differences_s: np.ndarray
@@ -29,7 +29,7 @@ class Borders:
     mismatched: tuple[str, ...]
 
     def within(self, tolerance_s: float, *, everything: bool = False) -> float:
-        """Fraction of the borders no further off than that; with `everything`, those set apart too."""
+        """Fraction of the boundaries within `tolerance_s`; with `everything`, including those set apart."""
         values = np.concatenate([self.differences_s, self.apart_s]) if everything else self.differences_s
         return float((np.abs(values) <= tolerance_s + 1e-9).mean())
 
@@ -45,9 +45,10 @@ def compare_borders(
     Parameters
     ----------
     merge
-        Of two phones in a row: is the second part of the first? On both sides.
+        Says of two consecutive phones, in both alignments, whether the second is a part of the first.
     apart
-        Of two phones in a row in the reference: is the border between them not one that the reference marks?
+        Says of two consecutive phones in the reference whether to set their boundary apart, as one that the reference
+        does not mark.
 
     Raises
     ------
@@ -70,7 +71,9 @@ def compare_borders(
             if index + 1 < len(truth) and truth[index + 1].label == SILENCE:
                 counted.append(ours.end_s - true.end_s)
     if not counted:
-        raise Speech3Error("the two alignments share no utterance with the same phones; nothing to compare")
+        raise Speech3Error(
+            "the two alignments have no utterance with the same phones; give alignments of the same data"
+        )
     return Borders(np.array(counted), np.array(set_apart), tuple(mismatched))
 
 

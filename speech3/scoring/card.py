@@ -1,4 +1,4 @@
-"""Error rates on a test set become part of the model card."""
+"""Adds error rates on a test set to the model card."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -9,17 +9,17 @@ from speech3.training.card import Scored, write_card
 
 
 def write_scores(model: Path, name: str, result: Score) -> None:
-    """Write the card of a model directory anew, with what the model reached on a test set; no other set stays.
+    """Write the card of a model directory again, with its error rates on one test set, which replaces earlier ones.
 
     Parameters
     ----------
     name
-        Of the test set, for people.
+        Name of the test set, as shown in the card.
 
     Raises
     ------
     Speech3Error
-        `model` is no directory of a network that this version of speech3 reads.
+        `model` is not the directory of a network that this version of speech3 reads.
     """
     tuned = (model / "decode.json").exists()
     settings = asdict(load_settings(model)) if tuned else {}

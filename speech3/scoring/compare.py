@@ -1,4 +1,4 @@
-"""Runs of `speech3 train` side by side: time to three accuracies, scaling efficiency, error rates, drops, curves."""
+"""Compares runs of `speech3 train`: time to three accuracies, scaling efficiency, error rates, drops, curves."""
 
 import math
 import re
@@ -16,13 +16,13 @@ from speech3.scoring.tables import grid, per_cent
 from speech3.training.asynchrony import Asynchrony, asynchrony, staleness_mean, staleness_p95
 from speech3.training.curves import Curve, Row, Table, make_table, read_curve
 
-_SHIFT_MS = 10.0  # of frames that came without features.yaml
+_SHIFT_MS = 10.0  # frame shift assumed if there is no features.yaml
 _NONE = "-"
-_TIMES = "Minutes:seconds of training, warm start included, until held-out frame accuracy first reaches a per cent"
-_BRACKETS = ";\nin brackets the scaling efficiency in per cent, T_1 / (N T_N), with T_1 of one worker by plain SGD"
-_MINUTES = "min/10 h: minutes of training, all passes together, for each 10 hours of speech trained on"
+_TIMES = "Minutes:seconds of training, warm start included, until held-out frame accuracy first reaches a percentage"
+_BRACKETS = ";\nin brackets the scaling efficiency in per cent, T_1 / (N T_N), with T_1 of one worker with plain SGD"
+_MINUTES = "min/10 h: minutes of training, over all epochs, per 10 hours of training speech"
 _DROPS = ";\ndrops: minibatches that were too stale or refused"
-_SENT = ";\nkB up, down: sent for each minibatch, from the worker and to it"
+_SENT = ";\nkB up, down: sent per minibatch, from the worker and to the worker"
 
 
 @dataclass(frozen=True)
@@ -32,22 +32,22 @@ class Run:
     Attributes
     ----------
     epochs
-        Finished until now.
+        Number of epochs finished so far.
     minutes_per_10h
-        Minutes of training, all passes together, for each 10 hours of speech in ``train.frames``; none before the end
-        of the first epoch.
+        Minutes of training, over all epochs, per 10 hours of speech in ``train.frames``; None before the end of the
+        first epoch.
     metric, error_rate
-        WER or CER as a recipe scored it, a fraction; none if none did.
+        WER or CER as a recipe scored it, a fraction; None if the run was not scored.
     asynchrony
         None: the run was not asynchronous.
     sent
-        Bytes that a minibatch sends up and has sent down, in the last epoch; none: nothing is sent.
+        Bytes sent per minibatch to the server and back, in the last epoch; None: nothing is sent.
     heldout
-        Digest of the held-out frames; empty where the run does not say it.
+        Digest of the held-out frames; empty if unknown.
     plain
-        One worker, by plain SGD.
+        Whether the run had one worker with plain SGD.
     notes
-        What a reader of its row must know.
+        Remarks for the reader of its row.
     """
 
     curve: Curve
@@ -66,7 +66,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several runs; `runs` and the rows of `table` go together, the baseline first if there is one."""
+    """Several runs; `runs` and the rows of `table` are in the same order, the baseline first if there is one."""
 
     table: Table
     runs: tuple[Run, ...]
@@ -80,7 +80,7 @@ def read_run(path: Path, name: str) -> Run:
     Raises
     ------
     Speech3Error
-        It is not one, or it has no curve yet.
+        It is not a run directory, or has no curve yet.
     """
     curve = read_curve(path)
     curve = Curve(name, curve.workers, curve.seconds, curve.frames, curve.accuracy)
@@ -90,12 +90,12 @@ def read_run(path: Path, name: str) -> Run:
     last = epochs[max(epochs)] if epochs else {}
     training = identity.get("training", {})
     world, simulated = last.get("world", training.get("world", "sgd")), training.get("simulation", {})
-    # A server's steps need not be those of SGD, even with one shard.
+    # The steps of a server may differ from those of SGD, even with one shard.
     plain = world == "sgd" or (world == "simulated" and simulated.get("method", "synchronous") == "synchronous")
     finished = (path / "model.safetensors").exists()
-    notes = [] if finished else [f"{name}: not finished; this is how it stands after epoch {len(epochs)}"]
+    notes = [] if finished else [f"{name}: not finished; shown as of epoch {len(epochs)}"]
     if identity.get("init"):
-        notes.append(f"{name}: began with a trained model (--init), whose own training is in no time here")
+        notes.append(f"{name}: started from a trained model (--init), whose training time is not included")
     metric, rate, doubt = _error_rate(path)
     if doubt:
         notes.append(f"{name}: {doubt}")
@@ -114,7 +114,7 @@ def _minutes_per_10h(path: Path, last: dict[str, Any], did: Asynchrony | None) -
         return None
     file = path / "features.yaml"
     shift_ms = parse(FeatureConfig, read_yaml(file), file).frame_shift if file.exists() else _SHIFT_MS
-    # An epoch is one pass over train.frames, of which `frames` counts what was not dropped.
+    # An epoch is one pass over train.frames, but `frames` does not count dropped minibatches.
     kept = did.minibatches["used"] / (did.minibatches["used"] + did.dropped) if did and did.minibatches["used"] else 1.0
     hours = last["frames"] / kept / last["epoch"] * shift_ms / 3.6e6
     return float(last["seconds"] / 60 / hours * 10)
@@ -129,17 +129,17 @@ def _error_rate(path: Path) -> tuple[str | None, float | None, str]:
     found = re.search(r" (WER|CER) \S+ \[", score.get("line", ""))
     metric = found[1] if found else "WER"
     outdated = not model.exists() or file.stat().st_mtime < model.stat().st_mtime
-    doubt = f"{file} is older than the model, which was trained again since" if outdated else ""
+    doubt = f"{file} is older than the model, which has been trained again since" if outdated else ""
     return metric, float(score[metric.lower()]), doubt
 
 
 def compare_runs(paths: Sequence[Path]) -> Comparison:
-    """Compare run directories; the baseline is the first that trained one worker by plain SGD, really or simulated.
+    """Compare run directories; the baseline is the first run of one worker with plain SGD, real or simulated.
 
     Raises
     ------
     Speech3Error
-        None of `paths` is a run directory with a curve: says for each why not.
+        None of `paths` is a run directory with a curve; the message gives the reason for each.
     """
     names = [path.resolve().name for path in paths]
     if len(set(names)) < len(names):
@@ -154,7 +154,7 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
     reasons = [f"{', '.join(those)}: {reason}" for reason, those in left_out.items()]
     if not runs:
         text = "".join(f"\n  {reason}" for reason in reasons)
-        raise Speech3Error(f"no run to compare; name directories that speech3 train wrote:{text}")
+        raise Speech3Error(f"no run to compare; give directories that speech3 train wrote:{text}")
     first = next((run for run in runs if run.plain), None)
     runs = [*([first] if first else []), *(run for run in runs if run is not first)]
     table = make_table(first.curve if first else None, [run.curve for run in runs if run is not first])
@@ -163,31 +163,33 @@ def compare_runs(paths: Sequence[Path]) -> Comparison:
 
 
 def _cautions(runs: Sequence[Run], table: Table, baseline: Run | None) -> Iterator[str]:
-    """Why some of the numbers say less than they seem to."""
+    """Reasons why some of the numbers are less meaningful than they look."""
     if baseline is None:
         fewest = min(runs, key=lambda run: run.curve.workers).curve.name
-        yield f"no run is plain SGD on one worker, so no efficiency; the accuracies are shares of {fewest}'s best"
+        yield f"no run is plain SGD on one worker, so no efficiency; the accuracies are shares of the best of {fewest}"
     for run in runs:
         if run.heldout != runs[0].heldout:
-            yield f"{run.curve.name}: other held-out frames than {runs[0].curve.name}'s, so accuracies do not compare"
+            yield (
+                f"{run.curve.name}: other held-out frames than {runs[0].curve.name}, so accuracies are not comparable"
+            )
         if run.curve.accuracy[0] >= table.accuracies[0]:
             yield (
-                f"{run.curve.name}: above {100 * table.accuracies[0]:.2f} % when first evaluated, so its time there is "
-                f"too long; evaluate more often (training.evaluations)"
+                f"{run.curve.name}: above {100 * table.accuracies[0]:.2f} % when first evaluated, so the time shown "
+                f"for it is too long; evaluate more often (training.evaluations)"
             )
     virtual = [run.curve.name for run in runs if run.world == "simulated"]
     if virtual:
-        mixed = "; beside measured times they mean little" if len(virtual) < len(runs) else ""
-        yield f"{', '.join(virtual)}: times are those of a simulator's clock{mixed}"
+        mixed = " and cannot be compared with measured times" if len(virtual) < len(runs) else ""
+        yield f"{', '.join(virtual)}: times are virtual (simulated){mixed}"
 
 
 def table_text(table: Table, columns: Sequence[tuple[str, Sequence[str]]] = ()) -> str:
-    """A table for people, as the SPEECH3 talk has them: ``3:36 (81.0)`` is a time and the efficiency in per cent.
+    """A table as text, in the form of the SPEECH3 talk: ``3:36 (81.0)`` is a time and the efficiency in per cent.
 
     Parameters
     ----------
     columns
-        More of them: a heading and a cell for each row.
+        Additional columns: a heading and a cell for each row.
     """
     reached = [seconds for row in table.rows for seconds in row.seconds if seconds is not None]
     tenths = max(reached, default=0.0) < 600
@@ -200,7 +202,7 @@ def table_text(table: Table, columns: Sequence[tuple[str, Sequence[str]]] = ()) 
 
 
 def print_table(table: Table, columns: Sequence[tuple[str, Sequence[str]]] = ()) -> None:
-    """Print `table_text` and what its times and brackets are."""
+    """Print `table_text` with a legend of its times and brackets."""
     print(f"{table_text(table, columns)}\n\n{_legend(table)}")
 
 
@@ -218,7 +220,7 @@ def _cells(row: Row, tenths: bool) -> list[str]:
 
 
 def clock(seconds: float, tenths: bool = False) -> str:
-    """Minutes and seconds, ``3:36`` or ``3:36.2``, above an hour ``1:03:36``."""
+    """Minutes and seconds, ``3:36`` or ``3:36.2``; from an hour on ``1:03:36``."""
     units = math.floor(seconds * 10 + 0.5) if tenths else 10 * math.floor(seconds + 0.5)
     whole, tenth = divmod(units, 10)
     hours, minutes, rest = whole // 3600, whole % 3600 // 60, f"{whole % 60:02}{f'.{tenth}' if tenths else ''}"
@@ -226,7 +228,7 @@ def clock(seconds: float, tenths: bool = False) -> str:
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """The whole comparison for people."""
+    """The whole comparison as text."""
     runs = comparison.runs
     did = [run.asynchrony for run in runs]
     columns = [
@@ -256,7 +258,7 @@ def _stale(one: Asynchrony | None) -> str:
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as plain values; times in seconds, accuracies, efficiencies and error rates as fractions."""
+    """The comparison for JSON; times in seconds, accuracies, efficiencies and error rates as fractions."""
     return {
         "accuracies": list(comparison.table.accuracies),
         "baseline": comparison.runs[0].curve.name if comparison.baseline else None,
@@ -286,9 +288,9 @@ def _run_json(row: Row, run: Run) -> dict[str, Any]:
 def write_curves(
     out: Path, table: Table, curves: Sequence[Curve], *, virtual: bool = False, systems: Sequence[str] = ()
 ) -> list[Path]:
-    """Write ``accuracy_time.png`` and ``accuracy_frames.png``; the accuracies of `table` are marked.
+    """Write ``accuracy_time.png`` and ``accuracy_frames.png``, with the accuracies of `table` marked.
 
-    `systems` as of `draw_accuracy`.
+    `systems` is as for `draw_accuracy`.
     """
     from speech3.scoring.figures import write_png
     from speech3.training.engine_figures import draw_accuracy
@@ -303,7 +305,7 @@ def write_curves(
 
 
 def write_figures(out: Path, comparison: Comparison) -> list[Path]:
-    """`write_curves`, and for asynchronous runs ``staleness.png`` and ``shards.png``, a panel each."""
+    """Write the curves, and for asynchronous runs ``staleness.png`` and ``shards.png``, with a panel for each run."""
     from speech3.scoring.figures import write_png
     from speech3.training.engine_figures import draw_shards, draw_staleness
 

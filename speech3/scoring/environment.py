@@ -1,4 +1,4 @@
-"""Where a figure was measured: versions, processor, cores, the commit of the code."""
+"""The environment of a measurement: versions, processor, cores, the commit of the code."""
 
 import importlib.metadata
 import os
@@ -39,7 +39,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def _commit() -> str:
-    # Installed from a wheel into another project's checkout, git would name that project's commit.
+    # If speech3 is installed from a wheel into another project's checkout, git would name that project's commit.
     if not _git("ls-files", Path(__file__).name) or not (commit := _git("rev-parse", "--short=12", "HEAD")):
         return "not in a git checkout"
     return commit + (", with uncommitted changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
@@ -53,7 +53,7 @@ def _version(package: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Name and value of everything that a measured figure may depend on, for people."""
+    """Name and value of everything that a measured figure may depend on, as text."""
     return {
         "git commit": _commit(),
         "system": platform.platform(),

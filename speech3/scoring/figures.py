@@ -1,4 +1,4 @@
-"""Figures of the report as inline SVG whose ink follows the page's colours, light or dark; the same as PNG, light.
+"""Figures of the report: inline SVG in the colours of the page, light or dark; also PNG files, always light.
 
 Axes: T frames, F feature bins, N samples.
 """
@@ -24,7 +24,7 @@ from speech3.training.engine_figures import Line, draw_lines
 
 Segment = tuple[float, float, str]
 
-# Colours that stand for a variable of the style sheet; matplotlib writes them as they are.
+# Placeholder colours, which matplotlib writes unchanged and `_svg` replaces by variables of the style sheet.
 _INK, _QUIET, _RULE = "#0a0b01", "#0a0b02", "#0a0b03"
 _SERIES = tuple(f"#0a0c0{number}" for number in range(6))
 _VARIABLES = {_INK: "--ink", _QUIET: "--quiet", _RULE: "--rule"} | {c: f"--c{n}" for n, c in enumerate(_SERIES)}
@@ -50,13 +50,13 @@ _STYLE: dict[Any, Any] = {
     "axes.prop_cycle": cycler(color=_SERIES),
     "axes.axisbelow": True,
 }
-_INCHES_PER_SECOND = 3.6  # a phone of 60 ms is as wide as its name
+_INCHES_PER_SECOND = 3.6  # makes a phone of 60 ms as wide as its name
 _MAX_INCHES = 60.0
 
 
 @dataclass(frozen=True)
 class AlignedUtterance:
-    """One utterance to look at: its samples, features and what was aligned to them.
+    """An utterance to draw: its samples, features and alignment.
 
     Attributes
     ----------
@@ -80,12 +80,12 @@ class AlignedUtterance:
 def _svg(figure: Figure, label: str) -> str:
     stream = io.StringIO()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # only the browser must have the letter
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the browser's font is used instead
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = stream.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'<g id="[^"]*"', "<g", text)  # two figures of one page would repeat them
+    text = re.sub(r'<g id="[^"]*"', "<g", text)  # figures on the same page would have the same ids
     text = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", text)
     for colour, variable in _VARIABLES.items():
         text = text.replace(colour, f"var({variable})")
@@ -93,7 +93,7 @@ def _svg(figure: Figure, label: str) -> str:
 
 
 def svg(title: str, draw: Callable[[Axes], None], *, about: str = "") -> str:
-    """What `draw` puts on axes, in the page's colours; `about` tells it from others of the same title."""
+    """Draw on new axes and return SVG in the page's colours; `about` distinguishes figures with the same title."""
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": f"{title} {about}"}):
         figure = Figure(figsize=(4.8, 3.3), layout="constrained")
         axes = figure.add_subplot()
@@ -103,13 +103,13 @@ def svg(title: str, draw: Callable[[Axes], None], *, about: str = "") -> str:
 
 
 def curves(title: str, lines: Sequence[Line], x_label: str) -> str:
-    """Lines with a dot for each measurement, as SVG."""
+    """Lines with a marker for each measurement, as SVG."""
     return svg(title, lambda axes: draw_lines(axes, lines, x_label))
 
 
 def write_png(path: Path, panels: Sequence[tuple[str, Callable[[Axes], None]]]) -> None:
-    """Write panels (title, what draws it) as a PNG in the page's light colours, three in a row."""
-    light = dict(reversed(re.findall(r"(--\w+): (#\w+)", STYLE)))  # of each name the first, for a light page
+    """Write panels (title, function that draws it) as a PNG in the page's light colours, three in a row."""
+    light = dict(reversed(re.findall(r"(--\w+): (#\w+)", STYLE)))  # the first value of each name is the light one
     style = {key: _light(value, light) for key, value in _STYLE.items()}
     style["axes.prop_cycle"] = cycler(color=[light[_VARIABLES[colour]] for colour in _SERIES])
     columns = min(len(panels), 3)
@@ -122,7 +122,7 @@ def write_png(path: Path, panels: Sequence[tuple[str, Callable[[Axes], None]]]) 
             draw(axes)
             axes.set_title(title)
         with atomic_path(path) as temporary, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box for a letter says enough
+            warnings.filterwarnings("ignore", message="Glyph .* missing")  # the missing letter is drawn as a box
             figure.savefig(temporary, format="png", metadata={"Software": None})
 
 
@@ -131,7 +131,7 @@ def _light(value: Any, light: dict[str, str]) -> Any:
 
 
 def alignment(utterance: AlignedUtterance) -> str:
-    """Waveform and spectrogram with phone boundaries drawn over, phones and words beneath, as SVG."""
+    """Waveform and spectrogram with phone boundaries, and phones and words below them, as SVG."""
     duration_s = max(
         len(utterance.wave_N) / utterance.sample_rate_hz, len(utterance.feats_TF) * utterance.shift_ms / 1000
     )
@@ -153,7 +153,7 @@ def alignment(utterance: AlignedUtterance) -> str:
 
 
 def _draw_wave(axes: Axes, utterance: AlignedUtterance) -> None:
-    # The extremes of each pixel's samples: drawing every sample would make megabytes of SVG.
+    # Draw the extremes of each pixel's samples: all samples would make megabytes of SVG.
     wave = np.asarray(utterance.wave_N, dtype=np.float64)
     step = max(1, utterance.sample_rate_hz // 400)
     blocks = np.pad(wave, (0, -len(wave) % step), mode="edge").reshape(-1, step)
@@ -167,7 +167,7 @@ def _draw_wave(axes: Axes, utterance: AlignedUtterance) -> None:
 def _draw_spectrogram(axes: Axes, utterance: AlignedUtterance) -> None:
     feats_TF = np.asarray(utterance.feats_TF, dtype=np.float64)
     finite_TF = np.isfinite(feats_TF)
-    # The logarithm of digital silence is no number; it is drawn as the darkest there is.
+    # The logarithm of digital silence is not finite; draw it as the lowest finite value.
     feats_TF = np.where(finite_TF, feats_TF, feats_TF[finite_TF].min() if finite_TF.any() else 0.0)
     frames, bins = feats_TF.shape
     low, high = np.percentile(feats_TF, (2, 99.8))

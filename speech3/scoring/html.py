@@ -1,4 +1,4 @@
-"""Pieces of a self-contained HTML page: escaping, tables, interval bars, aligned words, the style sheet."""
+"""Parts of a self-contained HTML page: escaping, tables, interval bars, aligned words, the style sheet."""
 
 import html
 import re
@@ -61,12 +61,12 @@ dt { color: var(--quiet); } dd { margin: 0; overflow-wrap: anywhere; }
 
 
 def escape(text: object) -> str:
-    """Text that may stand in an element or an attribute; control characters, which HTML forbids, become U+FFFD."""
+    """Escape text for an element or an attribute; control characters, which HTML forbids, become U+FFFD."""
     return html.escape(_CONTROL.sub("\ufffd", str(text)))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1, best: int | None = None) -> str:
-    """A table of cells that are HTML already; the first `texts` columns stand left, row `best` is emphasised."""
+    """A table of cells that are already HTML; the first `texts` columns are left-aligned, row `best` is emphasised."""
     kinds = ["l" if column < texts else "n" for column in range(len(header))]
     head = "".join(f'<th class="{kind}" scope="col">{cell}</th>' for kind, cell in zip(kinds, header, strict=True))
     lines = []
@@ -97,12 +97,12 @@ def pairs(items: dict[str, str]) -> str:
 
 
 def folded(summary: str, content: str, *, opened: bool = False) -> str:
-    """Content that opens on a click."""
+    """Content that is unfolded by a click."""
     return f"<details{' open' if opened else ''}><summary>{escape(summary)}</summary>{content}</details>"
 
 
 def aligned(utterance: Utterance) -> str:
-    """Reference over hypothesis, word under word, errors coloured and struck or underlined."""
+    """Reference above hypothesis, aligned word by word, with errors coloured and struck through or underlined."""
     titles = {"substitute": "substitution", "delete": "deletion", "insert": "insertion"}
     words = []
     for kind, ref, hyp in utterance.alignment():

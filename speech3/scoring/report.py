@@ -1,4 +1,4 @@
-"""`report.html`: one self-contained page about an experiment, to be read on a desk or a phone."""
+"""`report.html`: one self-contained page about an experiment, for large and small screens."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,20 +24,20 @@ _NONE = "–"
 
 @dataclass(frozen=True)
 class System:
-    """One trained system and what it reached on the test set.
+    """One trained system and its results on the test set.
 
     Attributes
     ----------
     own_lm
-        What it reached with a language model of ours in place of the given one.
+        Its results with our own language model in place of the given one.
     rescored
-        What it reached with a second language model on its lattices.
+        Its results with a second language model on its lattices.
     reliability
-        Of its confidences.
+        How far its confidences can be trusted.
     tuned
-        Decoding parameters picked on dev, such as ``{"acoustic scale": 0.1}``.
+        Decoding parameters chosen on dev, such as ``{"acoustic scale": 0.1}``.
     metrics
-        Records of its ``metrics.jsonl``: `speech3.scoring.training_section` draws them.
+        Records of its ``metrics.jsonl``, drawn by `speech3.scoring.training_section`.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Volume:
 
 @dataclass(frozen=True)
 class Report:
-    """What `write_report` draws. An empty field leaves its section out."""
+    """The content of the report. A section whose field is empty is left out."""
 
     title: str
     command: str
@@ -89,7 +89,7 @@ def write_report(path: Path | str, report: Report) -> None:
         The report has no system, or `path` cannot be written.
     """
     if not report.systems:
-        raise Speech3Error(f"{path}: no system was scored, nothing to report; run the stages decode and score")
+        raise Speech3Error(f"{path}: no system was scored; run the stages decode and score first")
     sections = [
         ("Systems", _systems(report)),
         ("Training", _training(report)),
@@ -170,10 +170,10 @@ def _second(score: Score | None, metric: Metric) -> str:
 
 def _note(system: System, metric: Metric) -> str:
     score, unit = system.score, UNITS[metric]
-    normalised = f"normalised by {', '.join(score.normalize)}" if score.normalize else "as it stands, not normalised"
+    normalised = f"normalised by {', '.join(score.normalize)}" if score.normalize else "not normalised"
     return escape(
         f"{score.counts(metric).length:,} {unit} in {len(score.utterances):,} utterances; text {normalised}. "
-        f"Interval: bootstrap over {score.ci_units}. p: matched pairs by randomisation on errors in {unit}."
+        f"Interval: bootstrap over {score.ci_units}. p: matched-pairs randomisation test on errors in {unit}."
     )
 
 

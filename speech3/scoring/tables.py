@@ -1,4 +1,4 @@
-"""A score as plain text: the summary, per-speaker and per-utterance tables, confusions and the aligned listing."""
+"""A score as plain text: the summary, per-speaker and per-utterance tables, confusions and alignments."""
 
 import math
 import unicodedata
@@ -15,7 +15,7 @@ UNITS: dict[Metric, str] = {"WER": "words", "CER": "characters"}
 
 
 def per_cent(fraction: float) -> str:
-    """``12.34``, or ``-`` where there is no rate."""
+    """A percentage such as ``12.34``, or ``-`` for NaN."""
     return "-" if math.isnan(fraction) else f"{100 * fraction:.2f}"
 
 
@@ -29,14 +29,14 @@ def _columns(counts: Counts) -> tuple[str, ...]:
 
 
 def columns_wide(text: str) -> int:
-    """Columns of a terminal that a text takes: two for each Chinese letter."""
+    """Number of terminal columns that a text occupies: two for each wide (such as Chinese) character."""
     return sum(
         0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF") for letter in text
     )
 
 
 def grid(rows: Sequence[Sequence[str]], texts: int) -> str:
-    """Rows as aligned columns: the first `texts` hold text and stand left, the others numbers and stand right."""
+    """Rows as aligned columns: the first `texts` hold text and are left-aligned, the others are right-aligned."""
     widths = [max(map(columns_wide, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -78,14 +78,14 @@ def utterance_table(utterances: Sequence[Utterance], metric: Metric = "WER") -> 
 
 
 def confusion_table(score: Score, most: int | None = None) -> str:
-    """Errors and how often each was made, the most frequent first."""
+    """Errors with their counts, the most frequent first."""
     rows = [("error", "reference", "hypothesis", "times")]
     rows += [(_MARKS[kind], ref or "-", hyp or "-", str(times)) for kind, ref, hyp, times in score.confusions[:most]]
     return grid(rows, 3)
 
 
 def alignment_lines(utterance: Utterance) -> str:
-    """Reference over hypothesis, word under word, in the form of Kaldi's ``wer_per_utt_details.pl``."""
+    """Reference above hypothesis, aligned word by word, in the format of Kaldi's ``wer_per_utt_details.pl``."""
     pairs = [(ref or "***", hyp or "***", _MARKS[kind]) for kind, ref, hyp in utterance.alignment()]
     counts = utterance.words
     head = [(utterance.name, label) for label in ("ref", "hyp", "op")]
@@ -99,25 +99,25 @@ def _some(names: Sequence[str]) -> str:
 
 
 def warnings(score: Score, hypothesis: str) -> list[str]:
-    """What a reader of the figures must know, one line each; `hypothesis` is the file's name."""
+    """Warnings about the figures, one line each; `hypothesis` is the name of the file."""
     found = []
     if score.missing:
         found.append(
-            f"{hypothesis} lacks {len(score.missing)} of {len(score.utterances)} utterances, counted as deletions: "
+            f"{hypothesis} lacks {len(score.missing)} of {len(score.utterances)} utterances, which count as deletions: "
             f"{_some(score.missing)}"
         )
     if score.extra:
         count = len(score.extra)
         found.append(
-            f"{hypothesis} has utterances that the reference lacks ({count}), not scored: {_some(score.extra)}"
+            f"{hypothesis} has utterances that are not in the reference ({count}) and not scored: {_some(score.extra)}"
         )
     if not any(utterance.hyp for utterance in score.utterances):
-        found.append(f"{hypothesis} holds no word: every hypothesis is empty; look at the decoder's messages")
+        found.append(f"{hypothesis} holds no words: every hypothesis is empty; check the decoder's messages")
     return found
 
 
 def full(score: Score) -> str:
-    """What ``speech3 score`` prints: the summary, then the speakers, utterances and errors that count most."""
+    """The output of ``speech3 score``: the summary, then the speakers, utterances and errors that matter most."""
     parts = [summary(score)]
     if score.speakers:
         parts.append(f"speakers{_of(len(score.speakers), 'highest WER')}\n{speaker_table(score, _SHOWN)}")
@@ -129,7 +129,7 @@ def full(score: Score) -> str:
 
 
 def _of(total: int, which: str) -> str:
-    return f": the {_SHOWN} with {which} of {total} (all: --details DIR)" if total > _SHOWN else f": {which} first"
+    return f": {which} first, {_SHOWN} of {total} (all: --details DIR)" if total > _SHOWN else f": {which} first"
 
 
 def comparison_lines(comparison: Comparison, first: str, other: str) -> str:
@@ -137,14 +137,14 @@ def comparison_lines(comparison: Comparison, first: str, other: str) -> str:
     low, high = (100 * value for value in comparison.difference_ci95)
     return (
         f"difference {100 * comparison.difference:+.2f} [{low:+.2f}, {high:+.2f}]  p = {comparison.p_value:.4f}, "
-        f"matched pairs over {comparison.units} by randomisation\n{comparison.verdict(first, other)}"
+        f"matched-pairs randomisation test over {comparison.units}\n{comparison.verdict(first, other)}"
     )
 
 
 def write_details(directory: Path | str, score: Score, metric: Metric = "WER") -> None:
-    """Write ``per_utt``, ``per_speaker`` (where known), ``confusions`` and ``alignments`` into `directory`.
+    """Write ``per_utt``, ``per_speaker`` (if known), ``confusions`` and ``alignments`` into `directory`.
 
-    The first two count words or characters, as `metric` says; the others are of words.
+    The first two count words or characters, depending on `metric`; the others are always about words.
     """
     directory = Path(directory)
     write_text(directory / "per_utt", utterance_table(score.utterances, metric) + "\n")

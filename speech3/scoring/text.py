@@ -1,4 +1,4 @@
-"""References and hypotheses as text, Kaldi's `utterance words ...` lines or plain sentences; their normalisation."""
+"""Reads references and hypotheses as Kaldi text (`utterance words ...`) or plain sentences; normalises them."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -11,18 +11,18 @@ from speech3.errors import Speech3Error
 
 Reading = Literal["kaldi", "plain"]
 
-_MANY_LINES = 20  # that many sentences of plain text do not begin with as many different words
+_MANY_LINES = 20  # so many lines of plain text would not all begin with different words
 
 
 # Scripts written without spaces between words: CJK (with its punctuation and 〇), kana, Bopomofo, Thai, Lao, Burmese,
-# Khmer. A space beside one of their letters only shows how somebody cut the text into words.
+# Khmer. A space next to one of their letters only shows how the text was segmented into words.
 _UNSPACED = "\u3001-\u30ff\u3105-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _UNSPACED += "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 _NO_SPACE = re.compile(rf"(?<=[{_UNSPACED}]) | (?=[{_UNSPACED}])")
 
 
 def characters(text: str) -> str:
-    """What CER counts: the words joined by one space, without the spaces beside letters of scripts that have none.
+    """The characters that CER counts: words joined by single spaces, without spaces in scripts that do not use them.
 
     So ``三 百`` and ``三百`` are the same two characters, as in Kaldi's recipes for Mandarin, and ``a cat`` is five.
     """
@@ -30,7 +30,7 @@ def characters(text: str) -> str:
 
 
 def character_error_rate(references: Sequence[str], hypotheses: Sequence[str]) -> float:
-    """CER of all utterances together, a fraction."""
+    """CER over all utterances, a fraction."""
     return float(jiwer.cer([characters(text) for text in references], [characters(text) for text in hypotheses]))
 
 
@@ -48,7 +48,7 @@ def _lines(path: Path | str) -> list[str]:
         raise Speech3Error(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise Speech3Error(f"{path}: not UTF-8 text ({error}); convert it with iconv") from error
-    lines = text.split("\n")  # not splitlines(): a vertical tab or U+2028 in a transcript ends no line
+    lines = text.split("\n")  # not splitlines(): a vertical tab or U+2028 in a transcript does not end the line
     if not lines[-1].strip():
         lines.pop()
     return lines
@@ -60,13 +60,15 @@ def _parse_kaldi(path: Path | str, lines: list[str]) -> dict[str, str]:
         if not (fields := line.split(maxsplit=1)):
             continue
         if fields[0] in entries:
-            raise Speech3Error(f"{path}:{number}: utterance {fields[0]} stands here a second time; keep one of the two")
+            raise Speech3Error(
+                f"{path}:{number}: utterance {fields[0]} occurs a second time; keep one of the two lines"
+            )
         entries[fields[0]] = fields[1].strip() if len(fields) > 1 else ""
     return entries
 
 
 def read_text(path: Path | str) -> dict[str, str]:
-    """Read a Kaldi text file: utterance id to its words; an id alone is an utterance without words.
+    """Read a Kaldi text file: utterance id to its words; a line with only an id is an utterance without words.
 
     Raises
     ------
@@ -77,7 +79,7 @@ def read_text(path: Path | str) -> dict[str, str]:
 
 
 def _looks_like_ids(ids: Sequence[str], lines: list[str]) -> bool:
-    # Ids carry digits or underscores, stand in order or are many; first words of sentences return inside sentences.
+    # Ids contain digits or underscores, are sorted or are many; first words of sentences also occur within sentences.
     elsewhere = {word for line in lines for word in line.split()[1:]}
     if 2 * sum(name in elsewhere for name in ids) > len(ids):
         return False
@@ -90,7 +92,7 @@ def _guess(paths: Sequence[Path | str], files: list[list[str]]) -> Reading:
     firsts = [[line.split(maxsplit=1)[0] for line in lines if line.strip()] for lines in files]
     repeated = any(len(set(ids)) < len(ids) for ids in firsts)
     if repeated or any(not line.strip() for lines in files for line in lines):
-        return "plain"  # a sentence may be empty, a line of Kaldi text never is
+        return "plain"  # a sentence may be empty, but a line of Kaldi text may not
     shared = [len(set(firsts[0]) & set(ids)) for ids in firsts[1:]]
     overlap = all(2 * count >= min(len(ids), len(firsts[0])) for count, ids in zip(shared, firsts[1:], strict=True))
     alike = [_looks_like_ids(ids, lines) for ids, lines in zip(firsts, files, strict=True)]
@@ -99,7 +101,7 @@ def _guess(paths: Sequence[Path | str], files: list[list[str]]) -> Reading:
     if all(alike) and not overlap:
         raise Speech3Error(
             f"{paths[0]} and {paths[1]}: both look like Kaldi text, but fewer than half of their utterance ids agree "
-            f"({firsts[0][0]}, {firsts[1][0]}); score files of one set, or say --format"
+            f"({firsts[0][0]}, {firsts[1][0]}); give files of the same set, or set --format"
         )
     return "plain"
 
@@ -111,8 +113,9 @@ def _plain(paths: Sequence[Path | str], files: list[list[str]]) -> list[dict[str
             lines.pop()
         if len(lines) != len(files[0]):
             raise Speech3Error(
-                f"{path} has {len(lines)} lines, {paths[0]} {len(files[0])}: plain text must have one sentence a line, "
-                "as many in each file; Kaldi text must begin each line with an utterance id known to both (--format)"
+                f"{path} has {len(lines)} lines, {paths[0]} has {len(files[0])}: files of plain text must have one "
+                "sentence per line and the same number of lines; in Kaldi text each line must begin with an utterance "
+                "id that is in both files (--format)"
             )
         texts.append({f"line-{number}": line.strip() for number, line in enumerate(lines, 1)})
     return texts
@@ -128,14 +131,14 @@ def read_texts(
     paths
         The reference first.
     reading
-        ``kaldi``: each line is an utterance id and its words. ``plain``: one sentence a line, the n-th line of one
-        file against the n-th of the other. ``auto``: Kaldi if the first fields are unique in each file, look like ids
-        and agree in most lines.
+        ``kaldi``: each line is an utterance id and its words. ``plain``: one sentence per line; the n-th line of one
+        file is compared with the n-th of the other. ``auto``: Kaldi if the first fields are unique in each file, look
+        like ids and agree in most lines.
 
     Returns
     -------
     texts, reading
-        Per file, utterance to text; and which reading was taken.
+        Per file, utterance to text; and how the files were read, ``kaldi`` or ``plain``.
 
     Raises
     ------
@@ -146,7 +149,8 @@ def read_texts(
     for path, lines in zip(paths, files, strict=True):
         if not any(line.strip() for line in lines):
             raise Speech3Error(
-                f"{path}: empty, nothing to score; if it is a hypothesis, nothing was decoded: decode again"
+                f"{path}: is empty, so there is nothing to score; if it is a hypothesis, nothing was decoded: decode "
+                f"again"
             )
     taken: Reading = _guess(paths, files) if reading == "auto" else reading
     if taken == "plain":
@@ -159,7 +163,7 @@ def find_speakers(
 ) -> tuple[dict[str, str] | None, str]:
     """Speakers of the utterances of `texts`, and one line that says where they come from.
 
-    Without an explicit `utt2spk` the one beside `ref` serves, if it names every utterance.
+    By default they are read from the `utt2spk` beside `ref`, if it names every utterance.
     """
     beside = ref.parent / "utt2spk"
     if utt2spk is None and (reading == "plain" or not beside.is_file()):
@@ -171,4 +175,4 @@ def find_speakers(
         return speakers, str(path)
     if utt2spk is None:
         return None, f"not known: {path} lacks {lacking}"
-    raise Speech3Error(f"{path}: utterance {lacking} has no speaker; add it")
+    raise Speech3Error(f"{path}: utterance {lacking} has no speaker; add one")

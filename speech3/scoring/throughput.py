@@ -1,4 +1,4 @@
-"""TernGrad's throughput figure from numbers of this machine: tables, a picture, and whether its conclusions hold."""
+"""TernGrad's throughput figure for this machine: tables, a picture, and whether its conclusions hold."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,11 +10,11 @@ from speech3.io.atomic import write_json
 from speech3.scoring.tables import grid
 from speech3.training.throughput import BYTES_PER_GIGABIT, Network, Throughput
 
-_SHOWN = 3  # exceptions of each conclusion that are printed
+_SHOWN = 3  # most exceptions to each conclusion that are printed
 
 
 def throughput_text(found: Throughput) -> str:
-    """What was measured, frames a second, and the conclusions."""
+    """The measurements, the predicted frames per second, and the conclusions, as text."""
     measured = [["network", "parameters", "fully connected %", "frames", "minibatch ms", "float32 MB", "coding ms",
                  "up MB", "down MB"]]  # fmt: skip
     measured += [_measured(network) for network in found.networks]
@@ -25,10 +25,10 @@ def throughput_text(found: Throughput) -> str:
         rates.append([*where, "ternary", *(_rate(point.ternary) for point in row)])
         rates.append([*where, "gain", *(f"{point.gain:.2f}" for point in row)])
     coded = [count for count in found.workers if count > 1]
-    ends = f"; with {coded[0]} .. {coded[-1]} workers where two numbers stand" if len(coded) > 1 else ""
+    ends = f"; two numbers are for {coded[0]} .. {coded[-1]} workers" if len(coded) > 1 else ""
     return (
-        f"measured on this machine ({found.device}), of one worker's step{ends}:\n{grid(measured, 1)}\n\n"
-        f"frames a second by number of workers; gain: ternary over float32\n{grid(rates, 3)}\n\n"
+        f"measured on this machine ({found.device}), for one worker's step{ends}:\n{grid(measured, 1)}\n\n"
+        f"predicted frames per second by number of workers; gain: ternary over float32\n{grid(rates, 3)}\n\n"
         + "\n".join(_conclusion(each) for each in found.conclusions)
     )
 
@@ -73,7 +73,7 @@ def _place(point: Point) -> str:
 
 
 def write_throughput(out: Path, found: Throughput) -> list[Path]:
-    """Write ``throughput.json`` (all of it, with the gains) and ``throughput.png``, a panel for each network."""
+    """Write ``throughput.json`` (everything, with the gains) and ``throughput.png`` (a panel for each network)."""
     from speech3.scoring.figures import write_png
     from speech3.training.engine_figures import draw_throughput
 

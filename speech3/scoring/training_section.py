@@ -1,4 +1,4 @@
-"""The report's section "Training": the held-out figures of each network over time, and what asynchrony did."""
+"""The section "Training" of the report: held-out results of each network over time, and effects of asynchrony."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,12 +17,12 @@ _PER = "Phone error rate, held-out, %"
 
 
 def training_section(metrics: Mapping[str, Records]) -> str:
-    """HTML; empty if no system has a curve.
+    """The section as HTML; empty if no system has a curve.
 
     Parameters
     ----------
     metrics
-        The records of each system's ``metrics.jsonl``, by its name.
+        The records of each system's ``metrics.jsonl``, by name of the system.
     """
     trained = {name: curve for name, records in metrics.items() if (curve := curve_of(name, records))}
     if not trained:
@@ -45,7 +45,7 @@ def training_section(metrics: Mapping[str, Records]) -> str:
 
 def _epochs(records: Records) -> Records:
     """The records of the epochs, in order."""
-    # A run killed between writing a record and its checkpoint does that epoch, and writes its record, again.
+    # A run that was killed between an epoch's record and its checkpoint repeats the epoch and its record.
     epochs = {record["epoch"]: record for record in records if record.get("event") == "epoch"}
     return [record for _, record in sorted(epochs.items())]
 
@@ -63,7 +63,7 @@ def _lines(
 
 
 def _best(epochs: Mapping[str, Records]) -> str:
-    """What each network had on the held-out frames when their cross-entropy was lowest."""
+    """The held-out results of each network in the epoch with the lowest cross-entropy."""
     rows = []
     for name, records in epochs.items():
         if measured := [record for record in records if record.get("heldout_loss") is not None]:
@@ -72,8 +72,8 @@ def _best(epochs: Mapping[str, Records]) -> str:
             figure = "–" if per is None else per_cent(per)
             rows.append([escape(name), f"{best['epoch']}", per_cent(best["heldout_accuracy"]),
                          f"{best['heldout_loss']:.4f}", figure])  # fmt: skip
-    header = ["held-out speech", "best epoch", "frames right %", "cross-entropy", "phone error rate %"]
-    key = "Best: lowest cross-entropy. Phone error rate: of a loop of phones, without dictionary and words."
+    header = ["held-out speech", "best epoch", "frame accuracy %", "cross-entropy", "phone error rate %"]
+    key = "Best epoch: lowest cross-entropy. Phone error rate: decoded with a phone loop, without a dictionary."
     return f'{html.table(header, rows)}<p class="quiet">{key}</p>' if rows else ""
 
 
@@ -85,8 +85,8 @@ def _asynchronous(name: str, one: Asynchrony, colour: int) -> str:
     n = one.minibatches
     text = (
         f"{len(one.shards)} shards, {one.versions:,} versions. Minibatches: {n['used']:,} used, {n['stale']:,} too "
-        f"stale, {n['refused']:,} refused, {n['returned']:,} returned by shards that died and done by others. "
-        f"Shards started again: {one.restarts:,}."
+        f"stale, {n['refused']:,} refused, {n['returned']:,} returned by shards that died and processed by others. "
+        f"Restarted shards: {one.restarts:,}."
     )
     parts = []
     if any(one.staleness):
@@ -106,5 +106,5 @@ def _shards(one: Asynchrony) -> str:
         ]
         for number, (shard, share) in enumerate(zip(one.shards, one.shares, strict=True))
     ]  # fmt: skip
-    key = "Compute, sync and wait in seconds; busy: times that the server was, and the shard went on."
+    key = "Compute, sync and wait are in seconds; busy: how often the server was busy and the shard continued."
     return f'{html.table(header, rows)}<p class="quiet">{key}</p>'

@@ -1,7 +1,7 @@
-"""Word and character error rates: counted by jiwer, gathered per utterance and speaker, with 95 % intervals.
+"""Word and character error rates: counted by jiwer, summed per utterance and speaker, with 95 % intervals.
 
-The total of errors is the Levenshtein distance and thus unique; where several alignments are equally short, the split
-into substitutions, deletions and insertions is jiwer's choice (Kaldi and sclite may split otherwise).
+The total of errors is the Levenshtein distance and thus unique; if several alignments are equally short, the split into
+substitutions, deletions and insertions is jiwer's choice (that of Kaldi and sclite may differ).
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ class Counts:
 
     @property
     def rate(self) -> float:
-        """Errors over length, a fraction; NaN where there is no reference word to count by."""
+        """Errors over length, a fraction; NaN if the reference is empty."""
         return self.errors / self.length if self.length else float("nan")
 
 
@@ -62,7 +62,7 @@ class Utterance:
     chunks: list[jiwer.AlignmentChunk]
 
     def counts(self, metric: Metric) -> Counts:
-        """Of words or characters."""
+        """Counts of words or characters."""
         return self.words if metric == "WER" else self.characters
 
     def alignment(self) -> list[tuple[Operation, str, str]]:
@@ -79,7 +79,7 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Score:
-    """What `score` found. Rates and intervals are fractions."""
+    """The result of `score`. Rates and intervals are fractions."""
 
     utterances: list[Utterance]
     words: Counts
@@ -100,7 +100,7 @@ class Score:
         return self.characters.rate
 
     def counts(self, metric: Metric) -> Counts:
-        """Of words or characters."""
+        """Counts of words or characters."""
         return self.words if metric == "WER" else self.characters
 
     def ci95(self, metric: Metric) -> tuple[float, float]:
@@ -113,16 +113,16 @@ class Score:
 
     @property
     def ser(self) -> float:
-        """Sentence error rate: utterances with at least one error."""
+        """Sentence error rate: the fraction of utterances with at least one error."""
         return self.wrong_utterances / len(self.utterances)
 
     @cached_property
     def speakers(self) -> dict[str, Counts]:
-        """Word counts of each speaker, by name; empty where speakers are not known."""
+        """Word counts of each speaker, by name; empty if speakers are not known."""
         return self.by_speaker("WER")
 
     def by_speaker(self, metric: Metric) -> dict[str, Counts]:
-        """Counts of each speaker, by name; empty where speakers are not known."""
+        """Counts of each speaker, by name; empty if speakers are not known."""
         groups: dict[str, list[Counts]] = {}
         for utterance in self.utterances:
             if utterance.speaker is not None:
@@ -139,12 +139,12 @@ class Score:
         return sorted(errors, key=lambda item: (-item[3], item[:3]))
 
     def worst(self, count: int, metric: Metric = "WER") -> list[Utterance]:
-        """The utterances with most errors, ties by their share of errors."""
+        """The utterances with the most errors; ties are ordered by error rate."""
         wrong = [utterance for utterance in self.utterances if utterance.counts(metric).errors]
         return sorted(wrong, key=lambda u: (-u.counts(metric).errors, u.counts(metric).length, u.name))[:count]
 
     def line(self, corpus: str, system: str, metric: Metric = "WER") -> str:
-        """``CORPUS SYSTEM WER 12.34 [10.20, 14.60]``: per cent and 95 % interval, a recipe's last line."""
+        """A recipe's last line, ``CORPUS SYSTEM WER 12.34 [10.20, 14.60]``: per cent and 95 % interval."""
         rate, (low, high) = self.counts(metric).rate, self.ci95(metric)
         return f"{corpus} {system} {metric} {100 * rate:.2f} [{100 * low:.2f}, {100 * high:.2f}]"
 
@@ -165,7 +165,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Comparison:
-    """System `other` against a first one on the same utterances; rates are fractions."""
+    """System `other` compared with a first system on the same utterances; rates are fractions."""
 
     difference: float
     difference_ci95: tuple[float, float]
@@ -177,7 +177,7 @@ class Comparison:
         return self.p_value < 0.05
 
     def as_json(self) -> dict[str, Any]:
-        """What ``against`` holds in ``speech3 score --json`` besides the other system's own keys."""
+        """The keys of ``against`` in ``speech3 score --json`` besides those of the other system's score."""
         return {
             "difference": self.difference,
             "difference_ci95": list(self.difference_ci95),
@@ -186,7 +186,7 @@ class Comparison:
         }
 
     def verdict(self, first: str, other: str) -> str:
-        """One sentence for people."""
+        """The result in one sentence."""
         if not self.significant:
             return f"no significant difference between {first} and {other} at the 5 % level"
         better, worse = (other, first) if self.difference < 0 else (first, other)
@@ -205,34 +205,34 @@ def score(
     Parameters
     ----------
     ref, hyp
-        Utterance to text; words are what white space separates. An utterance that `hyp` lacks counts as deleted and is
-        listed in ``missing``; one that `ref` lacks is not scored and listed in ``extra``.
+        Utterance to text; words are separated by white space. An utterance that is not in `hyp` counts as deleted and
+        is listed in ``missing``; one that is not in `ref` is not scored and listed in ``extra``.
     speakers
         Utterance to speaker. If given, it must name every utterance of `ref`, and the intervals are bootstrapped over
         speakers; with fewer than six speakers they also cover the interval over utterances.
     normalize
-        Steps of `speech3.scoring.text.normalize_text` for both sides.
+        Steps of `speech3.scoring.text.normalize_text`, applied to both.
     seed
-        Of the bootstrap.
+        Seed of the bootstrap.
 
     Returns
     -------
     Score
-        WER counts words; CER counts the characters of the words joined by one space, but no spaces beside letters of
-        scripts that have none (`speech3.scoring.text.characters`). An empty reference is legal: all words of its
-        hypothesis are insertions.
+        WER counts words; CER counts the characters of the words joined by single spaces, without spaces next to letters
+        of scripts that do not use them (`speech3.scoring.text.characters`). The reference of an utterance may be empty:
+        all words of its hypothesis are insertions.
 
     Raises
     ------
     Speech3Error
-        No utterance of `ref` was decoded, `ref` holds no word at all, or an utterance has no speaker.
+        No utterance of `ref` was decoded, `ref` holds no words at all, or an utterance has no speaker.
     """
     _check(ref, hyp, speakers)
     names = list(ref)
     refs = [normalize_text(ref[name], normalize) for name in names]
     hyps = [normalize_text(hyp.get(name, ""), normalize) for name in names]
     if not any(refs):
-        raise Speech3Error("the reference holds no word" + (" after normalisation" if normalize else ""))
+        raise Speech3Error("the reference holds no words" + (" after normalisation" if normalize else ""))
     by_word = jiwer.process_words(refs, hyps)
     by_character = jiwer.process_characters(list(map(characters, refs)), list(map(characters, hyps)))
     utterances = [
@@ -260,11 +260,11 @@ def score(
 def compare(first: Score, other: Score, seed: int = 0, metric: Metric = "WER") -> Comparison:
     """Difference in WER or CER of two systems on the same references, with its 95 % interval and p value.
 
-    The interval is that of a paired bootstrap, p that of matched pairs by randomisation (`scoring.bootstrap`). The
-    units are speakers where at least six are known, else utterances (the finding then holds for these speakers).
+    The interval is from a paired bootstrap, p from a matched-pairs randomisation test (`scoring.bootstrap`). The units
+    are speakers if at least six are known, else utterances (the result is then valid only for these speakers).
     """
     if [u.name for u in first.utterances] != [u.name for u in other.utterances]:
-        raise Speech3Error("two systems can be compared only on the same reference utterances")
+        raise Speech3Error("two systems can be compared only on the same reference utterances; score both on one set")
     known = len(first.speakers) >= FEW_SPEAKERS
     groups = _groups(first.utterances) if known else np.arange(len(first.utterances))
     lengths_U = _sums([u.counts(metric).length for u in first.utterances], groups)
@@ -280,13 +280,13 @@ def compare(first: Score, other: Score, seed: int = 0, metric: Metric = "WER") -
 
 def _check(ref: Mapping[str, str], hyp: Mapping[str, str], speakers: Mapping[str, str] | None) -> None:
     if not ref:
-        raise Speech3Error("the reference holds no utterance")
+        raise Speech3Error("the reference holds no utterances")
     if not hyp:
-        raise Speech3Error("the hypothesis holds no utterance: nothing was decoded; look at the decoder's messages")
+        raise Speech3Error("the hypothesis holds no utterances: nothing was decoded; check the decoder's messages")
     if not any(name in hyp for name in ref):
         raise Speech3Error(
             f"no utterance of the reference is in the hypothesis ({next(iter(ref))}, {next(iter(hyp))}): "
-            "they belong to different sets"
+            "give files of the same set"
         )
     for name in ref if speakers is not None else ():
         if name not in speakers:  # type: ignore[operator]
@@ -325,6 +325,6 @@ def _rate_interval(utterances: list[Utterance], counts: list[Counts], seed: int)
     low, high = bootstrap.rate_interval(_sums(errors, groups), _sums(lengths, groups), seed)
     if speakers >= FEW_SPEAKERS:
         return (low, high), f"{speakers} speakers"
-    # Draws of so few speakers say little, and nothing at all where these speakers happen to agree.
+    # Draws of so few speakers are unreliable, and the interval would have no width if their rates happened to agree.
     low_alone, high_alone = bootstrap.rate_interval(np.array(errors), np.array(lengths), seed)
     return (min(low, low_alone), max(high, high_alone)), f"{speakers} speakers and {over_utterances}, the wider"

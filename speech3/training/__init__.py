@@ -1,4 +1,4 @@
-"""Binds frames, model and engine into a training run: schedule, held-out accuracy, checkpoints, metrics."""
+"""A training run: binds frames, model and engine; schedule, held-out accuracy, checkpoints, metrics."""
 
 from speech3.training.run import train
 

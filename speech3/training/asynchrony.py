@@ -1,4 +1,4 @@
-"""What the asynchrony did in a run: staleness, drops, and the work of each shard, summed over its epochs' records."""
+"""Statistics of an asynchronous run: staleness, drops and the work of each shard, summed over the epochs' records."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +17,10 @@ class Asynchrony:
     Attributes
     ----------
     staleness
-        How many used minibatches came in pushes of staleness 0, 1, 2, ...
+        Number of used minibatches in pushes of staleness 0, 1, 2, ...
     minibatches
-        ``used``, ``stale`` and ``refused`` (these two are lost), ``returned`` (by dead shards; others did them).
+        Counts ``used``, ``stale`` and ``refused`` (these two are lost), ``returned`` (by dead shards, and then
+        processed by others).
     """
 
     minibatches: Mapping[str, int] = field(default_factory=dict)
@@ -30,19 +31,19 @@ class Asynchrony:
 
     @property
     def dropped(self) -> int:
-        """Minibatches that are in no version of the model: too stale, or refused."""
+        """Number of minibatches that are in no version of the model: too stale, or refused."""
         return self.minibatches.get("stale", 0) + self.minibatches.get("refused", 0)
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Share of the minibatches that each shard did."""
+        """Share of the minibatches that each shard processed."""
         return shares(self.shards)
 
 
 def asynchrony(records: Iterable[Mapping[str, Any]]) -> Asynchrony | None:
-    """Sum over the epochs of a ``metrics.jsonl``, each counted once; none if no epoch had shards.
+    """Sum over the epochs of a ``metrics.jsonl``, each counted once; None if no epoch had shards.
 
-    The counts of a record are those of its epoch alone.
+    The counts in a record are those of its epoch alone.
     """
     epochs = {record.get("epoch"): record for record in records if record.get("event") == "epoch"}
     found = [record for record in epochs.values() if record.get("shards") or record.get("staleness")]

@@ -1,7 +1,7 @@
-"""The model card: one page about a trained network for people who get its directory (Mitchell et al. 2019).
+"""The model card: one page about a trained network for people who receive its directory (Mitchell et al. 2019).
 
-It is made of what the directory holds, whenever there is news: `speech3.training.run` writes it when training ends, a
-recipe again when the test sets are scored. Nothing is ever edited in an old card.
+It is generated from the contents of the directory: `speech3.training.run` writes it when training ends, and a recipe
+again when the test sets are scored. Cards are always regenerated, never edited.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,12 @@ from speech3.models.describe import facts, layer_table, per_cent, workers
 from speech3.models.info import ModelInfo, features_of_model, model_info
 from speech3.training.rundir import CARD
 
-_EPOCHS = 8  # rows of the table, at most
+_EPOCHS = 8  # rows of the table of epochs, at most
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Error rates on a test set, as fractions with 95 % intervals, and the settings it was decoded with."""
+    """Error rates on a test set, as fractions with 95 % intervals, and the settings of the decoder."""
 
     name: str
     utterances: int
@@ -39,7 +39,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a card is about, as found in a model directory."""
+    """The model that a card describes, as found in its directory."""
 
     name: str
     info: ModelInfo
@@ -49,35 +49,35 @@ class Subject:
 
 
 def write_card(directory: Path, tested: Sequence[Scored] = ()) -> None:
-    """Write ``MODEL_CARD.md`` into a model directory that training has finished.
+    """Write ``MODEL_CARD.md`` into the directory of a trained model.
 
     Parameters
     ----------
     tested
-        Test sets that were decoded with this very model.
+        Results on test sets that were decoded with exactly this model.
 
     Raises
     ------
     Speech3Error
-        `directory` holds no network, or one of another version of speech3.
+        `directory` holds no network, or one written by another version of speech3.
     """
     info = model_info(directory)
     if missing := {"info", "history", "versions"} - info.trained.keys():
         raise Speech3Error(
-            f"{info.path}: does not say its {', '.join(sorted(missing))}, so there is nothing to write a card of; only "
-            f"networks have one"
+            f"{info.path}: lacks {', '.join(sorted(missing))}, so no model card can be written; give the directory of "
+            f"a trained network"
         )
     subject = Subject(directory.resolve().name, info, load_outputs(directory), features_of_model(directory), tested)
     write_text(directory / CARD, card(subject))
 
 
 def counted(packed: Mapping[str, PackedFrames]) -> dict[str, dict[str, int]]:
-    """Utterances and frames of each part, for the model's description of itself."""
+    """Utterances and frames of each part, to be stored with the model."""
     return {name: {"utterances": len(each.offsets_U1) - 1, "frames": len(each)} for name, each in packed.items()}
 
 
 def card(subject: Subject) -> str:
-    """The page, as Markdown."""
+    """The model card as Markdown."""
     info, about = subject.info, subject.info.trained
     corpus = about["info"].get("corpus") or about["info"].get("data")
     sections = {
@@ -103,14 +103,14 @@ def _opening(subject: Subject) -> str:
         words = len({each.word for each in lexicon.pronunciations})
         meant = f"states of {len(lexicon.phones)} phones, with a dictionary of {words:,} words"
     else:
-        meant = "known by number only: they belong to the graph that came with them"
-    often = "frame by frame"
+        meant = "known by number only; they belong to the decoding graph that was imported with them"
+    often = "frame"
     if about.get("objective") == "lfmmi":
-        often = "for every third frame (trained by LF-MMI, on whole sentences)"
+        often = "third frame (trained with LF-MMI)"
     return (
-        f"{article} {subject.info.system.upper()} that tells, {often}, how well each of "
-        f"{subject.info.senones:,} senones fits what is heard: the acoustic model of a hybrid recogniser, in which "
-        f"hidden Markov models make words of that. The senones are {meant}. Trained by speech3 "
+        f"{article} {subject.info.system.upper()} that scores, for every {often}, how well each of "
+        f"{subject.info.senones:,} senones fits the audio. It is the acoustic model of a hybrid recogniser, in which "
+        f"hidden Markov models turn these scores into words. The senones are {meant}. Trained by speech3 "
         f"{about['versions']['speech3']}."
     )
 
@@ -119,8 +119,8 @@ def _results(subject: Subject) -> str:
     about = subject.info.trained
     when = f"after epoch {about['best_epoch']}" if about["best_epoch"] else "before training"
     accuracy = (
-        f"{per_cent(about['heldout_accuracy'])} of the held-out frames are classified right {when}, the best by "
-        f"their cross-entropy, whose parameters these are"
+        f"{per_cent(about['heldout_accuracy'])} of the held-out frames are classified correctly {when}; these are the "
+        f"parameters with the lowest held-out cross-entropy"
     )
     if about.get("objective") == "lfmmi":
         accuracy = (
@@ -128,9 +128,9 @@ def _results(subject: Subject) -> str:
             f"those that fit the transcript"
         )
     if about.get("heldout_per") is not None:
-        accuracy += f"; phone error rate of a loop of phones on held-out speech {per_cent(about['heldout_per'])}"
+        accuracy += f"; held-out phone error rate with a phone loop {per_cent(about['heldout_per'])}"
     if about["train_accuracy"] is not None:
-        accuracy += f"; {per_cent(about['train_accuracy'])} of the frames trained on, during that epoch"
+        accuracy += f"; {per_cent(about['train_accuracy'])} of the training frames, during that epoch"
     if not subject.tested:
         return f"{accuracy}.\n\nWord error rate: not measured."
     rows = [("test set", "utterances", "words", "WER %", "95 % interval", "CER %", "95 % interval", "decoded with")]
@@ -148,15 +148,15 @@ def _use(subject: Subject) -> str:
         f"speech3 transcribe {subject.name} recording.wav    # text; --ctm: with times",
         f"speech3 decode {subject.name} DIR OUT              # a Kaldi data directory",
         f"speech3 align {subject.name} DIR OUT               # times of phones and words",
-        f"speech3 train my.yaml --init {subject.name}        # go on from here with other speech",
+        f"speech3 train my.yaml --init {subject.name}        # fine-tune it on other speech",
     ]
     if not subject.tested:
-        lines.insert(0, f"speech3 tune {subject.name} DEV    # once, before it decodes: finds the acoustic scale")
+        lines.insert(0, f"speech3 tune {subject.name} DEV    # once, before decoding: finds the acoustic scale")
     features = subject.features
     rate = ""
     if features and features.sample_frequency:
-        rate = f"Recordings of another rate are brought to {features.sample_frequency:,} Hz. "
-    return f"```sh\n{_aligned(lines)}\n```\n\n{rate}The directory stands on its own and can be copied anywhere."
+        rate = f"Recordings with another sample rate are resampled to {features.sample_frequency:,} Hz. "
+    return f"```sh\n{_aligned(lines)}\n```\n\n{rate}The directory is self-contained and can be copied anywhere."
 
 
 def _data(subject: Subject) -> str:
@@ -165,12 +165,12 @@ def _data(subject: Subject) -> str:
     for name, part in about.get("data", {}).items():
         hours = f"{part['frames'] * subject.features.frame_shift / 3.6e6:.2f}" if subject.features else "?"
         rows.append((name, f"{part['utterances']:,}", f"{part['frames']:,}", hours, about["frames"][name]))
-    noted = {"corpus": "Corpus", "data": "Data directory", "alignment": "Labelled by the alignment of",
-             "speed_perturb": "With copies at the speeds"}  # fmt: skip
+    noted = {"corpus": "Corpus", "data": "Data directory", "alignment": "Labels from the alignment by",
+             "speed_perturb": "Also trained on copies at the speeds"}  # fmt: skip
     lines = [f"{head}: {about['info'][key]}." for key, head in noted.items() if about["info"].get(key)]
     if augment := about["info"].get("augment"):
         shares = ", ".join(f"{key} {share:g}" for key, share in augment.items() if key.endswith("_prob") and share)
-        lines.append(f"With an augmented copy of each utterance: {shares}.")
+        lines.append(f"Also trained on an augmented copy of each utterance: {shares}.")
     senones = f"Senones: those of {about['hmm']}."
     return f"{' '.join([*lines, senones])}\n\n{_table(rows, left=1)}"
 
@@ -190,7 +190,7 @@ def _training(about: dict[str, Any]) -> str:
         text += " (virtual seconds)"
     if about["before"]:
         before = about["before"]
-        text += f"; begun with {before.get('path')}, {per_cent(before['heldout_accuracy'])} of held-out frames right"
+        text += f"; started from {before.get('path')}, held-out accuracy {per_cent(before['heldout_accuracy'])}"
     rows = [("epoch", "train %", "held-out %", "held-out loss", "held-out PER %", "learning rate")]
     rows += [
         (str(r["epoch"]), _rate(r["train_accuracy"]), _rate(r["heldout_accuracy"]), f"{r['heldout_loss']:.4f}",
@@ -199,37 +199,39 @@ def _training(about: dict[str, Any]) -> str:
     ]  # fmt: skip
     default = TrainingConfig().model_dump(mode="json")
     keys = {"seed": about["seed"], "training": _differing(training, default)}
-    return f"{text}. What is not said below has its default value.\n\n{_keys(keys)}\n\n{_table(rows, left=0)}"
+    return f"{text}. Keys that are not listed have their default values.\n\n{_keys(keys)}\n\n{_table(rows, left=0)}"
 
 
 def _limits(subject: Subject) -> list[str]:
     found = [
-        "It knows the speakers, rooms, microphones and language of its data: measure it on yours (`speech3 score`).",
-        "The held-out frames chose the epoch, so their figures are a little better than those of other speech.",
+        "It was trained on the speakers, rooms, microphones and language of its data: evaluate it on yours "
+        "(`speech3 score`).",
+        "The epoch was selected on the held-out frames, so results on them are slightly better than on other speech.",
     ]
     if not subject.tested:
-        found.insert(0, "Word error rates are not measured yet, and frame accuracy does not tell them.")
+        found.insert(0, "Word error rates have not been measured yet, and frame accuracy does not predict them.")
     else:
-        found.insert(0, "The interval says how far chance in the choice of test speakers or utterances goes, no more.")
+        found.insert(0, "The intervals cover only chance in the choice of test speakers or utterances.")
     features = subject.features
     if features and features.cmvn in ("utterance", "speaker"):
         found.append(
-            f"Its features are normalised over each {features.cmvn}: a very short one is recognised worse"
-            + (", and utterances must carry the right speaker." if features.cmvn == "speaker" else ".")
+            f"Its features are normalised per {features.cmvn}: with very little speech there are more errors"
+            + (", and every utterance must name the right speaker." if features.cmvn == "speaker" else ".")
         )
     if features and features.cmvn == "global":
-        found.append("Its features are normalised by the mean of its own data: another microphone means more errors.")
+        found.append("Its features are normalised by statistics of its training data: expect more errors with another "
+                     "microphone.")  # fmt: skip
     if features and features.sample_frequency:
-        found.append(f"Recordings of less than {features.sample_frequency:,} Hz lack what it listens to: more errors.")
+        found.append(f"Expect more errors on recordings with a sample rate below {features.sample_frequency:,} Hz.")
     if subject.info.latency_frames is None:
-        found.append("It reads an utterance to the end before it answers: not for live captions.")
+        found.append("It needs the whole utterance before it produces scores, so it cannot be used for live captions.")
     if isinstance(subject.outputs, Hmm):
         found.append("Words that are not in its dictionary cannot be recognised.")
     return found
 
 
 def _few(history: Sequence[Mapping[str, Any]], best: int) -> list[Mapping[str, Any]]:
-    """First, last, best, and others evenly between."""
+    """The first, the last and the best epoch, and others at equal intervals."""
     if len(history) <= _EPOCHS:
         return list(history)
     places = {round(k * (len(history) - 1) / (_EPOCHS - 2)) for k in range(_EPOCHS - 1)}
@@ -246,7 +248,7 @@ def _differing(values: Mapping[str, Any], default: Mapping[str, Any]) -> dict[st
 
 
 def _keys(values: Mapping[str, Any]) -> str:
-    """As they would stand in a config; a line for each of `values`, if it is not too long."""
+    """The values as YAML in a code block, one line for each unless it is too long."""
     lines = [
         yaml.safe_dump({key: value}, sort_keys=False, default_flow_style=True, width=110).strip()[1:-1]
         for key, value in values.items()
@@ -259,7 +261,7 @@ def _pairs(values: Mapping[str, str]) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], left: int) -> str:
-    """Markdown; the first `left` columns hold text, the others numbers."""
+    """A table in Markdown; the first `left` columns hold text, the others numbers."""
     rule = [":--" if column < left else "--:" for column in range(len(rows[0]))]
     return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
 

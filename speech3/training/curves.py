@@ -1,9 +1,9 @@
-"""How fast training gets how good: held-out frame accuracy over time, and what N workers gain over one.
+"""Learning curves: held-out frame accuracy over time, and the scaling efficiency of N workers.
 
-The definitions are DESIGN.md's, and the SPEECH3 talk's tables follow them: T(a) is the time from random parameters,
+The definitions are those of DESIGN.md and of the tables in the SPEECH3 talk: T(a) is the time from random parameters,
 warm start included, until held-out frame accuracy first reaches a; the scaling efficiency of N workers at a is
-T_1(a) / (N T_N(a)), where T_1 is plain SGD's; a table shows it at 0.90, 0.95 and 0.98 of the best that one worker
-reaches.
+T_1(a) / (N T_N(a)), where T_1 is that of plain SGD; a table shows it at 0.90, 0.95 and 0.98 of the best accuracy of
+one worker.
 """
 
 import math
@@ -16,23 +16,23 @@ from speech3.errors import Speech3Error
 from speech3.io.atomic import read_json
 from speech3.io.progress import read_metrics
 
-SHARES = (0.90, 0.95, 0.98)  # of the best that one worker reaches: the accuracies of a table
+SHARES = (0.90, 0.95, 0.98)  # the accuracies of a table, as shares of the best accuracy of one worker
 _MEASURED = ("before", "heldout", "epoch")
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Held-out frame accuracy of one run, in the order of time; there is at least one point.
+    """Held-out frame accuracy of one run in chronological order; there is at least one point.
 
     Attributes
     ----------
     seconds
-        Of training from random parameters until the point: warm start counts, evaluation does not. Virtual where the
-        run was simulated.
+        Training time from random parameters until each point, with the warm start and without evaluation. Virtual if
+        the run was simulated.
     frames
-        Trained on until the point.
+        Number of frames trained on until each point.
     accuracy
-        Share of the held-out frames whose senone was found, 0 to 1.
+        Share of the held-out frames that are classified correctly, 0 to 1.
     """
 
     name: str
@@ -54,9 +54,9 @@ class Row:
     Attributes
     ----------
     seconds
-        Until each of the table's accuracies; none: not reached.
+        Time until each of the table's accuracies; None: not reached.
     efficiency
-        1 is linear scaling; none: the run or the baseline does not get there, or there is no baseline.
+        1 is linear scaling; None: the run or the baseline does not reach the accuracy, or there is no baseline.
     """
 
     name: str
@@ -76,14 +76,15 @@ class Table:
 
 
 def curve_of(name: str, records: Iterable[Mapping[str, Any]], workers: int = 1) -> Curve | None:
-    """The curve that the records of a ``metrics.jsonl`` make; none if no accuracy was measured yet.
+    """The curve in the records of a ``metrics.jsonl``; None if no accuracy was measured yet.
 
     Parameters
     ----------
     records
-        Those with ``event`` "before", "heldout" or "epoch" and a ``heldout_accuracy`` count. ``before`` stands at 0.
+        Only those with ``event`` "before", "heldout" or "epoch" and a ``heldout_accuracy`` are used. ``before`` is at
+        time 0.
     workers
-        Of a run whose records do not say it.
+        Number of workers, if the records do not contain it.
     """
     points: list[tuple[float, int, float]] = []
     for record in records:
@@ -93,8 +94,8 @@ def curve_of(name: str, records: Iterable[Mapping[str, Any]], workers: int = 1) 
         workers = record.get("workers", workers)
         frames = record.get("frames", 0)
         point = (float(record.get("seconds", 0.0)), int(frames), float(accuracy))
-        # A killed run goes on from a checkpoint, before some of its records: what it does again replaces them. The
-        # last evaluation inside an epoch and the epoch's own may be of the same moment.
+        # A killed run resumes from a checkpoint that is older than some of its records: the repeated part replaces
+        # them. The last evaluation within an epoch and the evaluation at its end may coincide.
         while points and (points[-1][1] >= frames if frames else points[-1][0] >= point[0]):
             points.pop()
         points.append(point)
@@ -105,12 +106,12 @@ def curve_of(name: str, records: Iterable[Mapping[str, Any]], workers: int = 1) 
 
 
 def read_curve(run_dir: Path | str) -> Curve:
-    """The curve of a run directory; its name is the directory's.
+    """The curve of a run directory, with the name of the directory.
 
     Raises
     ------
     Speech3Error
-        It is no directory of a training run, or the run has not measured an accuracy yet.
+        It is not the directory of a training run, or the run has not measured an accuracy yet.
     """
     path = Path(run_dir)
     run = path / "run.json"
@@ -124,9 +125,9 @@ def read_curve(run_dir: Path | str) -> Curve:
 
 
 def time_to(curve: Curve, accuracy: float) -> float | None:
-    """Seconds until `curve` first reaches `accuracy`; none if it does not.
+    """Seconds until `curve` first reaches `accuracy`; None if it does not.
 
-    Between two measurements accuracy is taken to grow evenly. Before the first one nothing is known, so a curve that
+    Accuracy is interpolated linearly between two measurements. Nothing is known before the first one, so a curve that
     begins above `accuracy` gets the time of its first point.
     """
     at = next((index for index, reached in enumerate(curve.accuracy) if reached >= accuracy), None)
@@ -139,7 +140,7 @@ def time_to(curve: Curve, accuracy: float) -> float | None:
 
 
 def accuracies_of(one_worker: Curve) -> tuple[float, ...]:
-    """The accuracies of a table: 0.90, 0.95 and 0.98 of the best that one worker reaches."""
+    """The accuracies of a table: 0.90, 0.95 and 0.98 of the best accuracy of one worker."""
     return tuple(share * one_worker.best for share in SHARES)
 
 
@@ -149,7 +150,7 @@ def efficiency(t_1: float, t_n: float, workers: int) -> float:
     Parameters
     ----------
     t_1, t_n
-        Seconds of one worker by plain SGD and of `workers`, until the same accuracy.
+        Seconds until the same accuracy, of one worker with plain SGD and of `workers`.
     """
     return t_1 / (workers * t_n)
 
@@ -162,7 +163,7 @@ def make_table(baseline: Curve | None, others: Sequence[Curve], accuracies: Sequ
     baseline
         None: efficiencies are left out, and the accuracies are taken from the curve with the fewest workers.
     accuracies
-        In place of `accuracies_of` the baseline.
+        Accuracies of the table; None: `accuracies_of` the baseline.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""What a plot of a training run shows: accuracy over time or frames, staleness, the work of shards.
+"""Plots of training runs: accuracy over time or frames, staleness, the work of shards.
 
-Everything is drawn on axes that the caller made, in the colours of its matplotlib style (`axes.prop_cycle`,
-`xtick.color` for what is quiet), so one drawing serves a page that is light or dark and a PNG.
+Everything is drawn on axes that the caller made, in the colours of its matplotlib style (`axes.prop_cycle`, and
+`xtick.color` for secondary lines), so the same code draws for light pages, dark pages and PNG files.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from speech3.training.curves import Curve
 
 Against = Literal["seconds", "frames"]
 
-_COLOURS = 6  # in a style's cycle; more lines are told apart by their strokes
+_COLOURS = 6  # in a style's cycle; further lines differ in their line style
 _STROKES = ("-", "--", ":", "-.")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # with the colours, 42 looks
-_NAMES_INSIDE = 4  # lines whose names find room between them; those of more stand beside the axes
-_FAR = 10  # times as long as another run takes a run for which the axis is logarithmic
-_MARGIN = 1.3  # of a logarithmic axis: so many times the most, and of the least a part
-_DOTS = 25  # points of a line that get a dot each
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # with the colours, 42 combinations
+_NAMES_INSIDE = 4  # most lines for which the legend fits inside the axes; else it stands beside them
+_FAR = 10  # ratio of the longest and the shortest run above which the time axis is logarithmic
+_MARGIN = 1.3  # factor by which a logarithmic axis extends beyond the data
+_DOTS = 25  # most points of a line that are drawn with markers
 _TIME_UNITS = (("seconds", 1.0, 600.0), ("minutes", 60.0, 7200.0), ("hours", 3600.0, float("inf")))
 _FRAME_UNITS = (("frames", 1.0, 1e4), ("thousand frames", 1e3, 1e6), ("million frames", 1e6, float("inf")))
 _WORK = ("compute", "sync", "wait for the server", "draw")
@@ -33,7 +33,7 @@ _WORK = ("compute", "sync", "wait for the server", "draw")
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a plot; lines of one system share its `colour`, a number."""
+    """One line of a plot; `colour` is a number and selects colour and line style."""
 
     name: str
     x: Sequence[float]
@@ -43,7 +43,7 @@ class Line:
 
 
 def draw_lines(axes: Axes, lines: Sequence[Line], x_label: str, *, per_cent: bool = False) -> None:
-    """Lines, with a dot for each measurement where they are few."""
+    """Draw lines, with a marker for each measurement if there are few."""
     for line in lines:
         stroke = "--" if line.dashed else _STROKES[line.colour // _COLOURS % len(_STROKES)]
         marker = "o" if len(line.x) <= _DOTS else ""
@@ -60,7 +60,7 @@ def draw_lines(axes: Axes, lines: Sequence[Line], x_label: str, *, per_cent: boo
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:
-    """A unit's name and its seconds, for an axis that ends at `longest_s`."""
+    """The unit of a time axis that ends at `longest_s`: its name and its length in seconds."""
     return _unit(longest_s, _TIME_UNITS)
 
 
@@ -72,18 +72,19 @@ def draw_accuracy(
     axes: Axes, curves: Sequence[Curve], against: Against, *, marks: Sequence[float] = (), virtual: bool = False,
     systems: Sequence[str] = (),
 ) -> None:  # fmt: skip
-    """Held-out frame accuracy against seconds of training or frames trained on.
+    """Draw held-out frame accuracy against seconds of training or frames trained on.
 
-    Where some runs take many times as long as others, time is on a logarithmic axis.
+    The time axis is logarithmic if some runs take many times as long as others.
 
     Parameters
     ----------
     marks
-        Accuracies that a table names: a faint line each.
+        Accuracies at which to draw a faint horizontal line, such as those of a table.
     virtual
-        The seconds are a simulator's, and the axis says so.
+        The seconds are simulated, and the label of the axis says so.
     systems
-        Of each curve: curves of one system share its colour, and their strokes differ. None: each is one.
+        The system of each curve: curves of the same system share a colour and differ in line style. By default every
+        curve is a system of its own.
     """
     longest = max(getattr(curve, against)[-1] for curve in curves)
     unit, divisor = time_unit(longest) if against == "seconds" else _unit(longest, _FRAME_UNITS)
@@ -109,12 +110,12 @@ def _colours(systems: Sequence[str]) -> list[int]:
 
 
 def draw_staleness(axes: Axes, counts: Sequence[int], *, colour: int = 0) -> None:
-    """Share of the minibatches whose push had each staleness; its mean and 95th percentile.
+    """Draw the share of the minibatches at each staleness, with mean and 95th percentile.
 
     Parameters
     ----------
     counts
-        Minibatches in pushes of staleness 0, 1, 2, ...
+        Number of minibatches in pushes of staleness 0, 1, 2, ...
     """
     total = max(sum(counts), 1)
     axes.bar(range(len(counts)), [count / total for count in counts], width=0.85, color=f"C{colour % _COLOURS}")
@@ -127,7 +128,7 @@ def draw_staleness(axes: Axes, counts: Sequence[int], *, colour: int = 0) -> Non
 
 
 def draw_shards(axes: Axes, shards: Sequence[ShardReport]) -> None:
-    """Seconds of each shard by what they went into, and its share of the minibatches."""
+    """Draw how each shard spent its time, and its share of the minibatches."""
     total = max(sum(shard.minibatches for shard in shards), 1)
     for number, shard in enumerate(shards):
         left = 0.0
@@ -142,7 +143,7 @@ def draw_shards(axes: Axes, shards: Sequence[ShardReport]) -> None:
     axes.set_ylim(max(len(shards), 3) - 0.5, -0.5)
     longest_s = max(shard.total_s for shard in shards)
     axes.set_xlim(0, 1.2 * longest_s or 1.0)  # room for the shares
-    axes.set_xlabel("seconds; at the end the share of the minibatches")
+    axes.set_xlabel("seconds; to the right of each bar: share of the minibatches")
     axes.grid(False, axis="y")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4)
 
@@ -150,16 +151,16 @@ def draw_shards(axes: Axes, shards: Sequence[ShardReport]) -> None:
 def draw_throughput(
     axes: Axes, rows: Sequence[Sequence[Point]], gigabits: Sequence[float], *, span: tuple[float, float] | None = None
 ) -> None:
-    """Frames a second against workers, both axes logarithmic: float32 dashed, ternary in full.
+    """Draw frames per second against workers on logarithmic axes: float32 dashed, ternary solid.
 
-    A bandwidth has its colour and its marker.
+    Each bandwidth has its own colour and marker.
 
     Parameters
     ----------
     rows
-        Of each bandwidth, by number of workers.
+        For each bandwidth, the points by number of workers.
     span
-        The fewest and most frames a second of all panels, so that they have one scale; none: this one's own.
+        Minimum and maximum of the y axis, to give several panels the same scale; None: chosen for this panel.
     """
     for place, (row, bandwidth) in enumerate(zip(rows, gigabits, strict=True)):
         workers = [point.workers for point in row]
@@ -175,11 +176,11 @@ def draw_throughput(
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("workers (ternary gradients; dashed: float32)")
-    axes.set_ylabel("frames a second")
+    axes.set_ylabel("frames per second")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize=8)
 
 
 def _short(value: float) -> str:
-    """A thousand is 1 k, a million 1 M."""
+    """A number with k for thousands and M for millions."""
     size, letter = next((size, letter) for size, letter in ((1e6, " M"), (1e3, " k"), (0.0, "")) if value >= size)
     return f"{value / (size or 1):g}{letter}"

@@ -1,7 +1,7 @@
-"""Fine-tuning: a run that begins with the parameters of a trained model instead of random ones.
+"""Fine-tuning: a run that starts from the parameters of a trained model instead of random ones.
 
-With the same senones everything is kept. With other senones the output layer is a new one, drawn from the seed as in
-any run, and what lies below it is kept: the features that it has learnt serve another language or another tree as well.
+With the same senones all parameters are kept. With different senones the output layer is new, drawn from the seed as in
+any run, and the layers below it are kept: what they have learnt is useful for another language or another tree as well.
 """
 
 import hashlib
@@ -21,23 +21,23 @@ from speech3.io.checkpoint import load_tensors, read_about
 from speech3.io.progress import say
 from speech3.training.parts import num_outputs
 
-_OUTPUT = ("output.", "xent_output.")  # how the names of the output layers' tensors begin, in every family
-_FREE = {"dropout", "cell_clip", "lookahead", "subsampling"}  # may differ between the models: they have no parameters
+_OUTPUT = ("output.", "xent_output.")  # prefixes of the names of the output layers' tensors, in every family
+_FREE = {"dropout", "cell_clip", "lookahead", "subsampling"}  # keys that may differ: no parameter depends on them
 _TREE = ("root", "side", "member", "yes", "no")
 
 
 @dataclass(frozen=True, eq=False)
 class Init:
-    """A trained model to begin with.
+    """A trained model to start from.
 
     Attributes
     ----------
     tensors
-        Parameters and buffers that are taken; without the output layer's if the senones are others.
+        Parameters and buffers to keep; without those of the output layer if the senones differ.
     senones
-        In words: whether they are the same, and why not.
+        In words: whether the senones are the same, or how they differ.
     digest
-        Of the file: what tells a run that began with it from others.
+        Digest of the file, which identifies runs that started from it.
     """
 
     path: Path
@@ -47,26 +47,26 @@ class Init:
     digest: str
 
     def put_into(self, model: nn.Module) -> dict[str, Any]:
-        """Set the parameters of `model`; say and return what was kept and what is new.
+        """Set the parameters of `model`; print and return what was kept and what is new.
 
-        The shift and scale of the input are kept, too: the first layer was trained on inputs that they made. With
-        the statistics of the new data it would compute something else before the first step, and the new data's
-        mean differs from the old one's in just what the model has learnt to see: channel, noise, speakers.
+        The shift and scale of the input are kept, too, because the first layer was trained on inputs normalised by
+        them. Statistics of the new data would change the function of the network before the first step, and they
+        differ from the old ones in just what the model has learnt to see: channel, noise, speakers.
         """
         state = model.state_dict()
         kept = {name: torch.from_numpy(self.tensors[name]) for name in state if name in self.tensors}
         new = [name for name in state if name not in kept]
         wrong = len(kept) < len(self.tensors) or any(state[name].shape != kept[name].shape for name in kept)
         if wrong or any(not name.startswith(_OUTPUT) for name in new):
-            raise Speech3Error(f"{self.path}: its tensors are not those of the model it describes; train it again")
+            raise Speech3Error(f"{self.path}: its tensors do not match the model it describes; train it again")
         model.load_state_dict(kept, strict=False)
         if new:
             say(
-                f"begins with {self.path}: {self.senones}, so the output layer is new ({', '.join(new)}); "
+                f"starting from {self.path}: {self.senones}, so the output layer is new ({', '.join(new)}); "
                 f"kept: {', '.join(kept)}"
             )
         else:
-            say(f"begins with {self.path}: {self.senones}, so all {len(kept)} tensors are kept")
+            say(f"starting from {self.path}: {self.senones}, so all {len(kept)} tensors are kept")
         return {"path": str(self.path), "digest": self.digest, "kept": list(kept), "new": new}
 
 
@@ -76,7 +76,7 @@ def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
     Raises
     ------
     Speech3Error
-        There is none, it is damaged, or its architecture or number of feature bins is not that of this run: the
+        The model is missing or damaged, or its architecture or number of feature bins differs from this run's: the
         message names what differs.
     """
     if config.init is None:
@@ -84,15 +84,17 @@ def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
     path = Path(config.init)
     path = path / "model.safetensors" if path.is_dir() else path
     if not path.is_file():
-        raise Speech3Error(f"{path}: no such file; --init names the directory of a trained network")
+        raise Speech3Error(f"{path}: no such file; give --init the directory of a trained network")
     if read_about(path).get("kind") == "gmm":
-        raise Speech3Error(f"{path}: holds Gaussians; --init names the directory of a trained network")
+        raise Speech3Error(f"{path}: holds Gaussians; give --init the directory of a trained network")
     tensors, about = load_tensors(path, "nn")
     if missing := {"model", "feat_dim", "num_senones"} - about.keys():
-        raise Speech3Error(f"{path}: does not say its {', '.join(sorted(missing))}; written by another speech3")
+        raise Speech3Error(
+            f"{path}: lacks {', '.join(sorted(missing))}; it was written by another version of speech3, train it again"
+        )
     _check_architecture(path, about, config.model, frames)
     _compare_features(path, Path(config.data))
-    tensors.pop("log_prior", None)  # of the frames it was trained on; this run's own come with its model
+    tensors.pop("log_prior", None)  # counted on the frames it was trained on; this run counts its own
     same, senones = _senones(path, about["num_senones"], Path(config.hmm), num_outputs(config, frames))
     if not same:
         tensors = {name: array for name, array in tensors.items() if not name.startswith(_OUTPUT)}
@@ -103,23 +105,25 @@ def _check_architecture(path: Path, about: dict[str, Any], model: ModelConfig, f
     there, here = parse(ModelConfig, about["model"], path).model_dump(), model.model_dump()
     if there["family"] != here["family"]:
         raise Speech3Error(
-            f"{path}: is a {there['family']}, but this run's model is a {here['family']}; begin with another model, or "
-            f"train one of that family"
+            f"{path}: is a {there['family']}, but this run's model is a {here['family']}; give --init another model, "
+            f"or train one of that family"
         )
     differ = [key for key in here if key not in _FREE and here[key] != there[key]]
     if differ:
         changes = ", ".join(f"{key} {there[key]} there, {here[key]} here" for key in differ)
         remedy = " ".join(f"model.{key}={there[key]}" for key in differ)
-        raise Speech3Error(f"{path}: this run's model is another ({changes}); set {remedy}, or begin with another")
+        raise Speech3Error(
+            f"{path}: this run's model has another architecture ({changes}); set {remedy}, or give --init another model"
+        )
     if about["feat_dim"] != frames.dim:
         raise Speech3Error(
-            f"{path}: trained on {about['feat_dim']} feature bins a frame, {frames.path} has {frames.dim}; extract and "
-            f"pack the features that this model reads ({path.parent / 'features.yaml'})"
+            f"{path}: trained on {about['feat_dim']} feature bins per frame, {frames.path} has {frames.dim}; extract "
+            f"and pack the features that this model reads ({path.parent / 'features.yaml'})"
         )
 
 
 def _compare_features(path: Path, data: Path) -> None:
-    """Say where the features differ though their number does not: allowed, since it may be meant, but seldom is."""
+    """Warn if the features differ though their number does not: that may be intended, but seldom is."""
     files = path.parent / "features.yaml", data / "features.yaml"
     if all(file.exists() for file in files):
         there, here = (parse(FeatureConfig, read_yaml(file), file).model_dump() for file in files)
@@ -127,11 +131,11 @@ def _compare_features(path: Path, data: Path) -> None:
             there["global_stats"] = here["global_stats"] = None
         differ = [f"{key} {there[key]} there, {here[key]} here" for key in here if there[key] != here[key]]
         if differ:
-            say(f"warning: {path} was trained on other features than those of {data}: {', '.join(differ)}")
+            say(f"warning: {path} was trained on features that differ from those of {data}: {', '.join(differ)}")
 
 
 def _senones(path: Path, there: int, hmm: Path, here: int) -> tuple[bool, str]:
-    """Are they the same, and the reason in words."""
+    """Whether the senones are the same, and the reason in words."""
     if there != here:
         return False, f"{there} senones there, {here} here"
     try:
@@ -141,7 +145,7 @@ def _senones(path: Path, there: int, hmm: Path, here: int) -> tuple[bool, str]:
         raise Speech3Error(f"{error} (needed to compare the senones of {path} with those of {hmm})") from error
     if not (isinstance(old, Hmm) and isinstance(new, Hmm)):
         unknown = hmm if isinstance(new, PdfsOnly) else path.parent
-        return True, f"{here} senones in both (taken for the same, for {unknown} has no tree to compare)"
+        return True, f"{here} senones in both (assumed to be the same, as {unknown} has no tree to compare)"
     same = (old.lexicon.phones, old.subsampling) == (new.lexicon.phones, new.subsampling) and all(
         np.array_equal(getattr(old.tree, name), getattr(new.tree, name)) for name in _TREE
     )

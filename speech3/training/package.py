@@ -1,4 +1,4 @@
-"""A trained network becomes a model directory that stands on its own: what its outputs mean, what its inputs are."""
+"""Makes the directory of a trained network self-contained: the meaning of its outputs, the features it reads."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from speech3.hmm.model import load_outputs
 
-GRAPHS = ("graph", "graph_tuning")  # for use, and to tune with
+GRAPHS = ("graph", "graph_tuning")  # for decoding, and for tuning
 GRAPH = ("HCLG.fst", "words.txt", "graph.json")
 OF_GRAMMAR = ("G.fst", "lm.arpa.gz")  # older graphs have none; only n-gram models have the second
 TUNING, DENOMINATOR = "tuning.json", "denominator.safetensors"
@@ -15,8 +15,8 @@ TUNING, DENOMINATOR = "tuning.json", "denominator.safetensors"
 def complete(model: Path, hmm: Path, data: Path) -> None:
     """Copy into `model` the HMM of `hmm`, its denominator, decoding graphs and grid, and the features of `data`.
 
-    Denominator, graphs and grid only if there are any. The senones are those of `hmm`, so its graphs serve the network
-    as they are.
+    Denominator, graphs and grid are copied if they exist. The network has the senones of `hmm`, so its graphs are valid
+    for the network.
     """
     load_outputs(hmm).save(model)
     if (data / "features.yaml").exists():
@@ -31,7 +31,7 @@ def complete(model: Path, hmm: Path, data: Path) -> None:
 
 
 def _copy_graph(graph: Path, out: Path) -> None:
-    shutil.rmtree(out, ignore_errors=True)  # an earlier one to tune with, which this HMM has no more
+    shutil.rmtree(out, ignore_errors=True)  # it may be an old tuning graph, which this HMM no longer has
     if (graph / GRAPH[-1]).exists():
         out.mkdir()
         for name in (*GRAPH, *OF_GRAMMAR):
@@ -40,7 +40,7 @@ def _copy_graph(graph: Path, out: Path) -> None:
 
 
 def _share(source: Path, copy: Path) -> None:
-    """Graphs are large, and nobody writes into one: where the file system can, both names are of one file."""
+    """Make a hard link if the file system can, else copy: graphs are large and never written to."""
     try:
         os.link(source, copy)
     except OSError:  # another file system, or one without links

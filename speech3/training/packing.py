@@ -1,4 +1,4 @@
-"""From a data directory and an alignment of it to the packed frames that `speech3 train` reads."""
+"""Packs a data directory with its alignment into the frames that `speech3 train` reads."""
 
 import shutil
 import tempfile
@@ -20,7 +20,7 @@ from speech3.io.atomic import explained_disk_errors, read_json
 
 @dataclass(frozen=True)
 class Packed:
-    """What was packed for training and held out, and why other utterances were left out."""
+    """What was packed for training and held out, and the reason for each utterance left out."""
 
     train: PackReport
     heldout: PackReport
@@ -45,9 +45,9 @@ def pack_aligned(
     alignment
         Directory with ``ali.ark``: a pdf for each frame.
     hmm
-        Directory whose ``hmm.json`` says how many pdfs there are.
+        Directory with ``hmm.json``, which holds the number of pdfs.
     heldout
-        Share of the hours, drawn by speaker from `seed`.
+        Share of the hours that is held out, drawn by speaker from `seed`.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def pack_aligned(
     senones, num_pdfs = read_int_ark(alignment / "ali.ark"), read_json(hmm / "hmm.json")["pdfs"]
     missing = _missing(data, senones, alignment / "ali.ark")
     if config.kind == "given":
-        data = replace(data, recordings={})  # lengths, too, come from the features: audio may be out of reach
+        data = replace(data, recordings={})  # take lengths from the features, too: the audio may not be accessible
     data = data.subset(key for key in data.utterances if key not in missing)
     parts = split_by_speaker(data, {"heldout": heldout, "train": 1 - heldout}, seed)
     with explained_disk_errors(out):
@@ -97,21 +97,19 @@ def _pack_parts(
 def _check_given(alignment: Path, hmm: Path) -> None:
     if not (alignment / "ali.ark").exists():
         if list(alignment.glob("ali.*.gz")):
-            raise Speech3Error(
-                f"{alignment}: an alignment of Kaldi's; take it over with `speech3 import {alignment} OUT`"
-            )
-        raise Speech3Error(f"{alignment / 'ali.ark'}: no such file; speech3 import or speech3 align makes one")
+            raise Speech3Error(f"{alignment}: is a Kaldi alignment; import it with `speech3 import {alignment} OUT`")
+        raise Speech3Error(f"{alignment / 'ali.ark'}: no such file; make one with speech3 import or speech3 align")
     if not (hmm / "hmm.json").exists():
-        raise Speech3Error(f"{hmm / 'hmm.json'}: no such file; --hmm names the model that {alignment} was aligned with")
+        raise Speech3Error(f"{hmm / 'hmm.json'}: no such file; give --hmm the model with which {alignment} was aligned")
 
 
 def _missing(data: DataDir, senones: Mapping[str, object], ark: Path) -> dict[str, str]:
     missing = {key: "no alignment" for key in data.utterances if key not in senones}
     if senones and len(missing) == len(data.utterances):
         raise Speech3Error(
-            f"{ark}: an alignment of other utterances: {data.path} has {next(iter(data.utterances))} and so on, the"
-            f" alignment {next(iter(senones))}; give the alignment of this data"
+            f"{ark}: is an alignment of other utterances: {data.path} has {next(iter(data.utterances))} and so on, the"
+            f" alignment has {next(iter(senones))}; give the alignment of this data"
         )
-    remedy = "give the alignment of this data, or `speech3 subset` it"
+    remedy = "give the alignment of this data, or leave them out with `speech3 subset`"
     check_bad(missing, len(data.utterances), str(ark), f"of {data.path} are not aligned", remedy)
     return missing

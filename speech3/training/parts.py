@@ -1,4 +1,4 @@
-"""What a worker computes with: the model of a config with its packed frames. Built once in every process."""
+"""The parts of a worker, built once in every process: the model of a config, its minibatches and its loss."""
 
 import copy
 import hashlib
@@ -34,24 +34,24 @@ from speech3.sequence.lfmmi import LfMmi
 from speech3.sequence.transcripts import TranscriptNumerators
 
 _CHUNK = 150  # frames of a chunk of a time-delay network
-_BETWEEN_SEEDS = 1_000_003  # of the members of a replica: each draws dropout for its own units
+_BETWEEN_SEEDS = 1_000_003  # members of a replica differ in their seeds: each draws dropout for its own units
 
 
 @dataclass(frozen=True)
 class BuildParts:
-    """Builds the parts of a worker on a device; picklable, for other processes.
+    """Builds the parts of a worker on a device; can be pickled for other processes.
 
     Attributes
     ----------
     product
-        The library of `speech3.models.linear`: all workers of a run round alike.
+        The library for matrix products (`speech3.models.linear`), so that all workers of a run round alike.
     """
 
     config: TrainConfig
     product: str
 
     def __call__(self, device: str) -> Parts:
-        """The model with its first random parameters, the same in every process."""
+        """Build the parts, with the same initial random parameters in every process."""
         keep_freed_memory()
         torch.set_num_threads(self.config.training.threads)
         use(self.product)
@@ -61,12 +61,13 @@ class BuildParts:
 
 
 def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, *, member: bool = False) -> Parts:
-    """Model, minibatches and loss for frames that are open already.
+    """Model, minibatches and loss for packed frames that are already open.
 
     Parameters
     ----------
     member
-        The process's default group of `torch.distributed` is a replica: of the model it gets its units only.
+        The default group of `torch.distributed` is a replica of which this process is a member: it gets only its own
+        units of the model.
     """
     model, seed = build(config.model, frames.dim, num_outputs(config, frames), config.seed), config.seed
     loss: Loss = cross_entropy
@@ -85,7 +86,7 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
 
 
 def num_labels(config: TrainConfig) -> int:
-    """Different labels of the packed frames: the senones of the HMM, or for LF-MMI two for each phone, or word."""
+    """Number of different labels of the packed frames: the senones, or for LF-MMI two for each phone or word."""
     if config.training.labels == "words":
         return 2 * len(load_hmm(config.hmm).lexicon.by_word)
     about = read_json(Path(config.hmm) / "hmm.json")
@@ -95,7 +96,7 @@ def num_labels(config: TrainConfig) -> int:
 
 
 def outputs_identity(config: TrainConfig) -> dict[str, str]:
-    """What tells the outputs of one LF-MMI run from another's; with senones the labels of the frames do that."""
+    """What identifies the outputs of an LF-MMI run; for senones the labels of the frames identify them."""
     if config.training.objective != "lfmmi":
         return {}
     files = ("hmm.json", "tree.safetensors", "denominator.safetensors")
@@ -104,14 +105,14 @@ def outputs_identity(config: TrainConfig) -> dict[str, str]:
 
 
 def num_outputs(config: TrainConfig, frames: PackedFrames) -> int:
-    """Outputs of the network: the senones that label the frames, or for LF-MMI the pdfs of the denominator."""
+    """Number of outputs of the network: senones that label the frames, or for LF-MMI pdfs of the denominator."""
     if config.training.objective == "lfmmi":
         return int(read_json(Path(config.hmm) / "hmm.json")["pdfs"])
     return frames.num_senones
 
 
 def _own_units(model: AcousticModel, device: torch.device, seed: int) -> tuple[AcousticModel, Loss, int]:
-    import torch.distributed as dist  # with what is imported here, two seconds that only members of replicas spend
+    import torch.distributed as dist  # these imports take two seconds, which only members of replicas spend
     from torch.distributed.device_mesh import DeviceMesh
 
     from speech3.models.split import SplitCrossEntropy, split
@@ -123,12 +124,12 @@ def _own_units(model: AcousticModel, device: torch.device, seed: int) -> tuple[A
 
 
 def slices(config: TrainConfig, model: nn.Module) -> list[nn.Module]:
-    """The whole model as members of a replica have it, each on its device; their sizes alone are of use.
+    """The model split into the members of a replica, each on its device; only their sizes are used.
 
     Raises
     ------
     Speech3Error
-        It cannot be split, or into fewer parts only: `speech3.models.split.check_split`.
+        The model cannot be split, or not into that many parts: `speech3.models.split.check_split`.
     """
     from speech3.models.split import split
 
@@ -141,32 +142,32 @@ def slices(config: TrainConfig, model: nn.Module) -> list[nn.Module]:
 
 
 def check_objective(config: TrainConfig) -> None:
-    """Refuse a network that cannot be trained by `training.objective`, or with what only chunks can have.
+    """Refuse a network that cannot be trained with `training.objective`, or with keys that are for chunks only.
 
     Raises
     ------
     Speech3Error
-        Names the keys.
+        The message names the keys.
     """
     training, model = config.training, config.model
     if isinstance(model, TdnnConfig):
         _check_time_delay(training)
     if training.objective == "lfmmi" and not isinstance(model, TdnnConfig):
         raise Speech3Error(
-            f"training.objective=lfmmi: needs a time-delay network, model=cnn_tdnn or tdnn; a {model.family} is "
-            f"trained by cross_entropy"
+            f"training.objective=lfmmi: needs a time-delay network, model=cnn_tdnn or tdnn; train a {model.family} "
+            f"with cross_entropy"
         )
     about = read_json(Path(config.hmm) / "hmm.json")
     if training.objective == "lfmmi" and (pdfs := load_denominator(config.hmm).num_pdfs) != about["pdfs"]:
         raise Speech3Error(
-            f"{config.hmm}: its denominator has {pdfs} pdfs, but its tree {about['pdfs']}: it is the denominator of "
-            f"another tree; run the recipe's stage hmm again"
+            f"{config.hmm}: its denominator has {pdfs} pdfs, but its tree has {about['pdfs']}: the denominator belongs "
+            f"to another tree; run the recipe's stage hmm again"
         )
     subsampling = about.get("subsampling", 1)
     if isinstance(model, TdnnConfig) and subsampling != model.subsampling:
         raise Speech3Error(
-            f"model.subsampling={model.subsampling}: {config.hmm} has a score for every {subsampling} frames; set it "
-            f"to that"
+            f"model.subsampling={model.subsampling}: {config.hmm} has one score per {subsampling} frames; set "
+            f"model.subsampling to the same number"
         )
     if isinstance(model, TdnnConfig) and model.two_outputs and training.objective == "cross_entropy":
         raise Speech3Error(
@@ -176,42 +177,42 @@ def check_objective(config: TrainConfig) -> None:
     if training.objective == "lfmmi" and isinstance(model, TdnnConfig):
         if training.schedule == "halving":
             raise Speech3Error(
-                "training.schedule=halving: it halves the rate where the held-out loss stops falling, and most of that "
-                "of LF-MMI comes from phones that never followed one another in training; choose cosine or exponential"
+                "training.schedule=halving: it halves the rate when the held-out loss stops falling, but with LF-MMI "
+                "most of that loss comes from phone sequences not seen in training; choose cosine or exponential"
             )
         if training.lfmmi.cross_entropy and not model.two_outputs:
             raise Speech3Error(
-                f"training.lfmmi.cross_entropy={training.lfmmi.cross_entropy:g}: is that of a second output; set "
-                f"model.two_outputs=true, or it to 0"
+                f"training.lfmmi.cross_entropy={training.lfmmi.cross_entropy:g}: needs a second output; set "
+                f"model.two_outputs=true, or training.lfmmi.cross_entropy=0"
             )
     if training.speeds and not isinstance(model, TdnnConfig):
         raise Speech3Error(
-            f"training.speeds={list(training.speeds)}: only chunks of time-delay networks are given at other speeds; "
-            f"for a {model.family} use speed_perturb in a recipe"
+            f"training.speeds={list(training.speeds)}: only for chunks of time-delay networks; for a {model.family} "
+            f"use speed_perturb in a recipe"
         )
 
 
 def _check_time_delay(training: TrainingConfig) -> None:
-    """Refuse ways to train that time-delay networks cannot take, whose layers change themselves in a forward pass."""
+    """Refuse training methods that do not work for time-delay networks, whose forward pass changes their layers."""
     if not training.asgd.local_updates and training.world in ("shared", "cluster", "simulated"):
         raise Speech3Error(
-            "training.asgd.local_updates=false: pushes of gradients leave out what keeps the layers of a time-delay "
-            "network semi-orthogonal; set it to true"
+            "training.asgd.local_updates=false: pushes of gradients do not include the step that keeps the layers of a "
+            "time-delay network semi-orthogonal; set it to true"
         )
     if training.world == "sandblaster" or training.simulation.method == "sandblaster":
         raise Speech3Error(
-            "world sandblaster: its line search needs a network that a forward pass does not change, and the layers of "
-            "a time-delay network are kept semi-orthogonal in it; choose another world"
+            "world sandblaster: its line search needs a network that a forward pass does not change, but the forward "
+            "pass of a time-delay network keeps its layers semi-orthogonal; choose another world"
         )
     if training.chunk_frames:
         raise Speech3Error(
             f"training.chunk_frames={training.chunk_frames}: only minibatches of windows are shuffled within chunks; "
-            f"take it away"
+            f"remove it"
         )
 
 
 def check_partitions(config: TrainConfig, frames: PackedFrames) -> None:
-    """Refuse a model that cannot be split so before anything is written; errors as of `slices`."""
+    """Refuse a model that cannot be split as the config says, before anything is written; errors as for `slices`."""
     if config.training.model_partitions > 1:
         from speech3.models.split import check_split
 
@@ -223,17 +224,17 @@ def minibatches(
     config: TrainConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None = None,
     masks: SpecAugment | None = None, *, train: bool = False,
 ) -> Minibatches | Sequences | Chunks:  # fmt: skip
-    """The minibatches of a packed file as the config wants them: windows, or chunks for networks of whole sentences.
+    """The minibatches of a packed file: of windows, or of chunks for recurrent and time-delay networks.
 
     Parameters
     ----------
     train
-        They are for training: at other speeds, if the config wants that.
+        The minibatches are for training: ``training.speeds`` applies.
 
     Raises
     ------
     Speech3Error
-        A chunk that ends before its first output.
+        A chunk ends before its first output.
     """
     model, training = config.model, config.training
     if isinstance(model, TdnnConfig):
@@ -248,7 +249,7 @@ def minibatches(
     if 0 < sequence <= model.delay:
         raise Speech3Error(
             f"training.sequence={sequence}: a chunk must be longer than model.delay={model.delay}, or its "
-            f"first output comes after its end; make it longer ({4 * model.delay}, say), or the delay shorter"
+            f"first output comes after its end; make it longer ({4 * model.delay}, say), or reduce the delay"
         )
     lengths_U = np.diff(frames.offsets_U1) + model.delay
     chunk = sequence or int(lengths_U.max())
@@ -261,7 +262,7 @@ def minibatches(
 
 
 def _sharers(training: TrainingConfig) -> int:
-    """Processes that each have the frames on the same GPU: shards, and who does the warm start."""
+    """Number of processes that each hold the frames on the same GPU: the shards, and the one of the warm start."""
     if training.world in ("sgd", "simulated"):
         return 1
     if training.world == "cluster":
@@ -278,7 +279,7 @@ def _chunks(
     chunk = _CHUNK if training.sequence is None else training.sequence
     if chunk < model.subsampling or chunk % model.subsampling:
         raise Speech3Error(
-            f"training.sequence={chunk}: a chunk of a time-delay network has whole outputs of "
+            f"training.sequence={chunk}: a chunk of a time-delay network must be a multiple of "
             f"model.subsampling={model.subsampling} frames; use {max(1, round(chunk / 3)) * model.subsampling}"
         )
     network = build(model, frames.dim, 1, seed=0)
@@ -301,7 +302,7 @@ def _chunks(
 
 
 def augmentation(config: TrainConfig, frames: PackedFrames) -> tuple[FrequencyWarp | None, SpecAugment | None]:
-    """The augmentation that the config asks for, if any; errors as of `frequency_warp` and `spec_augment`."""
+    """The augmentation in the config, if any; errors as for `frequency_warp` and `spec_augment`."""
     training, features = config.training, None
     if training.frequency_warp or training.frequency_masks or training.speeds:
         path = Path(config.data) / "features.yaml"

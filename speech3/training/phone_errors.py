@@ -1,4 +1,4 @@
-"""The phone error rate of a network on held-out speech, which says more of words than the share of frames right.
+"""The phone error rate of a network on held-out speech, which predicts word errors better than frame accuracy does.
 
 Axes: T frames, P senones.
 """
@@ -21,11 +21,11 @@ from speech3.hmm.model import Hmm, PdfsOnly
 from speech3.hmm.phone_loop import LoopPhones, errors, heard, loop_phones, phone_bigram
 from speech3.models import AcousticModel, logits
 
-ACOUSTIC_SCALE = 0.3  # phone errors of a small network of minilibri: 0.1 64 %, 0.2 53, 0.3 51, 0.4 50, 0.5 50
-PSEUDO_SCALE = 2.0  # of LF-MMI's on minilibri: 1 46 % (noise takes what it can), 1.5 31, 2 30, 3 31
-DECODED_FRAMES = 12_000  # of held-out speech: two minutes, so that an epoch is a few per cent longer at most
-MOST_PHONES = 300  # a frame costs their square; graphemes of some scripts are thousands
-BIGRAM_FRAMES = 3_600_000  # of the alignment that the bigram is estimated on
+ACOUSTIC_SCALE = 0.3  # phone errors of a small network on minilibri: 64 % at 0.1, 53 at 0.2, 51 at 0.3, 50 at 0.4, 0.5
+PSEUDO_SCALE = 2.0  # phone errors of LF-MMI on minilibri: 46 % at 1 (the noise phone wins), 31 at 1.5, 30 at 2, 31 at 3
+DECODED_FRAMES = 12_000  # two minutes of held-out speech, so that an epoch is at most a few per cent longer
+MOST_PHONES = 300  # the time per frame is quadratic in them; some scripts have thousands of graphemes
+BIGRAM_FRAMES = 3_600_000  # frames of the alignment on which the bigram is estimated
 
 
 Segments = Callable[[np.ndarray], np.ndarray]
@@ -33,16 +33,16 @@ Segments = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class PhoneErrors:
-    """What is decoded after each epoch, and with what.
+    """The held-out utterances that are decoded after each epoch, and the phone loop that decodes them.
 
     Attributes
     ----------
     segments
-        From the labels of an utterance's frames to the phones of the loop.
+        Maps the labels of an utterance's frames to the phones of the loop.
     biphones
-        Of an LF-MMI model; none of others, whose loop knows no contexts.
+        The biphones of an LF-MMI model; None for other models, whose loop has no contexts.
     utterances
-        Numbers of those that are decoded.
+        Numbers of the utterances that are decoded.
     """
 
     phones: LoopPhones
@@ -55,7 +55,7 @@ class PhoneErrors:
     device: torch.device
 
     def rate(self, model: nn.Module) -> float:
-        """Errors over phones of the alignment, silence apart; NaN if that holds nothing but silence."""
+        """Errors per phone of the alignment, without silence; NaN if the alignment holds only silence."""
         assert isinstance(model, AcousticModel)
         wrong = total = 0
         for utterance in self.utterances:
@@ -76,16 +76,16 @@ def phone_errors(
     outputs: Hmm | PdfsOnly, train: PackedFrames, heldout: PackedFrames, log_prior_P: np.ndarray, seed: int,
     device: torch.device, *, labels: Literal["senones", "phones", "words"] = "senones",
 ) -> PhoneErrors | None:  # fmt: skip
-    """Draw what is to be decoded, and estimate the bigram of phones on the alignment of the training frames.
+    """Draw the utterances to decode, and estimate the bigram of phones on the alignment of the training frames.
 
-    The reference is read off the held-out labels. None where these do not tell which phone they are: outputs that are
-    known by number only, a tree whose leaves several phones share, or senones at a third of the frames; nor for a loop
-    of too many phones.
+    The reference comes from the held-out labels. Returns None if these do not identify phones (outputs known by number
+    only, a tree with leaves that several phones share, senones at a third of the frames) or if there are too many
+    phones.
 
     Parameters
     ----------
     labels
-        What labels the frames: senones, phones or words (`speech3.frames.segments`), which are spelled by their first
+        What labels the frames: senones, phones or words (`speech3.frames.segments`). Words are replaced by their first
         pronunciations.
     """
     phones = loop_phones(outputs) if isinstance(outputs, Hmm) else None
@@ -115,7 +115,7 @@ def _labelled(group_P: np.ndarray, labels_T: np.ndarray) -> np.ndarray:
 
 
 def _first_pronunciations(lexicon: Lexicon) -> list[list[int]]:
-    """Groups of phones of each word, by its number; and of silence, which comes last."""
+    """The phone groups of each word, by its number; those of silence come last."""
     group_P = group_numbers(lexicon).tolist()
     group_of = {phone: group_P[number - 1] for phone, number in lexicon.phone_ids.items()}
     spelled = [[group_of[phone] for phone in prons[0].phones] for prons in lexicon.by_word.values()]
@@ -128,7 +128,7 @@ def _spelled(groups: list[list[int]], labels_T: np.ndarray) -> np.ndarray:
 
 
 def _drawn(packed: PackedFrames, frames: int, seed: int) -> np.ndarray:
-    """Numbers of utterances drawn from `seed`, as many as have up to `frames` together, or the shortest alone."""
+    """Numbers of utterances drawn from `seed` with at most `frames` in total, or of the shortest one alone."""
     lengths_U = np.diff(packed.offsets_U1)
     order = np.random.default_rng(seed).permutation(len(lengths_U))
     kept = np.sort(order[np.cumsum(lengths_U[order]) <= frames])

@@ -1,4 +1,4 @@
-"""What a run tells of itself: a line and a record while it works, a record and a line for each epoch."""
+"""Progress lines and records of a run: within an epoch, and at the end of each epoch."""
 
 from dataclasses import asdict
 from typing import Any
@@ -11,12 +11,12 @@ from speech3.training.rundir import Standing
 
 
 def place(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
-    """How many minibatches of the epoch ended, and the words that the progress line has for it.
+    """The number of finished minibatches of the epoch, and the text of its progress line.
 
     Parameters
     ----------
     heldout_accuracy
-        Of the epoch before.
+        Held-out accuracy after the previous epoch.
     """
     words = [f"{done.frames / max(done.seconds, 1e-9):,.0f} frames/s"]
     if done.frames:
@@ -33,25 +33,25 @@ def place(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
     if done.stale or done.refused:
         words.append(f"dropped {done.stale} stale, {done.refused} refused")
     if done.missed:
-        words.append(f"{done.missed} not taken by a partition")
+        words.append(f"{done.missed} not accepted by a partition")
     return done.ended, ", ".join(words)
 
 
 def progress_record(training: TrainingConfig, standing: Standing, minibatches: int) -> dict[str, Any]:
-    """How far an epoch is, for ``metrics.jsonl``: the keys of `epoch_record` that are known before its end.
+    """The progress of an epoch for ``metrics.jsonl``: those keys of `epoch_record` that are known before its end.
 
     Parameters
     ----------
     minibatches
-        Of the whole epoch.
+        Number of minibatches of the whole epoch.
     """
     return {"event": "progress", **_so_far(training, standing), "epoch_minibatches": minibatches}
 
 
 def epoch_record(training: TrainingConfig, standing: Standing, loss: float, accuracy: float) -> dict[str, Any]:
-    """The epoch for ``metrics.jsonl``: `standing` is at its end, loss and accuracy are the held-out frames'.
+    """An epoch for ``metrics.jsonl``: `standing` is at its end, loss and accuracy are those of the held-out frames.
 
-    The learning rate is the one with which the epoch ended.
+    The learning rate is that of the end of the epoch.
     """
     rate = rate_of(standing.schedule.learning_rate, standing.epoch, 1, training)
     return {"event": "epoch", **_so_far(training, standing),
@@ -59,7 +59,7 @@ def epoch_record(training: TrainingConfig, standing: Standing, loss: float, accu
 
 
 def _so_far(training: TrainingConfig, standing: Standing) -> dict[str, Any]:
-    """Seconds and frames since the run began; all else of the epoch alone."""
+    """Seconds and frames since the run began; all other values are for the epoch alone."""
     done = standing.done
     record: dict[str, Any] = {
         "epoch": standing.epoch, "seconds": round(standing.seconds, 3), "frames": standing.frames,
@@ -78,7 +78,7 @@ def _so_far(training: TrainingConfig, standing: Standing) -> dict[str, Any]:
 
 
 def epoch_words(record: dict[str, Any], *, taken_back: bool) -> str:
-    """The same for people."""
+    """The line that is printed for a record of an epoch."""
     phones = f", phone errors {record['heldout_per']:.2%}" if "heldout_per" in record else ""
     words = (
         f"epoch {record['epoch']}: train {record['train_accuracy']:.2%} loss {record['train_loss']:.4f}, held-out "
@@ -91,7 +91,7 @@ def epoch_words(record: dict[str, Any], *, taken_back: bool) -> str:
         words += f", staleness {mean:.2f} (95 % up to {most})"
     ended = record["minibatches"]
     if ended["stale"] or ended["refused"] or ended["returned"]:
-        words += f", minibatches stale {ended['stale']}, refused {ended['refused']}, given back {ended['returned']}"
+        words += f", minibatches stale {ended['stale']}, refused {ended['refused']}, returned {ended['returned']}"
     if record.get("missed_by_partitions"):
-        words += f", {record['missed_by_partitions']} used but not taken by a partition"
+        words += f", {record['missed_by_partitions']} used but not accepted by a partition"
     return words

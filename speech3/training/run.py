@@ -1,4 +1,4 @@
-"""One training run: packed frames in, an acoustic model out, resumable at any minibatch.
+"""One training run, from packed frames to an acoustic model; it can be resumed at any minibatch.
 
 Axes: B minibatch, S senones, F feature bins.
 """
@@ -56,42 +56,42 @@ _NOT_COMPUTED = {
     "cluster",
     "keep_checkpoints",
     "checkpoint_s",
-}  # may change where a run is resumed
+}  # keys that do not affect the result and may change when a run is resumed
 _HELDOUT_FRAMES = 1024
-_PROGRESS_S = 10.0  # between two records of an epoch's progress
+_PROGRESS_S = 10.0  # between two progress records within an epoch
 
 
 def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dict[str, Any]:
-    """Train an acoustic model by frame cross-entropy, or LF-MMI; resume a run that was killed.
+    """Train an acoustic model with frame cross-entropy or LF-MMI; resume a run that was killed.
 
     Parameters
     ----------
     config
-        ``data`` holds ``train.frames`` and ``heldout.frames``; ``hmm`` the model directory with the same senones;
-        ``init`` a model to begin with (`speech3.training.init`).
+        ``data`` is the directory with ``train.frames`` and ``heldout.frames``; ``hmm`` the model directory with the
+        same senones; ``init`` a model to start from (`speech3.training.init`).
     out
         Run directory: ``model.safetensors`` (the best epoch's parameters, input shift and scale, ``log_prior``),
         ``metrics.jsonl``, ``checkpoints/``. A finished run is not run again.
     restart
-        Forget what `out` holds of an earlier run.
+        Discard an earlier run in `out`.
 
     Returns
     -------
     about
-        What ``model.safetensors`` says of itself: config, accuracies, history, versions, seconds of training.
+        The metadata of ``model.safetensors``: config, accuracies, history, versions, seconds of training.
 
     Raises
     ------
     Speech3Error
-        Frames missing or damaged, or of other senones than `hmm`; `init` of another architecture; no such device;
-        `out` belongs to another run, or one is running there; a loss that is not finite.
+        Frames are missing or damaged, or their senones are not those of `hmm`; `init` has another architecture; no such
+        device; `out` belongs to another run, or one is running there; a loss is not finite.
     KeyboardInterrupt
         Ctrl-C, after a checkpoint was written.
     """
     keep_freed_memory()
     device = device_of(config.training.device)
     if config.training.model_partitions > 1:
-        device = torch.device("cpu")  # the whole model fits no other
+        device = torch.device("cpu")  # the whole model may not fit on one GPU
     check_workers(config.training)
     check_objective(config)
     packed = _open(config, Path(out))
@@ -103,7 +103,7 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
     with directory.alone():
         directory.claim(restart=restart)
         if directory.model.exists():
-            say(f"{directory.model}: finished before, not trained again")
+            say(f"{directory.model}: already finished, not trained again")
             return load_tensors(directory.model, "nn")[1]
         with (
             deferred_interrupt() as interrupt,
@@ -118,7 +118,7 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
 
 
 def log_priors(counts_S: np.ndarray) -> np.ndarray:
-    """Natural logarithms of the senones' shares of the frames, float32 (S,); one frame is added to each count."""
+    """Natural logarithms of the senones' relative frequencies, float32 (S,); one is added to each count."""
     smoothed_S = counts_S.astype(np.float64) + 1
     return np.log(smoothed_S / smoothed_S.sum()).astype(np.float32)
 
@@ -129,17 +129,20 @@ def _open(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
     for frames in packed.values():
         verify_once(frames, out / "verified.json")
         if not len(frames):
-            raise Speech3Error(f"{frames.path}: holds no frames; pack some utterances into it")
+            raise Speech3Error(f"{frames.path}: holds no frames; pack it again with some utterances")
         if frames.num_senones != expected:
             kind = (
-                labels if (labels := config.training.labels) == "senones" else f"labels of {labels}, twice their number"
+                labels if (labels := config.training.labels) == "senones" else f"labels, two for each of its {labels}"
             )
             raise Speech3Error(
                 f"{frames.path}: labelled with {frames.num_senones} senones, but {config.hmm} has {expected} {kind}; "
                 f"pack it again with this model's alignment"
             )
         if frames.dim != packed["train"].dim:
-            raise Speech3Error(f"{frames.path}: {frames.dim} feature bins, but train.frames has {packed['train'].dim}")
+            raise Speech3Error(
+                f"{frames.path}: {frames.dim} feature bins, but train.frames has {packed['train'].dim}; pack both with "
+                f"the same features"
+            )
     return packed
 
 
@@ -152,29 +155,30 @@ def _identity(config: TrainConfig, packed: dict[str, PackedFrames], init: Init |
 
 
 def _warm_start(config: TrainConfig, init: Init | None) -> float:
-    """Epochs of plain SGD before the asynchronous ones: none for a model that is trained already, or synchronous."""
+    """Epochs of plain SGD before asynchronous training: none for synchronous training or a model already trained."""
     return (
         config.training.asgd.warm_start if asynchronous(config.training) and not (init and init.same_senones) else 0.0
     )
 
 
 class _Run:
-    """The moving parts of a run, and where it stands.
+    """The parts of a run, and its progress.
 
     Parameters
     ----------
     opened
-        Gets what is to be closed at the end.
+        Closes the resources of the run at the end.
 
     Attributes
     ----------
     one
-        The world of one worker, which is all of plain SGD and the warm start of every other world; its model is the
-        one that is looked at and written.
+        The world of one worker, which does all of plain SGD and the warm start of every other world; its model is the
+        one that is evaluated and written.
     trainer
-        Drives the worlds, and has their state.
+        Drives the worlds, and holds their state.
     looks
-        Parameters from inside the epoch, whose held-out accuracy is taken when it has ended; with the progress then.
+        Progress and parameters at points within the epoch, whose held-out accuracy is measured when the epoch has
+        ended.
     """
 
     def __init__(
@@ -212,7 +216,7 @@ class _Run:
             self._look_before(init)
 
     def epoch(self, interrupt: Interrupt) -> None:
-        """The rest of the epoch, its held-out figures, the schedule's next rate, a checkpoint."""
+        """Run the rest of the epoch: training, held-out evaluation, the schedule's next rate, a checkpoint."""
         self._compute(interrupt)
         self._end_epoch()
         if interrupt:
@@ -228,19 +232,19 @@ class _Run:
         recorded = time.monotonic()
         for done in progress(moves, total, label, place=lambda done: place(done, last)):
             if done.restarts > self.standing.done.restarts:
-                say(f"{label}: a shard died; another takes its place ({done.returned} minibatches given back so far)")
+                say(f"{label}: a shard died and is being replaced ({done.returned} minibatches returned so far)")
             if done.note not in ("", told):
                 say(f"{label}: {done.note}")
             told = done.note
             self.standing = replace(begun, done=done)
-            if time.monotonic() - recorded >= _PROGRESS_S:  # for who watches; the curves are of whole epochs
+            if time.monotonic() - recorded >= _PROGRESS_S:  # for `speech3 watch`; curves do not use these records
                 self.metrics.write(**progress_record(self.config.training, self.standing, total))
                 recorded = time.monotonic()
             inside = self.standing.minibatch < total
             if inside and self._looks_due(self.standing.minibatch) > looked:
                 looked = self._looks_due(self.standing.minibatch)
                 self._take()
-                if self.standing.minibatch < total:  # what is taken is newer than what was told: it may be the end
+                if self.standing.minibatch < total:  # the state taken is newer than `done` and may be the epoch's end
                     self.looks.append((self.standing.done, trainer.tensors["parameters"]))
             if inside and (interrupt or self.standing.seconds - saved >= self.config.training.checkpoint_s):
                 self._take()
@@ -251,7 +255,7 @@ class _Run:
         self.standing = replace(begun, done=trainer.done)
 
     def _take(self) -> None:
-        """The newest whole state becomes the run's."""
+        """Make the newest complete state that of the run."""
         self.trainer.take()
         self.standing = replace(self.standing, done=self.trainer.done)
 
@@ -268,7 +272,7 @@ class _Run:
         frames, standing = self.packed["train"], self.standing
         best = standing.history[standing.schedule.best_epoch - 1] if standing.schedule.best_epoch else standing.before
         if not standing.schedule.best_epoch:
-            say("no epoch was better than the model that training began with: that is the result")
+            say("no epoch was better than the initial model, so the initial model is the result")
         about = {
             "kind": "nn", "model": self.config.model.model_dump(), "feat_dim": frames.dim,
             "num_senones": num_outputs(self.config, frames), "hmm": self.config.hmm,
@@ -290,14 +294,14 @@ class _Run:
         return about
 
     def log_priors(self) -> np.ndarray:
-        """Of the outputs; zero for those of LF-MMI, which are likelihoods as they are."""
+        """Log priors of the outputs; zero for LF-MMI, whose outputs are already likelihoods."""
         frames = self.packed["train"]
         if self.config.training.objective == "lfmmi":
             return np.zeros(num_outputs(self.config, frames), np.float32)
         return log_priors(frames.counts_S)
 
     def _look_before(self, init: Init) -> None:
-        """Held-out loss of the model to begin with; with the same senones, no result will be worse (a cosine's may)."""
+        """Evaluate the initial model; with the same senones, the result will be no worse (except with cosine)."""
         loss, accuracy = self._heldout()
         record = {"event": "before", "epoch": 0, "train_accuracy": None, "heldout_accuracy": accuracy,
                   "heldout_loss": loss, **self._heldout_per(), **self.begun_with}  # fmt: skip
@@ -327,7 +331,7 @@ class _Run:
         say(epoch_words(record, taken_back=schedule.best_epoch != standing.epoch))
 
     def _look_back(self) -> None:
-        """Held-out accuracy at the points of the epoch at which a copy was kept."""
+        """Measure held-out accuracy at those points of the epoch at which the parameters were kept."""
         for done, parameters in self.looks:
             loss, accuracy = self._heldout(parameters)
             seconds, frames = self.standing.seconds_before + done.seconds, self.standing.frames_before + done.frames
@@ -337,7 +341,7 @@ class _Run:
 
     @torch.no_grad()
     def _heldout(self, parameters: torch.Tensor | None = None) -> tuple[float, float]:
-        """Mean loss and frame accuracy over the held-out frames, of the run's parameters or others."""
+        """Mean loss and frame accuracy over the held-out frames, for the run's parameters or those given."""
         self.one.sgd.parameters.vector_K.copy_(self.trainer.tensors["parameters"] if parameters is None else parameters)
         self.model.eval()
         loss_sum, correct, frames = 0.0, 0, 0
@@ -353,7 +357,7 @@ class _Run:
         return loss_sum / frames, correct / frames
 
     def _heldout_per(self) -> dict[str, float]:
-        """Phone error rate of the model that `_heldout` has just looked at, where it can be known."""
+        """Phone error rate of the model that `_heldout` has just evaluated, if it can be measured."""
         rate = self.phone_errors.rate(self.model) if self.phone_errors else math.nan
         return {} if math.isnan(rate) else {"heldout_per": rate}
 

@@ -1,4 +1,4 @@
-"""A training run in the terminal: `watch` draws what `speech3.training.run_view` tells, as long as the run goes on."""
+"""A training run in the terminal: `watch` draws the views of `speech3.training.run_view` until the run ends."""
 
 import sys
 import time
@@ -18,31 +18,31 @@ from speech3.training.asynchrony import Asynchrony, staleness_mean, staleness_p9
 from speech3.training.run_view import Counts, EpochView, RunView, follow
 
 _POLL_S = 1.0
-_QUIET_S = 300.0  # without a record, after which one may ask whether the training still runs
-_STALENESS = 9  # larger ones are counted together
+_QUIET_S = 300.0  # time without a record after which the training may no longer be running
+_STALENESS = 9  # from this staleness on, counts are combined
 _BAR, _CURVE = 24, 40  # columns
 _BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.:-=+*#"
 _NONE = "-"
 
 
 class Size(NamedTuple):
-    """Of a drawing: it lists the last so many epochs and the first so many shards; with or without blank lines."""
+    """Size of a drawing: how many of the last epochs and of the first shards it lists; with or without blank lines."""
 
     epochs: int
     shards: int
     spaced: bool = True
 
 
-_SIZES = (Size(10, 16), Size(5, 8), Size(4, 4, False), Size(2, 2, False))  # for terminals ever lower
+_SIZES = (Size(10, 16), Size(5, 8), Size(4, 4, False), Size(2, 2, False))  # for high to low terminals
 
 
 def watch(run_dir: Path) -> None:
-    """Show a run until it has finished, or Ctrl-C; once and in plain text where there is no terminal.
+    """Show a run until it finishes or Ctrl-C is pressed; without a terminal, once and in plain text.
 
     Raises
     ------
     Speech3Error
-        There is no run in `run_dir`, one of its files cannot be read, or nothing was recorded and nobody can wait.
+        There is no run in `run_dir`, one of its files cannot be read, or, without a terminal, nothing was recorded yet.
     """
     console = Console(highlight=False)
     if sys.stdout.isatty() and not console.is_dumb_terminal:
@@ -51,15 +51,15 @@ def watch(run_dir: Path) -> None:
         view = next(follow(run_dir, lambda: None))
         if not view.epochs and not view.finished:
             raise Speech3Error(
-                f"{run_dir}/metrics.jsonl: nothing was recorded yet; wait for the first epoch, or for ten seconds of a "
-                f"long one"
+                f"{run_dir}/metrics.jsonl: nothing was recorded yet; wait for the end of the first epoch, or for ten "
+                f"seconds if it is long"
             )
     if view:
         console.print(draw(view, time.time(), ascii_only=console.options.ascii_only))
 
 
 def _live(run_dir: Path, console: Console) -> RunView | None:
-    """Redraw the whole terminal once a second; its former content is there again afterwards."""
+    """Redraw the whole terminal once a second; restore its former content afterwards."""
     view = None
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
@@ -71,7 +71,7 @@ def _live(run_dir: Path, console: Console) -> RunView | None:
 
 
 def fitting(view: RunView, console: Console, now: float) -> RenderableType:
-    """As much of a view as the terminal has lines for."""
+    """Draw as much of a view as fits into the terminal."""
     for size in _SIZES:
         drawn = draw(view, now, size, ascii_only=console.options.ascii_only)
         if len(console.render_lines(drawn, pad=False)) <= console.height:
@@ -85,9 +85,9 @@ def draw(view: RunView, now: float, size: Size = _SIZES[0], *, ascii_only: bool 
     Parameters
     ----------
     now
-        In seconds since 1970.
+        Seconds since 1970.
     ascii_only
-        The terminal knows no block characters.
+        The terminal cannot show block characters.
     """
     sections: list[RenderableType] = [Group(_title(view), _place(view), *_lines(view, now))]
     if len(view.accuracies) > 1 or len(view.losses) > 1:
@@ -103,9 +103,9 @@ def draw(view: RunView, now: float, size: Size = _SIZES[0], *, ascii_only: bool 
 
 
 def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
-    """A curve in one line of text, from the lowest to the highest of `values`.
+    """A curve in one line of text, scaled from the lowest to the highest of `values`.
 
-    Where there are more values than columns, a column shows the last of its share of them.
+    If there are more values than columns, a column shows the last of its values.
     """
     if len(values) > width:
         values = [values[(column + 1) * len(values) // width - 1] for column in range(width)]
@@ -116,7 +116,7 @@ def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) 
 
 
 def duration(seconds: float) -> str:
-    """``h:mm:ss``, or ``m:ss`` below an hour; a tenth of a second counts only below a minute."""
+    """``h:mm:ss``, or ``m:ss`` below an hour, or seconds with one decimal below a minute."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -135,14 +135,14 @@ def _title(view: RunView) -> Text:
 
 
 def _place(view: RunView) -> RenderableType:
-    """How far the run is."""
+    """The progress of the run."""
     number = view.epochs[-1].number if view.epochs else 0
     of = f" of {'at most ' * view.may_stop_early}{view.max_epochs}" if view.max_epochs else ""
     if view.finished:
-        result = f"; the result is that of epoch {view.best_epoch}" if view.best_epoch is not None else ""
+        result = f"; the result is from epoch {view.best_epoch}" if view.best_epoch is not None else ""
         return Text(f"finished after {number}{of} epochs{result}", style="green")
     if not view.epochs:
-        return Text("nothing recorded yet; this waits for the first record, Ctrl-C ends it", style="yellow")
+        return Text("nothing recorded yet; waiting for the first record (Ctrl-C to quit)", style="yellow")
     if not view.minibatches:
         return Text(f"{number}{of} epochs done")
     ended, total = view.minibatches
@@ -168,7 +168,7 @@ def _lines(view: RunView, now: float) -> Iterator[Text]:
         yield Text(f"last record {age} ago{doubt}", style="yellow" if doubt else "dim")
     if view.damaged:
         lines = ", ".join(map(str, view.damaged[:5])) + ", ..." * (len(view.damaged) > 5)
-        yield Text(f"metrics.jsonl: line {lines} cannot be read and is left out", style="yellow")
+        yield Text(f"metrics.jsonl: ignoring unreadable line {lines}", style="yellow")
 
 
 def _curves(view: RunView, ascii_only: bool) -> Table:
@@ -201,7 +201,7 @@ def _epochs(view: RunView, most: int) -> Table:
         "learning\nrate", "\nframes/s", "\ntime",
     )  # fmt: skip
     shown = list(view.epochs[-most:])
-    if not any(epoch.number == view.best_epoch for epoch in shown):  # it is what the others are compared with
+    if not any(epoch.number == view.best_epoch for epoch in shown):  # always show the best epoch, for comparison
         shown[:1] = [epoch for epoch in view.epochs if epoch.number == view.best_epoch] or shown[:1]
     for epoch in shown:
         best = epoch.number == view.best_epoch

@@ -1,4 +1,4 @@
-"""What there is to see of a training run, from its ``metrics.jsonl`` and ``run.json``, while it runs and after.
+"""A view of a training run, during or after it, from its ``metrics.jsonl`` and ``run.json``.
 
 Any key of a record may be missing: worlds differ in what they record, and older runs recorded less.
 """
@@ -23,14 +23,14 @@ _FATES = ("used", "stale", "refused", "returned")
 
 @dataclass(frozen=True)
 class EpochView:
-    """One epoch; 0 is the model that training began with. What is not known is none.
+    """One epoch; 0 is the initial model. Unknown values are None.
 
     Attributes
     ----------
     seconds
-        Of training in this epoch alone; virtual in a simulation.
+        Training time of this epoch alone; virtual in a simulation.
     done
-        Share of the epoch's minibatches that are used or dropped; none: all of them, the epoch has ended.
+        Share of the epoch's minibatches that are used or dropped; None: the epoch has ended.
     heldout_per
         Phone error rate of the held-out utterances.
     """
@@ -49,7 +49,7 @@ class EpochView:
 
 @dataclass(frozen=True)
 class Counts:
-    """What became of minibatches, and how many shards had to be started again."""
+    """Counts of minibatches by outcome, and of restarted shards."""
 
     used: int = 0
     stale: int = 0
@@ -60,34 +60,34 @@ class Counts:
 
 @dataclass(frozen=True)
 class RunView:
-    """A run as it stands; what is not known is none.
+    """The current state of a run; unknown values are None.
 
     Attributes
     ----------
     family
-        Of the network, such as dnn.
+        Family of the network, such as dnn.
     minibatches
-        Of the epoch that is going on: how many are used or dropped, and how many it has.
+        Minibatches of the current epoch that are used or dropped, and their total.
     frames_per_s
-        Between the last two records.
+        Speed between the last two records.
     seconds
-        Of training in the whole run, virtual in a simulation.
+        Training time of the whole run, virtual in a simulation.
     seconds_left, run_seconds_left
-        Of training, estimated: of the epoch that is going on, and of the run if it does all its epochs.
+        Estimated training time until the end of the current epoch, and of the run if it does all its epochs.
     epochs
-        In order; the last may be going on.
+        In order; the last may be unfinished.
     best_epoch
-        The one whose parameters are the result, as far as the run has come.
+        The epoch whose parameters are the best so far, or the result.
     accuracies, losses
         All held-out measurements, in the order of training.
     latest, whole
-        Of the newest epoch, and of all epochs together.
+        Counts of the newest epoch, and of all epochs together.
     shards, shards_epoch
-        Staleness and shards of the newest epoch that had any, and its number.
+        Staleness and shards of the newest epoch that had any, and the number of that epoch.
     recorded
         When the newest record was written, in seconds since 1970.
     damaged
-        Lines of ``metrics.jsonl`` that could not be read.
+        Numbers of lines of ``metrics.jsonl`` that could not be read.
     """
 
     name: str
@@ -116,17 +116,17 @@ class RunView:
 
     @property
     def virtual(self) -> bool:
-        """Seconds are those of a simulator's clock."""
+        """Whether times are those of the simulator's virtual clock."""
         return self.world == "simulated"
 
 
 def follow(run_dir: Path, pause: Callable[[], object]) -> Iterator[RunView]:
-    """Views of a run, one after each call of `pause`; the last is that of the finished run.
+    """Yield views of a run, one after each call of `pause`; the last is that of the finished run.
 
     Parameters
     ----------
     pause
-        Called between two views; only what was recorded meanwhile is read.
+        Called between two views; each view reads only the new records.
 
     Raises
     ------
@@ -134,17 +134,17 @@ def follow(run_dir: Path, pause: Callable[[], object]) -> Iterator[RunView]:
         `run_dir` is not the directory of a training run, or one of its files cannot be read.
     """
     if not run_dir.is_dir():
-        raise Speech3Error(f"{run_dir}: no such directory; name one that `speech3 train` writes, such as exp/dnn")
+        raise Speech3Error(f"{run_dir}: no such directory; give one that `speech3 train` writes, such as exp/dnn")
     records: list[Record] = []
     damaged: tuple[int, ...] = ()
     with Tail(run_dir / "metrics.jsonl") as tail:
         while True:
-            finished = (run_dir / "model.safetensors").exists()  # written after the last record, so looked for before
+            finished = (run_dir / "model.safetensors").exists()  # it is written after the last record, so check first
             appended = tail.read()
             if appended.afresh:
                 records, damaged = [], ()
             for record in appended.records:
-                if record.get("event") == "progress":  # there may be thousands; two of them tell all
+                if record.get("event") == "progress":  # there may be thousands, and only the last two are needed
                     older = [each for each in records if each["event"] == "progress"][:-1]
                     records = [each for each in records if each not in older]
                 if record.get("event") in _SHOWN and isinstance(record.get("epoch"), int):
@@ -153,7 +153,7 @@ def follow(run_dir: Path, pause: Callable[[], object]) -> Iterator[RunView]:
             is_run = (run_dir / "run.json").exists()
             if not records and not is_run and not appended.afresh:
                 raise Speech3Error(
-                    f"{run_dir}: not the directory of a training run; name one that `speech3 train` writes, such as "
+                    f"{run_dir}: not the directory of a training run; give one that `speech3 train` writes, such as "
                     f"exp/dnn"
                 )
             identity = read_json(run_dir / "run.json") if is_run else {}
@@ -166,9 +166,9 @@ def follow(run_dir: Path, pause: Callable[[], object]) -> Iterator[RunView]:
 def run_view(
     name: str, records: Sequence[Record], identity: Record, *, finished: bool, damaged: Sequence[int] = ()
 ) -> RunView:
-    """What records of a ``metrics.jsonl`` and a ``run.json`` (`identity`; empty: there is none) tell of a run."""
+    """The view of a run from the records of its ``metrics.jsonl`` and its ``run.json`` (`identity`; empty: none)."""
     training: Record = identity.get("training") or {}
-    # A killed run does the epoch after its last checkpoint again, and records it again.
+    # A killed run repeats the epoch after its last checkpoint, and records it again.
     ended = {record["epoch"]: record for record in records if record.get("event") in ("before", "epoch")}
     last = max(ended, default=0)
     progress = [record for record in records if record.get("event") == "progress" and record["epoch"] > last]
@@ -204,11 +204,11 @@ def run_view(
 
 
 def _epoch(record: Record, before: Record) -> EpochView:
-    """A view of the epoch that `record` tells of; seconds and frames are counted from where `before` ends."""
+    """A view of the epoch in `record`; seconds and frames are counted from the end of the record `before`."""
     seconds, frames = _gain(record, before, "seconds"), _gain(record, before, "frames")
-    untold = record["epoch"] > before.get("epoch", 0) + 1  # epochs between the two, whose seconds would be in these
+    untold = record["epoch"] > before.get("epoch", 0) + 1  # the seconds would include epochs without a record
     per_s = frames / seconds if frames and seconds and seconds > 0 else None
-    trained = frames is None or frames > 0  # else loss and accuracy are those of nothing
+    trained = frames is None or frames > 0  # else loss and accuracy have no meaning
     done = None
     if record.get("event") == "progress":
         ended, total = _minibatches(record)
@@ -222,7 +222,7 @@ def _epoch(record: Record, before: Record) -> EpochView:
 
 
 def _frames_per_s(epochs: Sequence[EpochView], progress: Sequence[Record] = ()) -> float | None:
-    """The newest that is known: of what was done since the record of progress before the last, or of an epoch."""
+    """The newest known speed: between the last two progress records, or of an epoch."""
     if len(progress) > 1 and progress[-2]["epoch"] == progress[-1]["epoch"]:
         frames, seconds = (_gain(progress[-1], progress[-2], key) for key in ("frames", "seconds"))
         if frames and seconds and frames > 0 and seconds > 0:

@@ -1,8 +1,8 @@
-"""What a training run leaves in its directory, and how it is found again.
+"""The directory of a training run: its files, and how a run is resumed from them.
 
-``run.json`` (what the run is), ``metrics.jsonl`` (one record an epoch, and a few of its progress if it is long),
-``checkpoints/`` (the last few, each enough to go on from), ``model.safetensors`` (the result; there only when the run
-is finished).
+``run.json`` (the identity of the run), ``metrics.jsonl`` (one record per epoch, and progress records if it is long),
+``checkpoints/`` (the last few, each sufficient to resume from), ``model.safetensors`` (the result; exists only when
+the run is finished).
 """
 
 import fcntl
@@ -25,24 +25,24 @@ from speech3.io.progress import read_metrics, say
 from speech3.training.schedule import Schedule
 
 _KIND = "nn-checkpoint"
-CARD = "MODEL_CARD.md"  # the result, for people (`speech3.training.card`)
+CARD = "MODEL_CARD.md"  # a description of the result (`speech3.training.card`)
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a run is: the epoch, what was done in it, and the sums over the epochs before it."""
+    """The progress of a run: the epoch, the progress within it, and the sums over the epochs before it."""
 
     schedule: Schedule
     epoch: int = 1
     done: Progress = field(default_factory=Progress)
-    looks: list[Progress] = field(default_factory=list)  # at which parameters were kept, to be looked at
+    looks: list[Progress] = field(default_factory=list)  # points at which parameters were kept for evaluation
     frames_before: int = 0
     seconds_before: float = 0.0
-    before: dict[str, Any] = field(default_factory=dict)  # a record as of an epoch, of the model it began with
+    before: dict[str, Any] = field(default_factory=dict)  # the record of the initial model
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def next_epoch(self, schedule: Schedule, record: dict[str, Any]) -> "Standing":
-        """Standing at the beginning of the epoch after this one."""
+        """The progress at the beginning of the next epoch."""
         return replace(
             self, schedule=schedule, epoch=self.epoch + 1, done=Progress(), frames_before=self.frames,
             seconds_before=self.seconds, history=[*self.history, record],
@@ -50,22 +50,22 @@ class Standing:
 
     @property
     def frames(self) -> int:
-        """Trained on so far."""
+        """Number of frames trained on so far."""
         return self.frames_before + self.done.frames
 
     @property
     def seconds(self) -> float:
-        """Of training so far; virtual in a simulation."""
+        """Training time so far; virtual in a simulation."""
         return self.seconds_before + self.done.seconds
 
     @property
     def minibatch(self) -> int:
-        """Minibatches of the epoch that are used or dropped."""
+        """Number of minibatches of the epoch that are used or dropped."""
         return self.done.ended
 
 
 class AnotherRun(Speech3Error):
-    """A directory holds a run of another config; `fault` is that without what to do."""
+    """A directory holds a run of another config; `fault` is the message without the advice."""
 
     def __init__(self, fault: str) -> None:
         super().__init__(f"{fault}; give another --out, or --restart to remove it and begin again")
@@ -74,7 +74,7 @@ class AnotherRun(Speech3Error):
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """A directory that belongs to the run which `identity` describes."""
+    """The directory of the run that `identity` describes."""
 
     path: Path
     identity: dict[str, Any]
@@ -87,32 +87,32 @@ class RunDirectory:
 
     @property
     def metrics(self) -> Path:
-        """One record an epoch, and those of its progress."""
+        """One record per epoch, and progress records."""
         return self.path / "metrics.jsonl"
 
     @property
     def times(self) -> Path:
-        """Measured for the virtual clock: a simulation that goes on keeps its times."""
+        """Times measured for the virtual clock; a resumed simulation reuses them."""
         return self.path / "simulation.json"
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep a second training out of the directory; one that is killed keeps nobody out.
+        """Lock the directory against a second training process; the lock is released if this process is killed.
 
         Raises
         ------
         Speech3Error
-            Another process trains there.
+            Another process is training there.
         """
         with explained_disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path, os.O_RDONLY)  # shards, which may outlive a kill for a moment, do not inherit it
+            handle = os.open(self.path, os.O_RDONLY)  # not inherited by shards, which may briefly survive this process
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise Speech3Error(
-                    f"{self.path}: another training is running there now; wait for its end, or give another --out"
+                    f"{self.path}: another training process is running there; wait until it ends, or give another --out"
                 ) from error
             except OSError:
                 pass  # a file system without locks
@@ -121,21 +121,21 @@ class RunDirectory:
             os.close(handle)
 
     def claim(self, *, restart: bool) -> None:
-        """Make the directory this run's; refuse one of another run, or empty it with `restart`.
+        """Claim the directory for this run; refuse if it holds another run, or empty it with `restart`.
 
-        Where a run left neither checkpoint nor model, there is nothing to lose: any other may begin there.
+        A run that has left neither a checkpoint nor a model may be replaced by any other.
 
         Raises
         ------
         Speech3Error
-            The directory holds a run of another config, model or corpus: the keys that differ are named.
+            The directory holds a run of another config, model or corpus: the message names the keys that differ.
         """
         run = self.path / "run.json"
         if restart or (run.exists() and not self.model.exists() and not self._checkpoints()):
             shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
             for file in (self.model, self.path / CARD, self.metrics, self.times, run):
                 file.unlink(missing_ok=True)
-        for torn in (self.path / "checkpoints").glob(".*.tmp"):  # left by a kill while a checkpoint was written
+        for torn in (self.path / "checkpoints").glob(".*.tmp"):  # left by a process killed while writing a checkpoint
             torn.unlink(missing_ok=True)
         identity = self._plain_identity()
         if run.exists():
@@ -145,7 +145,7 @@ class RunDirectory:
                 changes = ", ".join(f"{key} {there.get(key)} there, {now.get(key)} now" for key in differ)
                 raise AnotherRun(f"{self.path}: holds a run of another config ({changes})")
         elif self.model.exists():
-            raise Speech3Error(f"{self.model}: a model that no run of this directory made; give another --out")
+            raise Speech3Error(f"{self.model}: was not made by a run in this directory; give another --out")
         else:
             write_json(run, identity)
 
@@ -158,16 +158,16 @@ class RunDirectory:
             old.unlink(missing_ok=True)
 
     def newest(self) -> tuple[Standing, dict[str, np.ndarray], str] | None:
-        """The newest checkpoint that can be read (standing, tensors, product), and the metrics taken back to it."""
+        """Read the newest intact checkpoint (standing, tensors, product), and remove later records from the metrics."""
         for path in reversed(self._checkpoints()):
             try:
                 tensors, about = load_tensors(path, _KIND)
             except Speech3Error as error:
-                path.rename(path.with_suffix(".damaged"))  # or it would count as the newest of those that are kept
-                say(f"{error}; it is now {path.stem}.damaged, and the run resumes from what is before it")
+                path.rename(path.with_suffix(".damaged"))  # else it would count as one of the newest, which are kept
+                say(f"{error}; renamed to {path.stem}.damaged; the run resumes from an earlier checkpoint, if any")
                 continue
             if about["identity"] != self._plain_identity():
-                raise Speech3Error(f"{path}: a checkpoint of another run; take it away, or begin again with --restart")
+                raise Speech3Error(f"{path}: is a checkpoint of another run; remove it, or begin again with --restart")
             values = about["standing"]
             done, looks = _progress(values["done"]), [_progress(each) for each in values.get("looks", ())]
             schedule = Schedule(**values["schedule"])
@@ -184,7 +184,7 @@ class RunDirectory:
         return sorted((self.path / "checkpoints").glob("e*.safetensors"))
 
     def _take_back_metrics(self, epoch: int) -> None:
-        # A kill between an epoch's record and its checkpoint: the epoch will be recorded again.
+        # A run may be killed between an epoch's record and its checkpoint: the epoch will be recorded again.
         records = read_metrics(self.metrics)
         of_an_epoch = ("before", "heldout", "progress", "epoch")
         kept = [record for record in records if record.get("event") not in of_an_epoch or record["epoch"] < epoch]

@@ -1,13 +1,15 @@
-"""The learning rate from epoch to epoch; `speech3.engine.trainer.rate_of` is that inside one.
+"""The learning rate from epoch to epoch; `speech3.engine.trainer.rate_of` gives the rate within an epoch.
 
-``halving`` is "newbob" (QuickNet) as in Kaldi's nnet1 (steps/nnet/train_scheduler.sh): a constant rate until held-out
-cross-entropy falls by less than ``halve_below`` of itself in an epoch, then half of the rate before in every epoch,
-until it falls by less than ``stop_below``. An epoch that makes the model worse is taken back. ``exponential`` falls
-from the first rate to ``final_rate`` of it over all epochs (Senior, Heigold, Ranzato and Yang 2013); ``cosine`` falls
-to zero at their end (Loshchilov and Hutter 2017); ``constant`` stays. With ``warmup`` each rises from a tenth first.
+``halving`` is "newbob" (QuickNet) as in Kaldi's nnet1 (steps/nnet/train_scheduler.sh): the rate is constant until
+held-out cross-entropy decreases by less than ``halve_below`` (relative) in an epoch; then it is halved in every epoch
+until cross-entropy decreases by less than ``stop_below``. An epoch that makes the model worse is undone.
+``exponential`` decays from the first rate to ``final_rate`` of it over all epochs (Senior, Heigold, Ranzato and Yang
+2013); ``cosine`` decays to zero at their end (Loshchilov and Hutter 2017); ``constant`` does not change. With
+``warmup`` each rises from a tenth of its value first.
 
-The best epoch is that of the lowest held-out loss; of a cosine it is the last, for all before it were at higher rates.
-Frame accuracy may still rise while cross-entropy does, too: the model then is surer of its errors, which costs words.
+The best epoch is the one with the lowest held-out loss; with ``cosine`` it is the last, since all others had higher
+rates. Frame accuracy may still rise while cross-entropy rises, too: the model is then more confident in its errors,
+which costs word accuracy.
 """
 
 import math
@@ -15,17 +17,17 @@ from dataclasses import dataclass
 
 from speech3.config import TrainingConfig
 
-_LEAST = 1e-9  # of a cross-entropy that something is divided by
+_LEAST = 1e-9  # lower bound of a cross-entropy used as a divisor
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Where a run stands.
+    """The state of the schedule.
 
     Attributes
     ----------
     learning_rate
-        Of the epoch to come, without warm-up and exponential decay.
+        Rate of the next epoch, without warm-up and decay.
     best_loss, best_epoch
         Held-out cross-entropy of the best epoch so far; infinity and 0 before the first.
     """
@@ -38,7 +40,7 @@ class Schedule:
 
 
 def advance(schedule: Schedule, epoch: int, loss: float, config: TrainingConfig) -> Schedule:
-    """The schedule after `epoch` (from 1) reached the held-out cross-entropy `loss`, in nats per frame."""
+    """The schedule after `epoch` (counted from 1) ended with held-out cross-entropy `loss`, in nats per frame."""
     best, better = schedule.best_loss, loss < schedule.best_loss or config.schedule == "cosine"
     gain = 1.0 if math.isinf(best) else (best - loss) / max(best, _LEAST)
     halving = config.schedule == "halving" and (schedule.halving or gain < config.halve_below)

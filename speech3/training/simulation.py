@@ -1,7 +1,7 @@
-"""The tables of the SPEECH3 talk and DistBelief's figure from the simulator: methods, and some numbers of workers.
+"""Simulated training with several methods and numbers of workers: the tables of the SPEECH3 talk, DistBelief's figure.
 
-Every row gets the learning rate that suits it best, the baseline too: what a number of workers is worth is otherwise a
-statement about the learning rate. Each run is a run directory like any other, so a killed simulation goes on.
+Every row, including the baseline, uses its own best learning rate; otherwise a comparison of numbers of workers would
+be one of learning rates. Each run has an ordinary run directory, so a killed simulation can be resumed.
 """
 
 import math
@@ -33,7 +33,7 @@ from speech3.training.worlds import simulation_of
 
 @dataclass(frozen=True)
 class Method:
-    """A way to train, in the simulated world; `alone`: plain SGD, which has one worker."""
+    """A training method in the simulated world; `alone`: plain SGD with one worker."""
 
     name: str
     config: TrainConfig
@@ -42,14 +42,14 @@ class Method:
 
 @dataclass(frozen=True)
 class Variant:
-    """A row of the table: a method, and so many workers."""
+    """A row of the table: a method and a number of workers."""
 
     method: Method
     workers: int
 
     @property
     def name(self) -> str:
-        """As the table has it."""
+        """Name of the row in the table."""
         return self.method.name if self.method.alone else f"{self.method.name}{self.workers}"
 
 
@@ -63,13 +63,13 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Of its directory."""
+        """Name of the run and its directory."""
         return f"{self.variant.name}_rate{self.learning_rate:g}_seed{self.seed}"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A row: its learning rate, the mean curve over its seeds, and each seed's last accuracy."""
+    """A row: its learning rate, the mean curve over its seeds, and the last accuracy of each seed."""
 
     variant: Variant
     learning_rate: float
@@ -78,8 +78,8 @@ class Outcome:
 
 
 def own_methods(config: TrainConfig, *, synchronous: bool = True) -> list[Method]:
-    """The config's own training: plain SGD, workers that are asynchronous (or sandblaster's, where it is theirs) and,
-    where its codec lets them, synchronous ones.
+    """The methods for a config: plain SGD, asynchronous workers (or sandblaster, if that is its world) and, if its
+    codec allows it, synchronous workers.
     """
     sandblaster, codec = own_method(config.training) == "sandblaster", config.training.codec
     several = [
@@ -88,47 +88,47 @@ def own_methods(config: TrainConfig, *, synchronous: bool = True) -> list[Method
     if synchronous and _averaged(codec):
         several.append(Method("sync", _by(config, "synchronous")))
     elif synchronous:
-        say(f"no row of synchronous workers: training.codec is {codec.kind}, with down={codec.down}, and theirs is "
-            f"none or ternary, with down=float32")  # fmt: skip
+        say(f"no row of synchronous workers: training.codec is {codec.kind} with down={codec.down}, and they need "
+            f"none or ternary with down=float32")  # fmt: skip
     return [Method("sgd", _by(config, "synchronous"), alone=True), *several]
 
 
 def _averaged(codec: CodecConfig) -> bool:
-    """Can synchronous workers send their gradients so, and get the mean?"""
+    """Whether synchronous workers can average gradients that are sent with this codec."""
     return codec.kind in ("none", "ternary") and codec.down == "float32"
 
 
 def refuse_split(config: TrainConfig) -> None:
-    """Refuse a model that is split over processes, before anything is built of it.
+    """Refuse a model that is split over processes, before any part of it is built.
 
     Raises
     ------
     Speech3Error
-        It is.
+        ``training.model_partitions`` is above 1.
     """
     partitions = config.training.model_partitions
     if partitions > 1:
         raise Speech3Error(
-            f"training.model_partitions={partitions}: a model that is split over processes is not simulated; simulate "
-            f"the whole one with training.model_partitions=1"
+            f"training.model_partitions={partitions}: a model that is split over processes cannot be simulated; "
+            f"simulate the whole model with training.model_partitions=1"
         )
 
 
 def preset_methods(path: Path, overrides: Sequence[str], names: Sequence[str]) -> list[Method]:
-    """Presets of ``conf/training``, or YAML files, each laid over the config at `path`, and `overrides` over that.
+    """The methods for presets of ``conf/training``, or YAML files, applied to the config at `path` before `overrides`.
 
-    The baseline comes first: the first preset that is plain SGD; the config itself where none is.
+    The baseline comes first: the first preset that is plain SGD, or the config itself with plain SGD if there is none.
 
     Raises
     ------
     Speech3Error
-        No such preset, two of one name, or as of `load_config`.
+        No such preset, or two with the same name; or as for `load_config`.
     """
     names = list(dict.fromkeys(names))
     for stem, same in groupby(sorted(names, key=_stem), key=_stem):
         if len(alike := list(same)) > 1:
             raise Speech3Error(f"--methods {','.join(alike)}: the rows of both would be called {stem}; rename a file")
-    whole = [change for change in overrides if change.startswith("training=")]  # presets are laid over that, too
+    whole = [change for change in overrides if change.startswith("training=")]  # presets take precedence over these
     rest = [change for change in overrides if change not in whole]
     methods = []
     for name in names:
@@ -150,39 +150,39 @@ def simulate(
     methods: Sequence[Method], workers: Sequence[int], out: Path, *, rates: Sequence[float] = (),
     seeds: Sequence[int] = (), jobs: int = 1,
 ) -> tuple[list[Outcome], list[str]]:  # fmt: skip
-    """Simulate every row of the table: plain SGD by one worker, all else by more.
+    """Simulate every row of the table: plain SGD with one worker, the other methods with several.
 
     Parameters
     ----------
     methods
         The first is the baseline.
     workers
-        Their numbers; 1 is always there.
+        Numbers of workers; 1 is always included.
     rates
-        Learning rates to try for each row; none: the config's. A row keeps the one with which it first reaches 0.98 of
-        the best accuracy of one worker; if it does so with none, the one that ends best.
+        Learning rates to try for each row; none: that of the config. A row keeps the rate with which it reaches 0.98
+        of the best accuracy of one worker first, or, if none reaches it, the rate with the best final accuracy.
     seeds
-        Of the rows of one and of the most workers; the others take the first. None: the config's.
+        Seeds for the rows of one worker and of the most workers; the others use the first. None: that of the config.
 
     Returns
     -------
     outcomes, failed
-        The rows, the baseline first; names of those whose training failed at every rate.
+        The rows, the baseline first; names of the rows whose training failed at every rate.
 
     Raises
     ------
     Speech3Error
-        A number of workers below 1, a rate or seed that is none; the baseline failed; what `train` raises, but for a
-        learning rate that is too high. What a row's config cannot have is told before the first is trained.
+        A number of workers below 1, an invalid rate or seed; the baseline failed; or as for `train`, except for a
+        learning rate that is too high. Errors in the config of a row are raised before the first row is trained.
     """
     if not workers or min(workers) < 1:
-        raise Speech3Error(f"--workers {','.join(map(str, workers))}: at least one worker each, as in 1,2,5")
+        raise Speech3Error(f"--workers {','.join(map(str, workers))}: give numbers of at least 1, as in 1,2,5")
     if wrong := [rate for rate in rates if not 0 < rate < math.inf]:
-        raise Speech3Error(f"--rates {','.join(f'{rate:g}' for rate in wrong)}: a learning rate is above 0")
+        raise Speech3Error(f"--rates {','.join(f'{rate:g}' for rate in wrong)}: give learning rates above 0")
     if wrong := [seed for seed in seeds if seed < 0]:
-        raise Speech3Error(f"--seeds {','.join(map(str, wrong))}: a seed is 0 or more")
+        raise Speech3Error(f"--seeds {','.join(map(str, wrong))}: give seeds of at least 0")
     numbers = sorted({1, *workers})
-    _check(_variants(methods, numbers))  # before anything is measured, or the first of them is trained
+    _check(_variants(methods, numbers))  # before anything is measured or trained
     variants = _variants(_with_times(methods, out), numbers)
     seeds = list(seeds) or [methods[0].config.seed]
     tried = {v: list(rates) or [v.method.config.training.learning_rate] for v in variants}
@@ -190,7 +190,7 @@ def simulate(
     found = {v: {t.learning_rate: c for t, c in curves.items() if t.variant == v} for v in variants}
     failed = [variant for variant, kept in found.items() if not kept]
     if variants[0] in failed:
-        raise Speech3Error(f"{variants[0].name}: training failed at every learning rate tried; try smaller ones")
+        raise Speech3Error(f"{variants[0].name}: training failed at every learning rate tried; try smaller rates")
     variants = [variant for variant in variants if variant not in failed]
     target = SHARES[-1] * max(curve.best for curve in found[variants[0]].values())
     chosen = {variant: _best_rate(found[variant], target) for variant in variants}
@@ -208,10 +208,10 @@ def _variants(methods: Sequence[Method], numbers: Sequence[int]) -> list[Variant
 
 
 def _check(variants: Sequence[Variant]) -> None:
-    """Refuse what `train` would refuse in one of them, and two of one name."""
+    """Refuse rows that `train` would refuse, and two rows with the same name."""
     base = variants[0].method.config
     if isinstance(base.training.simulation.compute_s, tuple):
-        raise Speech3Error("training.simulation.compute_s: give one time for all workers here, their number varies")
+        raise Speech3Error("training.simulation.compute_s: give one time for all workers, as their number varies")
     device_of(base.training.device)
     frames = open_packed(Path(base.data) / "train.frames")
     init = read_init(base, frames)
@@ -237,20 +237,20 @@ def _name(variant: Variant) -> str:
 
 
 def _run(out: Path, trials: Sequence[Trial], jobs: int) -> dict[Trial, Curve]:
-    """The curves of those trials that did not fail."""
+    """The curves of the trials that did not fail."""
     results = parallel_map(partial(_train, out), trials, jobs, f"{out}: runs", show=False, start_at_once=True)
     return {trial: read_curve(out / trial.name) for trial, failure in zip(trials, results, strict=True) if not failure}
 
 
 def _train(out: Path, trial: Trial) -> str:
-    """Run a trial; returns why it failed, for a learning rate may be too high."""
-    say(f"{trial.name} begins")
+    """Run a trial; return the reason if it failed because the learning rate was too high, else nothing."""
+    say(f"{trial.name}: starting")
     try:
         train(_config(trial), out / trial.name)
     except AnotherRun as error:  # there is no `simulate --restart`
         raise Speech3Error(
-            f"{error.fault}; give another --out, or remove {out / trial.name} (or all of {out}, where times that were "
-            f"measured for that config may be, too)"
+            f"{error.fault}; give another --out, or remove {out / trial.name} (or all of {out}, which may also hold "
+            f"times measured for that config)"
         ) from error
     except Speech3Error as error:
         if "learning rate" not in str(error):
@@ -264,7 +264,7 @@ def _config(trial: Trial) -> TrainConfig:
     config, variant = trial.variant.method.config, trial.variant
     training, simulation = config.training, config.training.simulation
     failures = [] if simulation.method == "synchronous" else [f for f in simulation.failures if f[0] < variant.workers]
-    alone = {"warmup": 0.0} if variant.workers == 1 else {}  # which it does not need, and would lose time by
+    alone = {"warmup": 0.0} if variant.workers == 1 else {}  # one worker does not need warm-up and would lose time
     training = training.model_copy(update={
         "workers": variant.workers, "learning_rate": trial.learning_rate,
         "simulation": simulation.model_copy(update={"failures": tuple(failures)}), **alone,
@@ -281,7 +281,7 @@ def _best_rate(tried: dict[float, Curve], target: float) -> float:
 
 
 def _mean(variant: Variant, curves: Sequence[Curve]) -> Curve:
-    """Point by point; the runs of a row look at the same minibatches, some moments apart."""
+    """The mean of curves, point by point; the runs of a row are evaluated after about the same minibatches."""
     points = min(len(curve.seconds) for curve in curves)
 
     def mean(name: str) -> list[float]:
@@ -298,10 +298,10 @@ def _by(config: TrainConfig, method: str) -> TrainConfig:
 
 
 def _with_times(methods: Sequence[Method], out: Path) -> list[Method]:
-    """The times of all runs, measured where they are not given.
+    """The methods with the times of the virtual clock, measured if the config does not give them.
 
-    A minibatch is measured once, for the baseline: one of another size takes as much longer. A sync is measured anew
-    where something else is sent.
+    The time of a minibatch is measured once, for the baseline, and assumed to be proportional to its size. The time of
+    a sync is measured again for each method that sends with another codec.
     """
     first = methods[0].config.training
     alike = _measured(methods[0].config, out / "simulation.json")

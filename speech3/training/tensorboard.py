@@ -1,8 +1,8 @@
-"""The records of `metrics.jsonl` as TensorBoard event files, live, for people who watch training in a browser.
+"""Writes the records of `metrics.jsonl` also as TensorBoard event files, to watch training in a browser.
 
-TensorBoard is an optional extra: PyTorch brings the writer, the package ``tensorboard`` the format. `metrics.jsonl`
-stays the record of a run; nothing reads the event files back. The step of every scalar is the frames trained on, which
-runs of different minibatches and workers share.
+TensorBoard is an optional extra: PyTorch contains the writer, the package ``tensorboard`` the format. `metrics.jsonl`
+remains the record of a run; nothing reads the event files back. The step of every scalar is the number of frames
+trained on, which is comparable between runs with different minibatches and workers.
 """
 
 import importlib.util
@@ -25,14 +25,14 @@ _SCALARS = {
 
 
 class Writer:
-    """Writes records of one run; `open_writer` makes it."""
+    """Writes the records of one run; made by `open_writer`."""
 
     def __init__(self, writer: "SummaryWriter", frames: int, seconds: float) -> None:
         self._writer = writer
         self._last = frames, seconds
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Write what a record of `metrics.jsonl` holds and make it visible at once; what is absent is left out."""
+        """Write the values in a record of `metrics.jsonl`, and flush them at once."""
         step = int(record.get("frames", 0))
         with explained_disk_errors(self._writer.log_dir):
             for tag, value in (*_scalars(record), *self._rate(record)):
@@ -40,7 +40,7 @@ class Writer:
             self._writer.flush()
 
     def close(self) -> None:
-        """End the event file."""
+        """Close the event file."""
         self._writer.close()
 
     def _rate(self, record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
@@ -67,20 +67,20 @@ def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def open_writer(directory: Path | str, frames: int = 0, seconds: float = 0.0) -> Writer | None:
-    """Open ``tensorboard/`` of a run directory; none where TensorBoard is not installed.
+    """Open ``tensorboard/`` of a run directory; return None if TensorBoard is not installed.
 
     Parameters
     ----------
     directory
-        Of the run.
+        Run directory.
     frames, seconds
-        Where the run stands: 0 for one that begins, and event files of an earlier one are removed; else what a killed
-        run wrote of later frames, which are done again, is hidden.
+        Progress of the run. For a new run (0) event files of an earlier run are removed; for a resumed run, values that
+        the killed run wrote for later frames are hidden.
     """
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        if importlib.util.find_spec("tensorboard") is not None:  # who has not installed it does not miss it
+        if importlib.util.find_spec("tensorboard") is not None:  # no warning if it is not installed at all
             say(f"TensorBoard cannot be imported ({error}), so no event files are written")
         return None
     path = Path(directory) / "tensorboard"

@@ -1,4 +1,4 @@
-"""Frames a second of 1 to hundreds of workers, float32 against ternary gradients, for networks of a corpus's size."""
+"""Predicted frames per second of 1 to hundreds of workers with float32 and with ternary gradients."""
 
 import copy
 import math
@@ -26,13 +26,13 @@ BYTES_PER_GIGABIT = 1e9 / 8
 
 @dataclass(frozen=True)
 class Network:
-    """A network, as it was measured.
+    """A network and its measured costs.
 
     Attributes
     ----------
     connected
-        Share of its parameters that are in fully connected layers, not in convolutions: used once a frame. Cells of
-        LSTMs are among them.
+        Share of its parameters that are used once per frame: those of fully connected layers and LSTM cells, not those
+        of convolutions.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Throughput:
-    """The model's answer, and what it was fed."""
+    """The prediction of the performance model, and its inputs."""
 
     device: str
     workers: tuple[int, ...]
@@ -56,40 +56,42 @@ class Throughput:
 def throughput(
     config: TrainConfig, workers: Sequence[int], gigabits: Sequence[float], models: Sequence[str] = ()
 ) -> Throughput:
-    """Measure networks on the config's frames and device, and apply `speech3.engine.throughput`'s model.
+    """Measure networks on the config's frames and device, and apply the performance model.
+
+    The performance model is in `speech3.engine.throughput`.
 
     Parameters
     ----------
     config
-        Its codec's keys are those of the ternary code, whatever its kind; its `simulation.latency_s` counts, too.
+        The keys of its codec are used for the ternary code, whatever its kind; `simulation.latency_s` is used, too.
     gigabits
-        Per second, of each worker's link.
+        Bandwidths of each worker's link, in Gbit/s.
     models
         Presets of ``conf/models``; none: the config's model.
 
     Raises
     ------
     Speech3Error
-        Fewer workers than one, or more than ternary codes can be added up for; a bandwidth that is not above 0 and
-        finite, a split model, an unknown one or one that these frames cannot feed, no such device, missing frames. All
-        that before the first network is measured.
+        Fewer workers than one, or more than the levels of ternary codes allow; a bandwidth that is not above 0 and
+        finite; a model that is split, unknown or does not match the frames; no such device; missing frames. All of
+        these are raised before the first network is measured.
     """
     if not workers or min(workers) < 1:
-        raise Speech3Error(f"--throughput {','.join(map(str, workers))}: at least one worker each, as in 1,2,4,512")
+        raise Speech3Error(f"--throughput {','.join(map(str, workers))}: give numbers of at least 1, as in 1,2,4,512")
     try:
         check_levels(max(workers))
     except Speech3Error as error:
         raise Speech3Error(f"--throughput: {error}") from error
     if not gigabits or not all(0 < each < math.inf for each in gigabits):
         given = ",".join(f"{each:g}" for each in gigabits)
-        raise Speech3Error(f"--gigabits {given}: give gigabits per second above 0, as 1,10; at 0 nothing ever arrives")
+        raise Speech3Error(f"--gigabits {given}: give finite numbers of Gbit/s above 0, as in 1,10")
     refuse_split(config)
     device_of(config.training.device)
     workers, gigabits = sorted(set(workers)), sorted(set(gigabits))
     codec = config.training.codec.model_copy(update={"kind": "ternary"})
     networks = []
     for name, chosen in _configs(config, models).items():
-        say(f"{name}: measuring a minibatch, and the coding for each number of workers")
+        say(f"{name}: measuring the time of a minibatch, and of the coding for each number of workers")
         parts = BuildParts(chosen, product())(config.training.device)
         assert isinstance(parts.model, AcousticModel)
         layers = layers_of(copy.deepcopy(parts.model).cpu())
@@ -107,7 +109,7 @@ def throughput(
 
 
 def _configs(config: TrainConfig, models: Sequence[str]) -> dict[str, TrainConfig]:
-    """The config of each network. Each was built once, so that none is refused when others have been measured."""
+    """The config of each network; builds each once, so that errors are raised before any network is measured."""
     chosen = {name: load_preset(ModelConfig, "models", name) for name in models} or {"model": config.model}
     configs = {name: config.model_copy(update={"model": model}) for name, model in chosen.items()}
     frames = open_packed(Path(config.data) / "train.frames")

@@ -1,4 +1,4 @@
-"""The worlds of a run, and the virtual clock's data, measured where they are not given."""
+"""The worlds of a run, and the times of the virtual clock, measured if the config does not give them."""
 
 import copy
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from speech3.training.parts import BuildParts, slices
 
 
 def open_worlds(config: TrainConfig, times: Path, parts: Parts, build: BuildParts) -> tuple[OneWorker, World | None]:
-    """As `speech3.engine.opening.open_worlds`, for packed frames.
+    """Open the worlds of a run, as `speech3.engine.opening.open_worlds`, for packed frames.
 
     Parameters
     ----------
     times
-        Where measured times are kept, so a resumed simulation goes on with them.
+        File of measured times, which a resumed simulation reuses.
     """
     training, clock = config.training, None
     if training.world == "simulated":
@@ -32,13 +32,13 @@ def open_worlds(config: TrainConfig, times: Path, parts: Parts, build: BuildPart
 
 def _clock(config: TrainConfig, path: Path, parts: Callable[[], Parts]) -> Times:
     clock = opening.times_of(simulation_of(config, path, parts), config.training.workers)
-    say(f"virtual clock: {', '.join(f'{s * 1e3:.2f}' for s in sorted(set(clock.compute_s)))} ms a minibatch, "
-        f"{clock.sync_s * 1e3:.2f} ms a sync")  # fmt: skip
+    say(f"virtual clock: {', '.join(f'{s * 1e3:.2f}' for s in sorted(set(clock.compute_s)))} ms per minibatch, "
+        f"{clock.sync_s * 1e3:.2f} ms per sync")  # fmt: skip
     return clock
 
 
 def simulation_of(config: TrainConfig, path: Path, parts: Callable[[], Parts]) -> SimulationConfig:
-    """The virtual clock's data; what is not given is measured, and kept at `path` for who goes on."""
+    """The config of the virtual clock; times that it lacks are measured, and stored at `path` for a resumed run."""
     given = config.training.simulation
     if given.compute_s is not None and given.sync_s is not None:
         return given
@@ -50,5 +50,5 @@ def simulation_of(config: TrainConfig, path: Path, parts: Callable[[], Parts]) -
 
 
 def with_workers(config: TrainConfig, workers: int, **changes: object) -> TrainConfig:
-    """The config with another number of workers, and other changes to its training."""
+    """A copy of the config with another number of workers, and other changes to its training."""
     return config.model_copy(update={"training": config.training.model_copy(update={"workers": workers, **changes})})

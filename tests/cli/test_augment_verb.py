@@ -25,7 +25,7 @@ def data(tmp_path: Path) -> Path:
 def test_copies_in_noise(speech3, data: Path, tmp_path: Path) -> None:
     process = speech3("augment", "data", "noisy", "--augment", "noisy", "--copies", "2", "--jobs", "1", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    assert process.stdout == "6 copies, 0 of them left as they were: noisy; what was done: noisy/augment.txt\n"
+    assert process.stdout == "6 copies, 0 of them unchanged: noisy; changes are listed in noisy/augment.txt\n"
     assert (tmp_path / "noisy" / "text").read_text().startswith("aug1-a-1 ONE\naug1-a-2 TWO\n")
     lines = (tmp_path / "noisy" / "augment.txt").read_text().splitlines()
     assert len(lines) == 6 and all(" noise=" in line and line.endswith("dB") for line in lines)

@@ -50,9 +50,9 @@ def files(directory: Path) -> set[Path]:
         (["export-kaldi", "empty", "out"], "empty/hmm.json: no such file, so empty is not a model directory"),
         (["forward", "empty", "DATA", "out"], "empty: no model directory"),
         (["import", "empty", "out"], "empty/final.mdl: No such file"),
-        (["pack", "DATA", "out", "--ali", "empty", "--features", "fbank40"], "no such file; speech3 import or"),
+        (["pack", "DATA", "out", "--ali", "empty", "--features", "fbank40"], "make one with speech3 import or"),
         (["pack", "DATA", "out", "--ali", "kaldi", "--features", "fbank40"], "with `speech3 import kaldi OUT`"),
-        (["pack", "DATA", "out", "--ali", "ours", "--features", "fbank40"], "--hmm names the model that ours was"),
+        (["pack", "DATA", "out", "--ali", "ours", "--features", "fbank40"], "give --hmm the model with which ours was"),
         (["align", "MODEL", "mute", "out"], "mute: has no transcripts; write them to mute/text"),
         (["tune", "MODEL", "mute"], "mute: 1 of 1 utterances have no transcript to compare with: u1; add them"),
         (["align", "MODEL", "DATA", "out", "--lexicon", "none"], "none: no such lexicon"),
@@ -108,9 +108,9 @@ def test_no_network_to_begin_with(experiment: Path, tmp_path: Path) -> None:
         f"data: {experiment}/frames/tri\nhmm: {experiment}/tri\nmodel: dnn\ntraining: sgd\n"
     )
     options = ("train", "my.yaml", "--out", "out", "--init")
-    assert "nowhere: no such file; --init names" in refused(*options, "nowhere", cwd=tmp_path)
+    assert "nowhere: no such file; give --init" in refused(*options, "nowhere", cwd=tmp_path)
     assert "tri/model.safetensors: holds Gaussians" in refused(*options, experiment / "tri", cwd=tmp_path)
     assert "my.yaml: not a safetensors file" in refused(*options, "my.yaml", cwd=tmp_path)
     said = refused(*options, experiment / "dnn", cwd=tmp_path)
-    assert "this run's model is another (" in said and " model.width=64" in said
+    assert "this run's model has another architecture (" in said and " model.width=64" in said
     assert not (tmp_path / "out").exists()

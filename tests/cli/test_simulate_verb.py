@@ -48,7 +48,7 @@ def test_again_nothing_is_trained_and_the_table_is_the_same(simulated, conf, spe
     out, table = simulated
     again = speech3("simulate", conf, "--workers", "1,3", "--rates", "0.1,0.3", "--seeds", "1,2", "--out", out)
     assert again.stdout == table
-    assert again.stderr.count("finished before, not trained again") == 9
+    assert again.stderr.count("already finished, not trained again") == 9
 
 
 def test_of_another_config_says_what_helps(simulated, conf, speech3):
@@ -63,18 +63,18 @@ def test_of_another_config_says_what_helps(simulated, conf, speech3):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--workers", "0,2"], "--workers 0,2: at least one worker each"),
-        (["--workers", "two"], "--workers two: expected numbers with commas"),
+        (["--workers", "0,2"], "--workers 0,2: give numbers of at least 1"),
+        (["--workers", "two"], "--workers two: expected numbers separated by commas"),
         (["--rates", "fast"], "--rates fast: expected numbers"),
-        (["--rates", "0.1,-1,inf"], "--rates -1,inf: a learning rate is above 0"),
-        (["--throughput", "0,2"], "--throughput 0,2: at least one worker each"),
-        (["--throughput", "2", "--gigabits", "0"], "--gigabits 0: give gigabits per second above 0"),
+        (["--rates", "0.1,-1,inf"], "--rates -1,inf: give learning rates above 0"),
+        (["--throughput", "0,2"], "--throughput 0,2: give numbers of at least 1"),
+        (["--throughput", "2", "--gigabits", "0"], "--gigabits 0: give finite numbers of Gbit/s above 0"),
         (["--throughput", "2", "--methods", "sgd"], "--methods sgd: --throughput trains nothing"),
         (["--throughput", "2", "--rates", "0.1"], "--rates 0.1: --throughput trains nothing"),
-        (["training=partitioned"], "is not simulated; simulate the whole one with training.model_partitions=1"),
+        (["training=partitioned"], "cannot be simulated; simulate the whole model with training.model_partitions=1"),
         (["--models", "dnn"], "--models dnn: only for --throughput"),
         (["--gigabits", "1"], "--gigabits 1: only for --throughput"),
-        (["--methods", ","], "--methods ,: expected names with commas"),
+        (["--methods", ","], "--methods ,: expected names separated by commas"),
         (["--throughput", "2", "--models", "dnn,cmm"], "cmm: neither a YAML file nor a preset of conf/models"),
         (["--throughput", "2", "training.device=gpu"], "device 'gpu': no such kind of device"),
         (["--methods", "uphill"], "uphill: neither a YAML file nor a preset of conf/training"),

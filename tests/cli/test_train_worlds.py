@@ -90,13 +90,13 @@ def test_the_chosen_world_is_said(home, tmp_path, monkeypatch):
     monkeypatch.setattr("speech3.io.progress.say", said.append)
     monkeypatch.setattr("speech3.training.train", lambda config, out, restart: 1 / 0)
     _run(home, tmp_path / "out", "--workers", "2")
-    assert said == ["--workers 2: world shared (choose another with --world)"]
+    assert said == ["--workers 2: using world shared (choose another with --world)"]
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--address", "auto"], r"--address auto: only world cluster has one; add --world cluster"),
+        (["--address", "auto"], r"--address auto: only for world cluster; add --world cluster"),
         (["--world", "cluster", "--device", "cuda:0"], r"device 'cuda:0'|training\.device=cuda:0: .*use cuda"),
         (["--world", "cluster", "--workers", str(CORES + 1)], rf"workers={CORES + 1}: this machine has {CORES} cores"),
         (["--world", "horovod"], r"training\.world: Input should be .*'shared'.*'horovod'"),
@@ -175,7 +175,7 @@ def test_another_models_checkpoint_is_refused_and_kept(home, tmp_path):
     result = copied()
     assert isinstance(result.exception, Speech3Error)
     assert re.search(
-        r"checkpoints/e\S+: a checkpoint of another run; take it away, or .*--restart", str(result.exception)
+        r"checkpoints/e\S+: is a checkpoint of another run; remove it, or .*--restart", str(result.exception)
     )
     assert {path.read_bytes() for path in (mine / "checkpoints").iterdir()} == {checkpoint}
 
@@ -218,4 +218,4 @@ def test_sigterm_is_taken_as_ctrl_c(tmp_path, started):
     process.terminate()
     said = process.stderr.read()
     assert process.wait(60) == 130, said
-    assert said.splitlines()[-1].startswith("interrupted; what was finished is kept")
+    assert said.splitlines()[-1].startswith("interrupted; finished work is kept")

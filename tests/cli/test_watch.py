@@ -36,8 +36,8 @@ def test_a_finished_run_in_a_pipe(run_dir: Path, speech3: Run) -> None:
     (run_dir / "model.safetensors").touch()
     done = speech3("watch", run_dir)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("asgd2: world shared, 2 workers\nfinished after 2 of 3 epochs; the result is that")
-    assert "metrics.jsonl: line 2 cannot be read and is left out" in done.stdout  # and the cut one is to come yet
+    assert done.stdout.startswith("asgd2: world shared, 2 workers\nfinished after 2 of 3 epochs; the result is from")
+    assert "metrics.jsonl: ignoring unreadable line 2" in done.stdout  # and the cut one is to come yet
     assert "whole run 36 2 2 6" in " ".join(done.stdout.split())
     assert "\x1b" not in done.stdout
 
@@ -54,7 +54,7 @@ def test_what_cannot_be_shown(tmp_path: Path, run_dir: Path, monkeypatch: pytest
         app.command()(command)
         return str(typer.testing.CliRunner().invoke(app, [str(path)]).exception)
 
-    assert f"{run_dir}/metrics.jsonl: nothing was recorded yet; wait for the first epoch" in said(run_dir)
+    assert f"{run_dir}/metrics.jsonl: nothing was recorded yet; wait for the end of the first epoch" in said(run_dir)
     assert f"{tmp_path}: not the directory of a training run" in said(tmp_path)
     (run_dir / "metrics.jsonl").mkdir()
     assert f"{run_dir}/metrics.jsonl: cannot be read" in said(run_dir)
@@ -92,7 +92,7 @@ class Terminal:
 
 def test_a_run_that_is_watched_to_its_end(run_dir: Path) -> None:
     terminal = Terminal(run_dir)
-    terminal.wait_for("nothing recorded yet; this waits")
+    terminal.wait_for("nothing recorded yet; waiting")
     (run_dir / "metrics.jsonl").write_text(epoch(1))
     terminal.wait_for("1 of 3 epochs done")
     with (run_dir / "metrics.jsonl").open("a") as stream:

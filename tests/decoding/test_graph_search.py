@@ -163,7 +163,7 @@ def test_utterances_whose_search_dies_are_reported(toy):
         decode(graph, [*bad, *fine[1:]], WIDE, 1.0)
     with pytest.raises(Speech3Error, match="1 of 1"):
         decode(graph, [("dead", dead)], WIDE, 1.0)
-    with pytest.raises(Speech3Error, match="there was no utterance"):
+    with pytest.raises(Speech3Error, match="no utterances"):
         decode(graph, [], WIDE, 1.0)
 
 

@@ -254,7 +254,7 @@ def test_a_shard_killed_at_any_instruction_of_a_round_leaves_each_partition_whol
 def test_what_goes_by_the_parameters_fetched_wants_them_with_every_push():
     for option in ({"delay_compensation": 0.1}, {"max_relative_distance": 0.1}):
         AsgdConfig(sync_every=2, fetch_every=2, **option)
-        with pytest.raises(ValueError, match=rf"{next(iter(option))} goes by .*fetch_every away"):
+        with pytest.raises(ValueError, match=rf"{next(iter(option))} uses .*remove fetch_every"):
             AsgdConfig(sync_every=2, fetch_every=4, **option)
 
 

@@ -215,7 +215,7 @@ def test_memory_that_another_process_took_first(corpus, monkeypatch, capsys):
                 for found, wanted in zip(batches.draw(1, number), expected.draw(1, number), strict=True):
                     assert torch.equal(found, wanted)
         assert len(refusals) == 1 and not batches._copied
-        assert "another process was faster" in " ".join(capsys.readouterr().err.split())
+        assert "another process has taken the memory" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(("count", "chunk_frames"), [(1000, 100), (1001, 999), (5003, 300), (40, 17)])

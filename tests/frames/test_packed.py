@@ -206,7 +206,7 @@ def test_pickled_it_is_its_path(tmp_path):
     np.testing.assert_array_equal(pickle.loads(pickled).frames_NF, open_packed(path).frames_NF)
     feats[next(iter(feats))][0] += 1
     pack(path, feats, alignments, 7, utterances=list(feats))
-    with pytest.raises(Speech3Error, match=r"x.frames: packed anew while it was in use"):
+    with pytest.raises(Speech3Error, match=r"x.frames: was packed again while it was in use"):
         pickle.loads(pickled)
 
 
@@ -217,7 +217,7 @@ def test_cut_short(tmp_path):
     whole = path.read_bytes()
     for length in [*range(40), *range(40, len(whole), 499), len(whole) - 1]:
         path.write_bytes(whole[:length])
-        with pytest.raises(Speech3Error, match=r"x.frames: (cut short in block \d+|not a file of packed frames)"):
+        with pytest.raises(Speech3Error, match=r"x.frames: (truncated in block \d+|not a file of packed frames)"):
             open_packed(path)
 
 
@@ -238,8 +238,8 @@ def _write(path, *, dim=2, offsets=(0, 3, 5), **counts):
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"frames": 0}, r"holds no frames \(0 of 2 feature bins\); pack some utterances"),
-        ({"dim": 0}, r"holds no frames \(5 of 0 feature bins\); pack some utterances"),
+        ({"frames": 0}, r"holds no frames \(0 of 2 feature bins\); pack it again"),
+        ({"dim": 0}, r"holds no frames \(5 of 0 feature bins\); pack it again"),
         ({"frames": 4}, r"10 values in section frames instead of 8; pack it again"),
         ({"num_senones": 2}, r"1 values in section counts instead of 2; pack it again"),
         ({"utterances": 3}, r"3 values in section offsets instead of 4; pack it again"),

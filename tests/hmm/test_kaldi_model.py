@@ -119,7 +119,7 @@ def test_cut_anywhere(tmp_path: Path, whole: bytes) -> None:
 def test_other_files(tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match=r"final\.mdl: No such file"):
         read_transition_model(tmp_path / "final.mdl")
-    with pytest.raises(Speech3Error, match=r"'<Nnet3>' where <TransitionModel> should stand"):
+    with pytest.raises(Speech3Error, match=r"'<Nnet3>' where <TransitionModel> was expected"):
         read(tmp_path, b"\0B<Nnet3> ")
     with pytest.raises(Speech3Error, match="phone 3, state 2, which its topology lacks"):
         read(tmp_path, TEXT.replace("\n2 2 2\n", "\n3 2 2\n").encode())

@@ -49,7 +49,7 @@ def test_archives_that_are_none_or_cut(tmp_path: Path) -> None:
     whole = ark.read_bytes()
     for length in (len(whole) - 1, len(whole) - 130, 20):
         ark.write_bytes(whole[:length])
-        with pytest.raises(Speech3Error, match=r"feats\.ark: after .*: cut short or no archive of matrices"):
+        with pytest.raises(Speech3Error, match=r"feats\.ark: after .*: truncated or not an archive of matrices"):
             list(ark_entries(ark))
     write_ark(ark, [("u", np.arange(3))])
     assert is_integer_ark(ark.read_bytes()) and not is_ark(ark.read_bytes())

@@ -57,7 +57,7 @@ def test_faults_name_the_file(path: Path) -> None:
     whole = path.read_bytes()
     for content in (whole[:-1], whole[:20], b"", b"not one of ours" * 10):
         path.write_bytes(content)
-        with pytest.raises(Speech3Error, match=r"model\.safetensors: not a safetensors file, or cut short"):
+        with pytest.raises(Speech3Error, match=r"model\.safetensors: not a safetensors file, or truncated"):
             load_tensors(path)
 
 

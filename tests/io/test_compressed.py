@@ -57,7 +57,7 @@ def test_our_bytes_are_kaldis(tmp_path: Path, kind: str, rows: int) -> None:
 def test_an_archive_cut_anywhere_names_file_and_utterance(tmp_path: Path, kind: str) -> None:
     whole = bytes.fromhex(KALDI[kind])
     for length in range(3, len(whole)):
-        with pytest.raises(Speech3Error, match=r"feats\.scp: u: feats\.ark:2 is cut short or no Kaldi matrix"):
+        with pytest.raises(Speech3Error, match=r"feats\.scp: u: feats\.ark:2 is truncated or not a Kaldi matrix"):
             archive(tmp_path, whole[:length])["u"]
 
 

@@ -297,7 +297,7 @@ def test_presets(name):
         ({"cell_clip": 0}, r"cell_clip: .*greater than 0 \(got 0\)"),
         ({"cell_clip": -1.5}, r"cell_clip: .*greater than 0 \(got -1.5\)"),
         ({"projection": 320}, "projection=320 must be below cells=320"),
-        ({"bidirectional": True, "delay": 5}, "delay is for cells that see the past only"),
+        ({"bidirectional": True, "delay": 5}, "delay is for unidirectional layers"),
         ({"lookahead": 5}, "lookahead is for bidirectional layers"),
         ({"output_layers": [3, 0]}, "widths, at least 1"),
         ({"layers": 0}, "layers: .*greater than or equal to 1"),

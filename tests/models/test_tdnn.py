@@ -329,8 +329,8 @@ def test_presets(name, width, bottleneck, prefinal, front, beside):
     ("changes", "message"),
     [
         ({"subsampling": 2}, "subsampling: Input should be 1 or 3"),
-        ({"bottleneck": 12}, "bottleneck=12 must be below width=12: it is to make fewer"),
-        ({"left_context": 5}, "left_context: .*the layers of this family decide on their context; leave it out"),
+        ({"bottleneck": 12}, "bottleneck=12 must be below width=12"),
+        ({"left_context": 5}, "left_context: .*the layers of this family determine the context; leave it out"),
         ({"window": 5}, "unknown key 'window'; known here: .*bottleneck"),
         ({"convolutions": []}, "convolutions: .*at least 1"),
         ({"convolutions": [{"maps": 4, "kernel": [3, 2]}]}, "convolutions.0.kernel: 2 frames, moved by subsampling=3"),

@@ -67,7 +67,9 @@ def test_what_cannot_be_learnt_from_is_left_out_and_said(tmp_path: Path, capsys:
 
 def test_too_many_short_utterances_stop_it(tmp_path: Path) -> None:
     e = experiment(tmp_path, *[("one two three", 21)] * 4)
-    with pytest.raises(Speech3Error, match=r"4 of 44 utterances cannot be learnt from.*(\n.*)*shorter than its phones"):
+    with pytest.raises(
+        Speech3Error, match=r"4 of 44 utterances cannot be used for training.*(\n.*)*shorter than its phones"
+    ):
         flat.prepare(e)
 
 

@@ -78,7 +78,7 @@ def test_words_that_the_text_lacks_are_in_our_model(tmp_path: Path, capsys: pyte
     assert "1 of the lexicon's 4 words are not in the text" in said
     value, skipped = perplexity(found, [["a", "d"]])
     assert skipped == 1
-    assert f"perplexity of test {value:.1f} (1 of 2 words, unknown to it, left out)" in said
+    assert f"perplexity of test {value:.1f} (without 1 of 2 words, which it lacks)" in said
 
 
 def test_words_that_the_lexicon_lacks_are_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

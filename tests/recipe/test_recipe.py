@@ -97,7 +97,7 @@ def test_to_and_from(mine: Path, speech3: Run, tiny: Sequence[str]) -> None:
     out = speech3("recipe", "digits", "--out", mine, "--from", "score", "--to", "score", *tiny)
     assert ran(out.stderr)[0] == "score"
     assert {name.partition("/")[0] for name in ran(out.stderr)} == {"score"}
-    assert out.stdout.splitlines()[-1] == f"stopped after stage score; everything is in {mine}"
+    assert out.stdout.splitlines()[-1] == f"stopped after stage score; the results so far are in {mine}"
     bad = speech3("recipe", "digits", "--out", mine, "--from", "scoring", *tiny)
     assert (bad.returncode, bad.stderr) == (1, f"error: no stage 'scoring'; the stages are: {', '.join(STAGES)}\n")
 
@@ -138,7 +138,7 @@ def gone(group: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("step", "line"), [("hmm/mono", "hmm/mono: asked for by --from, running"), ("train/dnn", "epoch 1:")]
+    ("step", "line"), [("hmm/mono", "hmm/mono: requested by --from, running"), ("train/dnn", "epoch 1:")]
 )
 def test_a_killed_run_goes_on(
     finished: Finished, mine: Path, started: Start, speech3: Run, tiny: Sequence[str], step: str, line: str
@@ -175,7 +175,7 @@ def test_ctrl_c(mine: Path, started: Start, speech3: Run, tiny: Sequence[str], s
     process = started(*options, *(() if stage in ("data", "train") else ("--from", stage, "--to", stage)))
     said = stop(process, begun, signal.SIGINT)
     assert process.returncode == 130, said
-    assert said.splitlines()[-1] == "interrupted; what was finished is kept, the same command goes on from there"
+    assert said.splitlines()[-1] == "interrupted; finished work is kept: run the same command again to resume"
     assert "Traceback" not in said and "KeyboardInterrupt" not in said
     assert gone(process.pid)
     planned = plan(speech3, mine, *options[4:])

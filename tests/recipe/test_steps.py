@@ -129,7 +129,7 @@ def test_the_same_input_elsewhere_is_another_input(done: Kitchen) -> None:
 def test_a_missing_output_reruns_what_depends_on_it(done: Kitchen) -> None:
     gone = done.out / "cook_soup" / "dish"
     gone.unlink()
-    assert done.why()["cook/soup"] == f"{gone} is gone"
+    assert done.why()["cook/soup"] == f"{gone} is missing"
     assert done.why()["eat"] == "cook/soup runs again"
     assert done.run() == ["cook/soup", "eat"]
 
@@ -229,7 +229,7 @@ def test_two_runs_in_one_directory(done: Kitchen) -> None:
     done.config["eat"] = 2
     with (done.out / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(Speech3Error, match=f"{done.out}: another run is at work here"):
+        with pytest.raises(Speech3Error, match=f"{done.out}: another run is using this directory"):
             done.run()
     assert done.ran == []
     assert done.run() == ["eat"]

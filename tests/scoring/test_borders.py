@@ -41,5 +41,5 @@ def test_some_borders_are_set_apart_and_some_phones_merged() -> None:
 def test_other_phones_are_named_and_nothing_in_common_is_an_error() -> None:
     aligned = {"u": REFERENCE["u"], "v": track(0, 1, 2, labels="A C")}
     assert compare_borders(REFERENCE, aligned).mismatched == ("v",)
-    with pytest.raises(Speech3Error, match="share no utterance"):
+    with pytest.raises(Speech3Error, match="have no utterance"):
         compare_borders(REFERENCE, {"v": aligned["v"]})

@@ -166,10 +166,10 @@ def test_cautions(three: list[Path], tmp_path: Path) -> None:
     identity = {"frames": {"heldout": "0b"}, "init": "0123"}
     other = a_run(tmp_path / "other", "simulated", 2, [(5, 0.46)], identity=identity)
     notes = " ".join(compare_runs([*three, other]).notes)
-    assert "other: began with a trained model" in notes
-    assert "other: other held-out frames than sgd's" in notes
+    assert "other: started from a trained model" in notes
+    assert "other: other held-out frames than sgd," in notes
     assert "other: above 45.00 % when first evaluated" in notes
-    assert "other: times are those of a simulator's clock; beside measured" in notes
+    assert "other: times are virtual (simulated) and cannot be compared with measured" in notes
     score = tmp_path / "score" / "sgd" / "score.json"
     os.utime(score, (1, 1))
     assert any("older than the model" in note for note in compare_runs(three).notes)

@@ -158,7 +158,7 @@ def test_what_asynchrony_did_is_shown(tmp_path: Path) -> None:
     checker, page = check(tmp_path / "r.html"), (tmp_path / "r.html").read_text(encoding="utf-8")
     for piece in (
         "2 shards, 2,829 versions. Minibatches: 8,490 used, 12 too stale, 3 refused, 21 returned",
-        "Shards started again: 2.", "05,10060.0 %60.31.200.1536", "2,829 minibatches, mean 1.05, 95 % at most 2",
+        "Restarted shards: 2.", "05,10060.0 %60.31.200.1536", "2,829 minibatches, mean 1.05, 95 % at most 2",
         "943 minibatches, mean",
     ):  # fmt: skip
         assert piece in checker.text, piece
@@ -180,7 +180,7 @@ def test_a_page_about_characters(tmp_path: Path) -> None:
     text = check(tmp_path / "r.html").text
     for piece in (
         "0.62 % CER, dnn", "systemCER %", "160 characters in 40 utterances",
-        "matched pairs by randomisation on errors in characters",
+        "matched-pairs randomisation test on errors in characters",
         "s3-3: 1 errors in 4 characters", "speakercharactersdnn, CER %tri", "s3205.000.00",
     ):  # fmt: skip
         assert piece in text, piece

@@ -57,10 +57,10 @@ def test_reading_can_be_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ref", "hyp", "reading", "says"),
     [
-        ("u1 a\n", "", "auto", "file1: empty.*nothing was decoded"),
-        ("", "u1 a\n", "auto", "file0: empty"),
-        ("u1 a\nu1 b\n", "u1 a\n", "kaldi", "file0:2: utterance u1 stands here a second time"),
-        ("a b\nb a\n", "a b\n", "plain", "file1 has 1 lines, .*file0 2"),
+        ("u1 a\n", "", "auto", "file1: is empty.*nothing was decoded"),
+        ("", "u1 a\n", "auto", "file0: is empty"),
+        ("u1 a\nu1 b\n", "u1 a\n", "kaldi", "file0:2: utterance u1 occurs a second time"),
+        ("a b\nb a\n", "a b\n", "plain", "file1 has 1 lines, .*file0 has 2"),
         ("u1 a\nu2 b\n", "v1 a\nv2 b\n", "auto", "fewer than half of their utterance ids agree"),
     ],
 )
@@ -93,7 +93,7 @@ def test_normalisation(text: str, steps: str, result: str) -> None:
 
 
 def test_unknown_step_is_named() -> None:
-    with pytest.raises(Speech3Error, match="unknown step 'loud'; known are nfkc, lower, punct"):
+    with pytest.raises(Speech3Error, match="unknown step 'loud'; choose from nfkc, lower, punct"):
         parse_steps("nfkc,loud")
     with pytest.raises(Speech3Error, match="loud"):
         normalize_text("x", ["loud"])

@@ -56,7 +56,7 @@ def test_a_finished_run_has_a_card(tmp_path):
     assert card.startswith("# out: acoustic model trained on made up\n\nA DNN that")
     assert "each of 6 senones" in card and "states of 2 phones, with a dictionary of 1 words" in card
     assert "Word error rate: not measured." in card and "speech3 tune out DEV" in card
-    assert "Labelled by the alignment of: tri. Senones" in card
+    assert "Labels from the alignment by: tri. Senones" in card
     train_row, heldout_row = _rows(card, "part")[1:]
     assert train_row == ["train", "40", "1,600", "0.00", about["frames"]["train"]]
     assert heldout_row[:3] == ["heldout", "8", "320"]
@@ -66,7 +66,7 @@ def test_a_finished_run_has_a_card(tmp_path):
     assert "training: {minibatch: 64, max_epochs: 2}\n" in card and "width: 8" in card
     assert [row[0] for row in _rows(card, "layer")] == ["layer", "layers.hidden.0", "output", "all"]
     assert "fbank of no preset, 6 values a frame, normalised by speaker" in card
-    assert "brought to 8,000 Hz" in card and "right speaker" in card
+    assert "resampled to 8,000 Hz" in card and "right speaker" in card
     assert all(f"{name} {version}" in card for name, version in about["versions"].items())
 
 
@@ -74,14 +74,14 @@ def test_a_finished_run_has_a_card(tmp_path):
     ("cmvn", "said"),
     [
         ("cmvn: sliding", "normalised by sliding window"),
-        (f"cmvn: global, global_stats: [{[0.0] * 6 + [9.0]}, {[1.0] * 7}]", "by the mean of its own data"),
+        (f"cmvn: global, global_stats: [{[0.0] * 6 + [9.0]}, {[1.0] * 7}]", "by statistics of its training data"),
     ],
 )
 def test_normalisation_over_no_utterance_and_no_speaker_and_augmented_copies(tmp_path, cmvn, said):
     augment = {"noise_prob": 0.6, "noise_dir": None, "noise_snr_db": [0, 5], "reverb_prob": 0.0, "babble_prob": 0.4}
     card = (_train(tmp_path, cmvn, augment) / "MODEL_CARD.md").read_text()
-    assert "tri. With an augmented copy of each utterance: noise_prob 0.6, babble_prob 0.4." in card
-    assert said in card and "normalised over each" not in card
+    assert "tri. Also trained on an augmented copy of each utterance: noise_prob 0.6, babble_prob 0.4." in card
+    assert said in card and "normalised per" not in card
 
 
 def test_scores_take_the_place_of_their_absence(tmp_path):
@@ -146,5 +146,8 @@ def test_a_run_that_began_with_a_model_and_made_it_no_better(tmp_path):
     )  # fmt: skip
     about = train(config, tmp_path / "second")
     card = (tmp_path / "second" / "MODEL_CARD.md").read_text()
-    assert f"begun with {out}/model.safetensors, {100 * about['before']['heldout_accuracy']:.2f} % of held-out" in card
+    assert (
+        f"started from {out}/model.safetensors, held-out accuracy {100 * about['before']['heldout_accuracy']:.2f} %"
+        in card
+    )
     assert about["best_epoch"] == 0 and "after epoch 0" not in card

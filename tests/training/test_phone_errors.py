@@ -83,7 +83,7 @@ def test_senones_known_by_number_only_have_none(corpus):
     PdfsOnly(12, "because").save(home / "hmm")
     about = train(_config(home), home / "out")
     assert "heldout_per" not in about and all("heldout_per" not in record for record in about["history"])
-    assert "loop of phones" not in (home / "out" / "MODEL_CARD.md").read_text()
+    assert "phone loop" not in (home / "out" / "MODEL_CARD.md").read_text()
 
 
 def test_what_is_decoded_is_drawn_and_bounded(corpus, monkeypatch):

@@ -160,7 +160,7 @@ def test_it_begins_with_another(corpus, tmp_path):
     train(_config(corpus), tmp_path / "old")
     about = train(_config(corpus, init=tmp_path / "old", max_epochs=1, learning_rate=0.01), tmp_path / "new")
     assert about["before"]["heldout_accuracy"] > 0.85
-    with pytest.raises(Speech3Error, match=r"model is another \(cells 16 there, 8 here\); set model\.cells=16"):
+    with pytest.raises(Speech3Error, match=r"another architecture \(cells 16 there, 8 here\); set model\.cells=16"):
         train(_config(corpus, model={"cells": 8}, init=tmp_path / "old"), tmp_path / "newer")
     other = _config(corpus, init=tmp_path / "old").model_copy(update={"model": DnnConfig(layers=1, width=16)})
     with pytest.raises(Speech3Error, match="is a lstm, but this run's model is a dnn"):

@@ -235,7 +235,7 @@ def test_a_run_of_another_config_is_refused_until_restart(corpus):
 
 def test_two_trainings_in_one_directory_at_once_are_refused(corpus):
     directory = run_module.RunDirectory(corpus / "out", {}, 1)
-    with directory.alone(), pytest.raises(Speech3Error, match=r"out: another training is running there now"):
+    with directory.alone(), pytest.raises(Speech3Error, match=r"out: another training process is running there"):
         train(_config(corpus, max_epochs=1), corpus / "out", restart=True)
     assert not list((corpus / "out").glob("*.json*"))
     train(_config(corpus, max_epochs=1), corpus / "out")

@@ -65,7 +65,7 @@ def test_no_line_is_broken_or_cut(width: int) -> None:
 
 def test_a_finished_run() -> None:
     said = words_of(replace(VIEW, finished=True, minibatches=None, seconds_left=None, run_seconds_left=None))
-    assert "finished after 13 of at most 20 epochs; the result is that of epoch 12" in said
+    assert "finished after 13 of at most 20 epochs; the result is from epoch 12" in said
     assert " left " not in said and "last record" not in said
 
 
@@ -83,7 +83,7 @@ def test_a_run_without_shards() -> None:
 
 def test_nothing_yet() -> None:
     assert text_of(RunView("new")).splitlines() == [
-        "new", "nothing recorded yet; this waits for the first record, Ctrl-C ends it"
+        "new", "nothing recorded yet; waiting for the first record (Ctrl-C to quit)"
     ]  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def test_a_run_that_is_silent() -> None:
 
 
 def test_damaged_lines() -> None:
-    assert "metrics.jsonl: line 3, 9 cannot be read" in words_of(replace(VIEW, damaged=(3, 9)))
+    assert "metrics.jsonl: ignoring unreadable line 3, 9" in words_of(replace(VIEW, damaged=(3, 9)))
 
 
 def test_virtual_seconds_are_called_so() -> None:

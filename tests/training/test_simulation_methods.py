@@ -130,11 +130,11 @@ def test_a_split_model_is_refused_before_anything_is_measured(conf, trained, tmp
     for module, name in ((simulation, "_with_times"), (throughputs, "measure_costs")):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("measured"))
     for work in (lambda: simulate(own_methods(config), [2], tmp_path), lambda: throughput(config, [2], [1.0])):
-        with pytest.raises(Speech3Error, match=r"model_partitions=2: .* is not simulated; .*model_partitions=1"):
+        with pytest.raises(Speech3Error, match=r"model_partitions=2: .* cannot be simulated; .*model_partitions=1"):
             work()
     split = conf.with_name("split.yaml")
     split.write_text("world: shared\nmodel_partitions: 2\n")
-    with pytest.raises(Speech3Error, match=r"split3: training\.model_partitions=2: .* is not simulated"):
+    with pytest.raises(Speech3Error, match=r"split3: training\.model_partitions=2: .* cannot be simulated"):
         simulate(preset_methods(conf, [], ["sgd", str(split)]), [3], tmp_path)
     assert not trained
 
@@ -187,10 +187,10 @@ def test_two_rows_of_one_name_are_refused(conf, trained, tmp_path):
 
 def test_numbers_that_are_none(conf, trained, tmp_path):
     config = load_config(TrainConfig, conf)
-    with pytest.raises(Speech3Error, match="--seeds -2: a seed is 0 or more"):
+    with pytest.raises(Speech3Error, match="--seeds -2: give seeds of at least 0"):
         simulate(own_methods(config), [2], tmp_path / "out", seeds=[1, -2])
     for gigabits in ([1.0, math.nan], [math.inf], [-1.0]):
-        with pytest.raises(Speech3Error, match=r"--gigabits .*: give gigabits per second above 0"):
+        with pytest.raises(Speech3Error, match=r"--gigabits .*: give finite numbers of Gbit/s above 0"):
             throughput(config, [2], gigabits)
     assert not trained
 
@@ -200,5 +200,5 @@ def test_the_baseline_cannot_fail(conf, trained, tmp_path, monkeypatch):
         raise Speech3Error("the learning rate is too high")
 
     monkeypatch.setattr(simulation, "train", train)
-    with pytest.raises(Speech3Error, match="sgd: training failed at every learning rate tried; try smaller ones"):
+    with pytest.raises(Speech3Error, match="sgd: training failed at every learning rate tried; try smaller rates"):
         simulate(own_methods(load_config(TrainConfig, conf)), [2], tmp_path / "out", rates=[1.0, 2.0])
