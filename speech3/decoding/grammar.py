@@ -5,13 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from speech3.decoding.fst import Fst, FstBuilder
+from speech3.decoding.fst import ARC, Fst, FstBuilder
 from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import UNKNOWN, Lexicon
-from speech3.lm.arpa import BOS, EOS, ArpaLm
+from speech3.lm.arpa import EOS, ArpaLm
+from speech3.lm.states import states_of
 from speech3.lm.word_graph import WordGraph
 
 EPSILON, BACKOFF = "<eps>", "#0"
+_LN10 = math.log(10)
+_NEVER = -99.0  # log10 back-off weight that stands for zero in ARPA files
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,58 +94,20 @@ def from_arpa(lm: ArpaLm, lexicon: Lexicon) -> Grammar:
             f"{lm.source}: none of its {len(dropped)} words ({', '.join(dropped[:5])} ...) is in the lexicon;"
             " spell both the same way (upper or lower case?)"
         )
-    labels = {word: label for label, word in enumerate(words, 1)}
-    builder = FstBuilder()
-    states = _states(lm, labels, builder)
-    for ngrams in lm.ngrams:
-        for ngram, (prob, _) in ngrams.items():
-            *_, word = ngram
-            source = states.get(ngram[:-1])
-            if source is None or prob <= -99 or word == BOS:
-                continue
-            if word == EOS:
-                builder.finals[source] = -prob * math.log(10)
-            elif word in labels:
-                label = labels[word]
-                builder.arc(source, states[_longest(ngram, states)], label, label, -prob * math.log(10))
-    _add_backoff(lm, states, builder, backoff_label=len(words) + 1)
-    if np.isinf(builder.finals).all():
+    label_of = {word: label for label, word in enumerate(words, 1)}
+    label_V = np.array([label_of.get(word, 0) for word in lm.vocabulary])
+    states = states_of(lm, label_V > 0)
+    if np.isinf(states.final_S).all():
         raise Speech3Error(f"{lm.source}: no sentence can end: {EOS} has no probability after any history")
-    return Grammar((EPSILON, *words, BACKOFF), builder.fst(), lm.source, dropped)
-
-
-def _states(lm: ArpaLm, labels: dict[str, int], builder: FstBuilder) -> dict[tuple[str, ...], int]:
-    start: tuple[str, ...] = (BOS,) if lm.order > 1 else ()
-    states = {start: builder.state()}
-    if start:
-        states[()] = builder.state()
-    for ngrams in lm.ngrams[1:]:
-        for ngram in ngrams:
-            history = ngram[:-1]
-            if history not in states and _pronounceable(history, labels):
-                states[history] = builder.state()
-    for ngrams in lm.ngrams[:-1]:
-        for ngram, (_, backoff) in ngrams.items():
-            if backoff and ngram not in states and _pronounceable(ngram, labels):
-                states[ngram] = builder.state()
-    return states
-
-
-def _pronounceable(history: tuple[str, ...], labels: dict[str, int]) -> bool:
-    first, *rest = history
-    return (first == BOS or first in labels) and all(word in labels for word in rest)
-
-
-def _longest(ngram: tuple[str, ...], states: dict[tuple[str, ...], int]) -> tuple[str, ...]:
-    while ngram not in states:
-        ngram = ngram[1:]
-    return ngram
-
-
-def _add_backoff(lm: ArpaLm, states: dict[tuple[str, ...], int], builder: FstBuilder, backoff_label: int) -> None:
-    for history, state in states.items():
-        if history:
-            weight = lm.ngrams[len(history) - 1].get(history, (0.0, 0.0))[1]
-            if weight > -99:
-                target = states[_longest(history[1:], states)]
-                builder.arc(state, target, backoff_label, 0, -weight * math.log(10))
+    arcs_A, label_A = np.zeros(len(states.node_A), ARC), label_V[lm.word_G[states.node_A]]
+    arcs_A["ilabel"] = arcs_A["olabel"] = label_A
+    arcs_A["weight"], arcs_A["nextstate"] = -_LN10 * lm.prob_G[states.node_A], states.target_A
+    back_S = np.flatnonzero((states.backoff_S >= 0) & (lm.backoff_H[states.node_S] > _NEVER))
+    back_A = np.zeros(len(back_S), ARC)
+    back_A["ilabel"], back_A["nextstate"] = len(words) + 1, states.backoff_S[back_S]
+    back_A["weight"] = -_LN10 * lm.backoff_H[states.node_S[back_S]]
+    source_A = np.concatenate([states.source_A, back_S])
+    order = np.argsort(source_A, kind="stable")
+    final_S = (-_LN10 * states.final_S).astype(np.float32)
+    fst = Fst(states.start, final_S, source_A[order].astype(np.int32), np.concatenate([arcs_A, back_A])[order])
+    return Grammar((EPSILON, *words, BACKOFF), fst, lm.source, dropped)

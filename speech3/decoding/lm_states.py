@@ -15,11 +15,11 @@ import numpy as np
 from speech3.decoding.fst import Fst
 from speech3.decoding.token_passing import jit
 from speech3.errors import Speech3Error
-from speech3.lm.arpa import BOS, EOS, ArpaLm
+from speech3.lm.ngrams import ArpaLm
+from speech3.lm.states import states_of
 
 NO_WORD = -1
 _TEN = np.log(10.0)
-_NEVER = -99.0  # log10 probability that stands for zero in ARPA files
 
 
 class LmStates(NamedTuple):
@@ -51,33 +51,12 @@ class LmStates(NamedTuple):
 
 def of_arpa(lm: ArpaLm) -> tuple[LmStates, dict[str, int]]:
     """The states of an n-gram model, and the number that each of its words has in them."""
-    numbers = {word: number for number, word in enumerate((BOS, EOS, *lm.words))}
-    start = (BOS,) if lm.order > 1 else ()
-    histories = {ngram[:-1] for ngrams in lm.ngrams for ngram in ngrams} | {(), start}
-    histories |= {ngram for ngrams in lm.ngrams[:-1] for ngram, (_, backoff) in ngrams.items() if backoff}
-    state_of = {history: state for state, history in enumerate(sorted(histories, key=len))}
-    states = len(state_of)
-    final_S, backoff_S, backoff_cost_S = np.full(states, np.inf), np.full(states, -1), np.zeros(states)
-    for history, state in state_of.items():
-        if history:
-            backoff_S[state] = state_of[_longest(history[1:], state_of)]
-            backoff_cost_S[state] = -_TEN * lm.ngrams[len(history) - 1].get(history, (0.0, 0.0))[1]
-    arcs = []
-    for ngrams in lm.ngrams:
-        for ngram, (prob, _) in ngrams.items():
-            if ngram[-1] == EOS:
-                final_S[state_of[ngram[:-1]]] = -_TEN * prob
-            elif ngram[-1] != BOS and prob > _NEVER:
-                target = state_of[ngram if ngram in state_of else _longest(ngram[1:], state_of)]
-                arcs.append((state_of[ngram[:-1]], numbers[ngram[-1]], target, -_TEN * prob))
-    columns = np.array(arcs, [("source", "i8"), ("word", "i8"), ("target", "i8"), ("cost", "f8")])
-    return _arranged(state_of[start], columns, backoff_S, backoff_cost_S, final_S), numbers
-
-
-def _longest(history: tuple[str, ...], state_of: dict[tuple[str, ...], int]) -> tuple[str, ...]:
-    while history not in state_of:
-        history = history[1:]
-    return history
+    states = states_of(lm)
+    columns = np.zeros(len(states.node_A), [("source", "i8"), ("word", "i8"), ("target", "i8"), ("cost", "f8")])
+    columns["source"], columns["target"] = states.source_A, states.target_A
+    columns["word"], columns["cost"] = lm.word_G[states.node_A], -_TEN * lm.prob_G[states.node_A]
+    backoff_cost_S = np.where(states.backoff_S >= 0, -_TEN * lm.backoff_H[states.node_S], 0.0)
+    return _arranged(states.start, columns, states.backoff_S, backoff_cost_S, -_TEN * states.final_S), lm.numbers
 
 
 def of_grammar(fst: Fst, backoff_label: int, path: Path | str) -> LmStates:

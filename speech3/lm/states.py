@@ -1,0 +1,102 @@
+"""An n-gram model as an automaton: which n-grams are states, and where its words and back-off arcs lead.
+
+A state is a history with something of its own, a child in the trie or a back-off weight; the root and the start of a
+sentence always are. An n-gram leads to the longest end of it that is a state (Mohri et al. 2008, section 3).
+
+Axes: G n-grams of all orders, H histories, V words, S states.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from speech3.lm.ngrams import BOS, EOS, ArpaLm
+from speech3.lm.trie import ROOT, child, jit
+
+_NEVER = -99.0  # log10 probability that stands for zero in ARPA files
+
+
+class States(NamedTuple):
+    """The automaton.
+
+    Attributes
+    ----------
+    start
+        The state in which a sentence begins.
+    node_S
+        int64: the n-gram that each state is, that of the start first; states with more words come later.
+    backoff_S
+        int64: the state in which words are looked for that a state lacks; -1 for the root.
+    node_A
+        int64: the n-grams that are arcs, neither ends of sentences nor improbable as none.
+    source_A, target_A
+        int64: their states.
+    final_S
+        float64 log10 probability of the end of the sentence; minus infinity where a state has none of its own.
+    """
+
+    start: int
+    node_S: np.ndarray
+    backoff_S: np.ndarray
+    node_A: np.ndarray
+    source_A: np.ndarray
+    target_A: np.ndarray
+    final_S: np.ndarray
+
+
+def states_of(lm: ArpaLm, known_V: np.ndarray | None = None) -> States:
+    """The automaton of a model.
+
+    Parameters
+    ----------
+    known_V
+        bool: words that may occur; others have neither arcs nor states. None: all.
+    """
+    trie, histories, history_G = lm.trie, len(lm.first_H) - 1, lm.history_G()
+    bos, eos = lm.numbers[BOS], lm.numbers[EOS]
+    known_V = np.ones(len(lm.vocabulary), bool) if known_V is None else known_V.copy()
+    known_V[[bos, eos]] = False
+    usable_G = np.zeros(len(lm.word_G), bool)
+    usable_G[ROOT] = True
+    for order in range(1, lm.order + 1):  # histories stand before their n-grams
+        here = slice(lm.starts_N[order], lm.starts_N[order + 1])
+        usable_G[here] = usable_G[history_G[here]] & known_V[lm.word_G[here]]
+        if order == 1:
+            usable_G[1 + bos] = True
+    is_state_H = usable_G[:histories] & ((np.diff(lm.first_H) > 0) | (lm.backoff_H != 0))
+    is_state_H[[ROOT, lm.start]] = True
+    nodes = np.flatnonzero(is_state_H)
+    node_S = np.concatenate([[lm.start], nodes[nodes != lm.start]])
+    state_H = np.full(histories, -1)
+    state_H[node_S] = np.arange(len(node_S))
+    after_G, shorter_H = _ends(trie, history_G, is_state_H)
+    backoff_S = np.where(node_S == ROOT, -1, state_H[shorter_H[node_S]])
+    leaves_G = np.append(False, is_state_H[history_G[1:]])  # the root is no arc
+    node_A = np.flatnonzero(leaves_G & known_V[lm.word_G] & (lm.prob_G > _NEVER))
+    ends = np.flatnonzero(leaves_G & (lm.word_G == eos) & (lm.prob_G > _NEVER))
+    final_S = np.full(len(node_S), -np.inf)
+    final_S[state_H[history_G[ends]]] = lm.prob_G[ends]
+    return States(0, node_S, backoff_S, node_A, state_H[history_G[node_A]], state_H[after_G[node_A]], final_S)
+
+
+@jit
+def _ends(trie, history_G, is_state_H):  # type: ignore[no-untyped-def] # pragma: no cover
+    """For each n-gram the longest end of it that is a state; for each history the longest proper one."""
+    histories = len(is_state_H)
+    after_G = np.zeros(len(history_G), np.int64)
+    shorter_H = np.zeros(histories, np.int64)
+    for node in range(1, len(history_G)):
+        after, state = node, history_G[node]
+        while after < 0 or after >= histories or not is_state_H[after]:
+            if state == ROOT:
+                after = ROOT
+                break
+            state = trie.fail_H[state]
+            after = child(trie.first_H, trie.word_G, state, trie.word_G[node])
+        after_G[node] = after
+    for node in range(1, histories):
+        state = trie.fail_H[node]
+        while not is_state_H[state]:
+            state = trie.fail_H[state]
+        shorter_H[node] = state
+    return after_G, shorter_H
