@@ -136,11 +136,8 @@ def perplexity(
     """
     import json
 
-    from speech3.lm.arpa import read_arpa
-    from speech3.lm.normalize import check_sums
+    from speech3.lm.normalize import read_checked
     from speech3.lm.perplexity import describe, measure_text
 
-    model = read_arpa(lm)
-    check_sums(model)
-    found = measure_text(model, texts)
+    found = measure_text(read_checked(lm), texts)
     print(json.dumps(found.as_json(), indent=1) if as_json else describe(found))

@@ -26,6 +26,7 @@ from speech3.lm.added import AddedWord, add_words, read_added
 from speech3.lm.arpa import ArpaLm, read_arpa
 from speech3.lm.jsgf import read_jsgf
 from speech3.lm.kneser_ney import estimate
+from speech3.lm.normalize import read_checked
 from speech3.lm.word_graph import WordGraph, read_sentences
 
 LEXICON, _DROPPED = "lexicon.txt", "dropped.txt"
@@ -140,7 +141,7 @@ def _language(wish: Wish, model: Path) -> ArpaLm | WordGraph:
     if wish.sentences:
         return read_sentences(wish.sentences)
     if wish.lm:
-        return read_arpa(wish.lm)
+        return read_checked(wish.lm)
     if wish.text:
         sentences = [line.split() for line in langdir.read_utf8(wish.text).splitlines() if line.strip()]
         return estimate(sentences, wish.order or _ORDER, source=str(wish.text))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from speech3.decoding.lm_states import LmStates
+from speech3.decoding.lm_states import LmStates, arc_of
 from speech3.decoding.token_passing import jit
 
 _SAME = 1e-3  # of costs, as in `determinize`
@@ -45,16 +45,9 @@ def step_set(lm, elements, begin, end, word):  # type: ignore[no-untyped-def] # 
     for number in range(begin, end):
         state, cost = elements[number]
         while state >= 0:
-            low, high = lm.begin_S1[state], lm.begin_S1[state + 1]
-            last = high
-            while low < high:
-                middle = (low + high) >> 1
-                if lm.word_A[middle] < word:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low < last and lm.word_A[low] == word:
-                _put(elements, fresh, lm.target_A[low], cost + lm.cost_A[low])
+            arc = arc_of(lm, state, word)
+            if arc >= 0:
+                _put(elements, fresh, lm.target_A[arc], cost + lm.cost_A[arc])
             cost += lm.backoff_cost_S[state]
             state = lm.backoff_S[state]
     return _tidied(lm, elements, fresh)

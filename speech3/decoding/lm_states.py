@@ -110,20 +110,27 @@ def _sentence_cost(lm, words):  # type: ignore[no-untyped-def] # pragma: no cove
 
 
 @jit
+def arc_of(lm, state, word):  # type: ignore[no-untyped-def] # pragma: no cover
+    """The arc of a state that reads a word, -1 if it has none."""
+    low, end = lm.begin_S1[state], lm.begin_S1[state + 1]
+    high = end
+    while low < high:
+        middle = (low + high) >> 1
+        if lm.word_A[middle] < word:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < end and lm.word_A[low] == word else -1
+
+
+@jit
 def step(lm, state, word):  # type: ignore[no-untyped-def] # pragma: no cover
     """Cost of a word in a state, and the state after it; an infinite cost where the model lacks the word."""
     total = 0.0
     while state >= 0:
-        low, end = lm.begin_S1[state], lm.begin_S1[state + 1]
-        high = end
-        while low < high:
-            middle = (low + high) >> 1
-            if lm.word_A[middle] < word:
-                low = middle + 1
-            else:
-                high = middle
-        if low < end and lm.word_A[low] == word:
-            return total + lm.cost_A[low], lm.target_A[low]
+        arc = arc_of(lm, state, word)
+        if arc >= 0:
+            return total + lm.cost_A[arc], lm.target_A[arc]
         total += lm.backoff_cost_S[state]
         state = lm.backoff_S[state]
     return np.inf, lm.start

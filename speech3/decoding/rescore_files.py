@@ -34,7 +34,7 @@ from speech3.hmm.lexicon import UNKNOWN
 from speech3.io.ark import ArkReader
 from speech3.io.atomic import write_json, write_text
 from speech3.io.progress import progress, say
-from speech3.lm.arpa import read_arpa
+from speech3.lm.normalize import read_checked
 
 _NO_PDFS = np.zeros(0, np.int32)
 
@@ -96,7 +96,7 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: Options) -> Outc
     if ":" in lm and not Path(lm).exists():
         rescored = by_function(directory, load_function(lm), lm, options.nbest, old)
     else:
-        model = read_arpa(Path(lm))
+        model = read_checked(Path(lm))
         if lacking := unknown_words(directory, model):
             say(
                 f"{lm}: lacks {len(lacking):,} words of the graph, such as {', '.join(lacking[:5])}: {UNKNOWN} for them"

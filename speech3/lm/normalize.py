@@ -7,10 +7,12 @@ Axes: G n-grams of all orders, H histories, R n-grams of one order.
 """
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from speech3.errors import Speech3Error
+from speech3.lm.arpa import read_arpa
 from speech3.lm.ngrams import BOS, ArpaLm
 from speech3.lm.trie import ROOT, Trie, backed_off
 
@@ -58,6 +60,13 @@ def total_of_words(lm: ArpaLm) -> float:
     prob_V = 10.0 ** lm.prob_G[lm.starts_N[1] : lm.starts_N[2]]
     prob_V[lm.numbers[BOS]] = 0
     return float(prob_V.sum())
+
+
+def read_checked(path: Path) -> ArpaLm:
+    """Read an ARPA file that a user gives; errors as of `read_arpa` and `check_sums`."""
+    lm = read_arpa(path)
+    check_sums(lm)
+    return lm
 
 
 def check_sums(lm: ArpaLm, mending: bool = False) -> None:

@@ -27,6 +27,7 @@ from speech3.io.parallel import parallel_map
 from speech3.io.progress import say
 from speech3.lm.arpa import ArpaLm, read_arpa, write_arpa
 from speech3.lm.kneser_ney import estimate
+from speech3.lm.normalize import read_checked
 from speech3.lm.perplexity import perplexity
 from speech3.recipe.experiment import OWN_GRAPH, Experiment
 
@@ -98,7 +99,7 @@ def make_rescoring_lm(e: Experiment) -> None:
 def _given(e: Experiment) -> ArpaLm | None:
     lm, brought = e.recipe.lm, e.out / "data" / "lm.arpa.gz"
     if lm.arpa:
-        return read_arpa(Path(lm.arpa))
+        return read_checked(Path(lm.arpa))
     return read_arpa(brought) if brought.exists() and not lm.text else None
 
 

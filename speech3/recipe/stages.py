@@ -30,7 +30,7 @@ from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
 from speech3.hmm.workers import Workers
 from speech3.io.ark import ArkReader, read_int_ark, write_ark
 from speech3.io.progress import Metrics, say
-from speech3.lm.arpa import read_arpa
+from speech3.lm.normalize import read_checked
 from speech3.recipe.experiment import CORPORA, Experiment
 
 
@@ -58,7 +58,7 @@ def make_data(e: Experiment) -> None:
             raise Speech3Error(f"corpus_options.{key}: {error.errors()[0]['msg']} (got {value!r})") from error
     prepare(e.source, e.out / "data", e.recipe.seed, **passed, **e.recipe.corpus_options)
     if (given := e.out / "data" / "lm.arpa.gz").exists():
-        read_arpa(given)  # a fault in it is found now, not after an hour of training
+        read_checked(given)  # a fault in it is found now, not after an hour of training
 
 
 def perturb_train(e: Experiment) -> None:

@@ -30,7 +30,7 @@ def process(
     lexicon, arpa = mine / "data" / "lexicon.txt", mine.parent / "lm.arpa.gz"
     lexicon.write_text(lexicon.read_text() + "LOCH L O X\n")
     words = ["<s>", "</s>", "LOCH", "NESS", *DIGITS, "OH"]
-    unigrams = "".join(f"{-99 if word == '<s>' else -1.1}\t{word}\n" for word in words)
+    unigrams = "".join(f"{-99 if word == '<s>' else -1.2}\t{word}\n" for word in words)
     arpa.write_bytes(gzip.compress(f"\\data\\\nngram 1={len(words)}\n\n\\1-grams:\n{unigrams}\n\\end\\\n".encode()))
     return speech3("recipe", "digits", *tiny, "realign=1", "hmm.position_dependent=true", "hmm.lexicon_probs=true",
                    "hmm.tri.leaves=85", "lm.order=null", f"lm.arpa={arpa}", "--from", "hmm", "--out", mine)  # fmt: skip
