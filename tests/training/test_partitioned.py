@@ -100,7 +100,11 @@ def test_a_replica_of_two_processes_learns_what_one_process_does(corpus, tmp_pat
 @pytest.mark.parametrize(
     ("model", "training", "message"),
     [
-        (None, {"world": "ddp"}, "model_partitions=2: only the workers of world shared are groups .*not those of ddp"),
+        (
+            None,
+            {"world": "ddp"},
+            "model_partitions=2: only the workers of world shared can be groups .*not those of ddp",
+        ),
         (None, {"workers": 2}, "model_partitions=2 with training.workers=2: these are 4 processes, and .* has 3 cores"),
         (None, {"model_partitions": 3, "world": "sgd"}, "model_partitions=3: only the workers of world shared"),
         (DnnConfig(layers=1, width=1), {}, r"model_partitions=2: layer layers.hidden.0 .* 1 units \(model.width\)"),

@@ -141,8 +141,8 @@ def descend(iterations: int, history: History, first: float) -> Generator[Want, 
                 point = yield from search(start, 1.0 if history.slots else first)
             if point is None and not history.slots:
                 return (
-                    f"no step along the gradient lowers the loss ({loss:.6g}): this is a minimum, or the gradient is "
-                    f"too noisy, or the first step (training.learning_rate) is far too long or too short"
+                    f"no step along the gradient lowers the loss ({loss:.6g}): training is at a minimum, the gradient "
+                    f"is too noisy, or the first step (training.learning_rate) is far too long or too short"
                 )
             if point is None:
                 history.slots = []  # restart along the gradient
