@@ -34,7 +34,8 @@ def split_by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> d
         raise Speech3Error(
             f"{data.path}: cannot be split by speaker, no speaker is left for {', '.join(empty)}: of {len(sizes)}"
             " speakers the one with the least speech has"
-            f" {min(sizes.values()) / max(sum(sizes.values()), 1e-9):.0%} of it; add speakers, give the part a larger share, or split by utterance (`speech3 split --by utterance`)"
+            f" {min(sizes.values()) / max(sum(sizes.values()), 1e-9):.0%} of it; add speakers, give"
+            " the part a larger share, or split by utterance (`speech3 split --by utterance`)"
         )
     return {part: data.subset(key for name in members[part] for key in of_speaker[name]) for part in shares}
 
