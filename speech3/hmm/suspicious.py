@@ -43,7 +43,7 @@ class Usual:
 
 
 def usual(aligned: Aligned) -> Usual:
-    """Estimate them. An outlier is `OUTLIER` times 1.4826 times the median absolute deviation below the set's median."""
+    """Estimate them. An outlier is `OUTLIER` times 1.4826 times the median absolute deviation below the median."""
     if not aligned.confidences:
         return Usual(UTTERANCE, _USUAL_WORD)
     utterances = np.array([sure.utterance for sure in aligned.confidences.values()])
