@@ -147,7 +147,7 @@ def _splits(source: Path, seed: int) -> tuple[dict[str, DataDir], bool]:
         if both and name not in missing:
             say(
                 f"  {len(both)} speakers of {name}/ are in train/ too ({', '.join(both[:5])}): expect lower error rates"
-                " than for new speakers"
+                " than on new speakers"
             )
     return {name: given[name] for name in SPLITS}, bool(missing)
 
@@ -200,7 +200,7 @@ def _by_utterance(data: DataDir, shares: Mapping[str, float], seed: int) -> dict
     say(
         f"  {data.path}: {len(data.speakers())} speakers, where {_ENOUGH_VOICES} are needed to hold some out: {sizes}"
         f" split by utterance, so {'they are' if len(shares) > 1 else 'it is'} of speakers that are also in train;"
-        " expect more errors with new speakers"
+        " expect more errors on new speakers"
     )
     return parts
 

@@ -29,7 +29,7 @@ class Biphones:
     first_NN, loop_NN
         (N1, N1) int32: pdf of the first frame and pdf of the later frames, by left phone (0: none) and phone.
     group_N
-        (N1,) int64: the loop's phone of each phone; of 0 it is the edge, G.
+        (N1,) int64: the loop's phone of each phone, and the edge, G, of 0.
     """
 
     first_NN: np.ndarray

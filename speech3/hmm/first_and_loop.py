@@ -118,7 +118,7 @@ def train_tree(
         differ in length.
     """
     if not alignments:
-        raise Speech3Error("no utterance is aligned, so no tree can be grown; see the reasons in its bad.txt")
+        raise Speech3Error("no utterance is aligned, so no tree can be grown; see bad.txt of the alignment")
     parts: list[ContextStats] = []
     for utterance, alignment in alignments.items():
         feats_KD = middle_frames(feats[utterance], subsampling)

@@ -16,7 +16,7 @@ from speech3.errors import Speech3Error
 from speech3.io.checkpoint import load_tensors, save_tensors
 
 MIN_VARIANCE = 0.001
-MIN_OCCUPANCY = 10.0  # frames; Gaussians with less are removed
+MIN_OCCUPANCY = 10.0  # Gaussians with fewer frames are removed
 MIN_WEIGHT = 1e-5
 PERTURBATION = 0.01  # of the means in a split, in standard deviations
 

@@ -81,7 +81,10 @@ class KaldiAlignment:
         names = {kaldi: phone for phone, kaldi in named.phone_ids.items()}
         for phone in number:
             if phone not in self.model.topology:
-                raise Speech3Error(f"{lang}: phone {names[phone]} is not in {self.path}/final.mdl; give its own lang")
+                raise Speech3Error(
+                    f"{lang}: phone {names[phone]} is not in {self.path}/final.mdl; give the lang directory that the"
+                    " model was trained with"
+                )
             if not left_to_right(self.model.topology[phone]):
                 states, ours = len(self.model.topology[phone]) - 1, THREE_STATES.states
                 return self._pdfs_only(

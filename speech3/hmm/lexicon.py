@@ -107,7 +107,7 @@ class Lexicon:
         return re.sub(r"_[BIES]$", "", phone) if self.position_dependent else phone
 
     def silences(self, pron: Pronunciation) -> Silences:
-        """The silence probabilities of a pronunciation; those of any pronunciation if it has none of its own."""
+        """The silence probabilities of a pronunciation; `silence_prob` applies if it has none of its own."""
         return pron.silences or Silences(self.silence_prob)
 
     def known(self, words: Iterable[str]) -> list[str]:

@@ -144,7 +144,7 @@ def in_order(found: Sequence[Found], words: int) -> list[Found]:
     return chain[::-1]
 
 
-_Stretch = tuple[list[Found], tuple[int, ...]]  # words found without a break, and all words of the stretch
+_Stretch = tuple[list[Found], tuple[int, ...]]  # words found without a break, and the words in the stretch
 
 
 def _stretches(found: Sequence[Found], words: int, rate: float) -> list[_Stretch]:

@@ -24,7 +24,7 @@ from speech3.hmm.model import Hmm
 from speech3.hmm.transcript import NO_WORD, TranscriptGraph
 
 GARBAGE = 0.27
-# Costs of entering garbage and of a jump to another word than the next, and the beam; in distances (see above).
+# Costs of entering garbage and of a jump to another word than the next, and the beam, in multiples of that distance.
 ENTER, JUMP, BEAM = 1.0, 10.0, 18.0
 _JUMP_EVERY = 4  # frames; the alignment that follows finds the exact start of a word
 # After _ROW words in a row the place in the transcript is known. From there a jump may go _REACH words forward, half as

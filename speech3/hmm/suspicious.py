@@ -20,7 +20,7 @@ from speech3.hmm.transcript import NO_WORD
 DOUBTFUL, DOUBTFUL_SUBSAMPLED = 0.7, 1.05  # doubt above which a word is doubtful
 UTTERANCE = 0.72  # confidence below which an utterance is suspicious in any set
 OUTLIER, LEAST = 4.0, 0.08  # suspicious too: this many robust standard deviations and this much below the set's median
-_LEAST_SET = 20  # utterances that a set needs for statistics of its own
+_LEAST_SET = 20  # utterances that a set needs for its own limits
 _USUAL_WORD = 0.85  # least confidence of a usual word in smaller sets
 
 
