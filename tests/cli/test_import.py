@@ -173,7 +173,7 @@ def test_silence_with_more_states(trained: Path, tmp_path: Path) -> None:
     lang, graph = trained / "lang", trained / "graph"
     process = speech3("import", ali, tmp_path / "out", "--lang", lang, "--graph", graph, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    assert "can be used to train and decode, but not to align: an alignment of Kaldi's" in process.stderr
+    assert "can be used to train and decode, but not to align" in process.stderr
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["ali.ark", "graph", "hmm.json"]
     dnn = tmp_path / "dnn"
     shutil.copytree(trained / "dnn", dnn)
@@ -261,7 +261,7 @@ def test_an_alignment_of_other_utterances(trained: Path, mine: Path) -> None:
     options = ("pack", "data", "frames", "--ali", "of_others", "--features", "given", "--heldout", "0.2")
     vectors = read_int_ark(ali / "ali.ark")
     write_ark(ali / "ali.ark", [(f"x{name}", pdfs) for name, pdfs in vectors.items()])
-    refused(speech3(*options, cwd=mine), "of_others/ali.ark: an alignment of other utterances: data has s0-0")
+    refused(speech3(*options, cwd=mine), "of_others/ali.ark: is an alignment of other utterances: data has s0-0")
     write_ark(ali / "ali.ark", list(vectors.items())[:40])
     refused(
         speech3(*options, cwd=mine), "of_others/ali.ark: 8 of 48 utterances of data are not aligned", "speech3 subs"

@@ -51,6 +51,7 @@ def _interrupted(number: int, parent: int) -> int:
 
 def _touch(number: int, directory: Path) -> int:
     (directory / str(number)).write_text("")
+    time.sleep(0.005)
     return number
 
 

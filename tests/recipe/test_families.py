@@ -9,7 +9,7 @@ import pytest
 from speech3.config import LstmConfig, ModelConfig, load_preset, presets
 from speech3.io.atomic import read_json
 from speech3.models.info import model_info
-from speech3.recipe.experiment import open_experiment, recipes
+from speech3.recipe.experiment import MAKES_ITS_OWN, open_experiment, recipes
 from speech3.recipe.outline import steps
 from speech3.recipe.steps import make_plan
 
@@ -81,13 +81,14 @@ def test_what_another_family_changes(tiny: Sequence[str], experiment: Path) -> N
 @pytest.mark.parametrize("recipe", recipes())
 @pytest.mark.parametrize("preset", presets("models"))
 def test_every_recipe_takes_every_preset(recipe: str, preset: str, tmp_path: Path) -> None:
-    source = tmp_path if recipe in ("any", "fsdd", "minilibri") else None
+    source = None if recipe in MAKES_ITS_OWN else tmp_path
     experiment = open_experiment(recipe, tmp_path / "out", source, [f"model={preset}"], "")
     config = load_preset(ModelConfig, "models", preset)
     assert experiment.recipe.model == config
     both_ways = isinstance(config, LstmConfig) and config.bidirectional
     beside = ("lfmmi",) if experiment.recipe.lfmmi else ()
-    assert experiment.systems == ("tri", "blstm" if both_ways else config.family, *beside)
+    mono = ("mono",) if experiment.recipe.decode_mono else ()
+    assert experiment.systems == (*mono, "tri", "blstm" if both_ways else config.family, *beside)
     default = open_experiment(recipe, tmp_path / "out", source, [], "").recipe
     training = default.recurrent if isinstance(config, LstmConfig) else default.training
     assert experiment.recipe == default.model_copy(update={"model": config, "training": training})

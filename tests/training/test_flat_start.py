@@ -98,5 +98,5 @@ def test_what_cannot_be_trained_is_named(corpus, tmp_path):
     with pytest.raises(ValueError, match=r"sequence=150.*whole utterances"):
         _config(root, sequence=150)
     of_phones = _config(root, lfmmi={"numerators": "alignment"}, sequence=30)
-    with pytest.raises(Speech3Error, match=rf"8 senones.*{2 * PHONES + 2} labels of phones"):
+    with pytest.raises(Speech3Error, match=rf"8 senones.*{2 * PHONES + 2} labels"):
         train(of_phones, tmp_path / "out")

@@ -95,7 +95,7 @@ def test_frame_cross_entropy_trains_the_same_network(corpus, tmp_path):
     ("model", "training", "words"),
     [
         ({"family": "dnn"}, {}, ["objective=lfmmi", "cnn_tdnn", "dnn"]),
-        ({"subsampling": 1}, {}, [r"model\.subsampling=1", "every 3 frames"]),
+        ({"subsampling": 1}, {}, [r"model\.subsampling=1", "per 3 frames"]),
         ({}, {"objective": "cross_entropy"}, [r"model\.two_outputs=true"]),
         ({}, {"schedule": "halving"}, [r"schedule=halving", "cosine"]),
         ({"two_outputs": False}, {}, [r"lfmmi\.cross_entropy=0\.1", r"two_outputs=true"]),
@@ -125,7 +125,7 @@ def test_frames_labelled_by_senones_and_a_missing_denominator_are_refused(corpus
     feats = {"u": np.zeros((60, DIM), np.float32)}
     for name in ("train", "heldout"):
         pack(tmp_path / "frames" / f"{name}.frames", feats, {"u": np.zeros(60, int)}, 7, utterances=["u"])
-    with pytest.raises(Speech3Error, match=r"7 senones.*12 labels of phones"):
+    with pytest.raises(Speech3Error, match=r"7 senones.*12 labels"):
         train(config_of(corpus).model_copy(update={"data": str(tmp_path / "frames")}), tmp_path / "out")
     Hmm(LEXICON, context_free_tree(np.arange(10).reshape(5, 2)), np.full(10, 0.5), FIRST_AND_LOOP, 3).save(
         tmp_path / "hmm"

@@ -89,4 +89,4 @@ def test_windows_are_replayed_and_sequences_are_not(model: str, corpus: Path, mo
             assert all(torch.equal(one, another) for one, another in zip(g, h, strict=True))
     windows = model in ("dnn", "cnn")
     assert (fake.replayed, len(said)) == ((9, 0) if windows else (0, 1))
-    assert windows or "for models of windows" in str(said[0].message)
+    assert windows or "CUDA graphs suit models of windows" in str(said[0].message)
