@@ -7,27 +7,29 @@ new words, is taken from all words alike:
 
 for all words, old and new; h' is h without its first word. So after every history the probabilities add up to what they
 did before, and any two old words keep the ratio of theirs.
+
+Axes: G n-grams of all orders, H histories, R n-grams of one order.
 """
 
 import math
-import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
+
+import numpy as np
 
 from speech3.corpus.langdir import NOT_WORDS, read_utf8
 from speech3.corpus.pronounce import Phones
 from speech3.errors import Speech3Error
 from speech3.lm.arpa import BOS, EOS
-from speech3.lm.ngrams import ArpaLm, from_ngrams
+from speech3.lm.ngrams import ArpaLm, Rows, from_rows
+from speech3.lm.normalize import listed
+from speech3.lm.trie import ROOT
 
 _LIKE = "like"
 _RESERVED = NOT_WORDS | {"#0"}
 _NEVER = -99.0  # log10 of what ARPA files mean by zero
 _MOST = 0.5  # of the probability for new words; more is a mistake
-
-Table = dict[tuple[str, ...], tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -116,33 +118,78 @@ def add_words(lm: ArpaLm, words: Iterable[AddedWord], source: Path) -> ArpaLm:
         be more probable than the old ones.
     """
     words = list(words)
-    median = _median(lm)
-    likes: dict[str, list[str]] = {}
-    tables = lm.ngrams
-    new: list[Table] = [{} for _ in tables]
-    for word in words:
+    median, likes = _median(lm), dict[str, list[int]]()
+    numbers = {word.word: len(lm.vocabulary) + place for place, word in enumerate(words)}
+    unigrams = np.full(len(words), _NEVER)
+    for place, word in enumerate(words):
         if word.like is None:
-            new[0][(word.word,)] = (math.log10(median * (1.0 if word.weight is None else word.weight)), 0.0)
-        elif (word.like,) in tables[0]:
-            likes.setdefault(word.like, []).append(word.word)
+            unigrams[place] = math.log10(median * (1.0 if word.weight is None else word.weight))
+        elif word.like in lm.numbers:
+            likes.setdefault(word.like, []).append(numbers[word.word])
+            unigrams[place] = lm.prob_G[1 + lm.numbers[word.like]]
         else:
             raise Speech3Error(
                 f"{source}:{word.line}: {word.word} is to be like {word.like}, which is no word of the language model"
                 f" ({lm.source}); name one that it has"
             )
-    for table, known in zip(new, tables, strict=True):
-        table.update(_copies(known, likes))
-    _check_share(sum(10.0**prob for prob, _ in new[0].values()), source)
-    added = _Added(lm, new)
-    return from_ngrams(tuple(added.renormalised(order) for order in range(lm.order)), f"{lm.source} with {source}")
+    _check_share(float((10.0**unigrams).sum()), source)
+    copied = {lm.numbers[word]: copies for word, copies in likes.items()}
+    orders = [_with_copies(lm.rows(order), copied) for order in range(2, lm.order + 1)]
+    first = lm.rows(1)
+    likened = [lm.backoff_H[1 + lm.numbers[word.like]] if word.like and lm.order > 1 else 0.0 for word in words]
+    alone = Rows(
+        np.arange(len(lm.vocabulary) + len(words), dtype=np.int32)[:, None],
+        np.concatenate([first.prob_R, unigrams]),
+        np.concatenate([first.backoff_R, likened]),
+    )
+    vocabulary = (*lm.vocabulary, *numbers)
+    return _renormalised(from_rows(vocabulary, [alone, *orders], f"{lm.source} with {source}"), len(words))
+
+
+def _with_copies(rows: Rows, copied: Mapping[int, Sequence[int]]) -> Rows:
+    """The n-grams, and those that hold a word with each word that is like it in its place."""
+    words, which = [rows.words_RN], [np.arange(len(rows.prob_R))]
+    for other, copies in copied.items():
+        here = np.flatnonzero((rows.words_RN == other).any(axis=1))
+        for copy in copies:
+            found = rows.words_RN[here]
+            words.append(np.where(found == other, np.int32(copy), found))
+            which.append(here)
+    all_R = np.concatenate(which)
+    return Rows(np.concatenate(words), rows.prob_R[all_R], rows.backoff_R[all_R])
+
+
+def _renormalised(lm: ArpaLm, new: int) -> ArpaLm:
+    """The model in which what its last `new` words have is taken from all words alike."""
+    history_G, is_new_G = lm.history_G(), lm.word_G >= len(lm.vocabulary) - new
+    share_H = np.zeros(len(lm.first_H) - 1)  # A(h)
+    share_H[ROOT] = (10.0 ** lm.prob_G[lm.starts_N[1] : lm.starts_N[2]])[-new:].sum()
+    for order in range(2, lm.order + 1):
+        found = listed(lm, lm.trie, history_G, order)
+        nodes = slice(found.first, found.first + len(found.sum_H))
+        counts_R = is_new_G[lm.starts_N[order] : lm.starts_N[order + 1]]
+        own_H, lower_H = (
+            np.bincount(found.history_R - found.first, counts_R * prob_R, minlength=len(found.sum_H))
+            for prob_R in (found.prob_R, found.lower_R)
+        )
+        rest_H = np.maximum(share_H[lm.trie.fail_H[nodes]] - lower_H, 0)
+        share_H[nodes] = own_H + 10.0 ** lm.backoff_H[nodes] * rest_H
+    prob_G, backoff_H = lm.prob_G.copy(), lm.backoff_H.copy()
+    possible_G = prob_G > _NEVER
+    possible_G[ROOT] = False
+    prob_G[possible_G] -= np.log10(1 + share_H[history_G[possible_G]])
+    weighted = np.flatnonzero(backoff_H > _NEVER)[1:]  # the root has no weight
+    backoff_H[weighted] += np.log10((1 + share_H[lm.trie.fail_H[weighted]]) / (1 + share_H[weighted]))
+    return replace(lm, prob_G=prob_G, backoff_H=backoff_H)
 
 
 def _median(lm: ArpaLm) -> float:
-    probs = [prob for (word,), (prob, _) in lm.ngrams[0].items() if word not in (*_RESERVED, BOS, EOS)]
-    probs = [prob for prob in probs if prob > _NEVER]
-    if not probs:
+    none = [lm.numbers[word] for word in (*_RESERVED, BOS, EOS) if word in lm.numbers]
+    probs = np.delete(lm.prob_G[lm.starts_N[1] : lm.starts_N[2]], none)
+    probs = probs[probs > _NEVER]
+    if not len(probs):
         raise Speech3Error(f"{lm.source}: has no word; words can be added to a language model that has some")
-    return float(10.0 ** statistics.median(probs))
+    return float(10.0 ** np.median(probs))
 
 
 def _check_share(added: float, source: Path) -> None:
@@ -151,59 +198,3 @@ def _check_share(added: float, source: Path) -> None:
             f"{source}: together the words would be {added / (1 + added):.0%} of what is said; lower their weights (1:"
             " as probable as the median word)"
         )
-
-
-def _copies(
-    ngrams: Mapping[tuple[str, ...], tuple[float, float]], likes: Mapping[str, Sequence[str]]
-) -> Iterator[tuple[tuple[str, ...], tuple[float, float]]]:
-    """The n-grams that hold a word, with each word that is like it in its place."""
-    if not likes:
-        return
-    for ngram, values in ngrams.items():
-        for other in likes.keys() & set(ngram):
-            for word in likes[other]:
-                yield tuple(word if part == other else part for part in ngram), values
-
-
-class _Added:
-    """The new n-grams beside the old ones, and A(h) of the module's docstring."""
-
-    def __init__(self, lm: ArpaLm, new: Sequence[Table]) -> None:
-        self._tables: list[Table] = [{**old, **more} for old, more in zip(lm.ngrams, new, strict=True)]
-        words = {word for (word,) in new[0]}
-        self._after: dict[tuple[str, ...], list[str]] = {}  # new words that an n-gram of its own says after a history
-        for ngram in chain(*new):
-            if ngram[-1] in words:
-                self._after.setdefault(ngram[:-1], []).append(ngram[-1])
-        self._shares: dict[tuple[str, ...], float] = {}
-
-    def _prob(self, history: tuple[str, ...], word: str) -> float:
-        found = self._tables[len(history)].get((*history, word))
-        if found is not None:
-            return float(10.0 ** found[0])
-        return float(10.0 ** self._backoff(history)) * self._prob(history[1:], word)
-
-    def _backoff(self, history: tuple[str, ...]) -> float:
-        return self._tables[len(history) - 1].get(history, (0.0, 0.0))[1]
-
-    def _share(self, history: tuple[str, ...]) -> float:
-        """A(h)."""
-        if history not in self._shares:
-            after = self._after.get(history, [])
-            share = sum(self._prob(history, word) for word in after)
-            if history:
-                rest = self._share(history[1:]) - sum(self._prob(history[1:], word) for word in after)
-                share += 10.0 ** self._backoff(history) * max(rest, 0.0)
-            self._shares[history] = share
-        return self._shares[history]
-
-    def renormalised(self, order: int) -> Table:
-        """The n-grams of this order, from 0, with the probabilities and back-off weights of the new model."""
-        table: Table = {}
-        for ngram, (prob, backoff) in self._tables[order].items():
-            if prob > _NEVER:
-                prob -= math.log10(1 + self._share(ngram[:-1]))
-            if order + 1 < len(self._tables) and backoff > _NEVER:
-                backoff += math.log10((1 + self._share(ngram[1:])) / (1 + self._share(ngram)))
-            table[ngram] = prob, backoff
-        return table
