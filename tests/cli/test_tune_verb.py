@@ -38,7 +38,11 @@ def test_the_recipe_left_its_grid(model: Path, experiment: Path, speech3) -> Non
     before = read_json(experiment / "dnn" / "decode.json")
     kept = read_json(model / "tuning.json")
     process = speech3("tune", model, experiment / "data" / "dev")
-    assert read_json(model / "decode.json") == before, process.stderr
+    after = read_json(model / "decode.json")
+    assert after.pop("confidence") == pytest.approx(
+        before.pop("confidence"), abs=0.01
+    )  # another BLAS may round otherwise
+    assert after == before, process.stderr
     (model / "tuning.json").write_text(json.dumps({**kept, "acoustic_scales": [0.3], "word_penalties": [2.0]}))
     process = speech3("tune", model, experiment / "data" / "dev")
     assert tried(process.stderr) == {(0.3, 2.0)}
