@@ -111,7 +111,7 @@ def _check(wish: Wish) -> None:
     languages = {f"--{name}": getattr(wish, name) for name in ("lm", "text", "grammar", "sentences")}
     chosen = [name for name, path in languages.items() if path]
     if len(chosen) > 1:
-        raise Speech3Error(f"{' and '.join(chosen)} exclude one another: each defines what is recognised; give only one")
+        raise Speech3Error(f"{' and '.join(chosen)} exclude one another: each defines what is recognised; give one")
     if wish.add and chosen and chosen[0] in ("--grammar", "--sentences"):
         raise Speech3Error(
             f"--add and {chosen[0]} exclude one another: {chosen[0]} lists everything that can be recognised; add the"
