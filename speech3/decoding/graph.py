@@ -158,7 +158,7 @@ def check_graph(fst: Fst, num_pdfs: int, num_words: int, path: Path) -> None:
         low, high = int(fst.arcs_A[side].min()), int(fst.arcs_A[side].max())
         if low < 0 or high >= size:
             raise Speech3Error(
-                f"{path}: {side}s range from {low} to {high}, but there are {size}; build the graph again"
+                f"{path}: {side}s reach from {low} to {high}, but there are {size}; build the graph again"
             )
 
 

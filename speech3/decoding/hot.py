@@ -76,9 +76,7 @@ def with_hot_words(graph: Graph, hot: Mapping[tuple[str, ...], float], source: P
         The graph lacks a word, or its symbols are word pieces. The message names `source`.
     """
     if graph.writes_pieces:
-        raise Speech3Error(
-            f"{source}: {graph.path} writes pieces of words; hot words need a graph of whole words"
-        )
+        raise Speech3Error(f"{source}: {graph.path} writes pieces of words; hot words need a graph of whole words")
     unknown = dict.fromkeys(word for words in hot for word in words if word not in graph.label_of)
     if unknown:
         shown = ", ".join(list(unknown)[:_SHOWN]) + (" ..." if len(unknown) > _SHOWN else "")

@@ -42,7 +42,7 @@ def test_words_are_added_and_recognised_with_their_times(model: Path, tmp_path: 
     assert "BAA" not in before.text
     process = speech3("graph", model, out, "--add", words)
     assert process.returncode == 0, process.stderr
-    assert "1 of the words are in the language model already and stay as probable as they are: BB" in process.stderr
+    assert "1 of the words are already in the language model and keep their probabilities: BB" in process.stderr
     assert process.stdout.startswith(f"{out}: 5 words, ")
     assert (out / "lexicon.txt").read_text() == "BAA 1 b a a\nABBA 1 a b b a\n"
     lm = read_arpa(out / "lm.arpa.gz")
@@ -192,9 +192,7 @@ def test_places_that_hold_something_else(model: Path, tmp_path: Path) -> None:
 def test_models_that_have_no_language_model_to_add_to(model: Path, tmp_path: Path) -> None:
     wish = Wish(add=made(tmp_path, "words.txt", "BAA b a\n"))
     (model / "graph" / "lm.arpa.gz").unlink()
-    with pytest.raises(
-        Speech3Error, match=r"has no lm\.arpa\.gz: .* from Kneser-Ney; give a language model with --lm"
-    ):
+    with pytest.raises(Speech3Error, match=r"has no lm\.arpa\.gz: .* from Kneser-Ney; give a language model with --lm"):
         make_graph(model, tmp_path / "out", wish)
     (model / "graph" / "graph.json").unlink()
     with pytest.raises(Speech3Error, match=r"has no graph whose language model could be used; give one with --lm"):
