@@ -230,8 +230,8 @@ def features_of_file(recognizer: Recognizer, path: Path) -> np.ndarray:
 def _refuse_given(recognizer: Recognizer, name: str) -> None:
     if recognizer.features.kind == "given":
         raise Speech3Error(
-            f"{name}: this model takes given features (feats.scp) and does not compute them from audio; put the file"
-            " into a data directory with its features and use speech3 decode"
+            f"{name}: this model takes its features from a file (feats.scp) and does not compute them from audio; make"
+            " a data directory with the recording's features and use speech3 decode"
         )
 
 
