@@ -169,8 +169,8 @@ def _given(path: Path, language: ArpaLm | WordGraph, added: Sequence[AddedWord])
     if not used:
         raise Speech3Error(
             f"{path}: none of its words ({_some([pron.word for pron in every])}) is in {language.source}"
-            f"{' or added' if added else ''}, so it would change nothing; are they spelled the same way (upper or lower"
-            " case)? --add adds words to the language model"
+            f"{' or added' if added else ''}, so it would change nothing; spell them the same way (same upper or lower"
+            " case), or add them to the language model with --add"
         )
     if unused := len({pron.word for pron in every} - wanted - {UNKNOWN}):
         say(f"{path}: {unused:,} of its words are not in {language.source} and cannot be recognised")

@@ -61,7 +61,7 @@ class LatticesAbout:
 
 @dataclass(frozen=True, eq=False)
 class LatticeDir:
-    """A directory of lattices; `symbols` is ``words.txt``."""
+    """A directory of lattices; `symbols` is the content of ``words.txt``."""
 
     path: Path
     symbols: tuple[str, ...]
