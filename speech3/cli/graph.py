@@ -1,4 +1,4 @@
-"""`speech3 graph`: other words, another language model or a grammar for a trained model."""
+"""`speech3 graph`: new words, another language model or a grammar for a trained model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,31 +7,31 @@ import typer
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="Model directory, or OUT.onnx of `speech3 export`.")],
-    out: Annotated[Path, typer.Argument(help="Gets the graph, for --graph of `decode` and `transcribe`.")],
-    add: Annotated[Path | None, typer.Option(help="Words for the language model, one a line.")] = None,
+    model: Annotated[Path, typer.Argument(help="Model directory, or OUT.onnx from `speech3 export`.")],
+    out: Annotated[Path, typer.Argument(help="Directory for the graph, for --graph of `decode` and `transcribe`.")],
+    add: Annotated[Path | None, typer.Option(help="Words to add to the language model, one per line.")] = None,
     lm: Annotated[Path | None, typer.Option(help="Another language model: ARPA, may be gzipped.")] = None,
-    text: Annotated[Path | None, typer.Option(help="Another language model, estimated from this text.")] = None,
-    order: Annotated[int | None, typer.Option(help="Of the model from --text; 3 if not given.", min=1, max=6)] = None,
-    grammar: Annotated[Path | None, typer.Option(help="A grammar, JSGF, in place of a language model.")] = None,
-    sentences: Annotated[Path | None, typer.Option(help="The only sentences that can be said, one a line.")] = None,
-    lexicon: Annotated[Path | None, typer.Option(help="Pronunciations that come before the model's own.")] = None,
+    text: Annotated[Path | None, typer.Option(help="Text to estimate another language model from.")] = None,
+    order: Annotated[int | None, typer.Option(help="Order of the model from --text; default 3.", min=1, max=6)] = None,
+    grammar: Annotated[Path | None, typer.Option(help="JSGF grammar to use in place of a language model.")] = None,
+    sentences: Annotated[Path | None, typer.Option(help="The only sentences to recognise, one per line.")] = None,
+    lexicon: Annotated[Path | None, typer.Option(help="Pronunciations that override the model's own.")] = None,
     lang: Annotated[str | None, typer.Option(help="espeak-ng's language code, to pronounce unknown words.")] = None,
 ) -> None:
-    """Build another decoding graph for a trained model, in seconds; nothing is trained.
+    """Build another decoding graph for a trained model, in seconds and without training.
 
     `speech3 graph exp/mini/lfmmi exp/names --add names.txt --lang en-us`
 
     `speech3 decode exp/mini/lfmmi data/calls exp/calls --graph exp/names`
 
-    A line of `--add` is `WORD`, `WORD 5` (five times as probable as the model's median word, which is the default) or
-    `WORD like OTHER` (as probable as OTHER, after the same words); phones may follow. Words of `--add`, `--grammar` and
-    `--sentences` that have no pronunciation get one: from espeak-ng with `--lang`, else from their letters, as in the
-    model's lexicon. Words of `--lm` and `--text` get one with `--lang`, else they are left out and
-    listed in `OUT/dropped.txt`. `OUT/lexicon.txt` holds the new pronunciations: correct them and give them back with
-    `--lexicon`.
+    A line of `--add` is `WORD` (as probable as the model's median word), `WORD 5` (five times as probable as that) or
+    `WORD like OTHER` (as probable as OTHER after the same words); phones may follow. Words of `--add`, `--grammar` and
+    `--sentences` without a pronunciation get one from espeak-ng with `--lang`, otherwise from their letters, by the
+    rules of the model's lexicon. Words of `--lm` and `--text` without a pronunciation get one with `--lang`; otherwise
+    they are left out and listed in `OUT/dropped.txt`. `OUT/lexicon.txt` holds the new pronunciations: to correct them,
+    edit the file and pass it to `--lexicon`.
 
-    The acoustic scale and word penalty remain those that the model was tuned to.
+    The model's tuned acoustic scale and word penalty stay in use.
     """
     from speech3.decoding.another_graph import LEXICON, Wish, make_graph
 

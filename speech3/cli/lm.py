@@ -7,33 +7,35 @@ import typer
 
 verbs = typer.Typer(no_args_is_help=True, help="Train, prune, interpolate and measure n-gram language models.")
 
-Model = Annotated[Path, typer.Argument(metavar="LM", help="ARPA file; gzipped if its name ends in .gz, as all here.")]
+Model = Annotated[Path, typer.Argument(metavar="LM", help="ARPA file; gzipped if its name ends in .gz.")]
 
 
 @verbs.command()
 def train(
     texts: Annotated[
-        list[Path], typer.Argument(metavar="TEXT...", help="One sentence a line; .gz; - for standard input.")
+        list[Path],
+        typer.Argument(metavar="TEXT...", help="One sentence per line; may be gzipped; - for standard input."),
     ],
-    out: Annotated[Path, typer.Option(metavar="LM", help="ARPA file to be written.")],
+    out: Annotated[Path, typer.Option(metavar="LM", help="ARPA file to write; gzipped if it ends in .gz.")],
     order: Annotated[int, typer.Option(help="Length of the longest n-grams, 1 to 6.")] = 3,
     vocabulary: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Word list or lexicon; other words count as <unk>.")
     ] = None,
     counts: Annotated[
-        bool, typer.Option("--counts", help="The files hold n-grams and their counts, as ngram-count writes them.")
+        bool, typer.Option("--counts", help="The files hold n-grams and their counts, as written by ngram-count.")
     ] = False,
     minimum_counts: Annotated[
-        str, typer.Option(metavar="N,N,...", help="How often n-grams of order 1, 2, ... must occur to be in it.")
+        str, typer.Option(metavar="N,N,...", help="How often n-grams of order 1, 2, ... must occur to be kept.")
     ] = "1",
 ) -> None:
-    """Estimate a model: interpolated modified Kneser-Ney.
+    """Estimate a model with interpolated modified Kneser-Ney smoothing.
 
     `speech3 lm train text.gz more.txt --order 3 --out lm.arpa.gz`
 
     `zcat corpus.gz | speech3 lm train - --order 4 --minimum-counts 1,1,2 --vocabulary lexicon.txt --out lm.arpa.gz`
 
-    Texts of any size: memory is that of the vocabulary and at most 2 GB, the rest is sorted in files under TMPDIR.
+    Texts may be of any size: the vocabulary and at most 2 GB more are in memory, the rest is sorted in files under
+    TMPDIR.
     """
     from speech3.errors import Speech3Error
     from speech3.lm import train as training
@@ -41,7 +43,7 @@ def train(
     try:
         minimums = [int(field) for field in minimum_counts.split(",")]
     except ValueError as error:
-        raise Speech3Error(f"--minimum-counts {minimum_counts}: give whole numbers, as 1,1,2") from error
+        raise Speech3Error(f"--minimum-counts {minimum_counts}: give whole numbers, such as 1,1,2") from error
     found = training.train(texts, order, out, vocabulary, minimums, counts)
     print(f"{out}: {', '.join(f'{size:,} {length}-grams' for length, size in enumerate(found.sizes, 1))}")
     if vocabulary:
@@ -52,14 +54,16 @@ def train(
 @verbs.command()
 def prune(
     lm: Model,
-    out: Annotated[Path, typer.Argument(help="ARPA file to be written.")],
-    threshold: Annotated[float, typer.Option(help="Relative rise of the perplexity for which an n-gram is kept.")],
+    out: Annotated[Path, typer.Argument(help="ARPA file to write; gzipped if it ends in .gz.")],
+    threshold: Annotated[
+        float, typer.Option(help="Relative increase of the perplexity below which an n-gram is removed.")
+    ],
 ) -> None:
-    """Take out n-grams that hardly matter, by relative entropy (Stolcke 1998).
+    """Remove n-grams that hardly affect the perplexity, by relative entropy (Stolcke 1998).
 
     `speech3 lm prune lm.arpa.gz small.arpa.gz --threshold 1e-7`
 
-    All back-off weights are calculated anew; threshold 0 does only that, and mends a model in which they are broken.
+    All back-off weights are recomputed; threshold 0 does only that, and repairs a model with wrong back-off weights.
     """
     from speech3.errors import Speech3Error
     from speech3.lm.arpa import read_arpa, write_arpa
@@ -67,7 +71,7 @@ def prune(
     from speech3.lm.prune import prune as pruned
 
     if not threshold >= 0:
-        raise Speech3Error(f"--threshold {threshold:g}: give a number from 0, such as 1e-7")
+        raise Speech3Error(f"--threshold {threshold:g}: give a number not below 0, such as 1e-7")
     model = read_arpa(lm)
     check_sums(model, mending=True)
     smaller = pruned(model, threshold)
@@ -80,17 +84,17 @@ def prune(
 @verbs.command()
 def interpolate(
     lms: Annotated[list[Path], typer.Argument(metavar="LM LM...", help="ARPA files.")],
-    out: Annotated[Path, typer.Option(metavar="LM", help="ARPA file to be written.")],
-    tune: Annotated[Path | None, typer.Option(metavar="TEXT", help="Held-out text, which chooses the weights.")] = None,
-    weights: Annotated[str | None, typer.Option(metavar="W,W,...", help="Or the weights, one in sum.")] = None,
+    out: Annotated[Path, typer.Option(metavar="LM", help="ARPA file to write; gzipped if it ends in .gz.")],
+    tune: Annotated[Path | None, typer.Option(metavar="TEXT", help="Held-out text to choose the weights on.")] = None,
+    weights: Annotated[str | None, typer.Option(metavar="W,W,...", help="The weights, which sum to 1.")] = None,
 ) -> None:
-    """Average models into one, with the weights that predict a text best.
+    """Interpolate models linearly, with the given weights or those that predict a text best.
 
     `speech3 lm interpolate ours.arpa.gz large.arpa.gz --tune dev.txt --out mixed.arpa.gz`
 
     `speech3 lm interpolate ours.arpa.gz large.arpa.gz --weights 0.3,0.7 --out mixed.arpa.gz`
 
-    The text is of neither training nor test: a part of what will be recognised, or like it.
+    The text should come from neither the training nor the test data, and resemble what will be recognised.
     """
     from speech3.errors import Speech3Error
     from speech3.lm import interpolate as mixing
@@ -109,7 +113,7 @@ def interpolate(
         try:
             values = [float(field) for field in weights.split(",")]
         except ValueError as error:
-            raise Speech3Error(f"--weights {weights}: give numbers, as 0.3,0.7") from error
+            raise Speech3Error(f"--weights {weights}: give numbers, such as 0.3,0.7") from error
     else:
         assert tune
         vocabulary = mixing.joint_vocabulary(models)
@@ -126,11 +130,12 @@ def interpolate(
 def perplexity(
     lm: Model,
     texts: Annotated[
-        list[Path], typer.Argument(metavar="TEXT...", help="One sentence a line; .gz; - for standard input.")
+        list[Path],
+        typer.Argument(metavar="TEXT...", help="One sentence per line; may be gzipped; - for standard input."),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON and nothing else")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON.")] = False,
 ) -> None:
-    """How well does a model predict a text? Perplexity, unknown words, which n-grams were found.
+    """Measure how well a model predicts a text: perplexity, unknown words, and the orders of the n-grams found.
 
     `speech3 lm perplexity lm.arpa.gz test.txt`
     """

@@ -1,4 +1,4 @@
-"""`speech3 rescore`: another language model for lattices."""
+"""`speech3 rescore`: rescore lattices with another language model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,31 +9,31 @@ import typer
 def command(
     decoded: Annotated[Path, typer.Argument(metavar="DECODE", help="Directory that `decode --lattice` wrote.")],
     lm: Annotated[str, typer.Argument(metavar="LM", help="ARPA file (also .gz) of any order, or module:function.")],
-    out: Annotated[Path, typer.Argument(help="Gets hyp.txt, rescore.json and, of an ARPA file, the new lattices.")],
+    out: Annotated[Path, typer.Argument(help="Directory for hyp.txt, rescore.json and, with ARPA, the new lattices.")],
     weight: Annotated[
-        float, typer.Option(help="1: LM in place of the graph's; less: log probabilities interpolated.", min=0, max=1)
+        float, typer.Option(help="1: LM replaces the graph's; less: log probabilities are interpolated.", min=0, max=1)
     ] = 1.0,
     tune: Annotated[
-        Path | None, typer.Option(metavar="TEXT", help="Kaldi text of what was said: take the best weight for it.")
+        Path | None, typer.Option(metavar="TEXT", help="Kaldi text file of references to choose the best weight on.")
     ] = None,
     nbest: Annotated[
-        int | None, typer.Option(metavar="N", help="Paths for nbest.jsonl; for a function 100 by default.", min=1)
+        int | None, typer.Option(metavar="N", help="Paths for nbest.jsonl; default 100 with a function.", min=1)
     ] = None,
-    ctm: Annotated[bool, typer.Option("--ctm", help="Write hyp.ctm, too.")] = False,
+    ctm: Annotated[bool, typer.Option("--ctm", help="Also write hyp.ctm.")] = False,
     old: Annotated[
-        Path | None, typer.Option(metavar="ARPA", help="What the graph was made of, if the graph does not keep it.")
+        Path | None, typer.Option(metavar="ARPA", help="The graph's language model, if the graph does not keep it.")
     ] = None,
     jobs: Annotated[int, typer.Option(help="Processes for --ctm; 0: one per core.", min=0)] = 0,
 ) -> None:
-    """Put another language model's costs in place of those that were searched with.
+    """Replace the language model costs of the search with those of another language model.
 
     `speech3 decode exp/dnn data/dev exp/dev --lattice && speech3 rescore exp/dev 4gram.arpa.gz exp/dev4 --tune
     data/dev/text`
 
     `speech3 decode exp/dnn data/new exp/new --lattice && speech3 rescore exp/new 4gram.arpa.gz exp/new4 --weight 0.7`
 
-    A function, such as a neural language model, gets a list with the N best sequences of words of an utterance (tuples)
-    and returns the natural logarithm of the probability of each. It is imported from the working directory, too:
+    A function, such as a neural language model, gets a list of the N best word sequences (tuples) of an utterance and
+    returns the natural logarithm of the probability of each. Its module may be in the working directory:
 
     `speech3 rescore exp/new my_lm:log_probs exp/new_rescored --weight 0.5`
     """

@@ -1,4 +1,4 @@
-"""`speech3 tune`: the best decoding parameters of a model."""
+"""`speech3 tune`: find the best decoding parameters of a model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,8 +20,9 @@ def command(
 
     `speech3 tune exp/dnn data/dev decode.acoustic_scales=[0.06,0.08,0.1] decode.word_penalties=[0,1]`
 
-    Recipes do this themselves; a model of `speech3 train` needs it once before `decode` and `transcribe`. Writes
-    `decode.json` into the model directory. Grid and metric are those of the model's recipe (`tuning.json` there).
+    Recipes do this themselves; a model from `speech3 train` needs it once before `decode` and `transcribe`. It writes
+    `decode.json` into the model directory. The grid and the metric are those of the model's recipe (`tuning.json` in
+    the model directory).
     """
     from tempfile import TemporaryDirectory
 
@@ -40,7 +41,8 @@ def command(
     if silent := [key for key, words in texts.items() if not words]:
         raise Speech3Error(
             f"{directory}: {len(silent)} of {len(texts)} utterances have no transcript to compare with:"
-            f" {', '.join(silent[:5])}; add them to {directory}/text, or leave them out (`speech3 subset`)"
+            f" {', '.join(silent[:5])}; add transcripts to {directory}/text, or leave these utterances out"
+            " (`speech3 subset`)"
         )
     with TemporaryDirectory(prefix="speech3-") as scratch:
         feats, skipped = features_for(recognizer, data, jobs, Path(scratch))

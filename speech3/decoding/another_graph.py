@@ -1,7 +1,7 @@
-"""Another decoding graph for a trained model: other words, another language model, a grammar; nothing is trained.
+"""Another decoding graph for a trained model: other words, another language model or a grammar. Nothing is trained.
 
-OUT holds what `build_graph` writes and, where pronunciations differ from the model's, lexicon.txt with those. Who
-decodes with the graph reads both (`chosen_graph`), so that the words can be aligned as well.
+OUT holds what `build_graph` writes and, where pronunciations differ from the model's, a lexicon.txt with the different
+ones. Decoding with the graph reads both (`chosen_graph`), so that the words can be aligned as well.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,25 +30,25 @@ from speech3.lm.normalize import read_checked
 from speech3.lm.word_graph import WordGraph, read_sentences
 
 LEXICON, _DROPPED = "lexicon.txt", "dropped.txt"
-_ORDER = 3  # of a model estimated from --text
+_ORDER = 3  # default order of a model estimated from --text
 _SHOWN = 10
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What a graph is to be made of: files of the user; None where the model's own is meant.
+    """The user's files to build a graph from; None stands for the model's own.
 
     Attributes
     ----------
     lm, text, grammar, sentences
-        An ARPA file; text to estimate an n-gram model of `order` from; a JSGF grammar; a list of sentences. One of them
-        at most.
+        An ARPA file; text to estimate an n-gram model of `order` from; a JSGF grammar; a list of sentences. At most one
+        of them may be given.
     lexicon
-        Pronunciations that come before the model's.
+        Pronunciations that take precedence over the model's.
     add
         A list of words to add (`speech3.lm.added`).
     lang
-        espeak-ng's code of the language, to pronounce words with.
+        espeak-ng's language code, for guessing pronunciations.
     """
 
     lm: Path | None = None
@@ -63,20 +63,20 @@ class Wish:
 
 @dataclass(frozen=True)
 class NewGraph:
-    """What was made: what graph.json says, and pronunciations that were guessed."""
+    """The contents of graph.json, and the pronunciations that were guessed."""
 
     about: dict[str, Any]
     guessed: Guesses = field(default_factory=lambda: Guesses((), "", {}))
 
 
 def make_graph(model: Path, out: Path, wish: Wish) -> NewGraph:
-    """Build a graph of a model's HMMs in `out`.
+    """Build a graph from a model's HMMs in `out`.
 
     Raises
     ------
     Speech3Error
-        Options exclude one another; `out` is something else; a file is at fault; a word that is asked for by name
-        cannot be pronounced; the model's outputs are known by number only, so that no graph can be built of it.
+        Options exclude one another; `out` exists and is not a graph; a file is faulty; a word listed explicitly cannot
+        be pronounced; the model's outputs are known by number only, so no graph can be built for it.
     """
     _check(wish)
     directory = decode_directory(model) if model.suffix == ".onnx" and not model.is_dir() else model
@@ -111,14 +111,14 @@ def _check(wish: Wish) -> None:
     languages = {f"--{name}": getattr(wish, name) for name in ("lm", "text", "grammar", "sentences")}
     chosen = [name for name, path in languages.items() if path]
     if len(chosen) > 1:
-        raise Speech3Error(f"{' and '.join(chosen)} exclude one another: each says what is to be recognised; give one")
+        raise Speech3Error(f"{' and '.join(chosen)} exclude one another: each defines what is recognised; give one")
     if wish.add and chosen and chosen[0] in ("--grammar", "--sentences"):
         raise Speech3Error(
-            f"--add and {chosen[0]} exclude one another: {chosen[0]} says all that is to be recognised; write the words"
-            f" into {languages[chosen[0]]}"
+            f"--add and {chosen[0]} exclude one another: {chosen[0]} lists everything that can be recognised; add the"
+            f" words to {languages[chosen[0]]}"
         )
     if wish.order and not wish.text:
-        raise Speech3Error("--order is that of the language model that is estimated from --text, which was not given")
+        raise Speech3Error("--order applies to the language model estimated from --text; give --text or omit --order")
     if not (chosen or wish.add or wish.lexicon):
         raise Speech3Error("nothing to change: give --add, --lexicon, --lm, --text, --grammar or --sentences")
 
@@ -126,13 +126,13 @@ def _check(wish: Wish) -> None:
 def _check_out(out: Path, model: Path) -> None:
     if out.resolve() in {(model / name).resolve() for name in (GRAPH, TUNING_GRAPH)}:
         raise Speech3Error(
-            f"{out}: the model's own graph, which other models may share; choose another directory, and decode with"
-            " --graph"
+            f"{out}: this is the model's own graph, which other models may share; choose another directory, and decode"
+            " with --graph"
         )
     if out.exists() and not out.is_dir():
-        raise Speech3Error(f"{out}: a file; give a directory for the graph")
+        raise Speech3Error(f"{out}: this is a file; give a directory for the graph")
     if out.is_dir() and any(out.iterdir()) and not (out / "graph.json").exists():
-        raise Speech3Error(f"{out}: in the way, and not an earlier graph; move it, or choose another directory")
+        raise Speech3Error(f"{out}: exists and is not an earlier graph; move it, or choose another directory")
 
 
 def _language(wish: Wish, model: Path) -> ArpaLm | WordGraph:
@@ -156,21 +156,21 @@ def _own_lm(model: Path) -> ArpaLm:
         raise Speech3Error(f"{model}: has no graph whose language model could be used; give one with --lm ARPA")
     source = read_json(graph / "graph.json").get("lm")
     raise Speech3Error(
-        f"{graph}: keeps no {LM}: it was built of a grammar or by an earlier version of speech3, from {source}; give a"
-        " language model with --lm ARPA, or all that is to be recognised with --sentences"
+        f"{graph}: has no {LM}: it was built from a grammar or by an earlier version of speech3, from {source}; give a"
+        " language model with --lm ARPA, or everything that can be said with --sentences"
     )
 
 
 def _given(path: Path, language: ArpaLm | WordGraph, added: Sequence[AddedWord]) -> list[Pronunciation]:
-    """What a lexicon says of the words that are to be recognised, unless the list of added words says it itself."""
+    """The lexicon's pronunciations of words to recognise, except words whose pronunciation the added list gives."""
     every = read_lexicon(path).pronunciations
     wanted = {*language.words, *(word.word for word in added)}
     used = [pron for pron in every if pron.word in wanted]
     if not used:
         raise Speech3Error(
             f"{path}: none of its words ({_some([pron.word for pron in every])}) is in {language.source}"
-            f"{' or added' if added else ''}, so it would change nothing; are they spelled the same way (upper or lower"
-            " case)? --add adds words to the language model"
+            f"{' or added' if added else ''}, so it would change nothing; spell them the same way (same upper or lower"
+            " case), or add them to the language model with --add"
         )
     if unused := len({pron.word for pron in every} - wanted - {UNKNOWN}):
         say(f"{path}: {unused:,} of its words are not in {language.source} and cannot be recognised")
@@ -181,16 +181,17 @@ def _given(path: Path, language: ArpaLm | WordGraph, added: Sequence[AddedWord])
 def _check_pieces(lm: ArpaLm, wish: Wish) -> None:
     if wish.add and are_pieces(lm.words):
         raise Speech3Error(
-            f"{lm.source}: a language model of pieces of words, which make up any word already; {wish.add} has nothing"
-            " to add; --text with sentences that hold the words, cut into its pieces, makes them more probable"
+            f"{lm.source}: this language model consists of word pieces, which can form any word, so {wish.add} has"
+            " nothing to add; to make words more probable, give --text with sentences that contain them, cut into its"
+            " pieces"
         )
 
 
 def _pronounced(hmm: Hmm, wish: Wish, language: ArpaLm | WordGraph, named: Sequence[str]) -> tuple[Hmm, Guesses]:
-    """The model with guesses for the words that it lacks.
+    """The model with guessed pronunciations for the words that it lacks.
 
-    Those `named`, in a list or grammar, must be pronounced; those of a language model are where `lang` is given, else
-    they are left out.
+    Words that are `named`, in a list or grammar, must get a pronunciation. Words of a language model get one only if
+    `lang` is given; otherwise they are left out.
     """
     source = wish.add or wish.grammar or wish.sentences
     others = language.words if isinstance(language, ArpaLm) and wish.lang else []
@@ -201,8 +202,8 @@ def _pronounced(hmm: Hmm, wish: Wish, language: ArpaLm | WordGraph, named: Seque
         found = by_espeak(hmm, unknown, {}, wish.lang) if wish.lang else by_letters(hmm, unknown)
     except Speech3Error as error:
         raise Speech3Error(
-            f"{_some(unknown)}: without a pronunciation, and none can be guessed: {error}; --lexicon FILE (`word phone"
-            f" phone ...`) gives them{', --lang CODE lets espeak-ng guess them' if not wish.lang else ''}"
+            f"{_some(unknown)}: no pronunciation, and none can be guessed: {error}; give them with --lexicon FILE"
+            f" (`word phone phone ...`){', or let espeak-ng guess them with --lang CODE' if not wish.lang else ''}"
         ) from error
     if left := [word for word in named if word in found.unpronounced]:
         reasons = "; ".join(f"{word} {found.unpronounced[word]}" for word in left[:_SHOWN])
@@ -215,7 +216,7 @@ def _pronounced(hmm: Hmm, wish: Wish, language: ArpaLm | WordGraph, named: Seque
 
 
 def _check_case(words: Iterable[str], lexicon: Lexicon, source: Path | None) -> None:
-    """Words in another case than all those of the lexicon are a mistake."""
+    """Refuse words in upper case when the whole lexicon is in lower case, and the reverse."""
     known = [word for word in lexicon.by_word if langdir.is_word(word) and word.upper() != word.lower()]
     for case, changed in (("upper", str.upper), ("lower", str.lower)):
         if known and all(word == changed(word) for word in known):
@@ -231,15 +232,15 @@ def _with_added(
 ) -> ArpaLm:
     known = set(lm.words)
     if old := [word.word for word in added if word.word in known]:
-        say(f"{len(old)} of the words are in the language model already and stay as probable as they are: {_some(old)}")
+        say(f"{len(old)} of the words are already in the language model and keep their probabilities: {_some(old)}")
     new = [word for word in added if word.word not in known]
     if not (new or listed or guessed.pronunciations):
-        raise Speech3Error(f"{source}: nothing to add: the model knows all of its words already")
+        raise Speech3Error(f"{source}: nothing to add: the model already has all of its words")
     return add_words(lm, new, source) if new else lm
 
 
 def _self_loop_scale(model: Path) -> float:
-    """That of the model's own graph; without one, the recipes' default."""
+    """The self-loop scale of the model's own graph; without a graph, the recipes' default."""
     own = model / GRAPH / "graph.json"
     scale = read_json(own).get("self_loop_scale") if own.exists() else None
     return float(LmConfig.model_fields["self_loop_scale"].default if scale is None else scale)

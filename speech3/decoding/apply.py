@@ -1,4 +1,4 @@
-"""A recogniser applied to what users have: data directories and sound files."""
+"""Apply a recogniser to users' data: data directories and audio files."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,19 +26,23 @@ from speech3.io.online_resample import OnlineResampler
 from speech3.io.progress import progress, say
 
 _SHOWN = 10
-_BLOCK_S = 10.0  # of a long recording, read at once
+_BLOCK_S = 10.0  # how much of a long recording is read at once
 
 
 def features_for(recognizer: Recognizer, data: DataDir, jobs: int, out: Path) -> tuple[ArkReader, dict[str, str]]:
-    """Extract the features that the model wants into ``out/feats``; returns them, and why utterances have none.
+    """Extract the features that the model needs into ``out/feats``.
 
-    Recordings of another rate are resampled. Several channels may be several speakers: such an utterance is refused
-    unless the model's own features.yaml mixes them.
+    Recordings at another sampling rate are resampled. Channels may be different speakers, so a recording with several
+    is refused unless the model's own features.yaml mixes them.
+
+    Returns
+    -------
+    The features, and for each utterance that has none the reason.
 
     Raises
     ------
     Speech3Error
-        More than 5 % of the utterances are bad; given features are not such as the model was trained on.
+        More than 5 % of the utterances are bad; given features do not match those that the model was trained on.
     """
     config = recognizer.features.model_copy(update={"resample": True})
     if data.recordings and config.kind != "given":
@@ -58,16 +62,16 @@ def _warn_of_rate(recognizer: Recognizer, recording: str | Path, directory: Path
     try:
         rate_hz = audio.info(recording, directory=directory).sample_rate_hz
     except Speech3Error:
-        return  # whoever reads it says what is wrong with it
+        return  # reading the recording will report the error
     if rate_hz < wanted_hz:
         say(
             f"{recording}: {rate_hz} Hz, resampled to the model's {wanted_hz} Hz: the upper part of the spectrum is"
-            " missing, expect more errors"
+            " missing; expect more errors"
         )
 
 
 def tell(bad: Mapping[str, str], what: str) -> None:
-    """Say which utterances were left out, and why; the first few of many."""
+    """Print which utterances were left out, and why; at most ten of them."""
     for utterance, reason in list(bad.items())[:_SHOWN]:
         say(f"{what}: {utterance}: {reason}")
     if len(bad) > _SHOWN:
@@ -75,15 +79,15 @@ def tell(bad: Mapping[str, str], what: str) -> None:
 
 
 def write_loglikes(recognizer: Recognizer, feats: ArkReader, out: Path, bad: Mapping[str, str]) -> int:
-    """Write ``loglikes.ark``, ``loglikes.scp`` and, if there is anything to list, ``bad.txt``.
+    """Write ``loglikes.ark``, ``loglikes.scp`` and, if `bad` is not empty, ``bad.txt``; return the number of matrices.
 
-    The matrices are float32 (K, P), a row for each `Scorer.subsampling` frames. One utterance at a time is in memory.
-    Returns their number.
+    The matrices are float32 (K, P), with a row for every `Scorer.subsampling` frames. One utterance at a time is in
+    memory.
 
     Raises
     ------
     Speech3Error
-        Scores that are not finite numbers.
+        Scores are NaN or infinite.
     """
 
     def scores() -> Iterator[tuple[str, np.ndarray]]:
@@ -102,7 +106,7 @@ def write_loglikes(recognizer: Recognizer, feats: ArkReader, out: Path, bad: Map
 
 @dataclass(frozen=True)
 class Transcription:
-    """What was said in a file, and when, if that was asked for."""
+    """The words recognised in a file, with their times if those were requested."""
 
     name: str
     text: str
@@ -110,15 +114,15 @@ class Transcription:
 
 
 def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = False) -> Iterator[Transcription]:
-    """Recognise sound files, each as one utterance of a speaker of its own; long ones are cut at pauses.
+    """Recognise audio files, each as one utterance of a separate speaker; long files are cut at pauses.
 
-    Of a recording longer than `long_recordings.LONG_S` only a part is in memory at a time; a piece of it that cannot be
-    recognised is named and left out.
+    A recording longer than `long_recordings.LONG_S` is read in parts; a piece that cannot be recognised is reported and
+    left out.
 
     Raises
     ------
     Speech3Error
-        A file is missing, unreadable, shorter than a frame, or could not be decoded; it is named.
+        A file is missing, unreadable, shorter than a frame, or could not be decoded; the message names it.
     """
     for path in files:
         name = str(path)
@@ -138,19 +142,19 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
 
 
 def transcribe_samples(recognizer: Recognizer, samples: ArrayLike, rate_hz: Any) -> Result:
-    """Recognise a recording in memory: what `transcribe` does, with the time and confidence of each word.
+    """Recognise a recording in memory as `transcribe` does, with the time and confidence of each word.
 
     Parameters
     ----------
     samples
-        One channel, of floats from -1 to 1 or of integers, see `speech3.decoding.samples.checked_samples`.
+        One channel, as floats from -1 to 1 or as integers; see `speech3.decoding.samples.checked_samples`.
     rate_hz
-        Samples a second; another rate than the model's is resampled.
+        Samples per second; resampled if this differs from the model's rate.
 
     Raises
     ------
     Speech3Error
-        There is no sample, or fewer than of one frame; they or the rate cannot be used; nothing could be decoded.
+        The samples are fewer than one frame; the samples or the rate are invalid; nothing could be decoded.
     """
     name, wave_S, rate_hz = "samples", checked_samples(samples), checked_rate(rate_hz)
     _refuse_given(recognizer, name)
@@ -167,11 +171,11 @@ def transcribe_samples(recognizer: Recognizer, samples: ArrayLike, rate_hz: Any)
     return result_of(words_of_stretches(stretches) or [Word(word, None, None, None) for word in words])
 
 
-_Found = tuple[tuple[str, ...], list[Stretch]]  # the words, and if asked for when they were said
+_Found = tuple[tuple[str, ...], list[Stretch]]  # the words, and their times if requested
 
 
 def _pieces(recognizer: Recognizer, blocks: Iterable[np.ndarray], rate_hz: int) -> tuple[Iterator[Cut], int]:
-    """The pieces of a recording at the rate that the model wants, and that rate."""
+    """The pieces of a recording, resampled to the model's rate, and that rate."""
     wanted_hz = recognizer.features.sample_frequency or rate_hz
     resampler = OnlineResampler(rate_hz, wanted_hz)
 
@@ -183,12 +187,12 @@ def _pieces(recognizer: Recognizer, blocks: Iterable[np.ndarray], rate_hz: int) 
 
 
 def _long(recognizer: Recognizer, name: str, pieces: Iterable[Cut], rate_hz: int, times: bool) -> _Found:
-    """Recognise the pieces of a recording; times are those of the whole.
+    """Recognise the pieces of a recording; times are relative to the start of the recording.
 
     Raises
     ------
     Speech3Error
-        No piece could be recognised, though there were some.
+        There were pieces, but none could be recognised.
     """
     words: list[str] = []
     stretches: list[Stretch] = []
@@ -205,7 +209,7 @@ def _long(recognizer: Recognizer, name: str, pieces: Iterable[Cut], rate_hz: int
         words += said
         stretches += [replace(s, start_s=s.start_s + cut.begin_s, end_s=s.end_s + cut.begin_s) for s in when]
     if failed and not recognised:
-        raise Speech3Error(f"{name}: nothing of it could be recognised; the first reason: {failed}")
+        raise Speech3Error(f"{name}: no part of it could be recognised; the first reason: {failed}")
     return tuple(words), stretches
 
 
@@ -216,7 +220,7 @@ def _recognised(recognizer: Recognizer, name: str, wave_S: np.ndarray, rate_hz: 
 
 
 def features_of_file(recognizer: Recognizer, path: Path) -> np.ndarray:
-    """Features (T, F) of one sound file, resampled and mixed as the model wants it."""
+    """Features (T, F) of one audio file, resampled and mixed as the model needs."""
     _refuse_given(recognizer, str(path))
     wanted_hz = recognizer.features.sample_frequency
     sound = audio.read_file(path, sample_rate_hz=wanted_hz, resample=True, mix_channels=True)
@@ -226,8 +230,8 @@ def features_of_file(recognizer: Recognizer, path: Path) -> np.ndarray:
 def _refuse_given(recognizer: Recognizer, name: str) -> None:
     if recognizer.features.kind == "given":
         raise Speech3Error(
-            f"{name}: this model's features are given ones (feats.scp), not computed from a sound file; put it into a"
-            " data directory with its features and use speech3 decode"
+            f"{name}: this model takes its features from a file (feats.scp) and does not compute them from audio; make"
+            " a data directory with the recording's features and use speech3 decode"
         )
 
 

@@ -1,12 +1,12 @@
-"""Posteriors of words, and minimum Bayes risk decoding (Xu et al. 2011; Kaldi's sausages.cc).
+"""Word posteriors and minimum Bayes risk decoding (Xu et al. 2011; Kaldi's sausages.cc).
 
 The expected number of word errors of a hypothesis is the mean of its edit distances to all paths, weighted by their
-posteriors. It is worked out as the paper does, state by state of the lattice: where paths that meet in a state are
-aligned differently, their distances are averaged. Each place of the hypothesis (each word, and the gaps before, between
-and after them) gets a distribution over the words that paths have there. Taking the likeliest word in every place never
-raises the expected errors, so that is done again and again until it changes nothing.
+posteriors. It is computed as in the paper, state by state of the lattice: where paths that meet in a state are aligned
+differently, their distances are averaged. Each position of the hypothesis (each word, and the gaps before, between and
+after them) gets a distribution over the words that paths have there. Taking the most probable word in every position
+never raises the expected errors, so this is repeated until nothing changes.
 
-Axes: S states, A arcs, Q places of the hypothesis, Q1 one more, W words.
+Axes: S states, A arcs, Q positions of the hypothesis, Q1 one more, W words.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ import numpy as np
 from speech3.decoding.token_passing import jit
 from speech3.decoding.word_lattice import WordLattice
 
-_GAP = 1e-5  # a word against a gap costs this much more, so that words rather align with words
+_GAP = 1e-5  # extra cost of aligning a word with a gap, so that words prefer to align with words
 _PASSES = 100
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Words that paths have in a place of the hypothesis and their posteriors, likeliest first; word 0 is none."""
+    """The words that paths have in a position of the hypothesis and their posteriors, highest first; 0 is no word."""
 
     words: tuple[int, ...]
     posteriors: tuple[float, ...]
@@ -30,18 +30,18 @@ class Slot:
 
 @dataclass(frozen=True)
 class BayesRisk:
-    """A hypothesis with what the lattice says about it.
+    """A hypothesis with its statistics from the lattice.
 
     Attributes
     ----------
     words
         Indices in the graph's symbol table.
     confidences
-        Posterior of each word in its place, from 0 to 1.
+        Posterior of each word in its position, from 0 to 1.
     expected_errors
-        Of the hypothesis, in words.
+        Expected number of word errors of the hypothesis.
     slots
-        All places, gaps included: a confusion network.
+        All positions, gaps included: a confusion network.
     """
 
     words: tuple[int, ...]
@@ -51,7 +51,7 @@ class BayesRisk:
 
 
 def arc_posteriors(lattice: WordLattice, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
-    """(A,) float64: the share of the paths' probability that goes through each arc."""
+    """(A,) float64: the posterior probability of each arc."""
     costs_A = lattice.costs_A(acoustic_scale, word_penalty)
     final_S = lattice.final_costs_S(acoustic_scale)
     return np.asarray(_posteriors(lattice.source_A, lattice.target_A, costs_A, final_S))
@@ -60,14 +60,14 @@ def arc_posteriors(lattice: WordLattice, acoustic_scale: float, word_penalty: fl
 def confidences(
     lattice: WordLattice, words: tuple[int, ...], acoustic_scale: float, word_penalty: float = 0.0
 ) -> BayesRisk:
-    """How sure each word of a given hypothesis is."""
+    """The given hypothesis with the confidence of each word."""
     return _risk(lattice, words, acoustic_scale, word_penalty, 1)
 
 
 def minimum_bayes_risk(
     lattice: WordLattice, words: tuple[int, ...], acoustic_scale: float, word_penalty: float = 0.0
 ) -> BayesRisk:
-    """The hypothesis of the fewest expected errors that is found from another one, usually the best path's."""
+    """The hypothesis with the fewest expected errors found by starting from `words`, usually the best path's."""
     return _risk(lattice, words, acoustic_scale, word_penalty, _PASSES)
 
 
@@ -107,9 +107,9 @@ def _with_gaps(words: list[int]) -> np.ndarray:
 def _with_one_end(
     lattice: WordLattice, acoustic_scale: float, word_penalty: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
-    """(source_A, target_A, word_A, costs_A) and the number of states, with an arc without a word from each last state.
+    """(source_A, target_A, word_A, costs_A) and the number of states, with final costs as arcs to one added end state.
 
-    Arcs are in the order of the states that they leave.
+    The added arcs have no word. Arcs are sorted by source state.
     """
     final_S = lattice.final_costs_S(acoustic_scale)
     last = np.flatnonzero(np.isfinite(final_S)).astype(np.int32)
@@ -131,7 +131,7 @@ def _log_add(one, other):  # type: ignore[no-untyped-def] # pragma: no cover
 
 @jit
 def _forward(source, target, costs, states):  # type: ignore[no-untyped-def] # pragma: no cover
-    """(S,) log of the summed probability of the paths to each state."""
+    """(S,) log of the total probability of the paths to each state."""
     forward = np.full(states, -np.inf)
     forward[0] = 0.0
     for a in range(len(source)):
@@ -152,7 +152,7 @@ def _posteriors(source, target, costs, final):  # type: ignore[no-untyped-def] #
 
 @jit
 def _edit(distance, word, places, gap, row):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Distances at an arc's end, (Q1,) written to `row`, from those at its source."""
+    """Write to `row`, (Q1,), the edit distances at an arc's target, computed from those at its source."""
     row[0] = distance[0] + (1 + gap if word else 0.0)
     for q in range(1, len(row)):
         read = places[q - 1]
@@ -162,7 +162,7 @@ def _edit(distance, word, places, gap, row):  # type: ignore[no-untyped-def] # p
 
 @jit
 def _statistics(source, target, word, costs, states, places, words, gap):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Expected errors of a hypothesis, and (Q, W) the posterior of each word in each of its places."""
+    """Expected errors of a hypothesis, and (Q, W) the posterior of each word in each of its positions."""
     many = len(places)
     alpha = _forward(source, target, costs, states)
     distance, row = np.zeros((states, many + 1)), np.empty(many + 1)

@@ -1,4 +1,4 @@
-"""One search through a decoding graph that frames are fed to as they arrive.
+"""Beam search through a decoding graph, fed with frames as they arrive.
 
 Axes: T frames, P pdfs, K arcs of a path.
 """
@@ -13,13 +13,13 @@ from speech3.decoding.linked_frames import LinkedFrames, Stretch
 from speech3.decoding.search_graph import SearchGraph
 from speech3.errors import Speech3Error
 
-_ROOM = 2**21  # tokens of frames past, 32 MB of them, until those that lead nowhere are dropped
-_PIECE = 500  # frames read in one go; between two, the interpreter may be interrupted
+_ROOM = 2**21  # tokens of past frames, 32 MB, kept before those that lead nowhere are dropped
+_PIECE = 500  # frames read in one call; between two calls, the interpreter may be interrupted
 
 
 @dataclass(frozen=True, eq=False)
 class BestPath:
-    """A path through the graph that reads all frames so far.
+    """A path through the graph that consumes all frames so far.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class BestPath:
     pdfs_T
         int32: the pdf of each frame.
     olabels
-        What its arcs write, in order.
+        The non-epsilon output labels of its arcs, in order.
     """
 
     cost: float
@@ -41,27 +41,27 @@ class BestPath:
 
 
 def check_scores(utterance: str, scores_TP: np.ndarray, num_pdfs: int, where: object) -> None:
-    """Refuse scores that the search cannot be trusted with.
+    """Check that scores can be searched.
 
     Raises
     ------
     Speech3Error
-        They have another number of columns, or are NaN or plus infinity.
+        They have the wrong number of columns, or are NaN or plus infinity.
     """
     if scores_TP.ndim != 2 or scores_TP.shape[1] != num_pdfs:
         raise Speech3Error(
             f"{utterance}: scores of shape {scores_TP.shape}, but the graph {where} has {num_pdfs} pdfs;"
-            " it belongs to another model: build the graph of this one"
+            " it belongs to another model: build a graph for this model"
         )
     if np.isnan(scores_TP).any() or np.isposinf(scores_TP).any():
         raise Speech3Error(f"{utterance}: the model's scores are NaN or infinite; its training diverged")
 
 
 class BeamSearch:
-    """The search of one utterance after another, with memory that is used again.
+    """Searches one utterance after another, reusing its memory.
 
-    `begin`, then `read` with frames as they come; `best_path` at any time. One thread may use it at a time; the
-    interpreter's lock is free while frames are read.
+    Call `begin`, then `read` with frames as they arrive; `best_path` may be called at any time. Only one thread may use
+    it at a time; the interpreter's lock is released while frames are read.
     """
 
     def __init__(self) -> None:
@@ -76,9 +76,9 @@ class BeamSearch:
         max_active: int,
         lattice_beam: float | None = None,
     ) -> None:
-        """Begin with an utterance, whose name is for messages, and forget the one before.
+        """Begin an utterance, whose name is used in messages, and discard the previous one.
 
-        With a `lattice_beam` there will be a `lattice`; without one, the search is faster.
+        `lattice` is available only with a `lattice_beam`; without one, the search is faster.
         """
         if len(self._memory.slot_S) != len(graph.final_S):
             self._memory = kernel.new_tokens(len(graph.final_S), _ROOM)
@@ -91,16 +91,16 @@ class BeamSearch:
 
     @property
     def alive(self) -> bool:
-        """Is there a path through all frames so far?"""
+        """Whether any path has survived all frames so far."""
         return self._end > self._first
 
     def read(self, scores_TP: np.ndarray) -> None:
-        """Read frames: float32 (T, P) log likelihoods (up to a constant for each frame), unscaled.
+        """Read frames: float32 (T, P) unscaled log likelihoods, up to a constant for each frame.
 
         Raises
         ------
         Speech3Error
-            They are NaN or plus infinity, or have other columns than the graph has pdfs.
+            They are NaN or plus infinity, or the number of columns differs from the graph's number of pdfs.
         """
         check_scores(self._utterance, scores_TP, self._graph.num_pdfs, "that is searched")
         scores_TP = np.ascontiguousarray(scores_TP, np.float32)
@@ -124,7 +124,7 @@ class BeamSearch:
         self.frames += done
 
     def _drop(self) -> None:
-        """Drop tokens that no token of the present frame came from, or that are on no path near to the best ones."""
+        """Drop tokens from which no current token descends or, with a lattice, on no path within the lattice beam."""
         if self._links:
             self._first, self._end = self._links.link(self._memory, self._first, self._end)
         else:
@@ -140,15 +140,15 @@ class BeamSearch:
             self._memory = larger
 
     def lattice(self) -> Lattice | None:
-        """The lattice of the frames so far, if one was asked for; None where no path survived."""
+        """The lattice of the frames so far; None if `begin` had no `lattice_beam` or no path survived."""
         if self._links is None or not self.alive:
             return None
         return self._links.lattice(self._memory, self._first, self._end)
 
     def best_path(self, *, ended: bool = True) -> BestPath | None:
-        """The best path to a final state, or to any if none is reached; None where no path survived.
+        """The best path to a final state, or to any state if none is reached; None if no path survived.
 
-        With `ended` false, as while frames are still to come, the best path to any state, final cost left out.
+        If `ended` is false, because more frames will follow: the best path to any state, without its final cost.
         """
         place, cost = kernel.best_token(self._graph, self._memory, self._first, self._end, True)
         final = ended and place >= 0

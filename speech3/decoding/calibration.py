@@ -1,9 +1,9 @@
-"""Confidences that are shares of correct words (Platt 1999; Yu et al. 2011 for speech recognition).
+"""Calibrated confidences: probabilities that words are correct (Platt 1999; Yu et al. 2011 for speech recognition).
 
-A word's posterior in a lattice is too sure of itself: the acoustic scores of neighbouring frames are not independent,
-and what the lattice lacks counts as impossible. Its log odds, stretched and moved, are fitted to a dev set. On
-minilibri, the length of the word, its neighbours, the density of the lattice, a second posterior or more corners in the
-line added at most 0.01 to the normalised cross-entropy of 0.32, so there are two numbers.
+A word's posterior in a lattice is overconfident: the acoustic scores of neighbouring frames are not independent, and
+what the lattice lacks counts as impossible. A linear function of its log odds is fitted to a dev set. On minilibri, the
+length of the word, its neighbours, the density of the lattice, a second posterior, or a piecewise linear function added
+at most 0.01 to the normalised cross-entropy of 0.32, so two parameters are enough.
 
 Axes: W words.
 """
@@ -15,8 +15,8 @@ from typing import Any
 import jiwer
 import numpy as np
 
-_SURE = 1e-3  # posteriors closer than that to 0 or 1 say no more than that; on hyp.ctm's last digit
-_STEPS, _PULL = 50, 1.0  # towards slope 1 and offset 0, where words are few or all correct
+_SURE = 1e-3  # posteriors are clipped to this distance from 0 and 1, hyp.ctm's last digit
+_STEPS, _PULL = 50, 1.0  # the prior pulls towards slope 1 and offset 0 where words are few or all correct
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Calibration:
 
 
 def calibration_of(values: Any) -> Calibration | None:
-    """What `dataclasses.asdict` made of a calibration; ``None`` stays it.
+    """Restore a calibration from its `dataclasses.asdict`; ``None`` returns ``None``.
 
     Raises
     ------
     TypeError
-        It is something else.
+        `values` is not a calibration.
     """
     if values is None:
         return None
@@ -48,10 +48,10 @@ def calibration_of(values: Any) -> Calibration | None:
 
 
 def fit_calibration(posteriors: Sequence[float], correct: Sequence[bool]) -> Calibration:
-    """The calibration of the highest likelihood on words of which it is known whether they are correct.
+    """The calibration with the highest posterior probability given words that are known to be correct or not.
 
-    Newton's method on the two numbers. A Gaussian prior around "as they are" decides where there is nothing to learn
-    from; the slope is not negative, so the order of the words stays.
+    Newton's method on the two parameters. A Gaussian prior around the identity decides where there is too little data;
+    the slope is never negative, so the ranking of the words is preserved.
     """
     odds_W, correct_W = _log_odds(np.array(posteriors, np.float64)), np.array(correct, np.float64)
     inputs_W2, prior = np.stack([np.ones(len(odds_W)), odds_W], axis=1), np.array([0.0, 1.0])
@@ -61,14 +61,14 @@ def fit_calibration(posteriors: Sequence[float], correct: Sequence[bool]) -> Cal
         gradient = inputs_W2.T @ (sure_W - correct_W) + _PULL * (fitted - prior)
         curvature = (inputs_W2 * (sure_W * (1 - sure_W))[:, None]).T @ inputs_W2 + _PULL * np.eye(2)
         change = np.linalg.solve(curvature, gradient)
-        fitted -= change * min(1.0, 2.0 / max(float(np.abs(change).max()), 1e-12))  # Newton alone may leap too far
+        fitted -= change * min(1.0, 2.0 / max(float(np.abs(change).max()), 1e-12))  # full Newton steps may overshoot
         if np.abs(change).max() < 1e-9:
             break
     return Calibration(float(fitted[0]), max(float(fitted[1]), 0.0))
 
 
 def correct_words(reference: Sequence[str], said: Sequence[str]) -> list[bool]:
-    """Which of the words that were recognised are those of the reference, in an alignment with the fewest errors."""
+    """For each recognised word, whether it matches the reference in an alignment with the fewest errors."""
     if not said or not reference:
         return [False] * len(said)
     correct = [False] * len(said)

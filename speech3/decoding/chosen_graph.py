@@ -1,4 +1,4 @@
-"""A recogniser with another graph than its model's own, and with hot words."""
+"""A recogniser with a graph other than its model's own, and with hot words."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +13,14 @@ from speech3.hmm.oov import with_pronunciations
 
 
 def with_graph(recognizer: Recognizer, graph: Path | None, hot: Path | None = None) -> Recognizer:
-    """The recogniser with a graph of `speech3 graph` in place of its own, and with hot words (`decoding.hot`).
+    """The recogniser with a graph from `speech3 graph` in place of its own, and with hot words (`decoding.hot`).
 
-    The settings remain those that the model was tuned to.
+    The tuned settings of the model stay in use.
 
     Raises
     ------
     Speech3Error
-        The graph is of another model; a hot word is not in it.
+        The graph belongs to another model; a hot word is not in it.
     """
     if graph:
         if not (graph / "graph.json").exists():

@@ -1,9 +1,9 @@
-"""Lattices with the costs of two language models apart: the one that was searched with, and another one.
+"""Lattices with separate costs for two language models: the one used in the search, and a new one.
 
-Every state of a word lattice becomes as many as there are pairs of states of the two models that ways to it lead to
-(composition on the fly; Kaldi's lattice-lmrescore does it with one model after the other). With the costs of both on
-each arc, the lattice is then that of any mixture of them. The model that was searched with charges for words what the
-graph did (`lm_paths`), the other one what the ARPA format says.
+Each state of a word lattice is copied for every pair of states of the two models that paths to it lead to (on-the-fly
+composition; Kaldi's lattice-lmrescore does this with one model after the other). With the costs of both models on each
+arc, the lattice can be turned into that of any interpolation of them. Words cost under the old model what they cost in
+the graph (`lm_paths`), and under the new one what the ARPA format defines.
 
 Axes: S states, A arcs, S1, A1 one more, K pdfs of all arcs.
 """
@@ -26,14 +26,14 @@ _MOST = 4_000_000  # arcs: half a gigabyte
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What a language model reads along a lattice.
+    """The words that a language model scores along a lattice.
 
     Attributes
     ----------
     word_A
-        int64 words of the language model; `NO_WORD` where an arc does not end one.
+        int64 word of the language model that each arc completes; `NO_WORD` where it completes none.
     last_S
-        int64 word that ends with the path; `NO_WORD` where there is none.
+        int64 word that is completed where a path ends in each state; `NO_WORD` if there is none.
     """
 
     word_A: np.ndarray
@@ -47,7 +47,7 @@ class Composed:
     Attributes
     ----------
     old_A, new_A, old_S, new_S
-        float64 costs of the arcs and of ending, under each of the two models.
+        float64 costs of the arcs and final costs under each of the two models.
     """
 
     lattice: WordLattice
@@ -59,7 +59,7 @@ class Composed:
     def mixed(self, weight: float) -> WordLattice:
         """The lattice with ``(1 - weight) * old + weight * new`` in place of the old model's costs.
 
-        That is an interpolation of log probabilities: weight 0 is the lattice as it was, 1 the new model alone.
+        This interpolates log probabilities: weight 0 leaves the lattice unchanged, 1 uses the new model alone.
         """
         graph_A = self.lattice.graph_A + weight * (self.new_A - self.old_A)
         more_S = np.where(np.isfinite(self.lattice.final_graph_S), weight * (self.new_S - self.old_S), 0.0)
@@ -67,20 +67,21 @@ class Composed:
 
 
 def plain_reading(lattice: WordLattice, number_W: np.ndarray) -> Reading:
-    """Each arc is a word; `number_W` has the language model's number of each word of the lattice's symbol table."""
+    """The reading of a lattice of whole words; `number_W` maps the lattice's symbols to the language model's words."""
     return Reading(number_W[lattice.word_A].astype(np.int64), np.full(len(lattice.frame_S), NO_WORD, np.int64))
 
 
 def spelled(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLattice, list[str], list[str]]:
-    """A lattice of pieces such that all ways to a state have the same unfinished word.
+    """Expand a lattice of word pieces so that all paths to a state have the same unfinished word.
 
     Returns
     -------
     lattice
+        The expanded lattice.
     words
-        That which each arc ends, "" where it ends none: the piece on it begins the next one.
+        For each arc, the word that it completes because its piece begins the next one; "" if it completes none.
     last
-        That which ends with the path in each state.
+        For each state, the word that is completed where a path ends there.
     """
     begin_S1 = np.searchsorted(lattice.source_A, np.arange(len(lattice.frame_S) + 1)).tolist()
     target_A, pieces = lattice.target_A.tolist(), [symbols[word] for word in lattice.word_A.tolist()]
@@ -105,12 +106,12 @@ def spelled(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLattice
 def composed(
     lattice: WordLattice, old: LmStates, old_reading: Reading, new: LmStates, new_reading: Reading
 ) -> Composed:
-    """Give a lattice the costs of both language models.
+    """Compose a lattice with both language models.
 
     Raises
     ------
     Speech3Error
-        A path of the lattice has no cost under one of the models, or there are more than four million arcs.
+        A path of the lattice has infinite cost under one of the models, or there are more than four million arcs.
     """
     arcs, costs, states, ends, enough = _composed(
         lattice.source_A, lattice.target_A.astype(np.int64), np.isfinite(lattice.final_graph_S), old,
@@ -119,9 +120,9 @@ def composed(
     if not enough:
         raise Speech3Error(f"more than {_MOST:,} arcs with the histories of the language model; use one of lower order")
     costs_A2, ends_S2 = np.array(costs, np.float64).reshape(-1, 2), np.array(ends, np.float64).reshape(-1, 2)
-    for place, which in ((0, "that it was searched with"), (1, "that is to rescore it")):
+    for place, which in ((0, "used in the search"), (1, "used for rescoring")):
         if np.isinf(costs_A2[:, place]).any() or np.isinf(ends_S2[:, place]).any():
-            raise Speech3Error(f"it holds a word that the language model {which} does not have there")
+            raise Speech3Error(f"it contains a word that the language model {which} does not allow there")
     order_S = np.argsort(np.array(states), kind="stable")
     number_S = np.empty(len(order_S), np.int64)
     number_S[order_S] = np.arange(len(order_S))
@@ -132,7 +133,10 @@ def composed(
 
 
 def _picked(lattice: WordLattice, places_A3: np.ndarray, state_S: np.ndarray) -> tuple[np.ndarray, WordLattice]:
-    """A lattice of copies of another one's arcs (source, target, the other's arc) and states; and the arcs' order."""
+    """The order of the new arcs, and the lattice made of copies of another one's arcs and states.
+
+    A row of `places_A3` is (source, target, arc of the other lattice); `state_S` has the other lattice's states.
+    """
     order_A = np.lexsort((places_A3[:, 1], places_A3[:, 0]))
     source_A, target_A, arc_A = places_A3[order_A].T
     length_A = np.diff(lattice.begin_A1)[arc_A]
@@ -147,7 +151,7 @@ def _picked(lattice: WordLattice, places_A3: np.ndarray, state_S: np.ndarray) ->
 
 
 def pruned(lattice: WordLattice, acoustic_scale: float, beam: float) -> WordLattice:
-    """Without the arcs on no path that costs at most `beam` more than the best."""
+    """The lattice without arcs and states whose best path costs over `beam` more than the best path of all."""
     costs_A, final_S = lattice.costs_A(acoustic_scale), lattice.final_costs_S(acoustic_scale)
     rest_S = costs_to_end(lattice.source_A, lattice.target_A, costs_A, final_S)
     before_S = _costs_from_start(lattice.source_A, lattice.target_A, costs_A, len(final_S))
@@ -181,7 +185,7 @@ def _costs_from_start(source, target, costs, states):  # type: ignore[no-untyped
 
 @jit
 def _composed(source, target, ends, old, old_word, old_last, new, new_word, new_last, most):  # type: ignore[no-untyped-def] # pragma: no cover
-    """(source, target, the lattice's arc) and costs of each arc, each state's state of the lattice, costs of ending."""
+    """(source, target, lattice arc) and costs of each arc, the lattice state and final costs of each state, success."""
     lattice_states = len(ends)
     begin = np.searchsorted(source, np.arange(lattice_states + 1))
     elements, set_begin = [(np.int64(old.start), 0.0)], [0, 1]  # set 0: the start (`lm_paths`)
@@ -238,6 +242,6 @@ def _composed(source, target, ends, old, old_word, old_last, new, new_word, new_
 
 
 def numbers_of(symbols: tuple[str, ...], numbers: Mapping[str, int], unknown: str) -> np.ndarray:
-    """(W,) int64: a language model's number of each symbol; for words it lacks that of `unknown`, or `NO_WORD`."""
+    """(W,) int64: the language model's number of each symbol; for words it lacks, that of `unknown`, or `NO_WORD`."""
     other = numbers.get(unknown, NO_WORD)
     return np.array([numbers.get(symbol, other) for symbol in symbols], np.int64)

@@ -1,14 +1,14 @@
-"""A lattice determinised by word (Povey et al. 2012; Kaldi's determinize-lattice-pruned.cc).
+"""Determinisation of lattices on words (Povey et al. 2012; Kaldi's determinize-lattice-pruned.cc).
 
-A state of the new lattice is a set of states of the old one that are reached by the same words, each with what the
-cheapest way there costs, and what pdfs it reads, beyond what all ways of the set have in common. What is common stands
-on the arc: the costs of the set's cheapest way, and the longest beginning that the pdfs of all ways share. Sets of
-equal costs (within `_SAME`) and equal pdfs are one state.
+A state of the new lattice is a set of states of the old one that are reached by the same words, each with the residual
+cost and residual pdfs of the cheapest path to it. The common part goes on the arc: the costs of the cheapest path to
+the set, and the longest common prefix of the pdfs of all its paths. Sets with equal states, costs (within `_SAME`) and
+pdfs are merged into one state.
 
-States are taken in the order of the best path through them, which is known beforehand from the old lattice, so that
-what lies beyond the beam is never made.
+States are expanded in the order of the best path through them, which is known in advance from the old lattice, so
+states outside the beam are never created.
 
-Compiled code that looks at no bounds: `word_lattice.words_of` is its one caller.
+Compiled code without bounds checks; its only caller is `word_lattice.words_of`.
 
 Axes: S states of the old lattice, S1 one more, A its arcs.
 """
@@ -31,7 +31,7 @@ class LatticeArrays(NamedTuple):
     Attributes
     ----------
     begin_S1, target_A, ilabel_A, olabel_A
-        int64, int64, int32, int64: arcs in the order of the states that they leave.
+        int64, int64, int32, int64: arcs, sorted by source state.
     graph_A, acoustic_A, final_S
         float64 costs, the acoustic ones unscaled.
     rest_S
@@ -50,28 +50,28 @@ class LatticeArrays(NamedTuple):
 
 @jit
 def determinized(lattice, scale, beam, most):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Determinise.
+    """Determinise a lattice (`LatticeArrays`).
 
     Parameters
     ----------
     beam
-        Paths that cost this much more than the best are left out.
+        Paths that cost over this much more than the best are left out.
     most
-        States that the new lattice may have.
+        Largest number of states that the new lattice may have.
 
     Returns
     -------
-    arcs
-        (source, target, word, where its pdfs begin, how many they are), and their costs (graph, acoustic).
-    finals
-        The same of what remains at the end of each state: (pdfs begin, how many), and (graph, acoustic; infinite
-        where nothing ends).
+    arcs, arc_costs
+        (source, target, word, begin of its pdfs, number of pdfs) and (graph, acoustic) of each arc.
+    finals, final_costs
+        (begin of the residual pdfs, number of them) and residual costs (graph, acoustic) of ending in each state;
+        infinite where it is not final.
     pdfs
-        As the old lattice's input labels.
+        Input labels, as in the old lattice.
     enough
-        False: there were more states than `most`.
+        False if there were more states than `most`.
     """
-    elements = [(0, 0.0, 0.0, 0, 0)]  # state, graph, acoustic, where its pdfs begin, how many
+    elements = [(0, 0.0, 0.0, 0, 0)]  # state, graph, acoustic, begin of its pdfs, number of them
     first = [0, 1]  # elements of each state of the new lattice
     pdfs = [np.int32(0)]
     pdfs.clear()
@@ -139,18 +139,18 @@ def determinized(lattice, scale, beam, most):  # type: ignore[no-untyped-def] # 
 
 @jit
 def _follow(lattice, elements, begin, end, scale, limit, where):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Follow arcs without words from some elements; each state is looked at when all ways to it are known.
+    """Follow arcs without words from the given elements, visiting states in topological order.
 
-    `where` is -1 for each state, before and after. What costs more than `limit` in all is left out.
+    `where` is -1 for every state, on entry and on return. Paths whose total cost exceeds `limit` are left out.
 
     Returns
     -------
     steps
-        (the step before, label); the first ones stand for the pdfs of the elements.
+        (previous step, label); the first ones stand for the pdfs of the elements.
     said
-        (word, state, graph, acoustic, last step) behind each arc with a word.
+        (word, state, graph, acoustic, last step) after each arc with a word.
     ending
-        (graph, acoustic, last step) of the cheapest way to end; the step is -1 where there is none.
+        (graph, acoustic, last step) of the cheapest way to end; the step is -1 if there is none.
     """
     reached = [(0.0, 0.0, 0)]  # graph, acoustic, last step
     steps = [(-1, np.int32(0))]
@@ -204,7 +204,7 @@ def _follow(lattice, elements, begin, end, scale, limit, where):  # type: ignore
 
 @jit
 def _cheapest(said, numbers, scale, where):  # type: ignore[no-untyped-def] # pragma: no cover
-    """The cheapest of some ways to each state: (state, graph, acoustic, last step), in the order of the states."""
+    """The cheapest of the given ways to each state: (state, graph, acoustic, last step), sorted by state."""
     members = [(0, 0.0, 0.0, 0)]
     members.clear()
     for number in numbers:
@@ -224,7 +224,7 @@ def _cheapest(said, numbers, scale, where):  # type: ignore[no-untyped-def] # pr
 
 @jit
 def _common(members, rest, scale):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Costs (graph, acoustic) of the cheapest member, and that of the best path through any of them to the end."""
+    """Costs (graph, acoustic) of the cheapest member, and the cost of the best path through any member to the end."""
     best, through, base_graph, base_acoustic = np.inf, np.inf, 0.0, 0.0
     for state, graph, acoustic, _ in members:
         total = graph + scale * acoustic
@@ -236,7 +236,7 @@ def _common(members, rest, scale):  # type: ignore[no-untyped-def] # pragma: no 
 
 @jit
 def _spell(step, steps, begun, elements, first, pdfs):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Add to `pdfs` what is read up to a step, the pdfs of the element where it began included; return how many."""
+    """Append to `pdfs` the pdfs of the element where a step's path began and the labels up to it; return how many."""
     at, length = step, 0
     while at >= begun:
         length += 1
@@ -257,7 +257,7 @@ def _spell(step, steps, begun, elements, first, pdfs):  # type: ignore[no-untype
 
 @jit
 def _shared(elements, begin, pdfs):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Take the pdfs away that all elements from one on begin with; return how many."""
+    """Remove the common prefix of the pdfs of all elements from `begin` on; return its length."""
     _, _, _, one, shared = elements[begin]
     for number in range(begin + 1, len(elements)):
         _, _, _, other, length = elements[number]
@@ -274,7 +274,7 @@ def _shared(elements, begin, pdfs):  # type: ignore[no-untyped-def] # pragma: no
 
 @jit
 def _hashed(elements, begin, pdfs):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Of the states and pdfs of the elements from one on, without their costs."""
+    """A hash of the states and pdfs, but not the costs, of all elements from `begin` on."""
     key = _SEED
     for number in range(begin, len(elements)):
         state, _, _, start, length = elements[number]
@@ -287,7 +287,7 @@ def _hashed(elements, begin, pdfs):  # type: ignore[no-untyped-def] # pragma: no
 
 @jit
 def _same(elements, begin, end, other, pdfs, scale):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Are these elements and those from `other` on, which are the last, one state?"""
+    """Whether the elements from `begin` to `end` and those from `other` on, which are the last, are one state."""
     if end - begin != len(elements) - other:
         return False
     for number in range(end - begin):

@@ -1,12 +1,12 @@
-"""A model directory becomes OUT.onnx and OUT.decode: the network for onnxruntime, and what decoding needs beside it.
+"""Export a model directory as OUT.onnx, the network for onnxruntime, and OUT.decode, the other files for decoding.
 
-The file is published only after onnxruntime's scores were compared with PyTorch's.
+The network is published only after onnxruntime's scores were compared with PyTorch's.
 
-Int8 is dynamic quantisation of the matrix products, within the recurrence of an LSTM, too: their weights are stored as
-integers with a scale for each output, what they are multiplied with is rounded to 8 bits as it comes, with a scale for
-each product, and all that is between the products stays float32. Of the weights' 8 bits 7 are used: processors without
-VNNI add two products in 16 bits, which would overflow. Convolutions stay float32: onnxruntime has them in integers on a
-CPU, at a quarter of the speed (1.31, the preset ``cnn``: 3,031 frames/s instead of 10,833).
+Int8 is dynamic quantisation of the matrix products, including those in the recurrence of an LSTM: their weights are
+stored as integers with a scale for each output, their inputs are rounded to 8 bits at run time with a scale for each
+product, and everything between the products stays float32. Weights use 7 of their 8 bits: processors without VNNI add
+two products in 16 bits, which would overflow. Convolutions stay float32: onnxruntime's integer convolutions run at a
+quarter of the speed on a CPU (version 1.31, preset ``cnn``: 3,031 frames/s instead of 10,833).
 
 Axes: T frames, F feature bins, S senones.
 """
@@ -34,7 +34,7 @@ from speech3.models.onnx_runtime import OnnxNetwork
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto
 
-TOLERANCE = 1e-3  # of a log likelihood, float32 against float32
+TOLERANCE = 1e-3  # largest difference of a log likelihood, float32 against float32
 _CHECKED_S, _ROUNDS = 30.0, 3  # of random features
 _KEPT = (
     "training", "best_epoch", "train_accuracy", "heldout_accuracy", "heldout_loss", "heldout_per", "hmm", "seed",
@@ -50,7 +50,7 @@ _PRODUCTS = ("MatMul", "Conv", _INT8_PRODUCT)
 
 @dataclass(frozen=True)
 class Form:
-    """One form of the network: its size, its speed on one thread, and its differences to the form before it."""
+    """One form of the network: its size, its speed on one thread, and its differences from the previous form."""
 
     name: str
     num_bytes: int
@@ -66,14 +66,14 @@ class Export:
     Attributes
     ----------
     forms
-        PyTorch's, float, and int8 if that was asked for; the differences of log likelihoods are those of float to
-        PyTorch and of int8 to float.
+        PyTorch, float, and int8 if requested; differences of log likelihoods are between float and PyTorch, and
+        between int8 and float.
     rest
         OUT.decode.
     int8_products, products
-        How many of the network's products with weights are computed in int8, and how many there are.
+        How many of the network's products with weights are computed in int8, and how many there are in all.
     graph, tuned
-        OUT.decode has a decoding graph, and settings.
+        Whether OUT.decode has a decoding graph, and tuned settings.
     """
 
     path: Path
@@ -86,13 +86,13 @@ class Export:
 
 
 def export(model: Path, out: Path, *, int8: bool = False) -> Export:
-    """Write the network of a model directory to `out`, and to OUT.decode beside it what decoding needs.
+    """Write the network of a model directory to `out`, and the other files that decoding needs to OUT.decode beside it.
 
     Raises
     ------
     Speech3Error
-        `out` does not end in .onnx; the model is one of GMMs; the packages onnx or onnxruntime are not installed; the
-        written network gives other scores than PyTorch.
+        `out` does not end in .onnx; the model consists of GMMs; the packages onnx or onnxruntime are not installed; the
+        scores of the exported network differ from PyTorch's.
     """
     if out.suffix != ".onnx":
         raise Speech3Error(f"{out}: the name must end in .onnx")
@@ -100,10 +100,10 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
     if isinstance(recognizer.scorer, OnnxNetwork):
         raise Speech3Error(f"{model}: exported already; give the model directory that it was exported from")
     if not isinstance(recognizer.scorer, NetworkScorer):
-        raise Speech3Error(f"{model}: GMMs; only networks are exported, such as dnn beside it")
+        raise Speech3Error(f"{model}: this model consists of GMMs; only networks are exported, such as dnn beside it")
     rest = decode_directory(out)
     if rest.exists() and not (rest / "hmm.json").exists():
-        raise Speech3Error(f"{rest}: in the way, and not of an earlier export; move it, or choose another name")
+        raise Speech3Error(f"{rest}: exists and is not from an earlier export; move it, or choose another name")
     network = recognizer.scorer.network
     proto = to_onnx(network, recognizer.scorer.log_prior_P, _about(recognizer, int8))
     feats_TF = random_features(network, round(_CHECKED_S * 1000 / recognizer.features.frame_shift))
@@ -118,10 +118,10 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
         forms = _measured(scorers, sizes, feats_TF)
         if not forms[1].largest_difference <= TOLERANCE:  # NaN is not, either
             raise Speech3Error(
-                f"{out}: not written, for onnxruntime's scores differ from PyTorch's by"
-                f" {forms[1].largest_difference:.2g}; is the model's training one that diverged?"
+                f"{out}: not written, because onnxruntime's scores differ from PyTorch's by"
+                f" {forms[1].largest_difference:.2g}; check whether the model's training diverged"
             )
-        out.unlink(missing_ok=True)  # written last: its presence says that both belong together
+        out.unlink(missing_ok=True)  # written last: if it exists, both are complete
         beside = _write_rest(recognizer, rest)
     kinds = list(_products(proto.graph))
     return Export(
@@ -151,9 +151,9 @@ def _about(recognizer: Recognizer, int8: bool) -> dict[str, Any]:
 
 
 def _measured(scorers: Mapping[str, Scorer], sizes: Sequence[int], feats_TF: np.ndarray) -> tuple[Form, ...]:
-    """Compare each form with the one before it, over all frames and over an utterance of one; take the time of all."""
+    """Compare each form with the previous one, on all frames and on a one-frame utterance, and time each form."""
     best_s = dict.fromkeys(scorers, np.inf)
-    for _ in range(_ROUNDS):  # in turns: the machine may have something else to do at times
+    for _ in range(_ROUNDS):  # in turns, because the load of the machine may vary
         for name, scorer in scorers.items():
             started = time.perf_counter()
             scorer.loglikes(feats_TF)
@@ -169,7 +169,7 @@ def _measured(scorers: Mapping[str, Scorer], sizes: Sequence[int], feats_TF: np.
 
 
 def _quantized(proto: "ModelProto", path: Path) -> "ModelProto":
-    """Write the network with the weights of its products in int8; returns what was written."""
+    """Write the network with the weights of its products in int8; return the quantised network."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -185,7 +185,7 @@ def _quantized(proto: "ModelProto", path: Path) -> "ModelProto":
 
 
 def _products(graph: "GraphProto") -> Iterator[str]:
-    """Kinds of all products, also of those within loops."""
+    """Operator types of all products, including those inside loops."""
     for node in graph.node:
         if node.op_type in _PRODUCTS:
             yield node.op_type
@@ -195,7 +195,7 @@ def _products(graph: "GraphProto") -> Iterator[str]:
 
 
 def _write_rest(recognizer: Recognizer, directory: Path) -> list[str]:
-    """Write what decoding needs beside the network; returns which of `_BESIDE` there was."""
+    """Write the files that decoding needs beside the network; return which of `_BESIDE` existed."""
     if directory.exists():
         shutil.rmtree(directory)
     recognizer.outputs.save(directory)

@@ -1,4 +1,4 @@
-"""Forced alignment of a data directory as a whole: what `speech3 align` does and leaves behind."""
+"""Forced alignment of a whole data directory, for `speech3 align`, and the files that it writes."""
 
 import functools
 from collections import Counter
@@ -29,21 +29,23 @@ from speech3.io.atomic import write_text
 from speech3.io.parallel import parallel_map
 from speech3.io.progress import say
 
-_FIRST = 5  # utterances named for a word
+_FIRST = 5  # utterances listed for an unknown word
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an alignment came to.
+    """The result of an alignment.
 
     Attributes
     ----------
     aligned
-        Of utterances, and of the pieces of long ones.
+        Alignments of utterances, and of the pieces of long ones.
     layouts
-        Of the long ones.
+        How each long utterance was cut.
+    suspicious
+        Utterances and pieces whose transcripts are doubtful.
     unknown
-        Utterances of each word that the lexicon lacks.
+        For each word that the lexicon lacks, the utterances that contain it.
     """
 
     aligned: Aligned
@@ -55,25 +57,25 @@ class Outcome:
 def align_datadir(
     recognizer: Recognizer, data: DataDir, out: Path, jobs: int, *, lexicon: Path | None = None, lang: str | None = None
 ) -> Outcome:
-    """Align every utterance with its transcript, and write everything that stands in the help of `speech3 align`.
+    """Align every utterance with its transcript, and write the files listed in the help of `speech3 align`.
 
     Parameters
     ----------
     lexicon
         Pronunciations of words that the model lacks, in its phones.
     lang
-        espeak-ng's code of the language: it pronounces the words that are still lacking.
+        espeak-ng's language code, for guessing pronunciations of the words that are still missing.
 
     Raises
     ------
     Speech3Error
-        The transcripts are not of the lexicon's words; more than 5 % of the utterances are bad (after everything was
-        written: the lists say which).
+        The transcripts' words are not in the lexicon; more than 5 % of the utterances are bad (raised after all files
+        were written, so that the lists name them).
     """
     texts = {key: utterance.text for key, utterance in data.utterances.items()}
     if not any(texts.values()):
         raise Speech3Error(
-            f"{data.path}: has no transcripts; write them to {data.path}/text (speech3 decode needs none)"
+            f"{data.path}: has no transcripts; write them to {data.path}/text, or use speech3 decode, which needs none"
         )
     recognizer = _more_words(recognizer, texts, lexicon, lang, out)
     check_vocabulary(texts, recognizer.hmm.lexicon)  # before hours of audio are read
@@ -108,8 +110,8 @@ def align_datadir(
     tell(aligned.bad, "not aligned")
     check_bad(
         aligned.bad, total, str(data.path), "could not be aligned",
-        f"the others were; {out}/bad.txt and {out}/suspicious.txt list what to look at"
-        f"{f', {out}/oov.txt the unknown words, which --lexicon or --lang pronounces' if unknown else ''}",
+        f"the others were; check the utterances listed in {out}/bad.txt and {out}/suspicious.txt"
+        f"{f', and pronounce the unknown words in {out}/oov.txt with --lexicon or --lang' if unknown else ''}",
     )  # fmt: skip
     return outcome
 
@@ -131,19 +133,19 @@ def _more_words(
 
 
 def _guessed(hmm: Hmm, texts: Mapping[str, str | None], lang: str) -> list[Pronunciation]:
-    """Pronunciations of the unknown words in the model's phones; none for words that cannot be said in them."""
+    """Pronunciations of the unknown words in the model's phones; words that those cannot express get none."""
     counts = Counter(word for text in texts.values() for word in (text or "").split())
     try:
         return list(by_espeak(hmm, list(unknown_words(texts, hmm.lexicon)), counts, lang).pronunciations)
     except Speech3Error as error:
-        raise Speech3Error(f"{error}; --lexicon FILE gives pronunciations without --lang") from error
+        raise Speech3Error(f"{error}; to give pronunciations without --lang, use --lexicon FILE") from error
 
 
 def _lay_out(
     recognizer: Recognizer, transcripts: Transcripts, feats: Mapping[str, np.ndarray], durations: Mapping[str, float],
     jobs: int,
 ) -> dict[str, Layout]:  # fmt: skip
-    """Cut the long utterances; they leave `transcripts`, for `bad` if they cannot be cut."""
+    """Cut the long utterances; remove them from the words of `transcripts`, and add to its `bad` those that fail."""
     long = [utterance for utterance in transcripts.words if durations.get(utterance, 0.0) > LONG_S]
     items = [(utterance, tuple(transcripts.words.pop(utterance))) for utterance in long]
     work = functools.partial(
@@ -179,7 +181,7 @@ def _write_lists(
     out: Path, outcome: Outcome, texts: Mapping[str, str | None], durations: Mapping[str, float],
     clock: FrameClock,
 ) -> None:  # fmt: skip
-    """Write confidence.txt, suspicious.txt, oov.txt, and gaps.txt if a recording was long; fields part by tabs."""
+    """Write tab-separated confidence.txt, suspicious.txt, oov.txt, and gaps.txt if a recording was long."""
     rows = []
     for utterance, sure in outcome.aligned.confidences.items():
         word = (texts[utterance] or "").split()[sure.worst]
@@ -217,7 +219,7 @@ def _write_split(
     out: Path, data: DataDir, outcome: Outcome, pieces: Mapping[str, Piece], texts: Mapping[str, str | None],
     durations: Mapping[str, float], clock: FrameClock,
 ) -> None:  # fmt: skip
-    """Write the pieces of long recordings as a data directory, without the suspicious ones; without any, none."""
+    """Write the pieces of long recordings, without the suspicious ones, as a data directory if there are any."""
     doubtful = {suspicion.utterance for suspicion in outcome.suspicious}
     kept: dict[str, Utterance] = {}
     for name in sorted(outcome.aligned.alignments.keys() & pieces.keys() - doubtful):
@@ -230,6 +232,6 @@ def _write_split(
         used = {utterance.recording for utterance in kept.values()}
         recordings = {key: value for key, value in data.recordings.items() if key in used}
         write_datadir(DataDir(data.path, recordings, kept), out / "split")
-    else:  # those of an earlier run would be taken for this one's
+    else:  # files of an earlier run would be mistaken for this one's
         for file in FILES:
             (out / "split" / file).unlink(missing_ok=True)

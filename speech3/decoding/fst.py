@@ -1,7 +1,7 @@
-"""Finite-state transducers as numpy arrays, and OpenFst's binary `const` format, the bridge to kaldifst.
+"""Finite-state transducers as numpy arrays, and OpenFst's binary `const` format, which exchanges them with kaldifst.
 
-kaldifst visits arcs one at a time from Python, which is hopeless for millions. A `const` file is two flat arrays
-(states, then arcs), so whatever changes every arc (labels, penalties, self-loops) is done here, on columns.
+From Python, kaldifst visits arcs one at a time, which is too slow for millions. A `const` file is two flat arrays
+(states, then arcs), so everything that changes every arc (labels, penalties, self-loops) is done here, on columns.
 
 Axes: S states, A arcs.
 """
@@ -49,7 +49,7 @@ class Fst:
 
 @dataclass
 class FstBuilder:
-    """Collects states and arcs one by one, for transducers small enough for that (L, G, H)."""
+    """Builds a transducer from single states and arcs; for small ones (L, G of grammars)."""
 
     arcs: list[tuple[int, int, float, int]] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
@@ -66,7 +66,7 @@ class FstBuilder:
         self.arcs.append((ilabel, olabel, cost, target))
 
     def chain(self, source: int, target: int, ilabels: Iterable[int], olabel: int, cost: float) -> None:
-        """Add a path that reads `ilabels`; its first arc writes `olabel` and costs `cost`."""
+        """Add a path with the input labels `ilabels`; its first arc has the output label `olabel` and all the cost."""
         *first, last = ilabels
         for label in first:
             middle = self.state()
@@ -75,13 +75,13 @@ class FstBuilder:
         self.arc(source, target, last, olabel, cost)
 
     def fst(self) -> Fst:
-        """Return what was collected."""
+        """Return the transducer built so far."""
         arcs = np.array(self.arcs, ARC) if self.arcs else np.zeros(0, ARC)
         return Fst(0 if self.finals else -1, np.array(self.finals, np.float32), np.array(self.sources, np.int32), arcs)
 
 
 def write_fst(fst: Fst, path: Path | str) -> None:
-    """Write OpenFst's `const` format, which Kaldi's and OpenFst's programs read as well."""
+    """Write OpenFst's `const` format, which Kaldi's and OpenFst's programs can also read."""
     states, arcs = len(fst.final_S), len(fst.arcs_A)
     order = np.argsort(fst.source_A, kind="stable")
     records = np.zeros(states, _STATE)
@@ -99,12 +99,12 @@ def write_fst(fst: Fst, path: Path | str) -> None:
 
 
 def read_fst(path: Path | str) -> Fst:
-    """Read a `const` file and check that it is whole, since OpenFst would crash on what is not.
+    """Read a `const` file and check that it is intact, because OpenFst would crash on a damaged one.
 
     Raises
     ------
     Speech3Error
-        Missing, of another type, cut short, or with arcs to states that do not exist.
+        The file is missing, of another type or cut short, or has arcs to states that do not exist.
     """
     path = Path(path)
     try:
@@ -129,7 +129,7 @@ def read_fst(path: Path | str) -> Fst:
 
 @contextmanager
 def temporary_fst(fst: Fst) -> Iterator[Path]:
-    """Write `fst` to a file that goes away with the block."""
+    """Write `fst` to a temporary file that is deleted at the end of the `with` block."""
     with tempfile.TemporaryDirectory(prefix="speech3-") as directory:
         path = Path(directory) / "graph.fst"
         write_fst(fst, path)

@@ -19,14 +19,14 @@ _NEVER = -99.0  # log10 back-off weight that stands for zero in ARPA files
 
 @dataclass(frozen=True, eq=False)
 class Grammar:
-    """What may be said.
+    """The word sequences that can be recognised, with their costs.
 
     Attributes
     ----------
     words
-        The symbol table: `<eps>` first, then the words, `#0` (the back-off arc) last; a label is an index in it.
+        The symbol table: `<eps>` first, then the words, `#0` (for back-off arcs) last; labels are indices into it.
     fst
-        Input and output labels are words; back-off arcs read `#0` and write nothing.
+        Input and output labels are words; back-off arcs have the input label `#0` and no output label.
     source
         File or name, for messages.
     dropped
@@ -40,10 +40,10 @@ class Grammar:
 
 
 def one_word(lexicon: Lexicon) -> Grammar:
-    """Exactly one word of the lexicon, all equally probable; `<unk>` is not among them."""
+    """The grammar of exactly one word of the lexicon, all equally probable, without `<unk>`."""
     words = [word for word in lexicon.by_word if word != UNKNOWN]
     if not words:
-        raise Speech3Error("the lexicon holds no word but <unk>; a grammar of one word has nothing to accept")
+        raise Speech3Error("the lexicon has no word except <unk>, so a one-word grammar is empty; add words to it")
     builder = FstBuilder()
     start, end = builder.state(), builder.state(final=0.0)
     for label in range(1, len(words) + 1):
@@ -52,12 +52,12 @@ def one_word(lexicon: Lexicon) -> Grammar:
 
 
 def from_word_graph(graph: WordGraph, lexicon: Lexicon) -> Grammar:
-    """Sentences of a grammar or of a list.
+    """The sentences of a JSGF grammar or of a list.
 
     Raises
     ------
     Speech3Error
-        A word is not in the lexicon; it is named.
+        Words are not in the lexicon; the message names them.
     """
     words = graph.words
     if missing := [word for word in words if word not in lexicon.by_word]:
@@ -74,13 +74,13 @@ def from_word_graph(graph: WordGraph, lexicon: Lexicon) -> Grammar:
 
 
 def from_arpa(lm: ArpaLm, lexicon: Lexicon) -> Grammar:
-    """An n-gram model's words that the lexicon can pronounce; their probabilities stay as they are.
+    """An n-gram model restricted to words in the lexicon, with unchanged probabilities.
 
-    `<unk>` is left out: it is no word that anybody wants to read, and its pronunciation, a noise that has been trained
-    on all sorts of words, fits many (GMMs wrote it for 7 % of the words of minilibri).
+    `<unk>` is left out: users do not want it in transcripts, and its pronunciation, a noise phone trained on many
+    different words, matches too many (GMMs recognised it for 7 % of the words of minilibri).
 
-    A state is a history that can be followed by something of its own (an n-gram, a back-off weight); an n-gram leads to
-    the longest suffix of its words that is a state.
+    A state is a history with n-grams or a back-off weight of its own; an n-gram leads to the longest suffix of its
+    words that is a state.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def from_arpa(lm: ArpaLm, lexicon: Lexicon) -> Grammar:
     if not words:
         raise Speech3Error(
             f"{lm.source}: none of its {len(dropped)} words ({', '.join(dropped[:5])} ...) is in the lexicon;"
-            " spell both the same way (upper or lower case?)"
+            " spell both the same way (check upper and lower case)"
         )
     label_of = {word: label for label, word in enumerate(words, 1)}
     label_V = np.array([label_of.get(word, 0) for word in lm.vocabulary])

@@ -1,12 +1,12 @@
 """The decoding graph H o C o L o G as one transducer from pdfs to words (Mohri et al. 2002; Kaldi's mkgraph.sh).
 
-Input labels are pdf + 1. All probabilities of the HMMs, the lexicon and the language model are arc costs: an arc that
-reads pdf p costs -c log(1 - self_loop[p]) beside the rest, for p is left once, and its self-loop -c log(self_loop[p]),
-where c is the self-loop scale. The transitions of phones of a first and a loop pdf cost nothing.
+Input labels are pdf + 1. All probabilities of the HMMs, the lexicon and the language model are arc costs. An arc that
+reads pdf p has the additional cost -c log(1 - self_loop[p]), because p is left once, and its self-loop costs
+-c log(self_loop[p]), where c is the self-loop scale. Transitions of phones with a first and a loop pdf cost nothing.
 
-H is not composed: each arc of C o L o G becomes the states of its phone (`hmm_states`).
+H is not composed: each arc of C o L o G is replaced by the states of its phone (`hmm_states`).
 
-Weights are the tropical semiring's throughout, so the best path through the graph is the best path through its parts.
+All weights are in the tropical semiring, so the best path through the graph is the best path through its parts.
 
 Axes: S states, A arcs, W context windows.
 """
@@ -32,10 +32,10 @@ from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.progress import say
 from speech3.lm.arpa import ArpaLm, write_arpa
 
-LM = "lm.arpa.gz"  # in a graph's directory, if its language model is of n-grams
+LM = "lm.arpa.gz"  # in a graph's directory, if its language model is an n-gram model
 GRAMMAR = "G.fst"  # in a graph's directory, beside HCLG.fst
-_SLOW_S = 5.0  # a graph that takes longer says how far it is
-_MANY = 50_000  # arcs of a grammar whose graph takes seconds
+_SLOW_S = 5.0  # a build that takes longer reports its progress
+_MANY = 50_000  # arcs of G above which building the graph takes seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,15 +45,15 @@ class Graph:
     Attributes
     ----------
     fst
-        Input labels pdf + 1, output labels indices in `words`.
+        Input labels are pdf + 1, output labels are indices into `words`.
     words
         The symbol table, `<eps>` first.
     num_pdfs
-        Columns that the scores must have.
+        Number of columns that the scores must have.
     about
-        What `graph.json` says.
+        The contents of `graph.json`.
     phrases
-        What the lattices of its searches are searched for (`speech3.decoding.hot`).
+        Hot phrases to be boosted in the lattices (`speech3.decoding.hot`).
     """
 
     fst: Fst
@@ -65,12 +65,12 @@ class Graph:
 
     @cached_property
     def arranged(self) -> SearchGraph:
-        """As the search walks it; an error if it cannot be searched."""
+        """The graph arranged for the search; raises an error if it cannot be searched."""
         return search_graph(self.fst, self.num_pdfs, self.path)
 
     @cached_property
     def writes_pieces(self) -> bool:
-        """Are its words pieces of words?"""
+        """Whether its symbols are word pieces."""
         return are_pieces(self.words)
 
     @cached_property
@@ -80,9 +80,9 @@ class Graph:
 
 
 def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale: float) -> dict[str, Any]:
-    """Build the graph into ``out/HCLG.fst``, ``out/words.txt`` and ``out/graph.json``; return what the last one says.
+    """Write the graph to ``out/HCLG.fst``, ``out/words.txt`` and ``out/graph.json``; return the contents of the last.
 
-    ``out/G.fst`` is the language model as the graph has it, for `speech3 rescore`, which takes its costs out again. An
+    ``out/G.fst`` is the language model as used in the graph, for `speech3 rescore`, which subtracts its costs. An
     n-gram model is also kept as ``out/lm.arpa.gz``, for `speech3 graph`, which adds words to it.
 
     Parameters
@@ -91,15 +91,14 @@ def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale
         An n-gram model, or a `Grammar`. Words of an n-gram model that the lexicon lacks are left out and listed in
         ``graph.json`` under ``dropped``.
     self_loop_scale
-        Kaldi's --self-loop-scale; not used where transitions have no probabilities (and then None in
-        ``graph.json``). There is one transition a frame, as there is one acoustic score, which is scaled down
-        because frames are not independent; beside that, unscaled transitions drown it in connected speech, and words
-        are deleted.
+        Kaldi's --self-loop-scale; not used if transitions have no probabilities (``graph.json`` then has None). Each
+        frame has one transition and one acoustic score, which is scaled down because frames are not independent.
+        Unscaled transitions would dominate it in connected speech, and words would be deleted.
 
     Raises
     ------
     Speech3Error
-        The model and the lexicon share no word, or nothing can be said.
+        The model and the lexicon share no word, or the language model accepts no sentence.
     """
     started = time.monotonic()
     grammar = lm if isinstance(lm, Grammar) else from_arpa(lm, hmm.lexicon)
@@ -108,17 +107,17 @@ def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale
         say(f"  {out.name}: a graph of {len(grammar.words) - 2:,} words and {len(grammar.fst.arcs_A):,} n-grams")
     clg, labels = _clg(hmm, grammar)
     if time.monotonic() - started > _SLOW_S:
-        say(f"  {out.name}: composed after {time.monotonic() - started:.0f} s, nearly done")
+        say(f"  {out.name}: composed after {time.monotonic() - started:.0f} s, nearly finished")
     units, read_LN = units_of(hmm, labels, self_loop_scale)
     fst = add_self_loops(expanded(clg, read_LN, units), units)
     if fst.start < 0 or not len(fst.arcs_A) or np.isinf(fst.final_S).all():
-        raise Speech3Error(f"{grammar.source}: the graph came out empty: this language model accepts no sentence")
+        raise Speech3Error(f"{grammar.source}: the graph is empty: this language model accepts no sentence")
     about = {
         "num_pdfs": hmm.num_pdfs, "states": len(fst.final_S), "arcs": len(fst.arcs_A), "words": len(grammar.words) - 2,
         "lm": grammar.source, "self_loop_scale": self_loop_scale if hmm.topology.weighted else None,
         "dropped": list(grammar.dropped), "seconds": round(time.monotonic() - started, 1),
     }  # fmt: skip
-    (out / "graph.json").unlink(missing_ok=True)  # written last: its presence says that the rest belongs together
+    (out / "graph.json").unlink(missing_ok=True)  # written last: if it exists, the other files are complete
     write_text(out / "words.txt", "".join(f"{word} {label}\n" for label, word in enumerate(grammar.words)))
     write_fst(fst, out / "HCLG.fst")
     write_fst(grammar.fst, out / GRAMMAR)
@@ -164,11 +163,11 @@ def check_graph(fst: Fst, num_pdfs: int, num_words: int, path: Path) -> None:
 
 
 def _clg(hmm: Hmm, grammar: Grammar) -> tuple[Fst, Labels]:
-    """C o L o G, deterministic, whose input labels say how phones are read: what they are is returned as well.
+    """Deterministic C o L o G, and its input labels, which stand for the pdfs of a phone in context.
 
-    Windows of phones that read the same pdfs have the same label (Kaldi's make-ilabel-transducer), which is why C o L o
-    G is determinised once more. It is not minimised after that: of 300,000 to 940,000 states of what it becomes that
-    removed 0.2 to 4 % in a quarter of the time that all the rest takes.
+    Context windows with the same pdfs share a label (Kaldi's make-ilabel-transducer), which is why C o L o G is
+    determinised once more. It is not minimised after that: minimisation took a quarter as long as all other steps and
+    removed only 0.2 to 4 % of the 300,000 to 940,000 states of the graphs built from it.
     """
     import kaldifst
 

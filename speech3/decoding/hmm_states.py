@@ -1,8 +1,8 @@
-"""The states of phones, in place of the arcs of C o L o G that read a phone each: H o (C o L o G), with its self-loops.
+"""H o (C o L o G) with self-loops, made by replacing each phone arc of C o L o G with the phone's states.
 
-While phones are written out there are no self-loops, and input labels are unit + 1: a unit is what is read on entering
-a state, and what may be read again and again there. With three states a phone that is one pdf, with a first and a loop
-pdf it is the two, and a phone is one unit.
+Phones are expanded without self-loops, with input labels unit + 1. A unit is the pdf read on entering a state and the
+pdf of its self-loop. With three states per phone, a unit is one pdf and a phone is three units; with a first and a loop
+pdf, a unit is these two and a phone is one unit.
 
 Axes: S states, A arcs, P pdfs, U units, W context windows, L ways to read a phone (labels), N units of a phone.
 """
@@ -17,21 +17,21 @@ from speech3.decoding.fst import ARC, Fst
 from speech3.hmm.model import Hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
 
-_GRAIN = 8192  # costs that differ by less than its inverse count as equal
+_GRAIN = 8192  # costs are compared after rounding to multiples of 1 / _GRAIN
 _SEEDS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _ODD = np.uint64(0xFF51AFD7ED558CCD)  # MurmurHash3's finaliser
 
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """What the arcs of a graph read before it has self-loops.
+    """The units that input labels stand for before self-loops are added.
 
     Attributes
     ----------
     enter_U, loop_U
-        int: the pdf of entering a state, and that of staying in it.
+        int pdfs of entering a state and of staying in it.
     leave_U, stay_U
-        float64 costs of leaving, once for each entering, and of staying.
+        float64 costs of leaving, once per entry, and of staying.
     """
 
     enter_U: np.ndarray
@@ -42,14 +42,14 @@ class Units:
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """What the arcs of C o L o G read.
+    """The input labels of C o L o G.
 
     Attributes
     ----------
     of_W
-        int32: label of each context window: 0 for none, 1 to L for phones, above that for disambiguation symbols.
+        int32: label of each context window: 0 for none, 1 to L for phones, above L for disambiguation symbols.
     pdfs_LN
-        int32: the pdfs of the phone's states under labels 1 to L, sorted.
+        int32: the pdfs of the phone's states for labels 1 to L, in sorted order.
     """
 
     of_W: np.ndarray
@@ -57,7 +57,7 @@ class Labels:
 
 
 def labels_of(hmm: Hmm, windows: Sequence[Sequence[int]]) -> Labels:
-    """Labels of context windows as kaldifst's `compose_context` has them; those with the same pdfs share one."""
+    """Labels for the context windows of kaldifst's `compose_context`; windows with the same pdfs share a label."""
     passing, phones_W3 = [], np.zeros((len(windows), 3), np.int64)
     for number, window in enumerate(windows):
         if len(window) == 1 and window[0] <= 0:  # [0]: context-fst.cc's #-1; [-d]: disambiguation symbol d
@@ -73,7 +73,7 @@ def labels_of(hmm: Hmm, windows: Sequence[Sequence[int]]) -> Labels:
 
 
 def units_of(hmm: Hmm, labels: Labels, scale: float) -> tuple[Units, np.ndarray]:
-    """The units, and int (L, N) those of each label; `scale` is that of self-loops."""
+    """The units, and the units of each label, int (L, N); `scale` is the self-loop scale."""
     if hmm.topology == FIRST_AND_LOOP:
         first_L, loop_L = labels.pdfs_LN.reshape(-1, 2).T
         free_L = np.zeros(len(first_L))
@@ -84,11 +84,11 @@ def units_of(hmm: Hmm, labels: Labels, scale: float) -> tuple[Units, np.ndarray]
 
 
 def expanded(clg: Fst, read_LN: np.ndarray, units: Units) -> Fst:
-    """H o (C o L o G) without self-loops: each arc that reads a phone becomes its units, one after the other.
+    """H o (C o L o G) without self-loops: each arc that reads a phone becomes a chain of the phone's units.
 
-    Arcs of one state whose phones begin with the same units share these, at the lowest cost of them, so that what was
-    deterministic stays so; what they write stands where it is certain. States after which everything is alike become
-    one. Disambiguation symbols become epsilon.
+    Arcs of a state whose phones begin with the same units share these, at their lowest cost, so that a deterministic
+    transducer stays deterministic; an output label is placed on the first arc where it is unambiguous. States with
+    identical continuations are merged. Disambiguation symbols become epsilon.
     """
     order_A = np.lexsort((clg.arcs_A["ilabel"], clg.source_A))
     source_A, arcs_A = clg.source_A[order_A], clg.arcs_A[order_A]
@@ -112,10 +112,11 @@ def expanded(clg: Fst, read_LN: np.ndarray, units: Units) -> Fst:
 def _levels(
     source_A: np.ndarray, arcs_A: np.ndarray, read_LN: np.ndarray, units: Units
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each unit of a phone the arcs that read it, and which of the arcs that read the unit before they follow.
+    """For each unit position: what precedes each arc, and the arcs that read the unit in that position.
 
-    Arcs are sorted by the state that they leave, then by label: those that share a beginning are neighbours. The first
-    arcs follow states; the last lead to states, others to the arcs of the next level that follow them.
+    Input arcs are sorted by source state, then by label, so arcs with a common prefix are neighbours. An arc of the
+    first level is preceded by a state, one of a later level by an arc of the previous level. Arcs of the last level
+    lead to states; the others lead to groups of arcs of the next level.
     """
     read_AN = read_LN[arcs_A["ilabel"] - 1]
     cost_A = arcs_A["weight"].astype(np.float64) + units.leave_U[read_AN].sum(axis=1)
@@ -142,9 +143,9 @@ def _levels(
 
 
 def _merged(parent_A: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers (G,) of the places that arcs follow, the same for places with the same arcs; and which arcs to keep.
+    """Merge places with the same outgoing arcs: the new number (G,) of each place, and which arcs to keep.
 
-    Places are compared by two independent 64-bit sums over their arcs.
+    Places are compared by two independent 64-bit hash sums over their arcs.
     """
     if not len(step):
         return np.zeros(0, np.int64), np.zeros(0, bool)
@@ -166,10 +167,10 @@ def _merged(parent_A: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def add_self_loops(fst: Fst, units: Units) -> Fst:
-    """Let every state that was entered by reading a unit stay there, and turn units into pdfs.
+    """Add a self-loop to every state entered by reading a unit, and turn units into pdfs.
 
-    A state entered in several ways (by units of different loops, or by epsilon) cannot have a loop of its own: each
-    loop gets a state before it, and an epsilon arc onwards (Kaldi's MakePrecedingInputSymbolsSame).
+    A state entered in several ways (by units with different loops, or by epsilon) cannot have a self-loop: each loop is
+    put on a new state before it, with an epsilon arc to it (Kaldi's MakePrecedingInputSymbolsSame).
     """
     states, arcs_A = len(fst.final_S), fst.arcs_A.copy()
     loop_L, enter_L = (np.concatenate([[0], pdf_U + 1]) for pdf_U in (units.loop_U, units.enter_U))

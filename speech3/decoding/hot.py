@@ -1,10 +1,10 @@
-"""Hot words: words and phrases that are expected, made more probable when decoding, without a new graph.
+"""Hot words: expected words and phrases that are made more probable in decoding, without a new graph.
 
-A boost b makes each saying of a word or phrase e^b times as probable as the language model has it. For a word that is
-exact: its cost is lowered by b wherever the graph writes it. A phrase is not known by a graph's arc, so while searching
-each of its words is cheaper by b / (number of words), which keeps phrases from being pruned, and then, in the lattice,
-what was given to words is taken back and b is given where the whole phrase is said. Among the lattice's paths that is
-exact.
+A boost b makes each occurrence of a word or phrase e^b times as probable as in the language model. For single words
+this is exact: the cost is lowered by b on every arc that outputs the word. A single arc cannot tell whether a phrase is
+complete, so the search lowers the cost of each of its words by b / (number of words), which keeps phrases from being
+pruned. In the lattice, these bonuses are then removed, and b is applied where the whole phrase occurs, which is exact
+among the lattice's paths.
 
 Axes: A arcs.
 """
@@ -22,7 +22,7 @@ from speech3.decoding.phrases import automaton
 from speech3.errors import Speech3Error
 
 BOOST = 3.0  # default; e^3 = 20 times as probable
-_LARGEST = 50.0  # more is a mistake: no acoustic score would speak against the word
+_LARGEST = 50.0  # more is a mistake: no acoustic score could outweigh it
 _SHOWN = 10
 HotWords = dict[tuple[str, ...], float]
 
@@ -33,7 +33,8 @@ def read_hot(path: Path) -> HotWords:
     Raises
     ------
     Speech3Error
-        Naming file and line: there is none, a boost is out of range, one stands there twice with different boosts.
+        There is no line, a boost is out of range, or a word or phrase is listed twice with different boosts. The
+        message names file and line.
     """
     found: dict[tuple[str, ...], tuple[float, int]] = {}
     for number, line in enumerate(read_utf8(path).splitlines(), 1):
@@ -45,17 +46,17 @@ def read_hot(path: Path) -> HotWords:
             words, boost = words[:-1], given
             if not abs(boost) <= _LARGEST:
                 raise Speech3Error(
-                    f"{path}:{number}: a boost lies between {-_LARGEST:g} and {_LARGEST:g} (3: 20 times as probable),"
+                    f"{path}:{number}: give a boost between {-_LARGEST:g} and {_LARGEST:g} (3: 20 times as probable),"
                     f" not {line.split()[-1]}"
                 )
         before = found.setdefault(words, (boost, number))
         if before[0] != boost:
             raise Speech3Error(
                 f"{path}:{number}: {' '.join(words)} has the boost {boost:g} here and {before[0]:g} in line"
-                f" {before[1]}; leave one of them"
+                f" {before[1]}; keep one of them"
             )
     if not found:
-        raise Speech3Error(f"{path}: holds no word to boost; write a word or a phrase a line")
+        raise Speech3Error(f"{path}: contains no word to boost; write one word or phrase per line")
     return {words: boost for words, (boost, _) in found.items()}
 
 
@@ -67,17 +68,15 @@ def _boost(field: str) -> float | None:
 
 
 def with_hot_words(graph: Graph, hot: Mapping[tuple[str, ...], float], source: Path) -> Graph:
-    """The graph with costs of hot words lowered; its lattices are searched for the phrases.
+    """The graph with the costs of hot words lowered, and with the phrases to boost in its lattices.
 
     Raises
     ------
     Speech3Error
-        Naming `source`: the graph does not write a word, or writes pieces of words.
+        The graph lacks a word, or its symbols are word pieces. The message names `source`.
     """
     if graph.writes_pieces:
-        raise Speech3Error(
-            f"{source}: {graph.path} writes pieces of words, and hot words are boosted in graphs of words"
-        )
+        raise Speech3Error(f"{source}: {graph.path} writes pieces of words; hot words need a graph of whole words")
     unknown = dict.fromkeys(word for words in hot for word in words if word not in graph.label_of)
     if unknown:
         shown = ", ".join(list(unknown)[:_SHOWN]) + (" ..." if len(unknown) > _SHOWN else "")

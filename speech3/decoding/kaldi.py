@@ -1,4 +1,4 @@
-"""Kaldi's alignment, lexicon and graph as a model directory without an acoustic model: training input for one."""
+"""Import Kaldi's alignment, lexicon and graph as a model directory without an acoustic model, to train one from."""
 
 import shutil
 import tempfile
@@ -15,7 +15,7 @@ from speech3.io.atomic import explained_disk_errors
 
 @dataclass(frozen=True)
 class Imported:
-    """What was found: utterances, frames, what we know of the outputs, and words of the graph (None: no graph)."""
+    """Numbers of utterances and frames, the imported outputs, and the graph's number of words (None: no graph)."""
 
     utterances: int
     frames: int
@@ -24,15 +24,15 @@ class Imported:
 
 
 def import_kaldi(alignment: Path, out: Path, lang: Path | None = None, graph: Path | None = None) -> Imported:
-    """Make the model directory `out`: ``ali.ark`` (pdfs), ``hmm.json``, and more as far as it can be had.
+    """Make the model directory `out` with ``ali.ark`` (pdfs) and ``hmm.json``.
 
-    With `lang` and phones of three states in a row also the lexicon and the tree, with `graph` also ``graph/``. What
-    stood in `out` is replaced once everything was read and found to belong together.
+    With `lang` and phones of three consecutive states, also import the lexicon and the tree; with `graph`, also
+    ``graph/``. An earlier import in `out` is replaced once everything has been read and found consistent.
 
     Raises
     ------
     Speech3Error
-        A file is missing or damaged, or two are not of one model; both are named.
+        A file is missing or damaged, or two files belong to different models; the message names them.
     """
     kaldi = open_alignment(alignment)
     with explained_disk_errors(out):
@@ -43,7 +43,7 @@ def import_kaldi(alignment: Path, out: Path, lang: Path | None = None, graph: Pa
             about = import_graph(graph, kaldi.model, mdl, staged / "graph") if graph else None
             utterances = write_ark(staged / "ali.ark", kaldi.senones())
             if not utterances:
-                raise Speech3Error(f"{alignment}: its ali.*.gz hold no utterance; align again")
+                raise Speech3Error(f"{alignment}: its ali.*.gz contain no utterance; align again")
             outputs = kaldi.outputs(lang)
             outputs.save(staged)
             _publish(staged, out)
@@ -55,5 +55,5 @@ def _publish(staged: Path, out: Path) -> None:
     for name in ("hmm.json", "tree.safetensors", "lexiconp.txt", "lexiconp_silprob.txt", "ali.ark"):
         (out / name).unlink(missing_ok=True)
     shutil.rmtree(out / "graph", ignore_errors=True)
-    for path in sorted(staged.iterdir(), key=lambda path: path.name == "hmm.json"):  # it says that the rest is there
+    for path in sorted(staged.iterdir(), key=lambda path: path.name == "hmm.json"):  # last: if it exists, the rest does
         path.replace(out / path.name)

@@ -1,6 +1,6 @@
-"""Kaldi's decoding graph (utils/mkgraph.sh) as ours: transition-ids become pdfs, everything else stays.
+"""Import of Kaldi's decoding graph (utils/mkgraph.sh): transition-ids become pdfs, everything else is unchanged.
 
-The probabilities of transitions stand on its arcs, with Kaldi's self-loop scale, and are kept.
+Its arcs keep their transition probabilities, with Kaldi's self-loop scale.
 """
 
 from pathlib import Path
@@ -15,23 +15,23 @@ from speech3.hmm.kaldi_lang import read_symbols
 from speech3.hmm.kaldi_model import TransitionModel
 from speech3.io.atomic import write_json, write_text
 
-_REMEDY = "give the graph directory that mkgraph.sh made of this model"
+_REMEDY = "give the graph directory that mkgraph.sh made for this model"
 
 
 def import_graph(graph: Path, model: TransitionModel, mdl: Path, out: Path) -> dict[str, Any]:
-    """Write ``out/HCLG.fst``, ``out/words.txt`` and ``out/graph.json``; return what the last one says.
+    """Write ``out/HCLG.fst``, ``out/words.txt`` and ``out/graph.json``; return the contents of the last.
 
     Parameters
     ----------
     graph
-        Holds HCLG.fst (of type const or vector), words.txt and, usually, num_pdfs.
+        Directory with HCLG.fst (of type const or vector), words.txt and, usually, num_pdfs.
     model, mdl
-        The transition model that it was made of, and its file, for messages.
+        The transition model that the graph was made from, and its file, for messages.
 
     Raises
     ------
     Speech3Error
-        A file is missing or damaged, or the graph was made of another model.
+        A file is missing or damaged, or the graph was made from another model.
     """
     told = graph / "num_pdfs"
     if told.exists() and (text := told.read_text().strip()).isdigit() and int(text) != model.num_pdfs:

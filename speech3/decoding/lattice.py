@@ -1,4 +1,4 @@
-"""Lattices as flat arrays: what a search found worth keeping, with the costs of graph and acoustics apart.
+"""Lattices as flat arrays: the paths that a search kept, with separate graph and acoustic costs.
 
 Axes: S states, A arcs.
 """
@@ -12,26 +12,26 @@ from speech3.decoding.token_passing import jit
 
 @dataclass(frozen=True, eq=False)
 class Lattice:
-    """An acyclic transducer from pdfs to words, one path for each way through the graph (Kaldi's Lattice).
+    """An acyclic transducer from pdfs to words, with one path for each path through the graph (Kaldi's Lattice).
 
-    State 0 is the start; every arc leads to a higher state, and arcs are sorted by the state that they leave.
+    State 0 is the start; every arc leads to a higher state, and arcs are sorted by source state.
 
     Attributes
     ----------
     source_A, target_A
-        int32 states that each arc leaves and leads to.
+        int32 source and target states.
     ilabel_A, olabel_A
-        int32: pdf + 1, and the index of a word; 0 where an arc reads or writes nothing.
+        int32: pdf + 1, and the index of a word; 0 for epsilon.
     graph_A
-        float32 cost in the graph that was searched, its word penalty included.
+        float32 cost in the graph that was searched, word penalty included.
     acoustic_A
         float32 cost, unscaled: minus the log likelihood.
     final_S
-        float32 costs of ending; infinity where a path cannot.
+        float32 final costs; infinity for states that are not final.
     frame_S
-        int32: how many frames are read on the way to a state.
+        int32: number of frames read on the paths to a state.
     reached_final
-        False: no path ended in a final state of the graph, and any state after the last frame ends one.
+        False if no path ended in a final state of the graph; then every state after the last frame is final.
     """
 
     source_A: np.ndarray
@@ -46,11 +46,11 @@ class Lattice:
 
     @property
     def frames(self) -> int:
-        """How many frames every path reads."""
+        """Number of frames that every path reads."""
         return int(self.frame_S.max()) if len(self.frame_S) else 0
 
     def costs_A(self, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
-        """Cost of each arc, float64; the penalty comes on top of that of the graph that was searched."""
+        """Cost of each arc, float64; the word penalty is added to the one already in the graph costs."""
         penalty_A = word_penalty * (self.olabel_A > 0)
         return self.graph_A.astype(np.float64) + acoustic_scale * self.acoustic_A.astype(np.float64) + penalty_A
 
@@ -62,13 +62,13 @@ def rest_costs(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.
 
 
 def best_words(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0) -> tuple[int, ...]:
-    """The words of the best path at another scale, or with another penalty on top of the graph's."""
+    """The words of the best path at an acoustic scale, with a word penalty in addition to the graph's."""
     olabels = lattice.olabel_A[best_arcs(lattice, acoustic_scale, word_penalty)]
     return tuple(olabels[olabels > 0].tolist())
 
 
 def best_arcs(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
-    """The arcs of that path, in order."""
+    """The arcs of the best path at an acoustic scale, in order; parameters as for `best_words`."""
     costs_A = lattice.costs_A(acoustic_scale, word_penalty)
     found: np.ndarray = _best_arcs(lattice.source_A, lattice.target_A, costs_A, lattice.final_S.astype(np.float64))
     return found
@@ -76,7 +76,7 @@ def best_arcs(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0
 
 @jit
 def costs_to_end(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Of the best path from each state, final cost included; arcs in the order of the states that they leave."""
+    """(S,) costs of the best path from each state to the end, final cost included; arcs are sorted by source state."""
     rest = final.copy()
     for a in range(len(source) - 1, -1, -1):
         rest[source[a]] = min(rest[source[a]], costs[a] + rest[target[a]])

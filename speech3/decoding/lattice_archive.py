@@ -1,8 +1,8 @@
 """Kaldi's lattice archives, text and binary, as its lattice tools read and write them (kaldi-lattice.cc).
 
 A `Lattice` is Kaldi's Lattice (OpenFst's arc type ``lattice4``), a `WordLattice` its CompactLattice
-(``compactlattice44``). Acoustic costs are unscaled in both. In place of Kaldi's transition-ids, lattices written here
-have pdfs + 1; tools that ask a model what its transition-ids are (lattice-align-words and the like) cannot be used.
+(``compactlattice44``). Acoustic costs are unscaled in both. Lattices written here have pdfs + 1 in place of Kaldi's
+transition-ids, so tools that look up transition-ids in a model (such as lattice-align-words) cannot be used on them.
 
 Axes: S states, A arcs.
 """
@@ -31,7 +31,7 @@ _TYPES = {b"lattice4": Lattice, b"compactlattice44": WordLattice}
 
 @dataclass(eq=False)
 class _Raw:
-    """States and arcs in any order; labels are what the arcs of a compact lattice read."""
+    """States and arcs in any order; the labels in weights are the input labels of a compact lattice."""
 
     compact: bool
     start: int = -1
@@ -47,7 +47,7 @@ def write_lattices(
     *,
     binary: bool = True,
 ) -> int:
-    """Write ``(utterance, lattice)`` pairs as an archive; return their number. It appears once all were written.
+    """Write ``(utterance, lattice)`` pairs as an archive; return their number. The file appears once all are written.
 
     `scp` gets the archive's index: ``utterance /absolute/path.ark:offset`` lines, sorted.
     """
@@ -72,8 +72,8 @@ def read_lattices(path: Path | str) -> Iterator[tuple[str, Lattice | WordLattice
     Raises
     ------
     Speech3Error
-        The file is missing, cut short or no archive of lattices, or a lattice is not one: it goes round in a circle, or
-        its paths to a state read different numbers of frames.
+        The file is missing, cut short or not a lattice archive, or a lattice is invalid: it has a cycle, or its paths
+        to a state read different numbers of frames.
     """
     try:
         stream = Path(path).open("rb")  # noqa: SIM115  # closed below
@@ -91,7 +91,7 @@ def read_lattices(path: Path | str) -> Iterator[tuple[str, Lattice | WordLattice
                     data_N = np.asarray(np.memmap(path, np.uint8, "r")) if data_N is None else data_N
                     body, start, compact = _read_binary(stream, data_N)
             except (struct.error, ValueError, IndexError, OverflowError) as error:
-                raise Speech3Error(f"{where}: cut short, or no lattice ({error})") from error
+                raise Speech3Error(f"{where}: cut short, or not a lattice ({error})") from error
             yield key, _put_together(body, start, compact, where)
 
 
@@ -155,21 +155,21 @@ def _key(stream: IO[bytes], path: Path | str) -> str:
         key += byte
     key = key.lstrip(b"\n")
     if byte == b"" and key.strip():
-        raise Speech3Error(f"{path}: ends within the name of an utterance, or is no archive of lattices")
+        raise Speech3Error(f"{path}: ends within the name of an utterance, or is not a lattice archive")
     try:
         return key.decode()
     except UnicodeDecodeError as error:
-        raise Speech3Error(f"{path}: no archive of lattices") from error
+        raise Speech3Error(f"{path}: not a lattice archive") from error
 
 
 def _is_text(stream: IO[bytes]) -> bool:
-    """A text lattice begins on the line after the key; what is read to know that is put back."""
+    """Whether the lattice is text, which begins on the line after the key; leaves the stream where the body begins."""
     place = stream.tell()
     begins = stream.read(4)
     if begins == _MAGIC:
         return False
     if not begins[:1].isspace():
-        raise ValueError("it begins neither as a text nor as OpenFst's files do")
+        raise ValueError("it begins neither as text nor as an OpenFst file")
     stream.seek(place)
     stream.readline()
     return True
@@ -198,7 +198,7 @@ def _parsed(text: str) -> tuple[float, float, tuple[int, ...]]:
 
 
 def _read_binary(stream: IO[bytes], data_N: np.ndarray) -> tuple[LatticeBody, int, bool]:
-    """The lattice's body, its start and whether it is compact; `data_N` is the file that the stream reads."""
+    """The lattice's body, its start state and whether it is compact; `data_N` has the bytes of the stream's file."""
 
     def name() -> bytes:
         (length,) = struct.unpack("<i", stream.read(4))
@@ -217,7 +217,7 @@ def _read_binary(stream: IO[bytes], data_N: np.ndarray) -> tuple[LatticeBody, in
 
 
 def _body(raw: _Raw) -> LatticeBody:
-    """What was read as text, in arrays."""
+    """Convert a lattice read as text to arrays."""
     arcs_A4 = np.array(raw.arcs, np.int64).reshape(-1, 4)
     states = int(max(arcs_A4[:, :2].max(initial=-1), max(raw.finals, default=-1), raw.start)) + 1
     finals = [raw.finals.get(state, (np.inf, np.inf, ())) for state in range(states)]
@@ -232,13 +232,13 @@ def _body(raw: _Raw) -> LatticeBody:
 
 
 def _put_together(body: LatticeBody, start: int, compact: bool, where: str) -> Lattice | WordLattice:
-    """The arrays, states sorted and those that the start does not lead to left out."""
+    """Build the lattice, with states sorted topologically and unreachable states left out."""
     arcs_A4, states = body.arcs_A4, len(body.final_costs_S2)
     if not 0 <= start < states or arcs_A4.min(initial=0) < 0 or arcs_A4[:, :2].max(initial=0) >= states:
-        raise Speech3Error(f"{where}: the lattice is empty, or has numbers of states or labels that cannot be")
+        raise Speech3Error(f"{where}: the lattice is empty, or has state or label numbers out of range")
     order_S = topological(arcs_A4[:, 0], arcs_A4[:, 1], states)
     if len(order_S) < states:
-        raise Speech3Error(f"{where}: no lattice: its arcs go round in a circle")
+        raise Speech3Error(f"{where}: not a lattice: its arcs form a cycle")
     number_S = np.full(states, -1, np.int64)
     number_S[order_S] = np.arange(states)
     by_source = np.lexsort((arcs_A4[:, 3], number_S[arcs_A4[:, 1]], number_S[arcs_A4[:, 0]]))
@@ -246,7 +246,7 @@ def _put_together(body: LatticeBody, start: int, compact: bool, where: str) -> L
     source_A, target_A = (np.ascontiguousarray(arcs_A4[by_source, column]) for column in (0, 1))
     frame_S, odd = frames_read(source_A, target_A, frames_A[by_source], start, states)
     if odd >= 0:
-        raise Speech3Error(f"{where}: no lattice: paths to state {odd} read different numbers of frames")
+        raise Speech3Error(f"{where}: not a lattice: paths to state {odd} read different numbers of frames")
     used, kept = order_S[frame_S[order_S] >= 0], by_source[frame_S[source_A] >= 0]
     number_S[used] = np.arange(len(used))
     source_A, target_A = (number_S[arcs_A4[kept, column]].astype(np.int32) for column in (0, 1))

@@ -1,7 +1,7 @@
-"""The states and arcs of a binary lattice, straight from the bytes (OpenFst's vector-fst.h, Kaldi's lattice-weight.h).
+"""Parse the states and arcs of a binary lattice (OpenFst's vector-fst.h, Kaldi's lattice-weight.h).
 
 A state is its final weight, the number of its arcs (8 bytes), and the arcs: input and output label, weight, next state.
-A weight is two float32 costs; a compact one has the number of its labels and the labels after them.
+A weight is two float32 costs; in a compact lattice, the number of its labels and the labels follow.
 
 Axes: N bytes, S states, S1 one more, A arcs, A1 one more, K labels of all arcs, L labels of all final weights.
 """
@@ -14,7 +14,7 @@ from speech3.decoding.token_passing import jit
 
 
 class LatticeBody(NamedTuple):
-    """What `read_body` found.
+    """The states and arcs returned by `read_body`.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class LatticeBody(NamedTuple):
     costs_A2, final_costs_S2
         float32: graph and acoustic cost.
     labels_K, begin_A1, final_labels_L, final_begin_S1
-        int32 labels, and int64 places where those of each arc and of each final weight begin.
+        int32 labels, and int64 offsets where the labels of each arc and of each final weight begin.
     """
 
     arcs_A4: np.ndarray
@@ -36,12 +36,12 @@ class LatticeBody(NamedTuple):
 
 
 def read_body(data_N: np.ndarray, at: int, states: int, compact: bool) -> tuple[LatticeBody, int]:
-    """The states from byte `at` on, and the byte after them.
+    """Parse the states from byte `at` on; return them and the offset of the byte after them.
 
     Raises
     ------
     ValueError
-        The bytes end before the states do, or a number in them cannot be.
+        The bytes end before the states do, or contain an impossible number.
     """
     if not 0 <= states <= len(data_N) // 16:
         raise ValueError(f"{states} states")
@@ -76,7 +76,7 @@ def _int64(data, at):  # type: ignore[no-untyped-def] # pragma: no cover
 
 @jit
 def _weight_end(data, at, compact):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Where the weight at a byte ends, and how many labels it has; -1 where the bytes end before."""
+    """The end of the weight that begins at byte `at`, and its number of labels; -1 and 0 if the bytes end before it."""
     size = 12 if compact else 8
     if at + size > len(data):
         return -1, 0
@@ -112,7 +112,7 @@ def _sizes(data, at, states, compact):  # type: ignore[no-untyped-def] # pragma:
 
 @jit
 def _fill(data, at, states, compact, body, costs, final_costs):  # type: ignore[no-untyped-def] # pragma: no cover
-    """After `_sizes`, which made sure that all of it is there; costs as the bits that they are."""
+    """Fill the arrays, after `_sizes` has checked that all bytes exist; costs are copied as raw bits."""
     size = 12 if compact else 8
     a = 0
     for s in range(states):
@@ -141,9 +141,9 @@ def _fill(data, at, states, compact, body, costs, final_costs):  # type: ignore[
 
 @jit
 def frames_read(source, target, frames, start, states):  # type: ignore[no-untyped-def] # pragma: no cover
-    """(S,) int64 frames read on the way to each state, -1 where none leads; and a state with two such numbers, or -1.
+    """(S,) int64 number of frames read up to each state, -1 if unreachable; and a state with two such numbers, or -1.
 
-    Arcs stand in an order in which those into a state come before those out of it.
+    Arcs are ordered such that all arcs into a state come before all arcs out of it.
     """
     frame = np.full(states, -1, np.int64)
     frame[start] = 0

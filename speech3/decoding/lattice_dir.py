@@ -1,7 +1,7 @@
 """The directory of `speech3 decode --lattice`, which `speech3 rescore` and `speech3 score` read.
 
-    lat.ark, lat.scp    Kaldi's compact lattices, one an utterance (`lattice_archive`), acoustic costs unscaled
-    words.txt           what their labels mean
+    lat.ark, lat.scp    Kaldi's compact lattices, one per utterance (`lattice_archive`), acoustic costs unscaled
+    words.txt           the symbol table of their labels
     lattice.json        `LatticesAbout`: the graph that was searched, and how
 
 Axes: W words of the symbol table.
@@ -34,20 +34,20 @@ _REMEDY = "make the lattices again with speech3 decode --lattice"
 
 @dataclass(frozen=True)
 class LatticesAbout:
-    """What lattices were made with.
+    """How lattices were made.
 
     Attributes
     ----------
     model, graph
         Directories.
     graph_about
-        The graph's ``graph.json``: a graph that says something else now is not that one.
+        The contents of the graph's ``graph.json``: if they have changed, the graph is another one.
     acoustic_scale, word_penalty
-        The penalty is within the graph costs.
+        Settings of the search. The penalty is included in the graph costs.
     beam
-        Paths that cost this much more than the best were left out.
+        Paths that cost over this much more than the best were left out.
     rescored
-        The language model that took the place of the graph's, and its weight; None as they were searched.
+        The language model that replaced the graph's, and its weight; None if the lattices were not rescored.
     """
 
     model: str
@@ -61,14 +61,14 @@ class LatticesAbout:
 
 @dataclass(frozen=True, eq=False)
 class LatticeDir:
-    """A directory of lattices; `symbols` is ``words.txt``."""
+    """A directory of lattices; `symbols` is the content of ``words.txt``."""
 
     path: Path
     symbols: tuple[str, ...]
     about: LatticesAbout
 
     def lattices(self) -> Iterator[tuple[str, WordLattice]]:
-        """Read them, one at a time.
+        """Read the lattices, one at a time.
 
         Raises
         ------
@@ -78,24 +78,24 @@ class LatticeDir:
         yield from read_word_lattices(self.path / ARCHIVE, self.symbols, self.about.acoustic_scale)
 
     def spelled(self, labels: Sequence[int]) -> tuple[str, ...]:
-        """Words from labels, pieces joined."""
+        """The words of labels, with pieces joined."""
         units = tuple(self.symbols[label] for label in labels)
         return join_words(units) if self.writes_pieces else units
 
     @cached_property
     def writes_pieces(self) -> bool:
-        """Are the symbols pieces of words?"""
+        """Whether the symbols are word pieces."""
         return are_pieces(self.symbols)
 
     def old_lm(self, given: Path | None = None) -> tuple[LmStates, np.ndarray]:
-        """The language model that was searched with, and (W,) the number of each word in it.
+        """The language model used in the search, and (W,) its number of each symbol.
 
         It is the graph's G.fst, or the ARPA file `given`.
 
         Raises
         ------
         Speech3Error
-            There is none, or the graph is not that of the lattices.
+            There is none, or the graph is not the one that the lattices were made with.
         """
         graph = Path(self.about.graph)
         if given is None and (graph / "graph.json").exists():
@@ -118,7 +118,7 @@ class LatticeDir:
 def read_word_lattices(
     archive: Path, symbols: tuple[str, ...], acoustic_scale: float
 ) -> Iterator[tuple[str, WordLattice]]:
-    """Read an archive as lattices of words; state-level ones are determinised."""
+    """Read an archive as word lattices; state-level lattices are determinised."""
     if not archive.exists():
         raise Speech3Error(f"{archive}: no such file; {_REMEDY}")
     for utterance, lattice in read_lattices(archive):
@@ -126,18 +126,18 @@ def read_word_lattices(
         if len(words.word_A) and int(words.word_A.max()) >= len(symbols):
             raise Speech3Error(
                 f"{archive}: {utterance}: word {int(words.word_A.max())}, but the {SYMBOLS} beside it has"
-                f" {len(symbols):,}: they are of different graphs; {_REMEDY}"
+                f" {len(symbols):,}: they belong to different graphs; {_REMEDY}"
             )
         yield utterance, words
 
 
 def open_lattices(path: Path) -> LatticeDir:
-    """Open what `speech3 decode --lattice` wrote.
+    """Open a directory that `speech3 decode --lattice` wrote.
 
     Raises
     ------
     Speech3Error
-        It is no such directory.
+        `path` is not such a directory.
     """
     if not (path / ABOUT).exists():
         raise Speech3Error(f"{path}: has no {ABOUT}; give a directory that speech3 decode --lattice wrote")
@@ -149,13 +149,13 @@ def open_lattices(path: Path) -> LatticeDir:
 
 
 def begin_lattices(out: Path, graph: Graph, model: Path, setting: tuple[float, float], beam: float) -> None:
-    """Write what stands beside the archive."""
+    """Write the files that belong beside the archive: ``words.txt`` and ``lattice.json``."""
     about = LatticesAbout(str(model.resolve()), str(graph.path.resolve()), graph.about, *setting, beam)
     save_about(out, graph.words, about)
 
 
 def forget_lattices(out: Path) -> None:
-    """Remove lattices of an earlier decoding, where there is none of this one."""
+    """Remove the lattices of an earlier decoding, for a decoding that writes none."""
     for name in (ABOUT, INDEX, ARCHIVE, SYMBOLS):
         (out / name).unlink(missing_ok=True)
 

@@ -1,16 +1,18 @@
-"""From the tokens of a search to a lattice: which arcs lie on paths near the best (Kaldi's lattice-faster-decoder.cc).
+"""From the tokens of a search to a lattice of the arcs within the lattice beam (Kaldi's lattice-faster-decoder.cc).
 
-Going back through the frames, every arc between two tokens is looked at again. What it costs beyond the cheapest way to
-its end (its slack, 0 on the best path to there) together with what the cheapest rest costs beyond the best is what the
-best path through it costs beyond the best path of all, its extra cost. Arcs above `lattice_beam` are dropped, and
-tokens without arcs. Kaldi keeps the links of all tokens as it reads; here they are made when a stretch of frames is
-read, by when few tokens are left, and until then tokens suffice.
+Going backwards through the frames, every arc between two tokens is visited again. Its slack is what the path through it
+to its target costs beyond the best path to the target (0 on the best path). The extra cost of a token is what the best
+path through it costs beyond the best path of all. The slack of an arc plus the extra cost of its target is the extra
+cost of the arc. Arcs whose extra cost exceeds `lattice_beam` are dropped, and then tokens without arcs. Kaldi stores
+links for all tokens as it reads frames; here they are made after a stretch of frames has been read, when few tokens are
+left.
 
-While more frames are to come, no token of the last frame has an extra cost: what is dropped then is dropped for good.
+While more frames are to come, all tokens of the last frame have extra cost 0, so nothing is dropped that could still
+come to lie within the beam.
 
-Links are kept in an order in which all links into a token come before all out of it.
+Links are ordered such that all links into a token come before all links out of it.
 
-Compiled code that looks at no bounds, as `token_passing`.
+Compiled code without bounds checks, like `token_passing`.
 
 Axes: T frames, T1 one more, P pdfs, H tokens, L links; the 5 columns of a link are SOURCE, TARGET and ARC, SLACK and
 SCORE (the log likelihood, unscaled) in the float32 view of the same memory.
@@ -27,9 +29,9 @@ _INF = np.float32(np.inf)
 
 @jit
 def final_extras(graph, memory, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Extra cost of ending in each token of the last frame, float32, and whether a final state is among them.
+    """Extra cost of ending in each token of the last frame, float32, and whether any of them is in a final state.
 
-    Where none is, every token may be the last.
+    If none is, paths may end in every token.
     """
     best, final = _INF, False
     for i in range(begin, end):
@@ -44,22 +46,22 @@ def final_extras(graph, memory, begin, end):  # type: ignore[no-untyped-def] # p
 
 @jit
 def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_extra, lattice_beam, finished):  # type: ignore[no-untyped-def] # pragma: no cover
-    """The links of a stretch of frames, last ones first.
+    """The links of a stretch of frames, in reverse order.
 
     Parameters
     ----------
     begins, bests, cutoffs, scores, scale
-        As `token_passing.read_frames` wrote or was given them.
+        Inputs and outputs of `token_passing.read_frames`.
     end
-        Where the tokens end.
+        Index after the last token.
     last_extra
         float32 extra costs of the tokens of the last frame.
     finished
-        Links that read nothing in the last frame are made, too; otherwise they are left to the stretch after this one.
+        Also make the epsilon links of the last frame; otherwise they are left to the next stretch.
 
     Returns
     -------
-    Links (int32, with room to spare), how many there are, and the extra cost of each token from ``begins[0]`` on.
+    Links (int32, with spare rows), how many there are, and the extra cost of each token from ``begins[0]`` on.
     """
     frames, base = len(scores), begins[0]
     columns, filled = np.empty((4096, 5), np.int32), 0
@@ -82,7 +84,7 @@ def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_
 
 @jit
 def _link_reading(graph, memory, begin, end, after, base, extra, lattice_beam, links, filled, scores, ac, best, cutoff):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Links from the tokens of a frame (from `begin` on) to those of the next (from `end` on)."""
+    """Make links from the tokens of a frame (`begin` to `end`) to those of the next (`end` to `after`)."""
     tokens, cost_of, slot = memory.tokens_H4, memory.cost_H4, memory.slot_S
     limit = -_INF
     for j in range(end, after):
@@ -106,7 +108,7 @@ def _link_reading(graph, memory, begin, end, after, base, extra, lattice_beam, l
                 continue
             slack = new - cost_of[j, COST]
             here = slack + extra[j - base]
-            if slack < 0 or not here <= lattice_beam:  # below 0: the beam had cut off this way to a token outside it
+            if slack < 0 or not here <= lattice_beam:  # below 0: the search had pruned this arc
                 continue
             links, filled = _put(links, filled, i, j, a, slack, scores[pdf])
             extra[i - base] = min(extra[i - base], here)
@@ -115,7 +117,7 @@ def _link_reading(graph, memory, begin, end, after, base, extra, lattice_beam, l
 
 @jit
 def _link_silent(graph, memory, begin, end, base, extra, lattice_beam, links, filled):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Links among the tokens of a frame, those between its furthest states first."""
+    """Make epsilon links among the tokens of a frame, in order of decreasing level of the source state."""
     tokens, cost_of, slot, some = memory.tokens_H4, memory.cost_H4, memory.slot_S, memory.work_S
     many, level = 0, -1
     for i in range(begin, end):
@@ -162,9 +164,9 @@ def _put(links, filled, source, target, arc, slack, score):  # type: ignore[no-u
 
 @jit
 def keep_linked(memory, extra, first, begin, end, lattice_beam):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Drop tokens from `first` on, but not from `begin` on, whose extra cost is too high.
+    """Drop tokens from `first` up to `begin` whose extra cost exceeds the beam; later tokens (the last frame) are kept.
 
-    `extra` begins at `first`. Returns where the tokens of the last frame begin and end then, and the new place of each
+    `extra` begins at `first`. Returns the new begin and end of the tokens of the last frame, and the new index of each
     token from `first` on (-1: dropped).
     """
     tokens = memory.tokens_H4
@@ -190,7 +192,7 @@ def keep_linked(memory, extra, first, begin, end, lattice_beam):  # type: ignore
 
 @jit
 def renumber(links, first, place):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Give the links, in place, the new numbers of tokens from `first` on; returns which of them still have both."""
+    """Renumber, in place, the tokens of links from `first` on; return which links still have both tokens."""
     keep = np.ones(len(links), np.bool_)
     for number in range(len(links)):
         for column in (SOURCE, TARGET):
@@ -202,7 +204,7 @@ def renumber(links, first, place):  # type: ignore[no-untyped-def] # pragma: no 
 
 @jit
 def prune_links(links, begin, end, last_extra, lattice_beam):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Which links to keep, and the extra cost of each token, going back from those of the last frame."""
+    """Which links to keep, and the extra cost of each token, computed backwards from those of the last frame."""
     extra = np.full(end, _INF, np.float32)
     extra[begin:end] = last_extra
     keep = np.zeros(len(links), np.bool_)
@@ -217,7 +219,7 @@ def prune_links(links, begin, end, last_extra, lattice_beam):  # type: ignore[no
 
 @jit
 def frames_of(links, arcs, tokens):  # type: ignore[no-untyped-def] # pragma: no cover
-    """(H,) int32: how many frames are read on the way to each of `tokens` tokens, -1 where no link leads."""
+    """(H,) int32: number of frames read up to each of `tokens` tokens, -1 for tokens that no link leads to."""
     frame = np.full(tokens, -1, np.int32)
     frame[0] = 0
     for number in range(len(links)):

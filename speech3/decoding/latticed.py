@@ -1,4 +1,4 @@
-"""Decoding that keeps more than the best path: lattices, the N best, minimum Bayes risk."""
+"""Decoding with more results than the best path: lattices, N-best lists, minimum Bayes risk."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,16 +35,16 @@ NBEST = "nbest.jsonl"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked for beside words and confidences.
+    """The results to produce in addition to words and confidences.
 
     Attributes
     ----------
     nbest
-        How many of the best paths; 0: none.
+        Length of the N-best lists; 0 for none.
     archive
-        Lattices.
+        Write lattices.
     bayes_risk
-        The words of the fewest expected errors in place of those of the best path.
+        Return the words with the fewest expected errors in place of the best path's.
     """
 
     nbest: int = 0
@@ -54,14 +54,14 @@ class Wanted:
 
 @dataclass(eq=False)
 class Kept:
-    """What `decode_latticed` wrote beside the decoding that it returns.
+    """Statistics of the lattices that `decode_latticed` made.
 
     Attributes
     ----------
     densities
-        Arcs at a frame in each utterance's lattice (Kaldi's lattice-depth).
+        Mean number of arcs per frame in each utterance's lattice (Kaldi's lattice-depth).
     without
-        Why an utterance that was decoded has no lattice.
+        For each decoded utterance without a lattice, the reason.
     """
 
     densities: dict[str, float] = field(default_factory=dict)
@@ -84,14 +84,14 @@ def decode_latticed(
     jobs: int = 1,
     graph: Graph | None = None,
 ) -> tuple[Decoding, Kept]:
-    """Decode with the tuned settings; write ``lat.ark`` and what stands beside it, and ``nbest.jsonl``, as wanted.
+    """Decode with the tuned settings; write ``lat.ark`` and its companion files, and ``nbest.jsonl``, if `wanted`.
 
     Hypotheses have confidences. Lattices are written as they are made.
 
     Raises
     ------
     Speech3Error
-        More than 5 % failed, or there were none; scores that are no numbers.
+        More than 5 % of the utterances failed, or there were none; scores are NaN or infinite.
     """
     graph, tuned = graph or recognizer.graph, recognizer.settings
     config, setting = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active), (
@@ -137,12 +137,12 @@ def decode_latticed(
 
 
 def _made(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float, wanted: Wanted) -> _Made:
-    """Of one utterance: hypothesis with confidences, lattice of words, lines of ``nbest.jsonl``."""
+    """For one utterance: hypothesis with confidences, word lattice, lines of ``nbest.jsonl``."""
     words = None
     if lattice:
         try:
             words = words_of(lattice, scale, LATTICE_BEAM)
-        except Speech3Error:  # a million states; `confidences_in` tries narrower beams
+        except Speech3Error:  # over a million states; `confidences_in` tries narrower beams
             words = None
     lines = (
         ""
@@ -161,9 +161,9 @@ def _made(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float,
 def nbest_lines(
     utterance: str, lattice: WordLattice, symbols: Sequence[str], pieces: bool, scale: float, n: int
 ) -> str:
-    """The N best paths of a lattice as JSON, a line each: ``utterance``, ``rank`` from 1, ``cost`` and its two parts.
+    """The N best paths of a lattice as lines of JSON (see `nbest_line`).
 
-    Costs are minus natural logarithms; ``acoustic_cost`` is scaled, so the two add up to ``cost``. ``words`` is a text.
+    Costs are minus natural logarithms; the acoustic cost is scaled, so that it and the graph cost add up to the cost.
     """
     paths = nbest(lattice, n, scale) if n else []
     lines = []
@@ -175,7 +175,7 @@ def nbest_lines(
 
 
 def nbest_line(utterance: str, rank: int, acoustic_cost: float, graph_cost: float, words: Sequence[str]) -> str:
-    """A line of ``nbest.jsonl``."""
+    """A line of ``nbest.jsonl``: ``utterance``, ``rank`` from 1, ``cost``, its two parts, and ``words`` as a string."""
     costs = {"cost": acoustic_cost + graph_cost, "acoustic_cost": acoustic_cost, "graph_cost": graph_cost}
     rounded = {name: round(cost, 4) for name, cost in costs.items()}
     line = {"utterance": utterance, "rank": rank, **rounded, "words": " ".join(words)}

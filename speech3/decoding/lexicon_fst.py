@@ -20,15 +20,17 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str], alike_P: np.ndarray) -> 
     words
         Symbol table: `<eps>`, words of the lexicon, `#0`.
     alike_P
-        Class of each phone (`Tree.alike`): pronunciations that differ only within classes may end up as the same pdfs,
-        so they are homophones here.
+        Class of each phone (`Tree.alike`): pronunciations that differ only within classes may become the same pdfs, so
+        they are treated as homophones.
 
     Returns
     -------
     L
-        Input labels are phones, then disambiguation symbols from ``len(lexicon.phones) + 1``, the first of which goes
-        with the back-off arcs of G; output labels are indices in `words`. Silence costs -log(silence_prob) at the
-        start and -log(silences.after) after a word, its absence -log(1 - that).
+        Input labels are phones, then disambiguation symbols from ``len(lexicon.phones) + 1``, the first of which is for
+        the back-off arcs of G; output labels are indices into `words`. Silence costs -log(silence_prob) at the start
+        and -log(silences.after) after a word; its absence costs -log(1 - the same probability).
+    disambiguation
+        The disambiguation symbols.
     """
     wanted = set(words[1:-1])
     spoken = [pron for pron in lexicon.pronunciations if pron.word in wanted]
@@ -42,13 +44,13 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str], alike_P: np.ndarray) -> 
     start, before_silence = builder.state(), builder.state()
     after_word = after_silence = builder.state(final=0.0)
     begins = [(after_word, "given_word")]
-    if lexicon.end:  # the next word asks whether there was silence before it
+    if lexicon.end:  # the cost of the next word depends on whether there was silence before it
         after_silence = builder.state(final=-math.log(lexicon.end.given_silence))
         builder.finals[after_word] = -math.log(lexicon.end.given_word)
         begins.append((after_silence, "given_silence"))
-    # Before a piece within a word there is no silence, so it neither pays for that nor asks about it.
+    # No silence can precede a piece within a word, so silence probabilities do not apply there.
     inside = [builder.state()] if are_pieces(words) else []
-    # only a lexicon that spells silence out can confuse its own with the optional one
+    # only a lexicon with silence in its pronunciations can confuse that with optional silence
     silence = [lexicon.silence, silence_mark] if silence_spoken else [lexicon.silence]
     builder.chain(before_silence, after_silence, silence, 0, 0.0)
 
@@ -74,7 +76,7 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str], alike_P: np.ndarray) -> 
 
 
 def _disambiguate(spoken: Sequence[tuple[int, ...]]) -> list[int]:
-    """Number of the symbol that must end each pronunciation; 0: none, for it is unique and begins no other."""
+    """Number of the symbol that must end each pronunciation; 0 if it is unique and not a prefix of another one."""
     times = Counter(spoken)
     beginnings = {phones[:length] for phones in spoken for length in range(1, len(phones))}
     used: Counter[tuple[int, ...]] = Counter()

@@ -1,4 +1,4 @@
-"""The links of a search, made stretch by stretch, and the lattice that they are (algorithm: `lattice_links`).
+"""The links of a search, made stretch by stretch, and their conversion to a lattice (algorithm: `lattice_links`).
 
 Axes: T frames, T1 one more, P pdfs, H tokens, L links.
 """
@@ -13,7 +13,7 @@ from speech3.decoding.search_graph import SearchGraph
 from speech3.decoding.token_passing import STATE, Tokens
 
 _STRETCH = 32  # frames; Kaldi prunes every 25
-_MANY = 2**20  # links of frames past, 20 MB of them, until they are pruned again
+_MANY = 2**20  # new links of past frames, 20 MB, before all links are pruned again
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,27 +28,27 @@ class Stretch:
 
 @dataclass(eq=False)
 class LinkedFrames:
-    """Links of the frames past, and the stretch of frames that have none yet."""
+    """The links of past frames, and the stretch of frames that have no links yet."""
 
     graph: SearchGraph
     scale: np.float32
     lattice_beam: float
     stretch: list[Stretch] = field(default_factory=list)
     links: list[np.ndarray] = field(default_factory=list)
-    few: int = 0  # links after the last pruning of them all
+    few: int = 0  # number of links after all were last pruned
 
     @property
     def wanted(self) -> int:
-        """Frames still to be read before the stretch is linked."""
+        """Number of frames to read before the stretch is linked."""
         return _STRETCH - sum(len(part.bests) for part in self.stretch)
 
     def add(self, part: Stretch) -> None:
-        """Take note of frames that were read."""
+        """Add frames that were read to the stretch."""
         if len(part.bests):
             self.stretch.append(part)
 
     def link(self, memory: Tokens, begin: int, end: int) -> tuple[int, int]:
-        """Replace the tokens of the stretch by links; returns where the tokens of the last frame begin and end then."""
+        """Make the links of the stretch and drop tokens; return the new begin and end of the last frame's tokens."""
         if not self.stretch:
             return begin, end
         first = int(self.stretch[0].begins[0])
@@ -67,7 +67,7 @@ class LinkedFrames:
     def _keep(
         self, memory: Tokens, extra_H: np.ndarray, first: int, begin: int, end: int, stretches: int
     ) -> tuple[int, int]:
-        """Drop tokens from `first` on; the last `stretches` of links know some of them."""
+        """Drop tokens from `first` on, and renumber them in the last `stretches` arrays of links."""
         begin, end, place = kernel.keep_linked(memory, extra_H, first, begin, end, self._beam)
         self.links[-stretches:] = [links[kernel.renumber(links, first, place)] for links in self.links[-stretches:]]
         return begin, end
@@ -93,7 +93,7 @@ class LinkedFrames:
         """The lattice of all frames so far; more of them may follow."""
         last_extra, final = kernel.final_extras(self.graph, memory, begin, end)
         links = list(self.links)
-        if not self.stretch:  # no frame, or none since the last stretch: the silent links of the last frame are missing
+        if not self.stretch:  # no frame since the last stretch: the epsilon links of the last frame are missing
             nothing = np.empty(0, np.float32), np.empty((0, self.graph.num_pdfs), np.float32)
             self.stretch = [Stretch(np.array([begin], np.int32), nothing[0], nothing[0], nothing[1])]
             found, extra_H = self._of_stretch(memory, end, last_extra, True)
@@ -101,7 +101,7 @@ class LinkedFrames:
         else:
             found, extra_H = self._of_stretch(memory, end, last_extra, True)
         links_L = np.concatenate([*links, found])
-        # Silent links of the last frame may have made its tokens' extra costs smaller.
+        # Epsilon links of the last frame may have lowered the extra costs of its tokens.
         last_extra = extra_H[len(extra_H) - (end - begin) :]
         keep, extra_H = kernel.prune_links(links_L, begin, end, last_extra, self._beam)
         return self._lattice(memory, links_L[keep], extra_H, begin, final)

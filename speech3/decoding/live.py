@@ -1,4 +1,4 @@
-"""`speech3 transcribe --stream`: sound that arrives becomes lines of text, with how long they took."""
+"""`speech3 transcribe --stream`: transcribe audio as it arrives, and measure the latency."""
 
 import json
 import shutil
@@ -20,45 +20,45 @@ from speech3.decoding.transcription_json import word_of
 from speech3.io.interrupt import deferred_interrupt
 from speech3.io.progress import say
 
-_USUAL_HZ = 16000  # of raw samples, where not even the model says a rate
-_REMEMBERED_S = 120.0  # of sound, whose arrival is remembered: longer than a segment
+_USUAL_HZ = 16000  # assumed for raw samples if the model has no rate either
+_REMEMBERED_S = 120.0  # of audio whose arrival times are kept: longer than a segment
 
 
 @dataclass
 class Meter:
-    """How long words take: from the arrival of the end of a word to its result.
+    """Measures latency: the time from the arrival of the end of a word to its result.
 
     Attributes
     ----------
     busy_s
         Seconds spent on recognition.
     duration_s
-        Seconds of sound.
+        Seconds of audio.
     final_s, first_s
-        Of each word whose time is known: until its final result, and until the first partial (or final) result with as
-        many words.
+        Latency of each word with a known end time: to its final result, and to the first partial (or final) result
+        with at least as many words.
     """
 
     busy_s: float = 0.0
     duration_s: float = 0.0
     final_s: list[float] = field(default_factory=list)
     first_s: list[float] = field(default_factory=list)
-    _arrivals: deque[tuple[float, float]] = field(default_factory=deque)  # seconds of sound, and when they had come
-    _shown: list[float] = field(default_factory=list)  # when the segment had so many words for the first time
+    _arrivals: deque[tuple[float, float]] = field(default_factory=deque)  # seconds of audio, and when they had arrived
+    _shown: list[float] = field(default_factory=list)  # when the segment first had 1, 2, ... words
 
     def arrived(self, duration_s: float, now_s: float) -> None:
-        """Note when so much sound had come in all."""
+        """Record that `duration_s` of audio in all had arrived at `now_s`."""
         self.duration_s = duration_s
         self._arrivals.append((duration_s, now_s))
         while self._arrivals[0][0] < duration_s - _REMEMBERED_S:
             self._arrivals.popleft()
 
     def partial(self, text: str, now_s: float) -> None:
-        """Note when the present segment had these words."""
+        """Record when the current segment had these words."""
         self._shown += [now_s] * (len(text.split()) - len(self._shown))
 
     def final(self, result: Result, now_s: float) -> None:
-        """Note when a result came out."""
+        """Record the time of a final result."""
         self.partial(result.text, now_s)
         for word, shown_s in zip(result.words, self._shown, strict=False):
             if word.end_s is not None:
@@ -68,7 +68,7 @@ class Meter:
         self._shown = []
 
     def summary(self) -> str:
-        """A line for people."""
+        """The durations, latencies and real-time factor as one line of text."""
         rate = f"real-time factor {self.busy_s / self.duration_s:.3f}" if self.duration_s else "no sound"
         if not self.final_s:
             return f"{self.duration_s:.1f} s of sound, no words; {rate}"
@@ -83,10 +83,10 @@ class Meter:
 
 
 class Display(Protocol):
-    """Where results go."""
+    """Shows results."""
 
     def partial(self, text: str) -> None:
-        """Show the words of the present segment so far."""
+        """Show the words of the current segment so far."""
 
     def final(self, result: Result) -> None:
         """Show the words of a segment that has ended."""
@@ -94,7 +94,7 @@ class Display(Protocol):
 
 @dataclass
 class Terminal:
-    """The words so far on one line that is written again and again; their end, if they are too long for it."""
+    """Shows the words so far on one line that is overwritten; only their end if they are too long for the line."""
 
     out: TextIO
     _shown: str = ""
@@ -115,7 +115,7 @@ class Terminal:
 
 
 def _fitted(text: str, room: int) -> str:
-    """The end of a text, as much as has room; Chinese characters take two columns."""
+    """As much of the end of a text as fits into `room` columns; Chinese characters take two columns."""
     if cell_len(text) <= room:
         return text
     begin = 0
@@ -126,7 +126,7 @@ def _fitted(text: str, room: int) -> str:
 
 @dataclass
 class Lines:
-    """A line for each change, ``partial TEXT`` or ``final TEXT``; or a JSON object."""
+    """Writes a line for each change: ``partial TEXT`` or ``final TEXT``, or a JSON object."""
 
     out: TextIO
     as_json: bool
@@ -151,17 +151,17 @@ class Lines:
 
 
 def transcribe_arriving(recognizer: Recognizer, source: str, rate_hz: int | None, *, as_json: bool = False) -> None:
-    """Print what is said in standard input (``-``) or in a growing file; at the end latency and real-time factor.
+    """Transcribe standard input (``-``) or a growing file; finally print latency and real-time factor.
 
     Parameters
     ----------
     rate_hz
-        Of raw samples; None: the model's own.
+        Sampling rate of raw samples; None for the model's own.
 
     Raises
     ------
     Speech3Error
-        There is no sound, or it cannot be used; the model cannot follow a stream.
+        There is no audio, or it cannot be used; the model cannot process streams.
     """
     said_hz = None if rate_hz is None else checked_rate(rate_hz)
     model_hz = recognizer.features.sample_frequency or _USUAL_HZ
@@ -183,14 +183,14 @@ def transcribe_arriving(recognizer: Recognizer, source: str, rate_hz: int | None
         if stream is not None:
             end(stream, meter, display)
     if interrupt:
-        say("interrupted: what was said until then is above")
+        say("interrupted: the words up to that point are above")
     if fault:
         say(f"warning: {fault}")
     say(meter.summary())
 
 
 def _rehearse(recognizer: Recognizer, rate_hz: int) -> None:
-    """So that what is wrong with the model is said before anybody speaks, and compiled code is loaded by then."""
+    """Recognise noise, so that model errors appear, and compiled code is loaded, before any audio arrives."""
     stream = recognizer.stream(rate_hz)
     stream.accept(np.random.default_rng(0).uniform(-0.1, 0.1, rate_hz))
     stream.finish()
@@ -208,13 +208,13 @@ def _samples(decoder: PcmDecoder, blocks: Iterator[bytes]) -> Iterator[np.ndarra
 def _warn_of_rate(name: str, rate_hz: int, model_hz: int) -> None:
     if rate_hz < model_hz:
         say(
-            f"{name}: {rate_hz} Hz, resampled to the model's {model_hz} Hz: the upper part of the spectrum is missing,"
+            f"{name}: {rate_hz} Hz, resampled to the model's {model_hz} Hz: the upper part of the spectrum is missing;"
             " expect more errors"
         )
 
 
 def take(stream: Stream, wave_S: np.ndarray, meter: Meter, display: Display) -> None:
-    """Pass samples on, and show what comes of them."""
+    """Pass samples to the stream, and show the results."""
     began = time.perf_counter()
     meter.arrived(stream.duration_s + len(wave_S) / stream.rate_hz, began)
     partial = stream.accept(wave_S)
@@ -228,7 +228,7 @@ def take(stream: Stream, wave_S: np.ndarray, meter: Meter, display: Display) -> 
 
 
 def end(stream: Stream, meter: Meter, display: Display) -> None:
-    """Finish a stream, and show the rest."""
+    """Finish a stream, and show the last result."""
     began = time.perf_counter()
     result = stream.finish()
     now = time.perf_counter()

@@ -1,12 +1,13 @@
-"""The cheapest path of a sequence of words through G, where backing off is free to choose.
+"""The cheapest path of a word sequence through G, in which back-off arcs may be taken from any state.
 
-In a decoding graph, backing off is an arc like others: a word that has an arc of its own may be reached through the
-back-off state all the same, and is where that is cheaper (one bigram in fourteen of minilibri's language model). What a
-graph charged for words is therefore not the ARPA format's cost of them, and to take it out of a lattice the same choice
-has to be made. After some words, what is known is a set of states, each with what the cheapest way to it costs beyond
-that to the cheapest of them (its rest). Of an n-gram model of order n there are at most n - 1 in a set.
+In a decoding graph, back-off arcs are ordinary arcs: a word with an arc of its own may still be reached through the
+back-off state, and is where that is cheaper (for one bigram in fourteen of minilibri's language model). The cost of
+words in a graph is therefore not the one that the ARPA format defines, and to remove it from a lattice, the same
+minimum must be computed. After a word sequence, a set of states is active, each with its residual cost: what the
+cheapest path to it costs beyond the cheapest path to any of them. For an n-gram model of order n, a set has at most
+n - 1 states.
 
-Axes: none; elements of sets are pairs of state and rest, in lists.
+Axes: none; elements of sets are pairs of state and residual cost, in lists.
 """
 
 from collections.abc import Sequence
@@ -16,12 +17,12 @@ import numpy as np
 from speech3.decoding.lm_states import LmStates, arc_of
 from speech3.decoding.token_passing import jit
 
-_SAME = 1e-3  # of costs, as in `determinize`
+_SAME = 1e-3  # tolerance of costs, as in `determinize`
 _SEED, _PRIME = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x100000001B3)
 
 
 def cheapest_cost(lm: LmStates, words: Sequence[int]) -> float:
-    """Of a sentence, its end included; infinite where no path has its words."""
+    """The lowest cost of a sentence, its end included; infinite if no path has its words."""
     return float(_cheapest_cost(lm, np.array(words, np.int64)))
 
 
@@ -37,9 +38,9 @@ def _cheapest_cost(lm, words):  # type: ignore[no-untyped-def] # pragma: no cove
 
 @jit
 def step_set(lm, elements, begin, end, word):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Add the set after a word to `elements`; return what the cheapest way to it costs, infinite where there is none.
+    """Append the set after a word to `elements`; return the cost of the cheapest path to it, infinite if there is none.
 
-    The set before it is that from `begin` to `end`.
+    The set before the word reaches from `begin` to `end`.
     """
     fresh = len(elements)
     for number in range(begin, end):
@@ -55,7 +56,7 @@ def step_set(lm, elements, begin, end, word):  # type: ignore[no-untyped-def] # 
 
 @jit
 def _put(elements, fresh, state, cost):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Add an element in the order of states, the cheaper one of two with the same state."""
+    """Insert an element in the order of states; of two with the same state, keep the cheaper one."""
     place = fresh
     while place < len(elements) and elements[place][0] < state:
         place += 1
@@ -68,7 +69,7 @@ def _put(elements, fresh, state, cost):  # type: ignore[no-untyped-def] # pragma
 
 @jit
 def _tidied(lm, elements, fresh):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Drop elements that another one reaches as cheaply by backing off; return the least cost, and take it off all."""
+    """Drop elements that another one reaches as cheaply by backing off; subtract the least cost from all; return it."""
     best = np.inf
     for number in range(fresh, len(elements)):
         best = min(best, elements[number][1])
@@ -95,7 +96,7 @@ def _tidied(lm, elements, fresh):  # type: ignore[no-untyped-def] # pragma: no c
 
 @jit
 def end_set(lm, elements, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
-    """What ending the sentence costs after a set."""
+    """The lowest cost of ending the sentence after a set."""
     best = np.inf
     for number in range(begin, end):
         state, cost = elements[number]
@@ -108,10 +109,10 @@ def end_set(lm, elements, begin, end):  # type: ignore[no-untyped-def] # pragma:
 
 @jit
 def number_of_set(elements, first, newest, newest_same):  # type: ignore[no-untyped-def] # pragma: no cover
-    """The number of the last set of `elements`, which is forgotten if there was one like it.
+    """The number of the last set of `elements`, which is removed if an equal set exists already.
 
-    Set s reaches from ``first[s]`` to ``first[s + 1]``, and the last one begins at ``first[-1]``. `newest` and
-    `newest_same` find sets of the same states: the newest by their hash, and the one before each set.
+    Set s reaches from ``first[s]`` to ``first[s + 1]``, and the last one begins at ``first[-1]``. Sets with the same
+    hash of their states are chained: `newest` has the newest of them by hash, `newest_same` the one before each set.
     """
     fresh, key = first[-1], _SEED
     for number in range(fresh, len(elements)):

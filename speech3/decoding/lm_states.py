@@ -1,7 +1,7 @@
-"""Language models as the states that a sentence goes through, for lattices (Mohri et al. 2008, failure transitions).
+"""Language models as automata with failure transitions (Mohri et al. 2008), for rescoring lattices.
 
-A state is a history. A word that has no arc of its own there is looked for in the state's back-off state, at the cost
-of backing off. So every sequence of words has one path and one cost: that of the ARPA format's definition.
+A state is a history. A word without an arc there is looked up in the state's back-off state, at the cost of backing
+off. So every word sequence has one path, with the cost that the ARPA format defines.
 
 Axes: S states, S1 one more, A arcs.
 """
@@ -23,7 +23,7 @@ _TEN = np.log(10.0)
 
 
 class LmStates(NamedTuple):
-    """Arrays for compiled code, made by `of_arpa` and `of_grammar` alone.
+    """Arrays for compiled code, made only by `of_arpa` and `of_grammar`.
 
     Attributes
     ----------
@@ -34,9 +34,9 @@ class LmStates(NamedTuple):
     word_A, target_A, cost_A
         int64 words and states; float64 costs, minus natural logarithms of probabilities.
     backoff_S, backoff_cost_S
-        int64 state in which words are looked for that have no arc, -1 where there is none; float64 cost of that.
+        int64 state in which words without an arc are looked up, -1 if there is none; float64 cost of backing off.
     final_S
-        float64 costs of ending; infinite where that is to be looked for in the back-off state.
+        float64 final costs; infinite if the final cost is to be looked up in the back-off state.
     """
 
     start: int
@@ -50,7 +50,7 @@ class LmStates(NamedTuple):
 
 
 def of_arpa(lm: ArpaLm) -> tuple[LmStates, dict[str, int]]:
-    """The states of an n-gram model, and the number that each of its words has in them."""
+    """The states of an n-gram model, and the number of each of its words."""
     states = states_of(lm)
     columns = np.zeros(len(states.node_A), [("source", "i8"), ("word", "i8"), ("target", "i8"), ("cost", "f8")])
     columns["source"], columns["target"] = states.source_A, states.target_A
@@ -60,7 +60,7 @@ def of_arpa(lm: ArpaLm) -> tuple[LmStates, dict[str, int]]:
 
 
 def of_grammar(fst: Fst, backoff_label: int, path: Path | str) -> LmStates:
-    """The states of G as a graph was made of it (`grammar.Grammar`); words are its labels.
+    """The states of the G that a graph was made from (`grammar.Grammar`); words are its labels.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def of_grammar(fst: Fst, backoff_label: int, path: Path | str) -> LmStates:
     several = len(np.unique(pairs, axis=1).T) < pairs.shape[1] or len(np.unique(backs)) < len(backs)
     if several or (arcs_A["ilabel"] == 0).any() or fst.start < 0:
         raise Speech3Error(
-            f"{path}: a sequence of words may have several paths in this grammar, so its cost cannot be taken out of"
+            f"{path}: a sequence of words may have several paths in this grammar, so its cost cannot be removed from"
             " lattices; decode with the graph of an n-gram model"
         )
     backoff_S, backoff_cost_S = np.full(states, -1), np.zeros(states)
@@ -96,7 +96,7 @@ def _arranged(
 
 
 def sentence_cost(lm: LmStates, words: Sequence[int]) -> float:
-    """Minus the log probability of a sentence, its end included; infinite where the model lacks a word of it."""
+    """Minus the log probability of a sentence, its end included; infinite if the model lacks one of its words."""
     return float(_sentence_cost(lm, np.array(words, np.int64)))
 
 
@@ -125,7 +125,7 @@ def arc_of(lm, state, word):  # type: ignore[no-untyped-def] # pragma: no cover
 
 @jit
 def step(lm, state, word):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Cost of a word in a state, and the state after it; an infinite cost where the model lacks the word."""
+    """Cost of a word in a state, and the state after it; the cost is infinite if the model lacks the word."""
     total = 0.0
     while state >= 0:
         arc = arc_of(lm, state, word)

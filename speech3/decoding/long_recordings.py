@@ -1,8 +1,8 @@
-"""A long recording is cut where it is quietest, into pieces that are recognised as utterances.
+"""Cut a long recording where it is quietest, into pieces that are recognised as utterances.
 
-Only what has not been cut yet is in memory. A piece in which the sound is equally loud throughout holds no speech and
-is left out: normalised by itself, such noise would look like speech. Of silence at the ends of a piece half a second
-stays, for much of it would shift the piece's mean and variance.
+Only audio that has not been cut yet is in memory. A piece that is equally loud throughout contains no speech and is
+left out: normalised by itself, such noise would look like speech. Silence at the ends of a piece is trimmed to half a
+second, because more would shift the piece's mean and variance.
 
 Axes: S samples, T stretches of 10 ms.
 """
@@ -14,31 +14,31 @@ import numpy as np
 
 LONG_S = 60.0  # a recording longer than this is cut
 _SHORTEST_S, _LONGEST_S = 10.0, 28.0
-_LEAST_LEFT_S = 2.0  # behind the last cut
+_LEAST_LEFT_S = 2.0  # that must remain after a cut
 _PAUSE_S = 0.4  # the cut is in the middle of the quietest stretch of this length
-_SYLLABLE_S = 0.2  # over which the loudness is averaged to tell speech from noise
-_LEAST_RANGE_DB = 6.0  # that speech has at least between its loudest and its quietest syllable
-_QUIET = 0.25  # silence is quieter than that share of the way, in dB, from the quietest to the loudest syllable
-_MARGIN_S = 0.5  # of silence that stays at both ends
+_SYLLABLE_S = 0.2  # over which loudness is averaged to tell speech from noise
+_LEAST_RANGE_DB = 6.0  # smallest difference between the loudest and the quietest syllable of speech
+_QUIET = 0.25  # silence is below this fraction of the range, in dB, from the quietest to the loudest syllable
+_MARGIN_S = 0.5  # of silence that is kept at both ends
 _STEP_S = 0.01
 _FLOOR = 1e-9  # power; below it, -90 dB, everything counts as silence
 
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A piece of a recording: where it begins, in seconds, and its samples, float32 (S,)."""
+    """A piece of a recording: its begin in seconds, and its samples, float32 (S,)."""
 
     begin_s: float
     wave_S: np.ndarray
 
 
 def cut_at_pauses(blocks: Iterable[np.ndarray], rate_hz: int) -> Iterator[Cut]:
-    """Yield the pieces of a recording that have speech in them.
+    """Yield the pieces of a recording that contain speech.
 
     Parameters
     ----------
     blocks
-        Its samples, float32, in blocks of any size.
+        The recording's samples, float32, in blocks of any size.
     """
     waiting_S, begin = np.zeros(0, np.float32), 0
     for block_S in blocks:
@@ -51,7 +51,7 @@ def cut_at_pauses(blocks: Iterable[np.ndarray], rate_hz: int) -> Iterator[Cut]:
 
 
 def _spoken(wave_S: np.ndarray, begin: int, rate_hz: int) -> Iterator[Cut]:
-    """A piece without the silence at its ends; nothing where there is no speech in it."""
+    """Yield a piece with the silence at its ends trimmed; nothing if it contains no speech."""
     if not len(wave_S):
         return
     level_T = _syllable_levels(wave_S, rate_hz)
@@ -67,7 +67,7 @@ def _spoken(wave_S: np.ndarray, begin: int, rate_hz: int) -> Iterator[Cut]:
 
 
 def _quietest(wave_S: np.ndarray, rate_hz: int) -> int:
-    """Sample in the middle of the quietest stretch; the last one, if several are equally quiet."""
+    """Index of the sample in the middle of the quietest stretch; of the last one if several are equally quiet."""
     first, last = round(_SHORTEST_S / _STEP_S), round(_LONGEST_S / _STEP_S)
     pause = round(_PAUSE_S / _STEP_S)
     level_T = _means(10 * np.log10(_powers(wave_S, rate_hz)), pause)[first - pause // 2 : last - pause // 2]
@@ -76,7 +76,7 @@ def _quietest(wave_S: np.ndarray, rate_hz: int) -> int:
 
 
 def _syllable_levels(wave_S: np.ndarray, rate_hz: int) -> np.ndarray:
-    """(T,) dB of each stretch as long as a syllable, a step apart; none if the sound is shorter."""
+    """(T,) level in dB of each syllable-long stretch, one step apart; empty if the audio is shorter."""
     return 10 * np.log10(_means(_powers(wave_S, rate_hz), round(_SYLLABLE_S / _STEP_S)))
 
 
@@ -89,7 +89,7 @@ def _powers(wave_S: np.ndarray, rate_hz: int) -> np.ndarray:
 
 
 def _means(values_T: np.ndarray, width: int) -> np.ndarray:
-    """Of every `width` neighbours."""
+    """The moving average over `width` values."""
     if len(values_T) < width:
         return values_T[:0]
     sums_T = np.concatenate([[0.0], np.cumsum(values_T)])

@@ -61,7 +61,7 @@ def test_every_path_gets_the_new_cost_for_the_old(models, weight):
 def test_words_that_a_model_lacks_and_too_many_arcs(models, monkeypatch):
     _, words, _ = toy(3)
     (old, _), reading = of_arpa(models[0]), plain_reading(words, np.full(5, 77))
-    with pytest.raises(Speech3Error, match="language model that it was searched with does not have"):
+    with pytest.raises(Speech3Error, match="language model used in the search does not allow"):
         composed(words, old, reading, old, reading)
     monkeypatch.setattr(compose, "_MOST", 2)
     with pytest.raises(Speech3Error, match="more than 2 arcs with the histories"):

@@ -132,13 +132,13 @@ def test_parts_that_do_not_belong_together(network: Path, model: Path, out: Path
         load_recognizer(out)
     rest.mkdir()
     (rest / "thesis.txt").touch()
-    with pytest.raises(Speech3Error, match=r"whistles\.decode: in the way, and not of an earlier export"):
+    with pytest.raises(Speech3Error, match=r"whistles\.decode: exists and is not from an earlier export"):
         export(network, out)
     assert (rest / "thesis.txt").exists() and out.exists()
 
 
 def test_what_cannot_be_exported(model: Path, out: Path) -> None:
-    with pytest.raises(Speech3Error, match=r"model: GMMs; only networks are exported"):
+    with pytest.raises(Speech3Error, match=r"model: .*GMMs; only networks are exported"):
         export(model, out)
     gaussians_to_network(model)
     export(model, out)

@@ -74,7 +74,7 @@ def test_language_models_without_use_are_refused(tmp_path):
 
 def test_impossible_endings_leave_an_empty_graph_which_is_refused(tmp_path):
     ngrams = {("<s>",): (-99.0, -99.0), ("</s>",): (0.0, 0.0), ("A",): (-1.0, 0.0)}, {("A", "A"): (-1.0, 0.0)}
-    with pytest.raises(Speech3Error, match=r"cut\.arpa: the graph came out empty"):
+    with pytest.raises(Speech3Error, match=r"cut\.arpa: the graph is empty"):
         build_graph(toys.toy_hmm(), from_ngrams(ngrams, "cut.arpa"), tmp_path, toys.SCALE)
 
 

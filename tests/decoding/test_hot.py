@@ -104,9 +104,9 @@ def test_lines_of_a_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (" \n", r"hot\.txt: holds no word to boost"),
+        (" \n", r"hot\.txt: contains no word to boost"),
         ("A 3\nB\nA 4\n", r"hot\.txt:3: A has the boost 4 here and 3 in line 1"),
-        ("A 1e9\n", r"hot\.txt:1: a boost lies between -50 and 50 .*, not 1e9"),
+        ("A 1e9\n", r"hot\.txt:1: give a boost between -50 and 50 .*, not 1e9"),
     ],
 )
 def test_lists_that_are_none(tmp_path: Path, text: str, message: str) -> None:

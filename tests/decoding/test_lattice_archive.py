@@ -123,11 +123,11 @@ def test_kaldi_s_text_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (KALDI, "utt-a: no lattice: paths to state 2 read different numbers of frames"),
-        ("u \n0 1 7 1,1,3\n1 0 7 1,1,3\n1\n\n", "u: no lattice: its arcs go round in a circle"),
+        (KALDI, "utt-a: not a lattice: paths to state 2 read different numbers of frames"),
+        ("u \n0 1 7 1,1,3\n1 0 7 1,1,3\n1\n\n", "u: not a lattice: its arcs form a cycle"),
         ("u \n\n", "u: the lattice is empty"),
-        ("u \n0 1 x 1,1,3\n\n", "u: cut short, or no lattice"),
-        ("u 0 1 7 1,1,3\n", "u: cut short, or no lattice"),
+        ("u \n0 1 x 1,1,3\n\n", "u: cut short, or not a lattice"),
+        ("u 0 1 7 1,1,3\n", "u: cut short, or not a lattice"),
         ("no-archive-at-all", "ends within the name of an utterance"),
         ("u \n0 1 2 3 1,1\n1 0.5,0.5\n\n", "u: has acoustic costs on final states"),
     ],

@@ -150,7 +150,7 @@ def test_ctrl_c_ends_the_sound(plain: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0 and out.decode().splitlines()[-1] == "final AB"
     said = err.decode().replace("\n", " ")
-    assert "interrupted: what was said until then is above" in said and "real-time factor" in said
+    assert "interrupted: the words up to that point are above" in said and "real-time factor" in said
     assert "Traceback" not in said
 
 

@@ -124,7 +124,7 @@ def test_a_piece_that_cannot_be_recognised_is_left_out(
     assert f"left out: {calls[1]}: no" in capsys.readouterr().err.replace("\n", " ")
     broken = True
     with pytest.raises(
-        Speech3Error, match=r"samples: nothing of it could be recognised; the first reason: samples, 0.00"
+        Speech3Error, match=r"samples: no part of it could be recognised; the first reason: samples, 0.00"
     ):
         recognizer.transcribe(long_S, RATE_HZ)
 
