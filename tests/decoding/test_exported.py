@@ -106,7 +106,7 @@ def test_a_model_without_graph_or_settings(network: Path, sounds: dict[str, Path
     assert not (out.with_suffix(".decode") / "decode.json").exists()  # that of the first export is gone
     recognizer = load_recognizer(out)
     feats = {"u": features_of_file(recognizer, sounds["ab"])}
-    with pytest.raises(Speech3Error, match=rf"not tuned yet: speech3 tune {out} DIR"):
+    with pytest.raises(Speech3Error, match=rf"not tuned yet: run speech3 tune {out} DIR"):
         recognizer.decode(feats)
     tune_recognizer(recognizer, feats, {"u": ["AB"]}, DecodeConfig(acoustic_scales=(0.1,), word_penalties=(0.0,)))
     assert load_recognizer(out).decode(feats).hypotheses[0].words == ("AB",)

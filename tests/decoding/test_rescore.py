@@ -113,7 +113,7 @@ def test_the_same_model_changes_nothing_another_one_what_it_says(decoded: Path, 
             assert hypotheses[utterance].split() == list(best[0])
             rows = [row for row in lines_of(out / "nbest.jsonl") if row["utterance"] == utterance]
             assert [row["cost"] for row in rows] == pytest.approx([expected[words] for words in best[:9]], abs=2e-3)
-    with pytest.raises(Speech3Error, match="rescored already"):
+    with pytest.raises(Speech3Error, match="already rescored"):
         rescore(open_lattices(out), str(tmp_path / "n.arpa.gz"), tmp_path / "again", Options())
     with pytest.raises(Speech3Error, match="the lattices' own directory"):
         rescore(open_lattices(decoded), str(tmp_path / "n.arpa.gz"), decoded, Options())
@@ -158,7 +158,7 @@ def test_a_function_on_the_n_best(decoded: Path, tmp_path: Path, monkeypatch: py
     ("body", "message"),
     [
         ("raise RuntimeError('no GPU')", "failed at .*: RuntimeError: no GPU"),
-        ("return [0.0]", r"gave 1 values for the \d+ sentences of .*one each is due"),
+        ("return [0.0]", r"gave 1 values for the \d+ sentences of .*return one for each"),
         ("return [float('nan')] * len(s)", "gave nan as log probability at .*for `"),
         ("return [float('inf')] * len(s)", "gave inf as log probability"),
         ("return [float('-inf')] * len(s)", "gave -inf as log probability"),
