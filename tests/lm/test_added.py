@@ -88,7 +88,7 @@ def test_a_list_of_words(tmp_path: Path) -> None:
         ("A\n<s>\n", r"words\.txt:2: <s> is no word"),
         ("A 0\n", r"words\.txt:1: A: a weight lies above 0 .*, not 0"),
         ("A -1\n", r"words\.txt:1: A: a weight lies above 0"),
-        ("A like\n", r"words\.txt:1: `like` wants the word"),
+        ("A like\n", r"words\.txt:1: `like` needs a word"),
         ("A 2\nB\nA 3\n", r"words\.txt:3: A has another weight than in line 1"),
         ("A 2\nA like B\n", r"words\.txt:2: A has another weight than in line 1"),
     ],

@@ -90,7 +90,7 @@ def test_deterministic(tmp_path: Path) -> None:
         ("public <r> = a", r"g\.jsgf:4: expected `;` at the end of <r>, found `the end of the file`"),
         ("public r = a;", r"g\.jsgf:3: expected a rule"),
         ("import <other.*>;\npublic <r> = a;", r"g\.jsgf:3: imports are not supported"),
-        ("public <r> = a { b;", r"g\.jsgf:3: `\{ b;` is no part of a grammar"),
+        ("public <r> = a { b;", r"g\.jsgf:3: `\{ b;` is not valid in a grammar"),
         ("public <r> = <VOID> a;", r"g\.jsgf: the grammar accepts no sentence"),
         ("public <r> = <r>;", r"g\.jsgf: the grammar accepts no sentence"),
         ("public <r> = [<NULL>];", r"g\.jsgf: the grammar accepts no sentence with a word"),
