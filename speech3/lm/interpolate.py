@@ -83,7 +83,7 @@ def best_weights(
     prob_MT = np.concatenate(columns, axis=1) if columns else np.zeros((len(models), 0))
     prob_MT = prob_MT[:, prob_MT.any(axis=0)]
     if not prob_MT.shape[1]:
-        raise Speech3Error(f"{source}: has no word of the language models; give another text to tune the weights on")
+        raise Speech3Error(f"{source}: no word of the language models; give another text to tune the weights on")
     weight_M = np.full(len(models), 1 / len(models))
     for _ in range(_ROUNDS):
         share_MT = weight_M[:, None] * prob_MT

@@ -137,7 +137,7 @@ def read_counts(paths: Sequence[Path], order: int, numbers: dict[str, int]) -> I
             yield np.array(rows, np.int32), np.array(counts, np.int64)
     if longest and not found:
         raise Speech3Error(
-            f"{paths[0]}: no {order}-grams among the counts; the longest have {longest} words: give --order {longest},"
+            f"{paths[0]}: no {order}-grams among the counts; the longest have {longest} words: --order {longest},"
             f" or count again with ngram-count -order {order}"
         )
 

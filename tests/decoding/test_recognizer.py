@@ -257,7 +257,7 @@ def test_settings_round_trip_and_of_another_version(tmp_path: Path) -> None:
     keys = dataclasses.asdict(SETTINGS)
     for content in ({**keys, "lattice_beam": 8}, {k: v for k, v in keys.items() if k != "beam"}, [1, 2]):
         (tmp_path / "decode.json").write_text(json.dumps(content))
-        with pytest.raises(Speech3Error, match=r"decode\.json: keys of another version.*speech3 tune"):
+        with pytest.raises(Speech3Error, match=r"decode\.json: has keys of another version.*speech3 tune"):
             load_settings(tmp_path)
 
 
