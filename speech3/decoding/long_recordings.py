@@ -18,6 +18,7 @@ _LEAST_LEFT_S = 2.0  # that must remain after a cut
 _PAUSE_S = 0.4  # the cut is in the middle of the quietest stretch of this length
 _SYLLABLE_S = 0.2  # over which loudness is averaged to tell speech from noise
 _LEAST_RANGE_DB = 6.0  # smallest difference between the loudest and the quietest syllable of speech
+_SHORT_S = 2.0  # a shorter piece may be a word that is equally loud throughout
 _QUIET = 0.25  # silence is below this fraction of the range, in dB, from the quietest to the loudest syllable
 _MARGIN_S = 0.5  # of silence that is kept at both ends
 _STEP_S = 0.01
@@ -58,7 +59,8 @@ def _spoken(wave_S: np.ndarray, begin: int, rate_hz: int) -> Iterator[Cut]:
     first, last = 0, len(wave_S)
     if len(level_T):
         quietest, loudest = level_T.min(), level_T.max()
-        if loudest - quietest < _LEAST_RANGE_DB:
+        long = len(wave_S) > _SHORT_S * rate_hz or loudest <= 10 * np.log10(_FLOOR)
+        if loudest - quietest < _LEAST_RANGE_DB and long:
             return
         loud_T = np.flatnonzero(level_T >= quietest + _QUIET * (loudest - quietest))
         first = max(0, round((loud_T[0] * _STEP_S - _MARGIN_S) * rate_hz))

@@ -1,4 +1,4 @@
-"""The scores of a recogniser's model for features as they come.
+"""Scores of a recogniser's model, computed online as features arrive.
 
 Axes: T frames or outputs, W context window, F feature bins, P pdfs.
 """
@@ -17,12 +17,12 @@ from speech3.models.onnx_runtime import OnnxNetwork
 
 
 def online_scores(recognizer: Recognizer) -> OnlineNetwork:
-    """Log likelihoods (T, P) as `Recognizer.scores` gives them.
+    """A scorer that computes the log likelihoods (T, P) of `Recognizer.scores` from features as they arrive.
 
     Raises
     ------
     Speech3Error
-        An output of the model depends on all that comes after it.
+        The model is bidirectional: its outputs depend on the whole rest of the recording.
     """
     scorer, pdfs = recognizer.scorer, recognizer.outputs.num_pdfs
     if isinstance(scorer, NetworkScorer):
@@ -38,9 +38,9 @@ def online_scores(recognizer: Recognizer) -> OnlineNetwork:
 
 def _unbounded(recognizer: Recognizer) -> Speech3Error:
     return Speech3Error(
-        f"{recognizer.directory}: a bidirectional LSTM hears a whole utterance before it scores its first frame, so it"
-        " cannot follow a stream; use an lstm, dnn, cnn or tdnn model, or transcribe a finished recording without"
-        " --stream"
+        f"{recognizer.directory}: a bidirectional LSTM needs the whole utterance before it can score the first frame,"
+        " so it cannot follow a stream; use an lstm, dnn, cnn or tdnn model, or transcribe a finished recording"
+        " without --stream"
     )
 
 
@@ -71,7 +71,7 @@ def _of_onnx(network: OnnxNetwork, pdfs: int) -> OnlineNetwork:
             return network.steps(feats_TF, states, len(feats_TF) - left - right)
 
         return OnlineRecurrent(steps, network.states, left, right, network.about["delay"], pdfs)
-    before = -(-left // step)  # outputs, so that the first frame given begins one
+    before = -(-left // step)  # in outputs, rounded up so that the first frame given begins an output
 
     def score_inside(feats_TF: np.ndarray) -> np.ndarray:
         outputs = (len(feats_TF) - before * step - right) // step

@@ -1,4 +1,4 @@
-"""What decoding leaves behind: `hyp.txt` for scoring, `hyp.ctm` with the time of every word and, if known, its
+"""The files that decoding writes: `hyp.txt` for scoring, and `hyp.ctm` with the time of each word and, if known, its
 confidence."""
 
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ from speech3.io.progress import say
 def word_times(
     recognizer: Recognizer, feats: Mapping[str, np.ndarray], decoding: Decoding, jobs: int = 1
 ) -> dict[str, list[Stretch]]:
-    """When each decoded word was said, by aligning the words with the same acoustic model; its confidence, if known.
+    """Times and, if known, confidences of the decoded words, found by aligning them with the same acoustic model.
 
-    The graph's own path tells words apart only up to the point where determinisation and weight pushing have moved
-    their labels; Kaldi realigns lattices for the same reason (lattice-align-words).
+    The path through the graph gives no exact word boundaries, because determinisation and weight pushing move the word
+    labels; Kaldi realigns lattices for the same reason (lattice-align-words).
     """
     units = {h.utterance: h.units for h in decoding.hypotheses if h.units}
     sure = {h.utterance: h.confidences for h in decoding.hypotheses}
@@ -44,7 +44,7 @@ def _calibrated(word: Stretch, recognizer: Recognizer) -> Stretch:
 
 
 def write_hypotheses(path: Path, decoding: Decoding) -> None:
-    """Write a Kaldi text.
+    """Write the hypotheses as a Kaldi text file.
 
     Raises
     ------
@@ -62,20 +62,20 @@ def write_decoding(
 ) -> None:
     """Write ``hyp.txt`` (Kaldi text), ``hyp.ctm`` and, if an utterance has no hypothesis, ``failed.txt``.
 
-    A model that cannot align (`hmm.model.PdfsOnly`) leaves no ``hyp.ctm``.
+    With a model that cannot align (`hmm.model.PdfsOnly`), no ``hyp.ctm`` is written.
 
     Raises
     ------
     Speech3Error
         Nothing was decoded.
     """
-    write_hypotheses(out / "hyp.txt", decoding)  # first: what follows may fail, and decoding is what took the time
+    write_hypotheses(out / "hyp.txt", decoding)  # first, since decoding took the time and the steps below may fail
     if decoding.failed:
         write_text(out / "failed.txt", "".join(f"{u} {why}\n" for u, why in decoding.failed.items()))
     else:
         (out / "failed.txt").unlink(missing_ok=True)
     if isinstance(recognizer.outputs, PdfsOnly):
         (out / "hyp.ctm").unlink(missing_ok=True)
-        say(f"no times of words (hyp.ctm): the model cannot align: {recognizer.outputs.why}")
+        say(f"no word times (hyp.ctm): the model cannot align: {recognizer.outputs.why}")
         return
     write_ctm(out / "hyp.ctm", word_times(recognizer, feats, decoding, jobs))

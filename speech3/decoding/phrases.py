@@ -1,7 +1,8 @@
-"""Phrases in lattices: each time that one is said in full, the path becomes cheaper.
+"""Phrase boosting in lattices: each complete occurrence of a phrase makes a path cheaper.
 
-Phrases are found by an automaton over words (Aho and Corasick 1975), whose state is the longest end of what was said
-that begins a phrase. A lattice composed with it is a lattice again, in which every path costs what its phrases say.
+Phrases are found by an automaton over words (Aho and Corasick 1975), whose state is the longest suffix of the words so
+far that is a prefix of a phrase. Composed with it, a lattice becomes another lattice, in which the cost of each path
+includes the boosts of its phrases.
 
 Axes: S states, A arcs, D states of the automaton.
 """
@@ -18,18 +19,18 @@ from speech3.decoding.token_passing import jit
 
 @dataclass(frozen=True, eq=False)
 class Phrases:
-    """An automaton that counts phrases as they end.
+    """An automaton that detects phrases as they end.
 
     Attributes
     ----------
     moves
-        For each state: the words (output labels) that lead on in a phrase, and to which state.
+        For each state: the words (output labels) that continue a phrase, and the state that each leads to.
     fail_D
-        int32: the state of the longest proper end of what was said.
+        int32: the state of the longest proper suffix (the failure link).
     boost_D
-        float64: what all phrases that end here are worth.
+        float64: the sum of the boosts of all phrases that end here.
     shares
-        What the search has given for each word beforehand, so that phrases were not pruned; taken back here.
+        The boost that the search has already given each word so that phrases were not pruned; it is taken back here.
     """
 
     moves: tuple[Mapping[int, int], ...]
@@ -47,7 +48,7 @@ class Phrases:
 
 
 def automaton(phrases: Mapping[tuple[int, ...], float], shares: Mapping[int, float]) -> Phrases:
-    """The automaton of phrases, sequences of output labels with what each is worth."""
+    """Build the automaton of phrases, given as sequences of output labels with the boost of each."""
     moves: list[dict[int, int]] = [{}]
     boosts = [0.0]
     for phrase, boost in phrases.items():
@@ -60,7 +61,7 @@ def automaton(phrases: Mapping[tuple[int, ...], float], shares: Mapping[int, flo
             state = moves[state][word]
         boosts[state] += boost
     found = Phrases(tuple(moves), np.zeros(len(moves), np.int32), np.array(boosts), shares)
-    for state in (queue := list(moves[0].values())):  # breadth first: shorter beginnings have their links already
+    for state in (queue := list(moves[0].values())):  # breadth first, so shorter prefixes already have their links
         for word, target in moves[state].items():
             found.fail_D[target] = found.step(int(found.fail_D[state]), word)
             found.boost_D[target] += found.boost_D[found.fail_D[target]]
@@ -69,9 +70,9 @@ def automaton(phrases: Mapping[tuple[int, ...], float], shares: Mapping[int, flo
 
 
 def with_phrases(lattice: Lattice, phrases: Phrases) -> Lattice:
-    """The lattice in which each path's graph cost has the boosts of its phrases, and not the shares of their words.
+    """The lattice with graph costs that include the boosts of the phrases and no longer the shares of their words.
 
-    A state of the lattice that is reached in several states of the automaton becomes as many states.
+    A lattice state that is reached in several states of the automaton is split into one state for each.
     """
     words_W, which_A = np.unique(lattice.olabel_A, return_inverse=True)
     states = len(phrases.moves)
@@ -92,7 +93,7 @@ def with_phrases(lattice: Lattice, phrases: Phrases) -> Lattice:
 
 
 def best_path(lattice: Lattice, acoustic_scale: float) -> BestPath:
-    """The lattice's best path, as the search gives it."""
+    """The best path of a lattice, in the form that the search returns."""
     arcs = best_arcs(lattice, acoustic_scale)
     ilabels, olabels = lattice.ilabel_A[arcs], lattice.olabel_A[arcs]
     acoustic = acoustic_scale * float(lattice.acoustic_A[arcs].sum(dtype=np.float64))
@@ -108,13 +109,13 @@ def best_path(lattice: Lattice, acoustic_scale: float) -> BestPath:
 
 @jit
 def _composed(source, target, column, next_of, extra_of, states):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Arcs of the composition: source, arc of the lattice, target, extra cost; and the lattice's state of each state.
+    """Arcs of the composition: source, arc of the lattice, target, extra cost; and the lattice state of each new state.
 
-    A state of the lattice is numbered, in each of the automaton's states that reach it, when its turn comes: all arcs
-    that lead there are known by then.
+    The pairs of a lattice state and the automaton states that reach it are numbered when that lattice state is visited:
+    all arcs that lead to it are known by then.
     """
     begin = np.searchsorted(source, np.arange(states + 1))
-    head = np.full(states, -1, np.int64)  # newest way into a state: a chain of (automaton's state, number of pair)
+    head = np.full(states, -1, np.int64)  # newest pair of each lattice state, the head of a linked list
     pair_d, pair_chain = [np.int64(0)], [np.int64(-1)]
     head[0] = 0
     arc_from, arc_of, arc_pair, arc_extra = [np.int64(0)], [np.int64(0)], [np.int64(0)], [0.0]

@@ -1,4 +1,4 @@
-"""Pieces of words, joined: a piece that begins a word begins with ``▁``, as SentencePiece writes it."""
+"""Joining pieces into words: a piece that begins a word starts with ``▁``, as SentencePiece writes it."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,12 +7,12 @@ from speech3.hmm.times import Stretch
 
 
 def are_pieces(vocabulary: Iterable[str]) -> bool:
-    """Does a graph with these words write pieces?"""
+    """Whether a graph with this vocabulary writes pieces instead of words."""
     return any(word.startswith(WORD_START) for word in vocabulary)
 
 
 def join_words(pieces: Sequence[str]) -> tuple[str, ...]:
-    """Words from pieces; what comes before the first beginning of a word is a word too.
+    """Words from pieces; pieces before the first one that begins a word form a word too.
 
     >>> join_words(("▁hel", "lo", "▁world"))
     ('hello', 'world')
@@ -21,9 +21,9 @@ def join_words(pieces: Sequence[str]) -> tuple[str, ...]:
 
 
 def join_stretches(pieces: Sequence[Stretch]) -> list[Stretch]:
-    """The same with times: a word lasts from its first piece's beginning to its last one's end.
+    """Words with times from pieces with times: from the start of the first piece to the end of the last.
 
-    It is as sure as its least sure piece.
+    The confidence of a word is the lowest of its pieces; None if it is unknown for a piece.
     """
     words: list[Stretch] = []
     for piece in pieces:
@@ -37,7 +37,7 @@ def join_stretches(pieces: Sequence[Stretch]) -> list[Stretch]:
 
 
 def join_confidences(pieces: Sequence[str], confidences: Sequence[float]) -> list[float]:
-    """How sure the words are that `join_words` makes: as their least sure pieces."""
+    """Confidences of the words that `join_words` makes: the lowest of their pieces."""
     parts = [Stretch(0.0, 0.0, piece, sure) for piece, sure in zip(pieces, confidences, strict=True)]
     return [word.confidence or 0.0 for word in join_stretches(parts)]
 

@@ -1,10 +1,10 @@
-"""Where a model has what decoding needs; known without loading PyTorch."""
+"""Where a model keeps its decoding files; kept apart so that it can be imported without PyTorch."""
 
 from pathlib import Path
 
-GRAPH, TUNING_GRAPH = "graph", "graph_tuning"  # of a model directory
+GRAPH, TUNING_GRAPH = "graph", "graph_tuning"  # directories in a model directory
 
 
 def decode_directory(onnx: Path) -> Path:
-    """Where OUT.onnx has what decoding needs beside the network: OUT.decode."""
+    """The directory beside OUT.onnx with all else that decoding needs: OUT.decode."""
     return onnx.with_suffix(".decode")

@@ -1,17 +1,17 @@
-"""A model directory as one object: what it takes, what it gives, how it decodes.
+"""A model directory as one object that scores, aligns and decodes.
 
-A model directory stands on its own, whatever trained it:
+A model directory is self-contained, however it was trained:
 
     model.safetensors   GMMs (kind ``gmm``) or a network with its class priors (kind ``nn``)
     hmm.json, tree.safetensors, lexiconp.txt    what the outputs mean (`speech3.hmm.model`)
     features.yaml       what the inputs are
     graph/              HCLG.fst, words.txt, graph.json (`speech3.decoding.graph`)
-    graph_tuning/       the same, where the text of the language model holds dev's sentences, without them
+    graph_tuning/       the same without the dev set's sentences, if the language model's text contains them
     decode.json         beam, acoustic scale and word penalty, as tuned on the dev set
-    tuning.json         `DecodeConfig` of its recipe: the grid to tune on
+    tuning.json         `DecodeConfig` of its recipe, with the tuning grid
 
-An exported network (`speech3.decoding.export`) is a file, OUT.onnx, that holds its features' config, and beside it the
-directory OUT.decode with the rest; it is read and used as a model directory is.
+An exported network (`speech3.decoding.export`) is a file, OUT.onnx, which includes the config of its features, and
+beside it the directory OUT.decode with the other files; it is used in the same way as a model directory.
 
 Axes: T frames, F feature bins, P pdfs.
 """
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from speech3.decoding.streaming import Stream
 
 ALIGNMENT_SCALE = 0.1  # of the acoustic scores, as in Kaldi's align scripts
-TUNING = "tuning.json"  # of a model directory
-PSEUDO_SCALE = 1.0  # of those that were trained to be likelihoods (LF-MMI)
-# Of forced alignment; generous, since one utterance costs milliseconds. They are in scaled log probabilities: scores at
+TUNING = "tuning.json"  # in a model directory
+PSEUDO_SCALE = 1.0  # for scores that were trained as likelihoods (LF-MMI)
+# Beams of forced alignment, wide because an utterance takes only milliseconds, in scaled log probabilities: scores at
 # a third of the frames and scale 1 differ by about as much in a second of speech as likelihoods at scale 0.1.
 BEAM, RETRY_BEAM = 15.0, 60.0
 
@@ -66,7 +66,8 @@ class NetworkScorer:
     Attributes
     ----------
     pseudo_likelihoods
-        The outputs are pseudo log likelihoods themselves (LF-MMI, Povey et al. 2016): nothing is normalised or divided.
+        The outputs already are pseudo log likelihoods (LF-MMI, Povey et al. 2016): they are not normalised, and no
+        prior is subtracted.
     """
 
     network: AcousticModel
@@ -75,16 +76,16 @@ class NetworkScorer:
 
     @property
     def subsampling(self) -> int:
-        """Frames for each row of scores."""
+        """Frames per row of scores."""
         return self.network.subsampling
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
-        """(K, P) float32, or the columns asked for; a row for each `subsampling` frames."""
+        """(K, P) float32, or only the columns of `pdfs`; one row for each `subsampling` frames."""
         scores_KP = self.of_logits(logits(self.network, torch.from_numpy(feats_TD)))
         return scores_KP if pdfs is None else scores_KP[:, pdfs]
 
     def of_logits(self, logits_KP: torch.Tensor) -> np.ndarray:
-        """(K, P) float32 scores of what the network gave."""
+        """(K, P) float32 scores from the outputs of the network."""
         if self.pseudo_likelihoods:
             return logits_KP.numpy().clip(-LARGEST_PSEUDO, LARGEST_PSEUDO)
         scores_KP: np.ndarray = logits_KP.log_softmax(1).numpy() - self.log_prior_P
@@ -93,12 +94,12 @@ class NetworkScorer:
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """How this model is decoded, found on the dev set and never on test.
+    """Decoding settings of a model, tuned on the dev set and never on test.
 
     Attributes
     ----------
     confidence
-        What makes confidences of posteriors; None: they stay posteriors.
+        Maps posteriors to confidences; if None, the confidences are the posteriors.
     """
 
     acoustic_scale: float
@@ -108,7 +109,7 @@ class DecodeSettings:
     confidence: Calibration | None = None
 
     def calibrated(self, posterior: float) -> float:
-        """The confidence of a word with this posterior: the posterior itself where no calibration was fitted."""
+        """The confidence of a word with this posterior; the posterior itself if no calibration was fitted."""
         return self.confidence(posterior) if self.confidence else posterior
 
     def save(self, directory: Path | str) -> None:
@@ -117,25 +118,25 @@ class DecodeSettings:
 
 
 def load_settings(directory: Path | str, model: Path | str | None = None) -> DecodeSettings:
-    """Read decode.json; if there is none, the message says to tune `model`, by default the directory itself."""
+    """Read decode.json; if it is missing, the error says to tune `model`, by default the directory itself."""
     path, model = Path(directory) / "decode.json", model or directory
     if not path.exists():
         raise Speech3Error(
-            f"{path}: no such file; the model was not tuned yet: speech3 tune {model} DIR, with a data directory"
-            " that was not trained on"
+            f"{path}: no such file; the model is not tuned yet: run speech3 tune {model} DIR, with a data"
+            " directory that it was not trained on"
         )
     try:
         values = read_json(path)
         return DecodeSettings(**{**values, "confidence": calibration_of(values.get("confidence"))})
     except TypeError as error:
         raise Speech3Error(
-            f"{path}: keys of another version of speech3; write it again with speech3 tune {model} DIR"
+            f"{path}: has keys of another version of speech3; write it again with speech3 tune {model} DIR"
         ) from error
 
 
 @dataclass(frozen=True, eq=False)
 class Recognizer:
-    """An acoustic model with all that is needed to align and to decode; `chosen_graph` takes its own graph's place."""
+    """An acoustic model with all that aligning and decoding need; `chosen_graph` replaces the model's own graph."""
 
     directory: Path
     outputs: Hmm | PdfsOnly
@@ -145,7 +146,7 @@ class Recognizer:
 
     @classmethod
     def load(cls, model: Path | str) -> "Recognizer":
-        """Read a model directory, or OUT.onnx of `speech3 export`; errors as of `load_recognizer`."""
+        """Read a model directory, or OUT.onnx of `speech3 export`; raises what `load_recognizer` raises."""
         return load_recognizer(model)
 
     def transcribe(self, samples: ArrayLike, rate: int) -> "Result":
@@ -154,61 +155,61 @@ class Recognizer:
         Parameters
         ----------
         samples
-            One channel, floats from -1 to 1 or int16, int32, uint8 over their whole range. More than a minute is cut at
-            pauses.
+            One channel, floats from -1 to 1, or int16, int32 or uint8 over their whole range. Recordings of more than a
+            minute are cut at pauses.
         rate
-            Samples a second; another rate than the model's is resampled.
+            Samples per second; if it is not the model's rate, the recording is resampled.
 
         Raises
         ------
         Speech3Error
-            Samples or rate cannot be used; there is less than a frame; nothing could be decoded.
+            The samples or the rate cannot be used, the recording is shorter than a frame, or nothing could be decoded.
         """
-        from speech3.decoding.apply import transcribe_samples  # which imports this module
+        from speech3.decoding.apply import transcribe_samples  # here, because it imports this module
 
         return transcribe_samples(self, samples, rate)
 
     def stream(self, rate: int) -> "Stream":
-        """Begin a recording that is still being made, of `rate` samples a second; what it does and raises: `Stream`."""
+        """Begin streaming recognition of a recording with `rate` samples per second; raises what `Stream` raises."""
         from speech3.decoding.streaming import Stream
 
         return Stream(self, rate)
 
     @property
     def hmm(self) -> Hmm:
-        """What the outputs mean; an error where only their number is known."""
+        """What the outputs mean; raises an error if only their number is known."""
         return self.outputs if isinstance(self.outputs, Hmm) else load_hmm(self.directory)
 
     @property
     def clock(self) -> FrameClock:
-        """Where the scores and alignments of this model lie in time."""
+        """The times of the frames of this model's scores and alignments."""
         return frame_clock(self.features, self.hmm.subsampling)
 
     @property
     def alignment_scale(self) -> float:
-        """Acoustic scale of forced alignment."""
+        """The acoustic scale for forced alignment."""
         return PSEUDO_SCALE if self.scorer.pseudo_likelihoods else ALIGNMENT_SCALE
 
     @cached_property
     def graph(self) -> Graph:
-        """The decoding graph, read when first asked for; it must have this model's pdfs."""
+        """The decoding graph, read on first use; it must have the same number of pdfs as the model."""
         if self.chosen_graph:
             return self.chosen_graph
         if not (self.directory / GRAPH / "graph.json").exists():
             raise Speech3Error(
                 f"{self.directory}: has no decoding graph, so it can align but not decode; use another model directory"
-                " of its recipe, such as tri or dnn"
+                " of the same recipe, such as tri or dnn"
             )
         return self.read_graph(self.directory / GRAPH)
 
     @property
     def tuning_graph(self) -> Graph:
-        """The graph to tune with: one whose language model has not seen dev's sentences, if there is one."""
+        """The graph for tuning: the one whose language model has not seen the dev set's sentences, if it exists."""
         own = self.directory / TUNING_GRAPH
         return self.read_graph(own) if (own / "graph.json").exists() else self.graph
 
     def read_graph(self, path: Path) -> Graph:
-        """A decoding graph from anywhere; it must have this model's pdfs."""
+        """Read a decoding graph from any path; it must have the same number of pdfs as the model."""
         graph = load_graph(path)
         if graph.num_pdfs != self.outputs.num_pdfs:
             raise Speech3Error(
@@ -223,7 +224,7 @@ class Recognizer:
         return load_settings(self.directory, self.scorer.path if isinstance(self.scorer, OnnxNetwork) else None)
 
     def scores(self, feats: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-        """Log likelihoods (K, P) of each utterance, made as they are drawn; K rows of `Scorer.subsampling` frames."""
+        """Yield each utterance with its log likelihoods (K, P), computed lazily; rows are `subsampling` frames."""
         for utterance, feats_TF in feats.items():
             try:
                 loglikes_TP = self.scorer.loglikes(feats_TF)
@@ -234,7 +235,7 @@ class Recognizer:
     def decode(
         self, feats: Mapping[str, np.ndarray], jobs: int = 1, graph: Graph | None = None, *, confidences: bool = False
     ) -> Decoding:
-        """Decode with the tuned settings, through the model's own graph or another one (`search.decode`)."""
+        """Decode with the tuned settings, through the model's own graph or another one (see `search.decode`)."""
         graph, tuned, scores = graph or self.graph, self.settings, self.scores(feats)
         config = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active)
         shown = progress(scores, len(feats), "decoding") if len(feats) > 1 else scores
@@ -243,7 +244,7 @@ class Recognizer:
     def align(
         self, feats: Mapping[str, np.ndarray], texts: Mapping[str, str | None], jobs: int = 1
     ) -> tuple[dict[str, Alignment], dict[str, str]]:
-        """Align each utterance with its words; returns the alignments, and why others have none.
+        """Align each utterance with its words; return the alignments, and the reason for each one that failed.
 
         Raises
         ------
@@ -269,10 +270,8 @@ def tune_recognizer(
 ) -> Tuning:
     """Pick the acoustic scale and word penalty on a dev set and write them to the model's decode.json.
 
-    With them goes a calibration of the words' posteriors.
-
-    The grid is searched on ``config.tuning_minutes`` of it; the error rate of the best point that is returned is that
-    of the whole set.
+    A calibration of the words' posteriors is fitted and written with them. The grid is searched on
+    ``config.tuning_minutes`` of the dev set, but the error rate returned for the best point is of the whole set.
     """
     graph, shift_s = recognizer.tuning_graph, recognizer.features.frame_shift / 1000
     chosen = drawn({key: shift_s * len(feats_TF) for key, feats_TF in feats.items()}, config.tuning_minutes)
@@ -299,7 +298,7 @@ def tune_recognizer(
 
 
 def load_tuning(recognizer: Recognizer) -> DecodeConfig:
-    """The grid that the model's recipe tunes on, from tuning.json; the default one if there is no such file."""
+    """The tuning grid of the model's recipe, from tuning.json; the default grid if there is no such file."""
     path = recognizer.directory / TUNING
     return parse(DecodeConfig, read_json(path), path) if path.exists() else DecodeConfig()
 
@@ -310,7 +309,7 @@ def load_recognizer(model: Path | str) -> Recognizer:
     Raises
     ------
     Speech3Error
-        A file is missing, or the parts do not belong together.
+        A file is missing, or the files do not belong together.
     """
     directory = Path(model)
     if directory.suffix == ".onnx" and not directory.is_dir():
@@ -320,8 +319,8 @@ def load_recognizer(model: Path | str) -> Recognizer:
     if not (directory / "model.safetensors").exists():
         below = ", ".join(str(path.parent) for path in sorted(directory.glob("*/model.safetensors")))
         raise Speech3Error(
-            f"{directory}: no model directory, for it has no model.safetensors"
-            + (f"; there are: {below}" if below else "; speech3 recipe or speech3 train makes one")
+            f"{directory}: not a model directory, because it has no model.safetensors"
+            + (f"; use one of: {below}" if below else "; make one with speech3 recipe or speech3 train")
         )
     known = load_outputs(directory)
     features = parse(FeatureConfig, read_yaml(directory / "features.yaml"), directory / "features.yaml")
@@ -344,7 +343,7 @@ def _load_exported(path: Path) -> Recognizer:
     scorer, directory = OnnxNetwork(path), decode_directory(path)
     if not directory.is_dir():
         raise Speech3Error(
-            f"{path}: the network alone; decoding needs {directory}, which speech3 export wrote beside it, too: move"
+            f"{path}: the network alone; decoding also needs {directory}, which speech3 export wrote beside it: move"
             " both together, or export again"
         )
     known = load_outputs(directory)
@@ -357,8 +356,8 @@ def _check_features(directory: Path, features: FeatureConfig, feat_dim: int) -> 
     dim = static_dim(features) * (features.deltas + 1) * (features.left_context + 1 + features.right_context)
     if features.kind != "given" and dim != feat_dim:
         raise Speech3Error(
-            f"{directory / 'features.yaml'}: {dim} values a frame, but {directory / 'model.safetensors'} was trained on"
-            f" {feat_dim}; put back the features.yaml that the model came with"
+            f"{directory / 'features.yaml'}: {dim} values per frame, but {directory / 'model.safetensors'} was trained"
+            f" on {feat_dim}; put back the features.yaml that the model came with"
         )
 
 
@@ -366,7 +365,7 @@ def _check_subsampling(directory: Path, scorer: Scorer, known: Hmm | PdfsOnly) -
     if isinstance(known, Hmm) and known.subsampling != scorer.subsampling:
         raise Speech3Error(
             f"{directory}: the model has an output every {scorer.subsampling} frames, but hmm.json says every"
-            f" {known.subsampling}: they are of different trainings; put back the hmm.json that the model came with"
+            f" {known.subsampling}: they come from different training runs; put back the model's own hmm.json"
         )
 
 

@@ -1,8 +1,8 @@
-"""Another language model for lattices: an n-gram model on all of their paths, or any function on the N best.
+"""Rescoring of lattices with another language model: an n-gram model on all paths, or any function on the N best.
 
-The costs of the language model that was searched with are taken out of each path by a share w, and those of the other
-one put in by the same share: ``cost + w * (new - old)``. With w = 1 one replaces the other, between 0 and 1 their log
-probabilities are interpolated.
+With a weight w, the cost of a path becomes ``cost + w * (new - old)``: old is the cost of its words in the language
+model that was used in the search, new their cost in the other one. With w = 1 the other model replaces the first;
+between 0 and 1 the log probabilities of both are interpolated.
 
 Axes: W words of the symbol table.
 """
@@ -28,11 +28,11 @@ from speech3.lm.arpa import ArpaLm
 
 WEIGHTS = tuple(round(0.1 * step, 1) for step in range(11))
 SentenceScorer = Callable[[list[tuple[str, ...]]], Sequence[float]]
-_NAMED = 10  # words that a message names
+_NAMED = 10  # words that a message lists
 
 
 class Rescored(Protocol):
-    """An utterance with the costs of both language models apart."""
+    """An utterance with separate costs of the two language models."""
 
     def words(self, weight: float) -> tuple[str, ...]:
         """The best words with this weight of the other model."""
@@ -41,18 +41,18 @@ class Rescored(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class RescoredLattice:
-    """All paths of a lattice."""
+    """A lattice with the costs of both models on all of its paths."""
 
     directory: LatticeDir
     composed: Composed
 
     def lattice(self, weight: float) -> WordLattice:
-        """The lattice with this weight of the other model, pruned as it was before."""
+        """The lattice with this weight of the other model, pruned with the same beam as before."""
         about = self.directory.about
         return pruned(self.composed.mixed(weight), about.acoustic_scale, about.beam)
 
     def units(self, weight: float) -> tuple[int, ...]:
-        """The labels of the best path."""
+        """The labels of the best path with this weight of the other model."""
         return nbest(self.composed.mixed(weight), 1, self.directory.about.acoustic_scale)[0].words
 
     def words(self, weight: float) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class RescoredLattice:
 
 @dataclass(frozen=True, eq=False)
 class RescoredSentence:
-    """A path of the N best; its costs (scaled acoustic and graph), and those of its words in either model."""
+    """One of the N best paths: its scaled acoustic cost, its graph cost, and the costs of its words in either model."""
 
     words: tuple[str, ...]
     units: tuple[str, ...]
@@ -72,7 +72,7 @@ class RescoredSentence:
     new: float
 
     def graph_cost(self, weight: float) -> float:
-        """With this weight of the other model; one that excludes a sentence does so with any weight but 0."""
+        """The graph cost with this weight of the other model; its cost may be infinite and is left out at weight 0."""
         return self.graph + (weight * (self.new - self.old) if weight else 0.0)
 
 
@@ -83,7 +83,7 @@ class RescoredSentences:
     sentences: tuple[RescoredSentence, ...]
 
     def ranked(self, weight: float) -> list[RescoredSentence]:
-        """Cheapest first; of equal ones, that which came first."""
+        """The sentences with this weight of the other model, cheapest first; ties keep their order."""
         return sorted(self.sentences, key=lambda each: each.acoustic + each.graph_cost(weight))
 
     def words(self, weight: float) -> tuple[str, ...]:
@@ -99,15 +99,15 @@ def by_ngrams(
     Parameters
     ----------
     lm
-        Of words, also where the lattices are of pieces; or of their pieces.
+        Model of words, even if the lattices are of pieces; or a model of their pieces.
     old
-        What `LatticeDir.old_lm` gave.
+        The result of `LatticeDir.old_lm`.
 
     Raises
     ------
     Speech3Error
-        The model lacks words of a lattice and has no `<unk>`; a lattice cannot be read, is of another language model,
-        or becomes too large.
+        The model lacks words of a lattice and has no `<unk>`; a lattice cannot be read, was made with another language
+        model, or becomes too large.
     """
     new, numbers = of_arpa(lm)
     joined = directory.writes_pieces and not are_pieces(numbers)
@@ -128,7 +128,7 @@ def by_ngrams(
 
 
 def unknown_words(directory: LatticeDir, lm: ArpaLm) -> list[str]:
-    """Words of the symbol table, but for its special ones, that an n-gram model lacks."""
+    """Words of the symbol table, except special symbols, that an n-gram model lacks; none if it has pieces."""
     known = {*lm.words, "<eps>", "<s>", "</s>", "#0"}
     return [] if directory.writes_pieces else [word for word in directory.symbols if word not in known]
 
@@ -162,16 +162,16 @@ def by_function(
     Parameters
     ----------
     function
-        Takes the different sequences of words of one utterance, returns the natural logarithm of the probability of
-        each, its end included.
+        Takes the distinct word sequences of one utterance; returns the natural logarithm of the probability of each,
+        including the end of the sentence.
     name
-        Of the function, for messages.
+        The function's name, for messages.
 
     Raises
     ------
     Speech3Error
-        The function raised something, or did not return as many numbers as there were sequences; a lattice cannot be
-        read, or is of another language model.
+        The function raised an exception or did not return one number for each sequence; a lattice cannot be read, or
+        was made with another language model.
     """
     scale, (states, number_W) = directory.about.acoustic_scale, old
     for utterance, lattice in directory.lattices():
@@ -181,7 +181,7 @@ def by_function(
             words = directory.spelled(path.words)
             olds = cheapest_cost(states, number_W[list(path.words)].tolist())
             if not np.isfinite(olds):
-                raise Speech3Error(f"{where}: holds words that the language model it was searched with does not have")
+                raise Speech3Error(f"{where}: has words that its language model lacks; give the right one with --old")
             acoustic, units = (
                 scale * path.acoustic_cost(lattice),
                 tuple(directory.symbols[label] for label in path.words),
@@ -193,7 +193,7 @@ def by_function(
 
 
 def _called(function: SentenceScorer, name: str, said: list[tuple[str, ...]], where: str) -> list[float]:
-    """Costs of sequences of words, whatever the function does."""
+    """Costs of word sequences from the function; all its failures become Speech3Error."""
     try:
         given: Any = function(list(said))
         costs = -np.asarray(given, np.float64).reshape(-1)
@@ -201,13 +201,13 @@ def _called(function: SentenceScorer, name: str, said: list[tuple[str, ...]], wh
         raise Speech3Error(f"{name}: failed at {where}: {type(error).__name__}: {error}") from error
     if len(costs) != len(said):
         raise Speech3Error(
-            f"{name}: gave {len(costs)} values for the {len(said)} sentences of {where}; one each is due"
+            f"{name}: returned {len(costs)} values for the {len(said)} sentences of {where}; return one for each"
         )
     if np.isnan(costs).any() or np.isneginf(costs).any() or not np.isfinite(costs).any():
         odd = int(np.flatnonzero(~np.isfinite(costs))[0])
         raise Speech3Error(
-            f"{name}: gave {-costs[odd]:g} as log probability at {where}, for `{' '.join(said[odd])}`; a finite number,"
-            " or -inf for some of the sentences, is due"
+            f"{name}: returned the log probability {-costs[odd]:g} at {where}, for `{' '.join(said[odd])}`; return a"
+            " finite number, or -inf for some of the sentences only"
         )
     return costs.tolist()
 
@@ -218,7 +218,7 @@ def best_weight(
     error_rate: ErrorRate,
     weights: Iterable[float] = WEIGHTS,
 ) -> tuple[float, dict[float, float]]:
-    """The weight of the lowest error rate, of equal ones that nearest to the middle; and the rate of each."""
+    """The weight with the lowest error rate (of equals, the nearest to 0.5), and the error rate of each weight."""
     rates = {
         weight: rate_of(references, {key: each.words(weight) for key, each in rescored.items()}, error_rate)
         for weight in weights

@@ -1,4 +1,4 @@
-"""`speech3 rescore`: from a directory of lattices to another one."""
+"""`speech3 rescore`: rescores a directory of lattices into another directory."""
 
 import importlib
 import sys
@@ -46,15 +46,15 @@ class Options:
     Attributes
     ----------
     weight
-        Of the other language model.
+        Weight of the other language model.
     references
-        If given, the weight is that of the lowest error rate on them.
+        If given, the weight with the lowest error rate on them is used instead.
     nbest
-        How many paths a function is given, and ``nbest.jsonl`` gets; of an n-gram model, 0 writes none.
+        How many paths a function is given and ``nbest.jsonl`` holds; with an n-gram model, 0 writes no such file.
     old
-        ARPA file that the lattices were searched with, where the graph does not keep it.
+        ARPA file of the language model that was used in the search, if the graph does not keep it.
     times
-        Hypotheses get confidences, for `write_times`.
+        Compute confidences of the hypotheses, for `write_times`.
     """
 
     weight: float = 1.0
@@ -67,7 +67,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `rescore` did: the weight, the error rate at each weight that was tried, and the hypotheses."""
+    """The result of `rescore`: the weight, the error rate at each weight that was tried, and the hypotheses."""
 
     weight: float
     rates: Mapping[float, float]
@@ -75,7 +75,7 @@ class Outcome:
 
 
 def rescore(directory: LatticeDir, lm: str, out: Path, options: Options) -> Outcome:
-    """Rescore lattices and write ``hyp.txt``, ``rescore.json`` and, of an n-gram model, the lattices with it.
+    """Rescore lattices and write ``hyp.txt``, ``rescore.json`` and, with an n-gram model, the rescored lattices.
 
     Parameters
     ----------
@@ -85,12 +85,13 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: Options) -> Outc
     Raises
     ------
     Speech3Error
-        What `rescore` and `lattice_dir` raise; the lattices were rescored before; `out` is their own directory.
+        The lattices were rescored before, or `out` is their own directory; also what `speech3.decoding.rescore` and
+        `lattice_dir` raise.
     """
     if directory.about.rescored:
-        raise Speech3Error(f"{directory.path}: rescored already; rescore what speech3 decode --lattice wrote")
+        raise Speech3Error(f"{directory.path}: already rescored; rescore what speech3 decode --lattice wrote")
     if out.resolve() == directory.path.resolve():
-        raise Speech3Error(f"{out}: the lattices' own directory; write to another one")
+        raise Speech3Error(f"{out}: this is the lattices' own directory; write to another one")
     old, shown = directory.old_lm(options.old), _count(directory)
     rescored: Iterator[tuple[str, Rescored]]
     if ":" in lm and not Path(lm).exists():
@@ -99,7 +100,8 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: Options) -> Outc
         model = read_checked(Path(lm))
         if lacking := unknown_words(directory, model):
             say(
-                f"{lm}: lacks {len(lacking):,} words of the graph, such as {', '.join(lacking[:5])}: {UNKNOWN} for them"
+                f"{lm}: lacks {len(lacking):,} words of the graph, such as {', '.join(lacking[:5])}; they are scored"
+                f" as {UNKNOWN}"
             )
         rescored = by_ngrams(directory, model, old)
     items: Iterator[tuple[str, Rescored]] = iter(progress(rescored, shown, "rescoring"))
@@ -122,12 +124,12 @@ def _count(directory: LatticeDir) -> int:
 
 
 def load_function(name: str) -> SentenceScorer:
-    """The function ``module:function``, of a module that is installed or in the working directory.
+    """Import the function ``module:function`` from a module that is installed or in the working directory.
 
     Raises
     ------
     Speech3Error
-        There is none, or importing it fails.
+        There is no such function, or importing its module fails.
     """
     module, _, attribute = name.partition(":")
     sys.path.insert(0, str(Path.cwd()))
@@ -176,7 +178,7 @@ def _write(
         write_lattices(out / ARCHIVE, lattices(), out / INDEX)
         save_about(out, directory.symbols, about)
     else:
-        forget_lattices(out)  # of an n-gram model, from before
+        forget_lattices(out)  # that an earlier run with an n-gram model left in `out`
         for _ in lattices():
             pass
     decoding = Decoding(tuple(hypotheses), {})
@@ -203,14 +205,14 @@ def _hypothesis(directory: LatticeDir, utterance: str, lattice: WordLattice, sur
 
 
 def write_times(directory: LatticeDir, out: Path, decoding: Decoding, jobs: int) -> None:
-    """Write ``hyp.ctm``: the words aligned with the model and the features of the decoding.
+    """Write ``hyp.ctm``: times from an alignment with the model and features that decoding used.
 
     Raises
     ------
     Speech3Error
-        The model or the features are gone.
+        The model or the features no longer exist.
     """
     scp = directory.path / "feats" / "feats.scp"
     if not scp.exists():
-        raise Speech3Error(f"{scp}: no such file; times need the features that speech3 decode left there")
+        raise Speech3Error(f"{scp}: no such file; word times need these features of speech3 decode: decode again")
     write_decoding(out, load_recognizer(Path(directory.about.model)), ArkReader(scp), decoding, jobs)

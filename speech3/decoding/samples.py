@@ -1,4 +1,4 @@
-"""What a program hands over for recognition, and what it gets back.
+"""The input and output types of recognition from a program: samples, words and results.
 
 Axes: S samples.
 """
@@ -22,11 +22,11 @@ class Word:
     Attributes
     ----------
     word
-        As the graph's vocabulary spells it.
+        The word as spelled in the graph's vocabulary.
     start_s, end_s
-        Seconds from the beginning of the recording; None where the model cannot align.
+        Seconds from the beginning of the recording; None if the model cannot align.
     confidence
-        Posterior of the word in its place, from 0 to 1; None where it is not known.
+        Calibrated posterior of the word at its position, from 0 to 1; None if unknown.
     """
 
     word: str
@@ -37,34 +37,34 @@ class Word:
 
 @dataclass(frozen=True)
 class Result:
-    """What was said: the text, and its words one by one."""
+    """A recognition result: the text, and its words with times and confidences."""
 
     text: str
     words: tuple[Word, ...]
 
 
 def result_of(words: Iterable[Word]) -> Result:
-    """The result that consists of these words."""
+    """The result with these words."""
     words = tuple(words)
     return Result(" ".join(word.word for word in words), words)
 
 
 def words_of_stretches(stretches: Sequence[Stretch], begin_s: float = 0.0) -> tuple[Word, ...]:
-    """Words from what an alignment found in a part that begins at `begin_s`."""
+    """Words from the stretches of an alignment, shifted by `begin_s`, where the aligned part begins."""
     return tuple(Word(s.label, begin_s + s.start_s, begin_s + s.end_s, s.confidence) for s in stretches)
 
 
 def checked_rate(rate_hz: Any) -> int:
-    """A sample rate as an int.
+    """Return a sample rate as an int.
 
     Raises
     ------
     Speech3Error
-        It is no whole, positive number.
+        It is not a positive whole number.
     """
     number = float(rate_hz) if isinstance(rate_hz, numbers.Real) and not isinstance(rate_hz, bool) else 0.0
     if not (number > 0 and number.is_integer()):
-        raise Speech3Error(f"rate={rate_hz!r}: not a sample rate; give samples a second, such as 16000")
+        raise Speech3Error(f"rate={rate_hz!r}: not a sample rate; give samples per second, such as 16000")
     return int(number)
 
 
@@ -74,21 +74,21 @@ def checked_samples(samples: ArrayLike) -> np.ndarray:
     Parameters
     ----------
     samples
-        One channel, anything that numpy takes for an array: floats from -1 to 1, or integers of 8 (unsigned), 16, 24
-        (in 32) or 32 bits over their whole range, as sound libraries give them.
+        One channel, anything that numpy can convert to an array: floats from -1 to 1, or integers of 8 bits (unsigned),
+        16, 24 (in 32) or 32 bits over their whole range, as sound libraries return them.
 
     Raises
     ------
     Speech3Error
-        Several channels, another type, or values that are not finite numbers.
+        There are several channels, the type is another one, or values are not finite.
     """
     array = np.asarray(samples)
     if array.ndim == 2 and 1 in array.shape:
         array = array.reshape(-1)
     if array.ndim != 1:
         raise Speech3Error(
-            f"samples of shape {array.shape}, but one channel is wanted, (samples,); average the channels, or recognise"
-            " them one by one"
+            f"samples of shape {array.shape}, but one channel is expected, (samples,); average the channels, or"
+            " recognise them one at a time"
         )
     if not array.size:
         return np.zeros(0, np.float32)

@@ -1,7 +1,7 @@
-"""The best path of utterances through a decoding graph, utterances spread over threads.
+"""The best paths of utterances through a decoding graph, with utterances distributed over threads.
 
-The search itself (`beam_search`) is compiled and leaves the interpreter's lock alone, so threads search at the same
-time, in one copy of the graph.
+The search itself (`beam_search`) is compiled and releases the interpreter's lock, so threads search in parallel and
+share one copy of the graph.
 
 Axes: T frames, P pdfs.
 """
@@ -29,8 +29,8 @@ from speech3.decoding.word_lattice import WordLattice, words_of
 from speech3.errors import check_bad
 
 LATTICE_BEAM = 8.0
-_PIECE = 1000  # frames between two looks at whether the search is still wanted
-# Lattices of longer recordings would fill the memory, as would more states of a lattice times places of a hypothesis.
+_PIECE = 1000  # frames between two checks whether the search was stopped
+# Limits on memory: frames of a recording that gets a lattice, and lattice states times positions of a hypothesis.
 _LONGEST, _CELLS = 30_000, 2**23
 Found = TypeVar("Found")
 Scores = Iterable[tuple[str, np.ndarray]]
@@ -44,17 +44,17 @@ class Hypothesis:
     Attributes
     ----------
     units
-        What the graph wrote: the words, or pieces that make them up (`speech3.decoding.pieces`).
+        The output symbols of the graph: words, or the pieces of words (`speech3.decoding.pieces`).
     cost
-        Acoustic and graph cost together, word penalties included; the acoustic part after scaling.
+        Scaled acoustic cost plus graph cost, including word penalties.
     acoustic_cost
-        Minus the scaled log likelihoods along the path.
+        Negative sum of the scaled log likelihoods along the path.
     pdfs_T
-        int32: the pdf of each frame (of each output, where there is one for several frames).
+        int32: the pdf of each frame (of each output, if an output stands for several frames).
     reached_final
-        False: the recording stops within a sentence that the graph allows, and these are its words so far.
+        If False, the recording ends in the middle of a sentence of the graph, and these are the words so far.
     confidences
-        Posterior of each unit in its place, from 0 to 1 (`bayes_risk`); None where it was not asked for, or where the
+        Posterior of each unit at its position, from 0 to 1 (`bayes_risk`); None if it was not requested or the
         recording is too long for it.
     """
 
@@ -70,7 +70,7 @@ class Hypothesis:
 
 @dataclass(frozen=True, eq=False)
 class Decoding:
-    """Hypotheses in the order of the scores, and why each of the other utterances has none."""
+    """Hypotheses in the order of the scores, and the reason of failure for each of the other utterances."""
 
     hypotheses: tuple[Hypothesis, ...]
     failed: dict[str, str]
@@ -91,21 +91,22 @@ def decode(
     Parameters
     ----------
     scores
-        Pairs of utterance and float32 (T, P) log likelihoods (up to a constant for each frame), unscaled. Drawn as
-        needed, so they need not fit in memory together.
+        Pairs of utterance and float32 (T, P) log likelihoods (up to a constant for each frame), unscaled. They are
+        read as needed, so they need not fit in memory together.
     acoustic_scale
-        Multiplied with the log likelihoods.
+        Factor of the log likelihoods.
     word_penalty
-        Cost of each word, added to the graph's.
+        Cost added to the graph's for each word.
     jobs
         Threads.
     confidences
-        Make lattices, and from them a confidence for each word; this takes two to three times as long.
+        Also make lattices and compute a confidence for each word; this takes two to three times as long.
 
     Raises
     ------
     Speech3Error
-        Scores that are NaN or have other columns than the graph has pdfs; more than 5 % failed, or there were none.
+        Scores are NaN or the number of columns is not the graph's number of pdfs; more than 5 % of the utterances
+        failed, or there were none.
     """
     setting = (acoustic_scale, word_penalty)
     results = {utterance: found for utterance, (found,) in _search(graph, scores, config, [setting], jobs, confidences)}
@@ -120,12 +121,12 @@ def decode_settings(
 ) -> dict[str, list[tuple[str, ...]]]:
     """Find the words of each utterance under each of several settings (acoustic scale, word penalty).
 
-    Scores are drawn once. An utterance whose search dies has no words there.
+    Scores are read once. An utterance whose search fails under a setting has no words there.
 
     Raises
     ------
     Speech3Error
-        Scores that are NaN or have other columns than the graph has pdfs.
+        Scores are NaN or the number of columns is not the graph's number of pdfs.
     """
     return {
         utterance: [one.words if isinstance(one, Hypothesis) else () for one in found]
@@ -136,12 +137,12 @@ def decode_settings(
 def lattices(
     graph: Graph, scores: Scores, config: DecodeConfig, setting: Setting, jobs: int = 1
 ) -> Iterator[tuple[str, tuple[Hypothesis, Lattice] | None]]:
-    """Yield each utterance with its best path and its state-level lattice; None for those whose search dies.
+    """Yield each utterance with its best path and its state-level lattice, or None if the search fails.
 
     Raises
     ------
     Speech3Error
-        Scores that are NaN or have other columns than the graph has pdfs.
+        Scores are NaN or the number of columns is not the graph's number of pdfs.
     """
     searchers = _searchers(graph, config, [setting], jobs, sys.maxsize)
     return _spread(searchers, _Searcher.lattice, _checked(graph, scores))
@@ -155,14 +156,15 @@ def latticed(
     jobs: int,
     make: Callable[[Hypothesis, Lattice | None], Found],
 ) -> Iterator[tuple[str, Found | str]]:
-    """Yield for each utterance what is made of its best path and lattice, in the threads; why, where there is none.
+    """Yield each utterance with the result of `make`, or with the reason if there is no path.
 
-    There is no lattice where the recording is too long for one.
+    `make` is called in the threads with the best path and the lattice; the lattice is None if the recording is too long
+    for one.
 
     Raises
     ------
     Speech3Error
-        Scores that are NaN or have other columns than the graph has pdfs.
+        Scores are NaN or the number of columns is not the graph's number of pdfs.
     """
 
     def method(searcher: "_Searcher", utterance: str, scores_TP: np.ndarray) -> Found | str:
@@ -173,13 +175,13 @@ def latticed(
 
 
 def words_in(graph: Graph, olabels: Sequence[int]) -> tuple[str, ...]:
-    """Words from what the graph writes, pieces joined."""
+    """Words from output labels of the graph; pieces are joined."""
     units = tuple(graph.words[label] for label in olabels)
     return join_words(units) if graph.writes_pieces else units
 
 
 def hypothesis_of(graph: Graph, utterance: str, best: BestPath) -> Hypothesis:
-    """What a path says."""
+    """The hypothesis that a path stands for."""
     units, spelled = tuple(graph.words[word] for word in best.olabels), words_in(graph, best.olabels)
     return Hypothesis(utterance, spelled, units, best.cost, best.acoustic_cost, best.pdfs_T, best.reached_final)
 
@@ -187,7 +189,7 @@ def hypothesis_of(graph: Graph, utterance: str, best: BestPath) -> Hypothesis:
 def confidences_in(
     graph: Graph, lattice: Lattice | None, units: Sequence[str], scale: float
 ) -> tuple[float, ...] | None:
-    """Posterior of each unit in its place; None where there is no lattice, or none that is small enough."""
+    """Posterior of each unit at its position; None if there is no lattice or it is too large even when pruned."""
     if lattice is None:
         return None
     said = tuple(graph.label_of[unit] for unit in units)
@@ -199,7 +201,7 @@ def confidences_in(
 
 
 def small_enough(lattice: WordLattice, words: int) -> bool:
-    """Do the posteriors of so many words, in this lattice, fit into the memory set aside for them?"""
+    """Whether the posteriors of a hypothesis of `words` words in this lattice stay within the memory limit."""
     return len(lattice.frame_S) * (2 * words + 1) <= _CELLS
 
 
@@ -223,7 +225,7 @@ def _searchers(
     graph: Graph, config: DecodeConfig, settings: Sequence[Setting], jobs: int, longest: int
 ) -> list["_Searcher"]:
     graphs = {penalty: with_word_penalty(graph.arranged, penalty) for _, penalty in settings}
-    longest = max(longest, _LONGEST) if graph.phrases else longest  # which are looked for in lattices
+    longest = max(longest, _LONGEST) if graph.phrases else longest  # phrases are found in lattices
     stopped = threading.Event()
     return [_Searcher(graph, graphs, config, tuple(settings), longest, stopped) for _ in range(jobs)]
 
@@ -236,21 +238,21 @@ def _checked(graph: Graph, scores: Scores) -> Iterator[tuple[str, np.ndarray]]:
 
 @dataclass(eq=False)
 class _Searcher:
-    """What a thread needs, with memory of its own.
+    """A search with its own memory, for one thread at a time.
 
-    A search that ends outside a final state is done again with twice and four times the beam.
+    A search that does not end in a final state is repeated with twice and then four times the beam.
     """
 
     graph: Graph
     graphs: Mapping[float, SearchGraph]  # for each word penalty
     config: DecodeConfig
     settings: tuple[Setting, ...]
-    longest: int  # frames of an utterance that gets a lattice
+    longest: int  # most frames of an utterance that gets a lattice
     stopped: threading.Event
     beam_search: BeamSearch = field(default_factory=BeamSearch)
 
     def search(self, utterance: str, scores_TP: np.ndarray) -> list[Hypothesis | str]:
-        """Hypothesis or failure under each setting, with confidences if there are lattices."""
+        """Hypothesis or reason of failure under each setting, with confidences if there are lattices."""
         found: list[Hypothesis | str] = []
         for scale, penalty in self.settings:
             best = self._best(utterance, scores_TP, scale, penalty)
@@ -261,13 +263,13 @@ class _Searcher:
         return found
 
     def lattice(self, utterance: str, scores_TP: np.ndarray) -> tuple[Hypothesis, Lattice] | None:
-        """Hypothesis and lattice under the one setting."""
+        """Hypothesis and lattice under the only setting."""
         best = self.best(utterance, scores_TP)
         lattice = self.lattice_with_phrases()
         return (best, lattice) if isinstance(best, Hypothesis) and lattice else None
 
     def best(self, utterance: str, scores_TP: np.ndarray) -> Hypothesis | str:
-        """Hypothesis or failure under the one setting."""
+        """Hypothesis or reason of failure under the only setting."""
         return self._best(utterance, scores_TP, *self.settings[0])
 
     def _best(self, utterance: str, scores_TP: np.ndarray, scale: float, word_penalty: float) -> Hypothesis | str:
@@ -285,7 +287,7 @@ class _Searcher:
         return hypothesis_of(self.graph, utterance, best)
 
     def lattice_with_phrases(self) -> Lattice | None:
-        """The lattice of the search; with hot phrases their boosts are in its costs."""
+        """The lattice of the search; its costs include the boosts of hot phrases, if there are any."""
         lattice = self.beam_search.lattice()
         return with_phrases(lattice, self.graph.phrases) if lattice and self.graph.phrases else lattice
 
@@ -309,7 +311,7 @@ class _Searcher:
 def _spread(
     searchers: list[_Searcher], method: Callable[[_Searcher, str, np.ndarray], Found], scores: Scores
 ) -> Iterator[tuple[str, Found]]:
-    """Yield (utterance, what was found), in order, from a thread for each searcher; from this one if it is alone."""
+    """Yield (utterance, result) in order, with one thread per searcher; a single searcher runs in this thread."""
     if len(searchers) == 1:
         yield from ((utterance, method(searchers[0], utterance, scores_TP)) for utterance, scores_TP in scores)
         return

@@ -1,4 +1,6 @@
-"""A decoding graph as the search walks it: the arcs of each state in a row, those that read a frame before the others.
+"""A decoding graph arranged for the search: the arcs of each state together, emitting arcs before non-emitting ones.
+
+An emitting arc has a pdf as its input label and consumes a frame; a non-emitting arc has none (epsilon).
 
 Axes: S states, S1 one more, A arcs; the 4 columns of an arc are those of `fst.ARC`.
 """
@@ -14,23 +16,23 @@ from speech3.errors import Speech3Error
 
 
 class SearchGraph(NamedTuple):
-    """Arrays that compiled code reads without looking at their bounds: made by `search_graph` alone.
+    """Arrays that compiled code reads without bounds checks; made only by `search_graph`, which checks them.
 
     Attributes
     ----------
     num_pdfs
-        Columns that scores must have.
+        Number of columns that scores must have.
     start
         Number of the start state.
     arcs_A4, weight_A4
-        int32 and float32 views of the same memory: input label (pdf + 1), output label, weight (in the second), next
-        state.
+        int32 and float32 views of the same memory: input label (pdf + 1, 0 for none), output label, weight (in the
+        float32 view), next state.
     begin_S1, silent_S
-        int32: the arcs of state s are those from begin_S1[s] to begin_S1[s + 1]; from silent_S[s] on they read nothing.
+        int32: the arcs of state s are begin_S1[s] to begin_S1[s + 1] - 1; from silent_S[s] on they are non-emitting.
     final_S
-        float32 final costs; infinity where a state is not final.
+        float32 final costs; infinity if a state is not final.
     level_S
-        int32: the most arcs that read nothing in a row on a way to this state.
+        int32: the largest number of consecutive non-emitting arcs on a path to this state.
     """
 
     num_pdfs: int
@@ -49,8 +51,8 @@ def search_graph(fst: Fst, num_pdfs: int, path: Path | str) -> SearchGraph:
     Raises
     ------
     Speech3Error
-        The graph is empty, a label or state lies outside its range, a weight is no finite number, or arcs that read
-        nothing go round in a circle.
+        The graph is empty, a label or state is out of range, a weight is not a finite number, or there is a cycle of
+        non-emitting arcs.
     """
     states, arcs = len(fst.final_S), len(fst.arcs_A)
     if not 0 <= fst.start < states or not arcs or np.isinf(fst.final_S).all():
@@ -62,18 +64,18 @@ def search_graph(fst: Fst, num_pdfs: int, path: Path | str) -> SearchGraph:
     ):
         if values.min() < 0 or values.max() >= size:
             raise Speech3Error(
-                f"{path}: {name} reach from {values.min()} to {values.max()}, but there are {size}; build the graph"
+                f"{path}: {name} range from {values.min()} to {values.max()}, but there are {size}; build the graph"
                 " again"
             )
     if not np.isfinite(fst.arcs_A["weight"]).all() or np.isnan(fst.final_S).any() or np.isneginf(fst.final_S).any():
-        raise Speech3Error(f"{path}: a weight is no finite number; build the graph again")
+        raise Speech3Error(f"{path}: a weight is not a finite number; build the graph again")
     order_A, begin_S1, silent_S = _arranged(fst.source_A, fst.arcs_A["ilabel"], states)
     arcs_A = np.ascontiguousarray(fst.arcs_A[order_A])
     arcs_A4 = arcs_A.view(np.int32).reshape(arcs, 4)
     level_S, ordered = _levels(arcs_A4, begin_S1, silent_S)
     if not ordered:
         raise Speech3Error(
-            f"{path}: arcs that read no frame go round in a circle, so the search would not end; build the graph of a"
+            f"{path}: arcs that read no frame form a cycle, so the search would not end; build the graph from a"
             " grammar or language model in which every word has a pronunciation"
         )
     final_S = np.ascontiguousarray(fst.final_S, np.float32)
@@ -83,7 +85,7 @@ def search_graph(fst: Fst, num_pdfs: int, path: Path | str) -> SearchGraph:
 
 
 def with_word_penalty(graph: SearchGraph, word_penalty: float) -> SearchGraph:
-    """The same graph with a cost added to each arc that writes a word; the graph itself if that is nothing."""
+    """The graph with a cost added to each arc that writes a word; the same object if the cost is 0."""
     if not word_penalty:
         return graph
     arcs_A4 = graph.arcs_A4.copy()
@@ -94,7 +96,7 @@ def with_word_penalty(graph: SearchGraph, word_penalty: float) -> SearchGraph:
 
 @numba.njit(cache=True, nogil=True)
 def _arranged(source, ilabel, states):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Order of the arcs by state, then those that read before the others; where each state's and the latter begin."""
+    """Order of the arcs by state, emitting ones first; where each state's arcs and its non-emitting arcs begin."""
     begin = np.zeros(states + 1, np.int32)
     silent = np.zeros(states, np.int32)
     for a in range(len(source)):
@@ -118,7 +120,7 @@ def _arranged(source, ilabel, states):  # type: ignore[no-untyped-def] # pragma:
 
 @numba.njit(cache=True, nogil=True)
 def _levels(arcs, begin, silent):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Levels by removing states that no silent arc leads to (Kahn 1962), and whether that removed them all."""
+    """Levels of the states along non-emitting arcs by topological sorting (Kahn 1962), and whether it was complete."""
     states = len(silent)
     level, waiting = np.zeros(states, np.int32), np.zeros(states, np.int32)
     for s in range(states):

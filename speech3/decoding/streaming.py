@@ -1,12 +1,12 @@
-"""Recognition while somebody speaks: samples in, words so far out, and a result at every pause.
+"""Streaming recognition: takes samples, returns the words so far, and a result at each pause (endpoint).
 
-Features, scores and the search advance in blocks of `BLOCK_FRAMES` frames, however the samples come, so results do not
-depend on how a recording is cut. A segment of speech ends at a pause, or when it has become long; the search then
-begins anew, as with another utterance, and so does the state of a recurrent network. Features, and what a network of
-windows sees, go on without a break. What is kept is bounded by the length of a segment (`Pauses.longest_s`).
+Features, scores and the search advance in blocks of `BLOCK_FRAMES` frames, so results do not depend on how the caller
+splits the samples. A segment of speech ends at a pause or at a maximum length; then the search and the state of a
+recurrent network start afresh, as for a new utterance. Features and the context windows of other networks continue
+across segments. Memory is bounded by the length of a segment (`Pauses.longest_s`).
 
-The words of one segment are those that the whole recording would give offline, if its features are the same: they are
-unless the model normalises by utterance or speaker (`speech3.features.online_cmvn`) or has pitch features
+The words of a segment are those that offline decoding of the same features finds. Offline features are the same unless
+the model normalises by utterance or speaker (`speech3.features.online_cmvn`) or has pitch features
 (`speech3.features.pitch_online`).
 
 Axes: S samples, T frames or outputs, P pdfs.
@@ -38,23 +38,23 @@ from speech3.hmm.workers import Share
 from speech3.io.online_resample import OnlineResampler
 from speech3.io.progress import say
 
-BLOCK_FRAMES = 24  # a multiple of what models subsample by
+BLOCK_FRAMES = 24  # a multiple of the subsampling factors of models
 
 
 @dataclass(frozen=True)
 class Pauses:
-    """When a segment ends (Kaldi online2/online-endpoint.h has more such rules), in seconds of silence at its end.
+    """Rules for endpointing, in seconds of silence at the end of a segment (compare Kaldi's online2/online-endpoint.h).
 
     Attributes
     ----------
     after_words_s
-        Once there are words.
+        Silence that ends a segment with words.
     before_words_s
-        As long as there are none; the silence is then forgotten.
+        Silence that ends a segment without words, which is then discarded.
     long_s, in_long_s
-        Of a segment longer than `long_s` a pause of `in_long_s` is enough.
+        In a segment longer than `long_s`, a pause of `in_long_s` is enough.
     longest_s
-        A segment that is so long ends wherever it is.
+        A segment of this length ends even without a pause.
     """
 
     after_words_s: float = 0.5
@@ -66,40 +66,40 @@ class Pauses:
 
 @dataclass
 class GivenScores:
-    """Scores that were computed before, as a `speech3.hmm.passes.Scorer` of the one utterance that they belong to."""
+    """Precomputed scores of one utterance as a `speech3.hmm.passes.Scorer` for that utterance."""
 
     scores_TP: np.ndarray
     subsampling: int
     pseudo_likelihoods: bool
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
-        """(T, U) of the pdfs asked for."""
+        """The given scores (T, P), or only the columns of `pdfs`; the features are ignored."""
         return self.scores_TP if pdfs is None else self.scores_TP[:, pdfs]
 
 
 class Stream:
-    """A recording that is still being made: `accept` its samples as they come, then `finish`.
+    """Recognition of a recording in progress: pass its samples to `accept` as they arrive, then call `finish`.
 
-    Made by `Recognizer.stream`. One thread at a time may use it.
+    Create it with `Recognizer.stream`. Only one thread at a time may use it.
 
     Attributes
     ----------
     rate_hz
-        Of the samples that it accepts.
+        Sample rate of the samples that it accepts.
 
     Raises
     ------
     Speech3Error
-        The model cannot follow a stream (it is bidirectional, or its features are given ones), is not tuned or has no
-        graph; the rate is none.
+        The model cannot follow a stream (it is bidirectional, or its features are not computed from sound), is not
+        tuned or has no graph; `rate_hz` is not a sample rate.
     """
 
     def __init__(self, recognizer: Recognizer, rate_hz: int, pauses: Pauses | None = None) -> None:
         features, self.rate_hz = recognizer.features, checked_rate(rate_hz)
         if features.kind == "given":
             raise Speech3Error(
-                f"{recognizer.directory}: this model's features are given ones (feats.scp), not computed from sound, so"
-                " it cannot follow a stream"
+                f"{recognizer.directory}: this model takes its features from a file (feats.scp) and not from sound, so"
+                " it cannot follow a stream; use a model whose features are computed from sound"
             )
         self._scores = online_scores(recognizer)
         model_hz = features.sample_frequency or self.rate_hz
@@ -107,7 +107,7 @@ class Stream:
         self._cmvn = OnlineCmvn(features.norm_vars, features.global_stats)
         self._features = OnlineFeatures(features, model_hz, self._cmvn)
         self._block = round(BLOCK_FRAMES * features.frame_shift / 1000 * model_hz)  # samples
-        self._waiting_S = np.zeros(0, np.float32)  # less than a block
+        self._waiting_S = np.zeros(0, np.float32)  # samples short of a block
         self._segment = _Segment(recognizer, pauses or Pauses())
         self._ended: list[Result] = []
         self._samples, self._finished = 0, False
@@ -118,17 +118,17 @@ class Stream:
         return self._samples / self.rate_hz
 
     def accept(self, samples: ArrayLike) -> str:
-        """Take the next samples; return the words of the present segment as far as they can be told now.
+        """Take the next samples and return the words of the current segment so far.
 
         Parameters
         ----------
         samples
-            As `speech3.decoding.samples.checked_samples` takes them, of any number.
+            Any number of samples, as `speech3.decoding.samples.checked_samples` takes them.
 
         Raises
         ------
         Speech3Error
-            They cannot be used, or the stream was finished.
+            The samples cannot be used, or the stream was finished.
         """
         if self._finished:
             raise Speech3Error("this stream was finished; begin another one with Recognizer.stream")
@@ -138,12 +138,12 @@ class Stream:
         return self._segment.partial
 
     def ended(self) -> list[Result]:
-        """Return the segments that pauses have ended since this was last called."""
+        """Return the results of the segments that have ended since the last call."""
         ended, self._ended = self._ended, []
         return ended
 
     def finish(self) -> Result:
-        """End the recording; returns all that `ended` has not returned yet, as one result."""
+        """End the recording; return all segments that `ended` has not returned yet, as one result."""
         if not self._finished:
             self._finished = True
             self._take(self._resampler.finish())
@@ -177,13 +177,13 @@ class Stream:
 
 @dataclass(eq=False)
 class _Segment:
-    """The search of one stretch of speech after another."""
+    """The search of the current segment, restarted for each new one."""
 
     recognizer: Recognizer
     pauses: Pauses
     partial: str = ""  # the words so far
-    silent: int = 0  # outputs at the end of the best path that are silence
-    _begin: int = 0  # outputs before this segment
+    silent: int = 0  # number of silence outputs at the end of the best path
+    _begin: int = 0  # number of outputs before this segment
     _scores: list[np.ndarray] = field(default_factory=list)
     _search: BeamSearch = field(default_factory=BeamSearch)
     _lattice: Lattice | None = None  # of the segment that is ending
@@ -220,7 +220,7 @@ class _Segment:
 
     @property
     def is_over(self) -> bool:
-        """Is there a pause, no more room, or no path left?"""
+        """Whether the segment ends here: at a pause, at its maximum length, or because no path is left."""
         pauses, length_s, silent_s = self.pauses, self._outputs * self._output_s, self.silent * self._output_s
         if length_s >= pauses.longest_s or not self._search.alive:
             return True
@@ -229,9 +229,9 @@ class _Segment:
         return silent_s >= (pauses.in_long_s if length_s >= pauses.long_s else pauses.after_words_s)
 
     def end(self) -> tuple[Word, ...]:
-        """The words of the segment; the next one begins."""
+        """End the segment, return its words, and begin the next one."""
         words: tuple[Word, ...] = ()
-        # Silence alone is no utterance: to end in a final state, the search would have to find a word in it.
+        # Skip segments of silence only: to end in a final state, the search would have to find a word in the silence.
         if self._scores and (self.partial or self.silent < self._outputs):
             words = self._words(np.concatenate(self._scores))
         self._begin += self._outputs
@@ -260,7 +260,7 @@ class _Segment:
         return replace(found, confidences=sure)
 
     def _again(self, scores_TP: np.ndarray) -> Hypothesis:
-        """No path ended in a final state: searched with wider beams, as an utterance that is decoded offline."""
+        """Search again with wider beams, as in offline decoding, because no path ended in a final state."""
         tuned = self.recognizer.settings
         config = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active)
         setting = (tuned.acoustic_scale, tuned.word_penalty)
@@ -268,7 +268,7 @@ class _Segment:
         return found.hypotheses[0]
 
     def _timed(self, found: Hypothesis, scores_TP: np.ndarray) -> tuple[Word, ...]:
-        """The words with their times, by an alignment as `speech3.decoding.output.word_times` makes it."""
+        """The words with times from an alignment, as `speech3.decoding.output.word_times` finds them."""
         recognizer, begin_s = self.recognizer, self._begin * self._output_s
         if found.confidences:
             calibrated = recognizer.settings.calibrated
@@ -289,7 +289,7 @@ class _Segment:
 
 
 def silence_pdfs(recognizer: Recognizer) -> np.ndarray:
-    """The pdfs of silence, int64; none where only the number of pdfs is known."""
+    """The pdfs of silence, int64; empty if only the number of pdfs is known."""
     if not isinstance(recognizer.outputs, Hmm):
         return np.empty(0, np.int64)
     hmm = recognizer.hmm

@@ -1,13 +1,13 @@
 """Token passing through a decoding graph, frame by frame (Young et al. 1989; pruned as Kaldi's faster-decoder does).
 
-A token is the best path to one state at one frame. Those of a frame follow one another in one array, those of the next
-frame come after them; each knows the token that it came from and by which arc. When the array is full, tokens that are
-on no path to the present are dropped from it.
+A token is the best path to one state at one frame. One array holds the tokens of each frame, followed by those of the
+next; each token stores its predecessor and the arc that it came by. When the array is full, tokens that are on no path
+to a token of the current frame are dropped.
 
-Costs are float32, relative to the best of the frame before; what was subtracted is added up in float64.
+Costs are float32, relative to the best cost of the frame before; the subtracted costs are summed in float64.
 
-Compiled code that looks at no bounds: a `SearchGraph` was checked when it was made, and `beam_search`, the one caller,
-checks the scores and keeps room for a token of every state.
+The compiled code does no bounds checks: a `SearchGraph` was checked when it was made, and `beam_search`, the only
+caller, checks the scores and reserves room for a token of every state.
 
 Axes: T frames, T1 one more, P pdfs, S states, H tokens of all frames; the 4 columns of a token are STATE, COST, FROM
 and ARC, COST in the float32 view of the same memory.
@@ -19,7 +19,7 @@ import numba
 import numpy as np
 
 STATE, COST, FROM, ARC = 0, 1, 2, 3
-MIN_ACTIVE = 20  # tokens that are followed however far they are from the best, as in Kaldi
+MIN_ACTIVE = 20  # tokens that are always kept, whatever their cost, as in Kaldi
 _MARGIN = np.float32(0.5)  # Kaldi's beam_delta
 _INF = np.float32(np.inf)
 
@@ -32,9 +32,9 @@ class Tokens(NamedTuple):
     tokens_H4, cost_H4
         int32 and float32 views of the same memory.
     slot_S
-        int32: place of the newest token of each state, where it has one; what lies before the frame's first is old.
+        int32: index of the newest token of each state; it is of an earlier frame if it lies before the frame's first.
     costs_S, work_S
-        float32 and int32, for use within a frame.
+        float32 and int32 work space, used within a frame.
     """
 
     tokens_H4: np.ndarray
@@ -45,7 +45,7 @@ class Tokens(NamedTuple):
 
 
 def new_tokens(states: int, room: int) -> Tokens:
-    """Room for `room` tokens of frames past and, beside them, one of each state."""
+    """Memory for `room` tokens of past frames and, in addition, one token of each state."""
     tokens_H4 = np.empty((room + states, 4), np.int32)
     return Tokens(
         tokens_H4, tokens_H4.view(np.float32), np.empty(states, np.int32), np.empty(states, np.float32),
@@ -58,7 +58,7 @@ jit = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 @jit
 def _cutoff(costs, cost_of, begin, end, beam, max_active):  # type: ignore[no-untyped-def] # pragma: no cover
-    """The best cost of a frame, the highest that is followed, and the beam for the next frame (Kaldi's GetCutoff)."""
+    """The best cost of a frame, the pruning cutoff, and the beam for the next frame (Kaldi's GetCutoff)."""
     best = _INF
     for i in range(begin, end):
         best = min(best, cost_of[i, COST])
@@ -83,7 +83,7 @@ def _cutoff(costs, cost_of, begin, end, beam, max_active):  # type: ignore[no-un
 
 @jit
 def begin_search(graph, memory):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Put a token on the start state and on what it reaches without reading; return where the tokens end."""
+    """Put tokens on the start state and on what non-emitting arcs reach from it; return where the tokens end."""
     memory.slot_S[:] = -1
     memory.slot_S[graph.start] = 0
     memory.tokens_H4[0, STATE] = graph.start
@@ -95,7 +95,7 @@ def begin_search(graph, memory):  # type: ignore[no-untyped-def] # pragma: no co
 
 @jit
 def acoustic_costs(scores, scale, ac):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Write the scaled cost of each pdf in a frame, relative to the cheapest; return that one's."""
+    """Write the scaled cost of each pdf in a frame, relative to the lowest, to `ac`; return the lowest cost."""
     top = -_INF
     for p in range(len(scores)):
         top = max(top, scores[p])
@@ -109,24 +109,24 @@ def acoustic_costs(scores, scale, ac):  # type: ignore[no-untyped-def] # pragma:
 
 @jit
 def read_frames(graph, memory, begin, end, scores, scale, beam, max_active, subtracted, begins, bests, cutoffs):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Read frames until they are all read, the memory is full or no token is left.
+    """Read frames until none is left, the memory is full or no token survives.
 
     Parameters
     ----------
     begin, end
-        Where the tokens of the present frame lie.
+        Range of the tokens of the current frame.
     scores
         (T, P) float32, unscaled.
     subtracted
-        From the costs of the present frame, so far.
+        Sum of the costs subtracted up to the current frame.
     begins, bests, cutoffs
-        (T1,) int32, (T,) float32, (T,) float32, written: where the tokens of each frame begin, their best cost and the
-        highest that was followed.
+        (T1,) int32, (T,) float32, (T,) float32 outputs: where the tokens of each frame begin, their best cost and the
+        pruning cutoff.
 
     Returns
     -------
-    How many frames were read, where the tokens of the last one begin and end, and what was subtracted from their costs
-    so far.
+    The number of frames read, where the tokens of the last frame begin and end, and the sum of the costs subtracted so
+    far.
     """
     ac = np.empty(scores.shape[1], np.float32)
     t = 0
@@ -144,12 +144,12 @@ def read_frames(graph, memory, begin, end, scores, scale, beam, max_active, subt
 
 @jit
 def _read(graph, memory, begin, end, ac, beam, max_active):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Read one frame; return where its tokens end, and the best cost and the highest followed of the one before."""
+    """Read one frame; return where its tokens end, and the best cost and the cutoff of the frame before."""
     tokens_i, tokens_f, slot = memory.tokens_H4, memory.cost_H4, memory.slot_S
     best, cutoff, width = _cutoff(memory.costs_S, tokens_f, begin, end, beam, max_active)
     limit, new_end = _INF, end
     for i in range(begin, end):
-        if tokens_f[i, COST] == best:  # first, for a good estimate of what is too dear
+        if tokens_f[i, COST] == best:  # the best token first, for a good first estimate of the limit
             s = tokens_i[i, STATE]
             for a in range(graph.begin_S1[s], graph.silent_S[s]):
                 limit = min(limit, graph.weight_A4[a, 2] + ac[graph.arcs_A4[a, 0] - 1] + width)
@@ -183,7 +183,7 @@ def _read(graph, memory, begin, end, ac, beam, max_active):  # type: ignore[no-u
 
 @jit
 def pass_silently(graph, memory, begin, end, limit):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Follow the arcs that read nothing from the tokens of a frame; return where its tokens end then."""
+    """Follow non-emitting arcs from the tokens of a frame; return the new end of its tokens."""
     tokens_i, tokens_f, slot, again_at = memory.tokens_H4, memory.cost_H4, memory.slot_S, memory.work_S
     i, again = begin, 0
     while i < end or again:
@@ -211,7 +211,7 @@ def pass_silently(graph, memory, begin, end, limit):  # type: ignore[no-untyped-
                 end += 1
             elif new < tokens_f[place, COST]:
                 if place < i and again == len(again_at):
-                    i, again = begin, 0  # there is no room to remember which, so all of them once more
+                    i, again = begin, 0  # no room to remember which tokens changed, so repeat them all
                 elif place < i:
                     again_at[again] = place
                     again += 1
@@ -225,7 +225,7 @@ def pass_silently(graph, memory, begin, end, limit):  # type: ignore[no-untyped-
 
 @jit
 def back_to_start(memory, place):  # type: ignore[no-untyped-def] # pragma: no cover
-    """The arcs of the path to a token, the first one first."""
+    """The arcs of the path to a token, in the order of the path."""
     length, at = 0, place
     while memory.tokens_H4[at, FROM] >= 0:
         length += 1
@@ -241,7 +241,7 @@ def back_to_start(memory, place):  # type: ignore[no-untyped-def] # pragma: no c
 
 @jit
 def best_token(graph, memory, begin, end, final):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Place and cost of the best token, with final costs if `final`; place -1 where there is none."""
+    """Index and cost of the best token, including final costs if `final`; index -1 if there is none."""
     best, where = _INF, -1
     for i in range(begin, end):
         cost = memory.cost_H4[i, COST]
@@ -254,7 +254,7 @@ def best_token(graph, memory, begin, end, final):  # type: ignore[no-untyped-def
 
 @jit
 def drop_unreachable(memory, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Drop the tokens from which none of those from `begin` on came; return where these begin and end then."""
+    """Drop tokens that are on no path to those from `begin` on; return where the latter now begin and end."""
     tokens = memory.tokens_H4
     place = np.full(end, -1, np.int32)
     for i in range(begin, end):

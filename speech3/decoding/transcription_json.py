@@ -1,4 +1,4 @@
-"""What `speech3 transcribe --json` prints."""
+"""The JSON output of `speech3 transcribe --json`."""
 
 import json
 from typing import Any
@@ -8,9 +8,9 @@ from speech3.decoding.apply import Transcription
 
 
 def json_of(result: Transcription) -> str:
-    """A line: file, duration and text of a recording, and its words with start, end and confidence.
+    """A JSON line: file, duration and text of a recording, and its words with start, end and confidence.
 
-    Times are seconds, confidences probabilities; a word has none where the recording is too long for a lattice.
+    Times are in seconds; confidences are probabilities, left out where they are unknown.
     """
     duration_s = audio.info(result.name).duration_s
     words = [word_of(word.label, word.start_s, word.end_s, word.confidence) for word in result.words]
@@ -19,6 +19,6 @@ def json_of(result: Transcription) -> str:
 
 
 def word_of(word: str, start_s: float | None, end_s: float | None, confidence: float | None) -> dict[str, Any]:
-    """A word for JSON; what is not known is left out."""
+    """A word as a JSON object; unknown values are left out."""
     about = {"start": start_s, "end": end_s, "confidence": confidence}
     return {"word": word, **{key: round(value, 4) for key, value in about.items() if value is not None}}

@@ -1,4 +1,4 @@
-"""Acoustic scale and word penalty by error rate on the dev set, never on test.
+"""Tuning of acoustic scale and word penalty by the error rate on the dev set, never on test.
 
 Axes: T frames, P pdfs.
 """
@@ -23,12 +23,12 @@ from speech3.io.progress import progress, say
 
 ErrorRate = Callable[[list[str], list[str]], float]
 _Found = tuple[Hypothesis, Lattice] | None
-_IN_MEMORY = 512 * 2**20  # bytes of scores; more go to a temporary file
+_IN_MEMORY = 512 * 2**20  # bytes of scores; beyond that, they go to a temporary file
 
 
 @dataclass(frozen=True)
 class Point:
-    """One point of the grid; `error_rate` is a fraction."""
+    """A point of the grid; `error_rate` is a fraction."""
 
     acoustic_scale: float
     word_penalty: float
@@ -37,14 +37,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The best point, and all that were tried.
+    """The best point, and all points that were tried.
 
     Attributes
     ----------
     words
-        What the best point found in each utterance.
+        Words that the best point found in each utterance.
     calibration
-        Of the posteriors of these words in their lattices.
+        Calibration of the posteriors of these words in their lattices.
     """
 
     best: Point
@@ -54,7 +54,7 @@ class Tuning:
 
 
 class _Kept:
-    """Scores that are computed when first drawn, and kept as float32 for the next time."""
+    """Scores that are computed in the first iteration and kept as float32 for later ones."""
 
     def __init__(self, scores: Scores) -> None:
         self._fresh = iter(scores)
@@ -88,30 +88,30 @@ def tune(
 ) -> Tuning:
     """Find the acoustic scale and the word penalty of the grid in `config` with the lowest error rate.
 
-    Lattices made with the middle scale and the penalty nearest zero tell what other points would give. On them, the
-    scale moves to its better neighbour until neither is better, then the penalty, and so on while that helps. Where
-    that ends, new lattices are made, and so on until it ends where it began. Of the points where lattices were made
-    the best one wins: there, the best paths of the lattices are those of a search, so its error rate is exact. (On
-    minilibri, lattices made a step of the scale away gave the error rate of a search within 0.15 points, those made
-    three steps away within 2.)
+    The first lattices are made with the middle scale and the penalty nearest zero, and error rates at other points are
+    estimated from them by hill climbing: the scale moves to its better neighbour until neither is better, then the
+    penalty, and so on until nothing improves. New lattices are made at that point, and this is repeated until a climb
+    ends at a point that already has lattices. The best of the points with lattices is returned: there, the best paths
+    of the lattices are those of a search, so the error rate is exact. (On minilibri, lattices made one step of the
+    scale away gave the error rate of a search within 0.15 points, those made three steps away within 2.)
 
-    The search is the final one with ``config.tuning_max_active`` states.
+    The search differs from the final one only in ``config.tuning_max_active``, its number of states.
 
     Parameters
     ----------
     scores
-        Pairs of utterance and float32 (T, P) unscaled log likelihoods; drawn once, then kept.
+        Pairs of utterance and float32 (T, P) unscaled log likelihoods; read once, then kept.
     references
         Words of each utterance.
     error_rate
-        Of texts against their references, a fraction: word error rate, or another where that is what counts.
+        Error rate of texts (references, hypotheses) as a fraction: the word error rate or another one.
     pseudo_likelihoods
-        The scores are those of a network trained with LF-MMI: ``config.lfmmi_acoustic_scales`` is the grid.
+        The scores are from a network trained with LF-MMI, and the grid is ``config.lfmmi_acoustic_scales``.
 
     Raises
     ------
     Speech3Error
-        No utterances, one without a reference, or what `search.lattices` raises.
+        There are no utterances, or one has no reference; also what `search.lattices` raises.
     """
     quick = config.model_copy(update={"max_active": config.tuning_max_active})
     key = "lfmmi_acoustic_scales" if pseudo_likelihoods else "acoustic_scales"
@@ -128,7 +128,7 @@ def tune(
         words[centre] = {utterance: each[0].words if each else () for utterance, each in found.items()}
         exact[centre] = Point(*centre, rate_of(references, words[centre], error_rate))
         tables[centre] = {centre: exact[centre].error_rate}
-        if exact[centre] is min(exact.values(), key=lambda point: point.error_rate):  # of equal ones the first
+        if exact[centre] is min(exact.values(), key=lambda point: point.error_rate):  # the first of equals
             best_found = found
         rate = _Rates(graph, found, references, error_rate, centre, tables[centre])
         around, centre = centre, _climbed(scales, penalties, centre, rate)
@@ -147,7 +147,7 @@ def tune(
 def _calibrated(
     graph: Graph, found: Mapping[str, _Found], references: Mapping[str, Sequence[str]], scale: float
 ) -> Calibration:
-    """The calibration of the words found; lattices are determinised one at a time."""
+    """Fit a calibration to the words found; lattices are determinised one at a time to save memory."""
     posteriors: list[float] = []
     correct: list[bool] = []
     for utterance, each in progress(found.items(), len(found), "confidences"):
@@ -160,7 +160,7 @@ def _calibrated(
 
 @dataclass(eq=False)
 class _Rates:
-    """Error rates of settings from lattices made with one of them, each worked out once."""
+    """Error rates of settings, estimated from lattices made with one of them and cached."""
 
     graph: Graph
     found: Mapping[str, _Found]
@@ -183,7 +183,7 @@ class _Rates:
 def _climbed(
     scales: Sequence[float], penalties: Sequence[float], start: Setting, rate: Callable[[Setting], float]
 ) -> Setting:
-    """The setting from which neither a neighbouring scale nor a neighbouring penalty is better."""
+    """The setting where hill climbing ends: no neighbouring scale or penalty is better."""
 
     def climb(line: list[Setting], place: int) -> int:
         while True:
@@ -210,16 +210,16 @@ def _say_points(rates: Mapping[Setting, float], centre: Setting) -> None:
 
 def _say_if_last(name: str, value: float, grid: Sequence[float], key: str) -> None:
     if len(grid) > 2 and value in (grid[0], grid[-1]):
-        say(f"the best {name}, {value:g}, is the last of decode.{key}; try more beyond it")
+        say(f"the best {name}, {value:g}, is at the end of decode.{key}; add values beyond it")
 
 
 def drawn(lengths_s: Mapping[str, float], minutes: float) -> list[str]:
-    """Draw utterances until they last so long; the same ones each time, in their order. All, if they are no longer.
+    """Draw utterances at random until they last `minutes`, with a fixed seed; all, if they are no longer together.
 
     Parameters
     ----------
     lengths_s
-        Length of each utterance in seconds.
+        Length of each utterance in seconds. The utterances drawn keep its order.
     """
     if sum(lengths_s.values()) <= 60 * minutes:
         return list(lengths_s)
@@ -235,12 +235,12 @@ def drawn(lengths_s: Mapping[str, float], minutes: float) -> list[str]:
 def rate_of(
     references: Mapping[str, Sequence[str]], found: Mapping[str, Sequence[str]], error_rate: ErrorRate
 ) -> float:
-    """Error rate of what was found, over all its utterances.
+    """Error rate of the words found, over all utterances of `found`.
 
     Raises
     ------
     Speech3Error
-        Nothing was found, or an utterance has no reference.
+        There are no utterances, or one has no reference.
     """
     missing = [utterance for utterance in found if not references.get(utterance)]
     if not found or missing:

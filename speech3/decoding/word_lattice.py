@@ -1,4 +1,4 @@
-"""Lattices of words, each sequence of words once (Kaldi's CompactLattice).
+"""Word lattices, which contain each word sequence once (Kaldi's CompactLattice).
 
 Axes: S states, A arcs, A1 one more, K pdfs of all arcs.
 """
@@ -12,7 +12,7 @@ from speech3.decoding.lattice import Lattice, rest_costs
 from speech3.decoding.token_passing import jit
 from speech3.errors import Speech3Error
 
-_MOST = 1_000_000  # states: a gigabyte
+_MOST = 1_000_000  # states; they take about a gigabyte
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,18 +26,18 @@ class WordLattice:
     source_A, target_A, word_A
         int32.
     graph_A, acoustic_A
-        float64 costs; the acoustic ones unscaled.
+        float64 costs; acoustic costs are unscaled.
     final_graph_S, final_acoustic_S
-        float64 costs of ending; infinite where no path ends.
+        float64 costs of ending in each state; infinite if no path ends there.
     pdfs_K, begin_A1
         int32: arc a reads ``pdfs_K[begin_A1[a] : begin_A1[a + 1]]``, a pdf for each frame. A word's arc need not read
         all of its frames, and may read some of its neighbours'.
     final_pdfs_S
-        int32 arrays: what is read when a path ends.
+        int32 arrays: the pdfs of the frames read when a path ends in each state.
     frame_S
-        int32: how many frames are read on the way to a state.
+        int32: number of frames read on a path to each state.
     frames
-        How many every path reads.
+        Number of frames that every path reads.
     """
 
     source_A: np.ndarray
@@ -54,7 +54,7 @@ class WordLattice:
     frames: int
 
     def costs_A(self, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
-        """Cost of each arc, float64; the penalty comes on top of that of the graph that was searched."""
+        """Cost of each arc, float64; the penalty is added to the one already in the graph costs."""
         return self.graph_A + acoustic_scale * self.acoustic_A + word_penalty * (self.word_A > 0)
 
     def final_costs_S(self, acoustic_scale: float) -> np.ndarray:
@@ -64,22 +64,22 @@ class WordLattice:
 
     @property
     def density(self) -> float:
-        """Arcs that are open at a frame, on average (Kaldi's lattice-depth)."""
+        """Average number of arcs at a frame (Kaldi's lattice-depth)."""
         return (len(self.pdfs_K) + sum(map(len, self.final_pdfs_S))) / max(self.frames, 1)
 
 
 def words_of(lattice: Lattice, acoustic_scale: float, beam: float = np.inf) -> WordLattice:
-    """Determinise a lattice by word: of each word sequence, the best path at this scale stays.
+    """Determinise a lattice on words: of each word sequence, only the best path at this scale is kept.
 
     Parameters
     ----------
     beam
-        Word sequences that cost this much more than the best are left out.
+        Word sequences that cost more than the best by this much are pruned.
 
     Raises
     ------
     Speech3Error
-        There are more than a million states.
+        There would be more than a million states.
     """
     states = len(lattice.final_S)
     arrays = LatticeArrays(
@@ -117,7 +117,7 @@ def words_of(lattice: Lattice, acoustic_scale: float, beam: float = np.inf) -> W
 
 @jit
 def topological(source, target, states):  # type: ignore[no-untyped-def] # pragma: no cover
-    """States in an order in which each arc leads to a later one (Kahn 1962); not all of them if there is a circle."""
+    """States in topological order (Kahn 1962); not all of them if there is a cycle."""
     waiting = np.zeros(states, np.int64)
     begin = np.zeros(states + 1, np.int64)
     for a in range(len(source)):

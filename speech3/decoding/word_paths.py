@@ -1,6 +1,6 @@
 """Paths of word lattices: the N best, and the one with the fewest errors.
 
-Axes: S states, A arcs, R1 words of the reference and one more.
+Axes: S states, A arcs, R1 one more than the words of the reference.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ class WordPath:
     words
         Indices in the graph's symbol table.
     cost
-        At the scale and with the penalty that were asked for.
+        Total cost at the given scale and word penalty.
     arcs
-        Of the lattice.
+        Numbers of its arcs in the lattice.
     """
 
     words: tuple[int, ...]
@@ -33,7 +33,7 @@ class WordPath:
     arcs: tuple[int, ...]
 
     def acoustic_cost(self, lattice: WordLattice) -> float:
-        """Of the path in its lattice, unscaled."""
+        """The acoustic cost of the path in its lattice, unscaled."""
         last = int(lattice.target_A[self.arcs[-1]]) if self.arcs else 0
         return float(lattice.acoustic_A[list(self.arcs)].sum() + lattice.final_acoustic_S[last])
 
@@ -41,7 +41,7 @@ class WordPath:
 def nbest(lattice: WordLattice, n: int, acoustic_scale: float, word_penalty: float = 0.0) -> list[WordPath]:
     """Up to `n` paths, cheapest first; no two of them have the same words.
 
-    Paths are extended in the order of the best path that they may become, so no more is looked at than is needed.
+    This is A* search: partial paths are extended in the order of the best complete path that they can become.
     """
     costs_A = lattice.costs_A(acoustic_scale, word_penalty)
     final_S = lattice.final_costs_S(acoustic_scale)
@@ -49,7 +49,7 @@ def nbest(lattice: WordLattice, n: int, acoustic_scale: float, word_penalty: flo
     begin_S1 = np.searchsorted(lattice.source_A, np.arange(len(final_S) + 1)).tolist()
     if not len(final_S) or np.isinf(rest_S[0]):
         return []
-    number = 0  # of paths with the same cost, the one made first comes first
+    number = 0  # a running number: of paths with the same cost, the older comes first
     queue: list[tuple[float, int, float, int, tuple[int, ...]]] = [(float(rest_S[0]), number, 0.0, 0, ())]
     found: list[WordPath] = []
     while queue and len(found) < n:
@@ -76,18 +76,18 @@ def pdfs_of(lattice: WordLattice, path: WordPath) -> np.ndarray:
 
 
 def oracle_errors(lattice: WordLattice, reference: Sequence[int]) -> int:
-    """Substitutions, deletions and insertions of the lattice's best path by that count (its oracle).
+    """Oracle errors: the fewest substitutions, deletions and insertions of any path of the lattice.
 
     Parameters
     ----------
     reference
-        Indices of words; any other number for a word that the graph does not have.
+        Indices of words in the symbol table; any unused number for words that are not in the graph.
     """
     return _oracle_of(lattice, reference)[0]
 
 
 def oracle_words(lattice: WordLattice, reference: Sequence[int]) -> tuple[int, ...]:
-    """The words of that path; 0 where an arc of it has none."""
+    """The words of the path with the oracle errors; 0 for an arc without a word."""
     return tuple(lattice.word_A[_oracle_of(lattice, reference)[1]].tolist())
 
 
@@ -99,10 +99,10 @@ def _oracle_of(lattice: WordLattice, reference: Sequence[int]) -> tuple[int, lis
 
 @jit
 def _oracle(source, target, word, ends, reference):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Edit distance over an acyclic lattice: fewest errors, and the arcs of such a path, last one first.
+    """Edit distance over an acyclic lattice: fewest errors, and the arcs of a path with so few, in reverse order.
 
-    In an arc's source (a row of (S, R1) fewest errors so far) some words of the reference were read, and more are in
-    its target. Arcs without a word (0) cost nothing.
+    ``errors`` (S, R1) holds the fewest errors on a path to each state with the first r words of the reference read.
+    Arcs without a word (0) cost nothing.
     """
     words, never = len(reference), 1 << 40
     errors = np.full((len(ends), words + 1), never, np.int64)

@@ -1,1 +1,1 @@
-"""Language models: n-grams, their estimation and their files."""
+"""Language models: n-gram models, their estimation and files, and grammars."""

@@ -1,12 +1,12 @@
-"""Words added to an n-gram model that was estimated without them.
+"""Adding words to an n-gram model that was estimated without them.
 
-A new word w gets a probability p(w | h) after every history h, and what is added there, A(h) = sum of p(w | h) over the
-new words, is taken from all words alike:
+A new word w gets a probability p(w | h) after every history h. To make up for the added probability A(h), the sum of
+p(w | h) over the new words, all words are scaled down by the same factor:
 
     p'(w | h) = p(w | h) / (1 + A(h))        backoff'(h) = backoff(h) (1 + A(h')) / (1 + A(h))
 
-for all words, old and new; h' is h without its first word. So after every history the probabilities add up to what they
-did before, and any two old words keep the ratio of theirs.
+for all words, old and new; h' is h without its first word. So the probabilities after every history keep their sum, and
+the ratio of the probabilities of any two old words stays the same.
 
 Axes: G n-grams of all orders, H histories, R n-grams of one order.
 """
@@ -28,24 +28,24 @@ from speech3.lm.trie import ROOT
 
 _LIKE = "like"
 _RESERVED = NOT_WORDS | {"#0"}
-_NEVER = -99.0  # log10 of what ARPA files mean by zero
-_MOST = 0.5  # of the probability for new words; more is a mistake
+_NEVER = -99.0  # log10 probability that stands for zero in ARPA files
+_MOST = 0.5  # most of the probability that new words may take; more must be a mistake
 
 
 @dataclass(frozen=True)
 class AddedWord:
-    """A line of a list of words, or several of one word.
+    """A word to add: one line of a word list, or several lines with the same word.
 
     Attributes
     ----------
     weight
-        How many times as probable as the model's median word; None: not said, which is once.
+        Probability relative to the model's median word; None if not given, which means 1.
     like
-        The word of the model whose n-grams it shares: after every history it is as probable, and so is what follows.
+        A word of the model whose n-grams it copies: it has the same probabilities, and so have the words after it.
     pronunciations
-        Those that the list gives.
+        Pronunciations from the list.
     line
-        Where it stands first.
+        Number of its first line.
     """
 
     word: str
@@ -61,8 +61,8 @@ def read_added(path: Path) -> list[AddedWord]:
     Raises
     ------
     Speech3Error
-        Naming file and line: there is no word, one is not to be added (`<s>`), a weight is not above zero, `like` is
-        without a word, a word has two weights.
+        With file and line: there is no word, a word cannot be added (`<s>`), a weight is not above zero, `like` is not
+        followed by a word, or a word has two weights.
     """
     found: dict[str, AddedWord] = {}
     for number, line in enumerate(read_utf8(path).splitlines(), 1):
@@ -74,29 +74,29 @@ def read_added(path: Path) -> list[AddedWord]:
             continue
         if (entry.weight, entry.like) not in ((None, None), (before.weight, before.like)):
             raise Speech3Error(
-                f"{path}:{number}: {entry.word} has another weight than in line {before.line}; leave one of them"
+                f"{path}:{number}: {entry.word} has another weight than in line {before.line}; keep one of them"
             )
         both = dict.fromkeys(before.pronunciations + entry.pronunciations)
         found[entry.word] = replace(before, pronunciations=tuple(both))
     if not found:
-        raise Speech3Error(f"{path}: holds no word to add; write one word a line")
+        raise Speech3Error(f"{path}: contains no word to add; write one word per line")
     return list(found.values())
 
 
 def _entry(fields: Sequence[str], number: int, path: Path) -> AddedWord:
     word, *rest = fields
     if word in _RESERVED:
-        raise Speech3Error(f"{path}:{number}: {word} is no word that can be said; remove the line")
+        raise Speech3Error(f"{path}:{number}: {word} is not a word that can be spoken; remove the line")
     weight, like = None, None
     if rest and rest[0] == _LIKE:
         if len(rest) < 2:
-            raise Speech3Error(f"{path}:{number}: `{_LIKE}` wants the word that {word} is like: {word} {_LIKE} OTHER")
+            raise Speech3Error(f"{path}:{number}: `{_LIKE}` needs a word that {word} is like: {word} {_LIKE} OTHER")
         like, rest = rest[1], rest[2:]
     elif rest and (weight := _number(rest[0])) is not None:
         rest = rest[1:]
         if not 0 < weight < math.inf:
             raise Speech3Error(
-                f"{path}:{number}: {word}: a weight lies above 0 (1: as probable as the median word), not {fields[1]}"
+                f"{path}:{number}: {word}: give a weight above 0 (1: as probable as the median word), not {fields[1]}"
             )
     return AddedWord(word, weight, like, (tuple(rest),) if rest else (), number)
 
@@ -109,13 +109,13 @@ def _number(field: str) -> float | None:
 
 
 def add_words(lm: ArpaLm, words: Iterable[AddedWord], source: Path) -> ArpaLm:
-    """The model with words that it lacks, renormalised.
+    """Add words to a model that lacks them, and renormalise it.
 
     Raises
     ------
     Speech3Error
-        Naming `source` and the line: a word is to be like one that the model lacks, or the new words together would
-        be more probable than the old ones.
+        With `source` and, if it is one word's fault, the line: a word is to be like one that the model lacks, or the
+        new words together would be more probable than the old ones.
     """
     words = list(words)
     median, likes = _median(lm), dict[str, list[int]]()
@@ -129,8 +129,8 @@ def add_words(lm: ArpaLm, words: Iterable[AddedWord], source: Path) -> ArpaLm:
             unigrams[place] = lm.prob_G[1 + lm.numbers[word.like]]
         else:
             raise Speech3Error(
-                f"{source}:{word.line}: {word.word} is to be like {word.like}, which is no word of the language model"
-                f" ({lm.source}); name one that it has"
+                f"{source}:{word.line}: {word.word} is to be like {word.like}, which is not in the language model"
+                f" ({lm.source}); give a word that is"
             )
     _check_share(float((10.0**unigrams).sum()), source)
     copied = {lm.numbers[word]: copies for word, copies in likes.items()}
@@ -147,7 +147,7 @@ def add_words(lm: ArpaLm, words: Iterable[AddedWord], source: Path) -> ArpaLm:
 
 
 def _with_copies(rows: Rows, copied: Mapping[int, Sequence[int]]) -> Rows:
-    """The n-grams, and those that hold a word with each word that is like it in its place."""
+    """The n-grams, and copies of those with a copied word in which each new word like it takes its place."""
     words, which = [rows.words_RN], [np.arange(len(rows.prob_R))]
     for other, copies in copied.items():
         here = np.flatnonzero((rows.words_RN == other).any(axis=1))
@@ -160,7 +160,7 @@ def _with_copies(rows: Rows, copied: Mapping[int, Sequence[int]]) -> Rows:
 
 
 def _renormalised(lm: ArpaLm, new: int) -> ArpaLm:
-    """The model in which what its last `new` words have is taken from all words alike."""
+    """The model renormalised for its last `new` words: all words are scaled down by the same factor."""
     history_G, is_new_G = lm.history_G(), lm.word_G >= len(lm.vocabulary) - new
     share_H = np.zeros(len(lm.first_H) - 1)  # A(h)
     share_H[ROOT] = (10.0 ** lm.prob_G[lm.starts_N[1] : lm.starts_N[2]])[-new:].sum()
@@ -188,13 +188,13 @@ def _median(lm: ArpaLm) -> float:
     probs = np.delete(lm.prob_G[lm.starts_N[1] : lm.starts_N[2]], none)
     probs = probs[probs > _NEVER]
     if not len(probs):
-        raise Speech3Error(f"{lm.source}: has no word; words can be added to a language model that has some")
+        raise Speech3Error(f"{lm.source}: has no words; add words to a language model that has some")
     return float(10.0 ** np.median(probs))
 
 
 def _check_share(added: float, source: Path) -> None:
     if added > _MOST * (1 + added):
         raise Speech3Error(
-            f"{source}: together the words would be {added / (1 + added):.0%} of what is said; lower their weights (1:"
-            " as probable as the median word)"
+            f"{source}: together, the words would take {added / (1 + added):.0%} of the probability; lower their"
+            " weights (1: as probable as the median word)"
         )

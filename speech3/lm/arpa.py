@@ -1,4 +1,4 @@
-"""ARPA files of n-gram models, in and out (Doug Paul's format, as SRILM and KenLM write it).
+"""Reading and writing ARPA files of n-gram models (Doug Paul's format, as SRILM and KenLM write it).
 
 Axes: R n-grams of one order, N orders.
 """
@@ -21,7 +21,7 @@ from speech3.lm.text import Binary
 
 _PIECE = 1 << 22  # bytes that are read at a time
 _BLOCK = 1 << 16  # lines that are written at a time
-_PACKED = 6  # gzip's level: the highest takes three times as long for a twentieth less
+_PACKED = 6  # gzip's level: the highest takes three times as long and saves a twentieth
 
 
 def read_arpa(path: Path | str) -> ArpaLm:
@@ -30,8 +30,8 @@ def read_arpa(path: Path | str) -> ArpaLm:
     Raises
     ------
     Speech3Error
-        Naming file and line: no ``\\data\\`` header, counts that are none or differ from what follows, a section
-        missing, an n-gram line that is none or stands there twice or holds words without 1-gram, cut short, no
+        With file and line: no ``\\data\\`` header, invalid counts or counts that differ from the sections, a missing
+        section, an n-gram line that is malformed, repeated or has words that are not 1-grams, a truncated file, no
         n-grams, no ``<s>`` or ``</s>``.
     """
     path = Path(path)
@@ -48,7 +48,7 @@ def read_arpa(path: Path | str) -> ArpaLm:
 
 
 class _Parser:
-    """Reads a file in pieces of whole lines; `number` is that of the line that was read last."""
+    """Reads a file in pieces of whole lines; `number` is the number of the last line read."""
 
     def __init__(self, path: Path, stream: Binary) -> None:
         self.path, self.number = path, 0
@@ -60,7 +60,7 @@ class _Parser:
         return Speech3Error(f"{self.path}:{self.number}: {what}")
 
     def _more(self) -> bool:
-        """See to it that there is text to read, false at the end of the file."""
+        """Make sure that there is text to read; return false at the end of the file."""
         while self._at == len(self._text):
             read = self._stream.read(_PIECE)
             if not read:
@@ -87,7 +87,7 @@ class _Parser:
         line = self._line()
         if line is None:
             raise self._error(
-                f"the file ends where {wanted} should stand; it was cut short or is no ARPA file: copy or make it again"
+                f"the file ends where {wanted} should be; it is truncated or not an ARPA file: copy or make it again"
             )
         return line
 
@@ -99,14 +99,14 @@ class _Parser:
         for order, count in enumerate(counts, 1):
             if line != f"\\{order}-grams:":
                 raise self._error(
-                    f"expected `\\{order}-grams:`, found `{line[:60]}`; the header promises such a section: restore it,"
-                    " or mend the header"
+                    f"expected `\\{order}-grams:`, found `{line[:60]}`; the header lists such a section: restore it,"
+                    " or correct the header"
                 )
             rows, line_R, line = self._section(order, count, last=order == len(counts))
             if len(line_R) != count:
                 raise self._error(
-                    f"the header promises {count} {order}-grams, here are {len(line_R)}; mend the header, or make the"
-                    " model again if lines were lost"
+                    f"the header lists {count} {order}-grams, but there are {len(line_R)}; correct the header, or make"
+                    " the model again if lines were lost"
                 )
             orders.append(rows)
             lines.append(line_R)
@@ -120,7 +120,7 @@ class _Parser:
             raise self._repeated(vocabulary[word] for word in words_N) from None
 
     def _repeated(self, ngram: Iterable[str]) -> Speech3Error:
-        return self._error(f"`{' '.join(ngram)}` stands here a second time; remove one of the lines")
+        return self._error(f"`{' '.join(ngram)}` is here for the second time; remove one of the lines")
 
     def _header(self) -> tuple[list[int], str]:
         counts: list[int] = []
@@ -129,13 +129,13 @@ class _Parser:
                 raise self._error(f"expected the count of {len(counts) + 1}-grams (`ngram N=COUNT`), found `{line}`")
             counts.append(int(match[2]))
         if line.startswith("ngram"):
-            raise self._error(f"no count: `{line[:60]}`; write `ngram N=COUNT` in digits")
+            raise self._error(f"not a count: `{line[:60]}`; write `ngram N=COUNT` in digits")
         if not counts or not counts[0]:
             raise self._error("the header after \\data\\ counts no n-grams; write `ngram 1=COUNT` and so on")
         return counts, line
 
     def _section(self, order: int, count: int, last: bool) -> tuple[Rows, np.ndarray, str]:
-        """The n-grams of a section, their lines' numbers, and the line that ends it."""
+        """The n-grams of a section, their line numbers, and the line that ends the section."""
         pieces = [Parsed(np.zeros((0, order), np.int32), np.zeros(0), np.zeros(0), np.zeros(0, np.int64))]
         table, end, found = words(self._numbers) if order > 1 else None, "", 0
 
@@ -160,7 +160,7 @@ class _Parser:
         return Rows(*columns), line_R, end
 
     def _plain(self, order: int, last: bool, table: Words) -> Parsed:
-        """The plain lines that follow, at most those of a piece of the file."""
+        """The n-grams of the plain lines that follow (see `arpa_lines`), up to the end of the piece."""
         self._more()
         text_C = np.frombuffer(self._text, np.uint8)
         room = self._text.count(b"\n", self._at) + 1
@@ -169,20 +169,20 @@ class _Parser:
         return Parsed(*(column[:rows].copy() for column in found))
 
     def _row(self, line: str, order: int, last: bool) -> Parsed:
-        """The n-gram of any line."""
+        """The n-gram of a line, plain or not."""
         fields, text = line.split(), line[:60]
         extra = len(fields) - order - 1
         if extra not in ((0,) if last else (0, 1)):
             tail = f"; no back-off, since the header counts no {order + 1}-grams" if last else ", back-off"
             raise self._error(
-                f"not a {order}-gram (probability, {order} words{tail}): `{text}`; mend or remove the line"
+                f"not a {order}-gram (probability, {order} words{tail}): `{text}`; correct or remove the line"
             )
         try:
             prob, backoff = float(fields[0]), float(fields[-1]) if extra else 0.0
         except ValueError as error:
-            raise self._error(f"not a number in `{text}`; mend or remove the line") from error
+            raise self._error(f"not a number in `{text}`; correct or remove the line") from error
         if not prob <= 1e-4 or math.isnan(backoff) or backoff == math.inf:
-            raise self._error(f"impossible log10 probability or back-off in `{text}`; mend or remove the line")
+            raise self._error(f"impossible log10 probability or back-off in `{text}`; correct or remove the line")
         ngram = fields[1 : order + 1]
         if order == 1:
             if ngram[0] in self._numbers:
@@ -190,7 +190,7 @@ class _Parser:
             self._numbers[ngram[0]] = len(self._numbers)
         for word in ngram:
             if word not in self._numbers:
-                raise self._error(f"`{word}` of `{' '.join(ngram)}` is no 1-gram; add it there or remove the line")
+                raise self._error(f"`{word}` of `{' '.join(ngram)}` is not a 1-gram; add it there or remove the line")
         numbers = np.array([[self._numbers[word] for word in ngram]], np.int32)
         return Parsed(numbers, np.array([prob]), np.array([backoff]), np.array([self.number]))
 
@@ -204,7 +204,7 @@ class _Parser:
 
 
 def write_arpa(lm: ArpaLm, path: Path | str) -> None:
-    """Write an ARPA file, gzipped if its name ends in ``.gz`` (the same bytes every time)."""
+    """Write an ARPA file, gzipped if its name ends in ``.gz`` (always to the same bytes)."""
     sizes = np.diff(lm.starts_N)[1:].tolist()
     write_rows(path, lm.vocabulary, sizes, ((lm.rows(order),) for order in range(1, lm.order + 1)))
 
@@ -212,7 +212,7 @@ def write_arpa(lm: ArpaLm, path: Path | str) -> None:
 def write_rows(
     path: Path | str, vocabulary: Sequence[str], sizes: Sequence[int], orders: Iterable[Iterable[Rows]]
 ) -> None:
-    """Write an ARPA file of n-grams that come piece by piece, order by order; `sizes`: how many in each order."""
+    """Write an ARPA file of n-grams, read piece by piece for each order; `sizes` are the numbers of each order."""
     path = Path(path)
     with atomic_path(path) as temporary, temporary.open("wb") as raw:
         lines = _lines(vocabulary, sizes, orders)

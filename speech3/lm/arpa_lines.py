@@ -1,7 +1,8 @@
-"""Lines of an ARPA file as numbers, compiled: the plain ones, which are nearly all.
+"""A compiled parser for the plain lines of an ARPA file, which are nearly all of them.
 
-A line is plain if it is a number, words of the vocabulary and perhaps a number, in digits with at most one point, with
-ASCII spaces between. What to do with others, and what is wrong with them, is for the caller to find out.
+A line is plain if it consists of a number, words of the vocabulary and perhaps another number, separated by ASCII
+spaces; numbers have only digits and at most one point, after a minus sign if negative. Other lines, and their errors,
+are left to the caller.
 
 Axes: C bytes, V words, S slots of a hash table (a power of two, FNV-1a), R n-grams.
 """
@@ -19,7 +20,7 @@ _NEWLINE, _SPACE, _MINUS, _POINT, _ZERO, _NINE = np.frombuffer(b"\n -.09", np.ui
 
 
 class Words(NamedTuple):
-    """The vocabulary: its bytes one word after the other, where each ends (0 before the first), a hash table."""
+    """The vocabulary: the bytes of its words joined together, where each word ends (0 first), and a hash table."""
 
     text_C: np.ndarray
     ends_V: np.ndarray
@@ -27,7 +28,7 @@ class Words(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """Memory for the n-grams of a piece of text: word numbers, log10 probability and back-off, number of the line."""
+    """Memory for the n-grams of a piece of text: word numbers, log10 probability and back-off, line number."""
 
     words_RN: np.ndarray
     prob_R: np.ndarray
@@ -36,7 +37,7 @@ class Parsed(NamedTuple):
 
 
 def words(vocabulary: Iterable[str]) -> Words:
-    """The vocabulary for `parse`."""
+    """Prepare a vocabulary for `parse`."""
     encoded = [word.encode() for word in vocabulary]
     text_C = np.frombuffer(b"".join(encoded), np.uint8)
     ends_V = np.concatenate([[0], np.cumsum([len(word) for word in encoded])])
@@ -64,7 +65,7 @@ def _fill(text_C, ends_V, slots_S):  # type: ignore[no-untyped-def] # pragma: no
 
 @jit
 def _number_of(table, text_C, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
-    """The number of a word, -1 if it is none of the vocabulary."""
+    """The number of a word, -1 if it is not in the vocabulary."""
     slot = _slot(text_C, begin, end, len(table.slots_S))
     while True:
         word = table.slots_S[slot]
@@ -82,7 +83,7 @@ def _number_of(table, text_C, begin, end):  # type: ignore[no-untyped-def] # pra
 
 @jit
 def _value(text_C, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
-    """The number between two places, NaN if it is not a plain one."""
+    """The value of the number in text_C[begin:end], NaN if it is not a plain one."""
     at = begin + (text_C[begin] == _MINUS)
     whole, digits, behind, point = 0, 0, 0, False
     for i in range(at, end):
@@ -103,10 +104,11 @@ def _value(text_C, begin, end):  # type: ignore[no-untyped-def] # pragma: no cov
 
 @jit
 def parse(text_C, at, line, table, last, found):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Read plain lines from `at` up to the first that is not plain or the end of the text, which is of whole lines.
+    """Read plain lines from `at` to the first line that is not plain or to the end of the text, which has whole lines.
 
-    Returns how many n-grams were found, and the place and number (less one) of the first line that was not read.
-    `last`: of the highest order, which has no back-off weights. A line with an impossible probability is not plain.
+    Returns the number of n-grams found, and the position and number (less one) of the first line that was not read.
+    `last`: the n-grams are of the highest order and have no back-off weights. Lines with impossible probabilities are
+    not plain.
     """
     rows, order = 0, found.words_RN.shape[1]
     while at < len(text_C):

@@ -1,11 +1,11 @@
-"""Counting n-grams of texts that do not fit in memory: by sorting, a range of words at a time.
+"""Counting the n-grams of texts that do not fit in memory, by sorting one range of words at a time.
 
-All that is counted are n-grams of the highest order, one for each word and each sentence's end, with `<s>` repeated
-before the start of a sentence; they are sorted by their last word, then by the one before it, and so on. There the
-n-grams of lower orders (the ends of the longer ones) lie together, too, so one pass finds them all (as in Heafield et
-al. 2013). Vocabularies are cut into ranges of words, and the n-grams whose last words are in one range are sorted at a
-time: memory is that of the vocabulary and of a range, which holds some four million words of the text, more only where
-one word alone does.
+Only n-grams of the highest order are extracted, one for each word and each end of a sentence, with `<s>` repeated
+before the start of a sentence. They are sorted by their last word, then by the one before it, and so on. In this order
+the n-grams of lower orders (suffixes of the longer ones) are contiguous, too, so one pass counts them all (as in
+Heafield et al. 2013). The vocabulary is split into ranges, and n-grams are sorted separately for each range of last
+words. Memory is needed for the vocabulary and one range, which has about four million words of the text, and more only
+if a single word has more.
 
 Axes: T words of the text, R n-grams of one order, N words of an n-gram, K integers into which they are packed, V words
 of the vocabulary, B ranges.
@@ -26,26 +26,26 @@ SUFFIX = np.dtype([("first", "i4"), ("lower", "i8")])
 
 
 def grams_dtype(order: int) -> np.dtype:
-    """Rows of `Counts` under "grams": the words, the count, whether it is frequent enough, its place in its range."""
+    """Rows of `Counts` under "grams": words, count, whether frequent enough, place in the range of the last word."""
     return np.dtype([("words", "i4", (order,)), ("count", "i8"), ("kept", "?"), ("place", "i8")])
 
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Counted n-grams; those of order 1 here, the others in the spool.
+    """Counted n-grams: those of order 1 here, the others in the spool.
 
-    There, with k the order from 2 and b a range: under ("grams", k, b) those whose first word is in range b, as
-    `grams_dtype`; under ("suffix", k, b) those whose last word is in range b, by place: their first word, and the place
-    of the n-gram without it (its number, where that is a word).
+    For an order k from 2 and a range b, the spool has under ("grams", k, b) the n-grams whose first word is in range b,
+    as `grams_dtype`; and under ("suffix", k, b) those whose last word is in range b, in the order of their places:
+    their first word, and the place of the n-gram without it (if that is a single word, its number).
 
     Attributes
     ----------
     order
-        The highest that the text has, at most the one that was asked for.
+        The highest order that the text has, at most the one requested.
     first_B
         The first word of each range.
     count_V
-        int64: the c of `kneser_ney`, as are all counts here.
+        int64: the counts c of `kneser_ney`, as are all counts here.
     of_counts_N4
         For each order from 0: how many n-grams have the count 1, 2, 3 and 4.
     kept_N
@@ -65,14 +65,14 @@ class Counts:
 
 @dataclass(frozen=True)
 class Windows:
-    """The n-grams of the highest order, many of them several times.
+    """The n-grams of the highest order, not yet merged: an n-gram can occur several times.
 
     Attributes
     ----------
     ends_V
-        int64: how many end in each word.
+        int64: how many n-grams end in each word.
     pieces
-        How many pieces there are, and they: words, the last first, (R, N) int32, and counts, (R,) int64.
+        The number of pieces, and an iterator over them: words (R, N) int32, the last word first, and counts (R,) int64.
     """
 
     order: int
@@ -81,7 +81,7 @@ class Windows:
 
 
 def windows_of_text(blocks: Iterable[np.ndarray], order: int, spool: Spool) -> Windows:
-    """Of sentences in `speech3.lm.text`'s blocks, which are put aside until their words are known.
+    """`Windows` of sentences in blocks of `speech3.lm.text`, kept in the spool until all words have numbers.
 
     The order is at most the length of the longest sentence with its `<s>` and `</s>`; 0 if there is no sentence.
     """
@@ -104,18 +104,18 @@ def windows_of_text(blocks: Iterable[np.ndarray], order: int, spool: Spool) -> W
 
 
 def _windows(word_T: np.ndarray, begin: int, end: int, order: int) -> tuple[np.ndarray, np.ndarray]:
-    """The n-grams that end between `begin` and `end`."""
+    """The n-grams that end at the words from `begin` to `end`, with their counts (1 each)."""
     padded_T = np.concatenate([np.full(order - 1, EOS_NUMBER, np.int32), word_T[max(0, begin - order + 1) : end]])
     over_T, columns = np.zeros(end - begin, bool), []
     for back in range(order):
         column_T = padded_T[len(padded_T) - (end - begin) - back : len(padded_T) - back]
-        over_T |= (column_T == EOS_NUMBER) & (back > 0)  # of the sentence before
+        over_T |= (column_T == EOS_NUMBER) & (back > 0)  # words of the sentence before
         columns.append(np.where(over_T, BOS_NUMBER, column_T))
     return np.stack(columns, axis=1), np.ones(end - begin, np.int64)
 
 
 def windows_of_rows(pieces: Iterable[tuple[np.ndarray, np.ndarray]], order: int, spool: Spool) -> Windows:
-    """Of counted n-grams, as `Windows.pieces`, which are put aside until their words are known."""
+    """`Windows` of counted n-grams, given as pieces; they are kept in the spool until all words have numbers."""
     ends_V, blocks = np.zeros(0, np.int64), 0
     dtype = np.dtype([("words", "i4", (order,)), ("count", "i8")])
     for words_RN, count_R in pieces:
@@ -141,7 +141,7 @@ def count(windows: Windows, words: int, minimums: Sequence[int], spool: Spool) -
     words
         Size of the vocabulary.
     minimums
-        For each order from 1: how often an n-gram must be in the text to be in the model.
+        For each order from 1: how often an n-gram must occur in the text to be in the model.
     """
     order = windows.order
     first_B = _ranges(_sum(windows.ends_V, np.zeros(words, np.int64)))
@@ -164,7 +164,7 @@ def count(windows: Windows, words: int, minimums: Sequence[int], spool: Spool) -
 
 
 def _ranges(ends_V: np.ndarray) -> np.ndarray:
-    """First words of ranges with about `RANGE` n-grams each."""
+    """The first words of ranges with about `RANGE` n-grams each."""
     firsts, held = [0], 0
     for word, ends in enumerate(ends_V.tolist()):
         if held and held + ends > RANGE:
@@ -175,7 +175,7 @@ def _ranges(ends_V: np.ndarray) -> np.ndarray:
 
 
 class _Packing:
-    """Words of an n-gram, the last first, in as few 64-bit integers as hold them; sorted alike."""
+    """Packs the words of an n-gram, the last first, into as few 64-bit integers as possible; keeps the sort order."""
 
     def __init__(self, order: int, words: int) -> None:
         self.order, self.bits = order, max(1, (words - 1).bit_length())
@@ -195,12 +195,12 @@ class _Packing:
         words_RN, mask = np.empty((len(rows_R), self.order), np.int32), np.uint64((1 << self.bits) - 1)
         for place in range(self.order):
             column = place // self.each
-            behind = min(self.order, (column + 1) * self.each) - 1 - place  # words behind it in the same integer
+            behind = min(self.order, (column + 1) * self.each) - 1 - place  # words after it in the same integer
             words_RN[:, place] = rows_R["key"][:, column] >> np.uint64(behind * self.bits) & mask
         return words_RN
 
     def merged(self, rows_R: np.ndarray) -> np.ndarray:
-        """Sorted; the counts of what is there several times are summed."""
+        """Sort the rows and sum the counts of equal n-grams."""
         key_RK = rows_R["key"]
         sorted_R = np.argsort(key_RK[:, 0]) if key_RK.shape[1] == 1 else np.lexsort(key_RK.T[::-1])
         rows_R = rows_R[sorted_R]
@@ -211,23 +211,23 @@ class _Packing:
 
 
 def _changes(columns_RN: np.ndarray) -> np.ndarray:
-    """Which rows differ from the row before; the first does."""
+    """Which rows differ from the row before; true for the first."""
     new_R = np.ones(len(columns_RN), bool)
     new_R[1:] = (columns_RN[1:] != columns_RN[:-1]).any(axis=1)
     return new_R
 
 
 def _sums(value_R: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Of each group of rows, given where they start."""
+    """The sum of each group of rows, given where the groups start."""
     return np.add.reduceat(value_R, starts) if len(starts) else value_R[:0]
 
 
 def _count_range(
     counts: Counts, words_RN: np.ndarray, raw_R: np.ndarray, part: int, minimums: Sequence[int], spool: Spool
 ) -> None:
-    """Counts of all orders among n-grams of the highest whose last words are in one range, sorted."""
+    """Count the n-grams of all orders, given the sorted n-grams of the highest whose last words are in one range."""
     order = counts.order
-    lower_R = words_RN[:, 0].astype(np.int64)  # of each row: the place of its n-gram of the order below
+    lower_R = words_RN[:, 0].astype(np.int64)  # place of each row's n-gram of the order below
     new_R = _changes(words_RN[:, :1])
     for length in range(1, order + 1):
         longer_R = new_R | _changes(words_RN[:, length : length + 1]) if length < order else new_R

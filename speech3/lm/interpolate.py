@@ -1,8 +1,8 @@
-"""One model of several: their probabilities are averaged, with weights that a held-out text chooses.
+"""Linear interpolation of several models, with weights tuned on a held-out text.
 
-What the models average to is no back-off model, for each would back off for itself. The mixture is one (a static one,
-as of SRILM's -mix-lm): it lists the n-grams of all models, with the averages of their probabilities there, and backs
-off elsewhere, with weights with which the words after every history sum to one.
+The exact average is not a back-off model, because each model backs off on its own. The mixture here is one (static
+interpolation, as SRILM's -mix-lm): it lists the n-grams of all models with the averages of their probabilities and
+backs off elsewhere, with back-off weights that make the words after every history sum to one.
 
 Axes: M models, T words of a text, X n-grams of the mixture, V words.
 """
@@ -22,15 +22,15 @@ _SAME, _ROUNDS = 1e-6, 1000
 
 
 def check_models(models: Sequence[ArpaLm]) -> None:
-    """Refuse models that cannot be averaged.
+    """Raise an error if models cannot be interpolated.
 
     Raises
     ------
     Speech3Error
-        Fewer than two, or two that share no word.
+        There are fewer than two, or two of them have no word in common.
     """
     if len(models) < 2:
-        raise Speech3Error("interpolation takes two language models or more; name another one")
+        raise Speech3Error("interpolation takes two language models or more; give another one")
     for place, one in enumerate(models):
         for other in models[:place]:
             if not set(one.words) & set(other.words):
@@ -41,15 +41,15 @@ def check_models(models: Sequence[ArpaLm]) -> None:
 
 
 def check_weights(weights: Sequence[float], models: Sequence[ArpaLm]) -> None:
-    """Refuse weights that are none.
+    """Raise an error if interpolation weights are invalid.
 
     Raises
     ------
     Speech3Error
-        Not one for each model, below zero, or not one in sum.
+        Their number is not the number of models, one is negative, or they do not sum to 1.
     """
     if len(weights) != len(models):
-        raise Speech3Error(f"{len(weights)} weights for {len(models)} models; give one for each, as 0.7,0.3")
+        raise Speech3Error(f"{len(weights)} weights for {len(models)} models; give one for each, such as 0.7,0.3")
     if not all(weight >= 0 for weight in weights) or abs(sum(weights) - 1) > 1e-4:
         given = ", ".join(f"{weight:g}" for weight in weights)
         raise Speech3Error(f"the weights {given} sum to {sum(weights):g}; they must not be negative and sum to 1")
@@ -58,13 +58,12 @@ def check_weights(weights: Sequence[float], models: Sequence[ArpaLm]) -> None:
 def best_weights(
     models: Sequence[ArpaLm], blocks: Iterable[np.ndarray], vocabulary: Sequence[str], source: str
 ) -> list[float]:
-    """The weights with which the average of the models predicts a text best, by expectation maximisation.
+    """The interpolation weights that maximise the likelihood of a text, found by expectation maximisation.
 
     Parameters
     ----------
     blocks
-        The text in `speech3.lm.text`'s blocks, its words numbered by `Known` of the vocabulary's numbers without
-        `<unk>`: words that no model has are left out.
+        The text in blocks of `speech3.lm.text`, numbered with `tuning_numbers`; words that no model has are left out.
     source
         What to call the text in messages.
 
@@ -97,29 +96,29 @@ def best_weights(
 
 
 def joint_vocabulary(models: Sequence[ArpaLm]) -> tuple[str, ...]:
-    """The words of all models: those of the first, then what others have besides."""
+    """The words of all models: those of the first model, then those that the others add."""
     return tuple(dict.fromkeys(word for model in models for word in model.vocabulary))
 
 
 def tuning_numbers(vocabulary: Sequence[str]) -> Known:
-    """Numbers with which `best_weights` wants its text."""
+    """The word numbers for the text of `best_weights`: unknown words are -1, even if there is an `<unk>`."""
     numbers = Known({word: number for number, word in enumerate(vocabulary)})
     numbers.unknown = -1
     return numbers
 
 
 def _numbers_in(model: ArpaLm, vocabulary: Sequence[str]) -> np.ndarray:
-    """For each word of the vocabulary its number in the model, -1 where that lacks it, int32 (V,)."""
+    """The number of each word of the vocabulary in the model, -1 if the model lacks it; int32 (V,)."""
     return np.array([model.numbers.get(word, -1) for word in vocabulary], np.int32)
 
 
 def interpolate(models: Sequence[ArpaLm], weights: Sequence[float], source: str) -> ArpaLm:
-    """The mixture. A word that a model lacks has the probability zero there.
+    """Interpolate models. A word that a model lacks has probability zero in it.
 
     Raises
     ------
     Speech3Error
-        As `check_models` and `check_weights`.
+        Raised by `check_models` and `check_weights`.
     """
     check_models(models)
     check_weights(weights, models)
@@ -137,12 +136,12 @@ def interpolate(models: Sequence[ArpaLm], weights: Sequence[float], source: str)
 
 
 def _union(models: Sequence[ArpaLm], vocabulary: tuple[str, ...], source: str) -> ArpaLm:
-    """The n-grams of all models, with probabilities and weights still to be filled in."""
+    """The n-grams of all models; probabilities and back-off weights are still zero."""
     size = len(vocabulary)
     numbers = {word: number for number, word in enumerate(vocabulary)}
     to_joint_M = [np.array([numbers[word] for word in model.vocabulary]) for model in models]
     histories_M = [model.history_G() for model in models]
-    places_M = to_joint_M  # of each model's n-grams of the order below, in the union's
+    places_M = to_joint_M  # places of each model's n-grams of the order below in the union
     starts, firsts, words = [0, 1, 1 + size], [np.array([1, 1 + size])], [np.array([-1]), np.arange(size)]
     below = size
     for order in range(2, max(model.order for model in models) + 1):

@@ -6,12 +6,12 @@
     <what> = /3/ the lamp | /1/ (radio | fan)+;
 
 Rules, alternatives with weights, groups, `[optional]`, `*`, `+`, words in quotes, `<NULL>`, `<VOID>` and comments are
-understood; tags in braces are passed over; imports are refused. What is said is what a public rule says, and several
-public rules are equally probable. Alternatives without weights are equally probable, weights are made to add up to one;
-what is optional is said half of the times, and after each round of `*` and `+` there is another half of the times.
+supported; tags in braces are ignored; imports are errors. The sentences of the grammar are those of its public rules,
+which are equally probable if there are several. Alternatives without weights are equally probable, and weights are
+normalised to sum to one. Optional parts have probability 1/2, and so has each further repetition of `*` and `+`.
 
-A rule may refer to itself, or to one that refers to it, as the last thing that it says; anywhere else that is refused,
-for no finite graph could hold it.
+A rule may refer to itself, directly or through other rules, only at its end; recursion elsewhere is an error, because
+no finite graph can represent it.
 """
 
 import math
@@ -41,14 +41,14 @@ _HALF = 0.5
 
 @dataclass(frozen=True)
 class Words:
-    """Words in a row; none: silence."""
+    """A sequence of words; if empty, nothing is spoken."""
 
     words: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What another rule says."""
+    """A reference to another rule."""
 
     name: str
     line: int
@@ -56,21 +56,21 @@ class Reference:
 
 @dataclass(frozen=True)
 class Row:
-    """One thing after the other."""
+    """A sequence of expressions."""
 
     parts: "tuple[Node, ...]"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several, with their probabilities, which add up to one."""
+    """Alternatives with their probabilities, which sum to one."""
 
     options: "tuple[tuple[float, Node], ...]"
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """A thing once or more; `Choice` with `Words(())` makes it none or more."""
+    """An expression once or more often; in a `Choice` with `Words(())`, any number of times."""
 
     part: "Node"
 
@@ -80,7 +80,7 @@ Node = Words | Reference | Row | Choice | Repeat
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule, and the line where it begins."""
+    """A rule and the number of its first line."""
 
     name: str
     body: Node
@@ -95,13 +95,13 @@ class _Token(NamedTuple):
 
 
 def read_jsgf(path: Path) -> WordGraph:
-    """What a grammar says.
+    """Read a grammar as an acceptor of its sentences.
 
     Raises
     ------
     Speech3Error
-        Naming file and line: what is written is no such grammar, a rule is missing or there twice, one refers to itself
-        before its end; no public rule, or no sentence that it says.
+        With file and line: the syntax is wrong, a rule is missing or defined twice, or a rule refers to itself before
+        its end. With the file: there is no public rule, or the public rules accept no sentence.
     """
     rules = _Parser(read_utf8(path), path).rules()
     builder = _Builder(rules, path)
@@ -109,7 +109,7 @@ def read_jsgf(path: Path) -> WordGraph:
 
 
 class _Parser:
-    """Recursive descent; a method for each kind of expression."""
+    """Recursive descent parser with a method for each kind of expression."""
 
     def __init__(self, text: str, path: Path) -> None:
         self._path = path
@@ -125,7 +125,7 @@ class _Parser:
             match = _TOKEN.match(text, at)
             if not match:
                 raise Speech3Error(
-                    f"{self._path}:{line}: `{text[at : at + 20].splitlines()[0]}` is no part of a grammar"
+                    f"{self._path}:{line}: `{text[at : at + 20].splitlines()[0]}` is not valid in a grammar; correct it"
                 )
             if match.lastgroup not in ("space", "tag"):
                 assert match.lastgroup
@@ -168,7 +168,7 @@ class _Parser:
             raise self._error(f"expected `grammar NAME;` after the header, found `{self._now.text}`")
         self._at += 1
         if self._take().kind != "word":
-            raise self._error("the grammar has no name: `grammar NAME;`", self._tokens[self._at - 1].line)
+            raise self._error("the grammar has no name; write `grammar NAME;`", self._tokens[self._at - 1].line)
         self._expect(";", "after the grammar's name")
 
     def _rule(self) -> Rule:
@@ -195,10 +195,10 @@ class _Parser:
             self._at += 1
         given = [weight for weight in weights if weight is not None]
         if given and len(given) < len(weights):
-            raise self._error(f"{where}: some alternatives have weights and some have none; give all of them one", line)
+            raise self._error(f"{where}: some alternatives have weights and some do not; give each one a weight", line)
         shares = given or [1.0] * len(options)
         if not sum(shares):
-            raise self._error(f"{where}: all weights of the alternatives are 0", line)
+            raise self._error(f"{where}: all weights of the alternatives are 0; give one of them more", line)
         if len(options) == 1:
             return options[0]
         return Choice(tuple((share / sum(shares), node) for share, node in zip(shares, options, strict=True) if share))
@@ -208,7 +208,7 @@ class _Parser:
             return None
         text = self._now.text.strip("/").strip()
         if not re.fullmatch(r"(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?f?", text) or math.isinf(float(text.rstrip("f"))):
-            raise self._error(f"/{text}/ is no weight; write a number, as in /0.5/")
+            raise self._error(f"/{text}/ is not a weight; write a number, as in /0.5/")
         self._at += 1
         return float(text.rstrip("f"))
 
@@ -220,7 +220,7 @@ class _Parser:
                 part = Repeat(part) if self._take().text == "+" else _optional(Repeat(part))
             parts.append(part)
         if not parts:
-            raise self._error(f"{where}: nothing to say before `{self._now.text}`; <NULL> says nothing on purpose")
+            raise self._error(f"{where}: no words before `{self._now.text}`; write <NULL> if that is intended")
         return parts[0] if len(parts) == 1 else Row(tuple(parts))
 
     def _atom(self, where: str) -> Node:
@@ -241,7 +241,7 @@ def _optional(part: Node) -> Node:
 
 
 class _Builder:
-    """Writes rules out as an acceptor: each reference is a copy of the rule, unless it is the rule's own end."""
+    """Expands rules to an acceptor: references become copies of rules, or arcs back if they end their own rule."""
 
     def __init__(self, rules: Mapping[str, Rule], path: Path) -> None:
         self._rules, self._path = rules, path
@@ -250,7 +250,7 @@ class _Builder:
     def graph(self) -> WordGraph:
         public = [rule for rule in self._rules.values() if rule.public]
         if not public:
-            raise Speech3Error(f"{self._path}: no rule is public; write `public` before the one that is to be said")
+            raise Speech3Error(f"{self._path}: no rule is public; write `public` before the rule that users speak")
         for rule in self._rules.values():
             self._check(rule.body)
         start, end = self._parts.state(), self._parts.state()
@@ -259,7 +259,7 @@ class _Builder:
         return self._parts.determinised(start, end)
 
     def _check(self, node: Node) -> None:
-        """References lead to rules, used or not."""
+        """Raise an error if a reference, in a rule that is used or not, is to no rule."""
         match node:
             case Reference(name, line) if name not in (*self._rules, "<NULL>", "<VOID>"):
                 known = ", ".join(self._rules)
@@ -274,7 +274,7 @@ class _Builder:
                 self._check(part)
 
     def _build(self, node: Node, start: int, end: int, begun: Mapping[str, tuple[int, int]]) -> None:
-        """Ways from `start` to `end` that say `node`, inside of rules that `begun` says where they begin and end."""
+        """Add paths from `start` to `end` that say `node`; `begun` has the ends of the rules around it."""
         match node:
             case Words(words):
                 self._say(words, start, end)
@@ -312,8 +312,8 @@ class _Builder:
             first, last = begun[name]
             if last != end:
                 raise Speech3Error(
-                    f"{self._path}:{line}: {name} refers to itself, here or in rules that it names, before its end; no"
-                    f" finite graph can hold that: let {name} stand last, or use * or +"
+                    f"{self._path}:{line}: {name} refers to itself, here or in rules that it uses, before its end; no"
+                    f" finite graph can represent that: put {name} last, or use * or +"
                 )
             self._parts.arc(start, first)
         elif name != "<VOID>":

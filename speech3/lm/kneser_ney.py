@@ -2,13 +2,13 @@
 
     p(w | h) = max(c(h w) - D(c(h w)), 0) / c(h) + gamma(h) p(w | h without its first word)
 
-c is the count in the text for the highest order and for n-grams that begin with `<s>`; for all others the number of
-different words seen before the n-gram. The recursion ends in the uniform distribution over the vocabulary. N-grams that
-are too rare for the model give all of their count to gamma(h).
+c is the count in the text for n-grams of the highest order and those that begin with `<s>`; for all others it is the
+number of distinct words seen before the n-gram. The recursion ends in the uniform distribution over the vocabulary.
+N-grams that are too rare for the model give all of their count to gamma(h).
 
-For texts that do not fit in memory each step takes a range of words at a time, of those that `counts` made: c(h) and
-gamma(h) are found where n-grams are sorted by their first words, p where they are sorted by their last words, and what
-the one finds out is brought to the other by the n-gram's place there. A small text is one range, and stays in memory.
+For texts that do not fit in memory, each step processes one of the word ranges of `counts` at a time: c(h) and gamma(h)
+are computed where n-grams are sorted by their first words, p where they are sorted by their last words, and results
+are passed between the two orders by each n-gram's place in the other. A small text is one range and stays in memory.
 
 Axes: R n-grams of one order in a range, H histories, V words of the vocabulary, N orders.
 """
@@ -34,14 +34,14 @@ _PROBS = np.dtype([("rank", "i8"), ("prob", "f8")])
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """An estimated model, piece by piece; the spool holds it.
+    """An estimated model, read piece by piece from the spool.
 
     Attributes
     ----------
     sizes
-        How many n-grams each order from 1 has.
+        Number of n-grams of each order from 1.
     orders
-        For each order from 1 its n-grams in pieces, sorted by their words' numbers. To be read once, in this order.
+        For each order from 1, its n-grams in pieces, sorted by their words' numbers. Can be read once, in this order.
     """
 
     vocabulary: tuple[str, ...]
@@ -49,12 +49,12 @@ class Estimate:
     orders: Iterator[Iterator[Rows]]
 
     def model(self, source: str) -> ArpaLm:
-        """The model in memory."""
+        """Load the model into memory."""
         rows = [Rows(*map(np.concatenate, zip(*pieces, strict=True))) for pieces in self.orders]
         return from_rows(self.vocabulary, rows, source)
 
     def write(self, path: Path) -> None:
-        """Write the model to an ARPA file without having it in memory."""
+        """Write the model to an ARPA file without loading it into memory."""
         write_rows(path, self.vocabulary, self.sizes, self.orders)
 
 
@@ -71,14 +71,14 @@ def estimate(
     sentences
         Words of each sentence, without `<s>` and `</s>`.
     order
-        Length of the longest n-gram, 1 to 6. Shorter if no sentence is that long.
+        Length of the longest n-gram, 1 to 6; the model's is shorter if no sentence is that long.
     vocabulary
         Words to give a probability, seen or not; others in the text count as ``<unk>``. None: the words of the text.
 
     Raises
     ------
     Speech3Error
-        No sentences, or one that contains ``<s>`` or ``</s>``.
+        There are no sentences, or one contains ``<s>`` or ``</s>``.
     """
     check_order(order, source)
     with Spool() as spool:
@@ -88,7 +88,7 @@ def estimate(
 
 
 def check_order(order: int, source: str) -> None:
-    """Refuse orders that we do not estimate."""
+    """Raise an error if the order is not in 1 to 6."""
     if not 1 <= order <= 6:
         raise Speech3Error(f"{source}: n-gram order {order} is not in 1 to 6")
 
@@ -96,18 +96,18 @@ def check_order(order: int, source: str) -> None:
 def estimated(
     windows: Windows, numbers: dict[str, int], spool: Spool, source: str, minimums: Sequence[int] = ()
 ) -> Estimate:
-    """Estimate a language model of what was counted in `windows`, whose words are now all in `numbers`.
+    """Estimate a language model from `windows`, whose words must all be in `numbers` by now.
 
     Parameters
     ----------
     minimums
-        For each order from 1, how often an n-gram must be in the text to be in the model; not falling from order to
-        order, so that histories and shorter n-grams of what stays also stay. Missing ones are as the last, or 1.
+        For each order from 1, how often an n-gram must occur in the text to be in the model; not decreasing from order
+        to order, so that the prefixes and suffixes of kept n-grams are kept. Missing ones equal the last, or 1.
 
     Raises
     ------
     Speech3Error
-        There were no sentences.
+        There are no sentences.
     """
     if not windows.order:
         raise Speech3Error(f"{source}: no sentences to estimate a language model from")
@@ -129,13 +129,13 @@ def estimated(
 def discounts(of_counts: Sequence[int] | np.ndarray) -> np.ndarray:
     """Discounts (4,) float64 for counts 0, 1, 2 and 3 or more (Chen and Goodman's equation 26).
 
-    Where counts of counts are missing or give an impossible discount, as in tiny or repetitive texts, one discount
-    for all (Kneser and Ney's n1 / (n1 + 2 n2)), or a half if even that cannot be had.
+    If counts of counts are 0 or give an impossible discount, as in tiny or repetitive texts, all counts have the same
+    discount (Kneser and Ney's n1 / (n1 + 2 n2)), or 0.5 if that is not defined either.
 
     Parameters
     ----------
     of_counts
-        How many n-grams have the count 1, 2, 3 and 4.
+        Number of n-grams with the counts 1, 2, 3 and 4.
     """
     n1, n2, n3, n4 = (int(seen) for seen in of_counts)
     shared = n1 / (n1 + 2 * n2) if n1 and n2 else 0.5
@@ -151,7 +151,7 @@ def _words_dtype(order: int) -> np.dtype:
 
 
 def _words(count_V: np.ndarray, discount_4: np.ndarray) -> np.ndarray:
-    """Probabilities of the words without history; `<s>` is never predicted."""
+    """Unigram probabilities; the uniform distribution is over all words but `<s>`, which is never predicted."""
     taken_V, total = discount_4[np.minimum(count_V, 3)], count_V.sum()
     return (count_V - taken_V) / total + taken_V.sum() / total / (len(count_V) - 1)
 
@@ -159,7 +159,7 @@ def _words(count_V: np.ndarray, discount_4: np.ndarray) -> np.ndarray:
 def _histories(
     counts: Counts, discounts_N4: Sequence[np.ndarray], backoff_V: np.ndarray, part: int, spool: Spool
 ) -> None:
-    """The two terms of the formula for n-grams whose first words are in a range, and the weights of their histories."""
+    """Both terms of the formula for n-grams whose first words are in a range, and their histories' back-off weights."""
     size, keys_N = len(backoff_V), [np.zeros(0, np.int64)] * 2
     for order in range(2, counts.order + 1):
         rows_R = spool.take(("grams", order, part), grams_dtype(order))
@@ -193,7 +193,7 @@ def _histories(
 
 
 def _interpolate(counts: Counts, prob_V: np.ndarray, part: int, spool: Spool) -> None:
-    """Probabilities of n-grams whose last words are in a range, shorter ones first."""
+    """Probabilities of n-grams whose last words are in a range, from the shortest to the longest."""
     lower_R = prob_V
     for order in range(2, counts.order + 1):
         suffix_R = spool.take(("suffix", order, part), SUFFIX)

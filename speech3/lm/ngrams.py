@@ -1,8 +1,8 @@
-"""A backing-off n-gram model in memory: a trie in arrays, as KenLM and SRILM have it.
+"""A back-off n-gram model in memory: a trie in arrays, as in KenLM and SRILM.
 
 The trie's nodes are the n-grams: the empty one first (the root), then those of order 1, 2, ...; within an order they
 are sorted by their history (the n-gram without its last word), then by their last word. So the children of a node, the
-n-grams of which it is the history, are neighbours, and a word is found among them by halving.
+n-grams of which it is the history, are contiguous, and a word is found among them by binary search.
 
 Axes: G n-grams of all orders, H those below the highest order, N orders, R n-grams of one order.
 """
@@ -32,10 +32,10 @@ class Rows(NamedTuple):
 
 
 class RepeatedNgramError(ValueError):
-    """An n-gram stands twice among the rows of its order; `row` is the place of the second, from 0."""
+    """An n-gram occurs twice among the rows of its order; `row` is the index of the second, from 0."""
 
     def __init__(self, order: int, row: int) -> None:
-        super().__init__(f"{order}-gram {row} is there twice")
+        super().__init__(f"{order}-gram {row} occurs twice")
         self.order, self.row = order, row
 
 
@@ -50,17 +50,17 @@ class ArpaLm:
     Attributes
     ----------
     vocabulary
-        The words by number, `<s>` and `</s>` among them: the 1-grams in the order of the file.
+        The words by number, including `<s>` and `</s>`: the 1-grams in the order of the file.
     starts_N
-        (order + 2,) int64: the node at which each order begins, that of the root (order 0) first, the end last.
+        (order + 2,) int64: the first node of each order, from the root (order 0), and the number of nodes.
     first_H
-        (H + 1,) int64: where the children of each history begin.
+        (H + 1,) int64: the first child of each history.
     word_G
         int32: last word of each n-gram; -1 for the root.
     prob_G, backoff_H
         float64, log10. The root's are 0.
     source
-        What to call the model in messages: its file, or how it was made.
+        Name of the model in messages: its file, or how it was made.
     """
 
     vocabulary: tuple[str, ...]
@@ -83,26 +83,26 @@ class ArpaLm:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """Number of each word."""
+        """The number of each word."""
         return {word: number for number, word in enumerate(self.vocabulary)}
 
     @cached_property
     def trie(self) -> Trie:
-        """What the functions of `speech3.lm.trie` take."""
+        """The model as the functions of `speech3.lm.trie` take it."""
         return Trie(self.first_H, self.word_G, self.prob_G, self.backoff_H, failure_links(self.first_H, self.word_G))
 
     @property
     def start(self) -> int:
-        """The state in which a sentence starts: the node of `<s>`, or the root if words have no histories."""
+        """The state at the start of a sentence: the node of `<s>`, or the root of a unigram model."""
         return 1 + self.numbers[BOS] if self.order > 1 else ROOT
 
     def history_G(self) -> np.ndarray:
-        """The node of each n-gram's history, int64; the root's is the root."""
+        """The node of each n-gram's history, int64; for the root, the root itself."""
         history_G = np.repeat(np.arange(len(self.first_H) - 1), np.diff(self.first_H))
         return np.concatenate([[ROOT], history_G])
 
     def rows(self, order: int) -> Rows:
-        """The n-grams of one order; back-off weights of the highest are 0."""
+        """The n-grams of one order; the back-off weights of the highest order are 0."""
         history_G, words = self.history_G(), []
         node_R = np.arange(self.starts_N[order], self.starts_N[order + 1])
         last = slice(self.starts_N[order], self.starts_N[order + 1])
@@ -132,7 +132,7 @@ class ArpaLm:
         return tuple(tables)
 
     def log10_prob(self, history: Sequence[str], word: str) -> float:
-        """Log10 probability of `word` after `history`; minus infinity if the model does not know the word."""
+        """Log10 probability of `word` after `history`; minus infinity if the model lacks the word."""
         number, state = self.numbers.get(word), ROOT
         if number is None:
             return -math.inf
@@ -142,12 +142,12 @@ class ArpaLm:
 
 
 def from_ngrams(ngrams: Sequence[Ngrams], source: str) -> ArpaLm:
-    """A model of n-grams as `ArpaLm.ngrams` has them; those of order 1 are the vocabulary.
+    """Make a model from n-grams in the form of `ArpaLm.ngrams`; those of order 1 are the vocabulary.
 
     Raises
     ------
     KeyError
-        An n-gram holds a word that is no 1-gram.
+        An n-gram has a word that is not a 1-gram.
     """
     numbers = {word: number for number, (word,) in enumerate(ngrams[0])}
     rows = []
@@ -159,15 +159,15 @@ def from_ngrams(ngrams: Sequence[Ngrams], source: str) -> ArpaLm:
 
 
 def from_rows(vocabulary: tuple[str, ...], orders: Sequence[Rows], source: str) -> ArpaLm:
-    """A model of n-grams in any order; those of order 1 are all words, in the vocabulary's order.
+    """Make a model from unsorted n-grams; those of order 1 must be all words, in the vocabulary's order.
 
-    Histories that are no n-grams, as some tools leave them out, are added with the probability that they have by
-    backing off and the back-off weight 1, which leaves the model the same.
+    Histories that are not n-grams, because some tools leave them out, are added with their back-off probability and the
+    back-off weight 1, which does not change the model.
 
     Raises
     ------
     RepeatedNgramError
-        An n-gram is there twice.
+        An n-gram occurs twice.
     """
     try:
         lm = _from_rows(vocabulary, orders, source)
@@ -199,7 +199,7 @@ def _from_rows(vocabulary: tuple[str, ...], orders: Sequence[Rows], source: str)
 
 
 def _history_places(words_RN: np.ndarray, keys_N: Sequence[np.ndarray], size: int) -> np.ndarray:
-    """The place of each n-gram's history among those of its order."""
+    """The index of each n-gram's history among the n-grams of the history's order."""
     if words_RN.shape[1] == 1:
         return np.zeros(len(words_RN), np.int64)
     place_R = words_RN[:, 0].astype(np.int64)
@@ -212,7 +212,7 @@ def _history_places(words_RN: np.ndarray, keys_N: Sequence[np.ndarray], size: in
 
 
 def _with_histories(orders: Sequence[Rows]) -> list[Rows]:
-    """With every n-gram's history among those of its order; probabilities of what was added are NaN."""
+    """The n-grams with all missing histories added; the probabilities of those added are NaN."""
     closed = list(orders)
     for place in range(len(closed) - 1, 1, -1):
         words_RN, prob_R, backoff_R = closed[place - 1]

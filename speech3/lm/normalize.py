@@ -1,7 +1,7 @@
-"""Do the words after each history sum to one? Back-off weights with which they do.
+"""Checking that the words after each history sum to one, and back-off weights that make them do so.
 
-The words after a history sum to those that are listed there, and its back-off weight times all others' probabilities
-after the shorter history.
+The sum after a history is that of its listed words, plus its back-off weight times the sum of all other words'
+probabilities after the shorter history.
 
 Axes: G n-grams of all orders, H histories, R n-grams of one order.
 """
@@ -16,24 +16,24 @@ from speech3.lm.arpa import read_arpa
 from speech3.lm.ngrams import BOS, ArpaLm
 from speech3.lm.trie import ROOT, Trie, backed_off
 
-TOLERANCE = 0.01  # rounded to five digits, as some tools write them, 10,000 probabilities are 1e-4 off
-_NOTHING = 1e-10  # what rounding leaves of zero
+TOLERANCE = 0.01  # 10,000 probabilities, rounded to five digits as some tools do, are off by 1e-4
+_NOTHING = 1e-10  # values below this are zero but for rounding
 
 
 @dataclass(frozen=True)
 class Listed:
-    """N-grams of one order, and what those of each history sum to.
+    """N-grams of one order, and sums of their probabilities for each history.
 
     Attributes
     ----------
     history_R
         int64: the node of each n-gram's history.
     prob_R, lower_R
-        Probability of the last word, and the one it has after the shorter history.
+        Probability of the last word, and its probability after the shorter history.
     first
-        The node at which histories begin.
+        The node of the first history.
     sum_H, lower_sum_H, number_H
-        Sums of both, and how many n-grams there are, for each history.
+        Sums of both, and number of n-grams, for each history.
     """
 
     history_R: np.ndarray
@@ -46,7 +46,7 @@ class Listed:
 
 
 def listed(lm: ArpaLm, trie: Trie, history_G: np.ndarray, order: int) -> Listed:
-    """The n-grams of an order from 2; `trie` holds the back-off weights that count."""
+    """The n-grams of an order, at least 2; back-off weights are taken from `trie`, not from `lm`."""
     first, begin, end = (int(lm.starts_N[place]) for place in (order - 1, order, order + 1))
     history_R = history_G[begin:end]
     prob_R, lower_R = 10.0 ** lm.prob_G[begin:end], 10.0 ** backed_off(trie, history_G, begin, end)
@@ -56,31 +56,31 @@ def listed(lm: ArpaLm, trie: Trie, history_G: np.ndarray, order: int) -> Listed:
 
 
 def total_of_words(lm: ArpaLm) -> float:
-    """What the words without history sum to, `<s>` apart, which is never predicted and to which KenLM gives 1."""
+    """The sum of the unigram probabilities except that of `<s>`, which is never predicted and has 1 from KenLM."""
     prob_V = 10.0 ** lm.prob_G[lm.starts_N[1] : lm.starts_N[2]]
     prob_V[lm.numbers[BOS]] = 0
     return float(prob_V.sum())
 
 
 def read_checked(path: Path) -> ArpaLm:
-    """Read an ARPA file that a user gives; errors as of `read_arpa` and `check_sums`."""
+    """Read an ARPA file of the user and check it; raises what `read_arpa` and `check_sums` raise."""
     lm = read_arpa(path)
     check_sums(lm)
     return lm
 
 
 def check_sums(lm: ArpaLm, mending: bool = False) -> None:
-    """Refuse a model in which the words after a history sum to more than one.
+    """Raise an error if the words after a history sum to more than one.
 
     Parameters
     ----------
     mending
-        New back-off weights will be calculated: only listed words count.
+        If true, new back-off weights will be computed, so only the sums of listed words are checked.
 
     Raises
     ------
     Speech3Error
-        Naming the history for which it is worst, and what to do.
+        With the history that has the largest sum, and what to do.
     """
     total_H, history_G = np.full(len(lm.first_H) - 1, total_of_words(lm)), lm.history_G()
     if total_H[ROOT] > 1 + TOLERANCE:
@@ -92,7 +92,7 @@ def check_sums(lm: ArpaLm, mending: bool = False) -> None:
         left_H = total_H[lm.trie.fail_H[nodes]] - found.lower_sum_H
         total_H[nodes] = found.sum_H + 10.0 ** lm.backoff_H[nodes] * left_H
         if not mending:
-            remedy = f"calculate new ones: speech3 lm prune {lm.source} OUT --threshold 0"
+            remedy = f"compute new ones: speech3 lm prune {lm.source} OUT --threshold 0"
             _refuse(lm, total_H[nodes], found.first, "the back-off weights are broken; all words", remedy)
 
 
@@ -108,7 +108,7 @@ def _refuse(lm: ArpaLm, sum_H: np.ndarray, first: int, what: str, remedy: str) -
 
 
 def normalized(lm: ArpaLm) -> ArpaLm:
-    """The same n-grams with back-off weights with which the words after every history sum to one."""
+    """The same n-grams with back-off weights that make the words after every history sum to one."""
     backoff_H, history_G = np.zeros(len(lm.backoff_H)), lm.history_G()
     trie = lm.trie._replace(backoff_H=backoff_H)
     total_H = np.full(len(backoff_H), total_of_words(lm))

@@ -1,4 +1,4 @@
-"""How well a model predicts a text.
+"""Perplexity: how well a model predicts a text.
 
 Axes: T words and sentence ends of the text, N orders.
 """
@@ -19,21 +19,21 @@ from speech3.lm.trie import score
 
 @dataclass(frozen=True)
 class Perplexity:
-    """What a model makes of a text.
+    """Perplexity of a text, with the counts it is computed from.
 
     Attributes
     ----------
     sentences, words
-        In the text; a sentence's end is an event besides, but no word.
+        Counts in the text; the end of a sentence is an event, but not counted as a word.
     unknown
-        Words that the model lacks.
+        Number of words that the model lacks.
     log10_known
-        Summed over known words and sentence ends.
+        Sum of log10 probabilities over known words and sentence ends.
     log10_unknown
-        Summed over unknown words, each taken as `<unk>`; minus infinity where the model has none (and the text has
-        unknown words).
+        The same over unknown words, each scored as `<unk>`; minus infinity if the model has no `<unk>` and the text has
+        unknown words.
     hits_N
-        How many known words and sentence ends were found as n-grams of order 1, 2, ..., for longer ones failed.
+        Known words and sentence ends whose longest n-gram in the model is of order 1, 2, ...
     """
 
     sentences: int
@@ -51,12 +51,12 @@ class Perplexity:
 
     @property
     def all(self) -> float:
-        """Perplexity over all words and sentence ends; infinite if the model has no `<unk>` for unknown ones."""
+        """Perplexity over all words and sentence ends; infinite if there are unknown words and no `<unk>`."""
         events = self.sentences + self.words
         return 10.0 ** (-(self.log10_known + self.log10_unknown) / events) if events else math.nan
 
     def as_json(self) -> dict[str, Any]:
-        """For programs; a perplexity that is infinite or of nothing is None."""
+        """The values for JSON; a perplexity that is infinite or not defined is None."""
         values = {
             name: value if math.isfinite(value) else None
             for name, value in (("ppl", self.known), ("ppl_with_oov", self.all))
@@ -66,7 +66,7 @@ class Perplexity:
 
 
 def describe(found: Perplexity) -> str:
-    """For people."""
+    """The values as text of three lines."""
     rate = 100 * found.unknown / found.words if found.words else 0.0
     events = max(1, sum(found.hits_N))
     hits = [f"{length}-grams {100 * hit / events:.1f} %" for length, hit in enumerate(found.hits_N, 1)]
@@ -80,21 +80,21 @@ def describe(found: Perplexity) -> str:
 
 
 def measure_text(lm: ArpaLm, texts: Sequence[Path]) -> Perplexity:
-    """Perplexity of text files, one sentence a line.
+    """Perplexity of text files with one sentence per line.
 
     Raises
     ------
     Speech3Error
-        There is no sentence, or what `speech3.lm.text.read_tokens` refuses.
+        There is no sentence; also what `speech3.lm.text.read_tokens` raises.
     """
     found = measure(lm, read_tokens(texts, Known(lm.numbers)))
     if not found.sentences:
-        raise Speech3Error(f"{', '.join(map(str, texts))}: no sentences; give a text of one sentence a line")
+        raise Speech3Error(f"{', '.join(map(str, texts))}: no sentences; give a text with one sentence per line")
     return found
 
 
 def measure(lm: ArpaLm, blocks: Iterable[np.ndarray]) -> Perplexity:
-    """Perplexity of a text, in `speech3.lm.text`'s blocks, whose words are numbered by `Known(lm.numbers)`."""
+    """Perplexity of a text in blocks of `speech3.lm.text`, numbered with `Known(lm.numbers)`."""
     end, unknown = lm.numbers[EOS], lm.numbers.get(UNKNOWN, -1)
     sentences = tokens = strange = 0
     sums, hits_N = np.zeros(2), np.zeros(lm.order + 1, np.int64)
@@ -111,14 +111,14 @@ def measure(lm: ArpaLm, blocks: Iterable[np.ndarray]) -> Perplexity:
 
 
 def perplexity(lm: ArpaLm, sentences: Sequence[Sequence[str]]) -> tuple[float, int]:
-    """Perplexity over words and sentence ends, and how many words were left out because the model lacks them.
+    """Perplexity over words and sentence ends, and the number of unknown words that were left out.
 
-    Words that the model lacks count as ``<unk>`` if it has that, else they are left out of the average.
+    Unknown words are scored as ``<unk>`` if the model has it, and left out otherwise.
 
     Raises
     ------
     Speech3Error
-        No word of the text is in the model; a sentence holds `<s>` or `</s>`.
+        There is nothing to average over, or a sentence contains `<s>` or `</s>`.
     """
     found = measure(lm, number_sentences(sentences, Known(lm.numbers), lm.source))
     with_unknown = UNKNOWN in lm.numbers

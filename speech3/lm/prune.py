@@ -1,11 +1,11 @@
-"""A smaller model: n-grams that hardly matter are taken out (Stolcke 1998, "Entropy-based pruning").
+"""Pruning of n-grams that hardly change the model (Stolcke 1998, "Entropy-based pruning").
 
-Without an n-gram (h, w) the word has the probability a' p(w | h'), h' being h without its first word, and the back-off
-weight of h changes from a to a'. The relative entropy between the two models,
+Without an n-gram (h, w), the word has the probability a' p(w | h'), where h' is h without its first word, and the
+back-off weight of h changes from a to a'. The relative entropy between the two models,
 
     -p(h) { p(w | h) [log p(w | h') + log a' - log p(w | h)] + [log a' - log a] sum of p(v | h) over unlisted v },
 
-is calculated for each n-gram as if it alone were taken out, as SRILM does.
+is computed for each n-gram as if it alone were removed, as in SRILM.
 
 Axes: G n-grams of all orders, H histories, R n-grams of one order.
 """
@@ -17,14 +17,14 @@ import numpy as np
 from speech3.lm.ngrams import BOS, EOS, ArpaLm
 from speech3.lm.normalize import listed, normalized, total_of_words
 
-_NOTHING = 1e-10  # what rounding leaves of zero
+_NOTHING = 1e-10  # values below this are zero but for rounding
 
 
 def prune(lm: ArpaLm, threshold: float) -> ArpaLm:
-    """Take out the n-grams without which the perplexity rises by less than `threshold` (1e-7: by 0.00001 %).
+    """Remove n-grams whose removal raises the perplexity by less than `threshold` (1e-7 means 0.00001 %).
 
-    Those that longer ones begin with stay. All back-off weights are calculated anew, so that the words after every
-    history sum to one; threshold 0 does nothing else.
+    Histories of n-grams that are kept are kept, too. All back-off weights are computed anew, so that the words after
+    every history sum to one; threshold 0 does only that.
     """
     kept_G, has_longer_G = np.ones(len(lm.word_G), bool), np.zeros(len(lm.word_G), bool)
     changes, history_G = _perplexity_changes(lm), lm.history_G()
@@ -36,9 +36,9 @@ def prune(lm: ArpaLm, threshold: float) -> ArpaLm:
 
 
 def _perplexity_changes(lm: ArpaLm) -> list[np.ndarray]:
-    """For each order from 2, the relative change of the perplexity without each of its n-grams."""
+    """For each order from 2, the relative change of the perplexity when each of its n-grams is removed."""
     history_G, trie, total = lm.history_G(), lm.trie, total_of_words(lm)
-    log_prob_H = np.zeros(len(lm.first_H) - 1)  # of the words of the history after one another, natural logarithm
+    log_prob_H = np.zeros(len(lm.first_H) - 1)  # of each history as a sequence of words, natural logarithm
     total_H = np.full(len(log_prob_H), total)
     changes = []
     for order in range(2, lm.order + 1):
@@ -46,7 +46,7 @@ def _perplexity_changes(lm: ArpaLm) -> list[np.ndarray]:
         nodes = slice(found.first, found.first + len(found.sum_H))
         words_H = lm.prob_G[nodes].copy()
         if order == 2:
-            words_H[lm.numbers[BOS]] = words_H[lm.numbers[EOS]]  # there are as many
+            words_H[lm.numbers[BOS]] = words_H[lm.numbers[EOS]]  # sentences have as many starts as ends
         log_prob_H[nodes] = log_prob_H[history_G[nodes]] + words_H * np.log(10)
         left_H = np.maximum(1 - found.sum_H, 0)
         lower_left_H = np.maximum(total_H[trie.fail_H[nodes]] - found.lower_sum_H, 0)
@@ -63,7 +63,7 @@ def _perplexity_changes(lm: ArpaLm) -> list[np.ndarray]:
 
 
 def _part(lm: ArpaLm, kept_G: np.ndarray, history_G: np.ndarray) -> ArpaLm:
-    """The model of some of the n-grams, all histories of which are among them."""
+    """The model with only some of its n-grams, which must include all their histories."""
     starts_N = np.concatenate([[0], np.cumsum(kept_G)])[lm.starts_N]
     order = int(np.flatnonzero(np.diff(starts_N))[-1])
     children_H = np.bincount(history_G[1:][kept_G[1:]], minlength=len(lm.first_H) - 1)

@@ -1,4 +1,4 @@
-"""Arrays by name, in memory while they are few, else in a temporary directory: what sorting on disk needs."""
+"""Arrays stored by key, in memory up to a limit and then in a temporary directory, for sorting on disk."""
 
 import tempfile
 from collections import defaultdict
@@ -16,12 +16,13 @@ Key = tuple[str | int, ...]
 
 
 class Spool:
-    """Pieces of arrays, appended under a key and taken out again as one array; a context manager.
+    """Stores pieces of arrays under keys and returns those of a key as one array; a context manager.
 
     Parameters
     ----------
     room
-        Bytes to keep in memory. What is more goes to files in a directory that Python's `tempfile` chooses (`TMPDIR`).
+        Bytes to keep in memory. When there are more, the pieces go to files in a directory that Python's `tempfile`
+        chooses (`TMPDIR`).
     """
 
     def __init__(self, room: int = _ROOM) -> None:
@@ -39,7 +40,7 @@ class Spool:
             self._directory.cleanup()
 
     def add(self, key: Key, piece: np.ndarray) -> None:
-        """Append to what is under the key.
+        """Append a piece to those under the key.
 
         Raises
         ------
@@ -52,7 +53,7 @@ class Spool:
             self._write()
 
     def add_split(self, name: Key, part_R: np.ndarray, rows_R: np.ndarray) -> None:
-        """Append each row under the key that is `name` and the row's part; their order within a part stays."""
+        """Append each row under the key of `name` and the row's part; the order within a part is kept."""
         sorted_R = np.argsort(part_R, kind="stable")
         rows_R, part_R = rows_R[sorted_R], part_R[sorted_R]
         bounds = [*np.flatnonzero(np.diff(part_R, prepend=-1)), len(part_R)]
@@ -60,7 +61,7 @@ class Spool:
             self.add((*name, int(part_R[begin])), rows_R[begin:end].copy())
 
     def take(self, key: Key, dtype: np.dtype | type) -> np.ndarray:
-        """All that was appended under the key, as one array; it is no longer here afterwards."""
+        """Remove and return all pieces under the key as one array; empty if there are none."""
         pieces = self._pieces.pop(key, [])
         self._held -= sum(piece.nbytes for piece in pieces)
         if self._directory and (path := self._path(key)).exists():
@@ -82,6 +83,6 @@ class Spool:
                         for piece in pieces:
                             stream.write(np.ascontiguousarray(piece).view(np.uint8).data)
         except Speech3Error as error:
-            raise Speech3Error(f"{error}; or set TMPDIR to a directory with more") from error
+            raise Speech3Error(f"{error}; or set TMPDIR to a directory with more space") from error
         self._pieces.clear()
         self._held = 0

@@ -1,7 +1,7 @@
-"""An n-gram model as an automaton: which n-grams are states, and where its words and back-off arcs lead.
+"""An n-gram model as an automaton: which n-grams are states, and where its word arcs and back-off arcs lead.
 
-A state is a history with something of its own, a child in the trie or a back-off weight; the root and the start of a
-sentence always are. An n-gram leads to the longest end of it that is a state (Mohri et al. 2008, section 3).
+A history is a state if it has a child in the trie or a back-off weight; the root and the start of a sentence are always
+states. The arc of an n-gram leads to its longest suffix that is a state (Mohri et al. 2008, section 3).
 
 Axes: G n-grams of all orders, H histories, V words, S states.
 """
@@ -22,17 +22,17 @@ class States(NamedTuple):
     Attributes
     ----------
     start
-        The state in which a sentence begins.
+        The state at the start of a sentence.
     node_S
-        int64: the n-gram that each state is, that of the start first; states with more words come later.
+        int64: the node (n-gram) of each state. The start is first; the others are sorted by length.
     backoff_S
-        int64: the state in which words are looked for that a state lacks; -1 for the root.
+        int64: the state that each state backs off to; -1 for the root.
     node_A
-        int64: the n-grams that are arcs, neither ends of sentences nor improbable as none.
+        int64: the n-grams that are arcs, without those that end in `</s>` and those of probability zero.
     source_A, target_A
-        int64: their states.
+        int64: the states that the arcs leave and reach.
     final_S
-        float64 log10 probability of the end of the sentence; minus infinity where a state has none of its own.
+        float64 log10 probability of the end of a sentence; minus infinity if the state does not list it.
     """
 
     start: int
@@ -45,12 +45,12 @@ class States(NamedTuple):
 
 
 def states_of(lm: ArpaLm, known_V: np.ndarray | None = None) -> States:
-    """The automaton of a model.
+    """Make the automaton of a model.
 
     Parameters
     ----------
     known_V
-        bool: words that may occur; others have neither arcs nor states. None: all.
+        bool: words that may occur; others have neither arcs nor states. If None, all words may occur.
     """
     trie, histories, history_G = lm.trie, len(lm.first_H) - 1, lm.history_G()
     bos, eos = lm.numbers[BOS], lm.numbers[EOS]
@@ -58,7 +58,7 @@ def states_of(lm: ArpaLm, known_V: np.ndarray | None = None) -> States:
     known_V[[bos, eos]] = False
     usable_G = np.zeros(len(lm.word_G), bool)
     usable_G[ROOT] = True
-    for order in range(1, lm.order + 1):  # histories stand before their n-grams
+    for order in range(1, lm.order + 1):  # histories come before their n-grams
         here = slice(lm.starts_N[order], lm.starts_N[order + 1])
         usable_G[here] = usable_G[history_G[here]] & known_V[lm.word_G[here]]
         if order == 1:
@@ -81,7 +81,7 @@ def states_of(lm: ArpaLm, known_V: np.ndarray | None = None) -> States:
 
 @jit
 def _ends(trie, history_G, is_state_H):  # type: ignore[no-untyped-def] # pragma: no cover
-    """For each n-gram the longest end of it that is a state; for each history the longest proper one."""
+    """For each n-gram, its longest suffix that is a state; for each history, its longest proper suffix that is one."""
     histories = len(is_state_H)
     after_G = np.zeros(len(history_G), np.int64)
     shorter_H = np.zeros(histories, np.int64)

@@ -1,6 +1,6 @@
-"""Text as numbers: sentences, one a line, of files or of Python, in blocks of whole sentences.
+"""Text as word numbers in blocks of whole sentences, from files with one sentence per line or from Python sequences.
 
-A block is int32 (T,): the words of its sentences, each sentence ended by the number of `</s>`.
+A block is int32 (T,): the words of its sentences, where each sentence ends in the number of `</s>`.
 """
 
 import gzip
@@ -27,13 +27,13 @@ _QUIET_SECONDS = 10.0
 
 
 class Numbers(dict[str, int]):
-    """Number of each word, `<s>` 0 and `</s>` 1; a new word gets the next one, or is `<unk>`.
+    """Numbers of words, starting with `<s>` 0 and `</s>` 1; a new word gets the next number, or that of `<unk>`.
 
     Parameters
     ----------
     vocabulary
-        Words that have a number, seen or not; others count as `<unk>`, which has one if it is in the vocabulary or
-        as soon as it is needed. None: every word gets one.
+        Words that have a number, seen or not; others count as `<unk>`, which gets a number when it is first needed if
+        it is not in the vocabulary. If None, every word gets a number.
     """
 
     def __init__(self, vocabulary: Collection[str] | None = None) -> None:
@@ -46,7 +46,7 @@ class Numbers(dict[str, int]):
 
 
 class Known(dict[str, int]):
-    """Number of each word of a model; others are `<unk>`, or -1 if it has none."""
+    """Numbers of a model's words; other words have the number of `<unk>`, or -1 if the model has no `<unk>`."""
 
     def __init__(self, numbers: dict[str, int]) -> None:
         super().__init__(numbers)
@@ -57,7 +57,7 @@ class Known(dict[str, int]):
 
 
 class Lines(NamedTuple):
-    """Some whole lines of a file, the number of the first, and how many bytes of the files (packed) were read."""
+    """Some whole lines of a file, the number of the first, and the (compressed) bytes read so far of all files."""
 
     path: Path
     text: str
@@ -66,12 +66,12 @@ class Lines(NamedTuple):
 
 
 def read_lines(paths: Sequence[Path]) -> Iterator[Lines]:
-    """Lines of text files in blocks; gzipped if the name ends in ``.gz``, `-` is standard input.
+    """Read lines of text files in blocks; files ending in ``.gz`` are gzipped, and `-` is standard input.
 
     Raises
     ------
     Speech3Error
-        A file cannot be read, was cut short or is not UTF-8 (with its line).
+        A file cannot be read, is truncated or is not UTF-8 (with the line).
     """
     done = 0
     for path in paths:
@@ -110,7 +110,7 @@ def _text(path: Path, content: bytes, first: int) -> str:
 
 
 def shown(blocks: Iterable[Lines], paths: Sequence[Path], label: str) -> Iterator[Lines]:
-    """Pass blocks of lines through with progress: megabytes of the files, or of standard input."""
+    """Pass blocks of lines through and show progress: megabytes of files, or characters of standard input."""
     if STDIN not in paths:
         total = sum(path.stat().st_size for path in paths if path.exists())
         yield from progress(blocks, total >> 20, f"{label}, MB", place=lambda lines: (lines.done >> 20, ""))
@@ -125,12 +125,12 @@ def shown(blocks: Iterable[Lines], paths: Sequence[Path], label: str) -> Iterato
 
 
 def read_tokens(paths: Sequence[Path], numbers: dict[str, int]) -> Iterator[np.ndarray]:
-    """The sentences of text files, one a line, in blocks; lines without words are none.
+    """Read text files with one sentence per line, in blocks; lines without words are skipped.
 
     Raises
     ------
     Speech3Error
-        As `read_lines`; `<s>` or `</s>` in a line.
+        What `read_lines` raises, or a line contains `<s>` or `</s>`.
     """
     for lines in shown(read_lines(paths), paths, "reading text"):
         if BOS in lines.text or EOS in lines.text:
@@ -151,17 +151,17 @@ def _refuse_ends(lines: Lines) -> None:
         if found:
             raise Speech3Error(
                 f"{lines.path}:{number}: {' and '.join(sorted(found))} in the text; give the words alone, one sentence"
-                f" a line: sed 's:</\\?s>::g' {lines.path}"
+                f" per line: sed 's:</\\?s>::g' {lines.path}"
             )
 
 
 def number_sentences(sentences: Iterable[Sequence[str]], numbers: dict[str, int], source: str) -> Iterator[np.ndarray]:
-    """Sentences, in blocks.
+    """Number the words of sentences, in blocks.
 
     Raises
     ------
     Speech3Error
-        `<s>` or `</s>` in a sentence; `source` is what the message calls the text.
+        A sentence contains `<s>` or `</s>`; `source` is the name of the text in the message.
     """
     remaining = iter(sentences)
     while some := list(islice(remaining, _BLOCK_SENTENCES)):

@@ -1,4 +1,4 @@
-"""From text or counts to an ARPA file, however large (what `speech3 lm train` does)."""
+"""Training n-gram models from texts or counts of any size into ARPA files (`speech3 lm train`)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from speech3.lm.text import STDIN, Lines, Numbers, read_lines, read_tokens, show
 
 @dataclass(frozen=True)
 class Trained:
-    """What a model was made of.
+    """Sizes of a trained model and its text.
 
     Attributes
     ----------
     sizes
-        How many n-grams each order from 1 has.
+        Number of n-grams of each order from 1.
     words, unknown
-        In the text, and how many of them are not in the vocabulary.
+        Number of words in the text, and how many of them are not in the vocabulary.
     """
 
     sizes: tuple[int, ...]
@@ -46,17 +46,18 @@ def train(
     Parameters
     ----------
     texts
-        One sentence a line, `-` for standard input; or, if `counted`, counts of n-grams (`read_counts`).
+        Files with one sentence per line, `-` for standard input; or, if `counted`, with counts of n-grams
+        (`read_counts`).
     vocabulary
         A word list or lexicon: the first field of each line is a word, seen or not; all others count as `<unk>`.
     minimums
-        For each order from 1, how often an n-gram must be in the text to be in the model.
+        For each order from 1, how often an n-gram must occur in the text to be in the model.
 
     Raises
     ------
     Speech3Error
-        No text, no word of the vocabulary in it, an order that is not in 1 to 6, minimums that fall from order to
-        order; what cannot be read or written.
+        There is no text, or no word of the vocabulary in it; the order is not in 1 to 6; the minimums decrease from
+        order to order; a file cannot be read or written.
     """
     source = ", ".join("standard input" if path == STDIN else str(path) for path in texts)
     check_order(order, source)
@@ -85,36 +86,36 @@ def _check_minimums(minimums: Sequence[int], order: int) -> None:
     rising = all(one <= other for one, other in pairwise(minimums))
     if minimums and (minimums[0] != 1 or not rising or len(minimums) > order):
         raise Speech3Error(
-            f"minimum counts {','.join(map(str, minimums))}: give one for each order, 1 for words and not falling"
-            f" from order to order, as {','.join(str(min(length, 2)) for length in range(1, order + 1))}"
+            f"minimum counts {','.join(map(str, minimums))}: give one for each order, 1 for words and not decreasing"
+            f" from order to order, such as {','.join(str(min(length, 2)) for length in range(1, order + 1))}"
         )
 
 
 def read_words(path: Path) -> list[str]:
-    """The words of a list or lexicon, the first field of each line; `<s>`, noises and the like are left out.
+    """The words of a list or lexicon (the first field of each line), without symbols such as `<s>` and noises.
 
     Raises
     ------
     Speech3Error
-        It cannot be read or holds no word.
+        The file cannot be read or has no words.
     """
     fields = (line.split() for line in read_utf8(path).splitlines())
     words = [line[0] for line in fields if line and (is_word(line[0]) or line[0] == UNKNOWN)]
     if not words:
-        raise Speech3Error(f"{path}: no words; give a word or a lexicon's entry a line")
+        raise Speech3Error(f"{path}: no words; give one word or lexicon entry per line")
     return words
 
 
 def read_counts(paths: Sequence[Path], order: int, numbers: dict[str, int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows for `windows_of_rows` from files of lines ``word word ... count``, as SRILM's ngram-count writes them.
+    """Read lines ``word word ... count``, as SRILM's ngram-count writes them, as pieces for `windows_of_rows`.
 
-    Only n-grams of the highest order count, and whole sentences that are shorter; the counts of others follow from
-    them. Those of a sentence's start, `<s> a b`, hold the starts that are shorter, `<s> a`, as often.
+    Only n-grams of the highest order and shorter whole sentences are used; the counts of others follow from them. An
+    n-gram at the start of a sentence, `<s> a b`, also counts for its shorter prefixes, `<s> a`.
 
     Raises
     ------
     Speech3Error
-        With the line: no count, `<s>` or `</s>` in the middle. No n-grams of the order.
+        With the line: there is no count, or `<s>` or `</s>` is in the middle. There are no n-grams of the order.
     """
     longest, found = 0, False
     for lines in shown(read_lines(paths), paths, "reading counts"):
@@ -136,8 +137,8 @@ def read_counts(paths: Sequence[Path], order: int, numbers: dict[str, int]) -> I
             yield np.array(rows, np.int32), np.array(counts, np.int64)
     if longest and not found:
         raise Speech3Error(
-            f"{paths[0]}: no {order}-grams among the counts; the longest have {longest} words: --order {longest}, or"
-            f" count again with ngram-count -order {order}"
+            f"{paths[0]}: no {order}-grams among the counts; the longest have {longest} words: --order {longest},"
+            f" or count again with ngram-count -order {order}"
         )
 
 
@@ -145,9 +146,9 @@ def _count(fields: list[str], lines: Lines, number: int) -> int:
     """The count at the end of a line."""
     place, *_, last = f"{lines.path}:{number}", *fields
     if len(fields) < 2 or not last.isdecimal():
-        raise Speech3Error(f"{place}: not words and a whole number: `{' '.join(fields)[:60]}`; mend or remove the line")
+        raise Speech3Error(f"{place}: not words and a whole number: `{' '.join(fields)[:60]}`; remove the line")
     if BOS in fields[1:-1] or EOS in fields[:-2]:
         raise Speech3Error(
-            f"{place}: {BOS} or {EOS} in the middle of `{' '.join(fields[:-1])[:60]}`; count sentences one by one"
+            f"{place}: {BOS} or {EOS} in the middle of `{' '.join(fields[:-1])[:60]}`; count each sentence separately"
         )
     return int(last)

@@ -1,10 +1,10 @@
-"""Walking through an n-gram model's trie, compiled (the trie: `ngrams`; failure links as in Aho and Corasick 1975).
+"""Compiled traversal of an n-gram model's trie (see `ngrams`), with failure links (Aho and Corasick 1975).
 
-A state is the longest end of what was said that is a history of the model; its failure link leads to the longest proper
-end of it that is one. A word is looked for among the children of the state, then of the state's failure link, and so
-on, adding the back-off weights of the states that lack it.
+A state is the longest suffix of the words so far that is a history of the model; its failure link leads to its longest
+proper suffix that is a history. A word is looked up among the children of the state, then of the state's failure link,
+and so on, adding the back-off weights of the states that lack it.
 
-Compiled code that looks at no bounds: an `ArpaLm` makes the arrays, its callers number the words.
+The compiled code does no bounds checks: an `ArpaLm` makes the arrays, and callers must pass valid word numbers.
 
 Axes: G n-grams of all orders, H those below the highest order (histories), T words of a text, X nodes of another trie.
 """
@@ -20,7 +20,7 @@ jit = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 
 class Trie(NamedTuple):
-    """Arrays of an `ArpaLm`, and its failure links."""
+    """The arrays of an `ArpaLm` and its failure links."""
 
     first_H: np.ndarray
     word_G: np.ndarray
@@ -31,7 +31,7 @@ class Trie(NamedTuple):
 
 @jit
 def child(first_H, word_G, node, word):  # type: ignore[no-untyped-def] # pragma: no cover
-    """The n-gram that is `node` with one more word, -1 if the model lacks it."""
+    """The n-gram of `node` and one more word, -1 if the model lacks it."""
     low, end = first_H[node], first_H[node + 1]
     high = end
     while low < high:
@@ -47,7 +47,7 @@ def child(first_H, word_G, node, word):  # type: ignore[no-untyped-def] # pragma
 
 @jit
 def failure_links(first_H, word_G):  # type: ignore[no-untyped-def] # pragma: no cover
-    """For each history the longest proper end of it that is a history."""
+    """For each history, its longest proper suffix that is a history."""
     histories = len(first_H) - 1
     fail_H = np.zeros(histories, np.int64)
     for history in range(1, histories):
@@ -64,7 +64,7 @@ def failure_links(first_H, word_G):  # type: ignore[no-untyped-def] # pragma: no
 
 @jit
 def step(trie, state, word):  # type: ignore[no-untyped-def] # pragma: no cover
-    """The longest n-gram that ends in `word` (-1: the model lacks it), its log10 probability, the state after it."""
+    """The longest n-gram that ends in `word` (-1: unknown word), its log10 probability, and the state after it."""
     total = 0.0
     while True:
         node = child(trie.first_H, trie.word_G, state, word)
@@ -76,7 +76,7 @@ def step(trie, state, word):  # type: ignore[no-untyped-def] # pragma: no cover
         state = trie.fail_H[state]
     total += trie.prob_G[node]
     after = node
-    while after < 0 or after >= len(trie.fail_H):  # of the highest order, a history of nothing
+    while after < 0 or after >= len(trie.fail_H):  # n-grams of the highest order are not histories
         if state == ROOT:
             return node, total, ROOT
         state = trie.fail_H[state]
@@ -86,7 +86,7 @@ def step(trie, state, word):  # type: ignore[no-untyped-def] # pragma: no cover
 
 @jit
 def score(trie, word_T, start, end_word):  # type: ignore[no-untyped-def] # pragma: no cover
-    """N-gram (-1: unknown word) and log10 probability of each word of sentences that `end_word` ends."""
+    """N-gram (-1: unknown word) and log10 probability of each word of sentences that end in `end_word`."""
     node_T = np.empty(len(word_T), np.int64)
     prob_T = np.empty(len(word_T), np.float64)
     state = start
@@ -99,7 +99,7 @@ def score(trie, word_T, start, end_word):  # type: ignore[no-untyped-def] # prag
 
 @jit
 def follow(trie, parent_X, word_X):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Log10 probability that the model gives to the last word of each n-gram of another trie, parents first."""
+    """Log10 probability in this model of the last word of each n-gram of another trie, whose parents come first."""
     prob_X = np.zeros(len(word_X), np.float64)
     state_X = np.zeros(len(word_X), np.int64)
     for x in range(1, len(word_X)):
@@ -109,7 +109,7 @@ def follow(trie, parent_X, word_X):  # type: ignore[no-untyped-def] # pragma: no
 
 @jit
 def backed_off(trie, history_G, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Log10 probability of the last words of n-grams `begin` to `end` after their histories without the first word."""
+    """Log10 probability of the last word of n-grams `begin` to `end` after the failure link of their histories."""
     prob_G = np.empty(end - begin, np.float64)
     for node in range(begin, end):
         _, prob_G[node - begin], _ = step(trie, trie.fail_H[history_G[node]], trie.word_G[node])
@@ -118,7 +118,7 @@ def backed_off(trie, history_G, begin, end):  # type: ignore[no-untyped-def] # p
 
 @jit
 def fill(trie, history_G):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Give the n-grams whose probability is NaN the one that they have by backing off, shorter ones first."""
+    """Replace NaN probabilities of n-grams by their back-off probabilities, in place, from short to long."""
     for node in range(1, len(trie.word_G)):
         if np.isnan(trie.prob_G[node]):
             history = history_G[node]

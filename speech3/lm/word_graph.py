@@ -1,7 +1,7 @@
-"""What may be said as a finite acceptor of words: from a list of sentences, or from the parts of a grammar.
+"""Finite acceptors of words, made from a list of sentences or from the parts of a grammar.
 
-Costs are minus natural logarithms of probabilities. A sentence that a grammar can say in several ways has the
-probability of the most probable one.
+Costs are negative natural logarithms of probabilities. A sentence with several paths in a grammar has the probability
+of the most probable one.
 """
 
 import heapq
@@ -16,8 +16,8 @@ from speech3.corpus.langdir import NOT_WORDS, read_utf8
 from speech3.errors import Speech3Error
 
 _MOST = 1_000_000  # states
-_FEW, _TIMES = 10_000, 4  # states of what was determinised: these, and so many times those that there were
-_DIGITS = 6  # of costs that count as equal
+_FEW, _TIMES = 10_000, 4  # limit on determinised states: _FEW plus _TIMES the number of states before
+_DIGITS = 6  # decimals of costs that are compared
 Subset = tuple[tuple[int, float], ...]
 
 
@@ -28,9 +28,9 @@ class WordGraph:
     Attributes
     ----------
     arcs
-        (state, word, cost, next state).
+        (state, word, cost, next state) of each arc.
     finals
-        Cost of ending in each state in which a sentence may end.
+        Final cost of each state where a sentence may end.
     source
         File or name, for messages.
     """
@@ -41,35 +41,35 @@ class WordGraph:
 
     @property
     def words(self) -> list[str]:
-        """Each word once, in the order in which they first come."""
+        """The distinct words, in the order of their first arcs."""
         return list(dict.fromkeys(word for _, word, _, _ in self.arcs))
 
 
 def read_sentences(path: Path) -> WordGraph:
-    """One sentence a line, all as probable as they are frequent.
+    """Read a list of one sentence per line; probabilities are relative frequencies.
 
     Raises
     ------
     Speech3Error
-        Naming the file: it holds no sentence, or a word that cannot be said (`<s>`).
+        With the file: it has no sentence, or contains a symbol that cannot be spoken (`<s>`).
     """
     sentences = [tuple(line.split()) for line in read_utf8(path).splitlines() if line.strip()]
     if not sentences:
-        raise Speech3Error(f"{path}: holds no sentence; write one a line")
+        raise Speech3Error(f"{path}: contains no sentence; write one per line")
     check_words((word for sentence in sentences for word in sentence), path)
     return _prefix_tree(sentences, str(path))
 
 
 def check_words(words: Iterable[str], path: Path) -> None:
-    """Refuse names of what is no word, such as `<s>`."""
+    """Raise an error if a word is a special symbol, such as `<s>`."""
     for word in words:
         if word in NOT_WORDS or word == "#0":
-            raise Speech3Error(f"{path}: {word} is no word that can be said; leave it out")
+            raise Speech3Error(f"{path}: {word} is not a word that can be spoken; remove it")
 
 
 def _prefix_tree(sentences: Iterable[tuple[str, ...]], source: str) -> WordGraph:
     counts = Counter(sentences)
-    passing: Counter[int] = Counter()  # sentences that come through a state
+    passing: Counter[int] = Counter()  # number of sentences that pass through each state
     next_state: dict[tuple[int, str], int] = {}
     ends: Counter[int] = Counter()
     for sentence, count in counts.items():
@@ -87,7 +87,7 @@ def _prefix_tree(sentences: Iterable[tuple[str, ...]], source: str) -> WordGraph
 
 
 class Parts:
-    """An acceptor put together from parts, with arcs that read nothing; `determinised` makes a `WordGraph` of it."""
+    """Builds an acceptor with epsilon arcs from parts; `determinised` turns it into a `WordGraph`."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -97,30 +97,30 @@ class Parts:
         """Add a state and return its number."""
         if len(self._arcs) >= _MOST:
             raise Speech3Error(
-                f"{self.source}: the grammar has more than {_MOST:,} places when its rules are written out; make it"
+                f"{self.source}: the grammar has more than {_MOST:,} states when its rules are expanded; make it"
                 " smaller, or use a language model (--text with sentences that it should accept)"
             )
         self._arcs.append([])
         return len(self._arcs) - 1
 
     def arc(self, source: int, target: int, word: str | None = None, cost: float = 0.0) -> None:
-        """Add an arc; without a word it reads nothing."""
+        """Add an arc; without a word it is an epsilon arc."""
         self._arcs[source].append((word, cost, target))
 
     def determinised(self, start: int, end: int) -> WordGraph:
-        """The same sentences with the costs of their cheapest ways, from each state one arc for a word (Mohri 1997).
+        """Determinise: the same sentences with their lowest costs, and one arc per word from each state (Mohri 1997).
 
         Raises
         ------
         Speech3Error
-            No sentence with a word in it can be said; loops say the same words at different costs, so that no finite
+            There is no sentence with a word in it, or loops accept the same words at different costs, so that no finite
             deterministic acceptor exists.
         """
         alive = self._reaching(end)
         if start not in alive:
             raise Speech3Error(f"{self.source}: the grammar accepts no sentence")
         first, offset = self._subset({start: 0.0}, alive, end)
-        queue = [tuple((state, cost + offset) for state, cost in first)]  # only the start has a lowest cost above 0
+        queue = [tuple((state, cost + offset) for state, cost in first)]  # only the start subset keeps its lowest cost
         numbers: dict[Subset, int] = {}
         arcs: list[tuple[int, str, float, int]] = []
         finals: dict[int, float] = {}
@@ -148,8 +148,8 @@ class Parts:
     def _check_size(self, states: int) -> None:
         if states >= _FEW + _TIMES * len(self._arcs):
             raise Speech3Error(
-                f"{self.source}: the grammar says the same words in too many ways, in loops with different weights;"
-                " remove alternatives that say the same, or their weights"
+                f"{self.source}: the grammar accepts the same words in too many ways, in loops with different weights;"
+                " remove alternatives that accept the same words, or their weights"
             )
 
     def _reaching(self, end: int) -> set[int]:
@@ -166,7 +166,7 @@ class Parts:
         return alive
 
     def _subset(self, reached: Mapping[int, float], alive: set[int], end: int) -> tuple[Subset, float]:
-        """The states that matter, with what lies around arcs that read nothing, and the lowest cost taken out."""
+        """The epsilon closure, without states that have only epsilon arcs, its lowest cost subtracted; that cost."""
         best: dict[int, float] = {}
         waiting = [(cost, state) for state, cost in reached.items()]
         heapq.heapify(waiting)
@@ -188,7 +188,7 @@ class Parts:
 
 
 def sentences_of(graph: WordGraph, longest: int) -> dict[tuple[str, ...], float]:
-    """Every sentence of up to `longest` words with its probability: for small grammars, and to test with."""
+    """Every sentence of up to `longest` words with its probability; for small grammars and tests."""
     onward: dict[int, list[tuple[str, float, int]]] = {}
     for source, word, cost, target in graph.arcs:
         onward.setdefault(source, []).append((word, cost, target))

@@ -29,7 +29,7 @@ def test_the_features_of_another_model(copy: Path, system: str, values: int) -> 
     path = copy / system / "features.yaml"
     path.write_text(re.sub("deltas: 2", "deltas: 1", path.read_text()))
     message = (
-        f"{path}: {2 * values // 3} values a frame, but {copy / system}/model.safetensors was trained on {values}; "
+        f"{path}: {2 * values // 3} values per frame, but {copy / system}/model.safetensors was trained on {values}; "
     )
     with pytest.raises(Speech3Error, match=re.escape(message + "put back the features.yaml")):
         load_recognizer(copy / system)
@@ -40,7 +40,7 @@ def test_as_a_user_sees_it(copy: Path, experiment: Path, speech3) -> None:
     path.write_text(re.sub("deltas: 2", "deltas: 0", path.read_text()))
     process = speech3("decode", copy / "dnn", experiment / "data" / "test", copy / "out")
     assert (process.returncode, process.stdout) == (1, "")
-    assert process.stderr.startswith(f"error: {path}: 40 values a frame, but ") and process.stderr.count("\n") == 1
+    assert process.stderr.startswith(f"error: {path}: 40 values per frame, but ") and process.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("system", ["dnn", "tri"])

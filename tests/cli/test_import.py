@@ -182,7 +182,7 @@ def test_silence_with_more_states(trained: Path, tmp_path: Path) -> None:
     shutil.copy(tmp_path / "out" / "hmm.json", dnn)
     process = speech3("decode", dnn, trained / "data", "decoded", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    assert "no times of words (hyp.ctm): the model cannot align" in process.stderr
+    assert "no word times (hyp.ctm): the model cannot align" in process.stderr
     assert (tmp_path / "decoded" / "hyp.txt").read_text() == (trained / "data" / "text").read_text()
     assert not (tmp_path / "decoded" / "hyp.ctm").exists()
     for verb in ("align", "export-kaldi"):

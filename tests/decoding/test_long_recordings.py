@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from whistles import RATE_HZ, whistled
 
@@ -40,6 +40,7 @@ def test_cuts_lie_in_pauses() -> None:
 
 
 @settings(max_examples=30, deadline=None)
+@example([(1.0, 0.3)], 1)
 @given(st.lists(st.tuples(st.floats(0.1, 20), st.sampled_from([0.0, 0.001, 0.3])), max_size=12), st.integers(1, 30_000))
 def test_pieces_hold_all_that_is_loud(sections: list[tuple[float, float]], size: int) -> None:
     wave_S = talk(*sections) if sections else np.zeros(0, np.float32)

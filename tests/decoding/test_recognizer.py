@@ -115,7 +115,7 @@ def test_features_of_another_width_are_refused_with_the_utterance(model: Path, k
         ("lexiconp.txt", r"lexiconp\.txt: no such lexicon"),
         ("tree.safetensors", r"tree\.safetensors: no such file"),
         ("features.yaml", r"features\.yaml: no such file"),
-        ("model.safetensors", r"no model directory, for it has no model\.safetensors"),
+        ("model.safetensors", r"not a model directory, because it has no model\.safetensors"),
     ],
 )
 def test_missing_files_are_named(model: Path, name: str, message: str) -> None:
@@ -139,7 +139,7 @@ def test_a_model_without_settings_asks_to_be_tuned(model: Path, sounds: dict[str
     (model / "decode.json").unlink()
     recognizer = load_recognizer(model)
     feats = {"u": features_of_file(recognizer, sounds["ab"])}
-    with pytest.raises(Speech3Error, match=r"decode\.json: no such file; the model was not tuned yet: speech3 tune"):
+    with pytest.raises(Speech3Error, match=r"decode\.json: no such file; the model is not tuned yet: run speech3 tune"):
         recognizer.decode(feats)
     config = DecodeConfig(acoustic_scales=(0.1, 0.5), word_penalties=(0.0,))
     found = tune_recognizer(recognizer, feats, {"u": ["AB"]}, config)
@@ -257,7 +257,7 @@ def test_settings_round_trip_and_of_another_version(tmp_path: Path) -> None:
     keys = dataclasses.asdict(SETTINGS)
     for content in ({**keys, "lattice_beam": 8}, {k: v for k, v in keys.items() if k != "beam"}, [1, 2]):
         (tmp_path / "decode.json").write_text(json.dumps(content))
-        with pytest.raises(Speech3Error, match=r"decode\.json: keys of another version.*speech3 tune"):
+        with pytest.raises(Speech3Error, match=r"decode\.json: has keys of another version.*speech3 tune"):
             load_settings(tmp_path)
 
 

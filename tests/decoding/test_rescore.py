@@ -113,7 +113,7 @@ def test_the_same_model_changes_nothing_another_one_what_it_says(decoded: Path, 
             assert hypotheses[utterance].split() == list(best[0])
             rows = [row for row in lines_of(out / "nbest.jsonl") if row["utterance"] == utterance]
             assert [row["cost"] for row in rows] == pytest.approx([expected[words] for words in best[:9]], abs=2e-3)
-    with pytest.raises(Speech3Error, match="rescored already"):
+    with pytest.raises(Speech3Error, match="already rescored"):
         rescore(open_lattices(out), str(tmp_path / "n.arpa.gz"), tmp_path / "again", Options())
     with pytest.raises(Speech3Error, match="the lattices' own directory"):
         rescore(open_lattices(decoded), str(tmp_path / "n.arpa.gz"), decoded, Options())
@@ -158,12 +158,12 @@ def test_a_function_on_the_n_best(decoded: Path, tmp_path: Path, monkeypatch: py
     ("body", "message"),
     [
         ("raise RuntimeError('no GPU')", "failed at .*: RuntimeError: no GPU"),
-        ("return [0.0]", r"gave 1 values for the \d+ sentences of .*one each is due"),
-        ("return [float('nan')] * len(s)", "gave nan as log probability at .*for `"),
-        ("return [float('inf')] * len(s)", "gave inf as log probability"),
-        ("return [float('-inf')] * len(s)", "gave -inf as log probability"),
+        ("return [0.0]", r"returned 1 values for the \d+ sentences of .*return one for each"),
+        ("return [float('nan')] * len(s)", "returned the log probability nan at .*for `"),
+        ("return [float('inf')] * len(s)", "returned the log probability inf"),
+        ("return [float('-inf')] * len(s)", "returned the log probability -inf"),
         ("return ['a'] * len(s)", "failed at .*could not convert"),
-        ("return None", "gave 1 values|gave nan"),
+        ("return None", "returned 1 values|returned"),
     ],
 )
 def test_a_function_that_fails_is_named(
@@ -204,7 +204,7 @@ def test_words_that_the_model_lacks(decoded: Path, tmp_path: Path, capsys: pytes
         rescore(open_lattices(decoded), lacking, tmp_path / "out", Options())
     lm = toys.estimate([["A"], ["AB", "A"], ["<unk>", "A"]], 2)
     rescore(open_lattices(decoded), lm_of(tmp_path / "u.arpa", lm), tmp_path / "out", Options(nbest=10**4))
-    assert "u.arpa: lacks 1 words of the graph, such as BB: <unk> for them" in capsys.readouterr().err
+    assert "u.arpa: lacks 1 words of the graph, such as BB; they are scored as <unk>" in capsys.readouterr().err
     old = toys.estimate(OLD, 2)
     before = {(row["utterance"], row["words"]): row["cost"] for row in lines_of(decoded / "nbest.jsonl")}
     compared = 0

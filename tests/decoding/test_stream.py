@@ -174,7 +174,7 @@ def test_samples_that_cannot_be_used(plain: Path, samples: Any, message: str) ->
 @pytest.mark.parametrize("rate", [0, -8000, 8000.5, float("nan"), float("inf"), "8000", None, True])
 def test_rates_that_are_none(plain: Path, rate: Any) -> None:
     for use in (lambda r: r.stream(rate), lambda r: r.transcribe(np.zeros(8000), rate)):
-        with pytest.raises(Speech3Error, match="not a sample rate; give samples a second"):
+        with pytest.raises(Speech3Error, match="not a sample rate; give samples per second"):
             use(load_recognizer(plain))
 
 
@@ -195,12 +195,12 @@ def test_nothing_at_all(plain: Path) -> None:
 def test_models_that_cannot_follow_a_stream(model: Path) -> None:
     save_network(model, family="lstm", layers=1, cells=4, bidirectional=True)
     with pytest.raises(
-        Speech3Error, match=r"bidirectional LSTM hears a whole utterance.*use an lstm, dnn, cnn or tdnn"
+        Speech3Error, match=r"bidirectional LSTM needs the whole utterance.*use an lstm, dnn, cnn or tdnn"
     ):
         load_recognizer(model).stream(RATE_HZ)
     given = FEATURES.model_copy(update={"kind": "given"})
     write_text(model / "features.yaml", yaml.safe_dump(given.model_dump()))
-    with pytest.raises(Speech3Error, match="features are given ones"):
+    with pytest.raises(Speech3Error, match="takes its features from a file"):
         load_recognizer(model).stream(RATE_HZ)
     with pytest.raises(Speech3Error, match="takes its features from a file"):
         load_recognizer(model).transcribe(np.zeros(8000), RATE_HZ)
@@ -231,7 +231,7 @@ def test_an_exported_bidirectional_network(model: Path, tmp_path: Path) -> None:
 
     save_network(model, family="lstm", layers=1, cells=4, bidirectional=True)
     export(model, tmp_path / "x.onnx", int8=False)
-    with pytest.raises(Speech3Error, match="bidirectional LSTM hears a whole utterance"):
+    with pytest.raises(Speech3Error, match="bidirectional LSTM needs the whole utterance"):
         load_recognizer(tmp_path / "x.onnx").stream(RATE_HZ)
 
 

@@ -83,12 +83,12 @@ def test_a_list_of_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"words\.txt: holds no word to add"),
-        ("\n \n", r"words\.txt: holds no word to add"),
-        ("A\n<s>\n", r"words\.txt:2: <s> is no word"),
-        ("A 0\n", r"words\.txt:1: A: a weight lies above 0 .*, not 0"),
-        ("A -1\n", r"words\.txt:1: A: a weight lies above 0"),
-        ("A like\n", r"words\.txt:1: `like` wants the word"),
+        ("", r"words\.txt: contains no word to add"),
+        ("\n \n", r"words\.txt: contains no word to add"),
+        ("A\n<s>\n", r"words\.txt:2: <s> is not a word"),
+        ("A 0\n", r"words\.txt:1: A: give a weight above 0 .*, not 0"),
+        ("A -1\n", r"words\.txt:1: A: give a weight above 0"),
+        ("A like\n", r"words\.txt:1: `like` needs a word"),
         ("A 2\nB\nA 3\n", r"words\.txt:3: A has another weight than in line 1"),
         ("A 2\nA like B\n", r"words\.txt:2: A has another weight than in line 1"),
     ],
@@ -100,7 +100,7 @@ def test_lists_that_are_none(tmp_path: Path, text: str, message: str) -> None:
 
 def test_what_cannot_be_added(tmp_path: Path) -> None:
     lm = estimate(TEXT, 2)
-    with pytest.raises(Speech3Error, match=r"words\.txt:2: x is to be like zebra, which is no word of .*Kneser-Ney"):
+    with pytest.raises(Speech3Error, match=r"words\.txt:2: x is to be like zebra, which is not in .*Kneser-Ney"):
         add_words(lm, listed(tmp_path, "y\nx like zebra\n"), SOURCE)
-    with pytest.raises(Speech3Error, match=r"words\.txt: together the words would be \d\d% of what is said"):
+    with pytest.raises(Speech3Error, match=r"words\.txt: together, the words would take \d\d% of the probability"):
         add_words(lm, listed(tmp_path, "x 1000\n"), SOURCE)

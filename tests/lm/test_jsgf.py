@@ -82,20 +82,20 @@ def test_deterministic(tmp_path: Path) -> None:
         ("<r> = a;", r"g\.jsgf: no rule is public"),
         ("", r"g\.jsgf: no rule is public"),
         ("public <r> = a;\n<r> = b;", r"g\.jsgf:4: <r> is defined a second time \(first in line 3\)"),
-        ("public <r> = a | ;", r"g\.jsgf:3: in <r>: nothing to say before `;`"),
+        ("public <r> = a | ;", r"g\.jsgf:3: in <r>: no words before `;`"),
         ("public <r> = /2/ a | b;", r"g\.jsgf:3: in <r>: some alternatives have weights"),
         ("public <r> = /0/ a | /0/ b;", r"g\.jsgf:3: in <r>: all weights .* are 0"),
-        ("public <r> = /x/ a | /1/ b;", r"g\.jsgf:3: /x/ is no weight"),
+        ("public <r> = /x/ a | /1/ b;", r"g\.jsgf:3: /x/ is not a weight"),
         ("public <r> = [a;", r"g\.jsgf:3: expected `\]` to close the `\[` of line 3, found `;`"),
         ("public <r> = a", r"g\.jsgf:4: expected `;` at the end of <r>, found `the end of the file`"),
         ("public r = a;", r"g\.jsgf:3: expected a rule"),
         ("import <other.*>;\npublic <r> = a;", r"g\.jsgf:3: imports are not supported"),
-        ("public <r> = a { b;", r"g\.jsgf:3: `\{ b;` is no part of a grammar"),
+        ("public <r> = a { b;", r"g\.jsgf:3: `\{ b;` is not valid in a grammar"),
         ("public <r> = <VOID> a;", r"g\.jsgf: the grammar accepts no sentence"),
         ("public <r> = <r>;", r"g\.jsgf: the grammar accepts no sentence"),
         ("public <r> = [<NULL>];", r"g\.jsgf: the grammar accepts no sentence with a word"),
-        ("public <r> = (a | b)* | a*;", r"g\.jsgf: the grammar says the same words in too many ways"),
-        ("public <r> = a \\<s\\> b;", r"g\.jsgf: <s> is no word"),
+        ("public <r> = (a | b)* | a*;", r"g\.jsgf: the grammar accepts the same words in too many ways"),
+        ("public <r> = a \\<s\\> b;", r"g\.jsgf: <s> is not a word"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, body: str, message: str) -> None:
@@ -118,7 +118,7 @@ def test_rules_that_double_each_time_are_refused_before_they_fill_the_memory(
 ) -> None:
     monkeypatch.setattr("speech3.lm.word_graph._MOST", 1000)
     rules = "\n".join(f"<r{n}> = <r{n + 1}> x <r{n + 1}>;" for n in range(30))
-    with pytest.raises(Speech3Error, match="more than 1,000 places"):
+    with pytest.raises(Speech3Error, match="more than 1,000 states"):
         grammar(tmp_path, f"public <r> = <r0>;\n{rules}\n<r30> = y;")
 
 
@@ -127,8 +127,8 @@ def test_a_list_of_sentences_is_as_probable_as_it_is_frequent(tmp_path: Path) ->
     path.write_text("go home\n go  home\n\ngo\nstop\n")
     assert said(read_sentences(path)) == pytest.approx({"go home": 1 / 2, "go": 1 / 4, "stop": 1 / 4})
     path.write_text("\n")
-    with pytest.raises(Speech3Error, match=r"list\.txt: holds no sentence"):
+    with pytest.raises(Speech3Error, match=r"list\.txt: contains no sentence"):
         read_sentences(path)
     path.write_text("go <s> home\n")
-    with pytest.raises(Speech3Error, match=r"list\.txt: <s> is no word"):
+    with pytest.raises(Speech3Error, match=r"list\.txt: <s> is not a word"):
         read_sentences(path)
