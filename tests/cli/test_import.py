@@ -229,7 +229,7 @@ def test_parts_that_are_missing_cut_or_doubled(mine: Path) -> None:
     refused(speech3("import", "ali", "out", cwd=mine), "ali/ali.2.gz: s0-0 occurs in ali a second time")
     part.write_bytes(gzip.compress(b""))
     (mine / "ali" / "ali.1.gz").write_bytes(gzip.compress(b""))
-    refused(speech3("import", "ali", "out", cwd=mine), "ali: its ali.*.gz hold no utterance")
+    refused(speech3("import", "ali", "out", cwd=mine), "ali: its ali.*.gz contain no utterance")
     assert not list(mine.glob("out*")) and not list(mine.glob(".out*"))
     refused(speech3("import", "nowhere", "out", cwd=mine), "nowhere: no such directory")
     refused(speech3("import", "data", "out", cwd=mine), "data/final.mdl: No such file")

@@ -150,7 +150,7 @@ def test_other_pronunciations_keep_the_numbers_of_phones() -> None:
         ({"add": "BAA\n"}, r"BAA: no pronunciation, and none can be guessed: the model's lexicon: 3 words"),
         ({"add": "Baa b a\nNo\n"}, r"add: No: the model's words are in upper case; write NO"),
         ({"add": "BAA like C b a\n"}, r"add:1: BAA is to be like C, which is not in the language model"),
-        ({"add": "BAA 1e6 b a\n"}, r"add: together the words would be 100% of what is said"),
+        ({"add": "BAA 1e6 b a\n"}, r"add: together, the words would take 100% of the probability"),
         ({"add": "BAA 2 b a\nBAA 3 a b\n"}, r"add:2: BAA has another weight than in line 1"),
         ({"lexicon": "ZEBRA a\n"}, r"lexicon: none of its words \(ZEBRA\) is in .*so it would change nothing"),
         ({"lexicon": "A\n"}, r"lexicon:1: A has no phones"),
