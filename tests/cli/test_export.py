@@ -42,7 +42,7 @@ def test_a_network_decodes_from_its_file(experiment: Path, wav: Path, tmp_path: 
 
 
 def test_what_is_refused(experiment: Path, wav: Path, tmp_path: Path, speech3: Run) -> None:
-    refused(speech3("export", experiment / "mono", tmp_path / "x.onnx"), "mono: GMMs")
+    refused(speech3("export", experiment / "mono", tmp_path / "x.onnx"), "mono: this model consists of GMMs")
     (tmp_path / "photo.onnx").write_bytes(b"\x89PNG")
     refused(speech3("transcribe", tmp_path / "photo.onnx", wav), "photo.onnx: not an ONNX file, or damaged")
     assert [path.name for path in tmp_path.iterdir()] == ["photo.onnx"]

@@ -207,7 +207,7 @@ def test_graphs_that_would_break_the_search_are_refused():
         (dataclasses.replace(fst, final_S=np.full(12, np.nan, np.float32)), "not a finite number"),
         (with_arcs(fst, ilabel=PDFS + 1), "ilabels range from 0 to 6, but there are 6"),
         (with_arcs(fst, ilabel=-1), "ilabels range from -1"),
-        (with_arcs(fst, nextstate=12), "next states reach"),
+        (with_arcs(fst, nextstate=12), "next states range"),
         (with_arcs(fst, weight=np.nan), "not a finite number"),
         (with_arcs(fst, weight=np.inf), "not a finite number"),
     ]:
