@@ -14,7 +14,15 @@ from speech3.corpus.datadir import DataDir
 from speech3.decoding.long_recordings import LONG_S, Cut, cut_at_pauses
 from speech3.decoding.output import word_times
 from speech3.decoding.recognizer import Recognizer
-from speech3.decoding.samples import Result, Word, checked_rate, checked_samples, result_of, words_of_stretches
+from speech3.decoding.samples import (
+    Result,
+    Word,
+    checked_rate,
+    checked_samples,
+    result_of,
+    warn_of_rate,
+    words_of_stretches,
+)
 from speech3.errors import Speech3Error
 from speech3.features.compute import finish, static_features
 from speech3.features.extract import extract
@@ -46,7 +54,7 @@ def features_for(recognizer: Recognizer, data: DataDir, jobs: int, out: Path) ->
     """
     config = recognizer.features.model_copy(update={"resample": True})
     if data.recordings and config.kind != "given":
-        _warn_of_rate(recognizer, next(iter(data.recordings.values())), data.path)
+        _warn_of_first(recognizer, data)
     report = extract(data, out / "feats", config, jobs)
     feats = ArkReader(out / "feats" / "feats.scp")
     if config.kind == "given":
@@ -57,17 +65,13 @@ def features_for(recognizer: Recognizer, data: DataDir, jobs: int, out: Path) ->
     return feats, report.skipped
 
 
-def _warn_of_rate(recognizer: Recognizer, recording: str | Path, directory: Path | None) -> None:
-    wanted_hz = recognizer.features.sample_frequency or 0
+def _warn_of_first(recognizer: Recognizer, data: DataDir) -> None:
+    recording = next(iter(data.recordings.values()))
     try:
-        rate_hz = audio.info(recording, directory=directory).sample_rate_hz
+        rate_hz = audio.info(recording, directory=data.path).sample_rate_hz
     except Speech3Error:
         return  # reading the recording will report the error
-    if rate_hz < wanted_hz:
-        say(
-            f"{recording}: {rate_hz} Hz, resampled to the model's {wanted_hz} Hz: the upper part of the spectrum is"
-            " missing; expect more errors"
-        )
+    warn_of_rate(recording, rate_hz, recognizer.features.sample_frequency or 0)
 
 
 def tell(bad: Mapping[str, str], what: str) -> None:
@@ -111,6 +115,7 @@ class Transcription:
     name: str
     text: str
     words: Sequence[Stretch]
+    duration_s: float
 
 
 def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = False) -> Iterator[Transcription]:
@@ -126,9 +131,9 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
     """
     for path in files:
         name = str(path)
-        _warn_of_rate(recognizer, path, None)
         _refuse_given(recognizer, name)
         about = audio.info(path)
+        warn_of_rate(name, about.sample_rate_hz, recognizer.features.sample_frequency or 0)
         if about.duration_s <= LONG_S:
             wanted_hz = recognizer.features.sample_frequency
             sound = audio.read_file(path, sample_rate_hz=wanted_hz, resample=True, mix_channels=True)
@@ -138,7 +143,7 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
             pieces, rate_hz = _pieces(recognizer, blocks, about.sample_rate_hz)
             shown = progress(pieces, int(about.duration_s), name, place=lambda cut: (int(cut.begin_s), ""))
             words, stretches = _long(recognizer, name, shown, rate_hz, times)
-        yield Transcription(name, " ".join(words), stretches)
+        yield Transcription(name, " ".join(words), stretches, about.duration_s)
 
 
 def transcribe_samples(recognizer: Recognizer, samples: ArrayLike, rate_hz: Any) -> Result:

@@ -8,13 +8,12 @@ import numpy as np
 from speech3.decoding.fst import ARC, Fst, FstBuilder
 from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import UNKNOWN, Lexicon
-from speech3.lm.arpa import EOS, ArpaLm
+from speech3.lm.ngrams import EOS, NEVER, ArpaLm
 from speech3.lm.states import states_of
 from speech3.lm.word_graph import WordGraph
 
 EPSILON, BACKOFF = "<eps>", "#0"
 _LN10 = math.log(10)
-_NEVER = -99.0  # log10 back-off weight that stands for zero in ARPA files
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +101,7 @@ def from_arpa(lm: ArpaLm, lexicon: Lexicon) -> Grammar:
     arcs_A, label_A = np.zeros(len(states.node_A), ARC), label_V[lm.word_G[states.node_A]]
     arcs_A["ilabel"] = arcs_A["olabel"] = label_A
     arcs_A["weight"], arcs_A["nextstate"] = -_LN10 * lm.prob_G[states.node_A], states.target_A
-    back_S = np.flatnonzero((states.backoff_S >= 0) & (lm.backoff_H[states.node_S] > _NEVER))
+    back_S = np.flatnonzero((states.backoff_S >= 0) & (lm.backoff_H[states.node_S] > NEVER))
     back_A = np.zeros(len(back_S), ARC)
     back_A["ilabel"], back_A["nextstate"] = len(words) + 1, states.backoff_S[back_S]
     back_A["weight"] = -_LN10 * lm.backoff_H[states.node_S[back_S]]

@@ -6,12 +6,10 @@ Its arcs keep their transition probabilities, with Kaldi's self-loop scale.
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from speech3.decoding.fst import Fst, from_kaldifst, read_fst, write_fst
 from speech3.decoding.graph import check_graph
 from speech3.errors import Speech3Error
-from speech3.hmm.kaldi_lang import read_symbols
+from speech3.hmm.kaldi_lang import read_symbol_table
 from speech3.hmm.kaldi_model import TransitionModel
 from speech3.io.atomic import write_json, write_text
 
@@ -44,7 +42,7 @@ def import_graph(graph: Path, model: TransitionModel, mdl: Path, out: Path) -> d
         )
     arcs_A = fst.arcs_A.copy()
     arcs_A["ilabel"] = model.pdf_K[fst.arcs_A["ilabel"]] + 1
-    words = _words(graph / "words.txt")
+    words = read_symbol_table(graph / "words.txt", _REMEDY)
     check_graph(fst := Fst(fst.start, fst.final_S, fst.source_A, arcs_A), model.num_pdfs, len(words), graph)
     about = {
         "num_pdfs": model.num_pdfs, "states": len(fst.final_S), "arcs": len(arcs_A), "words": len(words),
@@ -70,10 +68,3 @@ def _read(path: Path) -> Fst:
     if fst is None:
         raise Speech3Error(f"{path}: not an OpenFst file of type const or vector, or cut short; {_REMEDY}")
     return from_kaldifst(fst)
-
-
-def _words(path: Path) -> list[str]:
-    symbols = sorted(read_symbols(path).items(), key=lambda entry: entry[1])
-    if not np.array_equal([number for _, number in symbols], np.arange(len(symbols))):
-        raise Speech3Error(f"{path}: its numbers are not 0, 1, 2, ...; {_REMEDY}")
-    return [word for word, _ in symbols]

@@ -24,7 +24,7 @@ from speech3.decoding.lm_states import LmStates, of_arpa, of_grammar
 from speech3.decoding.pieces import are_pieces, join_words
 from speech3.decoding.word_lattice import WordLattice, words_of
 from speech3.errors import Speech3Error
-from speech3.hmm.kaldi_lang import read_symbols
+from speech3.hmm.kaldi_lang import read_symbol_table
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.lm.arpa import read_arpa
 
@@ -99,7 +99,7 @@ class LatticeDir:
         """
         graph = Path(self.about.graph)
         if given is None and (graph / "graph.json").exists():
-            symbols = _symbols(graph / SYMBOLS)
+            symbols = read_symbol_table(graph / SYMBOLS, _REMEDY)
             if symbols != self.symbols or read_json(graph / "graph.json") != self.about.graph_about:
                 raise Speech3Error(f"{self.path}: not made with the graph that is in {graph} now; {_REMEDY}")
             if (graph / GRAMMAR).exists():
@@ -145,7 +145,7 @@ def open_lattices(path: Path) -> LatticeDir:
         about = LatticesAbout(**read_json(path / ABOUT))
     except TypeError as error:
         raise Speech3Error(f"{path / ABOUT}: of another version of speech3; {_REMEDY}") from error
-    return LatticeDir(path, _symbols(path / SYMBOLS), about)
+    return LatticeDir(path, read_symbol_table(path / SYMBOLS, _REMEDY), about)
 
 
 def begin_lattices(out: Path, graph: Graph, model: Path, setting: tuple[float, float], beam: float) -> None:
@@ -168,11 +168,4 @@ def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> Non
 
 def symbols_beside(archive: Path) -> tuple[str, ...]:
     """The symbol table in the directory of an archive."""
-    return _symbols(archive.parent / SYMBOLS)
-
-
-def _symbols(path: Path) -> tuple[str, ...]:
-    symbols = sorted(read_symbols(path).items(), key=lambda entry: entry[1])
-    if [number for _, number in symbols] != list(range(len(symbols))):
-        raise Speech3Error(f"{path}: its numbers are not 0, 1, 2, ...; {_REMEDY}")
-    return tuple(symbol for symbol, _ in symbols)
+    return read_symbol_table(archive.parent / SYMBOLS, _REMEDY)

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 
 from speech3.corpus.pcm import PcmDecoder, arriving
 from speech3.decoding.recognizer import Recognizer
-from speech3.decoding.samples import Result, checked_rate
+from speech3.decoding.samples import Result, checked_rate, warn_of_rate
 from speech3.decoding.streaming import Stream
 from speech3.decoding.transcription_json import word_of
 from speech3.io.interrupt import deferred_interrupt
@@ -174,7 +174,7 @@ def transcribe_arriving(recognizer: Recognizer, source: str, rate_hz: int | None
         for wave_S in _samples(decoder, arriving(source, lambda: interrupt.pressed)):
             if stream is None:
                 stream = recognizer.stream(decoder.rate_hz)
-                _warn_of_rate(name, decoder.rate_hz, model_hz)
+                warn_of_rate(name, decoder.rate_hz, model_hz)
             take(stream, wave_S, meter, display)
         if interrupt and stream is None:
             say("interrupted before there was any sound")
@@ -203,14 +203,6 @@ def _samples(decoder: PcmDecoder, blocks: Iterator[bytes]) -> Iterator[np.ndarra
             yield wave_S
         if decoder.ended:
             return
-
-
-def _warn_of_rate(name: str, rate_hz: int, model_hz: int) -> None:
-    if rate_hz < model_hz:
-        say(
-            f"{name}: {rate_hz} Hz, resampled to the model's {model_hz} Hz: the upper part of the spectrum is missing;"
-            " expect more errors"
-        )
 
 
 def take(stream: Stream, wave_S: np.ndarray, meter: Meter, display: Display) -> None:

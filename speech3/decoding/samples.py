@@ -13,6 +13,16 @@ from numpy.typing import ArrayLike
 
 from speech3.errors import Speech3Error
 from speech3.hmm.times import Stretch
+from speech3.io.progress import say
+
+
+def warn_of_rate(name: str, rate_hz: int, model_hz: int) -> None:
+    """Say that sound of this sample rate lacks a part of the spectrum that the model was trained on, if it does."""
+    if rate_hz < model_hz:
+        say(
+            f"{name}: {rate_hz} Hz, resampled to the model's {model_hz} Hz: the upper part of the spectrum is missing;"
+            " expect more errors"
+        )
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,7 @@ def confidences_in(
     said = tuple(graph.label_of[unit] for unit in units)
     for beam in (LATTICE_BEAM, LATTICE_BEAM / 2, LATTICE_BEAM / 4):
         words = words_of(lattice, scale, beam)
-        if len(words.frame_S) * (2 * len(said) + 1) <= _CELLS:
+        if small_enough(words, len(said)):
             return confidences_of(words, said, scale).confidences
     return None
 

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-from speech3.corpus import audio
 from speech3.decoding.apply import Transcription
 
 
@@ -12,9 +11,8 @@ def json_of(result: Transcription) -> str:
 
     Times are in seconds; confidences are probabilities, left out where they are unknown.
     """
-    duration_s = audio.info(result.name).duration_s
     words = [word_of(word.label, word.start_s, word.end_s, word.confidence) for word in result.words]
-    about = {"file": result.name, "duration": round(duration_s, 3), "text": result.text, "words": words}
+    about = {"file": result.name, "duration": round(result.duration_s, 3), "text": result.text, "words": words}
     return json.dumps(about, ensure_ascii=False)
 
 

@@ -72,6 +72,14 @@ def read_symbols(path: Path | str) -> dict[str, int]:
     return symbols
 
 
+def read_symbol_table(path: Path | str, remedy: str) -> tuple[str, ...]:
+    """The symbols of such a file in the order of their numbers, which are 0, 1, 2, ...; errors end with `remedy`."""
+    symbols = sorted(read_symbols(path).items(), key=lambda entry: entry[1])
+    if [number for _, number in symbols] != list(range(len(symbols))):
+        raise Speech3Error(f"{path}: its numbers are not 0, 1, 2, ...; {remedy}")
+    return tuple(symbol for symbol, _ in symbols)
+
+
 def check_same_phones(one: Path, other: Path) -> None:
     """Raise an error if a phone has different numbers in two ``phones.txt`` (utils/lang/check_phones_compatible.sh)."""
     first, second = read_symbols(one), read_symbols(other)

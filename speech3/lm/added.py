@@ -22,13 +22,12 @@ from speech3.corpus.langdir import NOT_WORDS, read_utf8
 from speech3.corpus.pronounce import Phones
 from speech3.errors import Speech3Error
 from speech3.lm.arpa import BOS, EOS
-from speech3.lm.ngrams import ArpaLm, Rows, from_rows
+from speech3.lm.ngrams import NEVER, ArpaLm, Rows, from_rows
 from speech3.lm.normalize import listed
 from speech3.lm.trie import ROOT
 
 _LIKE = "like"
 _RESERVED = NOT_WORDS | {"#0"}
-_NEVER = -99.0  # log10 probability that stands for zero in ARPA files
 _MOST = 0.5  # most of the probability that new words may take; more must be a mistake
 
 
@@ -120,7 +119,7 @@ def add_words(lm: ArpaLm, words: Iterable[AddedWord], source: Path) -> ArpaLm:
     words = list(words)
     median, likes = _median(lm), dict[str, list[int]]()
     numbers = {word.word: len(lm.vocabulary) + place for place, word in enumerate(words)}
-    unigrams = np.full(len(words), _NEVER)
+    unigrams = np.full(len(words), NEVER)
     for place, word in enumerate(words):
         if word.like is None:
             unigrams[place] = math.log10(median * (1.0 if word.weight is None else word.weight))
@@ -175,10 +174,10 @@ def _renormalised(lm: ArpaLm, new: int) -> ArpaLm:
         rest_H = np.maximum(share_H[lm.trie.fail_H[nodes]] - lower_H, 0)
         share_H[nodes] = own_H + 10.0 ** lm.backoff_H[nodes] * rest_H
     prob_G, backoff_H = lm.prob_G.copy(), lm.backoff_H.copy()
-    possible_G = prob_G > _NEVER
+    possible_G = prob_G > NEVER
     possible_G[ROOT] = False
     prob_G[possible_G] -= np.log10(1 + share_H[history_G[possible_G]])
-    weighted = np.flatnonzero(backoff_H > _NEVER)[1:]  # the root has no weight
+    weighted = np.flatnonzero(backoff_H > NEVER)[1:]  # the root has no weight
     backoff_H[weighted] += np.log10((1 + share_H[lm.trie.fail_H[weighted]]) / (1 + share_H[weighted]))
     return replace(lm, prob_G=prob_G, backoff_H=backoff_H)
 
@@ -186,7 +185,7 @@ def _renormalised(lm: ArpaLm, new: int) -> ArpaLm:
 def _median(lm: ArpaLm) -> float:
     none = [lm.numbers[word] for word in (*_RESERVED, BOS, EOS) if word in lm.numbers]
     probs = np.delete(lm.prob_G[lm.starts_N[1] : lm.starts_N[2]], none)
-    probs = probs[probs > _NEVER]
+    probs = probs[probs > NEVER]
     if not len(probs):
         raise Speech3Error(f"{lm.source}: has no words; add words to a language model that has some")
     return float(10.0 ** np.median(probs))

@@ -23,11 +23,10 @@ from speech3.errors import Speech3Error
 from speech3.io.progress import progress
 from speech3.lm.arpa import write_rows
 from speech3.lm.counts import SUFFIX, Counts, Windows, count, grams_dtype, windows_of_text
-from speech3.lm.ngrams import ArpaLm, Rows, from_rows
+from speech3.lm.ngrams import NEVER, ArpaLm, Rows, from_rows
 from speech3.lm.spool import Spool
 from speech3.lm.text import Numbers, number_sentences
 
-_NEVER = -99.0  # log10 probability that ARPA files give to <s>, which is never predicted
 _TERMS = np.dtype([("place", "i8"), ("rank", "i8"), ("direct", "f8"), ("gamma", "f8")])
 _PROBS = np.dtype([("rank", "i8"), ("prob", "f8")])
 
@@ -210,7 +209,7 @@ def _interpolate(counts: Counts, prob_V: np.ndarray, part: int, spool: Spool) ->
 def _pieces(counts: Counts, prob_V: np.ndarray, backoff_V: np.ndarray, order: int, spool: Spool) -> Iterator[Rows]:
     if order == 1:
         log_V = np.log10(prob_V)
-        log_V[0] = _NEVER
+        log_V[0] = NEVER
         yield Rows(np.arange(len(prob_V), dtype=np.int32)[:, None], log_V, np.log10(backoff_V))
         return
     for part in range(len(counts.first_B)):

@@ -19,6 +19,7 @@ from speech3.lm.trie import ROOT, Trie, failure_links, fill, step
 
 BOS, EOS = "<s>", "</s>"
 UNKNOWN = "<unk>"
+NEVER = -99.0  # log10 probability or back-off weight that stands for zero in ARPA files
 
 Ngrams = Mapping[tuple[str, ...], tuple[float, float]]
 

@@ -10,10 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speech3.lm.ngrams import BOS, EOS, ArpaLm
+from speech3.lm.ngrams import BOS, EOS, NEVER, ArpaLm
 from speech3.lm.trie import ROOT, child, jit
-
-_NEVER = -99.0  # log10 probability that stands for zero in ARPA files
 
 
 class States(NamedTuple):
@@ -72,8 +70,8 @@ def states_of(lm: ArpaLm, known_V: np.ndarray | None = None) -> States:
     after_G, shorter_H = _ends(trie, history_G, is_state_H)
     backoff_S = np.where(node_S == ROOT, -1, state_H[shorter_H[node_S]])
     leaves_G = np.append(False, is_state_H[history_G[1:]])  # the root is no arc
-    node_A = np.flatnonzero(leaves_G & known_V[lm.word_G] & (lm.prob_G > _NEVER))
-    ends = np.flatnonzero(leaves_G & (lm.word_G == eos) & (lm.prob_G > _NEVER))
+    node_A = np.flatnonzero(leaves_G & known_V[lm.word_G] & (lm.prob_G > NEVER))
+    ends = np.flatnonzero(leaves_G & (lm.word_G == eos) & (lm.prob_G > NEVER))
     final_S = np.full(len(node_S), -np.inf)
     final_S[state_H[history_G[ends]]] = lm.prob_G[ends]
     return States(0, node_S, backoff_S, node_A, state_H[history_G[node_A]], state_H[after_G[node_A]], final_S)
