@@ -43,10 +43,11 @@ def make_data(e: Experiment) -> None:
             " lang/text of the source"
         )
     known = {p.name: p.annotation for p in inspect.signature(prepare).parameters.values() if p.kind is p.KEYWORD_ONLY}
-    of_recipe = {"jobs": e.jobs, **{key: getattr(e.recipe, key) for key in ("lang", "lexicon", "units", "pieces")}}
+    of_corpus = ("lang", "lexicon", "units", "pieces", "tier", "graphemes")  # those that most corpora do not know
+    of_recipe = {"jobs": e.jobs, **{key: getattr(e.recipe, key) for key in (*of_corpus, "sample_rate")}}
     passed: dict[str, Any] = {key: value for key, value in of_recipe.items() if known.pop(key, None)}
     default = type(e.recipe).model_fields
-    for key in set(of_recipe) - set(passed) - {"jobs"}:
+    for key in set(of_corpus) - set(passed):
         if of_recipe[key] != default[key].default:
             raise Speech3Error(f"{key}={of_recipe[key]}: the corpus {e.recipe.corpus} does not use it; remove it")
     for key, value in e.recipe.corpus_options.items():
