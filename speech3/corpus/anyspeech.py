@@ -124,8 +124,8 @@ def write_corpus(
 ) -> None:
     """Write the splits, and what is known or can be guessed about their language.
 
-    Parameters, files and errors are those of `prepare`, but `graphemes` are the graphemes themselves. Readers of corpora
-    with other layouts call this function too.
+    Parameters, files and errors are those of `prepare`, but `graphemes` are the graphemes themselves. Readers of
+    corpora with other layouts call this function too.
     """
     spelled = lexicon == "graphemes" or units == "sentencepiece"
     if units == "sentencepiece" and given.arpa:
@@ -250,10 +250,11 @@ def _by_utterance(data: DataDir, shares: Mapping[str, float], seed: int) -> dict
             " speech for a recogniser worth the name"
         ) from error
     sizes = " and ".join(f"{name} ({wanted[name]:.0%} of the speech)" for name in shares)
+    they = "they are" if len(shares) > 1 else "it is"
     say(
-        f"  {data.path}: {_number(len(data.speakers()), 'speaker')}, where {_ENOUGH_VOICES} are needed to hold some out:"
-        f" {sizes} split by utterance, so {'they are' if len(shares) > 1 else 'it is'} of speakers that are also in train;"
-        " expect more errors on new speakers"
+        f"  {data.path}: {_number(len(data.speakers()), 'speaker')}, where {_ENOUGH_VOICES} are needed to hold some"
+        f" out: {sizes} split by utterance, so {they} of speakers that are also in train; expect more errors on new"
+        " speakers"
     )
     return parts
 

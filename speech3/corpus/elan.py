@@ -86,11 +86,13 @@ def _aligned(tier: list[_Stored], by_id: dict[str, _Stored], times_s: dict[str, 
         if each.id in joined:
             continue
         texts, last = [each.text], each
-        while last.slots[1] not in times_s and last.slots[1] in by_start and last.id not in joined:
+        joined.add(each.id)
+        while last.slots[1] not in times_s and last.slots[1] in by_start:
+            following = by_start[last.slots[1]]
+            if following.id in joined:
+                break
+            texts, last = [*texts, following.text], following
             joined.add(last.id)
-            last = by_start[last.slots[1]]
-            texts.append(last.text)
-        joined.add(last.id)
         annotations.append(_annotation((each.slots[0], last.slots[1]), texts, times_s))
     return annotations
 

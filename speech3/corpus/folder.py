@@ -5,6 +5,7 @@ beside its recording, or anywhere in the folder if its name is unique. ``lang/``
 """
 
 import math
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -83,7 +84,9 @@ def read_folder(source: Path, tier: str | None = None, sample_rate: int | None =
     items = _pairs(source, found)
     tiers = _chosen(items, tier, source, found)
     if tier and not tiers:
-        raise Speech3Error(f"{source}: tier={tier}: there is no .TextGrid or .eaf; remove it")
+        raise Speech3Error(
+            f"{source}: tier={tier}: there is no .TextGrid or .eaf that could be read{_first(found.faults)}"
+        )
     speakers, how = _speakers(items, source)
     infos: dict[str, AudioInfo] = {}
     named = set[str]()
@@ -199,8 +202,8 @@ def _speakers(items: Sequence[_Item], source: Path) -> tuple[dict[str, str], str
     if source not in parents and len(parents) > 1:
         by_folder = {item.key: "_".join(item.audio.parent.relative_to(source).parts) for item in items}
         return by_folder, "their folders"
-    cut = {item.key: _stem(item.audio).replace("-", "_").partition("_")[0] or _stem(item.audio) for item in items}
-    return cut, "the recordings' names up to the first _ or -"
+    cut = {item.key: re.split(r"[\s_-]", _stem(item.audio))[0] or _stem(item.audio) for item in items}
+    return cut, "the recordings' names up to the first space, _ or -"
 
 
 def _add_text(found: _Found, item: _Item, heard: AudioInfo, speaker: str) -> None:
@@ -214,9 +217,14 @@ def _add_text(found: _Found, item: _Item, heard: AudioInfo, speaker: str) -> Non
             "mark its sentences in Praat or ELAN", warning=True,
         ))  # fmt: skip
     speaker = _id(speaker)
-    key = item.key if item.key.startswith(speaker) else f"{speaker}-{item.key}"
+    key = _prefixed(speaker, item.key)
     found.recordings[item.key] = str(item.audio.absolute())
     found.utterances[key] = Utterance(key, item.key, speaker, words)
+
+
+def _prefixed(speaker: str, recording: str) -> str:
+    """An utterance's id begins with its speaker, as Kaldi asks for."""
+    return recording if recording.startswith(speaker) else f"{speaker}-{recording}"
 
 
 def _id(name: str) -> str:
@@ -241,7 +249,7 @@ def _add_tiers(found: _Found, item: _Item, tiers: Sequence[Tier], heard: AudioIn
             found.skip("overlap", item.transcript, problem, "two voices at once are not trained on", _place(annotation))
             continue
         begin, end = (round(1000 * seconds) for seconds in (annotation.start_s, annotation.end_s))
-        key = f"{speaker}-{item.key}-{begin:08d}-{end:08d}"
+        key = f"{_prefixed(speaker, item.key)}-{begin:08d}-{end:08d}"
         found.recordings[item.key] = str(item.audio.absolute())
         found.utterances[key] = Utterance(key, item.key, speaker, annotation.text, annotation.start_s, annotation.end_s)
     return named
@@ -253,7 +261,7 @@ def _usable(found: _Found, item: _Item, annotation: Annotation, duration_s: floa
     if not words:
         # An interval without text is how a TextGrid stores silence.
         if annotation.text.strip() or item.transcript.suffix.lower() == ".eaf":
-            found.skip("empty", item.transcript, f"has no words: {annotation.text!r}", "write what is said", place)
+            found.skip("empty", item.transcript, "has no words", "write what is said", place)
     elif math.isnan(annotation.end_s - annotation.start_s):
         found.skip("no times", item.transcript, "its times are not set", "set them in ELAN", words)
     elif annotation.end_s <= annotation.start_s:

@@ -30,9 +30,9 @@ _LEAST_APOSTROPHES = 0.01  # of all letters: English has 0.003, where they are s
 # Letters that often write a similar sound, likeliest first.
 _LIKE = {
     "q": "k", "x": "ks", "c": "ks", "z": "s", "w": "vu", "v": "wfb", "f": "pv", "y": "ij", "j": "yi", "h": "x",
-    "g": "k", "k": "cg", "b": "pv", "p": "bf", "d": "t", "t": "d", "r": "l", "l": "r", "m": "n", "n": "m", "u": "ow", "o": "u",
-    "i": "ey", "e": "i", "ə": "ea", "ŋ": "n", "ʃ": "s", "ʒ": "z", "θ": "t", "ð": "d", "ß": "s", "ɣ": "g", "β": "b",
-    "χ": "x", "ʔ": "'", "þ": "t", "ы": "и", "э": "е", "щ": "ш", "ц": "с", "ф": "п",
+    "g": "k", "k": "cg", "b": "pv", "p": "bf", "d": "t", "t": "d", "r": "l", "l": "r", "m": "n", "n": "m",
+    "u": "ow", "o": "u", "i": "ey", "e": "i", "ə": "ea", "ŋ": "n", "ʃ": "s", "ʒ": "z", "θ": "t", "ð": "d",
+    "ß": "s", "ɣ": "g", "β": "b", "χ": "x", "ʔ": "'", "þ": "t", "ы": "и", "э": "е", "щ": "ш", "ц": "с", "ф": "п",
 }  # fmt: skip
 
 

@@ -101,7 +101,7 @@ def _listing(files: Mapping[str, Sequence[Tier]]) -> str:
             _, holders, texts = found.setdefault(_folded(tier.kind), (tier.kind, set(), []))
             holders.add(file)
             texts += [a.text.strip() for a in tier.annotations if a.text.strip()]
-    ordered = sorted(found.values(), key=lambda entry: (-len(entry[1]), -sum(map(len, entry[2])), entry[0]))
+    ordered = sorted(found.values(), key=lambda entry: (-len(entry[1]), -len(entry[2]), entry[0]))
     lines = []
     for kind, holders, texts in ordered[:_MOST_KINDS]:
         example = max(texts[:5], key=len, default="")
