@@ -33,6 +33,7 @@ _MANY_UNKNOWN = 0.2  # of the words
 _ENOUGH_VOICES = 8  # speakers needed to hold some out for dev
 # Of dev and of test, if split by utterance: tuning scale and penalty needs some minutes, but so does training.
 _LEAST_PART_S, _LARGEST_PART = 180.0, 0.15
+HELD_OUT_LEXICON = "held_out_lexicon.txt"
 SPLITS = ("train", "dev", "test")
 _WHY = {
     "train": "write one line `utterance word word ...` for each",
@@ -58,9 +59,10 @@ def prepare(
     """Write ``out/train``, ``out/dev``, ``out/test``, ``out/lexicon.txt``, the language model or its text, and lists.
 
     ``out/splits.txt``: the speakers of each split, if any was drawn. ``out/guessed.txt``: words whose pronunciation was
-    guessed, with their count in train. ``out/unpronounced.txt``: words without a pronunciation. ``out/lm.arpa.gz``, or
-    ``out/lm_text``: sentences to estimate a model from. ``out/pieces.model``, ``out/pieces.txt``: SentencePiece's model
-    and pieces.
+    guessed, with their count in train. ``out/unpronounced.txt``: words without a pronunciation.
+    ``out/held_out_lexicon.txt``: spellings of words that only dev and test have. ``out/left_out.txt``: what of a folder
+    of recordings is not used. ``out/lm.arpa.gz``, or ``out/lm_text``: sentences to estimate a model from.
+    ``out/pieces.model``, ``out/pieces.txt``: SentencePiece's model and pieces.
 
     Parameters
     ----------
@@ -158,6 +160,8 @@ def write_corpus(
     if given.arpa:
         _copy_arpa(given.arpa, out / "lm.arpa.gz")
     write_text(out / "lexicon.txt", "".join(f"{line}\n" for line in lines))
+    if spelled:
+        _write_held_out(out, parts, words)
     _write_lists(out, words, counts)
     for name, data in parts.items():
         write_datadir(data, out / name)
@@ -310,6 +314,14 @@ def _write_pieces(out: Path, sentences: list[list[str]], words: Words, vocabular
     write_text(out / "lm_text", "".join(f"{' '.join(sentence)}\n" for sentence in text))
     say(f"  {len(spelled)} word pieces, {sum(map(len, text)) / max(sum(map(len, usable)), 1):.2f} per word")
     return [f"{piece} {' '.join(phones)}" for piece, phones in spelled.items() if piece not in words.known]
+
+
+def _write_held_out(out: Path, parts: Mapping[str, DataDir], words: Words) -> None:
+    """Spell words that only dev and test have: to align them, never to recognise them."""
+    spoken = {w for name in ("dev", "test") for u in parts[name].utterances.values() for w in (u.text or "").split()}
+    lines = [f"{w} {' '.join(phones)}\n" for w in sorted(spoken - words.known) if (phones := words.spell(w))]
+    if lines:
+        write_text(out / HELD_OUT_LEXICON, "".join(lines))
 
 
 def _copy_arpa(arpa: Path, out: Path) -> None:

@@ -26,7 +26,7 @@ _TONE_MARKS = frozenset("\u0301\u0300\u0302\u030c\u0304\u030b\u030f\u0309\u030d\
 _TONE_CLASSES = (107, 122)  # Unicode's combining classes of the tones of Thai and Lao, which are on consonants
 _VOWELS = frozenset("aeiouyæøœɐɑɒɔəɘɛɜɞɤɨɪɯɵɶɚɝʉʊʌʏıаеиоуыэюяіїєёөүұәαεηιουω")
 _ON_THE_LETTER_BEFORE = frozenset("ʰʱʷʲˠˤ")
-_LEAST_APOSTROPHES = 0.01  # of all letters: English has 0.003, where they are silent
+_LEAST_APOSTROPHES = 0.01  # of all letters; in the English of minilibri 0.0016, where they are silent
 # Letters that often write a similar sound, likeliest first.
 _LIKE = {
     "q": "k", "x": "ks", "c": "ks", "z": "s", "w": "vu", "v": "wfb", "f": "pv", "y": "ij", "j": "yi", "h": "x",

@@ -4,6 +4,7 @@ import inspect
 import shutil
 from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from speech3.config import FeatureConfig, HmmConfig, TrainConfig, parse, read_yaml
+from speech3.corpus.anyspeech import HELD_OUT_LEXICON
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.perturb import perturb_speed
 from speech3.decoding.recognizer import Recognizer, load_recognizer
@@ -25,6 +27,7 @@ from speech3.hmm.clustering import phone_groups
 from speech3.hmm.gmm import load_gmm
 from speech3.hmm.lexicon import Lexicon, mark_positions, read_lexicon
 from speech3.hmm.model import load_hmm
+from speech3.hmm.oov import sayable, with_words
 from speech3.hmm.sizes import sized
 from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
 from speech3.hmm.workers import Workers
@@ -159,8 +162,12 @@ def train_tri(e: Experiment) -> None:
 
 
 def align_data(e: Experiment, name: str, preset: str, splits: Sequence[str]) -> None:
-    """Align some splits with a system."""
+    """Align some splits with a system; words that only dev and test have are spelled, where letters are the phones."""
     recognizer = load_recognizer(e.model(name))
+    if (spellings := e.out / "data" / HELD_OUT_LEXICON).exists():
+        found = read_lexicon(spellings).pronunciations
+        usable = [pron for pron in found if sayable(pron, recognizer.hmm.lexicon)]
+        recognizer = replace(recognizer, outputs=with_words(recognizer.hmm, usable, str(spellings)))
     for split in splits:
         align_split(recognizer, ArkReader(e.features(preset, split) / "feats.scp"), e.data(split),
                     e.alignment(name, split), e.jobs)  # fmt: skip

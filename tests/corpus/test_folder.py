@@ -278,3 +278,13 @@ def test_options_that_do_not_fit(tmp_path: Path) -> None:
     graphemes.write_text("\n")
     with pytest.raises(Speech3Error, match=r"graphemes.txt: is empty"):
         prepare(source, tmp_path / "out", 1, lexicon="graphemes", graphemes=str(graphemes))
+
+
+def test_words_of_dev_and_test_alone_are_spelled_to_align_them(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    corpus(source / "train", words="mama anasoma kitabu leo")
+    corpus(source / "dev", 3, words="kiosk mama")
+    corpus(source / "test", 3, words="tumbili 2")
+    prepare(source, tmp_path / "out", 1, lexicon="graphemes")
+    assert (tmp_path / "out" / "held_out_lexicon.txt").read_text() == "kiosk k i o s k\ntumbili t u m b i l i\n"
+    assert "kiosk" not in (tmp_path / "out" / "lexicon.txt").read_text() + (tmp_path / "out" / "lm_text").read_text()
