@@ -147,7 +147,7 @@ def write_corpus(
     if given.arpa:
         further = langdir.arpa_words(given.arpa)
     wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(set(further))) if word not in langdir.NOT_WORDS)
-    _say_scripts(counts)
+    _say_scripts(Counter(word for data in parts.values() for word in _words(data)))
     words = guess(tuple(wanted), counts, given.lexicon, lang, spelled=spelled, graphemes=graphemes)
     if units == "words":
         _say_what_is_unknown(parts, words.known & set(further) if given.arpa else words.known)
@@ -250,8 +250,8 @@ def _by_utterance(data: DataDir, shares: Mapping[str, float], seed: int) -> dict
         raise Speech3Error(
             f"{data.path}: {_number(len(data.utterances), 'utterance')} ({total_s:.0f} s): too few to hold out"
             f" {' and '.join(shares)}, which get at most {max(wanted.values()):.0%} of the speech each: at least"
-            f" {math.ceil(1 / max(wanted.values()))} utterances of about the same length are needed, and ten minutes of"
-            " speech for a recogniser worth the name"
+            f" {math.ceil(1 / max(wanted.values()))} utterances of about the same length are needed (a recogniser"
+            " needs ten minutes of speech or more)"
         ) from error
     sizes = " and ".join(f"{name} ({wanted[name]:.0%} of the speech)" for name in shares)
     they = "they are" if len(shares) > 1 else "it is"
@@ -276,7 +276,7 @@ def _number(count: int, what: str) -> str:
 
 def _say_what_is_unknown(parts: Mapping[str, DataDir], vocabulary: frozenset[str]) -> None:
     for name in ("dev", "test"):
-        spoken = [word for u in parts[name].utterances.values() for word in (u.text or "").split()]
+        spoken = _words(parts[name])
         unknown = sum(word not in vocabulary for word in spoken)
         if not unknown:
             continue
@@ -286,6 +286,10 @@ def _say_what_is_unknown(parts: Mapping[str, DataDir], vocabulary: frozenset[str
         say(f"  {name}: {of_all} are outside the vocabulary{hopeless}{remedy}")
 
 
+def _words(data: DataDir) -> list[str]:
+    return [word for utterance in data.utterances.values() for word in (utterance.text or "").split()]
+
+
 def _say_scripts(counts: Mapping[str, int]) -> None:
     """Warn of letters of several scripts: mistyped look-alikes, or words of another language."""
     found = scripts(counts)
@@ -293,7 +297,7 @@ def _say_scripts(counts: Mapping[str, int]) -> None:
         (main, (letters, _)), *others = found.items()
         shown = "; ".join(f"{name}: {count:,} letters, as in {', '.join(words)}" for name, (count, words) in others)
         say(
-            f"  warning: the transcripts of train are in several scripts, {main} ({letters:,} letters) and {shown}; a"
+            f"  warning: the transcripts are in several scripts, {main} ({letters:,} letters) and {shown}; a"
             " letter that only looks like another one is another letter: correct it, unless both are meant"
         )
 
@@ -318,7 +322,7 @@ def _write_pieces(out: Path, sentences: list[list[str]], words: Words, vocabular
 
 def _write_held_out(out: Path, parts: Mapping[str, DataDir], words: Words) -> None:
     """Spell words that only dev and test have: to align them, never to recognise them."""
-    spoken = {w for name in ("dev", "test") for u in parts[name].utterances.values() for w in (u.text or "").split()}
+    spoken = {*_words(parts["dev"]), *_words(parts["test"])}
     lines = [f"{w} {' '.join(phones)}\n" for w in sorted(spoken - words.known) if (phones := words.spell(w))]
     if lines:
         write_text(out / HELD_OUT_LEXICON, "".join(lines))

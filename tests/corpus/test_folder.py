@@ -232,7 +232,7 @@ def test_all_words_of_test_are_new_and_scripts_are_mixed(tmp_path: Path, capsys:
     told = said(capsys)
     assert "test: 6 of 6 words (100.0%) are outside the vocabulary: none can be recognised" in told
     assert "units=sentencepiece can spell new words" in told
-    assert "in several scripts, Latin (786 letters) and Cyrillic: 1 letters, as in mаma; a letter that only" in told
+    assert "in several scripts, Latin (873 letters) and Cyrillic: 1 letters, as in mаma; a letter that only" in told
     assert "letters with fewer than 5 occurrences in train are treated as others: а as a" in told
 
 
