@@ -55,6 +55,11 @@ class _Found:
         """Note what is not used, and why."""
         self.faults.append(Fault(kind, str(where), culprit, problem, remedy))
 
+    def unreadable(self, transcript: Path, error: Speech3Error) -> None:
+        """Note a transcript that cannot be read."""
+        problem, _, remedy = str(error).removeprefix(f"{transcript}: ").rpartition("; ")
+        self.skip("unreadable transcript", transcript, problem, remedy)
+
 
 def has_recordings(source: Path) -> bool:
     """Does the folder hold recordings, not only data directories?"""
@@ -100,7 +105,7 @@ def read_folder(source: Path, tier: str | None = None, sample_rate: int | None =
         except AudioError as error:
             found.skip(error.kind, Path(error.file), error.problem, error.remedy)
         except Speech3Error as error:
-            found.skip("unreadable transcript", item.transcript, str(error).partition(": ")[2], "the rest is used")
+            found.unreadable(item.transcript, error)
     _say_skipped(source, found.faults)
     data = DataDir(source, dict(sorted(found.recordings.items())), dict(sorted(found.utterances.items())))
     if not data.utterances:
@@ -184,8 +189,7 @@ def _chosen(items: Sequence[_Item], wanted: str | None, source: Path, found: _Fo
             if reader:
                 read[item.transcript] = reader(item.transcript)
         except Speech3Error as error:
-            problem, _, remedy = str(error).removeprefix(f"{item.transcript}: ").rpartition("; ")
-            found.skip("unreadable transcript", item.transcript, problem, remedy)
+            found.unreadable(item.transcript, error)
     if not read:
         return {}
     by_name = choose({str(path): tiers for path, tiers in read.items()}, wanted, source)
