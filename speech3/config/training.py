@@ -229,6 +229,12 @@ class TrainingConfig(Config):
     )
     final_rate: float = Field(0.01, gt=0, le=1, description="exponential: the last rate as a share of the first")
     warmup: float = Field(0.0, ge=0, description="epochs over which the rate rises from a tenth of its value")
+    average: int = Field(
+        0,
+        ge=0,
+        description="number of last epochs whose mean parameters are the result if their held-out loss is no higher "
+        "than that of the best epoch; 0: the best epoch is the result",
+    )
     evaluations: int = Field(1, ge=1, description="evaluations on held-out data per epoch, for the curves")
     keep_checkpoints: int = Field(3, ge=1)
     checkpoint_s: float = Field(60.0, ge=0, description="seconds of training between checkpoints within an epoch")
@@ -249,6 +255,8 @@ class TrainingConfig(Config):
             )
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas={list(self.betas)}: each must be at least 0 and below 1")
+        if self.average == 1:
+            raise ValueError("average=1: the mean of one epoch is that epoch; give at least 2, or 0 for no average")
         if self.optimizer == "adamw" and self.momentum:
             raise ValueError(f"momentum={self.momentum:g} is for SGD; for optimizer=adamw set betas instead")
         if self.optimizer == "adamw" and not self.asgd.local_updates:
@@ -261,6 +269,11 @@ class TrainingConfig(Config):
         if self.objective == "cross_entropy":
             return "senones"
         return "words" if self.lfmmi.numerators == "transcripts" else "phones"
+
+    @property
+    def last_is_best(self) -> bool:
+        """Whether the last epoch counts as the best, whatever its held-out loss (`speech3.training.schedule`)."""
+        return self.objective == "lfmmi" and self.schedule == "cosine"
 
     def sequence_of(self, model: LstmConfig) -> int:
         """`sequence` for a recurrent model, or its default if none is given."""

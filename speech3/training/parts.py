@@ -19,7 +19,7 @@ from speech3.features.masks import SpecAugment, spec_augment
 from speech3.features.warp import FrequencyWarp, frequency_warp
 from speech3.frames.chunks import Chunks
 from speech3.frames.minibatches import Minibatches
-from speech3.frames.packed import PackedFrames, open_packed
+from speech3.frames.packed import PackedFrames, open_packed, verify_once
 from speech3.frames.sequences import Sequences
 from speech3.frames.whole import WholeUtterances
 from speech3.hmm.model import load_hmm
@@ -83,6 +83,36 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
         betas=config.training.betas if config.training.optimizer == "adamw" else None,
         autocast=autocast_of(config.training), recorder=Recorder() if config.training.cuda_graph else None,
     )  # fmt: skip
+
+
+def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
+    """Open a run's packed frames, ``train`` and ``heldout``; `out` is the run's directory.
+
+    Raises
+    ------
+    Speech3Error
+        Frames are missing, damaged or empty, or do not match each other or the model directory ``config.hmm``.
+    """
+    expected = num_labels(config)
+    packed = {name: open_packed(Path(config.data) / f"{name}.frames") for name in ("train", "heldout")}
+    for frames in packed.values():
+        verify_once(frames, out / "verified.json")
+        if not len(frames):
+            raise Speech3Error(f"{frames.path}: holds no frames; pack it again with some utterances")
+        if frames.num_senones != expected:
+            kind = (
+                labels if (labels := config.training.labels) == "senones" else f"labels, two for each of its {labels}"
+            )
+            raise Speech3Error(
+                f"{frames.path}: labelled with {frames.num_senones} senones, but {config.hmm} has {expected} {kind}; "
+                f"pack it again with this model's alignment"
+            )
+        if frames.dim != packed["train"].dim:
+            raise Speech3Error(
+                f"{frames.path}: {frames.dim} feature bins, but train.frames has {packed['train'].dim}; pack both with "
+                f"the same features"
+            )
+    return packed
 
 
 def num_labels(config: TrainConfig) -> int:
