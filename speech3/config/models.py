@@ -19,6 +19,13 @@ class ModelConfig(Config):
     left_context: int = Field(5, ge=0, description="frames")
     right_context: int = Field(5, ge=0, description="frames")
     dropout: float = Field(0.0, ge=0, lt=1)
+    subsampling: Literal[1, 3] | None = Field(
+        None, description="frames per output; none: 3 with training.objective=lfmmi, else 1"
+    )
+    two_outputs: bool | None = Field(
+        None,
+        description="add a second output layer, for cross-entropy besides LF-MMI; none: where lfmmi.cross_entropy > 0",
+    )
 
     @property
     def system(self) -> str:
@@ -51,6 +58,14 @@ class ModelConfig(Config):
         return handler({"family": values["family"]}) if found is cls else found.model_validate(values)
 
 
+def _sees_every_frame(model: "DnnConfig | CnnConfig | LstmConfig") -> None:
+    if model.subsampling == 3 and not (model.left_context and model.right_context):
+        raise ValueError(
+            "subsampling=3: an output is for three frames, and sees its middle one with its context; set left_context "
+            "and right_context to at least 1"
+        )
+
+
 class DnnConfig(ModelConfig):
     """Fully connected layers over a window of frames."""
 
@@ -59,6 +74,11 @@ class DnnConfig(ModelConfig):
     width: int = Field(512, ge=1)
     activation: Activation = "relu"
     normalization: Normalization = "none"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "DnnConfig":
+        _sees_every_frame(self)
+        return self
 
 
 class ConvolutionConfig(Config):
@@ -81,6 +101,11 @@ class CnnConfig(ModelConfig):
     width: int = Field(1024, ge=1)
     activation: Activation = "relu"
     normalization: Normalization = "none"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "CnnConfig":
+        _sees_every_frame(self)
+        return self
 
 
 class LstmConfig(ModelConfig):
@@ -121,4 +146,5 @@ class LstmConfig(ModelConfig):
             raise ValueError("lookahead is for bidirectional layers; for unidirectional layers set delay")
         if any(width < 1 for width in (*self.input_layers, *self.output_layers)):
             raise ValueError("input_layers and output_layers are widths, at least 1 each")
+        _sees_every_frame(self)
         return self

@@ -175,7 +175,7 @@ class TrainingConfig(Config):
         "layers",
     )
     objective: Literal["cross_entropy", "lfmmi"] = Field(
-        "cross_entropy", description="cross-entropy of frames, or lattice-free MMI of chunks (time-delay networks)"
+        "cross_entropy", description="cross-entropy of frames, or lattice-free MMI of chunks"
     )
     lfmmi: LfMmiConfig = LfMmiConfig()
     device: str = "cpu"
@@ -196,7 +196,13 @@ class TrainingConfig(Config):
         None,
         ge=0,
         description="frames of a chunk. None, recurrent models: 20, or twice the lookahead if that is more (0: whole "
-        "utterances); none, time-delay networks: 150",
+        "utterances); none, time-delay networks and outputs at a third of the frames: 150",
+    )
+    chunk_context: int = Field(
+        40,
+        ge=0,
+        description="recurrent networks at a third of the frames: frames before a chunk that they read first, rounded "
+        "up to whole outputs",
     )
     learning_rate: float = Field(0.1, gt=0, description="applied to the mean gradient of a minibatch")
     optimizer: Literal["sgd", "adamw"] = Field("sgd", description="optimizer of every worker")
@@ -210,7 +216,9 @@ class TrainingConfig(Config):
     )
     frequency_warp: float = Field(0.0, ge=0, lt=0.5, description="largest relative warp of frequencies")
     speeds: tuple[float, ...] = Field(
-        (), description="time-delay networks: speeds, one of which is drawn for a chunk in each epoch (1: unchanged)"
+        (),
+        description="time-delay networks and outputs at a third of the frames: speeds, one of which is drawn for a "
+        "chunk in each epoch (1: unchanged)",
     )
     time_masks: int = Field(0, ge=0, description="SpecAugment: time masks in each window or chunk")
     time_mask_frames: int = Field(10, ge=1, description="longest time mask; never more than half of the window")

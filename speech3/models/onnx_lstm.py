@@ -6,7 +6,8 @@ frames at once.
 
 Inputs and outputs that differ from those of the other families:
 
-- ``feats`` (K, F) holds a chunk of T steps and its context, K = T + left_context + right_context. A step is a frame;
+- ``feats`` (K, F) holds a chunk of T steps and its context, K = ``subsampling`` T + left_context + right_context. A
+  step is ``subsampling`` frames;
   ``delay`` more steps follow the last frame. The first and the last frame are repeated beyond the utterance's ends.
 - ``h0``, ``c0``, ``h1``, ... (1, outputs), (1, cells): the state of each layer, zeros at the beginning of an utterance;
   ``h0_after``, ``c0_after``, ... are the inputs for the next chunk.
@@ -32,7 +33,7 @@ def lstm(model: Lstm, graph: Graph) -> tuple[str, dict[str, Any]]:
     """Logits of the chunk's own steps, and the metadata that is needed to run the graph."""
     graph.input("feats", ["K", model.feat_dim])
     own = graph.input("own", [], np.int64) if model.bidirectional else None
-    windows_TWF = spliced(graph, normalized(model, graph, "feats"), model.window)
+    windows_TWF = spliced(graph, normalized(model, graph, "feats"), model.window, model.subsampling)
     x_TD = hidden(model.before, graph, graph.op("Flatten", windows_TWF, axis=1), "before")
     for number, layer in enumerate(model.layers):
         x_TD = _layer(layer, graph, x_TD, number, own)

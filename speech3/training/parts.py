@@ -5,12 +5,22 @@ import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from speech3.config import FeatureConfig, LstmConfig, TdnnConfig, TrainConfig, TrainingConfig, parse, read_yaml
+from speech3.config import (
+    FeatureConfig,
+    LstmConfig,
+    ModelConfig,
+    TdnnConfig,
+    TrainConfig,
+    TrainingConfig,
+    parse,
+    read_yaml,
+)
 from speech3.engine.device import autocast_of, use_precision
 from speech3.engine.recorded import Recorder
 from speech3.engine.world import Loss, Parts
@@ -28,6 +38,7 @@ from speech3.io.malloc import keep_freed_memory
 from speech3.models import AcousticModel, build
 from speech3.models.linear import use
 from speech3.models.loss import cross_entropy
+from speech3.models.lstm import Lstm
 from speech3.sequence.alignments import AlignmentNumerators
 from speech3.sequence.denominator import load_denominator
 from speech3.sequence.lfmmi import LfMmi
@@ -182,11 +193,6 @@ def check_objective(config: TrainConfig) -> None:
     training, model = config.training, config.model
     if isinstance(model, TdnnConfig):
         _check_time_delay(training)
-    if training.objective == "lfmmi" and not isinstance(model, TdnnConfig):
-        raise Speech3Error(
-            f"training.objective=lfmmi: needs a time-delay network, model=cnn_tdnn or tdnn; train a {model.family} "
-            f"with cross_entropy"
-        )
     about = read_json(Path(config.hmm) / "hmm.json")
     if training.objective == "lfmmi" and (pdfs := load_denominator(config.hmm).num_pdfs) != about["pdfs"]:
         raise Speech3Error(
@@ -194,17 +200,17 @@ def check_objective(config: TrainConfig) -> None:
             f"to another tree; run the recipe's stage hmm again"
         )
     subsampling = about.get("subsampling", 1)
-    if isinstance(model, TdnnConfig) and subsampling != model.subsampling:
+    if (model.subsampling or 1) != subsampling:
         raise Speech3Error(
-            f"model.subsampling={model.subsampling}: {config.hmm} has one score per {subsampling} frames; set "
+            f"model.subsampling={model.subsampling or 1}: {config.hmm} has one score per {subsampling} frames; set "
             f"model.subsampling to the same number"
         )
-    if isinstance(model, TdnnConfig) and model.two_outputs and training.objective == "cross_entropy":
+    if model.two_outputs and training.objective == "cross_entropy":
         raise Speech3Error(
             "model.two_outputs=true: the second output is for training.objective=lfmmi; set it to false for "
             "cross-entropy"
         )
-    if training.objective == "lfmmi" and isinstance(model, TdnnConfig):
+    if training.objective == "lfmmi":
         if training.schedule == "halving":
             raise Speech3Error(
                 "training.schedule=halving: it halves the rate when the held-out loss stops falling, but with LF-MMI "
@@ -215,11 +221,27 @@ def check_objective(config: TrainConfig) -> None:
                 f"training.lfmmi.cross_entropy={training.lfmmi.cross_entropy:g}: needs a second output; set "
                 f"model.two_outputs=true, or training.lfmmi.cross_entropy=0"
             )
-    if training.speeds and not isinstance(model, TdnnConfig):
+        if training.model_partitions > 1:
+            raise Speech3Error(
+                f"training.model_partitions={training.model_partitions}: only for training.objective=cross_entropy; "
+                f"set it to 1 and more training.workers"
+            )
+    if of_chunks(model):
+        if training.chunk_frames:
+            raise Speech3Error(
+                f"training.chunk_frames={training.chunk_frames}: only minibatches of windows are shuffled within "
+                f"chunks; remove it"
+            )
+    elif training.speeds:
         raise Speech3Error(
-            f"training.speeds={list(training.speeds)}: only for chunks of time-delay networks; for a {model.family} "
-            f"use speed_perturb in a recipe"
+            f"training.speeds={list(training.speeds)}: only for time-delay networks and outputs at a third of the "
+            f"frames; for this {model.family} use speed_perturb in a recipe"
         )
+
+
+def of_chunks(model: ModelConfig) -> bool:
+    """Whether a network is trained on single chunks (`speech3.frames.chunks`)."""
+    return isinstance(model, TdnnConfig) or model.subsampling == 3
 
 
 def _check_time_delay(training: TrainingConfig) -> None:
@@ -233,11 +255,6 @@ def _check_time_delay(training: TrainingConfig) -> None:
         raise Speech3Error(
             "world sandblaster: its line search needs a network that a forward pass does not change, but the forward "
             "pass of a time-delay network keeps its layers semi-orthogonal; choose another world"
-        )
-    if training.chunk_frames:
-        raise Speech3Error(
-            f"training.chunk_frames={training.chunk_frames}: only minibatches of windows are shuffled within chunks; "
-            f"remove it"
         )
 
 
@@ -254,7 +271,7 @@ def minibatches(
     config: TrainConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None = None,
     masks: SpecAugment | None = None, *, train: bool = False,
 ) -> Minibatches | Sequences | Chunks:  # fmt: skip
-    """The minibatches of a packed file: of windows, or of chunks for recurrent and time-delay networks.
+    """The minibatches of a packed file: of windows, of consecutive chunks for recurrent networks, or of single chunks.
 
     Parameters
     ----------
@@ -267,8 +284,8 @@ def minibatches(
         A chunk ends before its first output.
     """
     model, training = config.model, config.training
-    if isinstance(model, TdnnConfig):
-        return _chunks(config, model, frames, device, warp, masks, training.speeds if train else ())
+    if of_chunks(model):
+        return _chunks(config, frames, device, warp, masks, training.speeds if train else ())
     if not isinstance(model, LstmConfig):
         return Minibatches(
             frames, left=model.left_context, right=model.right_context, seed=config.seed, device=device,
@@ -302,33 +319,33 @@ def _sharers(training: TrainingConfig) -> int:
 
 
 def _chunks(
-    config: TrainConfig, model: TdnnConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None,
+    config: TrainConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None,
     masks: SpecAugment | None, speeds: tuple[float, ...],
 ) -> Chunks:  # fmt: skip
     training, lfmmi = config.training, config.training.lfmmi
-    chunk = _CHUNK if training.sequence is None else training.sequence
-    if chunk < model.subsampling or chunk % model.subsampling:
+    network = build(config.model, frames.dim, 1, seed=0)
+    step, chunk = network.subsampling, _CHUNK if training.sequence is None else training.sequence
+    if chunk < step or chunk % step:
         raise Speech3Error(
-            f"training.sequence={chunk}: a chunk of a time-delay network must be a multiple of "
-            f"model.subsampling={model.subsampling} frames; use {max(1, round(chunk / 3)) * model.subsampling}"
+            f"training.sequence={chunk}: a chunk must be a multiple of model.subsampling={step} frames; use "
+            f"{max(1, round(chunk / 3)) * step}"
         )
-    network = build(model, frames.dim, 1, seed=0)
+    right, warm_up = network.right_context, None
+    if isinstance(network, Lstm):
+        right += step * max(network.delay, network.lookahead)
+        warm_up = 0 if training.labels == "words" else step * -(-training.chunk_context // step)
+    of_frames: dict[str, Any] = {
+        "left": network.left_context, "right": right, "warm_up": warm_up, "subsampling": step, "seed": config.seed,
+        "device": device, "speeds": speeds, "warp": warp, "masks": masks,
+    }  # fmt: skip
     if training.labels == "words":
-        return WholeUtterances(
-            frames, left=network.left_context, right=network.right_context, minibatch=training.minibatch,
-            subsampling=model.subsampling, seed=config.seed, device=device, speeds=speeds, warp=warp, masks=masks,
-            targets=TranscriptNumerators(load_denominator(config.hmm), load_hmm(config.hmm), lfmmi.leak),
-        )  # fmt: skip
-    targets = None
+        targets = TranscriptNumerators(load_denominator(config.hmm), load_hmm(config.hmm), lfmmi.leak)
+        return WholeUtterances(frames, minibatch=training.minibatch, targets=targets, **of_frames)
+    aligned = None
     if training.objective == "lfmmi":
-        targets = AlignmentNumerators(
-            load_denominator(config.hmm), chunk, model.subsampling, lfmmi.tolerance, lfmmi.leak
-        )
-    return Chunks(
-        frames, left=network.left_context, right=network.right_context, chunk=chunk,
-        streams=max(1, round(training.minibatch / chunk)), subsampling=model.subsampling, seed=config.seed,
-        device=device, speeds=speeds, warp=warp, masks=masks, targets=targets,
-    )  # fmt: skip
+        aligned = AlignmentNumerators(load_denominator(config.hmm), chunk, step, lfmmi.tolerance, lfmmi.leak)
+    streams = max(1, round(training.minibatch / chunk))
+    return Chunks(frames, chunk=chunk, streams=streams, targets=aligned, **of_frames)
 
 
 def augmentation(config: TrainConfig, frames: PackedFrames) -> tuple[FrequencyWarp | None, SpecAugment | None]:
