@@ -16,7 +16,7 @@ from torch import nn
 from speech3.config import FeatureConfig, LstmConfig, ModelConfig, TrainConfig, parse, read_yaml
 from speech3.errors import Speech3Error
 from speech3.frames.packed import PackedFrames
-from speech3.hmm.model import Hmm, PdfsOnly, load_outputs
+from speech3.hmm.model import Hmm, PdfsOnly, difference, load_outputs
 from speech3.io.checkpoint import load_tensors, read_about
 from speech3.io.progress import say
 from speech3.training.parts import num_outputs
@@ -32,7 +32,6 @@ _FREE = {
 }  # keys that may differ: no parameter depends on them
 _CONTEXT = ("left_context", "right_context")  # of recurrent networks may grow
 _FIRST_CELLS = [f"layers.0.{direction}.weight_ih" for direction in ("ahead", "back")]
-_TREE = ("root", "side", "member", "yes", "no")
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +172,5 @@ def _senones(path: Path, there: int, hmm: Path, here: int) -> tuple[bool, str]:
     if not (isinstance(old, Hmm) and isinstance(new, Hmm)):
         unknown = hmm if isinstance(new, PdfsOnly) else path.parent
         return True, f"{here} senones in both (assumed to be the same, as {unknown} has no tree to compare)"
-    same = (old.lexicon.phones, old.subsampling) == (new.lexicon.phones, new.subsampling) and all(
-        np.array_equal(getattr(old.tree, name), getattr(new.tree, name)) for name in _TREE
-    )
-    return same, f"the same {here} senones" if same else f"{here} senones in both, but of another tree"
+    differ = difference(old, new)
+    return not differ, differ or f"the same {here} senones"
