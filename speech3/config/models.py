@@ -128,6 +128,10 @@ class LstmConfig(ModelConfig):
         0, ge=0, description="bidirectional: frames after a chunk that the backward layers read first"
     )
     output_layers: tuple[int, ...] = Field((), description="widths of fully connected layers after the cells")
+    cell_normalization: Normalization = Field("none", description="of the outputs of each layer of cells")
+    dropout_per_chunk: bool = Field(
+        False, description="dropout after layers of cells has one mask for all steps of a chunk, not one for each step"
+    )
     activation: Activation = Field("relu", description="of the fully connected layers")
     normalization: Normalization = Field("none", description="of the fully connected layers")
 

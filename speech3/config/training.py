@@ -198,6 +198,11 @@ class TrainingConfig(Config):
         description="frames of a chunk. None, recurrent models: 20, or twice the lookahead if that is more (0: whole "
         "utterances); none, time-delay networks and outputs at a third of the frames: 150",
     )
+    targets_inside: bool = Field(
+        False,
+        description="recurrent networks with a delay: a chunk reads on for as many steps, so that the outputs for its "
+        "last frames train the steps that read these frames",
+    )
     chunk_context: int = Field(
         40,
         ge=0,
@@ -211,6 +216,9 @@ class TrainingConfig(Config):
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of plain SGD (including the warm start) and ddp")
     weight_decay: float = Field(0.0, ge=0)
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=1, description="cross-entropy: probability that is spread evenly over all senones in training"
+    )
     gradient_clip: float | None = Field(
         None, gt=0, description="norm to which the gradient of a minibatch is clipped; none: no clipping"
     )

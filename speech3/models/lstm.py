@@ -24,7 +24,7 @@ from speech3.frames.sequences import SequenceInputs
 from speech3.models.base import AcousticModel
 from speech3.models.clipped import clipped_lstm
 from speech3.models.dropout import Dropout
-from speech3.models.layers import Hidden, add_outputs, outputs_of, windows_of
+from speech3.models.layers import Hidden, add_outputs, norm, outputs_of, windows_of
 from speech3.models.linear import Linear
 from speech3.models.pieces import pieces
 
@@ -124,7 +124,8 @@ class Lstm(AcousticModel):
             layers.append(Layer(config, widths[-1], generator))
             widths.append(layers[-1].width)
         self.layers = nn.ModuleList(layers)
-        self.dropout = Dropout(config.dropout)
+        self.norms = nn.ModuleList(norm(config.cell_normalization, width) for width in widths[1:])
+        self.dropout, self.dropout_per_chunk = Dropout(config.dropout), config.dropout_per_chunk
         self.after = Hidden([widths[-1], *config.output_layers], *fully)
         add_outputs(self, [widths[-1], *config.output_layers][-1], generator)
         self.carried = Carried()
@@ -139,9 +140,9 @@ class Lstm(AcousticModel):
         x_TBD = self._spliced(inputs.feats_TBWF, inputs.steps_A)
         before = self.carried.take(inputs.place) or self.states(len(inputs.begins_B))
         states = [_reset(state, inputs.begins_B) for state in before]
-        x_TBD, states = self._run(x_TBD, states, inputs.own, inputs.lengths_B)
+        x_TBD, states = self._run(x_TBD, states, inputs.own, inputs.lengths_B, steps_A=inputs.steps_A)
         self.carried.keep(inputs.place, states)
-        x_ND = x_TBD[: inputs.own].flatten(0, 1).index_select(0, inputs.scored_N)
+        x_ND = x_TBD.flatten(0, 1).index_select(0, inputs.scored_N)
         return self.output(self.after(x_ND))
 
     def _of_chunks(self, inputs: RecurrentChunks) -> Any:
@@ -190,25 +191,32 @@ class Lstm(AcousticModel):
         return logits_TS
 
     def _spliced(self, feats_TBWF: Tensor, steps_A: Tensor | None) -> Tensor:
-        x_TBI = self.normalize(feats_TBWF).flatten(2)
-        if steps_A is None or not len(self.before.hidden):
-            return self.before(x_TBI.flatten(0, 1)).view(*x_TBI.shape[:2], -1)
-        # Steps beyond a chunk's length are padding, which would distort the statistics of batch normalisation. The
-        # other steps are given as indices: finding them by a mask would make the host wait for the device.
-        steps, streams = x_TBI.shape[:2]
-        x_AD = self.before(x_TBI.flatten(0, 1).index_select(0, steps_A))
-        return x_AD.new_zeros(steps * streams, x_AD.shape[1]).index_copy(0, steps_A, x_AD).view(steps, streams, -1)
+        return _at(steps_A if len(self.before.hidden) else None, self.before, self.normalize(feats_TBWF).flatten(2))
 
     def _run(
-        self, x_TBD: Tensor, states: Sequence[State], own: int, lengths_B: Tensor | None, begins_B: Tensor | None = None
+        self,
+        x_TBD: Tensor,
+        states: Sequence[State],
+        own: int,
+        lengths_B: Tensor | None,
+        begins_B: Tensor | None = None,
+        steps_A: Tensor | None = None,
     ) -> tuple[Tensor, list[State]]:
         reversed_TB = _reversed(x_TBD, lengths_B) if self.bidirectional else None
         after: list[State] = []
-        for layer, state in zip(self.layers, states, strict=True):
+        for layer, normed, state in zip(self.layers, self.norms, states, strict=True):
             x_TBD, state = layer(x_TBD, state, own, reversed_TB, begins_B)
-            x_TBD = self.dropout(x_TBD)
+            if not isinstance(normed, nn.Identity):
+                x_TBD = _at(steps_A, normed, x_TBD)
+            x_TBD = self._dropped(x_TBD)
             after.append(state)
         return x_TBD, after
+
+    def _dropped(self, x_TBD: Tensor) -> Tensor:
+        if not self.dropout_per_chunk:
+            return self.dropout(x_TBD)
+        # One mask for all steps: the next cells would average independent ones away over time.
+        return x_TBD * self.dropout(torch.ones_like(x_TBD[:1]))
 
     def _cells(self) -> Iterator[Layer]:
         for layer in self.layers:
@@ -240,6 +248,20 @@ class Carried:
         self.kept[place] = [(_finite(h_BR.detach()), _finite(c_BC.detach())) for h_BR, c_BC in states]
         while len(self.kept) > self.most:
             self.kept.popitem(last=False)
+
+
+def _at(steps_A: Tensor | None, module: nn.Module, x_TBI: Tensor) -> Tensor:
+    """Apply a module to some steps, t * B + b, or to all; the others become zero.
+
+    Steps beyond a chunk's length are padding, which would distort the statistics of batch normalisation. The other
+    steps are given as indices: finding them by a mask would make the host wait for the device.
+    """
+    steps, streams = x_TBI.shape[:2]
+    if steps_A is None:
+        every: Tensor = module(x_TBI.flatten(0, 1)).view(steps, streams, -1)
+        return every
+    x_AD: Tensor = module(x_TBI.flatten(0, 1).index_select(0, steps_A))
+    return x_AD.new_zeros(steps * streams, x_AD.shape[1]).index_copy(0, steps_A, x_AD).view(steps, streams, -1)
 
 
 def _reset(state: State, begins_B: Tensor) -> State:

@@ -23,13 +23,8 @@ from speech3.training.parts import num_outputs
 
 _OUTPUT = ("output.", "xent_output.")  # prefixes of the names of the output layers' tensors, in every family
 _SECOND = ("xent_output.", "xent_prefinal.")  # of those that only a network with `two_outputs` has
-_FREE = {
-    "dropout",
-    "cell_clip",
-    "lookahead",
-    "subsampling",
-    "two_outputs",
-}  # keys that may differ: no parameter depends on them
+# Keys that may differ, as no parameter depends on them.
+_FREE = {"dropout", "dropout_per_chunk", "cell_clip", "lookahead", "subsampling", "two_outputs"}
 _CONTEXT = ("left_context", "right_context")  # of recurrent networks may grow
 _FIRST_CELLS = [f"layers.0.{direction}.weight_ih" for direction in ("ahead", "back")]
 

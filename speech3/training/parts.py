@@ -37,7 +37,7 @@ from speech3.io.atomic import read_json
 from speech3.io.malloc import keep_freed_memory
 from speech3.models import AcousticModel, build
 from speech3.models.linear import use
-from speech3.models.loss import cross_entropy
+from speech3.models.loss import SmoothedCrossEntropy, cross_entropy
 from speech3.models.lstm import Lstm
 from speech3.sequence.alignments import AlignmentNumerators
 from speech3.sequence.denominator import load_denominator
@@ -81,10 +81,7 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
         units of the model.
     """
     model, seed = build(config.model, frames.dim, num_outputs(config, frames), config.seed), config.seed
-    loss: Loss = cross_entropy
-    if config.training.objective == "lfmmi":
-        lfmmi = config.training.lfmmi
-        loss = LfMmi(load_denominator(config.hmm), lfmmi.leak, lfmmi.cross_entropy, lfmmi.l2)
+    loss = loss_of(config, smoothing=config.training.label_smoothing)
     model.set_input_statistics(torch.from_numpy(frames.mean_F.copy()), torch.from_numpy(frames.variance_F.copy()))
     if member:
         model, loss, seed = _own_units(model, device, config.seed)
@@ -124,6 +121,14 @@ def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
                 f"the same features"
             )
     return packed
+
+
+def loss_of(config: TrainConfig, *, smoothing: float = 0.0) -> Loss:
+    """The training objective; held-out data are judged without label smoothing."""
+    if config.training.objective == "lfmmi":
+        lfmmi = config.training.lfmmi
+        return LfMmi(load_denominator(config.hmm), lfmmi.leak, lfmmi.cross_entropy, lfmmi.l2)
+    return SmoothedCrossEntropy(smoothing) if smoothing else cross_entropy
 
 
 def num_labels(config: TrainConfig) -> int:
@@ -221,11 +226,26 @@ def check_objective(config: TrainConfig) -> None:
                 f"training.lfmmi.cross_entropy={training.lfmmi.cross_entropy:g}: needs a second output; set "
                 f"model.two_outputs=true, or training.lfmmi.cross_entropy=0"
             )
+        if training.label_smoothing:
+            raise Speech3Error(
+                f"training.label_smoothing={training.label_smoothing:g}: only for training.objective=cross_entropy; "
+                f"remove it"
+            )
         if training.model_partitions > 1:
             raise Speech3Error(
                 f"training.model_partitions={training.model_partitions}: only for training.objective=cross_entropy; "
                 f"set it to 1 and more training.workers"
             )
+    if training.label_smoothing and training.model_partitions > 1:
+        raise Speech3Error(
+            f"training.label_smoothing={training.label_smoothing:g}: not with training.model_partitions="
+            f"{training.model_partitions}, whose processes each have some of the senones; remove one of them"
+        )
+    if training.targets_inside and (not isinstance(model, LstmConfig) or of_chunks(model) or not model.delay):
+        raise Speech3Error(
+            "training.targets_inside=true: only for a recurrent network with a model.delay, trained on consecutive "
+            "chunks; remove it (single chunks, as for LF-MMI, always hold their targets)"
+        )
     if of_chunks(model):
         if training.chunk_frames:
             raise Speech3Error(
@@ -293,18 +313,19 @@ def minibatches(
             sharers=_sharers(training),
         )  # fmt: skip
     sequence = training.sequence_of(model)
-    if 0 < sequence <= model.delay:
+    inside = training.targets_inside
+    if 0 < sequence <= model.delay and not inside:
         raise Speech3Error(
             f"training.sequence={sequence}: a chunk must be longer than model.delay={model.delay}, or its "
             f"first output comes after its end; make it longer ({4 * model.delay}, say), or reduce the delay"
         )
-    lengths_U = np.diff(frames.offsets_U1) + model.delay
+    lengths_U = np.diff(frames.offsets_U1) + (0 if inside else model.delay)
     chunk = sequence or int(lengths_U.max())
     mean = sequence or float(lengths_U.mean())
     return Sequences(
         frames, left=model.left_context, right=model.right_context, chunk=chunk, delay=model.delay,
         lookahead=model.lookahead, streams=max(1, round(training.minibatch / mean)), seed=config.seed, device=device,
-        warp=warp, masks=masks,
+        warp=warp, masks=masks, targets_inside=inside,
     )  # fmt: skip
 
 

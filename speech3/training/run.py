@@ -38,6 +38,7 @@ from speech3.training.parts import (
     BuildParts,
     check_objective,
     check_partitions,
+    loss_of,
     make_parts,
     minibatches,
     num_outputs,
@@ -168,7 +169,7 @@ class _Run:
             opened.callback(world.close)
         self.model = self.one.parts.model
         self.begun_with = init.put_into(self.model) if init and not resumed else {}
-        self.heldout = minibatches(config, packed["heldout"], device)
+        self.heldout, self.heldout_loss = minibatches(config, packed["heldout"], device), loss_of(config)
         self.phone_errors = phone_errors(
             load_outputs(Path(config.hmm)), packed["train"], packed["heldout"],
             self.log_priors(), config.seed, device, labels=config.training.labels,
@@ -344,7 +345,7 @@ class _Run:
         self.model.eval()
         loss_sum, correct, frames = 0.0, 0, 0
         for inputs, targets in self.heldout.sequential(_HELDOUT_FRAMES):
-            loss, right = self.one.parts.loss(self.model(inputs), targets)
+            loss, right = self.heldout_loss(self.model(inputs), targets)
             loss_sum, correct = loss_sum + loss.item() * len(targets), correct + int(right)
             frames += len(targets)
         if not math.isfinite(loss_sum):

@@ -56,6 +56,8 @@ RECURRENT = {
     "at a third": {"layers": 2, "cells": 8, "delay": 4, "left_context": 1, "right_context": 2, "subsampling": 3},
     "blstm at a third": {"layers": 2, "cells": 5, "bidirectional": True, "lookahead": 7, "left_context": 1,
                          "right_context": 1, "subsampling": 3, "two_outputs": True},
+    "normalised": {"layers": 2, "cells": 8, "cell_normalization": "batch", "dropout": 0.2, "dropout_per_chunk": True},
+    "layer norm": {"layers": 2, "cells": 8, "cell_normalization": "layer", "delay": 2},
     "blstm": {"layers": 2, "cells": 5, "bidirectional": True, "cell_clip": 0.3, "lookahead": 2},
     "tc": {"input_layers": [9], "layers": 2, "cells": 5, "bidirectional": True, "projection": 3, "peepholes": True,
            "left_context": 2, "right_context": 3, "output_layers": [7], "normalization": "batch", "dropout": 0.3},

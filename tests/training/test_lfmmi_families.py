@@ -143,6 +143,8 @@ def test_frame_cross_entropy_at_a_third_of_the_frames(corpus, tmp_path):
         ({"subsampling": 1}, {}, r"model\.subsampling=1.*per 3 frames"),
         ({}, {"world": "shared", "model_partitions": 2, "workers": 1}, r"model_partitions=2.*cross_entropy"),
         ({}, {"chunk_frames": 500}, r"chunk_frames=500"),
+        ({}, {"label_smoothing": 0.1}, r"label_smoothing=0\.1: only for .*cross_entropy"),
+        ({}, {"targets_inside": True}, r"targets_inside=true: only for a recurrent network"),
         ({"subsampling": 3, "left_context": 0}, {}, "at least 1"),
     ],
 )
