@@ -52,16 +52,6 @@ def model(gmm: Path, tmp_path: Path) -> Path:
     return model
 
 
-@pytest.fixture
-def data(sounds: dict[str, Path], tmp_path: Path) -> Path:
-    path = tmp_path / "data"
-    path.mkdir()
-    (path / "wav.scp").write_text("".join(f"{name} {sound}\n" for name, sound in sounds.items()))
-    (path / "utt2spk").write_text("".join(f"{name} {name}\n" for name in sounds))
-    (path / "text").write_text("".join(f"{name} {' '.join(SAID[name][0])}\n" for name in sounds))
-    return path
-
-
 def test_outputs_are_log_likelihoods_as_they_are(model: Path) -> None:
     recognizer = load_recognizer(model)
     scorer = recognizer.scorer

@@ -37,15 +37,6 @@ def _other(network: Path, tmp_path: Path, scale: float = -0.5) -> Path:
     return other
 
 
-@pytest.fixture
-def data(sounds: dict[str, Path], tmp_path: Path) -> Path:
-    path = tmp_path / "data"
-    path.mkdir()
-    (path / "wav.scp").write_text("".join(f"{name} {sound}\n" for name, sound in sounds.items()))
-    (path / "utt2spk").write_text("".join(f"{name} {name}\n" for name in sounds))
-    return path
-
-
 def _words(out: Path) -> dict[str, tuple[str, ...]]:
     lines = (line.split() for line in (out / "hyp.txt").read_text().splitlines())
     return {name: tuple(words) for name, *words in lines}

@@ -11,6 +11,7 @@ from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed, pack
 from speech3.frames.segments import segment_labels
 from speech3.io.checkpoint import save_tensors
+from speech3.io.progress import read_metrics
 from speech3.models import build, load_network, logits, network_tensors
 from speech3.models.info import model_info
 from speech3.training import train
@@ -59,6 +60,15 @@ def test_every_family_learns_what_was_said(corpus, tmp_path, family):
         assert (info.left_context, info.right_context, info.latency_frames) == (4, 4, 6)
     if family == "lstm":  # one frame more for the window of the step's middle frame, and two steps
         assert info.latency_frames == 0 + 2 * 3 + 2
+
+
+def test_several_workers_learn_and_are_averaged(corpus, tmp_path):
+    simulation = {"compute_s": 1.0, "sync_s": 0.05}
+    config = _config(corpus, "tc_dnn_blstm_dnn", world="simulated", workers=2, simulation=simulation, average=2)
+    about = train(config, tmp_path)
+    assert about["heldout_loss"] < 0.5
+    (record,) = [record for record in read_metrics(tmp_path / "metrics.jsonl") if record["event"] == "average"]
+    assert record["epochs"] == [3, 4] and record["heldout_loss"] < 0.6
 
 
 @pytest.mark.parametrize("family", FAMILIES)
