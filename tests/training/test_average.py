@@ -144,7 +144,9 @@ def test_a_run_begun_before_a_key_existed_goes_on(corpus, tmp_path, monkeypatch)
     monkeypatch.undo()
 
     def without_new_keys(identity):
-        return {**identity, "training": {k: v for k, v in identity["training"].items() if k != "average"}}
+        new = ("average", "label_smoothing", "subsampling", "two_outputs")
+        older = {part: {k: v for k, v in identity[part].items() if k not in new} for part in ("model", "training")}
+        return {**identity, **older}
 
     run = tmp_path / "old" / "run.json"
     run.write_text(json.dumps(without_new_keys(json.loads(run.read_text()))))
