@@ -85,7 +85,9 @@ class RecipeConfig(Config):
     )
     units: Literal["words", "sentencepiece"] = Field("words", description="units of the language model and the graph")
     pieces: int = Field(500, ge=30, description="size of the SentencePiece vocabulary, if units is sentencepiece")
-    metric: Literal["WER", "CER"] = "WER"
+    metric: Literal["WER", "CER", "PER"] = Field(
+        "WER", description="PER: words are TIMIT's phones, of which 39 classes are counted"
+    )
     hmm: HmmConfig = HmmConfig()
     model: SerializeAsAny[ModelConfig] = DnnConfig()
     training: TrainingConfig = TrainingConfig()

@@ -6,8 +6,6 @@ from pathlib import Path
 from speech3.recipe.experiment import FLAT, FLAT_HMM, LFMMI, LFMMI_HMM, Experiment
 from speech3.recipe.steps import Step, ended_ns
 
-HAS_REFERENCE = frozenset({"digits"})  # corpora with a reference alignment, from the synthesiser
-
 
 def steps(experiment: Experiment) -> list[Step]:
     """All steps of an experiment, in order."""
@@ -57,7 +55,7 @@ def steps(experiment: Experiment) -> list[Step]:
         [e.out / "score" / system / "score.json" for system in e.systems], [step.name for step in decoding],
     )  # fmt: skip
     scores = [score]
-    if recipe.corpus in HAS_REFERENCE:
+    if recipe.corpus in evaluation.BORDERS:
         scores.append(Step("score/borders", partial(evaluation.score_borders, e), None,
                            [e.out / "score" / "aligner" / "borders.json"], ["hmm/borders"]))  # fmt: skip
     report = Step("report", partial(evaluation.report, e), None, [e.out / "report.html"], ["score", "hmm/borders"])
