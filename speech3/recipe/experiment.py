@@ -33,6 +33,7 @@ from speech3.corpus import (
     shuzi,
     tedlium,
     timit,
+    wsj,
     yesno,
 )
 from speech3.corpus.datadir import read_datadir
@@ -54,6 +55,7 @@ CORPORA: dict[str, Prepare] = {
     "shuzi": shuzi.prepare,
     "tedlium": tedlium.prepare,
     "timit": timit.prepare,
+    "wsj": wsj.prepare,
     "yesno": yesno.prepare,
 }
 MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
