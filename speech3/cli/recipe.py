@@ -19,7 +19,9 @@ def command(
         str | None, typer.Option("--from", metavar="STAGE", help="Run this stage and all later ones again.")
     ] = None,
     to_stage: Annotated[str | None, typer.Option("--to", metavar="STAGE", help="Stop after this stage.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, why, and how long it takes; run nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would run, why, and how long it takes; run nothing.")
+    ] = False,
 ) -> None:
     """Run a recipe: data, features, hmm, graph, train, decode, score, report.
 

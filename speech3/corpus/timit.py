@@ -128,7 +128,7 @@ def _recording(files: dict[str, Path], labels: Path) -> Path:
         head = stream.read(1024)
     if head.startswith(_SPHERE) and b"shorten" in head:
         raise Speech3Error(
-            f"{path}: compressed by shorten, which libsndfile does not read, and TIMIT as distributed is not; convert it"
+            f"{path}: compressed by shorten, which TIMIT as distributed is not and libsndfile does not read; convert it"
             " with sph2pipe -f wav"
         )
     return path

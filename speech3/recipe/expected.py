@@ -55,7 +55,7 @@ class Speech:
     def __str__(self) -> str:
         if self.exact:
             return f"speech: train {self.train:.2f} h, dev {self.dev:.2f} h, test {self.test:.2f} h"
-        return f"speech: about {self.train:.3g} h in --source, estimated from its recordings; counted as training speech"
+        return f"speech: about {self.train:.3g} h in --source, by its recordings; all counted as training speech"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ def find_speech(e: Experiment, plan: Sequence[Plan]) -> Speech | None:
     """Hours of speech; None if they are not known before the stage `data` has run."""
     try:
         if not any(each.why for each in plan if each.step.stage == "data"):
-            return Speech(*(sum(lengths_s(read_datadir(e.data(split))).values()) / 3600 for split in e.splits))
+            train, dev, test = (sum(lengths_s(read_datadir(e.data(split))).values()) / 3600 for split in e.splits)
+            return Speech(train, dev, test)
         hours = _hours_in(e.source) if e.source else 0.0
     except Speech3Error:
         return None
@@ -88,6 +89,7 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     recipe = e.recipe
     hours, all_hours = speech.train, speech.train + speech.dev + speech.test
     copies = 2 if recipe.augment else 1
+    packed_hours = copies * hours + speech.dev
     found = {f"hmm/{name}": Cost(rate * hours, 0) for name, rate in _HMM.items()}
     found["hmm/borders"] = Cost(_HMM["align"] * (speech.dev + speech.test), 0)
     wav = 2.0 * (recipe.sample_rate or 16000) * 3600
@@ -103,15 +105,14 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     for network in e.networks:
         training = e.training
         preset, width = e.presets[recipe.features], 2 if training.dtype == "float16" else 4
-        found[f"train/{e.teacher(network)}.frames"] = Cost(size=copies * hours * _bytes(preset, width))
+        found[f"train/{e.teacher(network)}.frames"] = Cost(size=packed_hours * _bytes(preset, width))
         rate = _PASS.get(recipe.model.system, 0.0)
         found[f"train/{network}"] = Cost(rate * hours * copies * training.max_epochs, training.workers)
         if e.teacher(network) != "tri":
             found[f"train/{network}.align"] = Cost(_HMM["align"] * hours, 0)
     if recipe.lfmmi and (system := recipe.lfmmi):
         width = 2 if system.training.dtype == "float16" else 4
-        size = copies * hours * _bytes(e.presets[system.features], width)
-        found[f"train/{LFMMI}.frames"] = Cost(size=size)
+        found[f"train/{LFMMI}.frames"] = Cost(size=packed_hours * _bytes(e.presets[system.features], width))
         passes = system.training.max_epochs if system.passes is None else system.passes or lfmmi_passes(copies * hours)
         found[f"train/{LFMMI}"] = Cost(_PASS[LFMMI] * hours * copies * passes, system.training.workers)
     for system_name in e.systems:
@@ -131,12 +132,12 @@ def _bytes(config: FeatureConfig, width: int) -> float:
 
 def remarks(expected: dict[str, Cost], cores: int) -> dict[str, str]:
     """What the plan says of each step: ``; about 5 min, 1.2 GB``."""
-    return {
-        name: "; " + ", ".join(
-            [*([f"about {_time(cost.wall_s(cores))}"] if cost.seconds else []), *([_size(cost.size)] if cost.size else [])]
-        )
-        for name, cost in expected.items()
-    }  # fmt: skip
+    return {name: f"; {_remark(cost, cores)}" for name, cost in expected.items()}
+
+
+def _remark(cost: Cost, cores: int) -> str:
+    time = [f"about {_time(cost.wall_s(cores))}"] if cost.seconds else []
+    return ", ".join([*time, *([_size(cost.size)] if cost.size else [])])
 
 
 def total(expected: dict[str, Cost], plan: Sequence[Plan], e: Experiment) -> str:
@@ -147,8 +148,8 @@ def total(expected: dict[str, Cost], plan: Sequence[Plan], e: Experiment) -> str
     place = next(path for path in (e.out, *e.out.parents) if path.exists())
     return (
         f"expected: {here} ({', '.join(times)}), {_size(sum(cost.size for cost in wanted))} of disk"
-        f" ({_size(shutil.disk_usage(place).free)} are free); by rates of recipes/minilibri/README.md, for models of its"
-        " sizes, without data, language models and graphs"
+        f" ({_size(shutil.disk_usage(place).free)} are free); by rates of recipes/minilibri/README.md, on idle cores"
+        " with models of its sizes; without data, language models and graphs"
     )
 
 
@@ -159,11 +160,8 @@ def _time(seconds: float) -> str:
 
 
 def _size(count: float) -> str:
-    for unit in ("kB", "MB", "GB"):
-        count /= 1000
-        if count < 1000:
-            break
-    return f"{count:.3g} {unit}"
+    unit, divisor = ("GB", 1e9) if count >= 1e9 else ("MB", 1e6)
+    return f"{count / divisor:.3g} {unit}"
 
 
 def _hours_in(source: Path) -> float:

@@ -104,9 +104,11 @@ def _hmm_steps(e: Experiment) -> list[Step]:
     else:
         steps = [
             Step("hmm/mono", partial(stages.train_mono, e, "mono"), [shared, hmm["mono"]],
-                 [e.model("mono") / "model.safetensors"], [hmm_features], owns=e.model("mono"), keys=("hmm", "hmm.mono")),
+                 [e.model("mono") / "model.safetensors"], [hmm_features], owns=e.model("mono"),
+                 keys=("hmm", "hmm.mono")),
             Step("hmm/tri", partial(stages.train_tri, e), hmm["tri"],
-                 [e.model("tri") / "model.safetensors"], ["hmm/mono"], questions, owns=e.model("tri"), keys=("hmm.tri",)),
+                 [e.model("tri") / "model.safetensors"], ["hmm/mono"], questions, owns=e.model("tri"),
+                 keys=("hmm.tri",)),
         ]  # fmt: skip
     first = e.bootstrap
     return [
@@ -175,8 +177,7 @@ def _graph_steps(e: Experiment) -> list[Step]:
     given = [Path(path) for path in (lm.text, lm.arpa) if path]
     arpa = [] if lm.grammar else [e.out / "lm" / "lm.arpa.gz"]
     settings = [lm.model_dump(exclude={"self_loop_scale", "rescore"}), "the lexicon's words; dev's sentences apart"]
-    model = Step("graph/lm", partial(language.make_lm, e), settings, arpa, ["data/corpus"], given,
-                 keys=("lm", "text"))
+    model = Step("graph/lm", partial(language.make_lm, e), settings, arpa, ["data/corpus"], given, keys=("lm", "text"))
     second = Step("graph/rescore", partial(language.make_rescoring_lm, e), [*settings, lm.rescore], [e.rescoring_lm],
                   ["graph/lm"], given, keys=("lm", "text", "lm.rescore"))  # fmt: skip
     return [model, *([second] if isinstance(lm.rescore, int) else [])] + [

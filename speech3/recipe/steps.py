@@ -21,7 +21,6 @@ from speech3.errors import Speech3Error
 from speech3.io.atomic import explained_disk_errors, read_json, write_json
 from speech3.io.progress import say
 
-
 _SHOWN, _LONGEST = 3, 40  # changes that a reason names, and letters of a value in it
 
 
@@ -129,11 +128,11 @@ def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage
             if not path.exists():
                 raise Speech3Error(f"{path}: no such file or directory (needed by {step.name})")
         parents = [plans[name] for name in step.needs]
-        inputs = [[str(path), _stamp(path)] for path in step.inputs]
+        stamps = {str(path): _stamp(path) for path in step.inputs}
         fingerprints = [parent.fingerprint for parent in parents]
-        text = json.dumps([step.name, step.config, inputs, fingerprints], sort_keys=True, default=str)
+        text = json.dumps([step.name, step.config, list(stamps.items()), fingerprints], sort_keys=True, default=str)
         fingerprint = _digest(text)
-        contents = {path: _digest(json.dumps(stamp)) for path, stamp in inputs}
+        contents = {path: _digest(json.dumps(stamp)) for path, stamp in stamps.items()}
         why = _why(step, out, fingerprint, contents, parents)
         place = stages.index(step.stage)
         if from_stage and place < first and why:

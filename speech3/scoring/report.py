@@ -133,7 +133,8 @@ def _systems(report: Report) -> str:
     metric, best = report.metric, report.best
     others: list[Metric] = [] if metric == "PER" else ["CER" if metric == "WER" else "WER"]
     full = max(system.score.ci95(metric)[1] for system in report.systems) or 1.0
-    header = ["system", f"{metric} %", "95 % interval", "", "sub", "del", "ins", *(f"{m} %" for m in others), "sentences wrong %"]
+    rates = [f"{other} %" for other in others]
+    header = ["system", f"{metric} %", "95 % interval", "", "sub", "del", "ins", *rates, "sentences wrong %"]
     seconds = {
         f"{metric} % with our own language model": [system.own_lm for system in report.systems],
         f"{metric} % rescored": [system.rescored for system in report.systems],

@@ -37,7 +37,8 @@ def character_error_rate(references: Sequence[str], hypotheses: Sequence[str]) -
 
 def phone_error_rate(references: Sequence[str], hypotheses: Sequence[str]) -> float:
     """PER over all utterances, a fraction: of phones, after `PHONE_CLASSES`."""
-    return float(jiwer.wer(*([normalize_text(text, PHONE_CLASSES) for text in side] for side in (references, hypotheses))))
+    folded = [[normalize_text(text, PHONE_CLASSES) for text in side] for side in (references, hypotheses)]
+    return float(jiwer.wer(folded[0], folded[1]))
 
 
 PHONE_CLASSES = ("phones39",)  # the normalisation of a phone error rate

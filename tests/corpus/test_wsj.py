@@ -148,7 +148,7 @@ def test_what_shorten_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     program.parent.mkdir()
     other = next(tmp_path.glob("11-14.1/**/440c0402.wv1"))
     soundfile.write(tmp_path / "read.wav", soundfile.read(other)[0], 16000)
-    program.write_text(f"#!/bin/sh\n[ \"$1 $2\" = '-f wav' ] && [ -f \"$3\" ] && cat {tmp_path}/read.wav\n")
+    program.write_text(f'#!/bin/sh\n[ "$1 $2" = \'-f wav\' ] && [ -f "$3" ] && cat {tmp_path}/read.wav\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}/usr/bin:/bin")
     wsj.prepare(tmp_path, tmp_path / "out", 1)
