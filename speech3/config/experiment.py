@@ -132,7 +132,9 @@ class RecipeConfig(Config):
         None, description="tier of TextGrid or ELAN files that holds the transcript; several separated by commas"
     )
     pieces: int = Field(500, ge=30, description="size of the SentencePiece vocabulary, if units is sentencepiece")
-    metric: Literal["WER", "CER"] = "WER"
+    metric: Literal["WER", "CER", "PER"] = Field(
+        "WER", description="PER: words are TIMIT's phones, of which 39 classes are counted"
+    )
     hmm: HmmConfig = HmmConfig()
     model: SerializeAsAny[ModelConfig] = DnnConfig()
     training: TrainingConfig = TrainingConfig()
