@@ -6,7 +6,8 @@ the set, and the longest common prefix of the pdfs of all its paths. Sets with e
 pdfs are merged into one state.
 
 States are expanded in the order of the best path through them, which is known in advance from the old lattice, so
-states outside the beam are never created.
+states outside the beam are never created, and a lattice that grows too large can be cut short: what is complete by then
+are the paths within a narrower beam (as with Kaldi's --max-mem).
 
 Compiled code without bounds checks; its only caller is `word_lattice.words_of`.
 
@@ -57,7 +58,7 @@ def determinized(lattice, scale, beam, most):  # type: ignore[no-untyped-def] # 
     beam
         Paths that cost over this much more than the best are left out.
     most
-        Largest number of states that the new lattice may have.
+        Number of elements of all states at which no more states are expanded.
 
     Returns
     -------
@@ -68,8 +69,8 @@ def determinized(lattice, scale, beam, most):  # type: ignore[no-untyped-def] # 
         infinite where it is not final.
     pdfs
         Input labels, as in the old lattice.
-    enough
-        False if there were more states than `most`.
+    reached
+        Paths that cost up to this much more than the best are complete: `beam`, or less if there were `most` elements.
     """
     elements = [(0, 0.0, 0.0, 0, 0)]  # state, graph, acoustic, begin of its pdfs, number of them
     first = [0, 1]  # elements of each state of the new lattice
@@ -84,7 +85,7 @@ def determinized(lattice, scale, beam, most):  # type: ignore[no-untyped-def] # 
     limit = lattice.rest_S[0] + beam
     queue = [(lattice.rest_S[0], 0)]
     where = np.full(len(lattice.final_S), -1, np.int32)
-    while len(queue) and len(alpha) <= most:
+    while len(queue) and len(elements) <= most:
         _, now = heappop(queue)
         if done[now]:
             continue
@@ -134,7 +135,10 @@ def determinized(lattice, scale, beam, most):  # type: ignore[no-untyped-def] # 
                     heappush(queue, (alpha[now] + through, found))
             arcs.append((now, found, word, began, shared))
             arc_costs.append((base_graph, base_acoustic))
-    return arcs, arc_costs, finals, final_costs, np.array(pdfs), len(queue) == 0
+    while len(queue) and done[queue[0][1]]:
+        heappop(queue)
+    reached = queue[0][0] - lattice.rest_S[0] if len(queue) else beam
+    return arcs, arc_costs, finals, final_costs, np.array(pdfs), reached
 
 
 @jit

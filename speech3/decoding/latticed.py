@@ -26,7 +26,7 @@ from speech3.decoding.search import (
 )
 from speech3.decoding.word_lattice import WordLattice, words_of
 from speech3.decoding.word_paths import nbest
-from speech3.errors import Speech3Error, check_bad
+from speech3.errors import check_bad
 from speech3.io.atomic import write_text
 from speech3.io.progress import progress
 
@@ -116,7 +116,7 @@ def decode_latticed(
             found[utterance], lattice, best_lines = each
             lines.append(best_lines)
             if lattice is None:
-                kept.without[utterance] = "its recording is too long, or its lattice too large"
+                kept.without[utterance] = "its recording is too long"
             else:
                 kept.densities[utterance] = lattice.density
                 yield utterance, lattice
@@ -138,12 +138,7 @@ def decode_latticed(
 
 def _made(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float, wanted: Wanted) -> _Made:
     """For one utterance: hypothesis with confidences, word lattice, lines of ``nbest.jsonl``."""
-    words = None
-    if lattice:
-        try:
-            words = words_of(lattice, scale, LATTICE_BEAM)
-        except Speech3Error:  # over a million states; `confidences_in` tries narrower beams
-            words = None
+    words = words_of(lattice, scale, LATTICE_BEAM) if lattice else None
     lines = (
         ""
         if words is None

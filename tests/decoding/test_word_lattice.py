@@ -14,7 +14,6 @@ from speech3.decoding.bayes_risk import arc_posteriors, confidences, minimum_bay
 from speech3.decoding.lattice import best_words, rest_costs
 from speech3.decoding.word_lattice import WordLattice, words_of
 from speech3.decoding.word_paths import nbest, oracle_errors, pdfs_of
-from speech3.errors import Speech3Error
 
 BEAM = 4.0
 
@@ -90,10 +89,14 @@ def test_sets_of_states_that_are_the_same_are_one_state():
     assert best_words(lattice, SCALE) == nbest(words, 1, SCALE)[0].words
 
 
-def test_a_lattice_with_too_many_states_is_an_error(monkeypatch):
-    monkeypatch.setattr(word_lattice, "_MOST", 3)
-    with pytest.raises(Speech3Error, match="more than 3 states when determinised; use a narrower lattice_beam"):
-        toy(3, frames=7, words=2)
+def test_a_lattice_that_grows_too_large_has_a_narrower_beam(monkeypatch):
+    lattice, whole, _ = toy(3, frames=7, words=2)
+    monkeypatch.setattr(word_lattice, "_MOST", 60)
+    found = words_of(lattice, SCALE)
+    costs = {said: graph + SCALE * acoustic for said, (graph, acoustic, _) in every_path(whole).items()}
+    kept = {said: graph + SCALE * acoustic for said, (graph, acoustic, _) in every_path(found).items()}
+    assert 1 < len(kept) < len(costs)
+    assert sorted(kept.values()) == pytest.approx(sorted(costs.values())[: len(kept)]), "the cheapest of all"
 
 
 @pytest.mark.parametrize(("scale", "penalty"), [(SCALE, 0.0), (0.5, 1.3), (0.1, -1.0)])
