@@ -11,7 +11,7 @@ from speech3.decoding.determinize import LatticeArrays, determinized
 from speech3.decoding.lattice import Lattice, rest_costs
 from speech3.decoding.token_passing import jit
 
-_MOST = 1_000_000  # elements: states of the old lattice in each state of the new one; they take 100 MB
+_MOST = 250_000  # elements (states of the old lattice in each state of the new one): seconds of work, 25 MB
 
 
 @dataclass(frozen=True, eq=False)
