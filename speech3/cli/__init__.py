@@ -91,8 +91,9 @@ def main() -> None:
     except KeyboardInterrupt:
         _interrupted()
         sys.exit(INTERRUPTED)
-    except ImportError as error:
-        if not isinstance(error.__cause__, KeyboardInterrupt):  # how Ctrl-C arrives during the import of a C++ module
+    except (ImportError, SystemError) as error:
+        # How Ctrl-C arrives during the import of a C++ module, and in code that numba compiled.
+        if not isinstance(error.__cause__, KeyboardInterrupt):
             raise
         _interrupted()
         sys.exit(INTERRUPTED)
