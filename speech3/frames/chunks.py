@@ -1,4 +1,4 @@
-"""Minibatches of chunks of consecutive frames, for models with a finite context: time-delay networks.
+"""Minibatches of chunks of consecutive frames, for time-delay networks and for objectives of sequences.
 
 In each epoch an utterance is covered once by as few chunks as possible. They are spaced evenly, shifted a little at
 random in each epoch, and all chunks of the corpus are shuffled. The context on both sides of a chunk comes from the
@@ -76,6 +76,8 @@ class Chunks:
         Augmentation in `draw`, but not in `sequential`.
     targets
         Makes the targets of some chunks; None: the label of the middle frame of each output, (B * T,) int64.
+    inputs
+        Makes a model's inputs from (B, L, F) float32.
 
     Attributes
     ----------
@@ -89,11 +91,12 @@ class Chunks:
         self, packed: PackedFrames, *, left: int, right: int, chunk: int, streams: int, subsampling: int, seed: int,
         device: torch.device, speeds: Sequence[float] = (), warp: FrequencyWarp | None = None,
         masks: SpecAugment | None = None, targets: Callable[[Sequence[Chunk]], Any] | None = None,
+        inputs: Callable[[Tensor], Any] = ChunkInputs,
     ) -> None:  # fmt: skip
         self.packed, self.left, self.right, self.chunk, self.streams = packed, left, right, chunk, streams
         self.subsampling, self.seed, self.device = subsampling, seed, device
         self.speeds, self.masks = tuple(speeds) or (1.0,), masks
-        self.targets = targets or self._labels
+        self.targets, self.inputs = targets or self._labels, inputs
         self.num_frames = len(packed)
         self._frames_NF = on_device(packed.frames_NF)
         lengths_U = np.diff(packed.offsets_U1)
@@ -108,7 +111,7 @@ class Chunks:
         """Number of minibatches in an epoch."""
         return -(-int(self._ends_U[-1]) // self.streams)
 
-    def draw(self, epoch: int, number: int) -> tuple[ChunkInputs, Any]:
+    def draw(self, epoch: int, number: int) -> tuple[Any, Any]:
         """Minibatch `number` (from 0) of `epoch`, and its targets."""
         chosen_B = self._chosen(epoch, number)
         generator = np.random.default_rng((self.seed, epoch, number))
@@ -122,9 +125,9 @@ class Chunks:
             feats_BLF = torch.bmm(blocks_BXM, matrices_BMM.transpose(1, 2)).view(feats_BLF.shape)
         if self.masks:
             feats_BLF = self.masks(feats_BLF, *self.masks.draw(generator, len(chunks)))
-        return ChunkInputs(feats_BLF), self.targets(chunks)
+        return self.inputs(feats_BLF), self.targets(chunks)
 
-    def sequential(self, size: int) -> Iterator[tuple[ChunkInputs, Any]]:
+    def sequential(self, size: int) -> Iterator[tuple[Any, Any]]:
         """All chunks once, without augmentation, in the order of the file, about `size` frames at a time.
 
         The last chunk of an utterance ends with the utterance, and so overlaps the chunk before it.
@@ -133,7 +136,7 @@ class Chunks:
         for first in range(0, int(self._ends_U[-1]), streams):
             chosen_B = np.arange(first, min(first + streams, int(self._ends_U[-1])))
             chunks, first_B = self._place(chosen_B, np.ones(len(chosen_B)), np.zeros(len(chosen_B)))
-            yield ChunkInputs(self._gather(chunks, first_B)), self.targets(chunks)
+            yield self.inputs(self._gather(chunks, first_B)), self.targets(chunks)
 
     def _chosen(self, epoch: int, number: int) -> np.ndarray:
         """Numbers of the chunks of a minibatch."""

@@ -15,7 +15,7 @@ import torch
 
 from speech3.features.masks import SpecAugment
 from speech3.features.warp import FrequencyWarp
-from speech3.frames.chunks import Chunk, ChunkInputs, Chunks
+from speech3.frames.chunks import Chunk, Chunks
 from speech3.frames.packed import PackedFrames
 
 _MIXED = 4  # about the number of minibatches among which utterances of similar length are mixed
@@ -63,12 +63,12 @@ class WholeUtterances(Chunks):
         """Number of minibatches in an epoch."""
         return len(self._cuts) - 1
 
-    def sequential(self, size: int) -> Iterator[tuple[ChunkInputs, Any]]:
+    def sequential(self, size: int) -> Iterator[tuple[Any, Any]]:
         """All utterances once, without augmentation, shortest first, about `size` frames at a time."""
         cuts = self._filled(size)
         for chosen_B in np.split(self._by_length_U, cuts[1:-1]):
             chunks, first_B = self._place(chosen_B, np.ones(len(chosen_B)), np.zeros(len(chosen_B)))
-            yield ChunkInputs(self._gather(chunks, first_B)), self.targets(chunks)
+            yield self.inputs(self._gather(chunks, first_B)), self.targets(chunks)
 
     def _filled(self, minibatch: int) -> list[int]:
         """Where to cut the utterances, sorted by length, so that each part fills a minibatch."""

@@ -32,8 +32,8 @@ from speech3.sequence.alignments import AlignmentNumerators
 from speech3.sequence.denominator import load_denominator
 from speech3.sequence.lfmmi import LfMmi
 from speech3.sequence.transcripts import TranscriptNumerators
+from speech3.training.sequences import CHUNK, check_sequences, sequence_chunks, sequence_loss
 
-_CHUNK = 150  # frames of a chunk of a time-delay network
 _BETWEEN_SEEDS = 1_000_003  # members of a replica differ in their seeds: each draws dropout for its own units
 
 
@@ -74,6 +74,8 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
     if config.training.objective == "lfmmi":
         lfmmi = config.training.lfmmi
         loss = LfMmi(load_denominator(config.hmm), lfmmi.leak, lfmmi.cross_entropy, lfmmi.l2)
+    elif config.training.of_sequences:
+        loss = sequence_loss(config.training, frames)
     model.set_input_statistics(torch.from_numpy(frames.mean_F.copy()), torch.from_numpy(frames.variance_F.copy()))
     if member:
         model, loss, seed = _own_units(model, device, config.seed)
@@ -150,6 +152,8 @@ def check_objective(config: TrainConfig) -> None:
         The message names the keys.
     """
     training, model = config.training, config.model
+    if training.of_sequences:
+        check_sequences(config)
     if isinstance(model, TdnnConfig):
         _check_time_delay(training)
     if training.objective == "lfmmi" and not isinstance(model, TdnnConfig):
@@ -169,10 +173,10 @@ def check_objective(config: TrainConfig) -> None:
             f"model.subsampling={model.subsampling}: {config.hmm} has one score per {subsampling} frames; set "
             f"model.subsampling to the same number"
         )
-    if isinstance(model, TdnnConfig) and model.two_outputs and training.objective == "cross_entropy":
+    if isinstance(model, TdnnConfig) and model.two_outputs and training.objective != "lfmmi":
         raise Speech3Error(
-            "model.two_outputs=true: the second output is for training.objective=lfmmi; set it to false for "
-            "cross-entropy"
+            f"model.two_outputs=true: the second output is for training.objective=lfmmi; set it to false for "
+            f"{training.objective}"
         )
     if training.objective == "lfmmi" and isinstance(model, TdnnConfig):
         if training.schedule == "halving":
@@ -237,6 +241,8 @@ def minibatches(
         A chunk ends before its first output.
     """
     model, training = config.model, config.training
+    if training.of_sequences:
+        return sequence_chunks(config, frames, device, warp, masks)
     if isinstance(model, TdnnConfig):
         return _chunks(config, model, frames, device, warp, masks, training.speeds if train else ())
     if not isinstance(model, LstmConfig):
@@ -276,7 +282,7 @@ def _chunks(
     masks: SpecAugment | None, speeds: tuple[float, ...],
 ) -> Chunks:  # fmt: skip
     training, lfmmi = config.training, config.training.lfmmi
-    chunk = _CHUNK if training.sequence is None else training.sequence
+    chunk = CHUNK if training.sequence is None else training.sequence
     if chunk < model.subsampling or chunk % model.subsampling:
         raise Speech3Error(
             f"training.sequence={chunk}: a chunk of a time-delay network must be a multiple of "

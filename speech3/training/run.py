@@ -44,9 +44,11 @@ from speech3.training.parts import (
     outputs_identity,
 )
 from speech3.training.phone_errors import phone_errors
+from speech3.training.priors import log_priors
 from speech3.training.records import epoch_record, epoch_words, place, progress_record
 from speech3.training.rundir import RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance
+from speech3.training.sequences import criterion_of
 from speech3.training.tensorboard import open_writer
 from speech3.training.worlds import open_worlds
 
@@ -62,7 +64,7 @@ _PROGRESS_S = 10.0  # between two progress records within an epoch
 
 
 def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dict[str, Any]:
-    """Train an acoustic model with frame cross-entropy or LF-MMI; resume a run that was killed.
+    """Train an acoustic model with frame cross-entropy, MMI, sMBR or LF-MMI; resume a run that was killed.
 
     Parameters
     ----------
@@ -115,12 +117,6 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
                 while not run.standing.schedule.done:
                     run.epoch(interrupt)
             return run.finish()
-
-
-def log_priors(counts_S: np.ndarray) -> np.ndarray:
-    """Natural logarithms of the senones' relative frequencies, float32 (S,); one is added to each count."""
-    smoothed_S = counts_S.astype(np.float64) + 1
-    return np.log(smoothed_S / smoothed_S.sum()).astype(np.float32)
 
 
 def _open(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
@@ -197,6 +193,7 @@ class _Run:
         self.model = self.one.parts.model
         self.begun_with = init.put_into(self.model) if init and not resumed else {}
         self.heldout = minibatches(config, packed["heldout"], device)
+        self.heldout_loss = criterion_of(self.one.parts.loss)
         self.phone_errors = phone_errors(
             load_outputs(Path(config.hmm)), packed["train"], packed["heldout"],
             self.log_priors(), config.seed, device, labels=config.training.labels,
@@ -346,7 +343,7 @@ class _Run:
         self.model.eval()
         loss_sum, correct, frames = 0.0, 0, 0
         for inputs, targets in self.heldout.sequential(_HELDOUT_FRAMES):
-            loss, right = self.one.parts.loss(self.model(inputs), targets)
+            loss, right = self.heldout_loss(self.model(inputs), targets)
             loss_sum, correct = loss_sum + loss.item() * len(targets), correct + int(right)
             frames += len(targets)
         if not math.isfinite(loss_sum):
