@@ -166,7 +166,7 @@ class LfMmiConfig(Config):
 class DiscriminativeConfig(Config):
     """MMI and sMBR of senone sequences (`speech3.sequence.discriminative`)."""
 
-    acoustic_scale: float = Field(0.3, gt=0, description="scale of the scores, as a decoder has it")
+    acoustic_scale: float = Field(0.2, gt=0, description="scale of the scores, as a decoder has it")
     boost: float = Field(0.0, ge=0, description="mmi: what a right frame costs a path of the denominator (boosted MMI)")
     cross_entropy: float = Field(0.1, ge=0, description="weight of frame cross-entropy beside the criterion")
     leak: float = Field(0.01, gt=0, lt=1, description="leak probability of the denominator's leaky HMM")

@@ -92,10 +92,10 @@ class Discriminative:
         log_z_B, posterior_BTS = passes.total(boosted_BTS, self.graph, self.leak)
         weight_B = path_log_weights(self.graph, senones_BT.cpu().numpy(), self.leak)
         said_B = scores_BTS.gather(2, own_BT1).sum((1, 2), dtype=torch.float64) + torch.from_numpy(weight_B).to(log_z_B)
-        return passes.Attached.apply(scores_BTS, log_z_B, posterior_BTS) - said_B  # type: ignore[no-any-return]
+        return passes.Attached.apply(scores_BTS, log_z_B, posterior_BTS) - said_B
 
     def _smbr(self, scores_BTS: Tensor, senones_BT: Tensor) -> Tensor:
         """Expected number of wrong frames of each chunk, (B,) float64."""
         right_BTS = torch.zeros_like(scores_BTS).scatter_(2, senones_BT[:, :, None], 1)
         right_B, gradient_BTS = passes.accuracy(scores_BTS, right_BTS, self.graph, self.leak)
-        return self.frames - passes.Attached.apply(scores_BTS, right_B, gradient_BTS)  # type: ignore[no-any-return]
+        return self.frames - passes.Attached.apply(scores_BTS, right_B, gradient_BTS)

@@ -20,7 +20,8 @@ accuracy that frame t adds to the sum of those before it. This keeps them small 
 that Povey's thesis, 2003, section 6.3, has for MPE), and their sum over the states of a frame is zero; so the leak has
 no derivative in the forward pass, and log Z none at all.
 
-Axes: T frames, S pdfs, J states, A arcs, B chunks, L lanes: B values, then B derivatives if there are accuracies.
+Axes: T frames, S pdfs, J states, A arcs, B chunks, D accuracies: as many or none, L lanes: B values and D
+derivatives.
 """
 
 import numba
@@ -48,7 +49,7 @@ def denominator_posteriors(x_TSB: np.ndarray, graph: Graph, leak: float) -> tupl
     log_z_B, posterior_TSB
         float64, and the type of `x_TSB`. If values are not finite, log_z is not finite either.
     """
-    total_TL, posterior_TSL = _in_parts(x_TSB, None, graph, leak)
+    total_TL, posterior_TSL = _in_parts(x_TSB, x_TSB[:, :, :0], graph, leak)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_z_B = np.log(total_TL.astype(np.float64)).sum(0)
     return log_z_B, posterior_TSL
@@ -73,42 +74,37 @@ def expected_accuracy(x_TSB: np.ndarray, a_TSB: np.ndarray, graph: Graph, leak: 
     return mean_TB.astype(np.float64).sum(0), gradient_TSB
 
 
-def _in_parts(x_TSB: np.ndarray, a_TSB: np.ndarray | None, graph: Graph, leak: float) -> tuple[np.ndarray, np.ndarray]:
+def _in_parts(x_TSB: np.ndarray, a_TSD: np.ndarray, graph: Graph, leak: float) -> tuple[np.ndarray, np.ndarray]:
     """Both passes, some chunks at a time; totals and posteriors, or with accuracies only the derivatives of both."""
     frames, _, batch = x_TSB.shape
-    value_bytes = x_TSB.itemsize * (1 if a_TSB is None else 2)
-    fit = _ALPHA_BYTES // ((frames + 1) * graph.num_states * value_bytes) // _LANES * _LANES
+    lanes = 2 if a_TSD.shape[2] else 1
+    fit = _ALPHA_BYTES // ((frames + 1) * graph.num_states * lanes * x_TSB.itemsize) // _LANES * _LANES
     at_a_time = min(max(fit, _LANES), _AT_A_TIME)
     parts = [
-        _passes(*(_padded(each, first, at_a_time) for each in (x_TSB, a_TSB)), graph, x_TSB.dtype.type(leak))
+        _passes(x_TSB[:, :, first : first + at_a_time], a_TSD[:, :, first : first + at_a_time], graph, leak)
         for first in range(0, batch, at_a_time)
     ]
-    total, posterior = (np.concatenate(arrays, axis=-1)[..., :batch] for arrays in zip(*parts, strict=True))
-    return total, posterior
+    total_TB, posterior_TSB = (np.concatenate(arrays, axis=-1)[..., :batch] for arrays in zip(*parts, strict=True))
+    return total_TB, posterior_TSB
 
 
-def _padded(array_TSB: np.ndarray | None, first: int, number: int) -> np.ndarray | None:
-    """Some chunks, padded to whole vectors with copies of the last, since other values might overflow."""
-    if array_TSB is None:
-        return None
-    part_TSB = array_TSB[:, :, first : first + number]
-    padding = -part_TSB.shape[2] % _LANES
-    return np.concatenate([part_TSB, np.repeat(part_TSB[:, :, -1:], padding, axis=2)], axis=2)
+def _padded(values_TSB: np.ndarray) -> np.ndarray:
+    """Pad to whole vectors with copies of the last chunk, since other values might overflow."""
+    padding = -values_TSB.shape[2] % _LANES
+    return np.concatenate([values_TSB, np.repeat(values_TSB[:, :, -1:], padding, axis=2)], axis=2)
 
 
-def _passes(
-    x_TSB: np.ndarray, a_TSB: np.ndarray | None, graph: Graph, leak: np.floating
-) -> tuple[np.ndarray, np.ndarray]:
-    given_TSB = x_TSB[:, :, :0].copy() if a_TSB is None else a_TSB
+def _passes(x_TSB: np.ndarray, a_TSD: np.ndarray, graph: Graph, leak: float) -> tuple[np.ndarray, np.ndarray]:
+    x_TSB, a_TSD = _padded(x_TSB), _padded(a_TSD)
     alpha_TJL, total_TL = _forward(
-        x_TSB, given_TSB, graph.first_J, graph.loop_J, graph.loops_J, graph.in_ptr_J1, graph.in_src_A,
-        graph.in_weight_A, graph.initial_J, leak,
+        x_TSB, a_TSD, graph.first_J, graph.loop_J, graph.loops_J, graph.in_ptr_J1, graph.in_src_A, graph.in_weight_A,
+        graph.initial_J, x_TSB.dtype.type(leak),
     )  # fmt: skip
     posterior_TSL = _backward(
-        x_TSB, given_TSB, graph.first_J, graph.loop_J, graph.loops_J, graph.out_ptr_J1, graph.out_dst_A,
-        graph.out_weight_A, graph.initial_J, leak, alpha_TJL, total_TL,
+        x_TSB, a_TSD, graph.first_J, graph.loop_J, graph.loops_J, graph.out_ptr_J1, graph.out_dst_A,
+        graph.out_weight_A, graph.initial_J, x_TSB.dtype.type(leak), alpha_TJL, total_TL,
     )  # fmt: skip
-    own = slice(None) if a_TSB is None else slice(x_TSB.shape[2], None)
+    own = slice(x_TSB.shape[2] if a_TSD.shape[2] else 0, None)
     return total_TL[:, own], posterior_TSL[:, :, own]
 
 

@@ -15,7 +15,7 @@ from speech3.sequence.graph import Graph
 def total(y_BTS: Tensor, graph: Graph, leak: float) -> tuple[Tensor, Tensor]:
     """Log of the total probability of each chunk, (B,) float64, and its gradient, the posteriors (B, T, S)."""
     y_TSB = y_BTS.detach().permute(1, 2, 0).contiguous()
-    if y_TSB.device.type == "cpu":
+    if _compiled(y_TSB):
         largest_T1B = y_TSB.amax(1, keepdim=True)
         log_z_B, posterior_TSB = forward_backward.denominator_posteriors(
             (y_TSB - largest_T1B).exp_().numpy(), graph, leak
@@ -38,7 +38,7 @@ def accuracy(y_BTS: Tensor, a_BTS: Tensor, graph: Graph, leak: float) -> tuple[T
         Accuracy of each pdf in each frame, of the type of `y_BTS`.
     """
     y_TSB, a_TSB = (each.detach().permute(1, 2, 0).contiguous() for each in (y_BTS, a_BTS))
-    if y_TSB.device.type == "cpu":
+    if _compiled(y_TSB):
         x_TSB = (y_TSB - y_TSB.amax(1, keepdim=True)).exp_()
         sum_B, gradient_TSB = forward_backward.expected_accuracy(x_TSB.numpy(), a_TSB.numpy(), graph, leak)
         return torch.from_numpy(sum_B), torch.from_numpy(gradient_TSB).permute(2, 0, 1)
@@ -47,6 +47,10 @@ def accuracy(y_BTS: Tensor, a_BTS: Tensor, graph: Graph, leak: float) -> tuple[T
         sum_of_B = sparse.expected_accuracy(y_TSB, a_TSB, graph, leak)
         (gradient,) = torch.autograd.grad(sum_of_B.sum(), y_TSB)
     return sum_of_B.detach().double(), gradient.permute(2, 0, 1)
+
+
+def _compiled(y_TSB: Tensor) -> bool:
+    return y_TSB.device.type == "cpu"
 
 
 class Attached(torch.autograd.Function):

@@ -8,6 +8,7 @@ import torch
 from denominators import enumerated_paths, toy_denominator, toy_senones
 
 from speech3.errors import Speech3Error
+from speech3.sequence import passes
 from speech3.sequence.discriminative import Discriminative
 from speech3.sequence.forward_backward import expected_accuracy
 from speech3.sequence.graph import sources
@@ -121,6 +122,19 @@ def test_compiled_accuracy_equals_autograd_through_sparse_products(batch):
         found_B, compiled = expected_accuracy(x_TSB.astype(dtype), a_TSB.numpy().astype(dtype), graph, LEAK)
         np.testing.assert_allclose(found_B, expected_B.detach().numpy(), atol=atol * 10)
         np.testing.assert_allclose(compiled, gradient.numpy(), atol=atol)
+
+
+@pytest.mark.parametrize("changes", [{"boost": 0.7}, {"smbr": True, "cross_entropy": 0.3}])
+def test_devices_without_compiled_passes_get_the_same(changes, monkeypatch):
+    loss, said_N, y_NS = loss_of(toy_graph(), frames=5, **changes), drawn_senones(3, 5), outputs(3, 5)
+    values, gradients = [], []
+    for _ in range(2):
+        y = y_NS.clone().requires_grad_()
+        values.append(loss(y, said_N)[0])
+        gradients.append(torch.autograd.grad(values[-1], y)[0])
+        monkeypatch.setattr(passes, "_compiled", lambda _: False)
+    torch.testing.assert_close(*values)
+    torch.testing.assert_close(*gradients)
 
 
 def test_accuracy_of_long_chunks_stays_exact_in_float32():
