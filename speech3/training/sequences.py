@@ -37,8 +37,8 @@ def sequence_loss(training: TrainingConfig, frames: PackedFrames) -> Discriminat
 
 
 def criterion_of(loss: Loss) -> Loss:
-    """The loss without the cross-entropy that is added to MMI and sMBR; other losses as they are."""
-    return replace(loss, cross_entropy=0.0) if isinstance(loss, Discriminative) else loss
+    """MMI and sMBR alone, without boost and cross-entropy, by which epochs are compared; other losses as they are."""
+    return replace(loss, boost=0.0, cross_entropy=0.0) if isinstance(loss, Discriminative) else loss
 
 
 def sequence_chunks(

@@ -7,6 +7,7 @@ import frame_corpus
 import numpy as np
 import pytest
 import torch
+from interrupted import both_runs
 
 from speech3.config import LstmConfig, ModelConfig, TrainingConfig, load_preset
 from speech3.errors import Speech3Error
@@ -18,7 +19,6 @@ from speech3.io.progress import read_metrics
 from speech3.models import load_network, logits
 from speech3.training import train
 from speech3.training.parts import minibatches
-from speech3.training.run import _Run
 
 TDNN = {"family": "tdnn", "layers": 1, "width": 24, "bottleneck": 8, "prefinal": 16, "subsampling": 1}
 FAMILIES = {**frame_corpus.MODELS, "tdnn": TDNN}
@@ -66,11 +66,13 @@ def test_every_family_is_continued(home, tmp_path, family, objective):
         {"world": "simulated", "workers": 3, "simulation": {"compute_s": 1.0, "sync_s": 0.05}},
         {"world": "simulated", "workers": 2,
          "simulation": {"compute_s": 1.0, "sync_s": 0.05, "method": "synchronous"}},
+        {"world": "simulated", "workers": 2, "gradient_clip": None, "lbfgs": {"iterations": 3},
+         "simulation": {"compute_s": 1.0, "sync_s": 0.05, "method": "sandblaster"}},
         {"world": "shared", "workers": 2},
         {"world": "ddp", "workers": 2},
         {"optimizer": "adamw", "learning_rate": 0.003},
     ],
-    ids=["asgd simulated", "synchronous", "shared", "ddp", "adamw"],
+    ids=["asgd simulated", "synchronous", "sandblaster", "shared", "ddp", "adamw"],
 )  # fmt: skip
 def test_every_world_continues_it(home, tmp_path, training):
     about = train(config_of(home, **training), tmp_path / "out")
@@ -86,24 +88,7 @@ def _packed(home):
 
 
 def test_a_run_that_was_interrupted_ends_where_one_that_was_not_does(home, tmp_path, monkeypatch):
-    whole = train(config_of(home, objective="mmi"), tmp_path / "whole")
-    save, saved = _Run._save, []
-
-    def save_and_stop(run):
-        save(run)
-        saved.append(run.standing.epoch)
-        if len(saved) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(_Run, "_save", save_and_stop)
-    with pytest.raises(KeyboardInterrupt):
-        train(config_of(home, objective="mmi", checkpoint_s=0.0), tmp_path / "parts")
-    monkeypatch.setattr(_Run, "_save", save)
-    parts = train(config_of(home, objective="mmi"), tmp_path / "parts")
-    assert parts["heldout_loss"] == pytest.approx(whole["heldout_loss"], rel=1e-5)
-    first, second = (load_tensors(tmp_path / name / "model.safetensors", "nn")[0] for name in ("whole", "parts"))
-    for name, array in first.items():
-        np.testing.assert_allclose(second[name], array, rtol=1e-4, atol=1e-5)
+    both_runs(config_of(home, objective="mmi"), tmp_path, monkeypatch, 3)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
