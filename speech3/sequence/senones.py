@@ -6,8 +6,8 @@ neighbours; the senones that follow one another in the alignment thus are a lang
 that of LF-MMI (Povey et al. 2016), it has no back-off. The alignment of the packed frames is all that it needs, so it
 exists for outputs that are known by number only, too.
 
-Histories are short, as a senone already says much about its neighbours: the alignment of minilibri's dev set has the log
-weight -0.866 per frame after single senones as histories, -0.857 after all pairs, -0.882 after all triples (estimated
+Histories are short, as a senone already says much about its neighbours: the alignment of minilibri's dev set has the
+log weight -0.866 per frame with single senones as histories, -0.857 with all pairs, -0.882 with all triples (estimated
 on half of train, 107,000 senones in a row; 801, 3,326 and 8,114 states).
 
 Each state is a senone after some history. Its loop has the probability of staying in the senone, an arc into the next
