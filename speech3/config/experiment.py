@@ -84,6 +84,12 @@ class RecipeConfig(Config):
         "espeak", description="graphemes: the letters of a word are its pronunciation"
     )
     units: Literal["words", "sentencepiece"] = Field("words", description="units of the language model and the graph")
+    graphemes: str | None = Field(
+        None, description="file of graphemes of several letters, one a line, if words are spelled by their letters"
+    )
+    tier: str | None = Field(
+        None, description="tier of TextGrid or ELAN files that holds the transcript; several separated by commas"
+    )
     pieces: int = Field(500, ge=30, description="size of the SentencePiece vocabulary, if units is sentencepiece")
     metric: Literal["WER", "CER"] = "WER"
     hmm: HmmConfig = HmmConfig()

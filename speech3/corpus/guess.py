@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from speech3.corpus import convert, espeak
+from speech3.corpus.graphemes import Graphemes, near_letters, silent_characters, uses_apostrophes
 from speech3.corpus.langdir import entries, read_lexicon_text
-from speech3.corpus.pronounce import Phones, ipa_phones, letters, read_in, replace_rare, script, spelled_out
+from speech3.corpus.pronounce import Phones, ipa_phones, letters, read_in, replace_rare, script, spelled_out, stand_ins
 from speech3.errors import Speech3Error
 from speech3.io.progress import say
 
@@ -37,6 +38,8 @@ class Words:
         Words without a pronunciation, with the reason.
     replaced
         Phones that are too rare in training, with their replacements.
+    spelling
+        How words are spelled, where their letters are their phones.
     """
 
     lines: list[str]
@@ -45,14 +48,21 @@ class Words:
     how: str = ""
     unpronounced: Mapping[str, str] = field(default_factory=dict)
     replaced: Mapping[str, Phones] = field(default_factory=dict)
+    spelling: Graphemes = field(default_factory=Graphemes)
 
     def spell(self, piece: str) -> Phones:
         """Phones of a word piece: its letters."""
-        return tuple(phone for letter in letters(piece) for phone in self.replaced.get(letter, (letter,)))
+        return tuple(phone for letter in self.spelling(piece) for phone in self.replaced.get(letter, (letter,)))
 
 
 def guess(
-    wanted: Sequence[str], counts: Mapping[str, int], lexicon: Path | None, lang: str | None, *, spelled: bool
+    wanted: Sequence[str],
+    counts: Mapping[str, int],
+    lexicon: Path | None,
+    lang: str | None,
+    *,
+    spelled: bool,
+    graphemes: Sequence[str] = (),
 ) -> Words:
     """Find a pronunciation for each word of `wanted`.
 
@@ -66,6 +76,8 @@ def guess(
         The user's lexicon; all its words are kept.
     spelled
         Pronounce all words by their letters, even if there is a lexicon.
+    graphemes
+        Then these are one phone each (`Graphemes.given`).
 
     Raises
     ------
@@ -74,7 +86,7 @@ def guess(
         the lexicon, or most of the training text cannot be pronounced.
     """
     if spelled:
-        words = _by_letters(wanted, counts)
+        words = _by_letters(wanted, counts, graphemes)
     elif lexicon:
         words = _by_lexicon(wanted, lexicon, lang)
     elif lang:
@@ -115,34 +127,52 @@ def _lines(table: Mapping[str, Sequence[Phones]]) -> list[str]:
     return [f"{word} {' '.join(phones)}" for word, variants in table.items() for phones in variants]
 
 
-def _finish(table: Table, counts: Mapping[str, int], reasons: Mapping[str, str], how: str, list_them: bool) -> Words:
-    """Replace rare phones by similar ones, and list the words left without a pronunciation."""
-    kept, replaced = replace_rare(table, counts, _LEAST_HEARD)
+def _finish(
+    table: Table,
+    counts: Mapping[str, int],
+    reasons: Mapping[str, str],
+    how: str = "",
+    spelling: Graphemes | None = None,
+) -> Words:
+    """Replace rare phones by similar ones, and list the words left without a pronunciation.
+
+    The pronunciations are guesses, to be listed, unless they are spellings.
+    """
+    kept, replaced = replace_rare(table, counts, _LEAST_HEARD, near_letters if spelling else stand_ins)
     pronounced = {word: variants for word, variants in kept.items() if variants}
     unpronounced = {
         word: reasons.get(word) or "has a phone that does not occur in train" for word in kept if word not in pronounced
     }
     if replaced:
         shown = ", ".join(f"{phone} as {' '.join(like) or 'nothing'}" for phone, like in sorted(replaced.items()))
-        say(f"  phones with fewer than {_LEAST_HEARD} occurrences in train are treated as others: {shown}")
+        what = "letters" if spelling else "phones"
+        say(f"  {what} with fewer than {_LEAST_HEARD} occurrences in train are treated as others: {shown}")
     return Words(
         [UNKNOWN_LINE, *_lines(pronounced)],
         frozenset(pronounced),
-        pronounced if list_them else {},
+        {} if spelling else pronounced,
         how.format(words=f"{len(pronounced):,} of {len(table):,} words"),
         unpronounced,
         replaced,
+        spelling or Graphemes(),
     )
 
 
-def _by_letters(wanted: Sequence[str], counts: Mapping[str, int]) -> Words:
-    table: Table = {word: [] if _BRACKETED.fullmatch(word) else [letters(word)] for word in wanted}
+def _by_letters(wanted: Sequence[str], counts: Mapping[str, int], graphemes: Sequence[str]) -> Words:
+    spell = Graphemes(tuple(graphemes), uses_apostrophes(counts))
+    table: Table = {word: [] if _BRACKETED.fullmatch(word) else [spell(word)] for word in wanted}
     table = {word: [phones for phones in variants if phones] for word, variants in table.items()}
     used = {letter for variants in table.values() for phones in variants for letter in phones}
-    say(f"  {len(table):,} words are spelled by their letters, {len(used)} different ones")
+    apostrophe = "; the apostrophe is one of them" if "'" in used else ""
+    say(f"  {len(table):,} words are spelled by their letters, {len(used)} different ones{apostrophe}")
+    if unused := [grapheme for grapheme in graphemes if grapheme not in used and not (set(spell(grapheme)) & used)]:
+        say(f"  in no word, of the graphemes given: {', '.join(unused)}")
+    spoken = {word: count for word, count in counts.items() if not _BRACKETED.fullmatch(word)}
+    if silent := silent_characters(spoken, spell):
+        say(f"  without a sound in train: {silent}")
     if len(used) > _MANY_LETTERS:
         say("  this is no alphabet, and each letter must occur often; give lang=CODE to let espeak-ng guess phones")
-    return _finish(table, counts, {word: "has no letter" for word in table if not table[word]}, "", False)
+    return _finish(table, counts, {word: "has no letter" for word in table if not table[word]}, spelling=spell)
 
 
 def _by_espeak(wanted: Sequence[str], counts: Mapping[str, int], lang: str) -> Words:
@@ -161,7 +191,7 @@ def _by_espeak(wanted: Sequence[str], counts: Mapping[str, int], lang: str) -> W
         phones, twice = alone[word], again[f"{word} {word}"]
         before_another = twice[: len(twice) - len(phones)] if twice[len(twice) - len(phones) :] == phones else ()
         table[word] = [] if not phones else list(dict.fromkeys(v for v in (phones, before_another) if v))
-    return _finish(table, counts, reasons, f"{{words}} guessed by espeak-ng ({lang})", True)
+    return _finish(table, counts, reasons, f"{{words}} guessed by espeak-ng ({lang})")
 
 
 def _spoken(words: Sequence[str], voice: str, *, stress: bool) -> tuple[dict[str, Phones], dict[str, str]]:

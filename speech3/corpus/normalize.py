@@ -27,6 +27,51 @@ def _punct(text: str) -> str:
     return _LOOSE_APOSTROPHE.sub(" ", text.translate(_PUNCTUATION))
 
 
+# What people type for an apostrophe. U+02BB and U+02BC are letters in Unicode, so words may begin or end with them.
+APOSTROPHES = frozenset("'’‘`´′ꞌʼʻ")
+_WITHIN_WORDS = "'-:·"
+_SET_APART = re.compile(r"\[[^\]]*\]|<[^>]*>|\{[^}]*\}")  # [laughter], <noise>
+
+
+class _Marks(dict[int, str]):
+    """Table for str.translate: apostrophes become ASCII, other punctuation than `_WITHIN_WORDS` a space."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        value = letter
+        if letter in APOSTROPHES and unicodedata.category(letter) != "Lm":
+            value = "'"
+        elif unicodedata.category(letter).startswith("P") and letter not in _WITHIN_WORDS:
+            value = " "
+        self[code] = value
+        return value
+
+
+_MARKS = _Marks()
+
+
+def plain_words(text: str) -> str:
+    """The words of a transcript as people write it: small letters without punctuation, composed (NFC).
+
+    Apostrophes, hyphens, colons and middle dots stay between letters, where orthographies use them; an apostrophe there
+    is ASCII's. What is in square, angle or curly brackets becomes one word in brackets: ``[laughs loudly]`` is
+    ``[laughs_loudly]``. NFKC is not used, since it would make ``h`` of an aspiration.
+    """
+    words: list[str] = []
+    end = 0
+    for apart in _SET_APART.finditer(text):
+        words += _plain(text[end : apart.start()])
+        words.append("_".join(apart.group().lower().split()))
+        end = apart.end()
+    return " ".join([*words, *_plain(text[end:])])
+
+
+def _plain(text: str) -> list[str]:
+    composed = unicodedata.normalize("NFC", text.lower()).translate(_MARKS)
+    words = (word.strip(_WITHIN_WORDS) for word in composed.split())
+    return [re.sub("(?<=.)[ʼʻ](?=.)", "'", word) for word in words if word]
+
+
 _STEPS: dict[str, Callable[[str], str]] = {
     "nfkc": lambda text: unicodedata.normalize("NFKC", text),
     "lower": str.lower,

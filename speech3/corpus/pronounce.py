@@ -6,7 +6,7 @@ Pure functions. A pronunciation is a tuple of phones; an empty one means that th
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Phones = tuple[str, ...]
 
@@ -15,7 +15,7 @@ _VOWELS = frozenset("aeiouyæøœɐɑɒɔəɘɛɜɞɤɨɪɯɵɶɚɝʉʊʌʏᵻ�
 _SWITCH = re.compile(r"\([a-z0-9-]+\)")  # espeak switches to the phones of another language
 _TONES = {"ɜ": "3", "ɵ": "8"}  # espeak prints tones 3 and 8 as the vowels that these digits are in ASCII-IPA
 # Marks that change the letter before them; others (Indic vowel signs, points of Arabic and Hebrew) are sounds.
-_ATTACHED = frozenset({1, 7, 9, 107, 122, *range(200, 241)})  # overlays, nukta, virama, tones of Thai and Lao, accents
+ATTACHED = frozenset({1, 7, 9, 107, 122, *range(200, 241)})  # overlays, nukta, virama, tones of Thai and Lao, accents
 
 
 def ipa_phones(symbols: Sequence[str], *, stress: bool = False) -> Phones:
@@ -100,7 +100,7 @@ def letters(word: str) -> Phones:
     found: list[str] = []
     for character in text:
         kind = unicodedata.category(character)
-        if kind[0] == "M" and unicodedata.combining(character) in _ATTACHED:
+        if kind[0] == "M" and unicodedata.combining(character) in ATTACHED:
             if found:
                 found[-1] += character
         elif kind[0] in "LM":
@@ -109,15 +109,38 @@ def letters(word: str) -> Phones:
 
 
 def script(words: Iterable[str]) -> str:
-    """The script of most letters of `words`, the first word of their Unicode names: Latin, CJK, ...; ``no`` if none."""
-    counts = Counter[str]()
-    for letter, count in Counter(c for word in words for c in word if c.isalpha()).items():
-        counts[unicodedata.name(letter, "?").split()[0]] += count
-    name = max(counts, key=lambda name: (counts[name], name), default="no")
-    return name if name in ("CJK", "no") else name.capitalize()
+    """The script of most letters of `words`: Latin, CJK, ...; ``no`` if none."""
+    return next(iter(scripts(Counter(words))), "no")
 
 
-def _bare(phone: str) -> str:
+def scripts(counts: Mapping[str, int]) -> dict[str, tuple[int, list[str]]]:
+    """The scripts of words, that of most letters first: the first word of the letters' Unicode names.
+
+    Japanese kana count as CJK, since they are written together; letters such as ``ʼ`` and ``ʰ`` belong to any script.
+
+    Parameters
+    ----------
+    counts
+        How often each word occurs.
+
+    Returns
+    -------
+    For each script its number of letters, and the three most frequent words that have some.
+    """
+    letters, words = Counter[str](), dict[str, Counter[str]]()
+    for word, count in counts.items():
+        for character in word:
+            if character.isalpha() and unicodedata.category(character) != "Lm":
+                name = unicodedata.name(character, "?").split()[0]
+                name = "CJK" if name in ("CJK", "HIRAGANA", "KATAKANA") else name.capitalize()
+                letters[name] += count
+                words.setdefault(name, Counter())[word] += count
+    ordered = sorted(letters, key=lambda name: (letters[name], name), reverse=True)
+    return {name: (letters[name], sorted(words[name], key=lambda w: (-words[name][w], w))[:3]) for name in ordered}
+
+
+def bare_letters(phone: str) -> str:
+    """A phone's letters, without marks, lengths and tones."""
     return "".join(c for c in unicodedata.normalize("NFD", phone) if unicodedata.category(c) in ("Ll", "Lo", "Lt"))
 
 
@@ -137,12 +160,12 @@ def stand_ins(phones: Sequence[str], trained: Mapping[str, int]) -> dict[str, Ph
     """
     alike: dict[str, str] = {}
     for phone in sorted(trained, key=lambda phone: (-trained[phone], phone)):
-        alike.setdefault(_bare(phone), phone)
+        alike.setdefault(bare_letters(phone), phone)
     table: dict[str, Phones] = {}
     for phone in dict.fromkeys(phones):
         if phone in trained:
             table[phone] = (phone,)
-        elif (bare := _bare(phone)) in alike:
+        elif (bare := bare_letters(phone)) in alike:
             table[phone] = (alike[bare],)
         else:
             parts = [alike.get(character, "") for character in bare]
@@ -151,7 +174,10 @@ def stand_ins(phones: Sequence[str], trained: Mapping[str, int]) -> dict[str, Ph
 
 
 def replace_rare(
-    pronunciations: Mapping[str, Sequence[Phones]], counts: Mapping[str, int], least: int
+    pronunciations: Mapping[str, Sequence[Phones]],
+    counts: Mapping[str, int],
+    least: int,
+    alike: Callable[[Sequence[str], Mapping[str, int]], dict[str, Phones]] = stand_ins,
 ) -> tuple[dict[str, list[Phones]], dict[str, Phones]]:
     """Replace phones with fewer than `least` occurrences in training, if similar phones exist.
 
@@ -159,6 +185,8 @@ def replace_rare(
     ----------
     counts
         How often each word occurs in the training transcripts.
+    alike
+        Finds the replacements of phones among those that are frequent enough.
 
     Returns
     -------
@@ -170,7 +198,7 @@ def replace_rare(
         for phone in variants[0] if variants else ():
             heard[phone] += counts.get(word, 0)
     trained = {phone: count for phone, count in heard.items() if count >= least}
-    table = stand_ins(sorted(heard), trained)
+    table = alike(sorted(heard), trained)
     table |= {phone: (phone,) for phone, like in table.items() if not like and heard[phone]}
     result: dict[str, list[Phones]] = {}
     for word, variants in pronunciations.items():

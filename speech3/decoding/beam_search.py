@@ -106,7 +106,7 @@ class BeamSearch:
         scores_TP = np.ascontiguousarray(scores_TP, np.float32)
         done = 0
         while done < len(scores_TP) and self.alive:
-            most = self._links.wanted if self._links else _PIECE
+            most = self._wanted()
             piece_TP = scores_TP[done : done + most]
             frames = len(piece_TP)
             begins, bests, cutoffs = np.empty(frames + 1, np.int32), *np.empty((2, frames), np.float32)
@@ -117,11 +117,15 @@ class BeamSearch:
             done += read
             if self._links:
                 self._links.add(Stretch(begins[: read + 1], bests[:read], cutoffs[:read], piece_TP[:read]))
-            if self.alive and (read < frames or (self._links and not self._links.wanted)):
+            if self.alive and (read < frames or not self._wanted()):
                 self._drop()
             if self.alive and read < frames:
                 self._make_room()
         self.frames += done
+
+    def _wanted(self) -> int:
+        """Number of frames to read next; 0 if tokens are to be dropped first."""
+        return self._links.wanted(self._end - self._first) if self._links else _PIECE
 
     def _drop(self) -> None:
         """Drop tokens from which no current token descends or, with a lattice, on no path within the lattice beam."""

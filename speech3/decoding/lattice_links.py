@@ -70,10 +70,12 @@ def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_
     extra[begins[frames] - base :] = last_extra
     ac = np.empty(scores.shape[1], np.float32)
     if finished:
+        _find(memory, begins[frames], end)
         links, filled = _link_silent(graph, memory, begins[frames], end, base, extra, lattice_beam, links, filled)
     for t in range(frames - 1, -1, -1):
         acoustic_costs(scores[t], scale, ac)
         after = end if t == frames - 1 else begins[t + 2]
+        _find(memory, begins[t], begins[t + 1])
         links, filled = _link_reading(
             graph, memory, begins[t], begins[t + 1], after, base, extra, lattice_beam, links, filled, scores[t], ac,
             bests[t], cutoffs[t],
@@ -83,28 +85,32 @@ def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_
 
 
 @jit
-def _link_reading(graph, memory, begin, end, after, base, extra, lattice_beam, links, filled, scores, ac, best, cutoff):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Make links from the tokens of a frame (`begin` to `end`) to those of the next (`end` to `after`)."""
-    tokens, cost_of, slot = memory.tokens_H4, memory.cost_H4, memory.slot_S
-    limit = -_INF
-    for j in range(end, after):
-        if extra[j - base] <= lattice_beam:
-            slot[tokens[j, STATE]] = j
-            limit = max(limit, cost_of[j, COST] + lattice_beam - extra[j - base])
+def _find(memory, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Remember which token of a frame each state has."""
     for i in range(begin, end):
-        cost = cost_of[i, COST]
-        if cost > cutoff:
+        memory.slot_S[memory.tokens_H4[i, STATE]] = i
+
+
+@jit
+def _link_reading(graph, memory, begin, end, after, base, extra, lattice_beam, links, filled, scores, ac, best, cutoff):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Make links from the tokens of a frame (`begin` to `end`) to those of the next (`end` to `after`).
+
+    Few tokens of the next frame are within the lattice beam, so arcs are visited by their targets.
+    """
+    cost_of, slot = memory.cost_H4, memory.slot_S
+    for j in range(end, after):
+        if not extra[j - base] <= lattice_beam:
             continue
-        cost -= best
-        s = tokens[i, STATE]
-        for a in range(graph.begin_S1[s], graph.silent_S[s]):
-            pdf = graph.arcs_A4[a, 0] - 1
-            new = cost + graph.weight_A4[a, 2] + ac[pdf]
-            if not new <= limit:
+        target = memory.tokens_H4[j, STATE]
+        limit = cost_of[j, COST] + lattice_beam - extra[j - base]
+        for place in range(graph.into_S1[target], graph.into_S1[target + 1]):
+            i = slot[graph.into_E2[place, 0]]
+            if i < begin or i >= end or cost_of[i, COST] > cutoff:
                 continue
-            target = graph.arcs_A4[a, 3]
-            j = slot[target]
-            if j < end or j >= after or tokens[j, STATE] != target:
+            a = graph.into_E2[place, 1]
+            pdf = graph.arcs_A4[a, 0] - 1
+            new = (cost_of[i, COST] - best) + graph.weight_A4[a, 2] + ac[pdf]
+            if not new <= limit:
                 continue
             slack = new - cost_of[j, COST]
             here = slack + extra[j - base]
@@ -118,26 +124,25 @@ def _link_reading(graph, memory, begin, end, after, base, extra, lattice_beam, l
 @jit
 def _link_silent(graph, memory, begin, end, base, extra, lattice_beam, links, filled):  # type: ignore[no-untyped-def] # pragma: no cover
     """Make epsilon links among the tokens of a frame, in order of decreasing level of the source state."""
-    tokens, cost_of, slot, some = memory.tokens_H4, memory.cost_H4, memory.slot_S, memory.work_S
-    many, level = 0, -1
+    tokens, cost_of, slot, chain = memory.tokens_H4, memory.cost_H4, memory.slot_S, memory.work_S
+    top = -1
     for i in range(begin, end):
         s = tokens[i, STATE]
-        if extra[i - base] <= lattice_beam:
-            slot[s] = i
         if graph.silent_S[s] < graph.begin_S1[s + 1]:
-            some[many] = i
-            many += 1
-            level = max(level, graph.level_S[s])
-    while level >= 0:
-        for place in range(many):
-            i = some[place]
+            top = max(top, graph.level_S[s])
+    newest = np.full(top + 1, -1, np.int32)  # the tokens of each level: the last one, which is chained to those before
+    for i in range(begin, end):
+        s = tokens[i, STATE]
+        if graph.silent_S[s] < graph.begin_S1[s + 1]:
+            chain[i - begin] = newest[graph.level_S[s]]
+            newest[graph.level_S[s]] = i
+    for level in range(top, -1, -1):
+        i = newest[level]
+        while i >= 0:
             s = tokens[i, STATE]
-            if graph.level_S[s] != level:
-                continue
             for a in range(graph.silent_S[s], graph.begin_S1[s + 1]):
-                target = graph.arcs_A4[a, 3]
-                j = slot[target]
-                if j < begin or j >= end or tokens[j, STATE] != target:
+                j = slot[graph.arcs_A4[a, 3]]
+                if j < begin or j >= end or not extra[j - base] <= lattice_beam:
                     continue
                 slack = cost_of[i, COST] + graph.weight_A4[a, 2] - cost_of[j, COST]
                 here = slack + extra[j - base]
@@ -145,8 +150,7 @@ def _link_silent(graph, memory, begin, end, base, extra, lattice_beam, links, fi
                     continue
                 links, filled = _put(links, filled, i, j, a, slack, np.float32(0.0))
                 extra[i - base] = min(extra[i - base], here)
-                slot[s] = i
-        level -= 1
+            i = chain[i - begin]
     return links, filled
 
 

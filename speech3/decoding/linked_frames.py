@@ -12,7 +12,8 @@ from speech3.decoding.lattice import Lattice
 from speech3.decoding.search_graph import SearchGraph
 from speech3.decoding.token_passing import STATE, Tokens
 
-_STRETCH = 32  # frames; Kaldi prunes every 25
+_TOKENS = 2**16  # of a stretch, 1 MB: making and pruning its links stays in the cache
+_LEAST, _MOST = 32, 500  # frames of a stretch; Kaldi prunes every 25
 _MANY = 2**20  # new links of past frames, 20 MB, before all links are pruned again
 
 
@@ -37,10 +38,10 @@ class LinkedFrames:
     links: list[np.ndarray] = field(default_factory=list)
     few: int = 0  # number of links after all were last pruned
 
-    @property
-    def wanted(self) -> int:
-        """Number of frames to read before the stretch is linked."""
-        return _STRETCH - sum(len(part.bests) for part in self.stretch)
+    def wanted(self, tokens: int) -> int:
+        """Number of frames to read before the stretch is linked, if frames have as many tokens as this one."""
+        frames = min(max(_TOKENS // max(tokens, 1), _LEAST), _MOST)
+        return max(frames - sum(len(part.bests) for part in self.stretch), 0)
 
     def add(self, part: Stretch) -> None:
         """Add frames that were read to the stretch."""

@@ -2,7 +2,7 @@
 
 An emitting arc has a pdf as its input label and consumes a frame; a non-emitting arc has none (epsilon).
 
-Axes: S states, S1 one more, A arcs; the 4 columns of an arc are those of `fst.ARC`.
+Axes: S states, S1 one more, A arcs, E emitting arcs; the 4 columns of an arc are those of `fst.ARC`.
 """
 
 from pathlib import Path
@@ -33,6 +33,9 @@ class SearchGraph(NamedTuple):
         float32 final costs; infinity if a state is not final.
     level_S
         int32: the largest number of consecutive non-emitting arcs on a path to this state.
+    into_E2, into_S1
+        int32: source state and number of each emitting arc, ordered by target; those of arcs into state s are
+        into_S1[s] to into_S1[s + 1] - 1.
     """
 
     num_pdfs: int
@@ -43,6 +46,8 @@ class SearchGraph(NamedTuple):
     silent_S: np.ndarray
     final_S: np.ndarray
     level_S: np.ndarray
+    into_E2: np.ndarray
+    into_S1: np.ndarray
 
 
 def search_graph(fst: Fst, num_pdfs: int, path: Path | str) -> SearchGraph:
@@ -80,7 +85,15 @@ def search_graph(fst: Fst, num_pdfs: int, path: Path | str) -> SearchGraph:
         )
     final_S = np.ascontiguousarray(fst.final_S, np.float32)
     return SearchGraph(
-        num_pdfs, int(fst.start), arcs_A4, arcs_A4.view(np.float32), begin_S1, silent_S, final_S, level_S
+        num_pdfs,
+        int(fst.start),
+        arcs_A4,
+        arcs_A4.view(np.float32),
+        begin_S1,
+        silent_S,
+        final_S,
+        level_S,
+        *_by_target(arcs_A4, begin_S1, silent_S),
     )
 
 
@@ -116,6 +129,25 @@ def _arranged(source, ilabel, states):  # type: ignore[no-untyped-def] # pragma:
             order[other[s]] = a
             other[s] += 1
     return order, begin, silent
+
+
+@numba.njit(cache=True, nogil=True)
+def _by_target(arcs, begin, silent):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Source state and number of the emitting arcs, ordered by target, and where those into each state begin."""
+    states = len(silent)
+    into_begin = np.zeros(states + 1, np.int32)
+    for s in range(states):
+        for a in range(begin[s], silent[s]):
+            into_begin[arcs[a, 3] + 1] += 1
+    for s in range(states):
+        into_begin[s + 1] += into_begin[s]
+    into, filled = np.empty((into_begin[states], 2), np.int32), into_begin[:-1].copy()
+    for s in range(states):
+        for a in range(begin[s], silent[s]):
+            place = filled[arcs[a, 3]]
+            filled[arcs[a, 3]] += 1
+            into[place, 0], into[place, 1] = s, a
+    return into, into_begin
 
 
 @numba.njit(cache=True, nogil=True)

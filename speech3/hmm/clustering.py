@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from speech3.corpus.graphemes import marks, plain
 from speech3.errors import Speech3Error
 from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.questions import log_likelihood, merge_questions
@@ -48,13 +49,13 @@ def merge_stats(parts: list[ContextStats]) -> ContextStats:
 
 
 def phone_groups(lexicon: Lexicon) -> list[tuple[int, ...]]:
-    """Phones that share a root: those that differ only in their position in the word or in a final digit.
+    """Phones that share a root: those that differ only in their position in the word, in a final digit, tone or length.
 
-    The digit is the stress in CMUdict and the tone in pinyin.
+    The digit is the stress in CMUdict and the tone in pinyin; tone and length of a letter are as in `graphemes.plain`.
     """
     groups: dict[str, list[int]] = {}
     for phone, number in lexicon.phone_ids.items():
-        groups.setdefault(re.sub(_DIGIT, "", lexicon.base_phone(phone)), []).append(number)
+        groups.setdefault(plain(re.sub(_DIGIT, "", lexicon.base_phone(phone))), []).append(number)
     return [tuple(group) for group in groups.values()]
 
 
@@ -67,12 +68,14 @@ def group_numbers(lexicon: Lexicon) -> np.ndarray:
 
 
 def phone_sets(lexicon: Lexicon) -> list[frozenset[int]]:
-    """Phone sets for questions that clustering groups cannot find: one per position in the word, stress or tone."""
+    """Sets for questions that clustering groups cannot find: one per position in the word, stress, tone or length."""
     sets: dict[str, set[int]] = {}
     for phone, number in lexicon.phone_ids.items():
         base = lexicon.base_phone(phone)
         if digit := re.search(_DIGIT, base):
             sets.setdefault(digit.group(), set()).add(number)
+        for mark in marks(base):
+            sets.setdefault(mark, set()).add(number)
         if base != phone:
             sets.setdefault(phone[-1], set()).add(number)
     return [frozenset(members) for members in sets.values()]

@@ -14,11 +14,13 @@ def steps(experiment: Experiment) -> list[Step]:
     from speech3.recipe import evaluation, stages
 
     e, recipe = experiment, experiment.recipe
+    optional = {key: value for key in ("tier", "graphemes") if (value := getattr(recipe, key))}
     data = [Step(
         "data/corpus", partial(stages.make_data, e), 
-        [recipe.corpus, recipe.corpus_options, recipe.seed, recipe.lang, recipe.lexicon, recipe.units, recipe.pieces],
+        [recipe.corpus, recipe.corpus_options, recipe.seed, recipe.lang, recipe.lexicon, recipe.units, recipe.pieces,
+         *optional.items()],
         [e.data(split) / "wav.scp" for split in ("train", "dev", "test")] + [e.lexicon],
-        inputs=[e.source] if e.source else [], owns=e.out / "data",
+        inputs=[path for path in (e.source, recipe.graphemes and Path(recipe.graphemes)) if path], owns=e.out / "data",
     )]  # fmt: skip
     if recipe.speed_perturb:
         data.append(Step("data/speed", partial(stages.perturb_train, e), recipe.speed_perturb,

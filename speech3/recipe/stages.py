@@ -4,6 +4,7 @@ import inspect
 import shutil
 from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from speech3.config import FeatureConfig, HmmConfig, TrainConfig, parse, read_yaml
+from speech3.corpus.anyspeech import HELD_OUT_LEXICON
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.perturb import perturb_speed
 from speech3.decoding.recognizer import Recognizer, load_recognizer
@@ -25,6 +27,7 @@ from speech3.hmm.clustering import phone_groups
 from speech3.hmm.gmm import load_gmm
 from speech3.hmm.lexicon import Lexicon, mark_positions, read_lexicon
 from speech3.hmm.model import load_hmm
+from speech3.hmm.oov import sayable, with_words
 from speech3.hmm.sizes import sized
 from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
 from speech3.hmm.workers import Workers
@@ -43,10 +46,11 @@ def make_data(e: Experiment) -> None:
             " lang/text of the source"
         )
     known = {p.name: p.annotation for p in inspect.signature(prepare).parameters.values() if p.kind is p.KEYWORD_ONLY}
-    of_recipe = {"jobs": e.jobs, **{key: getattr(e.recipe, key) for key in ("lang", "lexicon", "units", "pieces")}}
+    of_corpus = ("lang", "lexicon", "units", "pieces", "tier", "graphemes")  # those that most corpora do not know
+    of_recipe = {"jobs": e.jobs, **{key: getattr(e.recipe, key) for key in (*of_corpus, "sample_rate")}}
     passed: dict[str, Any] = {key: value for key, value in of_recipe.items() if known.pop(key, None)}
     default = type(e.recipe).model_fields
-    for key in set(of_recipe) - set(passed) - {"jobs"}:
+    for key in set(of_corpus) - set(passed):
         if of_recipe[key] != default[key].default:
             raise Speech3Error(f"{key}={of_recipe[key]}: the corpus {e.recipe.corpus} does not use it; remove it")
     for key, value in e.recipe.corpus_options.items():
@@ -158,8 +162,12 @@ def train_tri(e: Experiment) -> None:
 
 
 def align_data(e: Experiment, name: str, preset: str, splits: Sequence[str]) -> None:
-    """Align some splits with a system."""
+    """Align some splits with a system; words that only dev and test have are spelled, where letters are the phones."""
     recognizer = load_recognizer(e.model(name))
+    if (spellings := e.out / "data" / HELD_OUT_LEXICON).exists():
+        found = read_lexicon(spellings).pronunciations
+        usable = [pron for pron in found if sayable(pron, recognizer.hmm.lexicon)]
+        recognizer = replace(recognizer, outputs=with_words(recognizer.hmm, usable, str(spellings)))
     for split in splits:
         align_split(recognizer, ArkReader(e.features(preset, split) / "feats.scp"), e.data(split),
                     e.alignment(name, split), e.jobs)  # fmt: skip

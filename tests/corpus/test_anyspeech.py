@@ -145,7 +145,7 @@ def test_graphemes(tmp_path: Path) -> None:
         datadir(tmp_path / "all", words=["Ng'ombe", "MTOTO", "xyz-", "10"]), tmp_path / "out", 1, lexicon="graphemes"
     )
     assert lexicon(tmp_path / "out") == {
-        "<unk>": "SPN", "Ng'ombe": "n g o m b e", "MTOTO": "m t o t o", "xyz-": "x y z",
+        "<unk>": "SPN", "Ng'ombe": "n g ' o m b e", "MTOTO": "m t o t o", "xyz-": "x y z",
     }  # fmt: skip
     assert (tmp_path / "out" / "unpronounced.txt").read_text().split()[0] == "10"
 
@@ -159,7 +159,7 @@ def test_pieces(tmp_path: Path) -> None:
     text = (tmp_path / "out" / "lm_text").read_text().splitlines()
     assert ["".join(line.split()).replace("▁", " ").strip() for line in text] == said
     assert {piece for line in text for piece in line.split()} <= set(pieces) <= set(found)
-    assert all(found[piece] == " ".join(piece.replace("▁", "").replace("'", "")) for piece in pieces)
+    assert all(found[piece] == " ".join(piece.replace("▁", "")) for piece in pieces)
     assert {"▁k", "k", "▁u", "u"} <= set(pieces)  # every word of these letters can be written
     prepare(source, tmp_path / "again", 1, units="sentencepiece", pieces=40)
     for name in ("pieces.model", "lm_text", "lexicon.txt"):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.hmm.clustering import ContextStats, build_tree, merge_stats, phone_groups, read_phone_sets
-from speech3.hmm.lexicon import Lexicon, Pronunciation
+from speech3.hmm.clustering import ContextStats, build_tree, merge_stats, phone_groups, phone_sets, read_phone_sets
+from speech3.hmm.lexicon import Lexicon, Pronunciation, mark_positions
 from speech3.hmm.questions import log_likelihood, merge_questions
 from speech3.hmm.topology import THREE_STATES
 from speech3.hmm.tree import monophone_tree
@@ -95,6 +95,16 @@ def test_stress_and_tone_variants_share_a_root() -> None:
     lexicon = Lexicon((Pronunciation("x", ("AH0", "AH1", "B", "AH2", "ma1", "1")),))
     groups = {frozenset(lexicon.phones[p - 1] for p in group) for group in phone_groups(lexicon)}
     assert groups == {frozenset(g) for g in (["SIL"], ["AH0", "AH1", "AH2"], ["B"], ["ma1"], ["1"])}
+
+
+def test_tone_and_length_variants_of_a_letter_share_a_root() -> None:
+    lexicon = mark_positions(Lexicon((Pronunciation("x", ("a", "á", "á꞉", "e³", "ẽ", "aː")),)))
+    groups = {frozenset(lexicon.phones[p - 1] for p in group) for group in phone_groups(lexicon)}
+    assert groups == {frozenset(g) for g in (["SIL"], ["a_B", "á_I", "á꞉_I"], ["e³_I"], ["ẽ_I"], ["aː_E"])}
+    ids = lexicon.phone_ids
+    asked = phone_sets(lexicon)  # the tree may ask for the tone, whatever the length
+    assert frozenset([ids["á_I"], ids["á꞉_I"]]) in asked and frozenset([ids["á꞉_I"]]) in asked
+    assert frozenset([ids["e³_I"]]) in asked
 
 
 def test_merging_adds_equal_contexts() -> None:

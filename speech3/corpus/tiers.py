@@ -1,0 +1,112 @@
+"""Tiers of annotations, as Praat and ELAN files have them: which of them holds the transcript, and who speaks on it."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from speech3.errors import Speech3Error
+
+_LONGEST_EXAMPLE = 40  # characters
+_MOST_KINDS = 25  # that a message lists
+# ref@SP (ELAN's usual way), SP - words (Montreal Forced Aligner), A_Transcription-txt-sw (FLEx: capitals, then _).
+_NAMED_SPEAKER = re.compile(
+    r"(?P<kind>[^@]+)@(?P<a>[^@]+)|(?P<b>.+?) - (?P<kind_b>.+)|(?P<c>[A-Z][A-Z0-9]*)_(?P<kind_c>.+)"
+)
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """What was said from `start_s` to `end_s`."""
+
+    start_s: float
+    end_s: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One tier of a file; `participant` and `type` (ELAN's linguistic type) are empty where the file names none."""
+
+    name: str
+    annotations: tuple[Annotation, ...]
+    participant: str = ""
+    type: str = ""
+
+    @property
+    def speaker(self) -> str:
+        """The participant, or the speaker in names such as ``ref@SP`` and ``A_Transcription``; empty if unknown."""
+        named = _NAMED_SPEAKER.fullmatch(self.name)
+        return self.participant or (named["a"] or named["b"] or named["c"] if named else "")
+
+    @property
+    def kind(self) -> str:
+        """The name without the speaker: the same for the tiers of all speakers; the type if nothing is left."""
+        if self.participant and self.participant in self.name:
+            return self.name.replace(self.participant, "", 1).strip("@_- ") or self.type or self.name
+        named = _NAMED_SPEAKER.fullmatch(self.name)
+        return named["kind"] or named["kind_b"] or named["kind_c"] if named else self.name
+
+
+def choose(files: Mapping[str, Sequence[Tier]], wanted: str | None, source: Path) -> dict[str, list[Tier]]:
+    """The tiers of each file that hold the transcript.
+
+    Parameters
+    ----------
+    files
+        The tiers of each file.
+    wanted
+        Their name, the name without the speaker, or ELAN's type; several are separated by commas. None: the files have
+        one kind only.
+
+    Raises
+    ------
+    Speech3Error
+        `wanted` is in no file; or it is None and there are several kinds. The message lists the kinds.
+    """
+    spoken = [tier for tiers in files.values() for tier in tiers if any(a.text.strip() for a in tier.annotations)]
+    if wanted is None:
+        kinds = {_folded(tier.kind) for tier in spoken}
+        if len(kinds) > 1:
+            raise Speech3Error(
+                f"{source}: several tiers could hold the transcript; name it, as in"
+                f" {_option(spoken[0].kind)}:\n{_listing(files)}"
+            )
+        return {file: [tier for tier in tiers if _folded(tier.kind) in kinds] for file, tiers in files.items()}
+    for names in ({_folded(wanted)}, {_folded(name) for name in wanted.split(",")}):
+        for fields in (lambda tier: (tier.name, tier.kind), lambda tier: (tier.type,)):
+            chosen = {
+                file: [tier for tier in tiers if names & {_folded(field) for field in fields(tier)}]
+                for file, tiers in files.items()
+            }
+            if any(chosen.values()):
+                return chosen
+    raise Speech3Error(f"{source}: {_option(wanted)}: no file has such a tier; the tiers are:\n{_listing(files)}")
+
+
+def _folded(name: str) -> str:
+    return name.strip().casefold()
+
+
+def _option(name: str) -> str:
+    return f"tier={shlex.quote(name)}"
+
+
+def _listing(files: Mapping[str, Sequence[Tier]]) -> str:
+    """One line for each kind of tier: files, annotations with text, an example."""
+    found: dict[str, tuple[str, set[str], list[str]]] = {}
+    for file, tiers in files.items():
+        for tier in tiers:
+            _, holders, texts = found.setdefault(_folded(tier.kind), (tier.kind, set(), []))
+            holders.add(file)
+            texts += [a.text.strip() for a in tier.annotations if a.text.strip()]
+    ordered = sorted(found.values(), key=lambda entry: (-len(entry[1]), -len(entry[2]), entry[0]))
+    lines = []
+    for kind, holders, texts in ordered[:_MOST_KINDS]:
+        example = max(texts[:5], key=len, default="")
+        shown = example if len(example) <= _LONGEST_EXAMPLE else f"{example[:_LONGEST_EXAMPLE]}..."
+        such = f", such as {shown!r}" if texts else ""
+        lines.append(f"  {_option(kind)}: in {len(holders)} of {len(files)} files, {len(texts):,} annotations{such}")
+    more = f"\n  and {len(ordered) - _MOST_KINDS} more" if len(ordered) > _MOST_KINDS else ""
+    return "\n".join(lines) + more
