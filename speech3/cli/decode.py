@@ -17,6 +17,9 @@ def command(
     ] = False,
     jobs: Annotated[int, typer.Option(help="Number of processes and threads; 0: one per core.", min=0)] = 0,
     graph: Annotated[Path | None, typer.Option(help="A graph of `speech3 graph` in place of the model's.")] = None,
+    others: Annotated[
+        list[Path] | None, typer.Option("--with", metavar="MODEL2", help="Average its scores in; may be repeated.")
+    ] = None,
     hot: Annotated[Path | None, typer.Option(help="Words and phrases to expect: `WORD [WORD ...] [BOOST]`.")] = None,
 ) -> None:
     """Recognise every utterance, with the acoustic scale and word penalty that were tuned on the model's dev set.
@@ -30,17 +33,22 @@ def command(
     `acoustic_cost` (scaled), `graph_cost` and `words`. `--lattice` adds `lat.ark`, which Kaldi's tools, `speech3
     rescore` and `speech3 score` (oracle error rate) read. A boost of `--hot` makes a word or phrase e^BOOST times as
     probable; 3 if not given.
+
+    `speech3 decode exp/digits/dnn DIR OUT --with exp/digits/lstm --with exp/digits/cnn` averages the models' log
+    likelihoods of each frame. They must have the same senones; the graph and the tuned settings are those of MODEL.
     """
     from speech3.corpus.datadir import read_datadir
-    from speech3.decoding.apply import features_for, tell
+    from speech3.decoding.apply import tell
     from speech3.decoding.chosen_graph import with_graph
     from speech3.decoding.latticed import NBEST, Wanted, decode_latticed
     from speech3.decoding.output import write_decoding
     from speech3.decoding.recognizer import load_recognizer
+    from speech3.decoding.together import features_together
     from speech3.io.parallel import available_jobs
 
     recognizer, jobs = with_graph(load_recognizer(model), graph, hot), jobs or available_jobs()
-    feats, skipped = features_for(recognizer, read_datadir(directory), jobs, out)
+    data, more = read_datadir(directory), [load_recognizer(other) for other in others or []]
+    recognizer, feats, skipped = features_together(recognizer, more, data, jobs, out)
     decoding, kept = decode_latticed(recognizer, feats, out, Wanted(nbest, lattice, mbr), jobs)
     write_decoding(out, recognizer, feats, decoding, jobs)
     tell({**skipped, **decoding.failed}, "not decoded")

@@ -19,7 +19,9 @@ def command(
         str | None, typer.Option("--from", metavar="STAGE", help="Run this stage and all later ones again.")
     ] = None,
     to_stage: Annotated[str | None, typer.Option("--to", metavar="STAGE", help="Stop after this stage.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run and why; run nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would run, why, and how long it takes; run nothing.")
+    ] = False,
 ) -> None:
     """Run a recipe: data, features, hmm, graph, train, decode, score, report.
 
@@ -51,7 +53,13 @@ def command(
         experiment = experiment.settled()
         plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
     if dry_run:
-        print(describe(plan))
+        from speech3.recipe.expected import costs, find_speech, remarks, total
+
+        speech = find_speech(experiment, plan)
+        expected = costs(experiment, speech) if speech else {}
+        print(*[line for line in (speech, describe(plan, remarks(expected, experiment.jobs))) if line], sep="\n")
+        if any(each.why for each in plan):
+            print(total(expected, plan, experiment) if speech else "expected: not known before the stage data has run")
         return
     run_plan(plan, experiment.out, first=data)
     if plan[-1].step.stage == "report":

@@ -27,7 +27,7 @@ def command(
         Path | None, typer.Option(metavar="HYP2", help="Texts of another system, compared with HYP.")
     ] = None,
     normalize: Annotated[
-        str, typer.Option(metavar="STEPS", help="Any of nfkc,lower,punct; applied in the order given.")
+        str, typer.Option(metavar="STEPS", help="Any of nfkc,lower,punct,phones48,phones39; in the order given.")
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
     utt2spk: Annotated[Path | None, typer.Option(help="File of speakers; default: utt2spk beside REF, if any.")] = None,

@@ -55,6 +55,7 @@ def command(
     from speech3.engine.opening import own_method
     from speech3.errors import Speech3Error
     from speech3.io.progress import say
+    from speech3.models.describe import parameters_of
     from speech3.training import train
     from speech3.training.worlds import with_workers
 
@@ -77,5 +78,5 @@ def command(
     about = train(config, directory, restart=restart)
     print(
         f"{directory}/model.safetensors: held-out frame accuracy {about['heldout_accuracy']:.2%} "
-        f"(epoch {about['best_epoch']} of {len(about['history'])}), {about['seconds']:.0f} s of training"
+        f"({parameters_of(about)} of {len(about['history'])}), {about['seconds']:.0f} s of training"
     )

@@ -14,6 +14,9 @@ def command(
     ] = False,
     graph: Annotated[Path | None, typer.Option(help="A graph of `speech3 graph` in place of the model's.")] = None,
     hot: Annotated[Path | None, typer.Option(help="Words and phrases to expect: `WORD [WORD ...] [BOOST]`.")] = None,
+    others: Annotated[
+        list[Path] | None, typer.Option("--with", metavar="MODEL2", help="Average its scores in, as in decode.")
+    ] = None,
     stream: Annotated[
         bool, typer.Option("--stream", help="FILE is `-` (standard input) or a file that is still being written.")
     ] = False,
@@ -43,11 +46,19 @@ def command(
     from speech3.decoding.chosen_graph import with_graph
     from speech3.decoding.live import transcribe_arriving
     from speech3.decoding.recognizer import load_recognizer
+    from speech3.decoding.together import same_features, together
     from speech3.decoding.transcription_json import json_of
     from speech3.errors import Speech3Error
     from speech3.hmm.times import ctm_line
 
     recognizer = with_graph(load_recognizer(model), graph, hot)
+    if others:
+        if stream:
+            raise Speech3Error("--with is for finished recordings; leave out --stream")
+        more = [load_recognizer(other) for other in others]
+        if differs := [other.directory for other in more if not same_features(recognizer, other)]:
+            raise Speech3Error(f"{differs[0]}: reads other features than {model}; use speech3 decode with both")
+        recognizer = together(recognizer, more)
     if stream:
         if len(files) != 1 or ctm:
             raise Speech3Error("--stream takes one FILE, or - for standard input, and no --ctm")

@@ -56,4 +56,4 @@ class DecodeConfig(Config):
         (0.6, 0.8, 1.0, 1.25, 1.6), min_length=1, description="for networks trained with LF-MMI"
     )
     word_penalties: tuple[float, ...] = Field((-1.0, -0.5, 0.0, 0.5, 1.0), min_length=1)
-    metric: Literal["WER", "CER"] = Field("WER", description="minimised by tuning; a recipe uses its own metric")
+    metric: Literal["WER", "CER", "PER"] = Field("WER", description="minimised by tuning; a recipe uses its own metric")

@@ -2,13 +2,13 @@
 
 from typing import Any, Literal
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny, ValidationError, model_validator
 
 from speech3.config.augment import AugmentConfig
 from speech3.config.base import Config
 from speech3.config.decoding import DecodeConfig, LmConfig
 from speech3.config.hmm import HmmConfig
-from speech3.config.models import DnnConfig, ModelConfig
+from speech3.config.models import CnnConfig, DnnConfig, LstmConfig, ModelConfig
 from speech3.config.reading import load_preset
 from speech3.config.tdnn import TdnnConfig
 from speech3.config.training import TrainingConfig
@@ -24,15 +24,46 @@ class TrainConfig(Config):
     init: str | None = Field(None, description="model directory, or model.safetensors, to start from")
     seed: int = Field(1, ge=0)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _for_objective(cls, values: Any) -> Any:
+        try:
+            model = ModelConfig.model_validate(values["model"])
+            training = TrainingConfig.model_validate(values["training"])
+        except (KeyError, TypeError, ValidationError):
+            return values  # it is reported where the fields are checked
+        return {**values, "model": for_objective(model, training)}
+
+
+def for_objective(model: ModelConfig, training: TrainingConfig) -> ModelConfig:
+    """The model with those keys set that it leaves to the training objective.
+
+    For LF-MMI it gets an output for every third frame, and the second output layer that ``lfmmi.cross_entropy`` needs.
+    A step of a recurrent network then sees its three frames at least.
+    """
+    if training.objective != "lfmmi" or isinstance(model, TdnnConfig):
+        return model
+    found: dict[str, Any] = {}
+    if model.subsampling is None:
+        found["subsampling"] = 3
+        if isinstance(model, LstmConfig):
+            found |= {key: max(1, getattr(model, key)) for key in ("left_context", "right_context")}
+    if model.two_outputs is None:
+        found["two_outputs"] = training.lfmmi.cross_entropy > 0
+    return model.model_copy(update=found)
+
 
 class LfmmiSystemConfig(Config):
     """The system of a recipe that is trained with LF-MMI."""
 
     model: SerializeAsAny[ModelConfig] = Field(
-        default_factory=lambda: load_preset(ModelConfig, "models", "cnn_tdnn"), description="cnn_tdnn or tdnn"
+        default_factory=lambda: load_preset(ModelConfig, "models", "cnn_tdnn"), description="of any family"
     )
     training: TrainingConfig = Field(default_factory=lambda: load_preset(TrainingConfig, "training", "lfmmi"))
-    features: str = Field("fbank40_utt", description="preset in conf/features")
+    features: str = Field(
+        "fbank40_utt",
+        description="preset in conf/features; for a cnn of three channels the default is fbank40_d2_utt, with deltas",
+    )
     least_minutes: float = Field(
         0, ge=0, description="minutes of training speech below which this system is not trained"
     )
@@ -44,12 +75,22 @@ class LfmmiSystemConfig(Config):
         2000, ge=0, description="number of three-phone histories of the phone language model, besides all phone pairs"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_derivatives(cls, values: Any) -> Any:
+        try:
+            model = ModelConfig.model_validate(values["model"])
+        except (KeyError, TypeError, ValidationError):
+            return values
+        channels = isinstance(model, CnnConfig) and model.channels == 3
+        return {"features": "fbank40_d2_utt", **values} if channels else values
+
     @model_validator(mode="after")
-    def _of_chunks(self) -> "LfmmiSystemConfig":
-        if not isinstance(self.model, TdnnConfig) or self.training.objective != "lfmmi":
+    def _of_lfmmi(self) -> "LfmmiSystemConfig":
+        if self.training.objective != "lfmmi":
             raise ValueError(
-                f"needs a time-delay network trained with objective=lfmmi, not a {self.model.family} with "
-                f"{self.training.objective}: set lfmmi.model=cnn_tdnn lfmmi.training=lfmmi"
+                f"needs a network trained with objective=lfmmi, not with {self.training.objective}: set "
+                f"lfmmi.training=lfmmi"
             )
         return self
 
@@ -58,7 +99,7 @@ class FlatStartConfig(Config):
     """The network of ``hmm.flat_start=lfmmi``: it makes the alignment for the LF-MMI system and shares its features."""
 
     model: SerializeAsAny[ModelConfig] = Field(
-        default_factory=lambda: load_preset(ModelConfig, "models", "tdnn_flat"), description="cnn_tdnn or tdnn"
+        default_factory=lambda: load_preset(ModelConfig, "models", "tdnn_flat"), description="of any family"
     )
     training: TrainingConfig = Field(default_factory=lambda: load_preset(TrainingConfig, "training", "lfmmi_flat"))
     longest_s: float = Field(20.0, gt=0, description="seconds; longer utterances are left out of its training")
@@ -91,7 +132,9 @@ class RecipeConfig(Config):
         None, description="tier of TextGrid or ELAN files that holds the transcript; several separated by commas"
     )
     pieces: int = Field(500, ge=30, description="size of the SentencePiece vocabulary, if units is sentencepiece")
-    metric: Literal["WER", "CER"] = "WER"
+    metric: Literal["WER", "CER", "PER"] = Field(
+        "WER", description="PER: words are TIMIT's phones, of which 39 classes are counted"
+    )
     hmm: HmmConfig = HmmConfig()
     model: SerializeAsAny[ModelConfig] = DnnConfig()
     training: TrainingConfig = TrainingConfig()

@@ -19,6 +19,13 @@ class ModelConfig(Config):
     left_context: int = Field(5, ge=0, description="frames")
     right_context: int = Field(5, ge=0, description="frames")
     dropout: float = Field(0.0, ge=0, lt=1)
+    subsampling: Literal[1, 3] | None = Field(
+        None, description="frames per output; none: 3 with training.objective=lfmmi, else 1"
+    )
+    two_outputs: bool | None = Field(
+        None,
+        description="add a second output layer, for cross-entropy besides LF-MMI; none: where lfmmi.cross_entropy > 0",
+    )
 
     @property
     def system(self) -> str:
@@ -51,6 +58,14 @@ class ModelConfig(Config):
         return handler({"family": values["family"]}) if found is cls else found.model_validate(values)
 
 
+def _sees_every_frame(model: "DnnConfig | CnnConfig | LstmConfig") -> None:
+    if model.subsampling == 3 and not (model.left_context and model.right_context):
+        raise ValueError(
+            "subsampling=3: an output is for three frames, and sees its middle one with its context; set left_context "
+            "and right_context to at least 1"
+        )
+
+
 class DnnConfig(ModelConfig):
     """Fully connected layers over a window of frames."""
 
@@ -59,6 +74,11 @@ class DnnConfig(ModelConfig):
     width: int = Field(512, ge=1)
     activation: Activation = "relu"
     normalization: Normalization = "none"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "DnnConfig":
+        _sees_every_frame(self)
+        return self
 
 
 class ConvolutionConfig(Config):
@@ -82,6 +102,11 @@ class CnnConfig(ModelConfig):
     activation: Activation = "relu"
     normalization: Normalization = "none"
 
+    @model_validator(mode="after")
+    def _consistent(self) -> "CnnConfig":
+        _sees_every_frame(self)
+        return self
+
 
 class LstmConfig(ModelConfig):
     """Layers of LSTM cells, optionally with fully connected layers before and after them."""
@@ -103,6 +128,10 @@ class LstmConfig(ModelConfig):
         0, ge=0, description="bidirectional: frames after a chunk that the backward layers read first"
     )
     output_layers: tuple[int, ...] = Field((), description="widths of fully connected layers after the cells")
+    cell_normalization: Normalization = Field("none", description="of the outputs of each layer of cells")
+    dropout_per_chunk: bool = Field(
+        False, description="dropout after layers of cells has one mask for all steps of a chunk, not one for each step"
+    )
     activation: Activation = Field("relu", description="of the fully connected layers")
     normalization: Normalization = Field("none", description="of the fully connected layers")
 
@@ -121,4 +150,5 @@ class LstmConfig(ModelConfig):
             raise ValueError("lookahead is for bidirectional layers; for unidirectional layers set delay")
         if any(width < 1 for width in (*self.input_layers, *self.output_layers)):
             raise ValueError("input_layers and output_layers are widths, at least 1 each")
+        _sees_every_frame(self)
         return self

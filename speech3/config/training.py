@@ -189,7 +189,7 @@ class TrainingConfig(Config):
     objective: Literal["cross_entropy", "mmi", "smbr", "lfmmi"] = Field(
         "cross_entropy",
         description="cross-entropy of frames; mmi or smbr of chunks, to continue a network trained by it (init); or "
-        "lattice-free MMI of chunks (time-delay networks)",
+        "lattice-free MMI of chunks",
     )
     discriminative: DiscriminativeConfig = DiscriminativeConfig()
     lfmmi: LfMmiConfig = LfMmiConfig()
@@ -211,7 +211,18 @@ class TrainingConfig(Config):
         None,
         ge=0,
         description="frames of a chunk. None, recurrent models: 20, or twice the lookahead if that is more (0: whole "
-        "utterances); none, time-delay networks, mmi and smbr: 150",
+        "utterances); none, time-delay networks, mmi, smbr and outputs at a third of the frames: 150",
+    )
+    targets_inside: bool = Field(
+        False,
+        description="recurrent networks with a delay: a chunk reads on for as many steps, so that the outputs for its "
+        "last frames train the steps that read these frames",
+    )
+    chunk_context: int = Field(
+        40,
+        ge=0,
+        description="recurrent networks with mmi, smbr or outputs at a third of the frames: frames before a chunk that "
+        "they read first, rounded up to whole outputs",
     )
     learning_rate: float = Field(0.1, gt=0, description="applied to the mean gradient of a minibatch")
     optimizer: Literal["sgd", "adamw"] = Field("sgd", description="optimizer of every worker")
@@ -220,12 +231,17 @@ class TrainingConfig(Config):
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of plain SGD (including the warm start) and ddp")
     weight_decay: float = Field(0.0, ge=0)
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=1, description="cross-entropy: probability that is spread evenly over all senones in training"
+    )
     gradient_clip: float | None = Field(
         None, gt=0, description="norm to which the gradient of a minibatch is clipped; none: no clipping"
     )
     frequency_warp: float = Field(0.0, ge=0, lt=0.5, description="largest relative warp of frequencies")
     speeds: tuple[float, ...] = Field(
-        (), description="time-delay networks: speeds, one of which is drawn for a chunk in each epoch (1: unchanged)"
+        (),
+        description="time-delay networks and outputs at a third of the frames: speeds, one of which is drawn for a "
+        "chunk in each epoch (1: unchanged)",
     )
     time_masks: int = Field(0, ge=0, description="SpecAugment: time masks in each window or chunk")
     time_mask_frames: int = Field(10, ge=1, description="longest time mask; never more than half of the window")
@@ -244,6 +260,12 @@ class TrainingConfig(Config):
     )
     final_rate: float = Field(0.01, gt=0, le=1, description="exponential: the last rate as a share of the first")
     warmup: float = Field(0.0, ge=0, description="epochs over which the rate rises from a tenth of its value")
+    average: int = Field(
+        0,
+        ge=0,
+        description="number of last epochs whose mean parameters are the result if their held-out loss is no higher "
+        "than that of the best epoch; 0: the best epoch is the result",
+    )
     evaluations: int = Field(1, ge=1, description="evaluations on held-out data per epoch, for the curves")
     keep_checkpoints: int = Field(3, ge=1)
     checkpoint_s: float = Field(60.0, ge=0, description="seconds of training between checkpoints within an epoch")
@@ -264,6 +286,8 @@ class TrainingConfig(Config):
             )
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas={list(self.betas)}: each must be at least 0 and below 1")
+        if self.average == 1:
+            raise ValueError("average=1: the mean of one epoch is that epoch; give at least 2, or 0 for no average")
         if self.optimizer == "adamw" and self.momentum:
             raise ValueError(f"momentum={self.momentum:g} is for SGD; for optimizer=adamw set betas instead")
         if self.optimizer == "adamw" and not self.asgd.local_updates:
@@ -281,6 +305,11 @@ class TrainingConfig(Config):
     def of_sequences(self) -> bool:
         """Whether the objective is one of senone sequences, which continues a network trained by cross-entropy."""
         return self.objective in ("mmi", "smbr")
+
+    @property
+    def last_is_best(self) -> bool:
+        """Whether the last epoch counts as the best, whatever its held-out loss (`speech3.training.schedule`)."""
+        return self.objective == "lfmmi" and self.schedule == "cosine"
 
     def sequence_of(self, model: LstmConfig) -> int:
         """`sequence` for a recurrent model, or its default if none is given."""

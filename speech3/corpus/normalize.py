@@ -1,9 +1,10 @@
-"""Normalisation of transcripts: letter case, punctuation, Unicode's composition."""
+"""Normalisation of transcripts: letter case, punctuation, Unicode's composition, classes of phones."""
 
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
 
+from speech3.corpus.phone_classes import fold
 from speech3.errors import Speech3Error
 
 
@@ -76,6 +77,8 @@ _STEPS: dict[str, Callable[[str], str]] = {
     "nfkc": lambda text: unicodedata.normalize("NFKC", text),
     "lower": str.lower,
     "punct": _punct,
+    "phones48": lambda text: fold(text, 48),
+    "phones39": lambda text: fold(text, 39),
 }
 
 
@@ -99,7 +102,8 @@ def normalize_text(text: str, steps: Sequence[str]) -> str:
 
     ``nfkc`` is Unicode's compatibility composition, ``lower`` the lower case, and ``punct`` replaces each character of
     Unicode's punctuation classes by a space, except an apostrophe between letters or digits (typographic ones become
-    ASCII). Symbols such as ``<``, ``$`` and ``+`` are not punctuation in Unicode, so ``<unk>`` survives.
+    ASCII). Symbols such as ``<``, ``$`` and ``+`` are not punctuation in Unicode, so ``<unk>`` survives. ``phones48``
+    and ``phones39`` fold TIMIT's phones to Lee and Hon's classes (`speech3.corpus.phone_classes`).
     """
     for step in steps:
         if step not in _STEPS:

@@ -39,3 +39,12 @@ def moved_rspecifier(value: str, old: Path, new: Path) -> str:
     parts = re.fullmatch(r"(.*?)((?::\d+)?(?:\[[^\]]*\])?)", value)
     assert parts  # both parts may be empty
     return moved(parts[1].rstrip(), old, new) + parts[2]
+
+
+def entry(directory: Path, name: str) -> Path | None:
+    """What is in a directory under a name, in capitals or small letters: copies of old CD-ROMs have either."""
+    if (exact := directory / name).exists():
+        return exact
+    if not directory.is_dir():
+        return None
+    return next((path for path in directory.iterdir() if path.name.lower() == name.lower()), None)

@@ -5,6 +5,7 @@ utils/data/perturb_data_dir_speed.sh.
 """
 
 import functools
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
     for factor in factors:
         if not 0.5 <= factor <= 2.0 or factor == 1.0:
             raise Speech3Error(f"speed factor {factor:g}: give factors from 0.5 to 2, other than 1")
-    recordings = {key: moved(value, data.path, out) for key, value in data.recordings.items()}
+    recordings = {key: _original(value, data.path, out) for key, value in data.recordings.items()}
     utterances = dict(data.utterances)
     items = [
         (_alone(data, utterance), factor, f"sp{factor:g}-") for factor in factors for utterance in utterances.values()
@@ -48,10 +49,16 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
             names.add(name)
     for copy in parallel_map(functools.partial(_copy, out=out), items, jobs or available_jobs(), "speed perturbation"):
         utterances[copy.id] = copy
-        recordings[copy.id] = str((out / "wav" / f"{copy.id}.wav").resolve())
+        recordings[copy.id] = f"wav/{copy.id}.wav"
     result = DataDir(out, recordings, dict(sorted(utterances.items())))
     write_datadir(result, out)
     return result
+
+
+def _original(value: str, data: Path, out: Path) -> str:
+    """The original's value of wav.scp; relative to `out` if it is relative to `data`: both may be moved together."""
+    inside = not Path(value).is_absolute() and (data / value).is_file()
+    return os.path.relpath(data / value, out) if inside else moved(value, data, out)
 
 
 def _alone(data: DataDir, utterance: Utterance) -> DataDir:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3  # largest difference of a log likelihood, float32 against float32
 _CHECKED_S, _ROUNDS = 30.0, 3  # of random features
 _KEPT = (
-    "training", "best_epoch", "train_accuracy", "heldout_accuracy", "heldout_loss", "heldout_per", "hmm", "seed",
-    "versions",
+    "training", "best_epoch", "averaged_epochs", "train_accuracy", "heldout_accuracy", "heldout_loss", "heldout_per",
+    "hmm", "seed", "versions",
 )  # fmt: skip
 _GRAPH, _SETTINGS = "graph/graph.json", "decode.json"
 _BESIDE = (

@@ -50,11 +50,11 @@ def _of_network(scorer: NetworkScorer, network: AcousticModel, pdfs: int) -> Onl
 
         @torch.no_grad()
         def steps(feats_TF: np.ndarray, states: Any) -> tuple[np.ndarray, Any]:
-            windows_TWF = torch.from_numpy(feats_TF).unfold(0, left + 1 + right, 1).transpose(1, 2)
+            windows_TWF = torch.from_numpy(feats_TF).unfold(0, network.window, network.subsampling).transpose(1, 2)
             logits_TP, states = network.steps(windows_TWF, states, len(windows_TWF))
             return scorer.of_logits(logits_TP), states
 
-        return OnlineRecurrent(steps, network.states, left, right, network.delay, pdfs)
+        return OnlineRecurrent(steps, network.states, left, right, network.subsampling, network.delay, pdfs)
 
     @torch.no_grad()
     def score_inside(feats_TF: np.ndarray) -> np.ndarray:
@@ -68,9 +68,9 @@ def _of_onnx(network: OnnxNetwork, pdfs: int) -> OnlineNetwork:
     if network.about["recurrent"]:
 
         def steps(feats_TF: np.ndarray, states: Any) -> tuple[np.ndarray, Any]:
-            return network.steps(feats_TF, states, len(feats_TF) - left - right)
+            return network.steps(feats_TF, states, (len(feats_TF) - left - right) // step)
 
-        return OnlineRecurrent(steps, network.states, left, right, network.about["delay"], pdfs)
+        return OnlineRecurrent(steps, network.states, left, right, step, network.about["delay"], pdfs)
     before = -(-left // step)  # in outputs, rounded up so that the first frame given begins an output
 
     def score_inside(feats_TF: np.ndarray) -> np.ndarray:

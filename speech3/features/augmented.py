@@ -77,7 +77,7 @@ def augment_data(
         report.skipped |= skipped
         remedy = f"`speech3 fix {data.path} OUT` writes a copy without the utterances whose audio is faulty"
         check_bad(report.skipped, len(ids), str(data.path), "cannot be used", remedy)
-    recordings = {key: str((out / "wav" / f"{key}.wav").resolve()) for key in sorted(utterances)}
+    recordings = {key: f"wav/{key}.wav" for key in sorted(utterances)}
     report.data = DataDir(out, recordings, dict(sorted(utterances.items())))
     write_text(out / "augment.txt", "".join(f"{key} {done}\n" for key, done in sorted(report.done.items())))
     if report.skipped:

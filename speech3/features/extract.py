@@ -64,6 +64,7 @@ def extract(
     *,
     compress: bool = False,
     augmenter: Augmenter | None = None,
+    relative: bool = False,
 ) -> ExtractReport:
     """Write ``feats.ark``, ``feats.scp``, ``features.yaml`` and, if there is anything to list, ``skipped.txt``.
 
@@ -79,6 +80,9 @@ def extract(
         Write one byte per value, with loss (Kaldi's ``--compress``).
     augmenter
         Augments the audio of each utterance before features are computed; for the same seed always in the same way.
+    relative
+        ``feats.scp`` names its archive without a directory, so that both can be moved. Kaldi's programs find it only
+        from there; by default the path is absolute.
 
     Notes
     -----
@@ -106,11 +110,12 @@ def extract(
         if _wants_stats(config):
             config = _with_stats(config, _summed(data, config, inputs, jobs, sums, work, augmenter))
         report = ExtractReport(config)
-        index = _extracted(data, config, inputs, jobs, parts, work, report, compress, augmenter)
+        located = _extracted(data, config, inputs, jobs, parts, work, report, compress, augmenter)
         if report.stats_2G is not None and config.global_stats is None:
             report.config = config = _with_stats(config, report.stats_2G)
         parts.finish()
-        write_text(out / "feats.scp", "".join(sorted(index)))
+        index = sorted(index_line(utterance, ark, offset, relative=relative) for utterance, offset in located)
+        write_text(out / "feats.scp", "".join(index))
         write_text(out / "features.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False))
         if report.skipped:
             write_text(out / "skipped.txt", _listing(report.skipped))
@@ -144,9 +149,9 @@ def _extracted(
     report: ExtractReport,
     compress: bool,
     augmenter: Augmenter | None,
-) -> list[str]:
-    """Add all missing units to `parts`, fill in `report`, and return the lines of the scp."""
-    index: list[str] = []
+) -> list[tuple[str, int]]:
+    """Add all missing units to `parts`, fill in `report`, and return the utterances with their places in the ark."""
+    located: list[tuple[str, int]] = []
 
     def note(record: dict[str, Any]) -> None:
         report.skipped.update(record["skipped"])
@@ -159,13 +164,13 @@ def _extracted(
         for utterance, offset, frames in record["utterances"]:
             report.utterances += 1
             report.frames += frames
-            index.append(index_line(utterance, parts.target, offset))
+            located.append((utterance, offset))
         _check(data, config, report.skipped, complete=False)
 
     for record in parts.taken_over(work):
         note(record)
     if parts.units:
-        there = f"{len(index)} of {len(data.utterances)} utterances are kept"
+        there = f"{len(located)} of {len(data.utterances)} utterances are kept"
         say(f"{parts.target}: {there} from an interrupted run, which is resumed")
     function = functools.partial(unit_features, config=config, augmenter=augmenter)
     for unit in parallel_map(function, inputs[parts.units :], jobs, "features"):
@@ -173,7 +178,7 @@ def _extracted(
         parts.append(content, record)
         note(record)
     _check(data, config, report.skipped, complete=True)
-    return index
+    return located
 
 
 def _packed(unit: Unit, parts: Parts, compress: bool) -> tuple[bytes, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Minibatches of chunks of consecutive frames, for time-delay networks and for objectives of sequences.
+"""Minibatches of single chunks of consecutive frames, for all networks with outputs at a third of the frames.
 
 In each epoch an utterance is covered once by as few chunks as possible. They are spaced evenly, shifted a little at
 random in each epoch, and all chunks of the corpus are shuffled. The context on both sides of a chunk comes from the
@@ -33,9 +33,30 @@ _JITTER = 1 / 6  # share of a chunk by which it may begin earlier or later
 
 
 class ChunkInputs(NamedTuple):
-    """The input of a time-delay network: (B, L, F) float32."""
+    """The input of a network with a finite context: (B, L, F) float32."""
 
     feats_BTF: Tensor
+
+
+class RecurrentChunks(NamedTuple):
+    """The input of a recurrent network.
+
+    Attributes
+    ----------
+    feats_BTF
+        (B, L, F) float32.
+    begins_B
+        bool: the chunk begins with its utterance, so the state is zero there.
+    rest_B
+        int64, outputs from the beginning of the chunk to the end of the utterance.
+    warm_up
+        Outputs before the chunk, which only prepare the state.
+    """
+
+    feats_BTF: Tensor
+    begins_B: Tensor
+    rest_B: Tensor
+    warm_up: int
 
 
 @dataclass(frozen=True)
@@ -74,10 +95,11 @@ class Chunks:
         Seed of the order, the shifts, and of `speeds`, `warp` and `masks`.
     speeds, warp, masks
         Augmentation in `draw`, but not in `sequential`.
+    warm_up
+        None: the network has a finite context. Else it is recurrent, and reads this many frames, a multiple of
+        `subsampling`, before those of `left`.
     targets
         Makes the targets of some chunks; None: the label of the middle frame of each output, (B * T,) int64.
-    inputs
-        Makes a model's inputs from (B, L, F) float32.
 
     Attributes
     ----------
@@ -90,13 +112,14 @@ class Chunks:
     def __init__(
         self, packed: PackedFrames, *, left: int, right: int, chunk: int, streams: int, subsampling: int, seed: int,
         device: torch.device, speeds: Sequence[float] = (), warp: FrequencyWarp | None = None,
-        masks: SpecAugment | None = None, targets: Callable[[Sequence[Chunk]], Any] | None = None,
-        inputs: Callable[[Tensor], Any] = ChunkInputs,
+        masks: SpecAugment | None = None, warm_up: int | None = None,
+        targets: Callable[[Sequence[Chunk]], Any] | None = None,
     ) -> None:  # fmt: skip
-        self.packed, self.left, self.right, self.chunk, self.streams = packed, left, right, chunk, streams
+        self.packed, self.right, self.chunk, self.streams = packed, right, chunk, streams
+        self.left, self.warm_up = left + (warm_up or 0), warm_up
         self.subsampling, self.seed, self.device = subsampling, seed, device
         self.speeds, self.masks = tuple(speeds) or (1.0,), masks
-        self.targets, self.inputs = targets or self._labels, inputs
+        self.targets = targets or self._labels
         self.num_frames = len(packed)
         self._frames_NF = on_device(packed.frames_NF)
         lengths_U = np.diff(packed.offsets_U1)
@@ -111,7 +134,7 @@ class Chunks:
         """Number of minibatches in an epoch."""
         return -(-int(self._ends_U[-1]) // self.streams)
 
-    def draw(self, epoch: int, number: int) -> tuple[Any, Any]:
+    def draw(self, epoch: int, number: int) -> tuple[ChunkInputs | RecurrentChunks, Any]:
         """Minibatch `number` (from 0) of `epoch`, and its targets."""
         chosen_B = self._chosen(epoch, number)
         generator = np.random.default_rng((self.seed, epoch, number))
@@ -125,9 +148,9 @@ class Chunks:
             feats_BLF = torch.bmm(blocks_BXM, matrices_BMM.transpose(1, 2)).view(feats_BLF.shape)
         if self.masks:
             feats_BLF = self.masks(feats_BLF, *self.masks.draw(generator, len(chunks)))
-        return self.inputs(feats_BLF), self.targets(chunks)
+        return self._inputs(chunks, feats_BLF), self.targets(chunks)
 
-    def sequential(self, size: int) -> Iterator[tuple[Any, Any]]:
+    def sequential(self, size: int) -> Iterator[tuple[ChunkInputs | RecurrentChunks, Any]]:
         """All chunks once, without augmentation, in the order of the file, about `size` frames at a time.
 
         The last chunk of an utterance ends with the utterance, and so overlaps the chunk before it.
@@ -136,7 +159,16 @@ class Chunks:
         for first in range(0, int(self._ends_U[-1]), streams):
             chosen_B = np.arange(first, min(first + streams, int(self._ends_U[-1])))
             chunks, first_B = self._place(chosen_B, np.ones(len(chosen_B)), np.zeros(len(chosen_B)))
-            yield self.inputs(self._gather(chunks, first_B)), self.targets(chunks)
+            yield self._inputs(chunks, self._gather(chunks, first_B)), self.targets(chunks)
+
+    def _inputs(self, chunks: Sequence[Chunk], feats_BLF: Tensor) -> ChunkInputs | RecurrentChunks:
+        if self.warm_up is None:
+            return ChunkInputs(feats_BLF)
+        begins_B = torch.tensor([chunk.start == 0 for chunk in chunks])
+        frames_B = np.array([(len(chunk.labels_T) - chunk.start) / chunk.speed for chunk in chunks])
+        rest_B = torch.from_numpy(np.ceil(frames_B / self.subsampling).astype(np.int64))
+        begins_B, rest_B = to_device(begins_B, self.device), to_device(rest_B, self.device)
+        return RecurrentChunks(feats_BLF, begins_B, rest_B, self.warm_up // self.subsampling)
 
     def _chosen(self, epoch: int, number: int) -> np.ndarray:
         """Numbers of the chunks of a minibatch."""

@@ -53,7 +53,8 @@ class SequenceInputs(NamedTuple):
     scored_N
         int64, t * B + b of each step with a target.
     own
-        Number of steps of the chunk itself, after which the state is carried on. Further steps, if any, are lookahead.
+        Number of steps of the chunk itself, after which the state is carried on. Further steps, if any, are lookahead,
+        or those in which the last targets of the chunk come.
     place
         (epoch, number). The carried state comes from (epoch, number - 1).
     steps_A
@@ -99,6 +100,8 @@ class Sequences:
         Steps by which a target comes later than its frame.
     lookahead
         Steps after a chunk that are included in its input.
+    targets_inside
+        The input goes on for `delay` steps after a chunk, in which its last targets come; else these are in the next.
     seed
         Seed of the permutations of the utterances, of `warp` and of `masks`.
     warp, masks
@@ -117,14 +120,15 @@ class Sequences:
     def __init__(
         self, packed: PackedFrames, *, left: int, right: int, chunk: int, streams: int, seed: int,
         device: torch.device, delay: int = 0, lookahead: int = 0, warp: FrequencyWarp | None = None,
-        masks: SpecAugment | None = None, row_minibatches: int = 50,
+        masks: SpecAugment | None = None, row_minibatches: int = 50, targets_inside: bool = False,
     ) -> None:  # fmt: skip
         self.packed, self.left, self.right, self.delay, self.lookahead = packed, left, right, delay, lookahead
         self.chunk, self.streams, self.seed, self.device = chunk, streams, seed, device
         self.warp, self.masks = warp, masks
         self.num_frames = len(packed)
         self._frames_NF, self._senones_N = on_device(packed.frames_NF), on_device(packed.senones_N)
-        self._steps_U = np.diff(packed.offsets_U1) + delay
+        self.inside = delay if targets_inside else 0
+        self._steps_U = np.diff(packed.offsets_U1) + delay - self.inside
         self._chunks_U = -(-self._steps_U // chunk)
         chunks = int(self._chunks_U.sum())
         count = max(1, round(chunks / (streams * row_minibatches)))
@@ -182,6 +186,7 @@ class Sequences:
         first_B, last_B = offsets_U1[utterance_B], offsets_U1[utterance_B + 1] - 1
         left_B = np.where(active_B, self._steps_U[utterance_B] - step_B, 0)  # steps from here to the end
         own_B, lengths_B = (left_B.clip(0, most) for most in (self.chunk, self.chunk + self.lookahead))
+        lengths_B = lengths_B + self.inside * (left_B > 0)
         own, steps = int(own_B.max()), int(lengths_B.max())
 
         frame_KB = (first_B + step_B) + np.arange(-self.left, steps + self.right)[:, None]
@@ -192,8 +197,8 @@ class Sequences:
             feats_KBF = change(feats_KBF, lengths_B + self.left + self.right)
         feats_TBWF = feats_KBF.unfold(0, self.left + 1 + self.right, 1).transpose(2, 3)
 
-        step_T1 = np.arange(own)[:, None]
-        scored_TB = (step_T1 < own_B) & (step_B + step_T1 >= self.delay)
+        step_T1 = np.arange(own + self.inside)[:, None]
+        scored_TB = (step_T1 >= self.inside) & (step_T1 < own_B + self.inside) & (step_B + step_T1 >= self.delay)
         target_TB = first_B + step_B + step_T1 - self.delay
         senones_N = self._senones_N.index_select(0, torch.from_numpy(target_TB[scored_TB])).long()
         arrays = lengths_B, begins_B, np.flatnonzero(scored_TB), np.flatnonzero(np.arange(steps)[:, None] < lengths_B)

@@ -15,7 +15,7 @@ import torch
 
 from speech3.features.masks import SpecAugment
 from speech3.features.warp import FrequencyWarp
-from speech3.frames.chunks import Chunk, Chunks
+from speech3.frames.chunks import Chunk, ChunkInputs, Chunks, RecurrentChunks
 from speech3.frames.packed import PackedFrames
 
 _MIXED = 4  # about the number of minibatches among which utterances of similar length are mixed
@@ -39,8 +39,8 @@ class WholeUtterances(Chunks):
         Frames per output.
     seed
         Seed of the order, and of `speeds`, `warp` and `masks`.
-    speeds, warp, masks
-        Augmentation in `draw`, but not in `sequential`.
+    speeds, warp, masks, warm_up
+        As in `Chunks`. Augmentation in `draw`, but not in `sequential`.
     targets
         Makes the targets of some utterances, each a `Chunk` that begins at 0.
     """
@@ -48,12 +48,12 @@ class WholeUtterances(Chunks):
     def __init__(
         self, packed: PackedFrames, *, left: int, right: int, minibatch: int, subsampling: int, seed: int,
         device: torch.device, targets: Callable[[Sequence[Chunk]], Any], speeds: Sequence[float] = (),
-        warp: FrequencyWarp | None = None, masks: SpecAugment | None = None,
+        warp: FrequencyWarp | None = None, masks: SpecAugment | None = None, warm_up: int | None = None,
     ) -> None:  # fmt: skip
         self._lengths_U = np.diff(packed.offsets_U1)
         super().__init__(
             packed, left=left, right=right, chunk=int(self._lengths_U.max()), streams=1, subsampling=subsampling,
-            seed=seed, device=device, speeds=speeds, warp=warp, masks=masks, targets=targets,
+            seed=seed, device=device, speeds=speeds, warp=warp, masks=masks, targets=targets, warm_up=warm_up,
         )  # fmt: skip
         self._by_length_U = np.argsort(self._lengths_U, kind="stable")
         self._cuts = self._filled(minibatch)
@@ -63,12 +63,12 @@ class WholeUtterances(Chunks):
         """Number of minibatches in an epoch."""
         return len(self._cuts) - 1
 
-    def sequential(self, size: int) -> Iterator[tuple[Any, Any]]:
+    def sequential(self, size: int) -> Iterator[tuple[ChunkInputs | RecurrentChunks, Any]]:
         """All utterances once, without augmentation, shortest first, about `size` frames at a time."""
         cuts = self._filled(size)
         for chosen_B in np.split(self._by_length_U, cuts[1:-1]):
             chunks, first_B = self._place(chosen_B, np.ones(len(chosen_B)), np.zeros(len(chosen_B)))
-            yield self.inputs(self._gather(chunks, first_B)), self.targets(chunks)
+            yield self._inputs(chunks, self._gather(chunks, first_B)), self.targets(chunks)
 
     def _filled(self, minibatch: int) -> list[int]:
         """Where to cut the utterances, sorted by length, so that each part fills a minibatch."""

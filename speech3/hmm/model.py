@@ -12,6 +12,8 @@ from speech3.hmm.tree import Tree
 from speech3.io.atomic import read_json, write_json
 from speech3.io.checkpoint import load_tensors, save_tensors
 
+_TREE = ("root", "side", "member", "yes", "no")  # arrays of a tree
+
 
 @dataclass(frozen=True, eq=False)
 class Hmm:
@@ -87,6 +89,18 @@ class PdfsOnly:
         write_json(Path(directory) / "hmm.json", {"pdfs": self.num_pdfs, "pdfs_only": self.why})
 
 
+def difference(one: Hmm | PdfsOnly, other: Hmm | PdfsOnly) -> str:
+    """How the outputs of two models differ, in words; empty if they are the same, as far as that is known."""
+    if one.num_pdfs != other.num_pdfs:
+        return f"one has {one.num_pdfs} senones, the other {other.num_pdfs}"
+    if not (isinstance(one, Hmm) and isinstance(other, Hmm)):
+        return ""  # only the number is known
+    same = (one.lexicon.phones, one.subsampling) == (other.lexicon.phones, other.subsampling) and all(
+        np.array_equal(getattr(one.tree, name), getattr(other.tree, name)) for name in _TREE
+    )
+    return "" if same else f"{one.num_pdfs} senones in both, but of another tree"
+
+
 def load_outputs(directory: Path | str) -> Hmm | PdfsOnly:
     """Read what `Hmm.save` or `PdfsOnly.save` wrote."""
     about = read_json(Path(directory) / "hmm.json")
@@ -128,7 +142,7 @@ def load_hmm(directory: Path | str) -> Hmm:
     arrays, _ = load_tensors(directory / "tree.safetensors", "tree")
     if list(lexicon.phones) != phones or arrays["root"].shape[0] != len(lexicon.phones) + 1:
         raise Speech3Error(f"{directory}: the lexicon has other phones than the tree; restore the model's lexicon")
-    tree = Tree(*(arrays[name] for name in ("root", "side", "member", "yes", "no")))
+    tree = Tree(*(arrays[name] for name in _TREE))
     if tree.states != topology.states:
         raise Speech3Error(
             f"{directory}: hmm.json says {topology.name}, but tree.safetensors has {tree.states} states per phone;"

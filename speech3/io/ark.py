@@ -82,9 +82,10 @@ def write_entry(stream: IO[bytes], utterance: str, array: np.ndarray, *, compres
     return offset
 
 
-def index_line(utterance: str, ark: Path | str, offset: int) -> str:
-    """The line of an scp for an array in `ark`."""
-    return f"{utterance} {Path(ark).resolve()}:{offset}\n"
+def index_line(utterance: str, ark: Path | str, offset: int, *, relative: bool = False) -> str:
+    """The line of an scp for an array in `ark`; `relative` to the scp, beside it: then both may be moved."""
+    ark = Path(ark)
+    return f"{utterance} {ark.name if relative else ark.resolve()}:{offset}\n"
 
 
 def read_scp(path: Path | str) -> dict[str, str]:

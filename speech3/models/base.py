@@ -27,7 +27,16 @@ class AcousticModel(nn.Module):
     bidirectional
         A frame's scores depend on all later frames.
     subsampling
-        Input frames per output.
+        Input frames per output. The k-th of them is for the frames from `subsampling` k on, as many; its window is
+        centred on the middle one.
+    center
+        Index of that frame among them.
+    window
+        W, the number of frames in a window.
+    left_context, right_context
+        Frames before and after those of an output on which it depends, in a recurrent model those of a step.
+    two_outputs
+        In training on chunks there is a second output layer, for cross-entropy besides LF-MMI.
     """
 
     shift_F: Tensor
@@ -35,19 +44,16 @@ class AcousticModel(nn.Module):
     recurrent = False
     delay = 0
     bidirectional = False
-    subsampling = 1
 
     def __init__(self, config: ModelConfig, feat_dim: int, num_senones: int) -> None:
         super().__init__()
-        self.left_context, self.right_context = config.left_context, config.right_context
+        self.subsampling, self.two_outputs = config.subsampling or 1, bool(config.two_outputs)
+        self.center = (self.subsampling - 1) // 2
+        self.window = config.left_context + 1 + config.right_context
+        self.left_context, self.right_context = config.left_context - self.center, config.right_context - self.center
         self.feat_dim, self.num_senones = feat_dim, num_senones
         self.register_buffer("shift_F", torch.zeros(feat_dim))
         self.register_buffer("scale_F", torch.ones(feat_dim))
-
-    @property
-    def window(self) -> int:
-        """W, the number of frames in a window."""
-        return self.left_context + 1 + self.right_context
 
     def set_input_statistics(self, mean_F: Tensor, variance_F: Tensor) -> None:
         """Shift and scale the input to zero mean and unit variance; a constant bin is only shifted."""
@@ -59,7 +65,7 @@ class AcousticModel(nn.Module):
         return (feats + self.shift_F) * self.scale_F
 
     def forward(self, inputs: Any) -> Any:
-        """Logits (frames, S) of a minibatch; of time-delay networks (`speech3.models.tdnn`): (chunks, outputs, S)."""
+        """Logits (frames, S) of a minibatch of frames; of chunks (chunks, outputs, S), with `two_outputs` a pair."""
         raise NotImplementedError
 
     def score(self, feats_TF: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from speech3.config import CnnConfig
 from speech3.config.models import ConvolutionConfig
 from speech3.errors import Speech3Error
 from speech3.models.dropout import Dropout
-from speech3.models.layers import Hidden, WindowModel, gain_of, glorot, norm
-from speech3.models.linear import Linear, autocasts, multiply
+from speech3.models.layers import Hidden, WindowModel, add_outputs, gain_of, glorot, norm
+from speech3.models.linear import autocasts, multiply
 
 _IN_CACHE = 400_000  # patch values per part, 1.6 MB: the best of 0.8 to 24 MB with 1 MB of cache per core
 
@@ -49,14 +49,14 @@ class Cnn(WindowModel):
         self.convolutions = nn.Sequential(*convolutions)
         widths = [shape_KWC[0] * shape_KWC[1] * shape_KWC[2]] + [config.width] * config.layers
         self.layers = Hidden(widths, config.activation, config.normalization, config.dropout, generator)
-        self.output = Linear(widths[-1], num_senones)
-        glorot(self.output, 1.0, generator)
+        add_outputs(self, widths[-1], generator)
 
-    def forward(self, feats_BWF: Tensor) -> Tensor:
-        """Logits (B, S) of windows (B, W, F) or (B, W * F), float32."""
-        feats_BWF = self.normalize(feats_BWF.view(len(feats_BWF), self.window, self.feat_dim))
+    def hidden(self, feats_BWF: Tensor) -> Tensor:
+        """See `WindowModel.hidden`."""
+        feats_BWF = self.normalize(feats_BWF)
         x_BKWC = feats_BWF.unflatten(2, (self.channels, self.bins)).permute(0, 3, 1, 2).contiguous()
-        return self.output(self.layers(self.convolutions(x_BKWC).flatten(1)))
+        x_BD: Tensor = self.layers(self.convolutions(x_BKWC).flatten(1))
+        return x_BD
 
 
 class ConvolutionalLayer(nn.Module):

@@ -46,7 +46,7 @@ def training_facts(about: dict[str, Any]) -> dict[str, str]:
     corpus = [str(about.get("info", {})[key]) for key in ("corpus",) if about.get("info", {}).get(key)]
     data = "; ".join([*corpus, *parts]) or f"frames {about['frames']['train']}"
     training = about["training"]
-    accuracy = f"{per_cent(about['heldout_accuracy'])} of held-out frames (epoch {about['best_epoch']})"
+    accuracy = f"{per_cent(about['heldout_accuracy'])} of held-out frames ({parameters_of(about)})"
     if about.get("train_accuracy") is not None:
         accuracy += f", {per_cent(about['train_accuracy'])} of training frames"
     return {
@@ -57,6 +57,12 @@ def training_facts(about: dict[str, Any]) -> dict[str, str]:
         "accuracy": accuracy,
         "versions": ", ".join(f"{name} {version}" for name, version in about["versions"].items()),
     }
+
+
+def parameters_of(about: dict[str, Any]) -> str:
+    """The epoch, or the epochs averaged, whose parameters the model has; in words."""
+    averaged = about.get("averaged_epochs", [])
+    return f"mean of epochs {', '.join(map(str, averaged))}" if averaged else f"epoch {about['best_epoch']}"
 
 
 def layer_table(info: ModelInfo) -> list[tuple[str, ...]]:

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import DnnConfig
-from speech3.models.layers import Hidden, WindowModel, glorot
-from speech3.models.linear import Linear
+from speech3.models.layers import Hidden, WindowModel, add_outputs
 
 
 class Dnn(WindowModel):
@@ -18,10 +17,9 @@ class Dnn(WindowModel):
         super().__init__(config, feat_dim, num_senones)
         widths = [self.window * feat_dim] + [config.width] * config.layers
         self.layers = Hidden(widths, config.activation, config.normalization, config.dropout, generator)
-        self.output = Linear(widths[-1], num_senones)
-        glorot(self.output, 1.0, generator)
+        add_outputs(self, widths[-1], generator)
 
-    def forward(self, feats_BWF: Tensor) -> Tensor:
-        """Logits (B, S) of windows (B, W, F) or (B, W * F), float32."""
-        feats_BWF = feats_BWF.view(len(feats_BWF), self.window, self.feat_dim)
-        return self.output(self.layers(self.normalize(feats_BWF).flatten(1)))
+    def hidden(self, feats_BWF: Tensor) -> Tensor:
+        """See `WindowModel.hidden`."""
+        x_BD: Tensor = self.layers(self.normalize(feats_BWF).flatten(1))
+        return x_BD

@@ -189,7 +189,7 @@ def _kind(module: nn.Module) -> str:
 
 
 def _right_context(model: AcousticModel) -> int | None:
-    return None if model.bidirectional else model.right_context + model.delay
+    return None if model.bidirectional else model.right_context + model.delay * model.subsampling
 
 
 def _of_gmm(path: Path, gmm: Gmm, features: FeatureConfig | None, about: dict[str, Any]) -> ModelInfo:

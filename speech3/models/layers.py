@@ -6,38 +6,76 @@ Axes: B minibatch, W context window, F feature bins, T frames of an utterance, D
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from speech3.config.models import Activation, Normalization
+from speech3.frames.chunks import ChunkInputs
 from speech3.frames.resident import window_indices
 from speech3.models.base import AcousticModel
 from speech3.models.dropout import Dropout
 from speech3.models.linear import Linear
 
-_SCORED_AT_A_TIME = 1024  # frames: bounds the memory of the spliced windows, and gives oneDNN's cache a single shape
+_SCORED_AT_A_TIME = 1024  # outputs: bounds the memory of the spliced windows, and gives oneDNN's cache a single shape
 
 
 class WindowModel(AcousticModel):
-    """A model that scores one window of frames at a time."""
+    """A model that scores one window of frames at a time; chunks are trained on as the windows of their outputs."""
+
+    output: Linear
+    xent_output: Linear
+
+    def hidden(self, feats_BWF: Tensor) -> Tensor:
+        """The last hidden layer (B, D) of windows."""
+        raise NotImplementedError
+
+    def forward(self, inputs: Tensor | ChunkInputs) -> Any:
+        """Logits (B, S) float32 of windows (B, W, F) or (B, W * F); of chunks see `AcousticModel.forward`."""
+        if isinstance(inputs, Tensor):
+            return self.output(self.hidden(inputs.view(len(inputs), self.window, self.feat_dim)))
+        windows_BTWF = inputs.feats_BTF.unfold(1, self.window, self.subsampling).transpose(2, 3)
+        x_BD = self.hidden(windows_BTWF.flatten(0, 1))
+        return outputs_of(self, x_BD.unflatten(0, windows_BTWF.shape[:2]))
 
     def score(self, feats_TF: Tensor) -> Tensor:
         """See `AcousticModel.score`."""
-        length = len(feats_TF)
-        logits_TS = feats_TF.new_empty((length, self.num_senones), dtype=torch.float32)
-        first, last = (torch.tensor([frame], device=feats_TF.device) for frame in (0, length - 1))
-        for start in range(0, length, _SCORED_AT_A_TIME):
-            stop = min(start + _SCORED_AT_A_TIME, length)
-            centers_B = torch.arange(start, stop, device=feats_TF.device)
-            windows = window_indices(centers_B, first, last, self.left_context, self.right_context)
+        outputs = -(-len(feats_TF) // self.subsampling)
+        logits_TS = feats_TF.new_empty((outputs, self.num_senones), dtype=torch.float32)
+        for start in range(0, outputs, _SCORED_AT_A_TIME):
+            stop = min(start + _SCORED_AT_A_TIME, outputs)
+            windows = windows_of(self, torch.arange(start, stop, device=feats_TF.device), len(feats_TF))
             logits_TS[start:stop] = self(feats_TF[windows].float())
         return logits_TS
 
     def score_inside(self, feats_TF: Tensor) -> Tensor:
         """See `AcousticModel.score_inside`."""
-        logits_TS: Tensor = self(feats_TF.float().unfold(0, self.window, 1).transpose(1, 2).contiguous())
+        windows_TWF = feats_TF.float().unfold(0, self.window, self.subsampling).transpose(1, 2)
+        logits_TS: Tensor = self(windows_TWF.contiguous())
         return logits_TS
+
+
+def windows_of(model: AcousticModel, outputs_N: Tensor, frames: int) -> Tensor:
+    """Frames (N, W) of the windows of some outputs of an utterance; edge frames are repeated beyond its ends."""
+    first, last = (torch.tensor([frame], device=outputs_N.device) for frame in (0, frames - 1))
+    center_N = outputs_N * model.subsampling + model.center
+    before, after = model.left_context + model.center, model.right_context + model.center
+    return window_indices(center_N, first, last, before, after)
+
+
+def add_outputs(model: AcousticModel, width: int, generator: torch.Generator) -> None:
+    """Make the output layer ``output`` and, with `two_outputs`, ``xent_output`` beside it."""
+    for name in ("output", "xent_output") if model.two_outputs else ("output",):
+        layer = Linear(width, model.num_senones)
+        glorot(layer, 1.0, generator)
+        model.add_module(name, layer)
+
+
+def outputs_of(model: Any, x_BTD: Tensor) -> Any:
+    """Logits (B, T, S) of chunks from their last hidden layer; with `two_outputs` a pair."""
+    outputs_BTS = model.output(x_BTD)
+    return (outputs_BTS, model.xent_output(x_BTD)) if model.two_outputs else outputs_BTS
 
 
 class Hidden(nn.Module):

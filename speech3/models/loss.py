@@ -3,6 +3,7 @@
 Axes: B minibatch, S senones.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,18 @@ def cross_entropy(logits_BS: Tensor, senones_B: Tensor) -> tuple[Tensor, Tensor]
     """
     loss, correct = _CrossEntropy.apply(logits_BS.flatten(0, -2), senones_B)
     return loss, correct
+
+
+@dataclass(frozen=True)
+class SmoothedCrossEntropy:
+    """Cross-entropy against targets of which a share is spread evenly over all senones (Szegedy et al. 2016)."""
+
+    share: float
+
+    def __call__(self, logits_BS: Tensor, senones_B: Tensor) -> tuple[Tensor, Tensor]:
+        """As `cross_entropy`, and equal to that of PyTorch with ``label_smoothing`` but for rounding."""
+        loss, correct = cross_entropy(logits_BS, senones_B)
+        return (1 - self.share) * loss - self.share * logits_BS.log_softmax(-1).mean(), correct
 
 
 class _CrossEntropy(torch.autograd.Function):

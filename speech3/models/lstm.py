@@ -13,17 +13,18 @@ Axes: T steps, B streams, W context window, F feature bins, I inputs and D outpu
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from speech3.config import LstmConfig
-from speech3.frames.resident import window_indices
+from speech3.frames.chunks import RecurrentChunks
 from speech3.frames.sequences import SequenceInputs
 from speech3.models.base import AcousticModel
 from speech3.models.clipped import clipped_lstm
 from speech3.models.dropout import Dropout
-from speech3.models.layers import Hidden, glorot
+from speech3.models.layers import Hidden, add_outputs, norm, outputs_of, windows_of
 from speech3.models.linear import Linear
 from speech3.models.pieces import pieces
 
@@ -71,7 +72,9 @@ class Layer(nn.Module):
         self.back = Cells(config, inputs, generator) if config.bidirectional else None
         self.width = self.ahead.sizes[0] * (2 if config.bidirectional else 1)
 
-    def forward(self, x_TBI: Tensor, state: State, own: int, reversed_TB: Tensor | None) -> tuple[Tensor, State]:
+    def forward(
+        self, x_TBI: Tensor, state: State, own: int, reversed_TB: Tensor | None, begins_B: Tensor | None = None
+    ) -> tuple[Tensor, State]:
         """Outputs (T, B, D), and the state after `own` steps.
 
         Parameters
@@ -79,10 +82,16 @@ class Layer(nn.Module):
         reversed_TB
             int64: the order of the steps for the backward cells, which reverses each stream up to its last step; steps
             beyond the last keep their places.
+        begins_B
+            bool: set the state to zero after `own` steps.
         """
-        y_TBR, state = self.ahead(x_TBI[:own], state)
+        before_TBR, state = self.ahead(x_TBI[:own], state) if own else (x_TBI[:0], state)
+        if begins_B is not None:
+            state = _reset(state, begins_B)
+        y_TBR = before_TBR
         if len(x_TBI) > own:
-            y_TBR = torch.cat([y_TBR, self.ahead(x_TBI[own:], state)[0]])
+            y_TBR = self.ahead(x_TBI[own:], state)[0]
+            y_TBR = torch.cat([before_TBR, y_TBR]) if own else y_TBR
         if self.back is None:
             return y_TBR, state
         assert reversed_TB is not None
@@ -91,13 +100,22 @@ class Layer(nn.Module):
 
 
 class Lstm(AcousticModel):
-    """``input_layers``, ``layers`` recurrent layers, ``output_layers``, then the logits."""
+    """``input_layers``, ``layers`` recurrent layers, ``output_layers``, then the logits.
+
+    With `subsampling` a step is an output, which sees its frames and their context (Sak et al. 2015, "Fast and accurate
+    recurrent neural network acoustic models for speech recognition", and Kaldi's chain models): a third of the steps
+    take a third of the time, and a cell has to bridge a third as many. `delay` and `lookahead` are then counted in
+    steps, rounded up.
+    """
 
     recurrent = True
+    output: Linear
+    xent_output: Linear
 
     def __init__(self, config: LstmConfig, feat_dim: int, num_senones: int, generator: torch.Generator) -> None:
         super().__init__(config, feat_dim, num_senones)
-        self.delay, self.lookahead, self.bidirectional = config.delay, config.lookahead, config.bidirectional
+        self.delay, self.lookahead = (-(-frames // self.subsampling) for frames in (config.delay, config.lookahead))
+        self.bidirectional = config.bidirectional
         fully = (config.activation, config.normalization, config.dropout, generator)
         self.before = Hidden([self.window * feat_dim, *config.input_layers], *fully)
         widths = [[self.window * feat_dim, *config.input_layers][-1]]
@@ -106,22 +124,38 @@ class Lstm(AcousticModel):
             layers.append(Layer(config, widths[-1], generator))
             widths.append(layers[-1].width)
         self.layers = nn.ModuleList(layers)
-        self.dropout = Dropout(config.dropout)
+        self.norms = nn.ModuleList(norm(config.cell_normalization, width) for width in widths[1:])
+        self.dropout, self.dropout_per_chunk = Dropout(config.dropout), config.dropout_per_chunk
         self.after = Hidden([widths[-1], *config.output_layers], *fully)
-        self.output = Linear([widths[-1], *config.output_layers][-1], num_senones)
-        glorot(self.output, 1.0, generator)
+        add_outputs(self, [widths[-1], *config.output_layers][-1], generator)
         self.carried = Carried()
 
-    def forward(self, inputs: SequenceInputs) -> Tensor:
-        """Logits (N, S) of a minibatch of chunks, for its steps with targets; its state is kept for the next one."""
+    def forward(self, inputs: SequenceInputs | RecurrentChunks) -> Any:
+        """Logits (N, S) of a minibatch of chunks, for its steps with targets; its state is kept for the next one.
+
+        Of single chunks, which carry no state, see `AcousticModel.forward`.
+        """
+        if isinstance(inputs, RecurrentChunks):
+            return self._of_chunks(inputs)
         x_TBD = self._spliced(inputs.feats_TBWF, inputs.steps_A)
         before = self.carried.take(inputs.place) or self.states(len(inputs.begins_B))
-        begins_B1 = inputs.begins_B[:, None]
-        states = [(h_BR.masked_fill(begins_B1, 0.0), c_BC.masked_fill(begins_B1, 0.0)) for h_BR, c_BC in before]
-        x_TBD, states = self._run(x_TBD, states, inputs.own, inputs.lengths_B)
+        states = [_reset(state, inputs.begins_B) for state in before]
+        x_TBD, states = self._run(x_TBD, states, inputs.own, inputs.lengths_B, steps_A=inputs.steps_A)
         self.carried.keep(inputs.place, states)
-        x_ND = x_TBD[: inputs.own].flatten(0, 1).index_select(0, inputs.scored_N)
+        x_ND = x_TBD.flatten(0, 1).index_select(0, inputs.scored_N)
         return self.output(self.after(x_ND))
+
+    def _of_chunks(self, inputs: RecurrentChunks) -> Any:
+        windows_TBWF = inputs.feats_BTF.unfold(1, self.window, self.subsampling).permute(1, 0, 3, 2)
+        steps, after = len(windows_TBWF), max(self.delay, self.lookahead)
+        end = steps - after + self.delay
+        # The backward layers begin at the end of the utterance, but never before that of the chunk.
+        lengths_B = (inputs.warm_up + inputs.rest_B).clamp(end, steps)
+        x_TBD = self._spliced(windows_TBWF, None)
+        states = self.states(len(lengths_B))
+        x_TBD, _ = self._run(x_TBD, states, inputs.warm_up, lengths_B, inputs.begins_B)
+        x_TBD = x_TBD[inputs.warm_up + self.delay : end]
+        return outputs_of(self, self.after(x_TBD.transpose(0, 1).flatten(0, 1)).unflatten(0, (-1, len(x_TBD))))
 
     def states(self, streams: int = 1) -> list[State]:
         """The states before the first step of an utterance, layer by layer."""
@@ -133,7 +167,7 @@ class Lstm(AcousticModel):
         Parameters
         ----------
         feats_TWF
-            Windows around the frames of T steps; steps from `own` on serve only as lookahead.
+            Windows of T steps; steps from `own` on serve only as lookahead.
         """
         x_T1D = self._spliced(feats_TWF[:, None], None)
         x_T1D, states = self._run(x_T1D, states, own, None)
@@ -146,37 +180,43 @@ class Lstm(AcousticModel):
 
     def score(self, feats_TF: Tensor) -> Tensor:
         """See `AcousticModel.score`; in long utterances backward layers start again from piece to piece."""
-        frames, states = len(feats_TF), self.states()
+        outputs, states = -(-len(feats_TF) // self.subsampling), self.states()
         at_a_time, beyond = self.scored_at_a_time
-        first, last = (torch.tensor([frame], device=feats_TF.device) for frame in (0, frames - 1))
-        logits_TS = feats_TF.new_empty((frames, self.num_senones), dtype=torch.float32)
-        for piece in pieces(frames, delay=self.delay, at_a_time=at_a_time, beyond=beyond):
+        logits_TS = feats_TF.new_empty((outputs, self.num_senones), dtype=torch.float32)
+        for piece in pieces(outputs, delay=self.delay, at_a_time=at_a_time, beyond=beyond):
             step_T = torch.arange(piece.start, piece.stop, device=feats_TF.device)
-            windows = window_indices(step_T, first, last, self.left_context, self.right_context)
+            windows = windows_of(self, step_T, len(feats_TF))
             scored_TS, states = self.steps(feats_TF[windows].float(), states, piece.own)
             logits_TS[piece.begin : piece.end] = scored_TS[piece.own - (piece.end - piece.begin) :]
         return logits_TS
 
     def _spliced(self, feats_TBWF: Tensor, steps_A: Tensor | None) -> Tensor:
-        x_TBI = self.normalize(feats_TBWF).flatten(2)
-        if steps_A is None or not len(self.before.hidden):
-            return self.before(x_TBI.flatten(0, 1)).view(*x_TBI.shape[:2], -1)
-        # Steps beyond a chunk's length are padding, which would distort the statistics of batch normalisation. The
-        # other steps are given as indices: finding them by a mask would make the host wait for the device.
-        steps, streams = x_TBI.shape[:2]
-        x_AD = self.before(x_TBI.flatten(0, 1).index_select(0, steps_A))
-        return x_AD.new_zeros(steps * streams, x_AD.shape[1]).index_copy(0, steps_A, x_AD).view(steps, streams, -1)
+        return _at(steps_A if len(self.before.hidden) else None, self.before, self.normalize(feats_TBWF).flatten(2))
 
     def _run(
-        self, x_TBD: Tensor, states: Sequence[State], own: int, lengths_B: Tensor | None
+        self,
+        x_TBD: Tensor,
+        states: Sequence[State],
+        own: int,
+        lengths_B: Tensor | None,
+        begins_B: Tensor | None = None,
+        steps_A: Tensor | None = None,
     ) -> tuple[Tensor, list[State]]:
         reversed_TB = _reversed(x_TBD, lengths_B) if self.bidirectional else None
         after: list[State] = []
-        for layer, state in zip(self.layers, states, strict=True):
-            x_TBD, state = layer(x_TBD, state, own, reversed_TB)
-            x_TBD = self.dropout(x_TBD)
+        for layer, normed, state in zip(self.layers, self.norms, states, strict=True):
+            x_TBD, state = layer(x_TBD, state, own, reversed_TB, begins_B)
+            if not isinstance(normed, nn.Identity):
+                x_TBD = _at(steps_A, normed, x_TBD)
+            x_TBD = self._dropped(x_TBD)
             after.append(state)
         return x_TBD, after
+
+    def _dropped(self, x_TBD: Tensor) -> Tensor:
+        if not self.dropout_per_chunk:
+            return self.dropout(x_TBD)
+        # One mask for all steps: the next cells would average independent ones away over time.
+        return x_TBD * self.dropout(torch.ones_like(x_TBD[:1]))
 
     def _cells(self) -> Iterator[Layer]:
         for layer in self.layers:
@@ -208,6 +248,26 @@ class Carried:
         self.kept[place] = [(_finite(h_BR.detach()), _finite(c_BC.detach())) for h_BR, c_BC in states]
         while len(self.kept) > self.most:
             self.kept.popitem(last=False)
+
+
+def _at(steps_A: Tensor | None, module: nn.Module, x_TBI: Tensor) -> Tensor:
+    """Apply a module to some steps, t * B + b, or to all; the others become zero.
+
+    Steps beyond a chunk's length are padding, which would distort the statistics of batch normalisation. The other
+    steps are given as indices: finding them by a mask would make the host wait for the device.
+    """
+    steps, streams = x_TBI.shape[:2]
+    if steps_A is None:
+        every: Tensor = module(x_TBI.flatten(0, 1)).view(steps, streams, -1)
+        return every
+    x_AD: Tensor = module(x_TBI.flatten(0, 1).index_select(0, steps_A))
+    return x_AD.new_zeros(steps * streams, x_AD.shape[1]).index_copy(0, steps_A, x_AD).view(steps, streams, -1)
+
+
+def _reset(state: State, begins_B: Tensor) -> State:
+    """The state, zero in the streams that begin."""
+    h_BR, c_BC = (each.masked_fill(begins_B[:, None], 0.0) for each in state)
+    return h_BR, c_BC
 
 
 def _finite(state: Tensor) -> Tensor:

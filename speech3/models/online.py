@@ -75,9 +75,11 @@ class OnlineRecurrent:
     Parameters
     ----------
     steps
-        From frames (left + n + right, F) and a state to the scores (n, S) of n steps and the state after them.
+        From frames (left + n * step + right, F) and a state to the scores (n, S) of n steps and the state after them.
     begin
         The state before the first step.
+    step
+        Frames of a step.
     delay
         Steps by which a frame's scores come later than the frame.
     """
@@ -88,15 +90,17 @@ class OnlineRecurrent:
         begin: Callable[[], Any],
         left: int,
         right: int,
+        step: int,
         delay: int,
         outputs: int,
     ) -> None:
         self._steps, self._begin, self._left, self._right, self._delay = steps, begin, left, right, delay
+        self._step = step
         self._none_TS = np.empty((0, outputs), np.float32)
         self._state, self._early = begin(), delay  # steps to come whose scores are of no frame
-        # From `left + delay` before the next step on: after a restart the last `delay` frames are read again.
+        # From `left` and `delay` steps before the next step on: after a restart the last `delay` steps are read again.
         self._kept_TF: np.ndarray | None = None
-        self._next = 0  # where among them the next step's own frame lies
+        self._next = 0  # where among them the next step's first own frame lies
 
     def accept(self, feats_TF: np.ndarray) -> np.ndarray:
         """See `OnlineNetwork`."""
@@ -105,31 +109,34 @@ class OnlineRecurrent:
         if self._kept_TF is None:
             self._kept_TF, self._next = feats_TF[:1].repeat(self._left, 0), self._left
         self._kept_TF = np.concatenate([self._kept_TF, feats_TF])
-        return self._take(len(self._kept_TF) - self._next - self._right)
+        return self._take((len(self._kept_TF) - self._next - self._right) // self._step)
 
     def finish(self) -> np.ndarray:
         """See `OnlineNetwork`."""
         if self._kept_TF is None:
             return self._none_TS
-        steps = len(self._kept_TF) - self._next + self._delay
-        beyond_TF = self._kept_TF[-1:].repeat(self._right + self._delay, 0)
+        left = len(self._kept_TF) - self._next
+        steps = -(-left // self._step) + self._delay
+        beyond_TF = self._kept_TF[-1:].repeat(steps * self._step + self._right - left, 0)
         self._kept_TF = np.concatenate([self._kept_TF, beyond_TF])
         return self._take(steps)
 
     def restart(self) -> None:
         """See `OnlineNetwork`: the state becomes that before the first step."""
         read_ahead = self._delay - self._early
-        self._next -= read_ahead
+        self._next -= read_ahead * self._step
         self._state, self._early = self._begin(), self._delay
 
     def _take(self, steps: int) -> np.ndarray:
         if steps <= 0 or self._kept_TF is None:
             return self._none_TS
         first = self._next - self._left
-        scores_TS, self._state = self._steps(self._kept_TF[first : self._next + steps + self._right], self._state)
+        scores_TS, self._state = self._steps(
+            self._kept_TF[first : self._next + steps * self._step + self._right], self._state
+        )
         early = min(self._early, steps)
         self._early -= early
-        self._next += steps
-        gone = max(0, self._next - self._left - self._delay)
+        self._next += steps * self._step
+        gone = max(0, self._next - self._left - self._delay * self._step)
         self._kept_TF, self._next = self._kept_TF[gone:].copy(), self._next - gone
         return scores_TS[early:]

@@ -78,7 +78,7 @@ def to_onnx(model: AcousticModel, log_prior_S: np.ndarray, about: dict[str, Any]
 
 
 def _dnn(model: Any, graph: Graph) -> tuple[str, dict[str, Any]]:
-    flat_TD = graph.op("Flatten", spliced(graph, edged(model, graph), model.window), axis=1)
+    flat_TD = graph.op("Flatten", spliced(graph, edged(model, graph), model.window, model.subsampling), axis=1)
     hidden_TD = hidden(model.layers, graph, flat_TD, "layers")
     return product(graph, hidden_TD, "output", model.output.weight, model.output.bias), _WINDOWS
 
@@ -92,7 +92,7 @@ def _cnn(model: Any, graph: Graph) -> tuple[str, dict[str, Any]]:
         x_1CBK = _convolution(layer, graph, x_1CBK, f"convolutions.{number}")
         window -= layer.convolution.kernel_size[1] - 1
     x_KBC = graph.op("Squeeze", graph.op("Transpose", x_1CBK, perm=[0, 3, 2, 1]), graph.constant("streams", [0]))
-    x_TBWC = graph.op("Transpose", spliced(graph, x_KBC, window), perm=[0, 2, 1, 3])
+    x_TBWC = graph.op("Transpose", spliced(graph, x_KBC, window, model.subsampling), perm=[0, 2, 1, 3])
     hidden_TD = hidden(model.layers, graph, graph.op("Flatten", x_TBWC, axis=1), "layers")
     return product(graph, hidden_TD, "output", model.output.weight, model.output.bias), _WINDOWS
 

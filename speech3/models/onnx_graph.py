@@ -93,12 +93,11 @@ def edged(model: AcousticModel, graph: Graph) -> str:
     return normalized(model, graph, graph.op("Gather", feats_TF, clamped_K, axis=0))
 
 
-def spliced(graph: Graph, x_KD: str, window: int) -> str:
-    """Windows (T, W, ...) of frames (T + W - 1, ...)."""
+def spliced(graph: Graph, x_KD: str, window: int, step: int = 1) -> str:
+    """Windows (T, W, ...), `step` apart, of frames (K, ...), K at least (T - 1) step + W."""
     frames = graph.op("Squeeze", graph.op("Shape", x_KD, start=0, end=1))
-    one = graph.constant("one", 1)
     end = graph.op("Sub", frames, graph.constant("context", window - 1))
-    steps_T = graph.op("Range", graph.constant("zero", 0), end, one)
+    steps_T = graph.op("Range", graph.constant("zero", 0), end, graph.constant("step", step))
     steps_T1 = graph.op("Unsqueeze", steps_T, graph.constant("last_axis", [-1]))
     indices_TW = graph.op("Add", steps_T1, graph.constant("offsets", np.arange(window)))
     return graph.op("Gather", x_KD, indices_TW, axis=0)

@@ -6,7 +6,8 @@ frames at once.
 
 Inputs and outputs that differ from those of the other families:
 
-- ``feats`` (K, F) holds a chunk of T steps and its context, K = T + left_context + right_context. A step is a frame;
+- ``feats`` (K, F) holds a chunk of T steps and its context, K = ``subsampling`` T + left_context + right_context. A
+  step is ``subsampling`` frames;
   ``delay`` more steps follow the last frame. The first and the last frame are repeated beyond the utterance's ends.
 - ``h0``, ``c0``, ``h1``, ... (1, outputs), (1, cells): the state of each layer, zeros at the beginning of an utterance;
   ``h0_after``, ``c0_after``, ... are the inputs for the next chunk.
@@ -23,25 +24,34 @@ import math
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from speech3.models.lstm import Cells, Lstm
-from speech3.models.onnx_graph import Graph, hidden, normalized, product, spliced
+from speech3.models.onnx_graph import Graph, gain_and_shift, hidden, layer_norm, normalized, product, spliced
 
 
 def lstm(model: Lstm, graph: Graph) -> tuple[str, dict[str, Any]]:
     """Logits of the chunk's own steps, and the metadata that is needed to run the graph."""
     graph.input("feats", ["K", model.feat_dim])
     own = graph.input("own", [], np.int64) if model.bidirectional else None
-    windows_TWF = spliced(graph, normalized(model, graph, "feats"), model.window)
+    windows_TWF = spliced(graph, normalized(model, graph, "feats"), model.window, model.subsampling)
     x_TD = hidden(model.before, graph, graph.op("Flatten", windows_TWF, axis=1), "before")
     for number, layer in enumerate(model.layers):
-        x_TD = _layer(layer, graph, x_TD, number, own)
+        x_TD = _normed(model.norms[number], graph, _layer(layer, graph, x_TD, number, own), f"norms.{number}")
     if own:
         x_TD = _first(graph, x_TD, own)
     x_TD = hidden(model.after, graph, x_TD, "after")
     at_a_time, beyond = model.scored_at_a_time
     facts = {"recurrent": True, "chunk_frames": at_a_time, "beyond": beyond, "delay": model.delay}
     return product(graph, x_TD, "output", model.output.weight, model.output.bias), facts
+
+
+def _normed(norm: nn.Module, graph: Graph, x_TD: str, name: str) -> str:
+    if not isinstance(norm, nn.BatchNorm1d):
+        return layer_norm(norm, graph, x_TD, name)
+    gain_D, shift_D = (graph.constant(f"{name}.{kind}", each.float()) for kind, each in
+                       zip(("gain", "shift"), gain_and_shift(norm), strict=True))  # fmt: skip
+    return graph.op("Add", graph.op("Mul", x_TD, gain_D), shift_D)
 
 
 def _layer(layer: Any, graph: Graph, x_TI: str, number: int, own: str | None) -> str:

@@ -47,7 +47,7 @@ class OnnxNetwork:
     @property
     def subsampling(self) -> int:
         """Input frames per output."""
-        return int(self.about.get("subsampling", 1))
+        return int(self.about.get("subsampling", 1))  # missing in older files
 
     @property
     def pseudo_likelihoods(self) -> bool:
@@ -70,7 +70,7 @@ class OnnxNetwork:
         return loglikes_TS if pdfs is None else loglikes_TS[:, pdfs]
 
     def _windows(self, feats_TF: np.ndarray) -> np.ndarray:
-        step = self.about.get("subsampling", 1)  # missing in older files
+        step = self.subsampling
         outputs = -(-len(feats_TF) // step)
         loglikes_TS = np.empty((outputs, self.num_senones), np.float32)
         chunk, left, right = (self.about[key] for key in ("chunk_frames", "left_context", "right_context"))
@@ -107,12 +107,14 @@ class OnnxNetwork:
 
     def _recurrent(self, feats_TF: np.ndarray) -> np.ndarray:
         """Like `speech3.models.lstm.Lstm.score`, with the graph."""
-        loglikes_TS = np.empty((len(feats_TF), self.num_senones), np.float32)
+        outputs = -(-len(feats_TF) // self.subsampling)
+        loglikes_TS = np.empty((outputs, self.num_senones), np.float32)
         chunk, left, right = (self.about[key] for key in ("chunk_frames", "left_context", "right_context"))
         delay, beyond = self.about["delay"], self.about["beyond"]
         states = self.states()
-        for piece in pieces(len(feats_TF), delay=delay, at_a_time=chunk, beyond=beyond):
-            frames_K = np.arange(piece.start - left, piece.stop + right).clip(0, len(feats_TF) - 1)
+        for piece in pieces(outputs, delay=delay, at_a_time=chunk, beyond=beyond):
+            first, end = piece.start * self.subsampling - left, piece.stop * self.subsampling + right
+            frames_K = np.arange(first, end).clip(0, len(feats_TF) - 1)
             found_TS, states = self.steps(feats_TF[frames_K], states, piece.own)
             loglikes_TS[piece.begin : piece.end] = found_TS[piece.own - (piece.end - piece.begin) :]
         return loglikes_TS

@@ -12,26 +12,19 @@ Axes: B chunks, T times (frames, or outputs of the first layer), F feature bins,
 bottleneck, S senones.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from speech3.config import TdnnConfig
+from speech3.frames.chunks import ChunkInputs
 from speech3.models.base import AcousticModel
 from speech3.models.dropout import Dropout
 from speech3.models.layers import BatchNorm, gain_of, glorot
 from speech3.models.linear import Linear, exactly, linear, multiply
 from speech3.models.rectified import rectified
 from speech3.models.tdnn_front import STEP, front_of
-
-
-class Chunks(Protocol):
-    """A minibatch that holds more than features."""
-
-    @property
-    def feats_BTF(self) -> Tensor:
-        """See `Tdnn.forward`."""
 
 
 class Tdnn(AcousticModel):
@@ -47,12 +40,10 @@ class Tdnn(AcousticModel):
 
     def __init__(self, config: TdnnConfig, feat_dim: int, num_senones: int, generator: torch.Generator) -> None:
         super().__init__(config, feat_dim, num_senones)
-        self.subsampling, self.two_outputs = config.subsampling, config.two_outputs
         self.front = front_of(config, feat_dim, generator)
         self.layers = nn.ModuleList(FactoredLayer(config, generator) for _ in range(config.layers))
-        center = (config.subsampling - 1) // 2  # index of the middle frame of an output
-        self.left_context = self.front.before + config.layers * config.context * STEP - center
-        self.right_context = self.front.after + config.layers * config.context * STEP - center
+        self.left_context = self.front.before + config.layers * config.context * STEP - self.center
+        self.right_context = self.front.after + config.layers * config.context * STEP - self.center
         self.prefinal = Prefinal(config, generator)
         self.output = Linear(config.prefinal, num_senones)
         outputs = [self.output]
@@ -64,7 +55,7 @@ class Tdnn(AcousticModel):
             nn.init.zeros_(output.weight)
             nn.init.zeros_(output.bias)
 
-    def forward(self, inputs: Tensor | Chunks) -> Any:
+    def forward(self, inputs: Tensor | ChunkInputs) -> Any:
         """Outputs (B, T / subsampling, S) of a minibatch of chunks with their context.
 
         Parameters

@@ -1,6 +1,7 @@
 """The stages `decode`, `score` and `report`."""
 
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,12 +34,23 @@ from speech3.scoring.confidence import reliability_beside
 from speech3.scoring.environment import environment
 from speech3.scoring.figures import AlignedUtterance
 from speech3.scoring.report import Report, System, Volume, write_report
-from speech3.scoring.text import ERROR_RATES, read_text
+from speech3.scoring.text import ERROR_RATES, PHONE_CLASSES, read_text
 from speech3.scoring.wer import Metric, Score, score
 
 # Tensors of a model that are not trained: offsets of the pdfs' Gaussians, class priors, statistics of inputs.
 _NOT_TRAINED = {"offset", "log_prior", "shift_F", "scale_F", "running_mean", "running_var", "num_batches_tracked"}
 OWN = "test_own"  # test as decoded with our own language model
+TOLERANCES_MS = (10, 20, 30, 40, 50)
+
+
+def _marked(before: str, phone: str) -> bool:
+    return False
+
+
+# Corpora with a reference alignment: which pairs of phones count as one, and which borders it does not mark.
+BORDERS: dict[str, tuple[Callable[[str, str], bool], Callable[[str, str], bool]]] = {
+    "digits": (digits.one_vowel, digits.unmarked_border), "timit": (_marked, _marked)
+}  # fmt: skip
 
 
 def decode_system(e: Experiment, system: str) -> None:
@@ -86,16 +98,24 @@ def _table(found: Tuning, metric: Metric) -> str:
     return f"acoustic_scale word_penalty dev_{metric}\n" + "".join(rows)
 
 
-def score_of(e: Experiment, system: str, decoded: str = "test") -> Score:
-    """The score of a system on the test set, intervals over speakers; `decoded`: `test` or `OWN`."""
+def score_of(e: Experiment, system: str, decoded: str = "test", normalize: Sequence[str] = ()) -> Score:
+    """The score of a system on the test set, intervals over speakers; `decoded`: `test` or `OWN`.
+
+    `normalize` replaces what the recipe's metric does to reference and hypothesis.
+    """
     utterances = read_datadir(e.data("test")).utterances
     references = {key: utterance.text or "" for key, utterance in utterances.items()}
     speakers = {key: utterance.speaker for key, utterance in utterances.items()}
-    return score(references, read_text(e.out / "decode" / system / decoded / "hyp.txt"), speakers)
+    steps = normalize or (PHONE_CLASSES if e.recipe.metric == "PER" else ())
+    return score(references, read_text(e.out / "decode" / system / decoded / "hyp.txt"), speakers, steps)
 
 
 def _second_score(e: Experiment, system: str, decoded: str) -> Score | None:
     return score_of(e, system, decoded) if (e.out / "decode" / system / decoded / "hyp.txt").exists() else None
+
+
+def _of_48_phones(e: Experiment, system: str) -> Score | None:
+    return score_of(e, system, normalize=("phones48",)) if e.recipe.metric == "PER" else None
 
 
 def score_systems(e: Experiment) -> None:
@@ -103,16 +123,21 @@ def score_systems(e: Experiment) -> None:
     for system in e.shown:
         result, metric = score_of(e, system), e.recipe.metric
         tables.write_details(e.out / "score" / system, result, metric)
-        more = {"cer_ci95": list(result.cer_ci95), "line": result.line(e.name, system, metric)}
+        more = {
+            "cer_ci95": list(result.cer_ci95), metric.lower(): result.counts(metric).rate,
+            "line": result.line(e.name, system, metric),
+        }  # fmt: skip
         write_json(e.out / "score" / system / "score.json", {**result.as_json(), **more})
         if system not in GMMS:
             _write_card(e, system, result)
-        for decoded, name, what in (
-            (OWN, "own_lm", "with our own language model"), (RESCORED, "rescored", "lattices rescored"),
-        ):  # fmt: skip
+        for second, name, what in (
+            (_second_score(e, system, OWN), "own_lm", "with our own language model"),
+            (_second_score(e, system, RESCORED), "rescored", "lattices rescored"),
+            (_of_48_phones(e, system), "phones48", "48 phones"),
+        ):
             path = e.out / "score" / system / f"{name}.json"
             path.unlink(missing_ok=True)
-            if second := _second_score(e, system, decoded):
+            if second:
                 line = second.line(e.name, system, metric)
                 write_json(path, {**second.as_json(), "cer_ci95": list(second.cer_ci95), "line": line})
                 say(f"  {what}: {line}")
@@ -128,21 +153,25 @@ def _write_card(e: Experiment, system: str, result: Score) -> None:
 
 
 def score_borders(e: Experiment) -> None:
-    """Compare the aligner with the reference alignment of a synthesised corpus, on its clean test utterances."""
+    """Compare the aligner with the corpus's reference alignment of test; of a synthesised one, of clean utterances."""
     data, out = e.data("test"), e.out / "score" / "aligner" / "borders.json"
-    conditions = dict(line.split() for line in (data / "conditions").read_text(encoding="utf-8").splitlines())
     reference = read_ctm(data / "reference.ctm")
-    clean = {key: track for key, track in reference.items() if conditions[key] == "clean"}
+    if (data / "conditions").exists():
+        conditions = dict(line.split() for line in (data / "conditions").read_text(encoding="utf-8").splitlines())
+        reference = {key: track for key, track in reference.items() if conditions[key] == "clean"}
     aligned = read_ctm(e.alignment("aligner", "test") / "phones.ctm")
-    found = compare_borders(clean, aligned, digits.one_vowel, digits.unmarked_border)
+    found = compare_borders(reference, aligned, *BORDERS[e.recipe.corpus])
+    off_ms = 1000 * np.abs(found.differences_s)
     write_json(out, {
-        "utterances": len(clean), "mismatched": list(found.mismatched), "borders": len(found.differences_s),
-        "within_20_ms": found.within(0.020), "within_10_ms": found.within(0.010),
+        "utterances": len(reference), "mismatched": list(found.mismatched), "borders": len(off_ms),
+        **{f"within_{ms}_ms": found.within(ms / 1000) for ms in TOLERANCES_MS},
         "borders_unmarked_by_the_synthesiser": len(found.apart_s),
         "within_20_ms_unmarked_included": found.within(0.020, everything=True),
         "median_difference_ms": 1000 * float(np.median(found.differences_s)),
+        "mean_absolute_difference_ms": float(off_ms.mean()),
     })  # fmt: skip
-    say(f"  {found.within(0.020):.1%} of the phone boundaries of clean test utterances are within 20 ms")
+    shares = ", ".join(f"{ms} ms {found.within(ms / 1000):.1%}" for ms in TOLERANCES_MS)
+    say(f"  {len(off_ms):,} phone boundaries of {len(reference)} test utterances; within {shares}")
 
 
 def result_lines(e: Experiment) -> list[str]:
@@ -175,6 +204,7 @@ def _system(e: Experiment, system: str) -> System:
         score=result,
         own_lm=_second_score(e, system, OWN),
         rescored=_second_score(e, system, RESCORED),
+        of_48_phones=_of_48_phones(e, system),
         reliability=reliability_beside(result, e.out / "decode" / system / "test" / "hyp.txt"),
         parameters=sum(array.size for name, array in tensors.items() if name.rpartition(".")[2] not in _NOT_TRAINED),
         training_s=about.get("seconds", seconds_of(e.out, step)),

@@ -22,7 +22,20 @@ from functools import cached_property
 from pathlib import Path
 
 from speech3.config import FeatureConfig, RecipeConfig, TrainingConfig, load_config, load_preset, shipped
-from speech3.corpus import aishell, an4, anyspeech, commonvoice, digits, fsdd, librispeech, shuzi, tedlium, yesno
+from speech3.corpus import (
+    aishell,
+    an4,
+    anyspeech,
+    commonvoice,
+    digits,
+    fsdd,
+    librispeech,
+    shuzi,
+    tedlium,
+    timit,
+    wsj,
+    yesno,
+)
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error
@@ -41,6 +54,8 @@ CORPORA: dict[str, Prepare] = {
     "librispeech": librispeech.prepare,
     "shuzi": shuzi.prepare,
     "tedlium": tedlium.prepare,
+    "timit": timit.prepare,
+    "wsj": wsj.prepare,
     "yesno": yesno.prepare,
 }
 MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised

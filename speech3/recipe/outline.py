@@ -6,8 +6,6 @@ from pathlib import Path
 from speech3.recipe.experiment import FLAT, FLAT_HMM, LFMMI, LFMMI_HMM, Experiment
 from speech3.recipe.steps import Step, ended_ns
 
-HAS_REFERENCE = frozenset({"digits"})  # corpora with a reference alignment, from the synthesiser
-
 
 def steps(experiment: Experiment) -> list[Step]:
     """All steps of an experiment, in order."""
@@ -21,19 +19,22 @@ def steps(experiment: Experiment) -> list[Step]:
          *optional.items()],
         [e.data(split) / "wav.scp" for split in ("train", "dev", "test")] + [e.lexicon],
         inputs=[path for path in (e.source, recipe.graphemes and Path(recipe.graphemes)) if path], owns=e.out / "data",
+        keys=("corpus", "corpus_options", "seed", "lang", "lexicon", "units", "pieces", *optional),
     )]  # fmt: skip
     if recipe.speed_perturb:
         data.append(Step("data/speed", partial(stages.perturb_train, e), recipe.speed_perturb,
-                         [e.data(e.train) / "wav.scp"], ["data/corpus"], owns=e.data(e.train)))  # fmt: skip
+                         [e.data(e.train) / "wav.scp"], ["data/corpus"], owns=e.data(e.train),
+                         keys=("speed_perturb",)))  # fmt: skip
     spoken = data[-1].name
     if recipe.augment:
         given = [Path(path) for path in (recipe.augment.noise_dir, recipe.augment.rir_dir) if path]
         data.append(Step("data/augment", partial(stages.augment_train, e), [recipe.augment.model_dump(), recipe.seed],
-                         [e.data(e.augmented) / "wav.scp"], [spoken], given, owns=e.data(e.augmented)))  # fmt: skip
+                         [e.data(e.augmented) / "wav.scp"], [spoken], given, owns=e.data(e.augmented),
+                         keys=("augment", "seed")))  # fmt: skip
     extracted = [
         Step(f"features/{Path(name).stem}", partial(stages.extract_features, e, name), config.model_dump(),
              [e.features(name, split) / "feats.scp" for split in e.splits], [spoken],
-             owns=e.features(name, "train").parent)
+             owns=e.features(name, "train").parent, keys=(name,))
         for name, config in e.presets.items()
     ]  # fmt: skip
     nn_features = f"features/{Path(recipe.features).stem}"
@@ -50,16 +51,18 @@ def steps(experiment: Experiment) -> list[Step]:
         Step(f"decode/{system}", partial(evaluation.decode_system, e, system), _decoding_settings(e),
              [e.out / "decode" / system / "test" / "hyp.txt"],
              [f"train/{system}" if system in e.trained else f"graph/{system}", *rescoring],
-             [e.rescoring_lm] if isinstance(recipe.lm.rescore, str) else [], owns=e.out / "decode" / system)
+             [e.rescoring_lm] if isinstance(recipe.lm.rescore, str) else [], owns=e.out / "decode" / system,
+             keys=("decode",) if recipe.lm.rescore is None else ("decode", "lm.rescore"))
         for system in e.systems
     ]  # fmt: skip
     earlier = {name: ended_ns(e.out, f"decode/{name}") for name in e.earlier}
     score = Step(
         "score", partial(evaluation.score_systems, e), earlier or None,
         [e.out / "score" / system / "score.json" for system in e.systems], [step.name for step in decoding],
+        keys=("earlier systems",),
     )  # fmt: skip
     scores = [score]
-    if recipe.corpus in HAS_REFERENCE:
+    if recipe.corpus in evaluation.BORDERS:
         scores.append(Step("score/borders", partial(evaluation.score_borders, e), None,
                            [e.out / "score" / "aligner" / "borders.json"], ["hmm/borders"]))  # fmt: skip
     report = Step("report", partial(evaluation.report, e), None, [e.out / "report.html"], ["score", "hmm/borders"])
@@ -93,17 +96,21 @@ def _hmm_steps(e: Experiment) -> list[Step]:
                  [shared, recipe.flat.longest_s, recipe.flat.training.dtype, lfmmi.longer_histories],
                  [e.model(FLAT_HMM) / "denominator.safetensors",
                   *(e.frames(FLAT) / f"{name}.frames" for name in ("train", "heldout"))],
-                 [f"features/{Path(lfmmi.features).stem}"], owns=e.frames(FLAT)),
+                 [f"features/{Path(lfmmi.features).stem}"], owns=e.frames(FLAT),
+                 keys=("hmm", "flat.longest_s", "flat.training.dtype", "lfmmi.longer_histories")),
             Step("hmm/flat", partial(flat.train_network, e),
                  [recipe.flat.model.model_dump(), recipe.flat.training.model_dump(), recipe.seed],
-                 [e.model(FLAT) / "model.safetensors"], ["hmm/flat.frames"], owns=e.model(FLAT)),
+                 [e.model(FLAT) / "model.safetensors"], ["hmm/flat.frames"], owns=e.model(FLAT),
+                 keys=("flat.model", "flat.training", "seed")),
         ]  # fmt: skip
     else:
         steps = [
             Step("hmm/mono", partial(stages.train_mono, e, "mono"), [shared, hmm["mono"]],
-                 [e.model("mono") / "model.safetensors"], [hmm_features], owns=e.model("mono")),
+                 [e.model("mono") / "model.safetensors"], [hmm_features], owns=e.model("mono"),
+                 keys=("hmm", "hmm.mono")),
             Step("hmm/tri", partial(stages.train_tri, e), hmm["tri"],
-                 [e.model("tri") / "model.safetensors"], ["hmm/mono"], questions, owns=e.model("tri")),
+                 [e.model("tri") / "model.safetensors"], ["hmm/mono"], questions, owns=e.model("tri"),
+                 keys=("hmm.tri",)),
         ]  # fmt: skip
     first = e.bootstrap
     return [
@@ -112,7 +119,8 @@ def _hmm_steps(e: Experiment) -> list[Step]:
              [e.alignment(first, split) / f"{name}.ark" for split in (e.train, "dev") for name in ("ali", "labels")],
              [f"hmm/{first}"]),
         Step("hmm/aligner", partial(stages.train_mono, e, "aligner"), [shared, hmm["aligner"]],
-             [e.model("aligner") / "model.safetensors"], [aligner_features], owns=e.model("aligner")),
+             [e.model("aligner") / "model.safetensors"], [aligner_features], owns=e.model("aligner"),
+             keys=("hmm", "hmm.aligner")),
         Step("hmm/borders", partial(stages.align_data, e, "aligner", recipe.hmm.aligner_features, ("dev", "test")),
              None, [e.alignment("aligner", split) / "ali.ark" for split in ("dev", "test")], ["hmm/aligner"]),
     ]  # fmt: skip
@@ -131,11 +139,11 @@ def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
         Step(f"train/{teacher}.frames", partial(stages.pack_frames, e, network), e.training.dtype,
              [e.frames(network) / f"{name}.frames" for name in ("train", "heldout")],
              [realign[0].name if realign else "hmm/align", "features/augmented" if recipe.augment else nn_features],
-             owns=e.frames(network)),
+             owns=e.frames(network), keys=("training.dtype",)),
         Step(f"train/{network}", partial(stages.train_network, e, network),
              [recipe.model.model_dump(), e.training.model_dump(), recipe.seed],
              [e.model(network) / "model.safetensors"], [f"train/{teacher}.frames", "graph/tri"],
-             owns=e.model(network)),
+             owns=e.model(network), keys=("model", "training", "seed")),
     ]  # fmt: skip
 
 
@@ -150,16 +158,16 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
         "hmm": [
             Step("hmm/lfmmi", partial(lfmmi.train_hmm, e), [system.leaves, system.longer_histories],
                  [hmm / "denominator.safetensors", hmm / "hmm.json"],
-                 ["hmm/align", *tree_features], owns=hmm),
+                 ["hmm/align", *tree_features], owns=hmm, keys=("lfmmi.leaves", "lfmmi.longer_histories")),
         ],
         "train": [
             Step(f"train/{LFMMI}.frames", partial(lfmmi.pack_frames, e), system.training.dtype, frames,
                  ["hmm/lfmmi", "features/augmented" if e.recipe.augment else f"features/{Path(system.features).stem}"],
-                 owns=e.frames(LFMMI)),
+                 owns=e.frames(LFMMI), keys=("lfmmi.training.dtype",)),
             Step(f"train/{LFMMI}", partial(lfmmi.train_network, e),
                  [system.model.model_dump(), system.training.model_dump(), system.passes, e.recipe.seed],
                  [e.model(LFMMI) / "model.safetensors"], [f"train/{LFMMI}.frames", f"graph/{LFMMI_HMM}"],
-                 owns=e.model(LFMMI)),
+                 owns=e.model(LFMMI), keys=("lfmmi.model", "lfmmi.training", "lfmmi.passes", "seed")),
         ],
     }  # fmt: skip
 
@@ -171,11 +179,12 @@ def _graph_steps(e: Experiment) -> list[Step]:
     given = [Path(path) for path in (lm.text, lm.arpa) if path]
     arpa = [] if lm.grammar else [e.out / "lm" / "lm.arpa.gz"]
     settings = [lm.model_dump(exclude={"self_loop_scale", "rescore"}), "the lexicon's words; dev's sentences apart"]
-    model = Step("graph/lm", partial(language.make_lm, e), settings, arpa, ["data/corpus"], given)
+    model = Step("graph/lm", partial(language.make_lm, e), settings, arpa, ["data/corpus"], given, keys=("lm", "text"))
     second = Step("graph/rescore", partial(language.make_rescoring_lm, e), [*settings, lm.rescore], [e.rescoring_lm],
-                  ["graph/lm"], given)  # fmt: skip
+                  ["graph/lm"], given, keys=("lm", "text", "lm.rescore"))  # fmt: skip
     return [model, *([second] if isinstance(lm.rescore, int) else [])] + [
         Step(f"graph/{name}", partial(language.make_graphs, e, name), [lm.grammar, lm.self_loop_scale],
-             [e.model(name) / "graph" / "HCLG.fst"], ["graph/lm", f"hmm/{after}"])
+             [e.model(name) / "graph" / "HCLG.fst"], ["graph/lm", f"hmm/{after}"],
+             keys=("lm.grammar", "lm.self_loop_scale"))
         for name, after in [*((gmm, gmm) for gmm in e.gmms), *([(LFMMI_HMM, LFMMI)] if e.recipe.lfmmi else [])]
     ]  # fmt: skip

@@ -83,7 +83,7 @@ def extract_features(e: Experiment, preset: str) -> None:
     """Extract all splits, training first: with global CMVN, its statistics are used for the other splits."""
     config = e.presets[preset]
     for split in e.splits:
-        report = extract(read_datadir(e.data(split)), e.features(preset, split), config, e.jobs)
+        report = extract(read_datadir(e.data(split)), e.features(preset, split), config, e.jobs, relative=True)
         config = config.model_copy(update={"global_stats": report.config.global_stats})
         for utterance, reason in report.skipped.items():
             say(f"  skipped {utterance}: {reason}")
@@ -94,7 +94,8 @@ def extract_augmented(e: Experiment) -> None:
     for preset in e.network_features:
         path = e.features(preset, e.train) / "features.yaml"
         config = parse(FeatureConfig, read_yaml(path), path)
-        report = extract(read_datadir(e.data(e.augmented)), e.features(preset, e.augmented), config, e.jobs)
+        data, out = read_datadir(e.data(e.augmented)), e.features(preset, e.augmented)
+        report = extract(data, out, config, e.jobs, relative=True)
         for utterance, reason in report.skipped.items():
             say(f"  skipped {utterance}: {reason}")
 

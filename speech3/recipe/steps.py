@@ -11,7 +11,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,8 @@ from typing import Any
 from speech3.errors import Speech3Error
 from speech3.io.atomic import explained_disk_errors, read_json, write_json
 from speech3.io.progress import say
+
+_SHOWN, _LONGEST = 3, 40  # changes that a reason names, and letters of a value in it
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Step:
         ``stage`` or ``stage/part``.
     config
         The settings that affect its result, as plain values.
+    keys
+        The recipe's keys of which `config` has the values, one for each of its items, or one for all of it.
     needs
         Names of the steps that must run before it.
     inputs
@@ -49,24 +53,42 @@ class Step:
     needs: Sequence[str] = ()
     inputs: Sequence[Path] = ()
     owns: Path | None = None
+    keys: Sequence[str] = ()
 
     @property
     def stage(self) -> str:
         """The stage that the step belongs to."""
         return self.name.partition("/")[0]
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `config` holds, by the recipe's keys."""
+        several = len(self.keys) > 1
+        values = dict(zip(self.keys, self.config, strict=True)) if several else {"".join(self.keys): self.config}
+        return dict(_flat(json.loads(json.dumps(values, default=str))))
+
 
 @dataclass(frozen=True)
 class Plan:
     """A step with its fingerprint and the reason why it would run (empty: it is done).
 
-    `afresh`: do not use the files of a killed run.
+    `inputs`: what stands for the content of each input. `afresh`: do not use the files of a killed run.
     """
 
     step: Step
     fingerprint: str
     why: str
+    inputs: Mapping[str, str]
     afresh: bool = False
+
+
+def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """The values in nested mappings, by their keys joined with dots."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _flat(inner, f"{key}.{name}" if key and name else key or name)
+    else:
+        yield key, value
 
 
 def _stamp(path: Path) -> list[Any]:
@@ -106,37 +128,66 @@ def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage
             if not path.exists():
                 raise Speech3Error(f"{path}: no such file or directory (needed by {step.name})")
         parents = [plans[name] for name in step.needs]
-        inputs = [[str(path), _stamp(path)] for path in step.inputs]
+        stamps = {str(path): _stamp(path) for path in step.inputs}
         fingerprints = [parent.fingerprint for parent in parents]
-        text = json.dumps([step.name, step.config, inputs, fingerprints], sort_keys=True, default=str)
-        fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
-        why = _why(step, out, fingerprint, parents)
+        text = json.dumps([step.name, step.config, list(stamps.items()), fingerprints], sort_keys=True, default=str)
+        fingerprint = _digest(text)
+        contents = {path: _digest(json.dumps(stamp)) for path, stamp in stamps.items()}
+        why = _why(step, out, fingerprint, contents, parents)
         place = stages.index(step.stage)
         if from_stage and place < first and why:
             raise Speech3Error(f"--from {from_stage}: {step.name} comes before it and must run first ({why})")
         if from_stage and first <= place:
             why = why or "requested by --from"
         if place <= last:
-            plans[step.name] = Plan(step, fingerprint, why, afresh=from_stage is not None and first <= place)
+            plans[step.name] = Plan(step, fingerprint, why, contents, afresh=from_stage is not None and first <= place)
         else:
             break
     return list(plans.values())
 
 
-def _why(step: Step, out: Path, fingerprint: str, parents: Sequence[Plan]) -> str:
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _why(step: Step, out: Path, fingerprint: str, inputs: Mapping[str, str], parents: Sequence[Plan]) -> str:
     if not _marker(out, step).exists():
         return "not done yet"
     done = read_json(_marker(out, step))
-    if done["fingerprint"] != fingerprint:
-        return "config or input changed"
-    missing = [path for path in step.outputs if not path.exists()]
+    changed = done["fingerprint"] != fingerprint
+    if changed and (changes := _changes(done, step, inputs)):
+        return ", ".join(changes[:_SHOWN] + [f"{len(changes) - _SHOWN} more changes"] * (len(changes) > _SHOWN))
+    missing = [str(path) for path in step.outputs if not path.exists()]
     if missing:
         return f"{missing[0]} is missing"
     again = [plan.step.name for plan in parents if plan.why]
     if again:
         return f"{again[0]} runs again"
     since = [name for name, run in _runs_of(out, step.needs).items() if done.get("used", {}).get(name, run) != run]
-    return f"{since[0]} has run again" if since else ""
+    if since:
+        return f"{since[0]} has run again"
+    return "config or input changed" if changed else ""
+
+
+def _changes(done: Mapping[str, Any], step: Step, inputs: Mapping[str, str]) -> list[str]:
+    """The inputs and keys that differ from those of the finished run; none if an earlier release recorded none."""
+    return _changed_inputs(done.get("inputs", inputs), inputs) + _changed_settings(
+        done.get("settings", step.settings), step.settings
+    )
+
+
+def _changed_inputs(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    return [f"{path} {'changed' if path in before else 'is new'}" for path in now if before.get(path) != now[path]]
+
+
+def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    differ = [key for key in dict.fromkeys((*before, *now)) if before.get(key) != now.get(key)]
+    return [f"{key or 'config'} {_short(before.get(key))} -> {_short(now.get(key))}" for key in differ]
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _runs_of(out: Path, names: Sequence[str]) -> dict[str, Any]:
@@ -212,21 +263,23 @@ def run_plan(plans: Sequence[Plan], out: Path, first: int = 0, end: int | None =
 
 
 def _begin(plan: Plan, out: Path) -> None:
-    begun, record = _begun(out, plan.step), {"fingerprint": plan.fingerprint, "used": _runs_of(out, plan.step.needs)}
-    killed = not plan.afresh and begun.exists() and read_json(begun) == record
+    begun = _begun(out, plan.step)
+    record = {
+        "fingerprint": plan.fingerprint, "used": _runs_of(out, plan.step.needs), "settings": plan.step.settings,
+        "inputs": plan.inputs,
+    }  # fmt: skip
+    left = read_json(begun) if begun.exists() and not plan.afresh else {}
+    killed = all(left.get(key) == record[key] for key in ("fingerprint", "used"))
     _marker(out, plan.step).unlink(missing_ok=True)
     if plan.step.owns and not killed:
         shutil.rmtree(plan.step.owns, ignore_errors=True)
     write_json(begun, record)
 
 
-def describe(plans: Sequence[Plan]) -> str:
-    """The plan as text: each step, whether it would run and why, what it reads and writes."""
+def describe(plans: Sequence[Plan], expected: Mapping[str, str] | None = None) -> str:
+    """The plan as text, a line for each step: whether it would run and why, and what is expected of it."""
     lines = []
     for plan in plans:
-        step = plan.step
-        lines.append(f"{step.name}: {f'would run ({plan.why})' if plan.why else 'done'}")
-        reads = [*step.needs, *(str(path) for path in step.inputs)]
-        lines.append(f"    reads:  {', '.join(reads) or 'nothing'}")
-        lines.append(f"    writes: {', '.join(str(path) for path in step.outputs)}")
+        name, cost = plan.step.name, (expected or {}).get(plan.step.name, "")
+        lines.append(f"{name}: {f'would run ({plan.why}){cost}' if plan.why else 'done'}")
     return "\n".join(lines)

@@ -126,7 +126,7 @@ def _error_rate(path: Path) -> tuple[str | None, float | None, str]:
     if not file.exists():
         return None, None, ""
     score, model = read_json(file), path / "model.safetensors"
-    found = re.search(r" (WER|CER) \S+ \[", score.get("line", ""))
+    found = re.search(r" (WER|CER|PER) \S+ \[", score.get("line", ""))
     metric = found[1] if found else "WER"
     outdated = not model.exists() or file.stat().st_mtime < model.stat().st_mtime
     doubt = f"{file} is older than the model, which has been trained again since" if outdated else ""
@@ -235,7 +235,7 @@ def comparison_text(comparison: Comparison) -> str:
         ("world", [run.world if run.finished else f"{run.world}, epoch {run.epochs}" for run in runs]),
         ("min/10 h", [_NONE if run.minutes_per_10h is None else f"{run.minutes_per_10h:.1f}" for run in runs]),
     ]
-    for metric in ("WER", "CER"):
+    for metric in ("WER", "CER", "PER"):
         if any(run.metric == metric for run in runs):
             rates = [run.error_rate if run.metric == metric else None for run in runs]
             columns.append((f"{metric} %", [_NONE if rate is None else per_cent(rate) for rate in rates]))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from speech3.corpus.normalize import normalize_text
 from speech3.hmm.times import Stretch, read_ctm
 from speech3.scoring.wer import Score
 
@@ -72,7 +73,8 @@ def reliability_of(score: Score, tracks: Mapping[str, Sequence[Stretch]]) -> Rel
     scored = [utterance for utterance in score.utterances if utterance.hyp]
     used = 0
     for utterance in scored:
-        track = [word.confidence for word in tracks.get(utterance.name, ())]
+        words = tracks.get(utterance.name, ())
+        track = [word.confidence for word in words if normalize_text(word.label, score.normalize)]
         known = [each for each in track if each is not None]
         if len(known) == len(track) == len(utterance.hyp):
             used += 1

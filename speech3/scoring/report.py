@@ -32,6 +32,8 @@ class System:
         Its results with our own language model in place of the given one.
     rescored
         Its results with a second language model on its lattices.
+    of_48_phones
+        Its phone error rate with 48 phones in place of 39 classes.
     reliability
         How far its confidences can be trusted.
     tuned
@@ -44,6 +46,7 @@ class System:
     score: Score
     own_lm: Score | None = None
     rescored: Score | None = None
+    of_48_phones: Score | None = None
     reliability: Reliability | None = None
     parameters: int | None = None
     training_s: float | None = None
@@ -128,12 +131,14 @@ def _headline(report: Report) -> str:
 
 def _systems(report: Report) -> str:
     metric, best = report.metric, report.best
-    other: Metric = "CER" if metric == "WER" else "WER"
+    others: list[Metric] = [] if metric == "PER" else ["CER" if metric == "WER" else "WER"]
     full = max(system.score.ci95(metric)[1] for system in report.systems) or 1.0
-    header = ["system", f"{metric} %", "95 % interval", "", "sub", "del", "ins", f"{other} %", "sentences wrong %"]
+    rates = [f"{other} %" for other in others]
+    header = ["system", f"{metric} %", "95 % interval", "", "sub", "del", "ins", *rates, "sentences wrong %"]
     seconds = {
         f"{metric} % with our own language model": [system.own_lm for system in report.systems],
         f"{metric} % rescored": [system.rescored for system in report.systems],
+        f"{metric} % of 48 phones": [system.of_48_phones for system in report.systems],
     }
     seconds = {title: scores for title, scores in seconds.items() if any(scores)}
     rows = []
@@ -146,7 +151,7 @@ def _systems(report: Report) -> str:
                 f"{per_cent(low)} – {per_cent(high)}",
                 html.interval_bar(counts.rate, low, high, full),
                 *(f"{number:,}" for number in (counts.substitutions, counts.deletions, counts.insertions)),
-                per_cent(system.score.counts(other).rate),
+                *(per_cent(system.score.counts(other).rate) for other in others),
                 per_cent(system.score.ser),
                 *(_second(scores[number], metric) for scores in seconds.values()),
                 _p_value(system, best, metric),

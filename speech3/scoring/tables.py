@@ -11,7 +11,8 @@ from speech3.scoring.wer import Comparison, Counts, Metric, Score, Utterance
 _MARKS = {"equal": "C", "substitute": "S", "delete": "D", "insert": "I"}
 _SHOWN = 10  # rows of each table that `full` prints
 _NAMED = 50  # utterances that a warning names
-UNITS: dict[Metric, str] = {"WER": "words", "CER": "characters"}
+ALWAYS: tuple[Metric, ...] = ("WER", "CER")
+UNITS: dict[Metric, str] = {"WER": "words", "CER": "characters", "PER": "phones"}
 
 
 def per_cent(fraction: float) -> str:
@@ -51,11 +52,11 @@ def grid(rows: Sequence[Sequence[str]], texts: int) -> str:
 def summary(score: Score) -> str:
     """WER, CER and sentence error rate with their counts."""
     lines = []
-    for metric, unit in UNITS.items():
+    for metric in ALWAYS:
         counts, (low, high) = score.counts(metric), score.ci95(metric)
         lines.append(
             f"{metric} {per_cent(counts.rate)} [{per_cent(low)}, {per_cent(high)}]  {counts.errors} errors in "
-            f"{counts.length} {unit}: {counts.substitutions} substitutions, {counts.deletions} deletions, "
+            f"{counts.length} {UNITS[metric]}: {counts.substitutions} substitutions, {counts.deletions} deletions, "
             f"{counts.insertions} insertions"
         )
     lines.append(f"SER {per_cent(score.ser)}  {score.wrong_utterances} of {len(score.utterances)} utterances")

@@ -7,6 +7,7 @@ from typing import Literal
 
 import jiwer
 
+from speech3.corpus.normalize import normalize_text
 from speech3.errors import Speech3Error
 
 Reading = Literal["kaldi", "plain"]
@@ -34,7 +35,16 @@ def character_error_rate(references: Sequence[str], hypotheses: Sequence[str]) -
     return float(jiwer.cer([characters(text) for text in references], [characters(text) for text in hypotheses]))
 
 
-ERROR_RATES: dict[str, Callable[[list[str], list[str]], float]] = {"WER": jiwer.wer, "CER": character_error_rate}
+def phone_error_rate(references: Sequence[str], hypotheses: Sequence[str]) -> float:
+    """PER over all utterances, a fraction: of phones, after `PHONE_CLASSES`."""
+    folded = [[normalize_text(text, PHONE_CLASSES) for text in side] for side in (references, hypotheses)]
+    return float(jiwer.wer(folded[0], folded[1]))
+
+
+PHONE_CLASSES = ("phones39",)  # the normalisation of a phone error rate
+ERROR_RATES: dict[str, Callable[[list[str], list[str]], float]] = {
+    "WER": jiwer.wer, "CER": character_error_rate, "PER": phone_error_rate
+}  # fmt: skip
 
 
 def _lines(path: Path | str) -> list[str]:

@@ -22,7 +22,7 @@ __all__ = ["Comparison", "Counts", "Metric", "Score", "Utterance", "compare", "r
 
 FEW_SPEAKERS = 6  # with 5 units no randomisation test can reach p < 0.05: 2 to the power of 1 - 5 is 0.0625
 
-Metric = Literal["WER", "CER"]
+Metric = Literal["WER", "CER", "PER"]  # phone error rate: that of words, which are phones folded to classes
 Operation = Literal["equal", "substitute", "delete", "insert"]
 
 
@@ -63,7 +63,7 @@ class Utterance:
 
     def counts(self, metric: Metric) -> Counts:
         """Counts of words or characters."""
-        return self.words if metric == "WER" else self.characters
+        return self.characters if metric == "CER" else self.words
 
     def alignment(self) -> list[tuple[Operation, str, str]]:
         """``(operation, reference word, hypothesis word)`` in order; the absent word of an insert or delete is ""."""
@@ -101,11 +101,11 @@ class Score:
 
     def counts(self, metric: Metric) -> Counts:
         """Counts of words or characters."""
-        return self.words if metric == "WER" else self.characters
+        return self.characters if metric == "CER" else self.words
 
     def ci95(self, metric: Metric) -> tuple[float, float]:
         """The 95 % interval of a rate."""
-        return self.wer_ci95 if metric == "WER" else self.cer_ci95
+        return self.cer_ci95 if metric == "CER" else self.wer_ci95
 
     @cached_property
     def wrong_utterances(self) -> int:

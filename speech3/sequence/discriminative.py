@@ -37,8 +37,6 @@ class Discriminative:
     ----------
     log_prior_S
         float32, natural logarithms of the senones' relative frequencies.
-    frames
-        T, the same for all chunks.
     smbr
         sMBR instead of MMI.
     boost
@@ -51,33 +49,31 @@ class Discriminative:
 
     graph: Graph
     log_prior_S: np.ndarray
-    frames: int
     smbr: bool
     acoustic_scale: float
     boost: float = 0.0
     leak: float = 0.01
     cross_entropy: float = 0.0
 
-    def __call__(self, outputs: Tensor, senones_N: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, y_BTS: Tensor, senones_N: Tensor) -> tuple[Tensor, Tensor]:
         """Mean loss over frames, and how many of them predict the senone of the alignment.
 
         Parameters
         ----------
-        outputs
-            (N, S) or (B, T, S).
+        y_BTS
+            Outputs of the network.
 
         Raises
         ------
         Speech3Error
             The number of outputs is not that of the graph's senones.
         """
-        senones_BT = senones_N.view(-1, self.frames)
-        if outputs.shape[-1] != self.graph.num_pdfs:
+        senones_BT = senones_N.view(y_BTS.shape[:2])
+        if y_BTS.shape[2] != self.graph.num_pdfs:
             raise Speech3Error(
-                f"the network has {outputs.shape[-1]} outputs, but the denominator {self.graph.num_pdfs} senones: it "
+                f"the network has {y_BTS.shape[2]} outputs, but the denominator {self.graph.num_pdfs} senones: it "
                 "was made from the alignment of another tree"
             )
-        y_BTS = outputs.view(*senones_BT.shape, -1)
         scores_BTS = self.acoustic_scale * (y_BTS - torch.from_numpy(self.log_prior_S).to(y_BTS))
         loss_B = self._smbr(scores_BTS, senones_BT) if self.smbr else self._mmi(scores_BTS, senones_BT)
         loss = loss_B.sum().to(y_BTS.dtype) / len(senones_N)
@@ -98,4 +94,4 @@ class Discriminative:
         """Expected number of wrong frames of each chunk, (B,) float64."""
         right_BTS = torch.zeros_like(scores_BTS).scatter_(2, senones_BT[:, :, None], 1)
         right_B, gradient_BTS = passes.accuracy(scores_BTS, right_BTS, self.graph, self.leak)
-        return self.frames - passes.Attached.apply(scores_BTS, right_B, gradient_BTS)
+        return senones_BT.shape[1] - passes.Attached.apply(scores_BTS, right_B, gradient_BTS)

@@ -16,7 +16,7 @@ from speech3.errors import Speech3Error
 from speech3.frames.packed import PackedFrames
 from speech3.hmm.model import Hmm, PdfsOnly, load_outputs
 from speech3.io.atomic import write_text
-from speech3.models.describe import facts, layer_table, per_cent, workers
+from speech3.models.describe import facts, layer_table, parameters_of, per_cent, workers
 from speech3.models.info import ModelInfo, features_of_model, model_info
 from speech3.training.rundir import CARD
 
@@ -118,7 +118,9 @@ def _opening(subject: Subject) -> str:
 
 def _results(subject: Subject) -> str:
     about = subject.info.trained
-    when = f"after epoch {about['best_epoch']}" if about["best_epoch"] else "before training"
+    when = f"after {parameters_of(about)}" if about["best_epoch"] else "before training"
+    if about.get("averaged_epochs"):
+        when = f"by the {parameters_of(about)}"
     accuracy = (
         f"{per_cent(about['heldout_accuracy'])} of the held-out frames are classified correctly {when}; these are the "
         f"parameters with the {_BEST_BY.get(about.get('objective', ''), 'lowest held-out cross-entropy')}"

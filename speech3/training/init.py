@@ -13,17 +13,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from speech3.config import FeatureConfig, ModelConfig, TrainConfig, parse, read_yaml
+from speech3.config import FeatureConfig, LstmConfig, ModelConfig, TrainConfig, parse, read_yaml
 from speech3.errors import Speech3Error
 from speech3.frames.packed import PackedFrames
-from speech3.hmm.model import Hmm, PdfsOnly, load_outputs
+from speech3.hmm.model import Hmm, PdfsOnly, difference, load_outputs
 from speech3.io.checkpoint import load_tensors, read_about
 from speech3.io.progress import say
 from speech3.training.parts import num_outputs
 
 _OUTPUT = ("output.", "xent_output.")  # prefixes of the names of the output layers' tensors, in every family
-_FREE = {"dropout", "cell_clip", "lookahead", "subsampling"}  # keys that may differ: no parameter depends on them
-_TREE = ("root", "side", "member", "yes", "no")
+_SECOND = ("xent_output.", "xent_prefinal.")  # of those that only a network with `two_outputs` has
+# Keys that may differ, as no parameter depends on them.
+_FREE = {"dropout", "dropout_per_chunk", "cell_clip", "lookahead", "subsampling", "two_outputs"}
+_CONTEXT = ("left_context", "right_context")  # of recurrent networks may grow
+_FIRST_CELLS = [f"layers.0.{direction}.weight_ih" for direction in ("ahead", "back")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,17 +57,16 @@ class Init:
         differ from the old ones in just what the model has learnt to see: channel, noise, speakers.
         """
         state = model.state_dict()
-        kept = {name: torch.from_numpy(self.tensors[name]) for name in state if name in self.tensors}
+        there = {name: a for name, a in self.tensors.items() if name in state or not name.startswith(_SECOND)}
+        kept = {name: torch.from_numpy(there[name]) for name in state if name in there}
         new = [name for name in state if name not in kept]
-        wrong = len(kept) < len(self.tensors) or any(state[name].shape != kept[name].shape for name in kept)
-        if wrong or any(not name.startswith(_OUTPUT) for name in new):
+        wrong = len(kept) < len(there) or any(state[name].shape != kept[name].shape for name in kept)
+        if wrong or any(not name.startswith((*_OUTPUT, *_SECOND)) for name in new):
             raise Speech3Error(f"{self.path}: its tensors do not match the model it describes; train it again")
         model.load_state_dict(kept, strict=False)
         if new:
-            say(
-                f"starting from {self.path}: {self.senones}, so the output layer is new ({', '.join(new)}); "
-                f"kept: {', '.join(kept)}"
-            )
+            why = "but the second output layer is new" if self.same_senones else "so the output layer is new"
+            say(f"starting from {self.path}: {self.senones}, {why} ({', '.join(new)}); kept: {', '.join(kept)}")
         else:
             say(f"starting from {self.path}: {self.senones}, so all {len(kept)} tensors are kept")
         return {"path": str(self.path), "digest": self.digest, "kept": list(kept), "new": new}
@@ -92,7 +94,7 @@ def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
         raise Speech3Error(
             f"{path}: lacks {', '.join(sorted(missing))}; it was written by another version of speech3, train it again"
         )
-    _check_architecture(path, about, config.model, frames)
+    there = _check_architecture(path, about, config.model, frames)
     _compare_features(path, Path(config.data))
     tensors.pop("log_prior", None)  # counted on the frames it was trained on; this run counts its own
     same, senones = _senones(path, about["num_senones"], Path(config.hmm), num_outputs(config, frames))
@@ -103,17 +105,35 @@ def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
         )
     if not same:
         tensors = {name: array for name, array in tensors.items() if not name.startswith(_OUTPUT)}
+    if isinstance(there, LstmConfig) and isinstance(config.model, LstmConfig):
+        tensors = _widened(tensors, there, config.model)
     return Init(path, tensors, same, senones, hashlib.sha256(path.read_bytes()).hexdigest()[:16])
 
 
-def _check_architecture(path: Path, about: dict[str, Any], model: ModelConfig, frames: PackedFrames) -> None:
-    there, here = parse(ModelConfig, about["model"], path).model_dump(), model.model_dump()
+def _widened(tensors: dict[str, np.ndarray], there: LstmConfig, here: LstmConfig) -> dict[str, np.ndarray]:
+    """Widen the window of the first layer; the weights of frames that it did not see are zero."""
+    before, after = here.left_context - there.left_context, here.right_context - there.right_context
+    if not (before or after):
+        return tensors
+    window, wide = there.left_context + 1 + there.right_context, dict(tensors)
+    names = ["before.hidden.0.weight"] if here.input_layers else _FIRST_CELLS
+    for name in tensors.keys() & names:
+        weight_OWF = tensors[name].reshape(len(tensors[name]), window, -1)
+        wide[name] = np.pad(weight_OWF, ((0, 0), (before, after), (0, 0))).reshape(len(weight_OWF), -1)
+    return wide
+
+
+def _check_architecture(path: Path, about: dict[str, Any], model: ModelConfig, frames: PackedFrames) -> ModelConfig:
+    """Return the config of the model there."""
+    old = parse(ModelConfig, about["model"], path)
+    there, here = old.model_dump(), model.model_dump()
     if there["family"] != here["family"]:
         raise Speech3Error(
             f"{path}: is a {there['family']}, but this run's model is a {here['family']}; give --init another model, "
             f"or train one of that family"
         )
-    differ = [key for key in here if key not in _FREE and here[key] != there[key]]
+    free = {key for key in _CONTEXT if isinstance(model, LstmConfig) and here[key] >= there[key]}
+    differ = [key for key in here if key not in _FREE | free and here[key] != there[key]]
     if differ:
         changes = ", ".join(f"{key} {there[key]} there, {here[key]} here" for key in differ)
         remedy = " ".join(f"model.{key}={there[key]}" for key in differ)
@@ -125,6 +145,7 @@ def _check_architecture(path: Path, about: dict[str, Any], model: ModelConfig, f
             f"{path}: trained on {about['feat_dim']} feature bins per frame, {frames.path} has {frames.dim}; extract "
             f"and pack the features that this model reads ({path.parent / 'features.yaml'})"
         )
+    return old
 
 
 def _compare_features(path: Path, data: Path) -> None:
@@ -151,7 +172,5 @@ def _senones(path: Path, there: int, hmm: Path, here: int) -> tuple[bool, str]:
     if not (isinstance(old, Hmm) and isinstance(new, Hmm)):
         unknown = hmm if isinstance(new, PdfsOnly) else path.parent
         return True, f"{here} senones in both (assumed to be the same, as {unknown} has no tree to compare)"
-    same = (old.lexicon.phones, old.subsampling) == (new.lexicon.phones, new.subsampling) and all(
-        np.array_equal(getattr(old.tree, name), getattr(new.tree, name)) for name in _TREE
-    )
-    return same, f"the same {here} senones" if same else f"{here} senones in both, but of another tree"
+    differ = difference(old, new)
+    return not differ, differ or f"the same {here} senones"

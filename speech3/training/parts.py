@@ -5,12 +5,21 @@ import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from speech3.config import FeatureConfig, LstmConfig, TdnnConfig, TrainConfig, TrainingConfig, parse, read_yaml
+from speech3.config import (
+    FeatureConfig,
+    LstmConfig,
+    TdnnConfig,
+    TrainConfig,
+    TrainingConfig,
+    parse,
+    read_yaml,
+)
 from speech3.engine.device import autocast_of, use_precision
 from speech3.engine.recorded import Recorder
 from speech3.engine.world import Loss, Parts
@@ -19,7 +28,7 @@ from speech3.features.masks import SpecAugment, spec_augment
 from speech3.features.warp import FrequencyWarp, frequency_warp
 from speech3.frames.chunks import Chunks
 from speech3.frames.minibatches import Minibatches
-from speech3.frames.packed import PackedFrames, open_packed
+from speech3.frames.packed import PackedFrames, open_packed, verify_once
 from speech3.frames.sequences import Sequences
 from speech3.frames.whole import WholeUtterances
 from speech3.hmm.model import load_hmm
@@ -27,13 +36,15 @@ from speech3.io.atomic import read_json
 from speech3.io.malloc import keep_freed_memory
 from speech3.models import AcousticModel, build
 from speech3.models.linear import use
-from speech3.models.loss import cross_entropy
+from speech3.models.loss import SmoothedCrossEntropy, cross_entropy
+from speech3.models.lstm import Lstm
 from speech3.sequence.alignments import AlignmentNumerators
 from speech3.sequence.denominator import load_denominator
 from speech3.sequence.lfmmi import LfMmi
 from speech3.sequence.transcripts import TranscriptNumerators
-from speech3.training.sequences import CHUNK, check_sequences, sequence_chunks, sequence_loss
+from speech3.training.sequences import check_sequences, sequence_loss
 
+_CHUNK = 150  # frames of a chunk of a time-delay network
 _BETWEEN_SEEDS = 1_000_003  # members of a replica differ in their seeds: each draws dropout for its own units
 
 
@@ -70,12 +81,7 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
         units of the model.
     """
     model, seed = build(config.model, frames.dim, num_outputs(config, frames), config.seed), config.seed
-    loss: Loss = cross_entropy
-    if config.training.objective == "lfmmi":
-        lfmmi = config.training.lfmmi
-        loss = LfMmi(load_denominator(config.hmm), lfmmi.leak, lfmmi.cross_entropy, lfmmi.l2)
-    elif config.training.of_sequences:
-        loss = sequence_loss(config.training, frames)
+    loss = loss_of(config, frames, smoothing=config.training.label_smoothing)
     model.set_input_statistics(torch.from_numpy(frames.mean_F.copy()), torch.from_numpy(frames.variance_F.copy()))
     if member:
         model, loss, seed = _own_units(model, device, config.seed)
@@ -85,6 +91,46 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
         betas=config.training.betas if config.training.optimizer == "adamw" else None,
         autocast=autocast_of(config.training), recorder=Recorder() if config.training.cuda_graph else None,
     )  # fmt: skip
+
+
+def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
+    """Open a run's packed frames, ``train`` and ``heldout``; `out` is the run's directory.
+
+    Raises
+    ------
+    Speech3Error
+        Frames are missing, damaged or empty, or do not match each other or the model directory ``config.hmm``.
+    """
+    expected = num_labels(config)
+    packed = {name: open_packed(Path(config.data) / f"{name}.frames") for name in ("train", "heldout")}
+    for frames in packed.values():
+        verify_once(frames, out / "verified.json")
+        if not len(frames):
+            raise Speech3Error(f"{frames.path}: holds no frames; pack it again with some utterances")
+        if frames.num_senones != expected:
+            kind = (
+                labels if (labels := config.training.labels) == "senones" else f"labels, two for each of its {labels}"
+            )
+            raise Speech3Error(
+                f"{frames.path}: labelled with {frames.num_senones} senones, but {config.hmm} has {expected} {kind}; "
+                f"pack it again with this model's alignment"
+            )
+        if frames.dim != packed["train"].dim:
+            raise Speech3Error(
+                f"{frames.path}: {frames.dim} feature bins, but train.frames has {packed['train'].dim}; pack both with "
+                f"the same features"
+            )
+    return packed
+
+
+def loss_of(config: TrainConfig, frames: PackedFrames, *, smoothing: float = 0.0) -> Loss:
+    """The training objective; `frames` are those of training. Held-out data are judged without label smoothing."""
+    if config.training.of_sequences:
+        return sequence_loss(config.training, frames)
+    if config.training.objective == "lfmmi":
+        lfmmi = config.training.lfmmi
+        return LfMmi(load_denominator(config.hmm), lfmmi.leak, lfmmi.cross_entropy, lfmmi.l2)
+    return SmoothedCrossEntropy(smoothing) if smoothing else cross_entropy
 
 
 def num_labels(config: TrainConfig) -> int:
@@ -156,11 +202,6 @@ def check_objective(config: TrainConfig) -> None:
         check_sequences(config)
     if isinstance(model, TdnnConfig):
         _check_time_delay(training)
-    if training.objective == "lfmmi" and not isinstance(model, TdnnConfig):
-        raise Speech3Error(
-            f"training.objective=lfmmi: needs a time-delay network, model=cnn_tdnn or tdnn; train a {model.family} "
-            f"with cross_entropy"
-        )
     about = read_json(Path(config.hmm) / "hmm.json")
     if training.objective == "lfmmi" and (pdfs := load_denominator(config.hmm).num_pdfs) != about["pdfs"]:
         raise Speech3Error(
@@ -168,17 +209,17 @@ def check_objective(config: TrainConfig) -> None:
             f"to another tree; run the recipe's stage hmm again"
         )
     subsampling = about.get("subsampling", 1)
-    if isinstance(model, TdnnConfig) and subsampling != model.subsampling:
+    if (model.subsampling or 1) != subsampling:
         raise Speech3Error(
-            f"model.subsampling={model.subsampling}: {config.hmm} has one score per {subsampling} frames; set "
+            f"model.subsampling={model.subsampling or 1}: {config.hmm} has one score per {subsampling} frames; set "
             f"model.subsampling to the same number"
         )
-    if isinstance(model, TdnnConfig) and model.two_outputs and training.objective != "lfmmi":
+    if model.two_outputs and training.objective != "lfmmi":
         raise Speech3Error(
             f"model.two_outputs=true: the second output is for training.objective=lfmmi; set it to false for "
-            f"{training.objective}"
+            f"{training.objective.replace('_', '-')}"
         )
-    if training.objective == "lfmmi" and isinstance(model, TdnnConfig):
+    if training.objective == "lfmmi":
         if training.schedule == "halving":
             raise Speech3Error(
                 "training.schedule=halving: it halves the rate when the held-out loss stops falling, but with LF-MMI "
@@ -189,11 +230,43 @@ def check_objective(config: TrainConfig) -> None:
                 f"training.lfmmi.cross_entropy={training.lfmmi.cross_entropy:g}: needs a second output; set "
                 f"model.two_outputs=true, or training.lfmmi.cross_entropy=0"
             )
-    if training.speeds and not isinstance(model, TdnnConfig):
+    if training.objective != "cross_entropy":
+        if training.label_smoothing:
+            raise Speech3Error(
+                f"training.label_smoothing={training.label_smoothing:g}: only for training.objective=cross_entropy; "
+                f"remove it"
+            )
+        if training.model_partitions > 1:
+            raise Speech3Error(
+                f"training.model_partitions={training.model_partitions}: only for training.objective=cross_entropy; "
+                f"set it to 1 and more training.workers"
+            )
+    if training.label_smoothing and training.model_partitions > 1:
         raise Speech3Error(
-            f"training.speeds={list(training.speeds)}: only for chunks of time-delay networks; for a {model.family} "
-            f"use speed_perturb in a recipe"
+            f"training.label_smoothing={training.label_smoothing:g}: not with training.model_partitions="
+            f"{training.model_partitions}, whose processes each have some of the senones; remove one of them"
         )
+    if training.targets_inside and (not isinstance(model, LstmConfig) or of_chunks(config) or not model.delay):
+        raise Speech3Error(
+            "training.targets_inside=true: only for a recurrent network with a model.delay, trained on consecutive "
+            "chunks; remove it (single chunks, as for LF-MMI, always hold their targets)"
+        )
+    if of_chunks(config):
+        if training.chunk_frames:
+            raise Speech3Error(
+                f"training.chunk_frames={training.chunk_frames}: only minibatches of windows are shuffled within "
+                f"chunks; remove it"
+            )
+    elif training.speeds:
+        raise Speech3Error(
+            f"training.speeds={list(training.speeds)}: only for time-delay networks, outputs at a third of the "
+            f"frames, mmi and smbr; for this {model.family} use speed_perturb in a recipe"
+        )
+
+
+def of_chunks(config: TrainConfig) -> bool:
+    """Whether a network is trained on single chunks (`speech3.frames.chunks`)."""
+    return isinstance(config.model, TdnnConfig) or config.model.subsampling == 3 or config.training.of_sequences
 
 
 def _check_time_delay(training: TrainingConfig) -> None:
@@ -207,11 +280,6 @@ def _check_time_delay(training: TrainingConfig) -> None:
         raise Speech3Error(
             "world sandblaster: its line search needs a network that a forward pass does not change, but the forward "
             "pass of a time-delay network keeps its layers semi-orthogonal; choose another world"
-        )
-    if training.chunk_frames:
-        raise Speech3Error(
-            f"training.chunk_frames={training.chunk_frames}: only minibatches of windows are shuffled within chunks; "
-            f"remove it"
         )
 
 
@@ -228,7 +296,7 @@ def minibatches(
     config: TrainConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None = None,
     masks: SpecAugment | None = None, *, train: bool = False,
 ) -> Minibatches | Sequences | Chunks:  # fmt: skip
-    """The minibatches of a packed file: of windows, or of chunks for recurrent and time-delay networks.
+    """The minibatches of a packed file: of windows, of consecutive chunks for recurrent networks, or of single chunks.
 
     Parameters
     ----------
@@ -241,10 +309,8 @@ def minibatches(
         A chunk ends before its first output.
     """
     model, training = config.model, config.training
-    if training.of_sequences:
-        return sequence_chunks(config, frames, device, warp, masks)
-    if isinstance(model, TdnnConfig):
-        return _chunks(config, model, frames, device, warp, masks, training.speeds if train else ())
+    if of_chunks(config):
+        return _chunks(config, frames, device, warp, masks, training.speeds if train else ())
     if not isinstance(model, LstmConfig):
         return Minibatches(
             frames, left=model.left_context, right=model.right_context, seed=config.seed, device=device,
@@ -252,18 +318,19 @@ def minibatches(
             sharers=_sharers(training),
         )  # fmt: skip
     sequence = training.sequence_of(model)
-    if 0 < sequence <= model.delay:
+    inside = training.targets_inside
+    if 0 < sequence <= model.delay and not inside:
         raise Speech3Error(
             f"training.sequence={sequence}: a chunk must be longer than model.delay={model.delay}, or its "
             f"first output comes after its end; make it longer ({4 * model.delay}, say), or reduce the delay"
         )
-    lengths_U = np.diff(frames.offsets_U1) + model.delay
+    lengths_U = np.diff(frames.offsets_U1) + (0 if inside else model.delay)
     chunk = sequence or int(lengths_U.max())
     mean = sequence or float(lengths_U.mean())
     return Sequences(
         frames, left=model.left_context, right=model.right_context, chunk=chunk, delay=model.delay,
         lookahead=model.lookahead, streams=max(1, round(training.minibatch / mean)), seed=config.seed, device=device,
-        warp=warp, masks=masks,
+        warp=warp, masks=masks, targets_inside=inside,
     )  # fmt: skip
 
 
@@ -278,33 +345,33 @@ def _sharers(training: TrainingConfig) -> int:
 
 
 def _chunks(
-    config: TrainConfig, model: TdnnConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None,
+    config: TrainConfig, frames: PackedFrames, device: torch.device, warp: FrequencyWarp | None,
     masks: SpecAugment | None, speeds: tuple[float, ...],
 ) -> Chunks:  # fmt: skip
     training, lfmmi = config.training, config.training.lfmmi
-    chunk = CHUNK if training.sequence is None else training.sequence
-    if chunk < model.subsampling or chunk % model.subsampling:
+    network = build(config.model, frames.dim, 1, seed=0)
+    step, chunk = network.subsampling, _CHUNK if training.sequence is None else training.sequence
+    if chunk < step or chunk % step:
         raise Speech3Error(
-            f"training.sequence={chunk}: a chunk of a time-delay network must be a multiple of "
-            f"model.subsampling={model.subsampling} frames; use {max(1, round(chunk / 3)) * model.subsampling}"
+            f"training.sequence={chunk}: a chunk must be a multiple of model.subsampling={step} frames; use "
+            f"{max(1, round(chunk / 3)) * step}"
         )
-    network = build(model, frames.dim, 1, seed=0)
+    right, warm_up = network.right_context, None
+    if isinstance(network, Lstm):
+        right += step * max(network.delay, network.lookahead)
+        warm_up = 0 if training.labels == "words" else step * -(-training.chunk_context // step)
+    of_frames: dict[str, Any] = {
+        "left": network.left_context, "right": right, "warm_up": warm_up, "subsampling": step, "seed": config.seed,
+        "device": device, "speeds": speeds, "warp": warp, "masks": masks,
+    }  # fmt: skip
     if training.labels == "words":
-        return WholeUtterances(
-            frames, left=network.left_context, right=network.right_context, minibatch=training.minibatch,
-            subsampling=model.subsampling, seed=config.seed, device=device, speeds=speeds, warp=warp, masks=masks,
-            targets=TranscriptNumerators(load_denominator(config.hmm), load_hmm(config.hmm), lfmmi.leak),
-        )  # fmt: skip
-    targets = None
+        targets = TranscriptNumerators(load_denominator(config.hmm), load_hmm(config.hmm), lfmmi.leak)
+        return WholeUtterances(frames, minibatch=training.minibatch, targets=targets, **of_frames)
+    aligned = None
     if training.objective == "lfmmi":
-        targets = AlignmentNumerators(
-            load_denominator(config.hmm), chunk, model.subsampling, lfmmi.tolerance, lfmmi.leak
-        )
-    return Chunks(
-        frames, left=network.left_context, right=network.right_context, chunk=chunk,
-        streams=max(1, round(training.minibatch / chunk)), subsampling=model.subsampling, seed=config.seed,
-        device=device, speeds=speeds, warp=warp, masks=masks, targets=targets,
-    )  # fmt: skip
+        aligned = AlignmentNumerators(load_denominator(config.hmm), chunk, step, lfmmi.tolerance, lfmmi.leak)
+    streams = max(1, round(training.minibatch / chunk))
+    return Chunks(frames, chunk=chunk, streams=streams, targets=aligned, **of_frames)
 
 
 def augmentation(config: TrainConfig, frames: PackedFrames) -> tuple[FrequencyWarp | None, SpecAugment | None]:

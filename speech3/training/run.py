@@ -22,7 +22,7 @@ from speech3.engine.opening import asynchronous
 from speech3.engine.trainer import Trainer, rate_of
 from speech3.engine.world import Progress
 from speech3.errors import Speech3Error
-from speech3.frames.packed import PackedFrames, open_packed, verify_once
+from speech3.frames.packed import PackedFrames
 from speech3.hmm.model import load_outputs
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.io.interrupt import Interrupt, deferred_interrupt
@@ -30,6 +30,7 @@ from speech3.io.malloc import keep_freed_memory
 from speech3.io.progress import Metrics, progress, say
 from speech3.models import network_tensors
 from speech3.models.linear import product, use
+from speech3.training.average import estimate_statistics, mean_of
 from speech3.training.card import counted, write_card
 from speech3.training.init import Init, read_init
 from speech3.training.package import complete
@@ -37,28 +38,22 @@ from speech3.training.parts import (
     BuildParts,
     check_objective,
     check_partitions,
+    loss_of,
     make_parts,
     minibatches,
-    num_labels,
     num_outputs,
+    open_frames,
     outputs_identity,
 )
 from speech3.training.phone_errors import phone_errors
 from speech3.training.priors import log_priors
 from speech3.training.records import epoch_record, epoch_words, place, progress_record
-from speech3.training.rundir import RunDirectory, Standing
+from speech3.training.rundir import NOT_COMPUTED, RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance
 from speech3.training.sequences import criterion_of
 from speech3.training.tensorboard import open_writer
 from speech3.training.worlds import open_worlds
 
-_NOT_COMPUTED = {
-    "device",
-    "cuda_graph",
-    "cluster",
-    "keep_checkpoints",
-    "checkpoint_s",
-}  # keys that do not affect the result and may change when a run is resumed
 _HELDOUT_FRAMES = 2400  # of objectives of sequences, 16 chunks of 150 frames: a whole vector of them
 _PROGRESS_S = 10.0  # between two progress records within an epoch
 
@@ -96,7 +91,7 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
         device = torch.device("cpu")  # the whole model may not fit on one GPU
     check_workers(config.training)
     check_objective(config)
-    packed = _open(config, Path(out))
+    packed = open_frames(config, Path(out))
     check_partitions(config, packed["train"])
     init = read_init(config, packed["train"])
     epoch_minibatches = len(minibatches(config, packed["train"], torch.device("cpu")))
@@ -116,35 +111,13 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
                 run = _Run(config, directory, packed, device, init, opened)
                 while not run.standing.schedule.done:
                     run.epoch(interrupt)
+                run.average()
             return run.finish()
-
-
-def _open(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
-    expected = num_labels(config)
-    packed = {name: open_packed(Path(config.data) / f"{name}.frames") for name in ("train", "heldout")}
-    for frames in packed.values():
-        verify_once(frames, out / "verified.json")
-        if not len(frames):
-            raise Speech3Error(f"{frames.path}: holds no frames; pack it again with some utterances")
-        if frames.num_senones != expected:
-            kind = (
-                labels if (labels := config.training.labels) == "senones" else f"labels, two for each of its {labels}"
-            )
-            raise Speech3Error(
-                f"{frames.path}: labelled with {frames.num_senones} senones, but {config.hmm} has {expected} {kind}; "
-                f"pack it again with this model's alignment"
-            )
-        if frames.dim != packed["train"].dim:
-            raise Speech3Error(
-                f"{frames.path}: {frames.dim} feature bins, but train.frames has {packed['train'].dim}; pack both with "
-                f"the same features"
-            )
-    return packed
 
 
 def _identity(config: TrainConfig, packed: dict[str, PackedFrames], init: Init | None) -> dict[str, Any]:
     return {
-        "model": config.model.model_dump(), "training": config.training.model_dump(exclude=_NOT_COMPUTED),
+        "model": config.model.model_dump(), "training": config.training.model_dump(exclude=NOT_COMPUTED),
         "seed": config.seed, "frames": {name: frames.digest for name, frames in packed.items()},
         **({"init": init.digest} if init else {}), **outputs_identity(config),
     }  # fmt: skip
@@ -193,7 +166,7 @@ class _Run:
         self.model = self.one.parts.model
         self.begun_with = init.put_into(self.model) if init and not resumed else {}
         self.heldout = minibatches(config, packed["heldout"], device)
-        self.heldout_loss = criterion_of(self.one.parts.loss)
+        self.heldout_loss = criterion_of(loss_of(config, packed["train"]))
         self.phone_errors = phone_errors(
             load_outputs(Path(config.hmm)), packed["train"], packed["heldout"],
             self.log_priors(), config.seed, device, labels=config.training.labels,
@@ -201,6 +174,7 @@ class _Run:
         self.epoch_minibatches = len(self.one.parts.source)
         self.trainer = Trainer(self.one, world, _warm_start(config, init))
         self.best: dict[str, np.ndarray] = {}
+        self.averaged: dict[str, Any] = {}  # the record of the average, if that is the result
         self.standing = Standing(Schedule(config.training.learning_rate))
         self.looks: list[tuple[Progress, torch.Tensor]] = []
         if resumed:
@@ -264,11 +238,32 @@ class _Run:
         if self.board:
             self.board.write(record)
 
+    def average(self) -> None:
+        """Evaluate the mean of the last epochs; if it is no worse than the best epoch, it becomes the result."""
+        files = self.directory.epochs() if self.config.training.average else {}
+        if len(files) < 2:
+            return
+        tensors = {name: torch.from_numpy(array) for name, array in mean_of(list(files.values())).items()}
+        self.model.load_state_dict(tensors)
+        estimate_statistics(self.model, self.one.parts, self.standing.epoch)
+        loss, accuracy = self._heldout(self.one.sgd.parameters.vector_K)
+        best, epochs = self.standing.best["heldout_loss"], list(files)
+        record = {"event": "average", "epoch": epochs[-1], "epochs": epochs, "heldout_accuracy": accuracy,
+                  "heldout_loss": loss, **self._heldout_per(), "train_accuracy": None,
+                  "taken": loss <= best}  # fmt: skip
+        self._note(**record)
+        if record["taken"]:
+            self.best, self.averaged = network_tensors(self.model), record
+        say(
+            f"mean of epochs {', '.join(map(str, epochs))}: held-out {accuracy:.2%} loss {loss:.4f}, "
+            + (f"taken (best epoch {best:.4f})" if record["taken"] else f"not taken: the best epoch has {best:.4f}")
+        )
+
     def finish(self) -> dict[str, Any]:
-        """Write the best epoch's model."""
-        frames, standing = self.packed["train"], self.standing
-        best = standing.history[standing.schedule.best_epoch - 1] if standing.schedule.best_epoch else standing.before
-        if not standing.schedule.best_epoch:
+        """Write the best epoch's model, or the mean of the last epochs."""
+        frames, standing, epoch = self.packed["train"], self.standing, self.standing.best
+        best = {**epoch, **self.averaged}
+        if not self.averaged and not standing.schedule.best_epoch:
             say("no epoch was better than the initial model, so the initial model is the result")
         about = {
             "kind": "nn", "model": self.config.model.model_dump(), "feat_dim": frames.dim,
@@ -277,7 +272,8 @@ class _Run:
             "training": self.config.training.model_dump(mode="json"),
             "seed": self.config.seed, "frames": {name: each.digest for name, each in self.packed.items()},
             "data": counted(self.packed), "info": frames.info,
-            "best_epoch": best["epoch"], "train_accuracy": best["train_accuracy"],
+            "best_epoch": epoch["epoch"], "averaged_epochs": best.get("epochs", []),
+            "train_accuracy": best["train_accuracy"],
             "heldout_accuracy": best["heldout_accuracy"], "heldout_loss": best["heldout_loss"],
             **({"heldout_per": best["heldout_per"]} if "heldout_per" in best else {}),
             "seconds": standing.seconds, "history": standing.history, "before": standing.before,
@@ -315,17 +311,20 @@ class _Run:
         loss, accuracy = self._heldout()
         phones = self._heldout_per()
         schedule = advance(before, standing.epoch, loss, self.config.training)
-        if schedule.best_epoch == standing.epoch:
+        better, halving = schedule.best_epoch == standing.epoch, self.config.training.schedule == "halving"
+        if better:
             self.best = network_tensors(self.model)
-        elif self.config.training.schedule == "halving":
+        elif halving:
             self.model.load_state_dict({name: torch.from_numpy(array) for name, array in self.best.items()})
             self.trainer.tensors = {"parameters": self.one.sgd.parameters.vector_K.clone()}  # and slots of zero
+        if self.config.training.average and (better or not halving):
+            self.directory.keep_epoch(standing.epoch, network_tensors(self.model), self.config.training.average)
         record = {**epoch_record(self.config.training, standing, loss, accuracy), **phones}
         self.standing = standing.next_epoch(schedule, record)
         self.trainer.begin_epoch()
         self._note(**record)
         self._save()
-        say(epoch_words(record, taken_back=schedule.best_epoch != standing.epoch))
+        say(epoch_words(record, taken_back=not better))
 
     def _look_back(self) -> None:
         """Measure held-out accuracy at those points of the epoch at which the parameters were kept."""

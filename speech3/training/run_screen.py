@@ -140,6 +140,8 @@ def _place(view: RunView) -> RenderableType:
     of = f" of {'at most ' * view.may_stop_early}{view.max_epochs}" if view.max_epochs else ""
     if view.finished:
         result = f"; the result is from epoch {view.best_epoch}" if view.best_epoch is not None else ""
+        if view.averaged:
+            result = f"; the result is the mean of epochs {', '.join(map(str, view.averaged))}"
         return Text(f"finished after {number}{of} epochs{result}", style="green")
     if not view.epochs:
         return Text("nothing recorded yet; waiting for the first record (Ctrl-C to quit)", style="yellow")

@@ -17,7 +17,7 @@ from speech3.training.curves import curve_of
 
 Record = Mapping[str, Any]
 
-_SHOWN = ("before", "heldout", "progress", "epoch")
+_SHOWN = ("before", "heldout", "progress", "epoch", "average")
 _FATES = ("used", "stale", "refused", "returned")
 
 
@@ -78,6 +78,8 @@ class RunView:
         In order; the last may be unfinished.
     best_epoch
         The epoch whose parameters are the best so far, or the result.
+    averaged
+        The epochs whose mean is the result, if it is.
     accuracies, losses
         All held-out measurements, in the order of training.
     latest, whole
@@ -105,6 +107,7 @@ class RunView:
     run_seconds_left: float | None = None
     epochs: tuple[EpochView, ...] = ()
     best_epoch: int | None = None
+    averaged: tuple[int, ...] = ()
     accuracies: tuple[float, ...] = ()
     losses: tuple[float, ...] = ()
     latest: Counts = Counts()
@@ -177,6 +180,7 @@ def run_view(
     epochs = tuple(_epoch(record, before) for before, record in zip([{}, *by_epoch], by_epoch, strict=False))
     whole = [record for record in by_epoch if record.get("event") != "before"]
     latest = whole[-1] if whole else {}
+    average: Record = next((record for record in reversed(records) if record.get("event") == "average"), {})
     max_epochs, schedule = _whole(training, "max_epochs"), training.get("schedule")
     world, left = latest.get("world", training.get("world")), None
     if going_on and world != "simulated":
@@ -194,7 +198,8 @@ def run_view(
         seconds_left=left,
         run_seconds_left=_run_seconds_left(epochs[-1], left, max_epochs) if left is not None else None,
         epochs=epochs,
-        best_epoch=_best_epoch(epochs, cosine=schedule == "cosine"),
+        best_epoch=_best_epoch(epochs, last=schedule == "cosine" and training.get("objective") == "lfmmi"),
+        averaged=tuple(average["epochs"]) if average.get("taken") else (),
         accuracies=curve.accuracy if curve else (),
         losses=tuple(loss for loss in losses if loss is not None and math.isfinite(loss)),
         latest=_counts([latest]), whole=_counts(whole), shards=did, shards_epoch=did_epoch,
@@ -254,9 +259,9 @@ def _shards(records: Sequence[Record]) -> tuple[Asynchrony | None, int | None]:
     return None, None
 
 
-def _best_epoch(epochs: Sequence[EpochView], *, cosine: bool) -> int | None:
+def _best_epoch(epochs: Sequence[EpochView], *, last: bool) -> int | None:
     measured = [(each.heldout_loss, each.number) for each in epochs if each.heldout_loss is not None]
-    if cosine and measured:
+    if last and measured:
         return measured[-1][1]
     return min(measured, key=lambda pair: pair[0], default=(0.0, None))[1]
 

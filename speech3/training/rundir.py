@@ -1,8 +1,8 @@
 """The directory of a training run: its files, and how a run is resumed from them.
 
 ``run.json`` (the identity of the run), ``metrics.jsonl`` (one record per epoch, and progress records if it is long),
-``checkpoints/`` (the last few, each sufficient to resume from), ``model.safetensors`` (the result; exists only when
-the run is finished).
+``checkpoints/`` (the last few, each sufficient to resume from; with ``training.average`` also the model's tensors after
+the last epochs), ``model.safetensors`` (the result; exists only when the run is finished).
 """
 
 import fcntl
@@ -16,15 +16,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
+from speech3.config import ModelConfig, TrainingConfig
 from speech3.engine.world import Progress, ShardReport
 from speech3.errors import Speech3Error
 from speech3.io.atomic import explained_disk_errors, read_json, write_json, write_text
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.io.progress import read_metrics, say
+from speech3.training.average import KIND
 from speech3.training.schedule import Schedule
 
 _KIND = "nn-checkpoint"
+_EPOCH = "parameters-"  # name of the file of an epoch's parameters, before the number
+NOT_COMPUTED = {
+    "device",
+    "cuda_graph",
+    "cluster",
+    "keep_checkpoints",
+    "checkpoint_s",
+}  # keys of training that do not affect the result and may change when a run is resumed
 CARD = "MODEL_CARD.md"  # a description of the result (`speech3.training.card`)
 
 
@@ -57,6 +68,11 @@ class Standing:
     def seconds(self) -> float:
         """Training time so far; virtual in a simulation."""
         return self.seconds_before + self.done.seconds
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The record of the best epoch, or of the initial model if none was better."""
+        return self.history[self.schedule.best_epoch - 1] if self.schedule.best_epoch else self.before
 
     @property
     def minibatch(self) -> int:
@@ -139,7 +155,7 @@ class RunDirectory:
             torn.unlink(missing_ok=True)
         identity = self._plain_identity()
         if run.exists():
-            there, now = _flat(read_json(run)), _flat(identity)
+            there, now = _flat(completed(read_json(run))), _flat(identity)
             differ = sorted(key for key in there.keys() | now.keys() if there.get(key) != now.get(key))
             if differ:
                 changes = ", ".join(f"{key} {there.get(key)} there, {now.get(key)} now" for key in differ)
@@ -157,6 +173,17 @@ class RunDirectory:
         for old in self._checkpoints()[: -self.keep]:
             old.unlink(missing_ok=True)
 
+    def keep_epoch(self, epoch: int, tensors: dict[str, np.ndarray], count: int) -> None:
+        """Write the model's tensors after an epoch, and remove those of all but the last `count` epochs written."""
+        save_tensors(self.path / "checkpoints" / f"{_EPOCH}{epoch:04d}.safetensors", tensors, {"kind": KIND})
+        for old in list(self.epochs().values())[:-count]:
+            old.unlink(missing_ok=True)
+
+    def epochs(self) -> dict[int, Path]:
+        """The files that `keep_epoch` has written, by epoch."""
+        found = sorted((self.path / "checkpoints").glob(f"{_EPOCH}*.safetensors"))
+        return {int(path.stem.removeprefix(_EPOCH)): path for path in found}
+
     def newest(self) -> tuple[Standing, dict[str, np.ndarray], str] | None:
         """Read the newest intact checkpoint (standing, tensors, product), and remove later records from the metrics."""
         for path in reversed(self._checkpoints()):
@@ -166,15 +193,15 @@ class RunDirectory:
                 path.rename(path.with_suffix(".damaged"))  # else it would count as one of the newest, which are kept
                 say(f"{error}; renamed to {path.stem}.damaged; the run resumes from an earlier checkpoint, if any")
                 continue
-            if about["identity"] != self._plain_identity():
+            if completed(about["identity"]) != self._plain_identity():
                 raise Speech3Error(f"{path}: is a checkpoint of another run; remove it, or begin again with --restart")
             values = about["standing"]
             done, looks = _progress(values["done"]), [_progress(each) for each in values.get("looks", ())]
             schedule = Schedule(**values["schedule"])
             standing = Standing(**{**values, "schedule": schedule, "done": done, "looks": looks})
-            self._take_back_metrics(standing.epoch)
+            self._take_back(standing.epoch)
             return standing, tensors, about["product"]
-        self._take_back_metrics(0)
+        self._take_back(0)
         return None
 
     def _plain_identity(self) -> Any:
@@ -183,13 +210,33 @@ class RunDirectory:
     def _checkpoints(self) -> list[Path]:
         return sorted((self.path / "checkpoints").glob("e*.safetensors"))
 
-    def _take_back_metrics(self, epoch: int) -> None:
+    def _take_back(self, epoch: int) -> None:
         # A run may be killed between an epoch's record and its checkpoint: the epoch will be recorded again.
+        for number, path in self.epochs().items():
+            if number >= epoch:
+                path.unlink(missing_ok=True)
         records = read_metrics(self.metrics)
         of_an_epoch = ("before", "heldout", "progress", "epoch")
-        kept = [record for record in records if record.get("event") not in of_an_epoch or record["epoch"] < epoch]
+        kept = [
+            record for record in records
+            if record.get("event") != "average" and (record.get("event") not in of_an_epoch or record["epoch"] < epoch)
+        ]  # fmt: skip
         if len(kept) != len(records):
             write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
+
+
+def completed(identity: dict[str, Any]) -> dict[str, Any]:
+    """An identity read from a file, with the defaults of keys that configs have had only since it was written."""
+    try:
+        now = {
+            "model": ModelConfig.model_validate(identity["model"]).model_dump(),
+            "training": TrainingConfig.model_validate(identity["training"]).model_dump(),
+        }
+    except (KeyError, ValidationError):  # another version may have had keys that there are no more
+        return identity
+    known = {key: now["training"][key] for key in now["training"] if key not in NOT_COMPUTED}
+    plain: dict[str, Any] = json.loads(json.dumps({**identity, "model": now["model"], "training": known}))
+    return plain
 
 
 def _progress(values: dict[str, Any]) -> Progress:

@@ -7,9 +7,10 @@ until cross-entropy decreases by less than ``stop_below``. An epoch that makes t
 2013); ``cosine`` decays to zero at their end (Loshchilov and Hutter 2017); ``constant`` does not change. With
 ``warmup`` each rises from a tenth of its value first.
 
-The best epoch is the one with the lowest held-out loss; with ``cosine`` it is the last, since all others had higher
-rates. Frame accuracy may still rise while cross-entropy rises, too: the model is then more confident in its errors,
-which costs word accuracy.
+The best epoch is the one with the lowest held-out loss. For LF-MMI with ``cosine`` it is the last: all others had
+higher rates, and most of the held-out loss comes from phone sequences that were not seen in training. Frame accuracy
+may still rise while cross-entropy rises, too: the model is then more confident in its errors, which costs word
+accuracy.
 """
 
 import math
@@ -41,7 +42,7 @@ class Schedule:
 
 def advance(schedule: Schedule, epoch: int, loss: float, config: TrainingConfig) -> Schedule:
     """The schedule after `epoch` (counted from 1) ended with held-out cross-entropy `loss`, in nats per frame."""
-    best, better = schedule.best_loss, loss < schedule.best_loss or config.schedule == "cosine"
+    best, better = schedule.best_loss, loss < schedule.best_loss or config.last_is_best
     gain = 1.0 if math.isinf(best) else (best - loss) / max(best, _LEAST)
     halving = config.schedule == "halving" and (schedule.halving or gain < config.halve_below)
     return Schedule(

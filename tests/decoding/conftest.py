@@ -27,3 +27,14 @@ def sounds(tmp_path: Path) -> dict[str, Path]:
         files[name] = tmp_path / f"{name}.wav"
         soundfile.write(files[name], whistled(*segments), RATE_HZ)
     return files
+
+
+@pytest.fixture
+def data(sounds: dict[str, Path], tmp_path: Path) -> Path:
+    """The sounds as a data directory."""
+    path = tmp_path / "data"
+    path.mkdir()
+    (path / "wav.scp").write_text("".join(f"{name} {sound}\n" for name, sound in sounds.items()))
+    (path / "utt2spk").write_text("".join(f"{name} {name}\n" for name in sounds))
+    (path / "text").write_text("".join(f"{name} {' '.join(SAID[name][0])}\n" for name in sounds))
+    return path

@@ -12,29 +12,28 @@ from whistles import FEATURES, HMM, SAID, write_network
 
 from speech3.config import DecodeConfig, ModelConfig
 from speech3.corpus.datadir import read_datadir
-from speech3.decoding import recognizer as recognizers
 from speech3.decoding.apply import features_for, features_of_file, transcribe, write_loglikes
 from speech3.decoding.forced import align_datadir
 from speech3.decoding.graph import build_graph
 from speech3.decoding.recognizer import LARGEST_PSEUDO, DecodeSettings, NetworkScorer, load_recognizer, tune_recognizer
 from speech3.errors import Speech3Error
-from speech3.hmm.first_and_loop import middle_frames
 from speech3.hmm.gmm import load_gmm
 from speech3.hmm.model import Hmm
 from speech3.hmm.times import frame_clock, read_ctm
 from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.hmm.tree import monophone_tree
 from speech3.io.ark import read_int_ark
-from speech3.models import load_network
+from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.models.registry import build
 
 # Where the words' sounds begin and end, and the phones of "ab".
 WORDS_S = {"ab": [("AB", 0.3, 0.7)], "a-bb": [("A", 0.25, 0.55), ("BB", 0.75, 1.05)]}
+DIM = FEATURES.num_mel_bins
 NEAR = 0.0275  # half of an output, and half of the window that is loud as soon as its end is
 
 
 @pytest.fixture
-def model(gmm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def model(gmm: Path, tmp_path: Path) -> Path:
     """The Gaussians of the whistles as a linear network, in place of one that learnt from whole sentences."""
     model = tmp_path / "model"
     shutil.copytree(gmm, model)
@@ -43,32 +42,14 @@ def model(gmm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     hmm.save(model)
     gaussians = load_gmm(model / "model.safetensors")
     mean, var = (array[::3].repeat(2, axis=0) for array in (gaussians.mean, gaussians.var))
-    config = ModelConfig.model_validate({"layers": 0, "left_context": 0, "right_context": 0})
+    config = ModelConfig.model_validate({"layers": 0, "left_context": 1, "right_context": 1, "subsampling": 3})
     network = build(config, mean.shape[1], len(mean), seed=0)
-    network.output.weight.data = torch.from_numpy(0.3 * mean / var).float()
+    network.output.weight.data = torch.from_numpy(np.pad(0.3 * mean / var, ((0, 0), (DIM, DIM)))).float()
     network.output.bias.data = torch.from_numpy(-0.15 * (mean**2 / var).sum(1)).float()
     write_network(model, config, network, np.linspace(-9, 0, len(mean), dtype=np.float32), objective="lfmmi")
     build_graph(hmm, toys.estimate([["A"], ["AB"], ["BB"], ["A", "BB"]], 2), model / "graph", 1.0)
     DecodeSettings(acoustic_scale=1.0, word_penalty=0.0, beam=30.0, max_active=1000).save(model)
-
-    def at_a_third(directory):
-        network, log_prior, about = load_network(directory)
-        score = network.score
-        network.subsampling, network.score = 3, lambda feats_TF: score(middle_frames(feats_TF))
-        return network, log_prior, about
-
-    monkeypatch.setattr(recognizers, "load_network", at_a_third)
     return model
-
-
-@pytest.fixture
-def data(sounds: dict[str, Path], tmp_path: Path) -> Path:
-    path = tmp_path / "data"
-    path.mkdir()
-    (path / "wav.scp").write_text("".join(f"{name} {sound}\n" for name, sound in sounds.items()))
-    (path / "utt2spk").write_text("".join(f"{name} {name}\n" for name in sounds))
-    (path / "text").write_text("".join(f"{name} {' '.join(SAID[name][0])}\n" for name in sounds))
-    return path
 
 
 def test_outputs_are_log_likelihoods_as_they_are(model: Path) -> None:
@@ -79,7 +60,7 @@ def test_outputs_are_log_likelihoods_as_they_are(model: Path) -> None:
     feats_TF = np.random.default_rng(0).normal(0, 2, (8, FEATURES.num_mel_bins)).astype(np.float32)
     network = scorer.network
     weight, bias = (each.detach().numpy() for each in (network.output.weight, network.output.bias))
-    expected = feats_TF[[1, 4, 7]] @ weight.T + bias
+    expected = feats_TF[[1, 4, 7]] @ weight[:, DIM : 2 * DIM].T + bias
     np.testing.assert_allclose(scorer.loglikes(feats_TF), expected.clip(-30, 30), atol=1e-4)
     pdfs = np.array([3, 0])
     np.testing.assert_array_equal(scorer.loglikes(feats_TF, pdfs), scorer.loglikes(feats_TF)[:, pdfs])
@@ -129,8 +110,9 @@ def test_times_of_outputs_are_those_of_their_first_frames() -> None:
     assert frame_clock(FEATURES).edges(np.array([0, 6, 15, 20]), 0.22)[:3].tolist() == seconds[:3].tolist()
 
 
-def test_another_rate_than_the_hmm_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recognizers, "load_network", load_network)
+def test_another_rate_than_the_hmm_is_refused(model: Path) -> None:
+    tensors, about = load_tensors(model / "model.safetensors")
+    save_tensors(model / "model.safetensors", tensors, {**about, "model": {**about["model"], "subsampling": 1}})
     with pytest.raises(
         Speech3Error, match=r"model: the model has an output every 1 frames, but hmm\.json says every 3"
     ):

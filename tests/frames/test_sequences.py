@@ -147,6 +147,23 @@ def test_with_a_delay_a_step_reads_the_frame_that_comes_later(corpus):
         np.testing.assert_array_equal(read_NF.numpy(), x_NF[np.minimum(senones_N.numpy() + 3, last_N[senones_N])])
 
 
+@pytest.mark.parametrize("delay", [3, 12])
+def test_targets_inside_are_those_of_the_frames_of_the_chunk(corpus, delay):
+    feats, packed = corpus
+    every = np.concatenate(list(feats.values()))
+    source, seen = _sequences(packed, delay=delay, targets_inside=True, left=0, right=0), []
+    assert len(source) == len(_sequences(packed)), "an utterance has no steps more"
+    for number in range(len(source)):
+        inputs, senones_N = source.draw(1, number)
+        step_N, stream_N = np.divmod(inputs.scored_N.numpy(), inputs.feats_TBWF.shape[1])
+        np.testing.assert_array_equal(
+            inputs.feats_TBWF[step_N - delay, stream_N, 0].numpy(), every[senones_N.numpy()].astype(np.float32)
+        )  # the step of the frame itself is in the chunk
+        assert (step_N < inputs.lengths_B.numpy()[stream_N]).all() and (step_N - delay < inputs.own).all()
+        seen += senones_N.tolist()
+    assert sorted(seen) == list(range(FRAMES))
+
+
 def test_a_minibatch_is_known_by_epoch_and_number(corpus):
     first, second, other = (_sequences(corpus[1], seed=seed) for seed in (1, 1, 2))
     drawn = {(e, n): first.draw(e, n)[1].tolist() for e in (1, 2) for n in range(len(first))}

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from speech3.models import linear as linear_module
 from speech3.models.linear import Linear, linear, product, use
-from speech3.models.loss import cross_entropy
+from speech3.models.loss import SmoothedCrossEntropy, cross_entropy
 
 
 def _relative(a, b):
@@ -91,6 +91,17 @@ def test_cross_entropy_against_float64(scale):
     assert correct.item() == (wide.argmax(1) == senones).sum()
     (ours,), (theirs,) = torch.autograd.grad(3 * loss, logits), torch.autograd.grad(3 * expected, wide)
     assert (ours - theirs).abs().max() < 3e-7 * 3 / 64 * max(1, scale)
+
+
+def test_smoothed_cross_entropy_is_that_of_pytorch():
+    torch.manual_seed(2)
+    logits, senones = (3 * torch.randn(4, 5, 7)).requires_grad_(), torch.randint(7, (20,))
+    loss, correct = SmoothedCrossEntropy(0.2)(logits, senones)
+    expected = functional.cross_entropy(logits.flatten(0, 1), senones, label_smoothing=0.2)
+    torch.testing.assert_close(loss, expected)
+    assert correct == cross_entropy(logits, senones)[1]
+    (g,), (expected_g,) = (torch.autograd.grad(each, logits) for each in (loss, expected))
+    torch.testing.assert_close(g, expected_g)
 
 
 def test_cross_entropy_of_what_is_not_finite():

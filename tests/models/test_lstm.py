@@ -131,13 +131,15 @@ def test_what_is_not_finite_ends_with_its_minibatch():
 def test_what_is_beyond_a_chunk_is_in_no_statistics():
     results = []
     for beyond in (0.0, 100.0):
-        model = _model(bidirectional=True, input_layers=(5,), normalization="batch").train()
+        model = _model(
+            bidirectional=True, input_layers=(5,), normalization="batch", layers=2, cell_normalization="batch"
+        ).train()
         torch.manual_seed(3)
         feats_TBF = torch.randn(6, 3, DIM)
         feats_TBF[4:, 1], feats_TBF[:, 2] = beyond, beyond  # a chunk of 4 steps, and a stream that has ended
         logits_NS = model(_inputs(feats_TBF, lengths=[6, 4, 0]))
         results.append([logits_NS, *torch.autograd.grad(logits_NS.square().sum(), list(model.parameters()))])
-        results[-1] += [model.before.norms[0].running_mean, model.before.norms[0].running_var]
+        results[-1] += [each for norm in (model.before.norms[0], *model.norms) for each in norm.buffers()]
     for one, other in zip(*results, strict=True):
         assert torch.equal(one, other)
 
@@ -192,9 +194,17 @@ def test_lookahead_is_seen_by_backward_layers_only_and_the_state_is_that_of_the_
 
 
 @pytest.mark.parametrize(
-    "keys", [{}, {"delay": 3}, {"bidirectional": True}, {"left_context": 2, "right_context": 1, "input_layers": [5]}]
+    ("keys", "inside"),
+    [
+        ({}, False),
+        ({"delay": 3}, False),
+        ({"delay": 3}, True),
+        ({"delay": 9, "cell_normalization": "layer"}, True),
+        ({"bidirectional": True}, False),
+        ({"left_context": 2, "right_context": 1, "input_layers": [5], "cell_normalization": "batch"}, False),
+    ],
 )
-def test_an_utterance_is_scored_as_its_frames_are_held_out(tmp_path, keys):
+def test_an_utterance_is_scored_as_its_frames_are_held_out(tmp_path, keys, inside):
     """Held-out minibatches and `logits` are two ways to the same scores, delay and context included."""
     model = _model(**keys)
     rng = np.random.default_rng(0)
@@ -204,6 +214,7 @@ def test_an_utterance_is_scored_as_its_frames_are_held_out(tmp_path, keys):
     source = Sequences(
         open_packed(tmp_path / "x"), left=model.left_context, right=model.right_context, delay=model.delay,
         chunk=40 if model.bidirectional else 8, streams=2, seed=1, device=torch.device("cpu"),
+        targets_inside=inside,
     )  # fmt: skip
     found = {u: [] for u in range(5)}
     for inputs, senones_N in source.sequential(16 if not model.bidirectional else 80):
@@ -306,6 +317,31 @@ def test_presets(name):
 def test_what_makes_no_model(keys, message):
     with pytest.raises(Speech3Error, match=rf"^here\.yaml: .*{message}"):
         parse(ModelConfig, {"family": "lstm", **keys}, "here.yaml")
+
+
+def test_one_mask_for_a_chunk_drops_a_unit_in_all_steps():
+    for per_chunk in (True, False):
+        model = _model(layers=1, dropout=0.5, dropout_per_chunk=per_chunk).train()
+        model.output = torch.nn.Identity()
+        torch.manual_seed(1)
+        y_TBD = model(_inputs(torch.randn(20, 3, DIM))).view(20, 3, -1)
+        dropped_TBD = y_TBD == 0
+        assert 0.3 < dropped_TBD.float().mean() < 0.7
+        assert bool((dropped_TBD == dropped_TBD[0]).all()) is per_chunk
+        if per_chunk:
+            assert not (dropped_TBD[0, 0] == dropped_TBD[0, 1]).all(), "each stream has its own mask"
+            kept_TBD = model.eval()(_inputs(torch.randn(20, 3, DIM))).view(20, 3, -1)
+            assert (kept_TBD != 0).all()
+
+
+def test_outputs_of_cells_are_normalised_as_by_pytorch():
+    plain, normed = _model(layers=1), _model(layers=1, cell_normalization="batch").train()
+    normed.load_state_dict(plain.state_dict(), strict=False)
+    plain.output = normed.output = torch.nn.Identity()
+    inputs = _inputs(torch.randn(12, 3, DIM))
+    found, cells = normed(inputs), plain(inputs)
+    expected = torch.nn.functional.batch_norm(cells, None, None, training=True)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_dropout_is_of_training_only():

@@ -19,6 +19,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "lstm": {"family": "lstm", "layers": 2, "cells": 6},
     "lstm with delay": {"family": "lstm", "layers": 2, "cells": 6, "projection": 4, "delay": 5, "input_layers": [8],
                         "left_context": 2, "right_context": 1},
+    "dnn at a third": {"family": "dnn", "layers": 1, "width": 9, "left_context": 4, "right_context": 2,
+                       "subsampling": 3},
+    "cnn at a third": {"family": "cnn", "channels": 3, "convolutions": [{"maps": 4, "kernel": [3, 3]}], "layers": 1,
+                       "width": 6, "subsampling": 3, "two_outputs": True},
+    "lstm at a third": {"family": "lstm", "layers": 2, "cells": 6, "projection": 4, "delay": 5, "left_context": 3,
+                        "right_context": 1, "subsampling": 3},
     "tdnn": {"family": "tdnn", "layers": 2, "width": 8, "bottleneck": 3, "prefinal": 5},
     "tdnn of every frame": {"family": "tdnn", "layers": 2, "width": 8, "bottleneck": 3, "prefinal": 5,
                             "subsampling": 1},
@@ -42,11 +48,11 @@ def online(model: Any) -> OnlineNetwork:
 
         @torch.no_grad()
         def steps(feats_TF: np.ndarray, states: Any) -> tuple[np.ndarray, Any]:
-            windows_TWF = torch.from_numpy(feats_TF).unfold(0, left + 1 + right, 1).transpose(1, 2)
+            windows_TWF = torch.from_numpy(feats_TF).unfold(0, model.window, model.subsampling).transpose(1, 2)
             scores_TS, states = model.steps(windows_TWF, states, len(windows_TWF))
             return scores_TS.numpy(), states
 
-        return OnlineRecurrent(steps, model.states, left, right, model.delay, S)
+        return OnlineRecurrent(steps, model.states, left, right, model.subsampling, model.delay, S)
     inside = torch.no_grad()(lambda feats_TF: model.score_inside(torch.from_numpy(feats_TF)).numpy())
     return OnlineWindows(inside, left, right, model.subsampling, S)
 
@@ -82,7 +88,7 @@ def test_outputs_come_as_soon_as_their_context_is_there(name: str) -> None:
     model: Any = network(name)
     running = online(model)
     given = np.cumsum([len(scores_TS) for scores_TS in fed(running, feats(90), [1])])
-    ahead = model.right_context + model.delay
+    ahead = model.right_context + model.delay * model.subsampling
     expected = [max(0, (t + 1 - ahead) // model.subsampling) for t in range(90)]
     assert given.tolist() == expected
 
@@ -95,17 +101,17 @@ def test_what_is_kept_does_not_grow(name: str) -> None:
     for number in range(30):
         running.accept(feats(20, number))
         sizes.append(len(running._kept_TF))
-    assert max(sizes[5:]) <= model.left_context + model.right_context + 2 * model.delay + model.subsampling
+    assert max(sizes[5:]) <= model.left_context + model.right_context + (2 * model.delay + 1) * model.subsampling
 
 
-@pytest.mark.parametrize("name", ["lstm", "lstm with delay"])
+@pytest.mark.parametrize("name", ["lstm", "lstm with delay", "lstm at a third"])
 def test_another_utterance_begins_without_the_state_of_the_one_before(name: str) -> None:
     model: Any = network(name)
-    feats_TF = feats(60)
+    feats_TF, step = feats(60), model.subsampling
     running = online(model)
     before = np.concatenate(fed(running, feats_TF[:30], [10]))
-    cut = len(before)
-    assert cut == 30 - model.right_context - model.delay
+    cut = len(before) * step
+    assert cut == (30 - model.right_context) // step * step - model.delay * step
     running.restart()
     after = np.concatenate([*fed(running, feats_TF[30:], [4]), running.finish()])
     expected = logits(model, torch.from_numpy(feats_TF[cut:])).numpy()  # but for the context on the left
@@ -113,9 +119,12 @@ def test_another_utterance_begins_without_the_state_of_the_one_before(name: str)
     if model.left_context == 0:
         np.testing.assert_allclose(after, expected, atol=1e-5)
     else:
-        states, context = model.states(), feats_TF[np.r_[cut - model.left_context : 60, 59, [59] * model.delay]]
+        states, context = (
+            model.states(),
+            feats_TF[np.r_[cut - model.left_context : 60, [59] * (model.right_context + step * model.delay)]],
+        )
         with torch.no_grad():
-            windows = torch.from_numpy(context).unfold(0, model.window, 1).transpose(1, 2)
+            windows = torch.from_numpy(context).unfold(0, model.window, step).transpose(1, 2)
             scores, _ = model.steps(windows, states, len(windows))
         np.testing.assert_allclose(after, scores[model.delay :].numpy(), atol=1e-5)
 

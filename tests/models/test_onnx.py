@@ -35,6 +35,8 @@ WINDOWS = {
     **{f"cnn {norm}": {**CNN, "normalization": norm} for norm in ("none", "batch", "layer")},
     "cnn to the last frame": {**CNN, "convolutions": [{"maps": 3, "kernel": [2, 5]}], "activation": "sigmoid"},
     "cnn of one channel": {**CNN, "channels": 1, "layers": 0},
+    "at a third": {"family": "dnn", "layers": 2, "width": 12, "normalization": "batch", "subsampling": 3},
+    "cnn at a third": {**CNN, "subsampling": 3, "two_outputs": True},
 }
 TDNN = {"family": "tdnn", "layers": 2, "width": 9, "bottleneck": 4, "prefinal": 5}
 CONVOLUTIONS = [{"maps": 4, "kernel": [2, 3], "stride": 2}, {"maps": 5, "kernel": [1, 2]}]
@@ -51,6 +53,11 @@ RECURRENT = {
     "lstmp": {"layers": 2, "cells": 8, "projection": 3, "peepholes": True, "cell_clip": 0.2, "delay": 3},
     "peepholes": {"layers": 1, "cells": 5, "peepholes": True, "left_context": 2, "right_context": 1},
     "fully connected": {"input_layers": [9, 6], "layers": 1, "cells": 5, "output_layers": [4], "delay": 5},
+    "at a third": {"layers": 2, "cells": 8, "delay": 4, "left_context": 1, "right_context": 2, "subsampling": 3},
+    "blstm at a third": {"layers": 2, "cells": 5, "bidirectional": True, "lookahead": 7, "left_context": 1,
+                         "right_context": 1, "subsampling": 3, "two_outputs": True},
+    "normalised": {"layers": 2, "cells": 8, "cell_normalization": "batch", "dropout": 0.2, "dropout_per_chunk": True},
+    "layer norm": {"layers": 2, "cells": 8, "cell_normalization": "layer", "delay": 2},
     "blstm": {"layers": 2, "cells": 5, "bidirectional": True, "cell_clip": 0.3, "lookahead": 2},
     "tc": {"input_layers": [9], "layers": 2, "cells": 5, "bidirectional": True, "projection": 3, "peepholes": True,
            "left_context": 2, "right_context": 3, "output_layers": [7], "normalization": "batch", "dropout": 0.3},

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def test_a_finished_step_is_not_run_again(done: Kitchen) -> None:
 def test_a_changed_config_reruns_what_depends_on_it(done: Kitchen) -> None:
     done.config["cook/bread"] = 2
     assert done.why() == {
-        "chop": "", "cook/soup": "", "cook/bread": "config or input changed", "eat": "config or input changed"
+        "chop": "", "cook/soup": "", "cook/bread": "config 1 -> 2", "eat": "cook/bread runs again"
     }  # fmt: skip
     assert done.run() == ["cook/bread", "eat"]
     assert done.run() == []
@@ -165,7 +166,7 @@ def test_stages_that_cannot_be_asked_for(
 
 def test_from_needs_the_stages_before_it_as_they_would_be_now(done: Kitchen) -> None:
     done.config["chop"] = 2
-    with pytest.raises(Speech3Error, match=r"--from cook: chop .* \(config or input changed\)"):
+    with pytest.raises(Speech3Error, match=r"--from cook: chop .* \(config 1 -> 2\)"):
         done.run("cook")
 
 
@@ -250,11 +251,44 @@ def test_records_of_an_earlier_release_count(done: Kitchen) -> None:
 
 def test_describe(done: Kitchen) -> None:
     done.config["eat"] = 2
-    assert describe(make_plan(done.steps(), done.out, None, None)).splitlines() == [
-        "chop: done", f"    reads:  {done.market}", f"    writes: {done.out}/chop/dish",
-        "cook/soup: done", "    reads:  chop", f"    writes: {done.out}/cook_soup/dish",
-        "cook/bread: done", "    reads:  nothing", f"    writes: {done.out}/cook_bread/dish",
-        "eat: would run (config or input changed)", "    reads:  cook/soup, cook/bread",
-        f"    writes: {done.out}/eat/dish",
+    expected = {"eat": "; about 5 min", "chop": "; about 9 min"}
+    assert describe(make_plan(done.steps(), done.out, None, None), expected).splitlines() == [
+        "chop: done", "cook/soup: done", "cook/bread: done", "eat: would run (config 1 -> 2); about 5 min"
     ]  # fmt: skip
     assert done.ran == ALL
+
+
+def _with(kitchen: Kitchen, config: object, keys: Sequence[str]) -> list[Step]:
+    return [replace(step, config=config, keys=keys) if step.name == "eat" else step for step in kitchen.steps()]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "keys", "why"),
+    [([{"width": 64, "layers": 2}, 1], [{"width": 32, "layers": 2}, 1], ["model", "seed"], "model.width 64 -> 32"),
+     ({"deep": {"cmvn": "speaker"}}, {"deep": {"cmvn": None}}, ["features"], "features.deep.cmvn speaker -> null"),
+     ([1, 2], [2, 3], ["seed", "lm"], "seed 1 -> 2, lm 2 -> 3"),
+     ({}, {"order": 3}, ["lm"], "lm.order null -> 3"),
+     ((0.9, 1.1), (0.9,), ["speed_perturb"], "speed_perturb [0.9, 1.1] -> [0.9]"),
+     ("a" * 50, "b", ["lang"], f"lang {'a' * 40}... -> b"),
+     (dict.fromkeys("abcde", 1), dict.fromkeys("abcde", 2), [], "a 1 -> 2, b 1 -> 2, c 1 -> 2, 2 more changes")],
+)  # fmt: skip
+def test_the_key_that_changed(kitchen: Kitchen, before: object, after: object, keys: list[str], why: str) -> None:
+    run_plan(make_plan(_with(kitchen, before, keys), kitchen.out, None, None), kitchen.out)
+    assert make_plan(_with(kitchen, before, keys), kitchen.out, None, None)[-1].why == ""
+    assert make_plan(_with(kitchen, after, keys), kitchen.out, None, None)[-1].why == why
+
+
+def test_the_input_that_changed(done: Kitchen) -> None:
+    _longer(done.market)
+    assert done.why()["chop"] == f"{done.market} changed"
+    done.market = done.market.rename(done.root / "supermarket")
+    assert done.why()["chop"] == f"{done.market} is new"
+    assert done.why()["cook/soup"] == "chop runs again"
+
+
+def test_what_an_earlier_release_did_not_record(done: Kitchen) -> None:
+    for record in (done.out / ".done").glob("*.json"):
+        known = json.loads(record.read_text())
+        record.write_text(json.dumps({"fingerprint": known["fingerprint"], "seconds": 1.0}))
+    done.config["eat"] = 2
+    assert done.why() == {"chop": "", "cook/soup": "", "cook/bread": "", "eat": "config or input changed"}

@@ -26,16 +26,16 @@ def toy_graph(seed=0):
 
 def outputs(batch, frames=FRAMES, seed=0, senones=SENONES):
     generator = torch.Generator().manual_seed(seed)
-    return 2 * torch.randn(batch * frames, senones, generator=generator, dtype=torch.float64)
+    return 2 * torch.randn(batch, frames, senones, generator=generator, dtype=torch.float64)
 
 
 def drawn_senones(batch, frames=FRAMES, seed=0, senones=SENONES):
     return torch.randint(senones, (batch * frames,), generator=torch.Generator().manual_seed(seed + 100))
 
 
-def loss_of(graph, frames=FRAMES, **changes):
+def loss_of(graph, **changes):
     prior_S = np.linspace(-2, -1, graph.num_pdfs, dtype=np.float32)
-    return Discriminative(graph, prior_S, frames, acoustic_scale=SCALE, leak=LEAK, **{"smbr": False, **changes})
+    return Discriminative(graph, prior_S, acoustic_scale=SCALE, leak=LEAK, **{"smbr": False, **changes})
 
 
 def weighed_paths(loss, y_TS, boost=0.0, said=()):
@@ -75,12 +75,12 @@ def test_histories_of_one_and_of_two_are_told_apart():
 @pytest.mark.parametrize("boost", [0.0, 0.7])
 def test_mmi_equals_enumeration(seed, boost):
     loss = loss_of(toy_graph(seed), boost=boost)
-    said_N, y_NS = drawn_senones(1, seed=seed), outputs(1, seed=seed)
+    said_N, y_BTS = drawn_senones(1, seed=seed), outputs(1, seed=seed)
     said = tuple(said_N.tolist())
-    numerator = sum(weight for weight, pdfs in weighed_paths(loss, y_NS) if pdfs == said)
-    denominator = sum(weight for weight, _ in weighed_paths(loss, y_NS, boost, said))
+    numerator = sum(weight for weight, pdfs in weighed_paths(loss, y_BTS[0]) if pdfs == said)
+    denominator = sum(weight for weight, _ in weighed_paths(loss, y_BTS[0], boost, said))
     expected = math.log(denominator) - math.log(numerator)
-    found, _ = loss(y_NS, said_N)
+    found, _ = loss(y_BTS, said_N)
     assert found.item() == pytest.approx(expected / FRAMES, abs=1e-9)
     assert expected > 0 or boost
 
@@ -88,23 +88,23 @@ def test_mmi_equals_enumeration(seed, boost):
 @pytest.mark.parametrize("seed", range(3))
 def test_smbr_equals_enumeration(seed):
     loss = loss_of(toy_graph(seed), smbr=True)
-    said_N, y_NS = drawn_senones(1, seed=seed), outputs(1, seed=seed)
-    paths = weighed_paths(loss, y_NS)
+    said_N, y_BTS = drawn_senones(1, seed=seed), outputs(1, seed=seed)
+    paths = weighed_paths(loss, y_BTS[0])
     right = sum(weight * sum(map(int.__eq__, pdfs, said_N.tolist())) for weight, pdfs in paths)
-    found, _ = loss(y_NS, said_N)
+    found, _ = loss(y_BTS, said_N)
     assert found.item() == pytest.approx(1 - right / sum(weight for weight, _ in paths) / FRAMES, abs=1e-9)
 
 
 @pytest.mark.parametrize("changes", [{}, {"boost": 0.7}, {"smbr": True}, {"smbr": True, "cross_entropy": 0.3}])
 def test_losses_have_the_gradients_of_their_values(changes):
     """By finite differences in float64; float32, as in training, gives nearly the same."""
-    loss, said_N, y_NS = loss_of(toy_graph(), frames=5, **changes), drawn_senones(3, 5), outputs(3, 5)
-    assert torch.autograd.gradcheck(lambda y: loss(y, said_N)[0], y_NS.clone().requires_grad_())
+    loss, said_N, y_BTS = loss_of(toy_graph(), **changes), drawn_senones(3, 5), outputs(3, 5)
+    assert torch.autograd.gradcheck(lambda y: loss(y, said_N)[0], y_BTS.clone().requires_grad_())
     gradients = []
-    for y in (y_NS.clone(), y_NS.float()):
+    for y in (y_BTS.clone(), y_BTS.float()):
         value, correct = loss(y.requires_grad_(), said_N)
         gradients.append(torch.autograd.grad(value, y)[0].double())
-        assert correct == (y_NS.argmax(1) == said_N).sum()
+        assert correct == (y_BTS.argmax(2).flatten() == said_N).sum()
     torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-5)
 
 
@@ -126,10 +126,10 @@ def test_compiled_accuracy_equals_autograd_through_sparse_products(batch):
 
 @pytest.mark.parametrize("changes", [{"boost": 0.7}, {"smbr": True, "cross_entropy": 0.3}])
 def test_devices_without_compiled_passes_get_the_same(changes, monkeypatch):
-    loss, said_N, y_NS = loss_of(toy_graph(), frames=5, **changes), drawn_senones(3, 5), outputs(3, 5)
+    loss, said_N, y_BTS = loss_of(toy_graph(), **changes), drawn_senones(3, 5), outputs(3, 5)
     values, gradients = [], []
     for _ in range(2):
-        y = y_NS.clone().requires_grad_()
+        y = y_BTS.clone().requires_grad_()
         values.append(loss(y, said_N)[0])
         gradients.append(torch.autograd.grad(values[-1], y)[0])
         monkeypatch.setattr(passes, "_compiled", lambda _: False)
@@ -140,7 +140,7 @@ def test_devices_without_compiled_passes_get_the_same(changes, monkeypatch):
 def test_accuracy_of_long_chunks_stays_exact_in_float32():
     """Derivatives are kept as differences from the mean: sums over 600 frames would lose four digits."""
     graph = toy_graph(1)
-    y_BTS = 3 * outputs(2, 600, seed=1).view(2, 600, SENONES)
+    y_BTS = 3 * outputs(2, 600, seed=1)
     right_BTS = torch.nn.functional.one_hot(drawn_senones(2, 600).view(2, 600), SENONES).double()
     exact_B, exact = accuracy(y_BTS, right_BTS, graph, LEAK)
     found_B, found = accuracy(y_BTS.float(), right_BTS.float(), graph, LEAK)
@@ -150,7 +150,7 @@ def test_accuracy_of_long_chunks_stays_exact_in_float32():
 
 def test_what_all_paths_have_right_has_no_gradient():
     graph = toy_graph()
-    y_BTS = outputs(1, 6).view(1, 6, SENONES).float()
+    y_BTS = outputs(1, 6).float()
     sum_B, gradient = accuracy(y_BTS, torch.ones_like(y_BTS), graph, LEAK)
     assert sum_B.item() == pytest.approx(6)
     assert gradient.abs().max() < 1e-6
@@ -158,7 +158,7 @@ def test_what_all_paths_have_right_has_no_gradient():
 
 def test_a_senone_that_was_never_seen_costs_but_is_no_error():
     senones_N, offsets_U1 = toy_senones(0, SENONES)
-    loss = loss_of(senone_graph(senones_N, offsets_U1, SENONES + 1, 3), frames=2)
+    loss = loss_of(senone_graph(senones_N, offsets_U1, SENONES + 1, 3))
     seen, unseen = (
         loss(outputs(1, 2, senones=SENONES + 1), torch.tensor([0, last]))[0].item() for last in (1, SENONES)
     )
@@ -167,12 +167,12 @@ def test_a_senone_that_was_never_seen_costs_but_is_no_error():
 
 
 def test_nan_in_the_outputs_is_nan_in_the_loss():
-    y_NS = outputs(1).float()
-    y_NS[1, 2] = math.nan
+    y_BTS = outputs(1).float()
+    y_BTS[0, 1, 2] = math.nan
     for smbr in (False, True):
-        assert math.isnan(loss_of(toy_graph(), smbr=smbr)(y_NS, drawn_senones(1))[0])
+        assert math.isnan(loss_of(toy_graph(), smbr=smbr)(y_BTS, drawn_senones(1))[0])
 
 
 def test_another_number_of_outputs_is_refused():
     with pytest.raises(Speech3Error, match=r"5 outputs.* 4 senones.*another tree"):
-        loss_of(toy_graph())(torch.zeros(FRAMES, 5), drawn_senones(1))
+        loss_of(toy_graph())(torch.zeros(1, FRAMES, 5), drawn_senones(1))

@@ -20,13 +20,13 @@ SENONES, FRAMES, CHUNKS = 30, 50, 8
 def computed(device: str, dtype: torch.dtype, changes: dict[str, Any]) -> tuple[Tensor, int, Tensor]:
     graph = senone_graph(*toy_senones(1, SENONES), SENONES, 10)
     loss_of = Discriminative(
-        graph, np.full(SENONES, -3, np.float32), FRAMES, **{"smbr": False, "acoustic_scale": 0.5, **changes}
+        graph, np.full(SENONES, -3, np.float32), **{"smbr": False, "acoustic_scale": 0.5, **changes}
     )
     generator = torch.Generator().manual_seed(1)
     y_NS = 2 * torch.randn(CHUNKS * FRAMES, SENONES, generator=generator, dtype=torch.float64)
     senones_N = torch.randint(SENONES, (CHUNKS * FRAMES,), generator=generator)
     y_NS = y_NS.to(device, dtype).requires_grad_()
-    loss, correct = loss_of(y_NS, senones_N.to(device))
+    loss, correct = loss_of(y_NS.view(CHUNKS, FRAMES, -1), senones_N.to(device))
     assert loss.device == torch.device(device) and loss.dtype == dtype
     (gradient,) = torch.autograd.grad(loss, y_NS)
     return loss.detach().double().cpu(), int(correct), gradient.double().cpu()

@@ -57,6 +57,8 @@ def _accuracy(corpus, directory):
     [
         ({}, {}),
         ({"delay": 1}, {"max_epochs": 60}),
+        ({"delay": 1, "dropout": 0.1, "dropout_per_chunk": True, "cell_normalization": "batch"},
+         {"targets_inside": True, "label_smoothing": 0.1, "max_epochs": 12, "average": 4}),
         ({"projection": 8, "peepholes": True}, {"sequence": 0, "minibatch": 80}),
         ({"bidirectional": True, "lookahead": 5, "cells": 12}, {}),
         (

@@ -108,6 +108,21 @@ def test_train_and_heldout_figures_of_the_same_frames_agree(corpus):
     assert abs(masked["train_loss"] - masked["heldout_loss"]) > 0.01
 
 
+def test_held_out_frames_are_judged_without_label_smoothing(corpus):
+    frames = corpus / "frames"
+    (frames / "heldout.frames").write_bytes((frames / "train.frames").read_bytes())
+    plain, smooth = (
+        train(_config(corpus, learning_rate=1e-12, max_epochs=1, label_smoothing=e), corpus / str(e))["history"][0]
+        for e in (0.0, 0.3)
+    )
+    assert smooth["heldout_loss"] == pytest.approx(plain["heldout_loss"], rel=1e-6)
+    assert abs(smooth["train_loss"] - plain["train_loss"]) > 0.01
+    with pytest.raises(Speech3Error, match=r"label_smoothing=0\.1: not with training\.model_partitions=2"):
+        train(_config(corpus, label_smoothing=0.1, model_partitions=2, world="shared"), corpus / "out")
+    with pytest.raises(Speech3Error, match=r"targets_inside=true: only for a recurrent network"):
+        train(_config(corpus, targets_inside=True), corpus / "out")
+
+
 def test_log_priors():
     np.testing.assert_allclose(np.exp(log_priors(np.array([9, 0, 4]))), [10 / 16, 1 / 16, 5 / 16], rtol=1e-6)
 

@@ -104,7 +104,8 @@ def test_an_epoch_done_again_counts_once() -> None:
 def test_the_best_epoch() -> None:
     losses = [epoch(1, heldout_loss=2.0), epoch(2, heldout_loss=1.0), epoch(3, heldout_loss=1.5)]
     assert see(*losses).best_epoch == 2
-    cosine = {"training": {"schedule": "cosine"}}
+    assert see(*losses, run={"training": {"schedule": "cosine"}}).best_epoch == 2
+    cosine = {"training": {"schedule": "cosine", "objective": "lfmmi"}}
     assert see(*losses, run=cosine).best_epoch == 3 and not see(*losses, run=cosine).may_stop_early
     begun_with = {"event": "before", "epoch": 0, "train_accuracy": None, "heldout_accuracy": 0.4, "heldout_loss": 0.5}
     view = see(begun_with, *losses)

@@ -1,0 +1,202 @@
+"""How long the steps of an experiment will take and how much disk they will need, for ``--dry-run``.
+
+Times are measured rates times hours of speech. They were measured with `recipes/minilibri`: its sizes of models, one
+AMD EPYC core with AVX-512 a process; larger models take longer, smaller ones less. Disk follows from the dimensions of
+the features. What was not measured has no time, and is not in the sum: data, language models, graphs.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import soundfile
+
+from speech3.config import FeatureConfig
+from speech3.corpus.datadir import read_datadir
+from speech3.corpus.lengths import lengths_s
+from speech3.errors import Speech3Error
+from speech3.features.compute import static_dim
+from speech3.hmm.sizes import lfmmi_passes
+from speech3.recipe.experiment import FLAT, LFMMI, Experiment
+from speech3.recipe.steps import Plan
+
+_HOURS = 2.02  # of minilibri's training speech: 2.24 without the tenth that is dev
+# Seconds of one core for an hour of speech.
+_FEATURES = 3600 / 1190  # tests/benchmarks/README.md, plp13_pitch1_d2_realtime, the slowest of ours
+# recipes/minilibri/README.md, table of costs. The aligner was not measured apart; it is like the monophones.
+_HMM = {"mono": 46.0 / _HOURS, "aligner": 46.0 / _HOURS, "tri": 74.2 / _HOURS, "align": 13.9 / _HOURS}
+# The same of one pass over the speech: dnn from that table; cnn, lstm, blstm from the table of families, upper bounds;
+# lfmmi: 161 updates of 0.375 s (the paragraph `Whole sentences`).
+_PASS = {
+    "dnn": 53 / _HOURS, "cnn": 23.4 * 60 / 7 / _HOURS, "lstm": 20.6 * 60 / 10 / _HOURS,
+    "blstm": 26.5 * 60 / 10 / _HOURS, LFMMI: 161 * 0.375 / _HOURS,
+}  # fmt: skip
+# CPU time of decoding over the length of the speech: table of costs, paragraph `Whole sentences`, section on families.
+_DECODING = {"mono": 0.08, "tri": 0.08, "dnn": 0.11, "cnn": 0.150, "lstm": 0.142, "blstm": 0.160, LFMMI: 0.050}
+_SEARCHES_OF_DEV = 3  # scales and penalties are tuned mostly on lattices: two searches or three
+_FRAMES = 360_000  # an hour
+_SAMPLES = {".raw": 32_000.0}  # bytes a second of recordings without a header: 16 bits at 16 kHz
+_SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".sph", ".wv1", *_SAMPLES)
+_OPENED = 20  # recordings of each kind whose length is looked at
+
+
+@dataclass(frozen=True)
+class Speech:
+    """Hours of each split; `exact`: from the data directories, else estimated, and all of it counted as train."""
+
+    train: float
+    dev: float = 0.0
+    test: float = 0.0
+    exact: bool = True
+
+    def __str__(self) -> str:
+        if self.exact:
+            return f"speech: train {self.train:.2f} h, dev {self.dev:.2f} h, test {self.test:.2f} h"
+        return f"speech: about {self.train:.3g} h in --source, by its recordings; all counted as training speech"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What is expected of a step: seconds of one core, in how many processes at most, and bytes of disk."""
+
+    seconds: float = 0.0
+    processes: int = 1
+    size: float = 0.0
+
+    def wall_s(self, cores: int) -> float:
+        """Seconds on so many cores."""
+        return self.seconds / min(self.processes or cores, cores)
+
+
+def find_speech(e: Experiment, plan: Sequence[Plan]) -> Speech | None:
+    """Hours of speech; None if they are not known before the stage `data` has run."""
+    try:
+        if not any(each.why for each in plan if each.step.stage == "data"):
+            train, dev, test = (sum(lengths_s(read_datadir(e.data(split))).values()) / 3600 for split in e.splits)
+            return Speech(train, dev, test)
+        hours = _hours_in(e.source) if e.source else 0.0
+    except Speech3Error:
+        return None
+    faster = 1 + sum(1 / speed for speed in e.recipe.speed_perturb)
+    return Speech(hours * faster, exact=False) if hours else None
+
+
+def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
+    """The expected cost of each step that has a measured rate, or takes much disk."""
+    recipe = e.recipe
+    hours, all_hours = speech.train, speech.train + speech.dev + speech.test
+    copies = 2 if recipe.augment else 1
+    packed_hours = copies * hours + speech.dev
+    found = {f"hmm/{name}": Cost(rate * hours, 0) for name, rate in _HMM.items()}
+    found["hmm/borders"] = Cost(_HMM["align"] * (speech.dev + speech.test), 0)
+    wav = 2.0 * (recipe.sample_rate or 16000) * 3600
+    if recipe.speed_perturb:
+        found["data/speed"] = Cost(0, 0, wav * hours * (1 - 1 / (1 + sum(1 / s for s in recipe.speed_perturb))))
+    if recipe.augment:
+        found["data/augment"] = Cost(0, 0, wav * hours)
+    for name, preset in e.presets.items():
+        found[f"features/{Path(name).stem}"] = Cost(_FEATURES * all_hours, 0, all_hours * _bytes(preset, 4))
+    if recipe.augment:
+        size = sum(hours * _bytes(e.presets[name], 4) for name in e.network_features)
+        found["features/augmented"] = Cost(_FEATURES * hours * len(e.network_features), 0, size)
+    for network in e.networks:
+        training = e.training
+        preset, width = e.presets[recipe.features], 2 if training.dtype == "float16" else 4
+        found[f"train/{e.teacher(network)}.frames"] = Cost(size=packed_hours * _bytes(preset, width))
+        rate = _PASS.get(recipe.model.system, 0.0)
+        found[f"train/{network}"] = Cost(rate * hours * copies * training.max_epochs, training.workers)
+        if e.teacher(network) != "tri":
+            found[f"train/{network}.align"] = Cost(_HMM["align"] * hours, 0)
+    if recipe.lfmmi and (system := recipe.lfmmi):
+        width = 2 if system.training.dtype == "float16" else 4
+        found[f"train/{LFMMI}.frames"] = Cost(size=packed_hours * _bytes(e.presets[system.features], width))
+        passes = system.training.max_epochs if system.passes is None else system.passes or lfmmi_passes(copies * hours)
+        found[f"train/{LFMMI}"] = Cost(_PASS[LFMMI] * hours * copies * passes, system.training.workers)
+    for system_name in e.systems:
+        family = system_name if system_name in _DECODING else recipe.model.system
+        tuned_h = min(speech.dev, recipe.decode.tuning_minutes / 60) * _SEARCHES_OF_DEV
+        found[f"decode/{system_name}"] = Cost(_DECODING.get(family, 0.0) * 3600 * (tuned_h + speech.test), 0)
+    return {name: cost for name, cost in found.items() if name != f"hmm/{FLAT}" and (cost.seconds or cost.size)}
+
+
+def _bytes(config: FeatureConfig, width: int) -> float:
+    """Bytes of an hour of features with so many bytes a value."""
+    if config.kind == "given":
+        return 0.0
+    dim = static_dim(config) * (1 + config.deltas) * (1 + config.left_context + config.right_context)
+    return 3.6e6 / config.frame_shift * dim * width
+
+
+def remarks(expected: dict[str, Cost], cores: int) -> dict[str, str]:
+    """What the plan says of each step: ``; about 5 min, 1.2 GB``."""
+    return {name: f"; {_remark(cost, cores)}" for name, cost in expected.items()}
+
+
+def _remark(cost: Cost, cores: int) -> str:
+    time = [f"about {_time(cost.wall_s(cores))}"] if cost.seconds else []
+    return ", ".join([*time, *([_size(cost.size)] if cost.size else [])])
+
+
+def total(expected: dict[str, Cost], plan: Sequence[Plan], e: Experiment) -> str:
+    """The sum over the steps that would run, on this machine's cores, on 2 and on 16; and the disk."""
+    wanted = [expected[each.step.name] for each in plan if each.why and each.step.name in expected]
+    times = [f"{_time(sum(cost.wall_s(cores) for cost in wanted))} on {cores} cores" for cores in (2, 16)]
+    here = f"{_time(sum(cost.wall_s(e.jobs) for cost in wanted))} with jobs={e.jobs}"
+    place = next(path for path in (e.out, *e.out.parents) if path.exists())
+    return (
+        f"expected: {here} ({', '.join(times)}), {_size(sum(cost.size for cost in wanted))} of disk"
+        f" ({_size(shutil.disk_usage(place).free)} are free); by rates of recipes/minilibri/README.md, on idle cores"
+        " with models of its sizes; without data, language models and graphs"
+    )
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _size(count: float) -> str:
+    unit, divisor = ("GB", 1e9) if count >= 1e9 else ("MB", 1e6)
+    return f"{count / divisor:.3g} {unit}"
+
+
+def _hours_in(source: Path) -> float:
+    """Hours in the recordings below a directory, by their sizes and the bytes a second of a few of each kind."""
+    given = [path for path in (source, *(source / part for part in ("train", "dev", "test"))) if _is_datadir(path)]
+    if given:
+        return sum(sum(lengths_s(read_datadir(path)).values()) for path in given) / 3600
+    kinds: dict[str, list[tuple[Path, int]]] = {}
+    for path, size in _recordings(source):
+        kinds.setdefault(path.suffix.lower(), []).append((path, size))
+    seconds = 0.0
+    for suffix, files in kinds.items():
+        some = files[:: max(1, len(files) // _OPENED)][:_OPENED]
+        known = [(size, length) for path, size in some if (length := _length_s(path))]
+        rate = sum(size for size, _ in known) / sum(s for _, s in known) if known else _SAMPLES.get(suffix)
+        seconds += sum(size for _, size in files) / rate if rate else 0.0
+    return seconds / 3600
+
+
+def _is_datadir(path: Path) -> bool:
+    return (path / "wav.scp").is_file()
+
+
+def _recordings(source: Path) -> Iterator[tuple[Path, int]]:
+    for directory, _, names in os.walk(source):
+        for name in sorted(names):
+            if name.lower().endswith(_SOUNDS):
+                path = Path(directory, name)
+                yield path, path.stat().st_size
+
+
+def _length_s(path: Path) -> float | None:
+    try:
+        return float(soundfile.info(str(path)).duration)
+    except (soundfile.SoundFileError, RuntimeError, TypeError):
+        head = path.open("rb").read(1024).decode("latin-1")  # sphere that is compressed by shorten
+    found = [re.search(rf"{key} -i (\d+)", head) for key in ("sample_count", "sample_rate")]
+    return int(found[0][1]) / int(found[1][1]) if found[0] and found[1] else None

@@ -1,0 +1,78 @@
+"""TIMIT's recipe from a small tree to its phone error rates, and what a dry run expects of it."""
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from timit_tree import make_timit
+
+from speech3.io.atomic import read_json
+from speech3.recipe.expected import costs, find_speech
+from speech3.recipe.experiment import open_experiment
+from speech3.recipe.outline import steps
+from speech3.recipe.steps import make_plan
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+# Few passes and Gaussians; the lexicon has all 61 phones, each of which needs three leaves.
+TINY = (
+    "jobs=1", "lfmmi=null", "hmm.mono.phone_iterations=2", "hmm.mono.iterations=3", "hmm.mono.gaussians=190",
+    "hmm.aligner.phone_iterations=2", "hmm.aligner.iterations=3", "hmm.aligner.gaussians=190",
+    "hmm.tri.iterations=2", "hmm.tri.leaves=190", "hmm.tri.gaussians=190", "model.width=64", "model.layers=1",
+    "training.max_epochs=2", "decode.acoustic_scales=[0.1]", "decode.word_penalties=[0]",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("corpus") / "TIMIT"
+    make_timit(root, train=16, sentences=5, phones=7)
+    return root
+
+
+def test_phone_error_rates_and_borders(source: Path, tmp_path: Path, speech3: Run) -> None:
+    out = tmp_path / "timit"
+    process = speech3("recipe", "timit", "--source", source, "--out", out, *TINY)
+    assert process.returncode == 0, process.stderr
+    lines = process.stdout.splitlines()[-2:]
+    rates = [float(found[1]) for line in lines if (found := re.fullmatch(r"timit \w+ PER (\S+) \[\S+ \S+\]", line))]
+    assert len(rates) == 2 and rates[0] < 10 and rates[1] < 60, lines  # chance is about 90
+    found, of_48 = (read_json(out / "score" / "tri" / f"{name}.json") for name in ("score", "phones48"))
+    assert round(100 * found["per"], 2) == rates[0]
+    assert of_48["words"] == found["words"]
+    text = (out / "data" / "test" / "text").read_text().split()
+    assert found["words"] == len(text) - 24 - text.count("q"), "q is not counted, and each line has a name"
+    borders = read_json(out / "score" / "aligner" / "borders.json")
+    assert borders["utterances"] == 24 and borders["borders"] == 24 * 8 and not borders["mismatched"]
+    assert borders["within_20_ms"] > 0.9 and abs(borders["median_difference_ms"]) < 5
+    assert "192 phone boundaries of 24 test utterances; within 10 ms" in process.stderr
+    assert "PER" in (out / "report.html").read_text()
+
+    e = open_experiment("timit", out, source, list(TINY), "")
+    plan = make_plan(steps(e), e.out, None, None)
+    speech = find_speech(e, plan)
+    assert speech and speech.exact and not any(each.why for each in plan)
+    for name, cost in costs(e, speech).items():
+        if name.startswith("features/"):
+            there = sum(path.stat().st_size for path in (out / name).glob("*/feats.ark"))
+            assert cost.size == pytest.approx(there, rel=0.05), name  # frames that do not fit the ends are not there
+    packed = sum(path.stat().st_size for path in (out / "frames" / "tri").glob("*.frames"))
+    assert costs(e, speech)["train/tri.frames"].size == pytest.approx(packed, rel=0.1)
+
+
+def test_what_a_dry_run_expects(source: Path, tmp_path: Path, speech3: Run) -> None:
+    seconds = sum(path.stat().st_size - 1024 for path in source.rglob("*.WAV")) / 32000
+    process = speech3("recipe", "timit", "--source", source, "--out", tmp_path / "new", "--dry-run", "jobs=1")
+    assert (process.returncode, process.stderr) == (0, "")
+    hours, first, *rest, last = process.stdout.splitlines()
+    said = re.match(r"speech: about (\S+) h in --source", hours)
+    assert said and float(said[1]) * 3600 == pytest.approx(seconds, rel=0.02)
+    assert first == "data/corpus: would run (not done yet)"
+    by_name = dict(line.split(": ", 1) for line in rest)
+    # 53 s an epoch for 2.02 hours, 14 epochs (recipes/minilibri/README.md); 120 values of four bytes, 100 a second.
+    assert by_name["train/dnn"] == f"would run (not done yet); about {53 / 2.02 * 14 * seconds / 3600:.0f} s"
+    size = re.search(r", (\S+) MB$", by_name["features/fbank40_d2"])
+    assert size and float(size[1]) == pytest.approx(seconds * 100 * 120 * 4 / 1e6, rel=0.02)
+    assert last.startswith("expected: ") and "on 16 cores" in last and "recipes/minilibri/README.md" in last
+    assert not (tmp_path / "new").exists()
