@@ -46,6 +46,10 @@ def command(
     Fine-tuning: `speech3 train my.yaml --init exp/dnn --out exp/tuned training.learning_rate=0.02`
 
     keeps all parameters if `hmm` has the same senones as the model, otherwise all but those of the output layer.
+
+    By senone sequences (or with training=mmi), from a model trained by cross-entropy:
+
+    `speech3 train my.yaml training=smbr --init exp/dnn --out exp/dnn_smbr`
     """
     from speech3.config import TrainConfig, load_config
     from speech3.engine.opening import own_method

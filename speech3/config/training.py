@@ -163,6 +163,18 @@ class LfMmiConfig(Config):
     l2: float = Field(5e-5, ge=0, description="weight of half the sum of squares of a frame's outputs")
 
 
+class DiscriminativeConfig(Config):
+    """MMI and sMBR of senone sequences (`speech3.sequence.discriminative`)."""
+
+    acoustic_scale: float = Field(0.2, gt=0, description="scale of the scores, as a decoder has it")
+    boost: float = Field(0.0, ge=0, description="mmi: what a right frame costs a path of the denominator (boosted MMI)")
+    cross_entropy: float = Field(0.1, ge=0, description="weight of frame cross-entropy beside the criterion")
+    leak: float = Field(0.01, gt=0, lt=1, description="leak probability of the denominator's leaky HMM")
+    longer_histories: int = Field(
+        5000, ge=0, description="number of histories of two senones in the denominator, besides all single senones"
+    )
+
+
 class TrainingConfig(Config):
     """How a model is trained."""
 
@@ -174,9 +186,12 @@ class TrainingConfig(Config):
         description="world shared: processes of a worker, each on its own device with a share of the units of all "
         "layers",
     )
-    objective: Literal["cross_entropy", "lfmmi"] = Field(
-        "cross_entropy", description="cross-entropy of frames, or lattice-free MMI of chunks"
+    objective: Literal["cross_entropy", "mmi", "smbr", "lfmmi"] = Field(
+        "cross_entropy",
+        description="cross-entropy of frames; mmi or smbr of chunks, to continue a network trained by it (init); or "
+        "lattice-free MMI of chunks",
     )
+    discriminative: DiscriminativeConfig = DiscriminativeConfig()
     lfmmi: LfMmiConfig = LfMmiConfig()
     device: str = "cpu"
     threads: int = Field(
@@ -196,7 +211,7 @@ class TrainingConfig(Config):
         None,
         ge=0,
         description="frames of a chunk. None, recurrent models: 20, or twice the lookahead if that is more (0: whole "
-        "utterances); none, time-delay networks and outputs at a third of the frames: 150",
+        "utterances); none, time-delay networks, mmi, smbr and outputs at a third of the frames: 150",
     )
     targets_inside: bool = Field(
         False,
@@ -206,8 +221,8 @@ class TrainingConfig(Config):
     chunk_context: int = Field(
         40,
         ge=0,
-        description="recurrent networks at a third of the frames: frames before a chunk that they read first, rounded "
-        "up to whole outputs",
+        description="recurrent networks with mmi, smbr or outputs at a third of the frames: frames before a chunk that "
+        "they read first, rounded up to whole outputs",
     )
     learning_rate: float = Field(0.1, gt=0, description="applied to the mean gradient of a minibatch")
     optimizer: Literal["sgd", "adamw"] = Field("sgd", description="optimizer of every worker")
@@ -282,9 +297,14 @@ class TrainingConfig(Config):
     @property
     def labels(self) -> Literal["senones", "phones", "words"]:
         """What labels the packed frames (if it is words, their times are not those of the recording)."""
-        if self.objective == "cross_entropy":
+        if self.objective != "lfmmi":
             return "senones"
         return "words" if self.lfmmi.numerators == "transcripts" else "phones"
+
+    @property
+    def of_sequences(self) -> bool:
+        """Whether the objective is one of senone sequences, which continues a network trained by cross-entropy."""
+        return self.objective in ("mmi", "smbr")
 
     @property
     def last_is_best(self) -> bool:

@@ -1,5 +1,5 @@
-"""Sequence training: a phone language model, graphs as arrays, forward-backward over them, and LF-MMI.
+"""Sequence training: language models of phones and senones, graphs as arrays, forward-backward, LF-MMI, MMI and sMBR.
 
-The criterion is a function of a network's outputs and of transcripts; networks are defined elsewhere. Begin with
-`lfmmi`.
+The criterion is a function of a network's outputs and of transcripts or alignments; networks are defined elsewhere.
+Begin with `lfmmi`, and with `discriminative` for the continuation of a network trained by cross-entropy.
 """

@@ -20,6 +20,7 @@ from speech3.errors import Speech3Error
 from speech3.hmm.first_and_loop import left_biphone_pdfs
 from speech3.hmm.model import Hmm
 from speech3.io.checkpoint import load_tensors, save_tensors
+from speech3.sequence.graph import Graph, average_occupancy, graph_arrays
 from speech3.sequence.phone_lm import START, PhoneLm
 
 _INITIAL_FRAMES = 100  # as in Kaldi's DenominatorGraph::SetInitialProbs
@@ -28,45 +29,17 @@ _NAME = "denominator.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
-class Denominator:
+class Denominator(Graph):
     """The graph as arrays, and the phone language model from which it was made.
 
     Attributes
     ----------
     pdfs_PP2
         int32, by left phone (0: the beginning) and phone: the pdf of the phone's first frame, and that of the others.
-    first_J, loop_J
-        int32: these two pdfs for each state.
-    loops_J
-        float32: 1 for states with a loop, 0 for the start, which has none.
-    in_ptr_J1, in_src_A, in_weight_A
-        Arcs sorted by the state that they enter: int32, int32, float32.
-    out_ptr_J1, out_dst_A, out_weight_A
-        The same arcs sorted by the state that they leave.
-    initial_J
-        float32 initial weights, which sum to one.
-    num_pdfs
-        Number of outputs that a network must have.
     """
 
     lm: PhoneLm
-    num_pdfs: int
     pdfs_PP2: np.ndarray
-    first_J: np.ndarray
-    loop_J: np.ndarray
-    loops_J: np.ndarray
-    in_ptr_J1: np.ndarray
-    in_src_A: np.ndarray
-    in_weight_A: np.ndarray
-    out_ptr_J1: np.ndarray
-    out_dst_A: np.ndarray
-    out_weight_A: np.ndarray
-    initial_J: np.ndarray
-
-    @property
-    def num_states(self) -> int:
-        """Number of states, J."""
-        return len(self.first_J)
 
     def save(self, directory: Path | str, about: dict[str, object] | None = None) -> None:
         """Write denominator.safetensors: the phone language model and the pdfs of its states."""
@@ -117,31 +90,8 @@ def _load(path: Path, _: int) -> Denominator:
 
 def assemble(lm: PhoneLm, num_pdfs: int, pdfs_PP2: np.ndarray) -> Denominator:
     """The graph of a phone language model, with the pdfs of each phone after each left phone (`pdfs_PP2`)."""
-    source_A = np.repeat(np.arange(lm.num_states, dtype=np.int32), np.diff(lm.ptr_J1))
-    by_target = np.argsort(lm.next_A, kind="stable")
-    loops_J = np.ones(lm.num_states, np.float32)
-    loops_J[START] = 0
-    return Denominator(
-        lm=lm, num_pdfs=num_pdfs, pdfs_PP2=pdfs_PP2, first_J=pdfs_PP2[lm.left_J, lm.phone_J, 0],
-        loop_J=pdfs_PP2[lm.left_J, lm.phone_J, 1], loops_J=loops_J,
-        in_ptr_J1=np.searchsorted(lm.next_A[by_target], np.arange(lm.num_states + 1)).astype(np.int32),
-        in_src_A=source_A[by_target], in_weight_A=lm.prob_A[by_target].astype(np.float32),
-        out_ptr_J1=lm.ptr_J1, out_dst_A=lm.next_A, out_weight_A=lm.prob_A.astype(np.float32),
-        initial_J=_initial(lm, source_A).astype(np.float32),
-    )  # fmt: skip
-
-
-def _initial(lm: PhoneLm, source_A: np.ndarray) -> np.ndarray:
-    """Average occupancy of the states over the first frames; the end of an utterance leads back to the start."""
-    ends_J = 1.0 - np.bincount(source_A, lm.prob_A, lm.num_states)
-    occupancy_J, total_J = np.zeros(lm.num_states), np.zeros(lm.num_states)
-    occupancy_J[START] = 1.0
-    for _ in range(_INITIAL_FRAMES):
-        total_J += occupancy_J
-        leaving_J = occupancy_J * (1 - _STAY)
-        leaving_J[START] = occupancy_J[START]
-        moved_J = np.bincount(lm.next_A, leaving_J[source_A] * lm.prob_A, lm.num_states)
-        moved_J[START] += leaving_J @ ends_J
-        occupancy_J = occupancy_J - leaving_J + moved_J
-    initial_J: np.ndarray = total_J / total_J.sum()
-    return initial_J
+    first_J, loop_J = (pdfs_PP2[lm.left_J, lm.phone_J, place] for place in (0, 1))
+    loops_J = np.where(np.arange(lm.num_states) == START, 0, 1)
+    initial_J = average_occupancy(lm, np.where(loops_J, _STAY, 0), _INITIAL_FRAMES)
+    graph = graph_arrays(lm, num_pdfs, first_J, loop_J, loops_J, lm.prob_A, initial_J)
+    return Denominator(**graph, lm=lm, pdfs_PP2=pdfs_PP2)

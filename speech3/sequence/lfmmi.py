@@ -17,10 +17,9 @@ from torch import Tensor
 
 from speech3.errors import Speech3Error
 from speech3.hmm.passes import LARGEST_PSEUDO
+from speech3.sequence import passes
 from speech3.sequence.denominator import Denominator
-from speech3.sequence.forward_backward import denominator_posteriors
 from speech3.sequence.numerators import Numerators, numerator_posteriors
-from speech3.sequence.sparse import denominator_log_z
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +88,7 @@ class _Criterion(torch.autograd.Function):
         y = y_BTS.detach().cpu().numpy()
         numerator_B, said_BTS = numerator_posteriors(y, numerators)
         fits_B = numerator_B > -np.inf
-        denominator_B, all_BTS = _denominator(y_BTS.detach(), graph, leak)
+        denominator_B, all_BTS = passes.total(y_BTS, graph, leak)
         said = torch.from_numpy(said_BTS).to(y_BTS)
         fits = torch.from_numpy(fits_B | np.isnan(numerator_B)).to(y_BTS.device)
         objective = (torch.from_numpy(numerator_B).to(y_BTS.device) - denominator_B)[fits].sum().to(y_BTS.dtype)
@@ -102,18 +101,3 @@ class _Criterion(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
         (difference_BTS,) = ctx.saved_tensors
         return grad * difference_BTS, None, None, None
-
-
-def _denominator(y_BTS: Tensor, graph: Denominator, leak: float) -> tuple[Tensor, Tensor]:
-    """Log of the total probability (B,), and the posteriors (B, T, S)."""
-    y_TSB = y_BTS.permute(1, 2, 0).contiguous()
-    if y_TSB.device.type == "cpu" and y_TSB.dtype == torch.float32:
-        largest_T1B = y_TSB.amax(1, keepdim=True)
-        log_z_B, posterior_TSB = denominator_posteriors((y_TSB - largest_T1B).exp_().numpy(), graph, leak)
-        log_z = torch.from_numpy(log_z_B) + largest_T1B.sum((0, 1)).double()
-        return log_z, torch.from_numpy(posterior_TSB).permute(2, 0, 1)
-    with torch.enable_grad():
-        y_TSB.requires_grad_()
-        log_z = denominator_log_z(y_TSB, graph, leak)
-        (posterior,) = torch.autograd.grad(log_z.sum(), y_TSB)
-    return log_z.detach().double(), posterior.permute(2, 0, 1)

@@ -25,7 +25,7 @@ class PhoneLm:
     Attributes
     ----------
     left_J, phone_J
-        int32: the last two phones of a state's history; 0: the beginning of the utterance.
+        int32: the last two phones of a state's history; 0: the beginning of the utterance, or a shorter history.
     ptr_J1
         int32: the arcs of state j are ``ptr[j]`` up to ``ptr[j + 1]``, by ascending phone.
     arc_phone_A, next_A
@@ -65,13 +65,15 @@ class PhoneLm:
         return total + float(np.log(end)) if end > 1e-12 else -np.inf
 
 
-def estimate(sequences: Iterable[Sequence[int]], longer_histories: int = 2000) -> PhoneLm:
+def estimate(sequences: Iterable[Sequence[int]], longer_histories: int = 2000, history: int = _HISTORY) -> PhoneLm:
     """Estimate the phone language model from phone sequences (phones count from 1).
 
     Parameters
     ----------
     longer_histories
-        How many histories of three phones, the most frequent, become states.
+        How many histories of one phone more, the most frequent, become states.
+    history
+        Phones of all other histories, at least 1.
 
     Raises
     ------
@@ -83,23 +85,23 @@ def estimate(sequences: Iterable[Sequence[int]], longer_histories: int = 2000) -
     for sequence in sequences:
         distinct[tuple(int(phone) for phone in sequence)] += 1
     for phones, times in distinct.items():
-        padded = (0,) * _HISTORY + phones
-        for place in range(_HISTORY + 1, len(padded)):
-            counts[padded[place - _HISTORY : place + 1]] += times
+        padded = (0,) * history + phones
+        for place in range(history + 1, len(padded)):
+            counts[padded[place - history : place + 1]] += times
     if not any(distinct):
         raise ValueError("no phones to estimate a phone language model from")
-    frequent = sorted(counts, key=lambda history: (-counts[history], history))[:longer_histories]
-    return _automaton(distinct, frozenset(frequent))
+    frequent = sorted(counts, key=lambda longer: (-counts[longer], longer))[:longer_histories]
+    return _automaton(distinct, frozenset(frequent), history)
 
 
-def _automaton(distinct: Counter[tuple[int, ...]], longer: frozenset[tuple[int, ...]]) -> PhoneLm:
+def _automaton(distinct: Counter[tuple[int, ...]], longer: frozenset[tuple[int, ...]], length: int) -> PhoneLm:
     """Pass the sequences through the states, adding new states, and count the arcs."""
-    states: dict[tuple[int, ...], int] = {(0,) * _HISTORY: START}
+    states: dict[tuple[int, ...], int] = {(0,) * length: START}
     arcs: Counter[tuple[int, int]] = Counter()  # by state and phone
     target: dict[tuple[int, int], int] = {}
     ends: Counter[int] = Counter()
     for phones, times in distinct.items():
-        state, recent = START, (0,) * (_HISTORY + 1)
+        state, recent = START, (0,) * (length + 1)
         for phone in phones:
             recent = (*recent[1:], phone)
             history = recent if recent in longer else recent[1:]
@@ -112,7 +114,7 @@ def _automaton(distinct: Counter[tuple[int, ...]], longer: frozenset[tuple[int, 
     ordered = sorted(arcs)
     ptr_J1 = np.searchsorted([state for state, _ in ordered], np.arange(len(states) + 1)).astype(np.int32)
     return PhoneLm(
-        left_J=np.array([history[-2] for history in states], np.int32),
+        left_J=np.array([(0, *history)[-2] for history in states], np.int32),
         phone_J=np.array([history[-1] for history in states], np.int32),
         ptr_J1=ptr_J1,
         arc_phone_A=np.array([phone for _, phone in ordered], np.int32),

@@ -1,4 +1,4 @@
-"""The total probability of the denominator graph by PyTorch's sparse products: the reference, and the path to CUDA.
+"""Total probability and expected accuracy of a graph by PyTorch's sparse products: the reference, and the path to CUDA.
 
 The recursion is that of `forward_backward`, written so that autograd computes the gradient, in any precision. Only the
 product with the arcs has its own backward pass: the product with the transposed matrix, which the graph already has as
@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from speech3.sequence.denominator import Denominator
+from speech3.sequence.graph import Graph
 
 
-def denominator_log_z(y_TSB: Tensor, graph: Denominator, leak: float) -> Tensor:
+def denominator_log_z(y_TSB: Tensor, graph: Graph, leak: float) -> Tensor:
     """Log of the total probability of each chunk, (B,), differentiable.
 
     Parameters
@@ -40,6 +40,19 @@ def denominator_log_z(y_TSB: Tensor, graph: Denominator, leak: float) -> Tensor:
     return log_z_B
 
 
+def expected_accuracy(y_TSB: Tensor, a_TSB: Tensor, graph: Graph, leak: float) -> Tensor:
+    """Expected accuracy of the paths of each chunk, (B,), differentiable by `y_TSB`, which must require a gradient.
+
+    Parameters
+    ----------
+    a_TSB
+        Accuracy of each pdf in each frame.
+    """
+    log_z_B = denominator_log_z(y_TSB, graph, leak)
+    (posterior_TSB,) = torch.autograd.grad(log_z_B.sum(), y_TSB, create_graph=True)
+    return (posterior_TSB * a_TSB).sum((0, 1))
+
+
 @dataclass(frozen=True, eq=False)
 class _OnDevice:
     """A graph's arrays on a device; its arcs sorted by the state that they enter, and by the state that they leave."""
@@ -53,7 +66,7 @@ class _OnDevice:
 
 
 @lru_cache(maxsize=2)  # a run has one graph; its copy stays on the device
-def _on(graph: Denominator, device: torch.device, dtype: torch.dtype) -> _OnDevice:
+def _on(graph: Graph, device: torch.device, dtype: torch.dtype) -> _OnDevice:
     def tensor(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(device)
 
@@ -77,11 +90,10 @@ def _on(graph: Denominator, device: torch.device, dtype: torch.dtype) -> _OnDevi
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_JB: Tensor, matrix_JJ: Tensor, transposed_JJ: Tensor) -> Tensor:
-        ctx.save_for_backward(transposed_JJ)
+        ctx.save_for_backward(matrix_JJ, transposed_JJ)
         return matrix_JJ @ x_JB
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_JB: Tensor) -> tuple[Tensor, None, None]:
-        (transposed_JJ,) = ctx.saved_tensors
-        return transposed_JJ @ grad_JB, None, None
+        matrix_JJ, transposed_JJ = ctx.saved_tensors
+        return _Product.apply(grad_JB, transposed_JJ, matrix_JJ), None, None

@@ -21,6 +21,7 @@ from speech3.models.info import ModelInfo, features_of_model, model_info
 from speech3.training.rundir import CARD
 
 _EPOCHS = 8  # rows of the table of epochs, at most
+_BEST_BY = {"mmi": "highest held-out log posterior of the alignment", "smbr": "highest expected held-out accuracy"}
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def _results(subject: Subject) -> str:
         when = f"by the {parameters_of(about)}"
     accuracy = (
         f"{per_cent(about['heldout_accuracy'])} of the held-out frames are classified correctly {when}; these are the "
-        f"parameters with the lowest held-out cross-entropy"
+        f"parameters with the {_BEST_BY.get(about.get('objective', ''), 'lowest held-out cross-entropy')}"
     )
     if about.get("objective") == "lfmmi":
         accuracy = (

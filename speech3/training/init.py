@@ -78,8 +78,8 @@ def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
     Raises
     ------
     Speech3Error
-        The model is missing or damaged, or its architecture or number of feature bins differs from this run's: the
-        message names what differs.
+        The model is missing or damaged, or its architecture or number of feature bins differs from this run's, or with
+        MMI or sMBR its senones: the message names what differs.
     """
     if config.init is None:
         return None
@@ -98,6 +98,11 @@ def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
     _compare_features(path, Path(config.data))
     tensors.pop("log_prior", None)  # counted on the frames it was trained on; this run counts its own
     same, senones = _senones(path, about["num_senones"], Path(config.hmm), num_outputs(config, frames))
+    if not same and config.training.of_sequences:
+        raise Speech3Error(
+            f"{path}: {senones}, but training.objective={config.training.objective} continues a network with the same "
+            f"senones; train it on this tree by cross-entropy first, or give the frames and the HMM of its own tree"
+        )
     if not same:
         tensors = {name: array for name, array in tensors.items() if not name.startswith(_OUTPUT)}
     if isinstance(there, LstmConfig) and isinstance(config.model, LstmConfig):

@@ -14,7 +14,6 @@ from torch import nn
 from speech3.config import (
     FeatureConfig,
     LstmConfig,
-    ModelConfig,
     TdnnConfig,
     TrainConfig,
     TrainingConfig,
@@ -43,6 +42,7 @@ from speech3.sequence.alignments import AlignmentNumerators
 from speech3.sequence.denominator import load_denominator
 from speech3.sequence.lfmmi import LfMmi
 from speech3.sequence.transcripts import TranscriptNumerators
+from speech3.training.sequences import check_sequences, sequence_loss
 
 _CHUNK = 150  # frames of a chunk of a time-delay network
 _BETWEEN_SEEDS = 1_000_003  # members of a replica differ in their seeds: each draws dropout for its own units
@@ -81,7 +81,7 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
         units of the model.
     """
     model, seed = build(config.model, frames.dim, num_outputs(config, frames), config.seed), config.seed
-    loss = loss_of(config, smoothing=config.training.label_smoothing)
+    loss = loss_of(config, frames, smoothing=config.training.label_smoothing)
     model.set_input_statistics(torch.from_numpy(frames.mean_F.copy()), torch.from_numpy(frames.variance_F.copy()))
     if member:
         model, loss, seed = _own_units(model, device, config.seed)
@@ -123,8 +123,10 @@ def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
     return packed
 
 
-def loss_of(config: TrainConfig, *, smoothing: float = 0.0) -> Loss:
-    """The training objective; held-out data are judged without label smoothing."""
+def loss_of(config: TrainConfig, frames: PackedFrames, *, smoothing: float = 0.0) -> Loss:
+    """The training objective; `frames` are those of training. Held-out data are judged without label smoothing."""
+    if config.training.of_sequences:
+        return sequence_loss(config.training, frames)
     if config.training.objective == "lfmmi":
         lfmmi = config.training.lfmmi
         return LfMmi(load_denominator(config.hmm), lfmmi.leak, lfmmi.cross_entropy, lfmmi.l2)
@@ -196,6 +198,8 @@ def check_objective(config: TrainConfig) -> None:
         The message names the keys.
     """
     training, model = config.training, config.model
+    if training.of_sequences:
+        check_sequences(config)
     if isinstance(model, TdnnConfig):
         _check_time_delay(training)
     about = read_json(Path(config.hmm) / "hmm.json")
@@ -210,10 +214,10 @@ def check_objective(config: TrainConfig) -> None:
             f"model.subsampling={model.subsampling or 1}: {config.hmm} has one score per {subsampling} frames; set "
             f"model.subsampling to the same number"
         )
-    if model.two_outputs and training.objective == "cross_entropy":
+    if model.two_outputs and training.objective != "lfmmi":
         raise Speech3Error(
-            "model.two_outputs=true: the second output is for training.objective=lfmmi; set it to false for "
-            "cross-entropy"
+            f"model.two_outputs=true: the second output is for training.objective=lfmmi; set it to false for "
+            f"{training.objective.replace('_', '-')}"
         )
     if training.objective == "lfmmi":
         if training.schedule == "halving":
@@ -226,6 +230,7 @@ def check_objective(config: TrainConfig) -> None:
                 f"training.lfmmi.cross_entropy={training.lfmmi.cross_entropy:g}: needs a second output; set "
                 f"model.two_outputs=true, or training.lfmmi.cross_entropy=0"
             )
+    if training.objective != "cross_entropy":
         if training.label_smoothing:
             raise Speech3Error(
                 f"training.label_smoothing={training.label_smoothing:g}: only for training.objective=cross_entropy; "
@@ -241,12 +246,12 @@ def check_objective(config: TrainConfig) -> None:
             f"training.label_smoothing={training.label_smoothing:g}: not with training.model_partitions="
             f"{training.model_partitions}, whose processes each have some of the senones; remove one of them"
         )
-    if training.targets_inside and (not isinstance(model, LstmConfig) or of_chunks(model) or not model.delay):
+    if training.targets_inside and (not isinstance(model, LstmConfig) or of_chunks(config) or not model.delay):
         raise Speech3Error(
             "training.targets_inside=true: only for a recurrent network with a model.delay, trained on consecutive "
             "chunks; remove it (single chunks, as for LF-MMI, always hold their targets)"
         )
-    if of_chunks(model):
+    if of_chunks(config):
         if training.chunk_frames:
             raise Speech3Error(
                 f"training.chunk_frames={training.chunk_frames}: only minibatches of windows are shuffled within "
@@ -254,14 +259,14 @@ def check_objective(config: TrainConfig) -> None:
             )
     elif training.speeds:
         raise Speech3Error(
-            f"training.speeds={list(training.speeds)}: only for time-delay networks and outputs at a third of the "
-            f"frames; for this {model.family} use speed_perturb in a recipe"
+            f"training.speeds={list(training.speeds)}: only for time-delay networks, outputs at a third of the "
+            f"frames, mmi and smbr; for this {model.family} use speed_perturb in a recipe"
         )
 
 
-def of_chunks(model: ModelConfig) -> bool:
+def of_chunks(config: TrainConfig) -> bool:
     """Whether a network is trained on single chunks (`speech3.frames.chunks`)."""
-    return isinstance(model, TdnnConfig) or model.subsampling == 3
+    return isinstance(config.model, TdnnConfig) or config.model.subsampling == 3 or config.training.of_sequences
 
 
 def _check_time_delay(training: TrainingConfig) -> None:
@@ -304,7 +309,7 @@ def minibatches(
         A chunk ends before its first output.
     """
     model, training = config.model, config.training
-    if of_chunks(model):
+    if of_chunks(config):
         return _chunks(config, frames, device, warp, masks, training.speeds if train else ())
     if not isinstance(model, LstmConfig):
         return Minibatches(

@@ -46,18 +46,20 @@ from speech3.training.parts import (
     outputs_identity,
 )
 from speech3.training.phone_errors import phone_errors
+from speech3.training.priors import log_priors
 from speech3.training.records import epoch_record, epoch_words, place, progress_record
 from speech3.training.rundir import NOT_COMPUTED, RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance
+from speech3.training.sequences import criterion_of
 from speech3.training.tensorboard import open_writer
 from speech3.training.worlds import open_worlds
 
-_HELDOUT_FRAMES = 1024
+_HELDOUT_FRAMES = 2400  # of objectives of sequences, 16 chunks of 150 frames: a whole vector of them
 _PROGRESS_S = 10.0  # between two progress records within an epoch
 
 
 def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dict[str, Any]:
-    """Train an acoustic model with frame cross-entropy or LF-MMI; resume a run that was killed.
+    """Train an acoustic model with frame cross-entropy, MMI, sMBR or LF-MMI; resume a run that was killed.
 
     Parameters
     ----------
@@ -113,12 +115,6 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
             return run.finish()
 
 
-def log_priors(counts_S: np.ndarray) -> np.ndarray:
-    """Natural logarithms of the senones' relative frequencies, float32 (S,); one is added to each count."""
-    smoothed_S = counts_S.astype(np.float64) + 1
-    return np.log(smoothed_S / smoothed_S.sum()).astype(np.float32)
-
-
 def _identity(config: TrainConfig, packed: dict[str, PackedFrames], init: Init | None) -> dict[str, Any]:
     return {
         "model": config.model.model_dump(), "training": config.training.model_dump(exclude=NOT_COMPUTED),
@@ -169,7 +165,8 @@ class _Run:
             opened.callback(world.close)
         self.model = self.one.parts.model
         self.begun_with = init.put_into(self.model) if init and not resumed else {}
-        self.heldout, self.heldout_loss = minibatches(config, packed["heldout"], device), loss_of(config)
+        self.heldout = minibatches(config, packed["heldout"], device)
+        self.heldout_loss = criterion_of(loss_of(config, packed["train"]))
         self.phone_errors = phone_errors(
             load_outputs(Path(config.hmm)), packed["train"], packed["heldout"],
             self.log_priors(), config.seed, device, labels=config.training.labels,

@@ -6,6 +6,7 @@ import math
 import numpy as np
 
 from speech3.sequence.denominator import Denominator, assemble
+from speech3.sequence.graph import Graph
 from speech3.sequence.phone_lm import PhoneLm, estimate
 
 
@@ -17,8 +18,20 @@ def toy_denominator(seed: int = 0, phones: int = 3, pdfs: int = 7) -> Denominato
     return assemble(estimate(sequences, longer_histories=4), pdfs, pdfs_PP2)
 
 
-def enumerated_log_z(y_TS: np.ndarray, graph: Denominator, leak: float) -> float:
+def toy_senones(seed: int = 0, senones: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    """Senones of the frames of random utterances, and where these begin and end."""
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(3, 9, 6)
+    return generator.integers(0, senones, lengths.sum()).repeat(2), 2 * np.cumsum([0, *lengths])
+
+
+def enumerated_log_z(y_TS: np.ndarray, graph: Graph, leak: float) -> float:
     """Log of the summed weight of every path of states, leaks included, one by one."""
+    return math.log(sum(weight for weight, _ in enumerated_paths(y_TS, graph, leak)))
+
+
+def enumerated_paths(y_TS: np.ndarray, graph: Graph, leak: float) -> list[tuple[float, tuple[int, ...]]]:
+    """The weight of every path of states, leaks included, and its pdfs."""
     frames = len(y_TS)
     weight_JJ = np.zeros((graph.num_states, graph.num_states))
     for j in range(graph.num_states):
@@ -32,21 +45,18 @@ def enumerated_log_z(y_TS: np.ndarray, graph: Denominator, leak: float) -> float
         for first, weight in ((True, weight_JJ[i, j]), (False, float(graph.loops_J[j]) if i == j else 0.0))
         if weight
     }
-    total = 0.0
-    paths = [(j, float(graph.initial_J[j])) for j in range(graph.num_states)]
+    paths = [(j, float(graph.initial_J[j]), ()) for j in range(graph.num_states)]
     for t in range(frames):
         x_S = np.exp(y_TS[t])
         after = []
-        for state, weight in paths:
+        for state, weight, pdfs in paths:
             for (i, j, first), arc in moves.items():
                 if i == state:
-                    after.append((j, weight * arc * x_S[(graph.first_J if first else graph.loop_J)[j]]))
-        if t == frames - 1:
-            total = sum(weight for _, weight in after)
-        else:
-            leaked = [(k, w * leak * float(graph.initial_J[k])) for _, w in after for k in range(graph.num_states)]
-            paths = after + leaked
-    return math.log(total)
+                    pdf = int((graph.first_J if first else graph.loop_J)[j])
+                    after.append((j, weight * arc * x_S[pdf], (*pdfs, pdf)))
+        states = range(graph.num_states) if t < frames - 1 else ()
+        paths = after + [(k, w * leak * float(graph.initial_J[k]), pdfs) for _, w, pdfs in after for k in states]
+    return [(weight, pdfs) for _, weight, pdfs in paths]
 
 
 def enumerated_numerator(

@@ -1,4 +1,4 @@
-"""LF-MMI's loss and gradient on a GPU against the CPU in float64, where both go through PyTorch's sparse products.
+"""LF-MMI's loss and gradient on a GPU, by PyTorch's sparse products, against the compiled passes in float64.
 
 Axes: B chunks, T outputs of a chunk, S pdfs.
 """

@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+from interrupted import both_runs
 from sentences import DIM, LEXICON, PHONES, config_of, write
 
 from speech3.config import ModelConfig
@@ -12,12 +13,10 @@ from speech3.frames.packed import pack
 from speech3.hmm.model import Hmm, load_hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.hmm.tree import context_free_tree
-from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics
 from speech3.sequence.denominator import load_denominator, make_denominator
 from speech3.sequence.phone_lm import estimate
 from speech3.training import train
-from speech3.training.run import _Run
 
 
 @pytest.fixture(scope="module")
@@ -57,24 +56,7 @@ def test_every_world_learns_what_was_said(corpus, tmp_path, training, monkeypatc
 
 
 def test_a_run_that_was_interrupted_ends_where_one_that_was_not_does(corpus, tmp_path, monkeypatch):
-    whole = train(config_of(corpus), tmp_path / "whole")
-    save, saved = _Run._save, []
-
-    def save_and_stop(run):
-        save(run)
-        saved.append(run.standing.epoch)
-        if len(saved) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(_Run, "_save", save_and_stop)
-    with pytest.raises(KeyboardInterrupt):
-        train(config_of(corpus, checkpoint_s=0.0), tmp_path / "parts")
-    monkeypatch.setattr(_Run, "_save", save)
-    parts = train(config_of(corpus), tmp_path / "parts")
-    assert parts["heldout_loss"] == pytest.approx(whole["heldout_loss"], rel=1e-5)
-    first, second = (load_tensors(tmp_path / name / "model.safetensors", "nn")[0] for name in ("whole", "parts"))
-    for name, array in first.items():
-        np.testing.assert_allclose(second[name], array, rtol=1e-4, atol=1e-5)
+    first = both_runs(config_of(corpus), tmp_path, monkeypatch, 2)
     assert not first["log_prior"].any()
 
 

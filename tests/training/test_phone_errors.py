@@ -17,7 +17,7 @@ from speech3.scoring.report import Report, System, write_report
 from speech3.scoring.wer import score
 from speech3.training import phone_errors as module
 from speech3.training import train
-from speech3.training.run import log_priors
+from speech3.training.priors import log_priors
 from speech3.training.tensorboard import _SCALARS
 
 PHONES, DIM, STATES = ("a", "b", "c"), 5, 3

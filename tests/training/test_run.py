@@ -26,7 +26,7 @@ from speech3.io.progress import read_metrics
 from speech3.models import load_network, logits
 from speech3.training import run as run_module
 from speech3.training import train
-from speech3.training.run import log_priors
+from speech3.training.priors import log_priors
 from speech3.training.rundir import RunDirectory, Standing
 from speech3.training.schedule import Schedule
 

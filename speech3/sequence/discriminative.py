@@ -1,0 +1,97 @@
+"""MMI, boosted MMI and sMBR of senone sequences, to continue a network trained by cross-entropy.
+
+The scores of a frame are those of a hybrid decoder, ``acoustic_scale * (output - log prior)``; what could have been
+said is the graph of `speech3.sequence.senones`.
+
+- **MMI** (Bahl et al. 1986): the log posterior of the alignment, a mean over frames. **Boosted** (Povey et al. 2008):
+  each frame that a path has right lowers its score in the denominator by `boost`, so that paths count more the more
+  errors they have.
+- **sMBR** (Kingsbury 2009; Gibson and Hain 2006): the expected share of frames in the senone of the alignment, over all
+  paths. The loss is one minus that.
+
+Both tend to make a network surer than the data warrant, so frame cross-entropy is added with a small weight
+(F-smoothing, Su et al. 2013). The numerator of MMI is the alignment, as in Kaldi's nnet1 (Vesely et al. 2013), so its
+gradient is the difference between alignment and posteriors, times the acoustic scale.
+
+Axes: B chunks, T frames of a chunk, S senones, N frames of all chunks, one chunk after the other.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from speech3.errors import Speech3Error
+from speech3.sequence import passes
+from speech3.sequence.graph import Graph
+from speech3.sequence.senones import path_log_weights
+
+
+@dataclass(frozen=True, eq=False)
+class Discriminative:
+    """The loss of a minibatch of chunks, for any network with an output per frame; picklable.
+
+    Attributes
+    ----------
+    log_prior_S
+        float32, natural logarithms of the senones' relative frequencies.
+    smbr
+        sMBR instead of MMI.
+    boost
+        Of MMI; 0: not boosted.
+    leak
+        Leak probability of the leaky HMM.
+    cross_entropy
+        Weight of frame cross-entropy, added to the criterion.
+    """
+
+    graph: Graph
+    log_prior_S: np.ndarray
+    smbr: bool
+    acoustic_scale: float
+    boost: float = 0.0
+    leak: float = 0.01
+    cross_entropy: float = 0.0
+
+    def __call__(self, y_BTS: Tensor, senones_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean loss over frames, and how many of them predict the senone of the alignment.
+
+        Parameters
+        ----------
+        y_BTS
+            Outputs of the network.
+
+        Raises
+        ------
+        Speech3Error
+            The number of outputs is not that of the graph's senones.
+        """
+        senones_BT = senones_N.view(y_BTS.shape[:2])
+        if y_BTS.shape[2] != self.graph.num_pdfs:
+            raise Speech3Error(
+                f"the network has {y_BTS.shape[2]} outputs, but the denominator {self.graph.num_pdfs} senones: it "
+                "was made from the alignment of another tree"
+            )
+        scores_BTS = self.acoustic_scale * (y_BTS - torch.from_numpy(self.log_prior_S).to(y_BTS))
+        loss_B = self._smbr(scores_BTS, senones_BT) if self.smbr else self._mmi(scores_BTS, senones_BT)
+        loss = loss_B.sum().to(y_BTS.dtype) / len(senones_N)
+        if self.cross_entropy:
+            loss = loss + self.cross_entropy * functional.cross_entropy(y_BTS.flatten(0, 1), senones_N)
+        return loss, (y_BTS.detach().argmax(2) == senones_BT).sum()
+
+    def _mmi(self, scores_BTS: Tensor, senones_BT: Tensor) -> Tensor:
+        """Minus the log posterior of each chunk's alignment, (B,) float64."""
+        own_BT1 = senones_BT[:, :, None]
+        boosted_BTS = scores_BTS.detach().scatter_add(2, own_BT1, scores_BTS.new_full(own_BT1.shape, -self.boost))
+        log_z_B, posterior_BTS = passes.total(boosted_BTS, self.graph, self.leak)
+        weight_B = path_log_weights(self.graph, senones_BT.cpu().numpy(), self.leak)
+        said_B = scores_BTS.gather(2, own_BT1).sum((1, 2), dtype=torch.float64) + torch.from_numpy(weight_B).to(log_z_B)
+        return passes.Attached.apply(scores_BTS, log_z_B, posterior_BTS) - said_B
+
+    def _smbr(self, scores_BTS: Tensor, senones_BT: Tensor) -> Tensor:
+        """Expected number of wrong frames of each chunk, (B,) float64."""
+        right_BTS = torch.zeros_like(scores_BTS).scatter_(2, senones_BT[:, :, None], 1)
+        right_B, gradient_BTS = passes.accuracy(scores_BTS, right_BTS, self.graph, self.leak)
+        return senones_BT.shape[1] - passes.Attached.apply(scores_BTS, right_B, gradient_BTS)

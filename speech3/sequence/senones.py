@@ -1,0 +1,103 @@
+"""The denominator graph of MMI and sMBR: the senone sequences of the training alignment, as an n-gram.
+
+A sequence objective continues a network that has learnt the senones of a tree at every frame, so the competing
+sequences are those of the same senones. A senone knows its phone, its state and, by the tree's questions, its
+neighbours; the senones that follow one another in the alignment thus are a language model of phones in context. Like
+that of LF-MMI (Povey et al. 2016), it has no back-off. The alignment of the packed frames is all that it needs, so it
+exists for outputs that are known by number only, too.
+
+Histories are short, as a senone already says much about its neighbours: the alignment of minilibri's dev set has the
+log weight -0.866 per frame with single senones as histories, -0.857 with all pairs, -0.882 with all triples (estimated
+on half of train, 107,000 senones in a row; 801, 3,326 and 8,114 states).
+
+Each state is a senone after some history. Its loop has the probability of staying in the senone, an arc into the next
+senone that of leaving times that of the n-gram. Kaldi's MMI and sMBR (nnet-train-mmi-sequential.cc,
+nnet-train-mpe-sequential.cc) use word lattices instead. They cost a decoding of the training data, must be stored, and
+hold the competitors of the network that made them; the graph is always searched with the present network, as in
+lattice-free sMBR (Kanda, Fujita and Nagamatsu 2018).
+
+Axes: N frames, S senones, U utterances (U1: and the end of the last), J states, A arcs,
+B chunks, T frames of a chunk.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numba
+import numpy as np
+
+from speech3.sequence.graph import Graph, average_occupancy, graph_arrays, sources
+from speech3.sequence.numerators import UNSEEN
+from speech3.sequence.phone_lm import START, estimate
+
+_INITIAL_FRAMES = 300  # as many seconds as in `speech3.sequence.denominator`
+
+
+def senone_graph(senones_N: np.ndarray, offsets_U1: np.ndarray, num_senones: int, longer_histories: int) -> Graph:
+    """The graph of the alignment of a corpus.
+
+    Parameters
+    ----------
+    senones_N, offsets_U1
+        The senone of each frame, and the first frame of each utterance and the end.
+    longer_histories
+        How many pairs of senones, the most frequent, are histories; the others are single senones.
+    """
+    lm = estimate(((runs(senones_N[a:b]) + 1).tolist() for a, b in _spans(offsets_U1)), longer_histories, history=1)
+    frames_S = np.bincount(senones_N, minlength=num_senones)
+    runs_S = np.bincount(np.concatenate([runs(senones_N[a:b]) for a, b in _spans(offsets_U1)]), minlength=num_senones)
+    stay_S = 1 - runs_S / np.maximum(1, frames_S)
+    pdf_J = np.maximum(lm.phone_J - 1, 0)
+    stay_J = stay_S[pdf_J]
+    stay_J[START] = 0
+    weight_A = lm.prob_A * (1 - stay_J)[sources(lm)]
+    initial_J = average_occupancy(lm, stay_J, _INITIAL_FRAMES)
+    return Graph(**graph_arrays(lm, num_senones, pdf_J, pdf_J, stay_J, weight_A, initial_J))
+
+
+def runs(senones_T: np.ndarray) -> np.ndarray:
+    """The senones of an utterance without the repetitions of the frames before."""
+    return senones_T[np.flatnonzero(np.diff(senones_T, prepend=-1))]
+
+
+def _spans(offsets_U1: np.ndarray) -> Iterator[tuple[int, int]]:
+    return zip(offsets_U1[:-1].tolist(), offsets_U1[1:].tolist(), strict=True)
+
+
+def path_log_weights(graph: Graph, senones_BT: np.ndarray, leak: float) -> np.ndarray:
+    """Log of the total weight, without scores, of the paths through these senones, (B,) float64.
+
+    A senone that the graph lacks has the weight of an unseen phone, and any state may follow it.
+    """
+    order_J = np.argsort(graph.first_J, kind="stable").astype(np.int32)
+    ptr_S1 = np.searchsorted(graph.first_J[order_J], np.arange(graph.num_pdfs + 1))
+    return _path_log_weights(
+        senones_BT, ptr_S1, order_J, graph.loops_J, graph.in_ptr_J1, graph.in_src_A, graph.in_weight_A,
+        graph.initial_J, leak,
+    )  # fmt: skip
+
+
+@numba.njit(cache=True, nogil=True)
+def _path_log_weights(senones, of_senone, order, loops, ptr, src, weight, initial, leak):  # type: ignore[no-untyped-def] # pragma: no cover
+    chunks, frames = senones.shape
+    log_weight = np.zeros(chunks)
+    alpha, new = np.zeros(len(loops)), np.zeros(len(loops))  # without the leak, as in `forward_backward`
+    for c in range(chunks):
+        alpha[:] = 0
+        anywhere, before = 1.0, order[:0]
+        for t in range(frames):
+            states, total = order[of_senone[senones[c, t]] : of_senone[senones[c, t] + 1]], 0.0
+            for j in states:
+                new[j] = loops[j] * (alpha[j] + anywhere * initial[j])
+                for k in range(ptr[j], ptr[j + 1]):
+                    new[j] += weight[k] * (alpha[src[k]] + anywhere * initial[src[k]])
+                total += new[j]
+            alpha[before] = 0
+            if total > 0:
+                for j in states:
+                    alpha[j] = new[j] / total
+                log_weight[c] += math.log(total)
+            else:
+                log_weight[c] += math.log(UNSEEN)
+            anywhere, before = leak, states
+    return log_weight
