@@ -235,7 +235,7 @@ def _by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[s
         except Speech3Error:
             continue
         if share:
-            say(f"  {len(data.speakers())} speakers: at most {share:.0%} of the speech for each of {', '.join(shares)}")
+            say(f"  {len(data.speakers())} speakers: at most {share:.0%} of the speech for {' and for '.join(shares)}")
         return parts
     return None
 

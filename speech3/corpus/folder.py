@@ -26,11 +26,11 @@ from speech3.io.progress import progress, say
 
 _READERS: dict[str, Callable[[Path], list[Tier]]] = {".eaf": read_elan, ".textgrid": read_textgrid}  # preferred first
 _TRANSCRIPTS = (*_READERS, ".txt")
-_AUDIO = tuple(f".{name.lower()}" for name in soundfile.available_formats() if name != "RAW")
-_AUDIO += (".aif", ".aifc", ".oga", ".opus", ".sph")
+AUDIO = tuple(f".{name.lower()}" for name in soundfile.available_formats() if name != "RAW")
+AUDIO += (".aif", ".aifc", ".oga", ".opus", ".sph")
 _NOT_READ = (".m4a", ".mp4", ".aac", ".wma", ".amr", ".mov", ".avi", ".mts")
 _MOST_OVERLAP = 0.1  # of an annotation
-_LONG_S = 60.0  # a recording with one text for all of it that is longer than this is hard to align
+_LONG_S = 60.0  # a longer utterance is hard to align
 _SHOWN = 3
 
 
@@ -45,11 +45,23 @@ class _Item:
 
 @dataclass
 class _Found:
-    """What was read so far, and what was left out."""
+    """What was read so far, and what was left out; `spellings`: of the speakers, by their names in small letters."""
 
     utterances: dict[str, Utterance] = field(default_factory=dict)
     recordings: dict[str, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
+    spellings: dict[str, str] = field(default_factory=dict)
+
+    def speaker(self, name: str) -> str:
+        """The speaker as a field of ``utt2spk``; names that differ only in capitals are one speaker."""
+        key = "_".join(unicodedata.normalize("NFC", name).split()).replace("/", "_") or "unknown"
+        return self.spellings.setdefault(key.casefold(), key)
+
+    def long(self, where: Path, seconds: float, culprit: str = "") -> None:
+        """Warn of an utterance that is hard to align."""
+        if seconds > _LONG_S:
+            problem, remedy = f"is one utterance of {seconds:.0f} s", "mark its sentences in Praat or ELAN"
+            self.faults.append(Fault("long", str(where), culprit, problem, remedy, warning=True))
 
     def skip(self, kind: str, where: Path, problem: str, remedy: str, culprit: str = "") -> None:
         """Note what is not used, and why."""
@@ -63,7 +75,7 @@ class _Found:
 
 def has_recordings(source: Path) -> bool:
     """Does the folder hold recordings, not only data directories?"""
-    return any(path.suffix.lower() in _AUDIO for path in _files(source))
+    return any(path.suffix.lower() in AUDIO for path in _files(source))
 
 
 def read_folder(source: Path, tier: str | None = None, sample_rate: int | None = None) -> tuple[DataDir, list[Fault]]:
@@ -93,13 +105,16 @@ def read_folder(source: Path, tier: str | None = None, sample_rate: int | None =
             f"{source}: tier={tier}: there is no .TextGrid or .eaf that could be read{_first(found.faults)}"
         )
     speakers, how = _speakers(items, source)
+    voices = _voices(tiers.values())
     infos: dict[str, AudioInfo] = {}
     named = set[str]()
     for item in progress(items, len(items), f"headers of {source}"):
         try:
             infos[item.key] = info(item.audio)
             if item.transcript in tiers:
-                named |= _add_tiers(found, item, tiers[item.transcript], infos[item.key], speakers[item.key])
+                named |= _add_tiers(
+                    found, item, tiers[item.transcript], infos[item.key], speakers[item.key], voices
+                )
             elif item.transcript.suffix.lower() == ".txt":
                 _add_text(found, item, infos[item.key], speakers[item.key])
         except AudioError as error:
@@ -131,22 +146,23 @@ def _stem(path: Path) -> str:
 def _pairs(source: Path, found: _Found) -> list[_Item]:
     """Recordings with their transcripts."""
     files = _files(source)
-    audio = [path for path in files if path.suffix.lower() in _AUDIO]
+    audio = [path for path in files if path.suffix.lower() in AUDIO]
     texts = [path for path in files if path.suffix.lower() in _TRANSCRIPTS]
     texts.sort(key=lambda path: _TRANSCRIPTS.index(path.suffix.lower()))
     beside: dict[tuple[Path, str], Path] = {}
     anywhere: dict[str, list[Path]] = {}
     for path in texts:
         beside.setdefault((path.parent, _stem(path)), path)
-        anywhere.setdefault(_stem(path), []).append(path)
-    alone = Counter(_stem(path) for path in audio)
+        anywhere.setdefault(_stem(path).casefold(), []).append(path)
+    alone = Counter(_stem(path).casefold() for path in audio)
     items: dict[str, _Item] = {}
     for path in audio:
-        there = [text for text in anywhere.get(_stem(path), []) if text.suffix == anywhere[_stem(path)][0].suffix]
+        name = _stem(path).casefold()  # in another folder, or with other capitals, if there is no doubt
+        there = [text for text in anywhere.get(name, []) if text.suffix == anywhere[name][0].suffix]
         transcript = beside.get((path.parent, _stem(path)))
-        if not transcript and alone[_stem(path)] == 1 and len(there) == 1:
+        if not transcript and alone[name] == 1 and len(there) == 1:
             transcript = there[0]
-        key = "_".join("_".join(path.relative_to(source).with_suffix("").parts).split())
+        key = "_".join("_".join((*path.relative_to(source).parts[:-1], _stem(path))).split())
         if not transcript:
             remedy = "name it like the recording (.eaf, .TextGrid or .txt)"
             found.skip("no transcript", path, "has no transcript", remedy)
@@ -183,7 +199,7 @@ def _note_others(files: Sequence[Path], texts: Iterable[Path], used: set[Path], 
 def _chosen(items: Sequence[_Item], wanted: str | None, source: Path, found: _Found) -> dict[Path, list[Tier]]:
     """The tiers of each TextGrid and ELAN file that hold the transcript."""
     read: dict[Path, list[Tier]] = {}
-    for item in items:
+    for item in progress(items, len(items), f"transcripts of {source}"):
         reader = _READERS.get(item.transcript.suffix.lower())
         try:
             if reader:
@@ -215,12 +231,8 @@ def _add_text(found: _Found, item: _Item, heard: AudioInfo, speaker: str) -> Non
     if not words:
         found.skip("empty", item.transcript, "has no words", "write what is said, or remove it")
         return
-    if heard.duration_s > _LONG_S:
-        found.faults.append(Fault(
-            "long", str(item.transcript), "", f"is one utterance of {heard.duration_s:.0f} s",
-            "mark its sentences in Praat or ELAN", warning=True,
-        ))  # fmt: skip
-    speaker = _id(speaker)
+    found.long(item.transcript, heard.duration_s)
+    speaker = found.speaker(speaker)
     key = _prefixed(speaker, item.key)
     found.recordings[item.key] = str(item.audio.absolute())
     found.utterances[key] = Utterance(key, item.key, speaker, words)
@@ -231,20 +243,27 @@ def _prefixed(speaker: str, recording: str) -> str:
     return recording if recording.startswith(speaker) else f"{speaker}-{recording}"
 
 
-def _id(name: str) -> str:
-    return "_".join(name.split()).replace("/", "_") or "unknown"
+def _voices(chosen: Iterable[Sequence[Tier]]) -> set[str]:
+    """Names of tiers that are chosen beside others in some file, in small letters: those of its speakers.
+
+    Where only one of them speaks in another file, the name is still that speaker's.
+    """
+    names = [{tier.name.casefold() for tier in tiers} for tiers in chosen]
+    return {name for of_file in names if len(of_file) > 1 for name in of_file}
 
 
-def _add_tiers(found: _Found, item: _Item, tiers: Sequence[Tier], heard: AudioInfo, otherwise: str) -> set[str]:
+def _add_tiers(
+    found: _Found, item: _Item, tiers: Sequence[Tier], heard: AudioInfo, otherwise: str, voices: set[str]
+) -> set[str]:
     """Add the annotations that can be used; return the speakers whom the tiers name."""
     spoken: list[tuple[str, Annotation]] = []
     named = set[str]()
     for tier in tiers:
-        speaker = tier.speaker or (tier.name if len(tiers) > 1 else "")
-        named |= {_id(speaker)} if speaker and tier.annotations else set()
+        speaker = tier.speaker or (tier.name if tier.name.casefold() in voices else "")
+        named |= {found.speaker(speaker)} if speaker and tier.annotations else set()
         for annotation in tier.annotations:
             if kept := _usable(found, item, annotation, heard.duration_s):
-                spoken.append((_id(speaker or otherwise), kept))
+                spoken.append((found.speaker(speaker or otherwise), kept))
     spoken.sort(key=lambda pair: (pair[1].start_s, pair[1].end_s))
     shared_s = _overlaps([annotation for _, annotation in spoken])
     for (speaker, annotation), overlap_s in zip(spoken, shared_s, strict=True):
@@ -252,6 +271,7 @@ def _add_tiers(found: _Found, item: _Item, tiers: Sequence[Tier], heard: AudioIn
             problem = f"{overlap_s:.2f} of its {annotation.end_s - annotation.start_s:.2f} s lie under another one"
             found.skip("overlap", item.transcript, problem, "two voices at once are not trained on", _place(annotation))
             continue
+        found.long(item.transcript, annotation.end_s - annotation.start_s, _place(annotation))
         begin, end = (round(1000 * seconds) for seconds in (annotation.start_s, annotation.end_s))
         key = f"{_prefixed(speaker, item.key)}-{begin:08d}-{end:08d}"
         found.recordings[item.key] = str(item.audio.absolute())

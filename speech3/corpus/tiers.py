@@ -70,8 +70,9 @@ def choose(files: Mapping[str, Sequence[Tier]], wanted: str | None, source: Path
         kinds = {_folded(tier.kind) for tier in spoken}
         if len(kinds) > 1:
             raise Speech3Error(
-                f"{source}: several tiers could hold the transcript; name it, as in"
-                f" {_option(spoken[0].kind)}:\n{_listing(files)}"
+                f"{source}: several tiers could hold the transcript; give its name, as in"
+                f" {_option(next(kind for kind, _, texts in _kinds(files) if texts))} (several: tier=NAME,NAME):\n"
+                f"{_listing(files)}"
             )
         return {file: [tier for tier in tiers if _folded(tier.kind) in kinds] for file, tiers in files.items()}
     for names in ({_folded(wanted)}, {_folded(name) for name in wanted.split(",")}):
@@ -93,16 +94,20 @@ def _option(name: str) -> str:
     return f"tier={shlex.quote(name)}"
 
 
-def _listing(files: Mapping[str, Sequence[Tier]]) -> str:
-    """One line for each kind of tier: files, annotations with text, an example."""
+def _kinds(files: Mapping[str, Sequence[Tier]]) -> list[tuple[str, set[str], list[str]]]:
+    """Each kind of tier, the files that have it, and its texts; that of most files first."""
     found: dict[str, tuple[str, set[str], list[str]]] = {}
     for file, tiers in files.items():
         for tier in tiers:
             _, holders, texts = found.setdefault(_folded(tier.kind), (tier.kind, set(), []))
             holders.add(file)
             texts += [a.text.strip() for a in tier.annotations if a.text.strip()]
-    ordered = sorted(found.values(), key=lambda entry: (-len(entry[1]), -len(entry[2]), entry[0]))
-    lines = []
+    return sorted(found.values(), key=lambda entry: (-len(entry[1]), -len(entry[2]), entry[0]))
+
+
+def _listing(files: Mapping[str, Sequence[Tier]]) -> str:
+    """One line for each kind of tier: files, annotations with text, an example."""
+    ordered, lines = _kinds(files), []
     for kind, holders, texts in ordered[:_MOST_KINDS]:
         example = max(texts[:5], key=len, default="")
         shown = example if len(example) <= _LONGEST_EXAMPLE else f"{example[:_LONGEST_EXAMPLE]}..."

@@ -16,6 +16,7 @@ import soundfile
 
 from speech3.config import FeatureConfig
 from speech3.corpus.datadir import read_datadir
+from speech3.corpus.folder import AUDIO
 from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error
 from speech3.features.compute import static_dim
@@ -39,7 +40,7 @@ _DECODING = {"mono": 0.08, "tri": 0.08, "dnn": 0.11, "cnn": 0.150, "lstm": 0.142
 _SEARCHES_OF_DEV = 3  # scales and penalties are tuned mostly on lattices: two searches or three
 _FRAMES = 360_000  # an hour
 _SAMPLES = {".raw": 32_000.0}  # bytes a second of recordings without a header: 16 bits at 16 kHz
-_SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".sph", ".wv1", *_SAMPLES)
+_SOUNDS = (*AUDIO, ".wv1", *_SAMPLES)
 _OPENED = 20  # recordings of each kind whose length is looked at
 
 
@@ -190,13 +191,18 @@ def _recordings(source: Path) -> Iterator[tuple[Path, int]]:
         for name in sorted(names):
             if name.lower().endswith(_SOUNDS):
                 path = Path(directory, name)
-                yield path, path.stat().st_size
+                if path.is_file():  # not a link to a disk that is not mounted
+                    yield path, path.stat().st_size
 
 
 def _length_s(path: Path) -> float | None:
     try:
         return float(soundfile.info(str(path)).duration)
     except (soundfile.SoundFileError, RuntimeError, TypeError):
-        head = path.open("rb").read(1024).decode("latin-1")  # sphere that is compressed by shorten
+        try:
+            with path.open("rb") as stream:
+                head = stream.read(1024).decode("latin-1")  # sphere that is compressed by shorten
+        except OSError:
+            return None
     found = [re.search(rf"{key} -i (\d+)", head) for key in ("sample_count", "sample_rate")]
     return int(found[0][1]) / int(found[1][1]) if found[0] and found[1] else None

@@ -177,7 +177,7 @@ class Experiment:
         """The experiment without the LF-MMI system if there is too little speech; needs the finished stage `data`."""
         if self.least_minutes and (minutes := self.hours * 60) < self.least_minutes:
             say(
-                f"no LF-MMI system: there are {minutes:.0f} minutes of speech to train on, and lfmmi.least_minutes is "
+                f"no LF-MMI system: there are {minutes:.0f} min of speech to train on, and lfmmi.least_minutes is "
                 f"{self.least_minutes:g}"
             )
             return replace(self, recipe=self.recipe.model_copy(update={"lfmmi": None}))
@@ -259,7 +259,7 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
     Raises
     ------
     Speech3Error
-        The recipe does not exist, a key is wrong, or the source is missing.
+        The recipe does not exist, a key is wrong, or the source is missing or holds `out`.
     """
     path = shipped("recipes") / name / "recipe.yaml"
     if not path.exists():
@@ -272,6 +272,11 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
     if source is not None and recipe.corpus in MAKES_ITS_OWN:
         raise Speech3Error(f"{name}: makes its own corpus; remove --source")
     experiment = Experiment(name, recipe, (out or Path("exp") / name).resolve(), source and source.resolve(), command)
+    if experiment.source and experiment.out.is_relative_to(experiment.source):
+        raise Speech3Error(
+            f"{experiment.out}: lies in --source {experiment.source}, so every run would change its own input and start"
+            " again; give an --out elsewhere"
+        )
     if recipe.augment and experiment.presets[recipe.features].kind == "given":
         raise Speech3Error(
             f"features={recipe.features}: augmentation changes audio, but given features are not computed from audio;"

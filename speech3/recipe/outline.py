@@ -16,10 +16,11 @@ def steps(experiment: Experiment) -> list[Step]:
     data = [Step(
         "data/corpus", partial(stages.make_data, e), 
         [recipe.corpus, recipe.corpus_options, recipe.seed, recipe.lang, recipe.lexicon, recipe.units, recipe.pieces,
-         *optional.items()],
+         *([optional] if optional else [])],
         [e.data(split) / "wav.scp" for split in ("train", "dev", "test")] + [e.lexicon],
         inputs=[path for path in (e.source, recipe.graphemes and Path(recipe.graphemes)) if path], owns=e.out / "data",
-        keys=("corpus", "corpus_options", "seed", "lang", "lexicon", "units", "pieces", *optional),
+        keys=("corpus", "corpus_options", "seed", "lang", "lexicon", "units", "pieces",
+              *([""] if optional else [])),  # `optional` has its own keys
     )]  # fmt: skip
     if recipe.speed_perturb:
         data.append(Step("data/speed", partial(stages.perturb_train, e), recipe.speed_perturb,

@@ -96,7 +96,7 @@ def test_tiers_of_two_speakers(tmp_path: Path, capsys: pytest.CaptureFixture[str
     recording(tmp_path / "ben_1.wav")
     write(tmp_path / "ben_1.TextGrid", long_textgrid({"tx": [(0.0, 0.4, ""), (0.4, 1.2, "Mama"), (1.2, 2, " ")]}))
     with pytest.raises(
-        Speech3Error, match=r"several tiers.*tier=tx:\n.*tier=tx: in 2 of 2 files, 3 annot.*\n.*tier=ref"
+        Speech3Error, match=r"several tiers.*as in tier=tx .*:\n.*tier=tx: in 2 of 2 files, 3 annot.*\n.*tier=ref"
     ):
         read_folder(tmp_path)
     data, faults = read_folder(tmp_path, "tx")
@@ -117,6 +117,49 @@ def test_tiers_that_are_named_after_their_speakers(tmp_path: Path) -> None:
     write(tmp_path / "x.TextGrid", short_textgrid({"Kofi": [(0, 1, "leo")], "Ama": [(1, 2, "jana")]}))
     data, _ = read_folder(tmp_path, "Kofi,Ama")
     assert list(data.speakers()) == ["Ama", "Kofi"]
+
+
+def test_a_speaker_has_one_name(tmp_path: Path) -> None:
+    """A tier's speaker is the same where no other one speaks, and with other capitals: or test would hear voices of train."""
+    for name, tiers in {
+        "one": {"Kofi": [(0, 1, "leo")], "Ama": [(1, 2, "jana")]}, "two": {"kofi": [(0, 1, "leo")]},
+        "KOFI_3": {"kofi": []}, "ama_4": {"notes": []},
+    }.items():  # fmt: skip
+        recording(tmp_path / f"{name}.wav")
+        write(tmp_path / f"{name}.TextGrid", short_textgrid(tiers))
+    for name in ("KOFI_3", "ama_4"):
+        (tmp_path / f"{name}.TextGrid").unlink()
+        write(tmp_path / f"{name}.txt", "leo")
+    data, _ = read_folder(tmp_path, "Kofi,Ama")
+    assert {name.casefold(): len(ids) for name, ids in data.speakers().items()} == {"ama": 2, "kofi": 3}
+
+
+def test_tiers_of_which_each_file_has_one(tmp_path: Path) -> None:
+    for name, tier_name in (("ben_1", "text"), ("ama_1", "tx")):
+        recording(tmp_path / f"{name}.wav")
+        write(tmp_path / f"{name}.TextGrid", short_textgrid({tier_name: [(0, 1, "leo")]}))
+    data, _ = read_folder(tmp_path, "text,tx")
+    assert list(data.speakers()) == ["ama", "ben"]
+
+
+def test_long_annotations_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording(tmp_path / "ben.wav", 70)
+    write(tmp_path / "ben.TextGrid", short_textgrid({"tx": [(1, 69, "leo jana")]}, 70))
+    data, faults = read_folder(tmp_path)
+    assert len(data.utterances) == 1 and [fault.warning for fault in faults] == [True]
+    assert "used, but 1 (long): ben.TextGrid: 'leo jana' at 1.00 s: is one utterance of 68 s; mark its sent" in said(
+        capsys
+    )
+
+
+def test_names_in_other_capitals(tmp_path: Path) -> None:
+    for name in ("Ben_1.WAV", "ama_1.wav", "Ama_1.wav"):
+        recording(tmp_path / name)
+    for name in ("ben_1.txt", "AMA_1.txt"):
+        write(tmp_path / name, "leo")
+    data, faults = read_folder(tmp_path)
+    assert list(data.recordings) == ["Ben_1"]  # whose AMA_1.txt is remains unknown
+    assert sorted(Path(fault.where).name for fault in faults) == ["AMA_1.txt", "Ama_1.wav", "ama_1.wav"]
 
 
 def test_annotations_that_cannot_be_used_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,7 +288,12 @@ def test_the_recipe_takes_a_folder(tmp_path: Path, speech3) -> None:  # type: ig
             short_textgrid({"sentence": [(0, 0.2, "ngoma")], "gloss": [(0, 0.2, "drum")]}, 0.2),
         )
     write(tmp_path / "graphemes.txt", "ng\n")
+    (source / "dead.aiff").symlink_to(tmp_path / "unmounted.aiff")
+    done = speech3("recipe", "any", "--source", source, "--out", source / "out", "lexicon=graphemes")
+    assert done.returncode == 1 and "so every run would change its own input and start again" in done.stderr
     command = ("recipe", "any", "--source", source, "--out", tmp_path / "out", "lexicon=graphemes", "--to", "data")
+    done = speech3(*command, "--dry-run")
+    assert done.returncode == 0 and "speech: about 0.00222 h in --source" in done.stdout
     done = speech3(*command)
     assert done.returncode == 1 and "several tiers could hold the transcript" in done.stderr
     assert "Traceback" not in done.stderr
@@ -254,6 +302,8 @@ def test_the_recipe_takes_a_folder(tmp_path: Path, speech3) -> None:  # type: ig
     done = speech3(*command, "tier=sentence", "sample_rate=8000", f"graphemes={tmp_path / 'graphemes.txt'}")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "data" / "lexicon.txt").read_text() == "<unk> SPN\nngoma ng o m a\n"
+    done = speech3(*command, "tier=gloss", "sample_rate=8000", "--dry-run")
+    assert "data/corpus: would run (tier sentence -> gloss, graphemes /" in done.stdout
     write(tmp_path / "graphemes.txt", "ng\nom\n")  # changed: the stage runs again
     done = speech3(*command, "tier=sentence", "sample_rate=8000", f"graphemes={tmp_path / 'graphemes.txt'}")
     assert (tmp_path / "out" / "data" / "lexicon.txt").read_text() == "<unk> SPN\nngoma ng om a\n"

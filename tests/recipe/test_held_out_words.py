@@ -33,7 +33,7 @@ def test_new_words_are_aligned_with_their_letters(tmp_path: Path, monkeypatch: p
     tree = monophone_tree(np.arange(len(lexicon.phones)))
     hmm = Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5))
     monkeypatch.setattr(stages, "load_recognizer", lambda path: Recognizer(path, hmm, FeatureConfig(), _Flat()))
-    e = open_experiment("any", tmp_path, tmp_path, ["jobs=1"], "")
+    e = open_experiment("any", tmp_path, tmp_path / "in", ["jobs=1"], "")
     data, feats = e.data("dev"), e.features("mfcc13_d2", "dev")
     for path in (data, feats):
         path.mkdir(parents=True)

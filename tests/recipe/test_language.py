@@ -26,7 +26,7 @@ SAID = {"train": ["a b", "c"], "dev": ["b c", "c"], "test": ["a d"]}  # "c" is s
 
 def experiment(out: Path, *overrides: str, source: Path | None = None, name: str = "any") -> Experiment:
     """With data as the stage `data` leaves it."""
-    e = open_experiment(name, out, source or out, ["jobs=1", *overrides], "")
+    e = open_experiment(name, out, source or out / "in", ["jobs=1", *overrides], "")
     for split, sentences in SAID.items():
         rows = {f"{split}{n}": Utterance(f"{split}{n}", f"{split}{n}", "s", text) for n, text in enumerate(sentences)}
         write_datadir(DataDir(e.data(split), {key: f"{key}.wav" for key in rows}, rows), e.data(split))
