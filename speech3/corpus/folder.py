@@ -112,9 +112,7 @@ def read_folder(source: Path, tier: str | None = None, sample_rate: int | None =
         try:
             infos[item.key] = info(item.audio)
             if item.transcript in tiers:
-                named |= _add_tiers(
-                    found, item, tiers[item.transcript], infos[item.key], speakers[item.key], voices
-                )
+                named |= _add_tiers(found, item, tiers[item.transcript], infos[item.key], speakers[item.key], voices)
             elif item.transcript.suffix.lower() == ".txt":
                 _add_text(found, item, infos[item.key], speakers[item.key])
         except AudioError as error:

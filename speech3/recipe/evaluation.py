@@ -43,13 +43,13 @@ OWN = "test_own"  # test as decoded with our own language model
 TOLERANCES_MS = (10, 20, 30, 40, 50)
 
 
-def _marked(before: str, phone: str) -> bool:
+def _never(one: str, other: str) -> bool:
     return False
 
 
 # Corpora with a reference alignment: which pairs of phones count as one, and which borders it does not mark.
 BORDERS: dict[str, tuple[Callable[[str, str], bool], Callable[[str, str], bool]]] = {
-    "digits": (digits.one_vowel, digits.unmarked_border), "timit": (_marked, _marked)
+    "digits": (digits.one_vowel, digits.unmarked_border), "timit": (_never, _never)
 }  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def test_what_another_family_changes(tiny: Sequence[str], experiment: Path) -> N
 @pytest.mark.parametrize("recipe", recipes())
 @pytest.mark.parametrize("preset", presets("models"))
 def test_every_recipe_takes_every_preset(recipe: str, preset: str, tmp_path: Path) -> None:
-    source = None if recipe in MAKES_ITS_OWN else tmp_path
+    source = None if recipe in MAKES_ITS_OWN else tmp_path / "in"
     experiment = open_experiment(recipe, tmp_path / "out", source, [f"model={preset}"], "")
     config = load_preset(ModelConfig, "models", preset)
     assert experiment.recipe.model == config
