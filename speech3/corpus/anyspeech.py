@@ -235,7 +235,10 @@ def _by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[s
         except Speech3Error:
             continue
         if share:
-            say(f"  {len(data.speakers())} speakers: at most {share:.0%} of the speech for {' and for '.join(shares)}")
+            say(
+                f"  {len(data.speakers())} speakers: those held out for {' and for '.join(shares)} have at most"
+                f" {share:.0%} of the speech"
+            )
         return parts
     return None
 

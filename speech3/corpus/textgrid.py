@@ -32,7 +32,7 @@ def read_textgrid(path: Path) -> list[Tier]:
             raise Speech3Error(f"{path}: is not a TextGrid in a text format; {_SAVE}")
         next(values), next(values)
         return [tier for _ in range(_whole(next(values))) if (tier := _tier(values))]
-    except (StopIteration, TypeError, ValueError) as error:
+    except (StopIteration, TypeError, ValueError, OverflowError) as error:
         raise Speech3Error(f"{path}: is not a whole TextGrid; {_SAVE}") from error
 
 

@@ -120,7 +120,7 @@ def test_tiers_that_are_named_after_their_speakers(tmp_path: Path) -> None:
 
 
 def test_a_speaker_has_one_name(tmp_path: Path) -> None:
-    """A tier's speaker is the same where no other one speaks, and with other capitals; else test has voices of train."""
+    """Also where no other one speaks, and with other capitals; else test would have voices of train."""
     for name, tiers in {
         "one": {"Kofi": [(0, 1, "leo")], "Ama": [(1, 2, "jana")]}, "two": {"kofi": [(0, 1, "leo")]},
         "KOFI_3": {"kofi": []}, "ama_4": {"notes": []},
