@@ -43,9 +43,10 @@ def senone_graph(senones_N: np.ndarray, offsets_U1: np.ndarray, num_senones: int
     longer_histories
         How many pairs of senones, the most frequent, are histories; the others are single senones.
     """
-    lm = estimate(((runs(senones_N[a:b]) + 1).tolist() for a, b in _spans(offsets_U1)), longer_histories, history=1)
+    said = [runs(senones_N[a:b]) for a, b in _spans(offsets_U1)]
+    lm = estimate(((senones + 1).tolist() for senones in said), longer_histories, history=1)
     frames_S = np.bincount(senones_N, minlength=num_senones)
-    runs_S = np.bincount(np.concatenate([runs(senones_N[a:b]) for a, b in _spans(offsets_U1)]), minlength=num_senones)
+    runs_S = np.bincount(np.concatenate(said), minlength=num_senones)
     stay_S = 1 - runs_S / np.maximum(1, frames_S)
     pdf_J = np.maximum(lm.phone_J - 1, 0)
     stay_J = stay_S[pdf_J]
