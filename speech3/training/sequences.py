@@ -50,6 +50,11 @@ def check_sequences(config: TrainConfig) -> None:
             f"{key}: needs senones at every frame, but {config.hmm} has one score per {subsampling} frames; give the "
             f"HMM of the network's senones, or train with training.objective=lfmmi"
         )
+    if training.objective == "smbr" and training.discriminative.boost:
+        raise Speech3Error(
+            f"training.discriminative.boost={training.discriminative.boost:g}: only for training.objective=mmi; set it "
+            f"to 0"
+        )
     if training.sequence == 0:
         raise Speech3Error(f"training.sequence=0: {key} needs chunks of one length; use 150, or remove it")
     if training.cuda_graph:
