@@ -35,8 +35,8 @@ class TrainConfig(Config):
         return {**values, "model": for_objective(model, training)}
 
 
-def for_objective(model: ModelConfig, training: TrainingConfig) -> ModelConfig:
-    """The model with those keys set that it leaves to the training objective.
+def for_objective(model: ModelConfig, training: TrainingConfig) -> ModelConfig | dict[str, Any]:
+    """The model with those keys set that it leaves to the training objective; they are still to be checked.
 
     For LF-MMI it gets an output for every third frame, and the second output layer that ``lfmmi.cross_entropy`` needs.
     A step of a recurrent network then sees its three frames at least.
@@ -50,7 +50,7 @@ def for_objective(model: ModelConfig, training: TrainingConfig) -> ModelConfig:
             found |= {key: max(1, getattr(model, key)) for key in ("left_context", "right_context")}
     if model.two_outputs is None:
         found["two_outputs"] = training.lfmmi.cross_entropy > 0
-    return model.model_copy(update=found)
+    return {**model.model_dump(), **found}
 
 
 class LfmmiSystemConfig(Config):

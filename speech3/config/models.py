@@ -61,8 +61,8 @@ class ModelConfig(Config):
 def _sees_every_frame(model: "DnnConfig | CnnConfig | LstmConfig") -> None:
     if model.subsampling == 3 and not (model.left_context and model.right_context):
         raise ValueError(
-            "subsampling=3: an output is for three frames, and sees its middle one with its context; set left_context "
-            "and right_context to at least 1"
+            "subsampling=3: an output is for three frames, but its window is the middle one with its context; set "
+            "left_context and right_context to at least 1"
         )
 
 

@@ -166,8 +166,10 @@ class LfMmiConfig(Config):
 class DiscriminativeConfig(Config):
     """MMI and sMBR of senone sequences (`speech3.sequence.discriminative`)."""
 
-    acoustic_scale: float = Field(0.2, gt=0, description="scale of the scores, as a decoder has it")
-    boost: float = Field(0.0, ge=0, description="mmi: what a right frame costs a path of the denominator (boosted MMI)")
+    acoustic_scale: float = Field(0.2, gt=0, description="scale of the scores, as in decoding")
+    boost: float = Field(
+        0.0, ge=0, description="mmi: cost of each correct frame of a path in the denominator (boosted MMI)"
+    )
     cross_entropy: float = Field(0.1, ge=0, description="weight of frame cross-entropy beside the criterion")
     leak: float = Field(0.01, gt=0, lt=1, description="leak probability of the denominator's leaky HMM")
     longer_histories: int = Field(
@@ -215,8 +217,8 @@ class TrainingConfig(Config):
     )
     targets_inside: bool = Field(
         False,
-        description="recurrent networks with a delay: a chunk reads on for as many steps, so that the outputs for its "
-        "last frames train the steps that read these frames",
+        description="recurrent networks with a delay: the input of a chunk is longer by as many steps, so that the "
+        "outputs for its last frames train the steps that read these frames",
     )
     chunk_context: int = Field(
         40,

@@ -12,6 +12,7 @@ from speech3.decoding.lattice import Lattice, rest_costs
 from speech3.decoding.token_passing import jit
 
 _MOST = 250_000  # elements (states of the old lattice in each state of the new one): seconds of work, 25 MB
+_NARROWEST = 1e-3  # beam; far above the rounding errors of a path's cost, so the best path lies within it
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +83,13 @@ def words_of(lattice: Lattice, acoustic_scale: float, beam: float = np.inf) -> W
         lattice.ilabel_A.astype(np.int32), lattice.olabel_A.astype(np.int64), lattice.graph_A.astype(np.float64),
         lattice.acoustic_A.astype(np.float64), lattice.final_S.astype(np.float64), rest_costs(lattice, acoustic_scale),
     )  # fmt: skip
-    beam, reached = float(beam) + 1e-6, -1.0
-    while reached < beam:
-        if reached >= 0:
-            beam = 0.999 * reached
-        arcs, costs, finals, final_costs, pdfs, reached = determinized(arrays, float(acoustic_scale), beam, _MOST)
+    beam, most = float(beam) + 1e-6, _MOST
+    while True:
+        arcs, costs, finals, final_costs, pdfs, reached = determinized(arrays, float(acoustic_scale), beam, most)
+        if reached >= beam:
+            break
+        # In a long utterance even the best path may have more elements: it is always completed.
+        beam, most = min(beam, max(0.999 * reached, _NARROWEST)), 2 * most
     arcs_A5 = np.array(arcs, np.int64).reshape(-1, 5)
     order_S = topological(arcs_A5[:, 0], arcs_A5[:, 1], len(finals))
     number_S = np.empty(len(finals), np.int64)

@@ -1,4 +1,4 @@
-"""Minibatches of single chunks of consecutive frames, for all networks with outputs at a third of the frames.
+"""Minibatches of single chunks of consecutive frames: for LF-MMI, MMI and sMBR, and for time-delay networks.
 
 In each epoch an utterance is covered once by as few chunks as possible. They are spaced evenly, shifted a little at
 random in each epoch, and all chunks of the corpus are shuffled. The context on both sides of a chunk comes from the

@@ -101,7 +101,7 @@ class Sequences:
     lookahead
         Steps after a chunk that are included in its input.
     targets_inside
-        The input goes on for `delay` steps after a chunk, in which its last targets come; else these are in the next.
+        The input has `delay` more steps after a chunk, in which its last targets come; else the next chunk has them.
     seed
         Seed of the permutations of the utterances, of `warp` and of `masks`.
     warp, masks

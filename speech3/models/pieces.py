@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive steps of an utterance. Each step reads a frame; steps after the last frame read that one again.
+    """Consecutive steps of an utterance, each with the frames of an output; steps after the last repeat its last frame.
 
     Attributes
     ----------
@@ -15,7 +15,7 @@ class Piece:
     own
         How many of the first steps are the piece's own: they have scores and change the state.
     begin, end
-        Frames that the last of the own steps score; earlier steps of the utterance fall within the delay.
+        Outputs whose scores the last of the own steps have; earlier steps of the utterance fall within the delay.
     """
 
     start: int
@@ -25,17 +25,17 @@ class Piece:
     end: int
 
 
-def pieces(frames: int, *, delay: int, at_a_time: int, beyond: int) -> Iterator[Piece]:
+def pieces(outputs: int, *, delay: int, at_a_time: int, beyond: int) -> Iterator[Piece]:
     """Yield the pieces of an utterance.
 
     Parameters
     ----------
     delay
-        Steps by which a frame's score lags behind the frame.
+        Steps by which the scores of an output come later than its frames.
     at_a_time, beyond
         Number of own steps of a piece, and of lookahead steps after them.
     """
-    steps = frames + delay if frames else 0
+    steps = outputs + delay if outputs else 0
     for start in range(0, steps, at_a_time):
         own = min(at_a_time, steps - start)
         begin, end = (max(0, step - delay) for step in (start, start + own))

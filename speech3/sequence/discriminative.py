@@ -4,12 +4,12 @@ The scores of a frame are those of a hybrid decoder, ``acoustic_scale * (output 
 said is the graph of `speech3.sequence.senones`.
 
 - **MMI** (Bahl et al. 1986): the log posterior of the alignment, a mean over frames. **Boosted** (Povey et al. 2008):
-  each frame that a path has right lowers its score in the denominator by `boost`, so that paths count more the more
-  errors they have.
+  each correct frame of a path lowers its score in the denominator by `boost`, so paths with more errors count
+  more.
 - **sMBR** (Kingsbury 2009; Gibson and Hain 2006): the expected share of frames in the senone of the alignment, over all
   paths. The loss is one minus that.
 
-Both tend to make a network surer than the data warrant, so frame cross-entropy is added with a small weight
+Both tend to make a network more confident than the data warrant, so frame cross-entropy is added with a small weight
 (F-smoothing, Su et al. 2013). The numerator of MMI is the alignment, as in Kaldi's nnet1 (Vesely et al. 2013), so its
 gradient is the difference between alignment and posteriors, times the acoustic scale.
 

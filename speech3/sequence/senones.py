@@ -1,10 +1,9 @@
 """The denominator graph of MMI and sMBR: the senone sequences of the training alignment, as an n-gram.
 
 A sequence objective continues a network that has learnt the senones of a tree at every frame, so the competing
-sequences are those of the same senones. A senone knows its phone, its state and, by the tree's questions, its
-neighbours; the senones that follow one another in the alignment thus are a language model of phones in context. Like
-that of LF-MMI (Povey et al. 2016), it has no back-off. The alignment of the packed frames is all that it needs, so it
-exists for outputs that are known by number only, too.
+sequences are those of the same senones. A senone determines its phone, its state and, by the tree's questions, much of
+its neighbours, so an n-gram of senones is a language model of phones in context. Like that of LF-MMI (Povey et al.
+2016), it has no back-off. It is estimated on the alignment of the packed frames alone, so no tree is needed.
 
 Histories are short, as a senone already says much about its neighbours: the alignment of minilibri's dev set has the
 log weight -0.866 per frame with single senones as histories, -0.857 with all pairs, -0.882 with all triples (estimated
@@ -43,9 +42,10 @@ def senone_graph(senones_N: np.ndarray, offsets_U1: np.ndarray, num_senones: int
     longer_histories
         How many pairs of senones, the most frequent, are histories; the others are single senones.
     """
-    lm = estimate(((runs(senones_N[a:b]) + 1).tolist() for a, b in _spans(offsets_U1)), longer_histories, history=1)
+    said = [runs(senones_N[a:b]) for a, b in _spans(offsets_U1)]
+    lm = estimate(((senones + 1).tolist() for senones in said), longer_histories, history=1)
     frames_S = np.bincount(senones_N, minlength=num_senones)
-    runs_S = np.bincount(np.concatenate([runs(senones_N[a:b]) for a, b in _spans(offsets_U1)]), minlength=num_senones)
+    runs_S = np.bincount(np.concatenate(said), minlength=num_senones)
     stay_S = 1 - runs_S / np.maximum(1, frames_S)
     pdf_J = np.maximum(lm.phone_J - 1, 0)
     stay_J = stay_S[pdf_J]

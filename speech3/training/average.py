@@ -18,6 +18,7 @@ from torch import nn
 from speech3.engine.world import Parts
 from speech3.errors import Speech3Error
 from speech3.io.checkpoint import load_tensors
+from speech3.io.progress import progress
 from speech3.models.layers import BatchNorm
 
 KIND = "nn-epoch"
@@ -60,7 +61,8 @@ def estimate_statistics(model: nn.Module, parts: Parts, epoch: int) -> None:
     before = [norm.momentum for norm in norms]
     for norm in norms:
         norm.train()
-    for number in range(min(_MINIBATCHES, len(parts.source))):
+    count = min(_MINIBATCHES, len(parts.source))
+    for number in progress(range(count), count, "statistics of the mean"):
         for norm in norms:
             norm.momentum = 1 / (number + 1)  # the running mean is then the mean of all minibatches so far
         model(parts.source.draw(epoch, number)[0])

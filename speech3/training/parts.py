@@ -11,15 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from speech3.config import (
-    FeatureConfig,
-    LstmConfig,
-    TdnnConfig,
-    TrainConfig,
-    TrainingConfig,
-    parse,
-    read_yaml,
-)
+from speech3.config import FeatureConfig, LstmConfig, TdnnConfig, TrainConfig, TrainingConfig, parse, read_yaml
 from speech3.engine.device import autocast_of, use_precision
 from speech3.engine.recorded import Recorder
 from speech3.engine.world import Loss, Parts
@@ -81,7 +73,7 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
         units of the model.
     """
     model, seed = build(config.model, frames.dim, num_outputs(config, frames), config.seed), config.seed
-    loss = loss_of(config, frames, smoothing=config.training.label_smoothing)
+    loss = _loss(config, frames)
     model.set_input_statistics(torch.from_numpy(frames.mean_F.copy()), torch.from_numpy(frames.variance_F.copy()))
     if member:
         model, loss, seed = _own_units(model, device, config.seed)
@@ -123,13 +115,13 @@ def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
     return packed
 
 
-def loss_of(config: TrainConfig, frames: PackedFrames, *, smoothing: float = 0.0) -> Loss:
-    """The training objective; `frames` are those of training. Held-out data are judged without label smoothing."""
+def _loss(config: TrainConfig, frames: PackedFrames) -> Loss:
     if config.training.of_sequences:
         return sequence_loss(config.training, frames)
     if config.training.objective == "lfmmi":
         lfmmi = config.training.lfmmi
         return LfMmi(load_denominator(config.hmm), lfmmi.leak, lfmmi.cross_entropy, lfmmi.l2)
+    smoothing = config.training.label_smoothing
     return SmoothedCrossEntropy(smoothing) if smoothing else cross_entropy
 
 

@@ -38,7 +38,6 @@ from speech3.training.parts import (
     BuildParts,
     check_objective,
     check_partitions,
-    loss_of,
     make_parts,
     minibatches,
     num_outputs,
@@ -166,7 +165,7 @@ class _Run:
         self.model = self.one.parts.model
         self.begun_with = init.put_into(self.model) if init and not resumed else {}
         self.heldout = minibatches(config, packed["heldout"], device)
-        self.heldout_loss = criterion_of(loss_of(config, packed["train"]))
+        self.heldout_loss = criterion_of(self.one.parts.loss)
         self.phone_errors = phone_errors(
             load_outputs(Path(config.hmm)), packed["train"], packed["heldout"],
             self.log_priors(), config.seed, device, labels=config.training.labels,
@@ -240,8 +239,11 @@ class _Run:
 
     def average(self) -> None:
         """Evaluate the mean of the last epochs; if it is no worse than the best epoch, it becomes the result."""
-        files = self.directory.epochs() if self.config.training.average else {}
+        if not self.config.training.average:
+            return
+        files = self.directory.epochs()
         if len(files) < 2:
+            say(f"training.average={self.config.training.average}: no mean, as fewer than two epochs were kept")
             return
         tensors = {name: torch.from_numpy(array) for name, array in mean_of(list(files.values())).items()}
         self.model.load_state_dict(tensors)
@@ -251,7 +253,7 @@ class _Run:
         record = {"event": "average", "epoch": epochs[-1], "epochs": epochs, "heldout_accuracy": accuracy,
                   "heldout_loss": loss, **self._heldout_per(), "train_accuracy": None,
                   "taken": loss <= best}  # fmt: skip
-        self._note(**record)
+        self.metrics.write(**record)  # not on TensorBoard, whose curves are over the frames seen in training
         if record["taken"]:
             self.best, self.averaged = network_tensors(self.model), record
         say(
@@ -294,7 +296,7 @@ class _Run:
         return log_priors(frames.counts_S)
 
     def _look_before(self, init: Init) -> None:
-        """Evaluate the initial model; with the same senones, the result will be no worse (except with cosine)."""
+        """Evaluate the initial model; with the same senones the result is no worse, except for LF-MMI with cosine."""
         loss, accuracy = self._heldout()
         record = {"event": "before", "epoch": 0, "train_accuracy": None, "heldout_accuracy": accuracy,
                   "heldout_loss": loss, **self._heldout_per(), **self.begun_with}  # fmt: skip

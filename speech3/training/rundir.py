@@ -232,7 +232,7 @@ def completed(identity: dict[str, Any]) -> dict[str, Any]:
             "model": ModelConfig.model_validate(identity["model"]).model_dump(),
             "training": TrainingConfig.model_validate(identity["training"]).model_dump(),
         }
-    except (KeyError, ValidationError):  # another version may have had keys that there are no more
+    except (KeyError, ValidationError):  # another version may have had keys that no longer exist
         return identity
     known = {key: now["training"][key] for key in now["training"] if key not in NOT_COMPUTED}
     plain: dict[str, Any] = json.loads(json.dumps({**identity, "model": now["model"], "training": known}))

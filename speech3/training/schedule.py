@@ -30,7 +30,7 @@ class Schedule:
     learning_rate
         Rate of the next epoch, without warm-up and decay.
     best_loss, best_epoch
-        Held-out cross-entropy of the best epoch so far; infinity and 0 before the first.
+        Held-out loss of the best epoch so far; infinity and 0 before the first.
     """
 
     learning_rate: float
@@ -41,7 +41,7 @@ class Schedule:
 
 
 def advance(schedule: Schedule, epoch: int, loss: float, config: TrainingConfig) -> Schedule:
-    """The schedule after `epoch` (counted from 1) ended with held-out cross-entropy `loss`, in nats per frame."""
+    """The schedule after `epoch` (counted from 1) ended with held-out `loss`."""
     best, better = schedule.best_loss, loss < schedule.best_loss or config.last_is_best
     gain = 1.0 if math.isinf(best) else (best - loss) / max(best, _LEAST)
     halving = config.schedule == "halving" and (schedule.halving or gain < config.halve_below)

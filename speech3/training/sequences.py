@@ -1,4 +1,4 @@
-"""MMI and sMBR: their loss, whose denominator is estimated on the frames, and what they cannot be used for."""
+"""MMI and sMBR: their loss, whose denominator is estimated on the frames, and the keys that do not fit them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +8,7 @@ from speech3.engine.world import Loss
 from speech3.errors import Speech3Error
 from speech3.frames.packed import PackedFrames
 from speech3.io.atomic import read_json
+from speech3.models.loss import SmoothedCrossEntropy, cross_entropy
 from speech3.sequence.discriminative import Discriminative
 from speech3.sequence.senones import senone_graph
 from speech3.training.priors import log_priors
@@ -24,8 +25,10 @@ def sequence_loss(training: TrainingConfig, frames: PackedFrames) -> Discriminat
 
 
 def criterion_of(loss: Loss) -> Loss:
-    """MMI and sMBR alone, without boost and cross-entropy, by which epochs are compared; other losses as they are."""
-    return replace(loss, boost=0.0, cross_entropy=0.0) if isinstance(loss, Discriminative) else loss
+    """The loss by which epochs are compared: without label smoothing, boost and the cross-entropy of MMI and sMBR."""
+    if isinstance(loss, Discriminative):
+        return replace(loss, boost=0.0, cross_entropy=0.0)
+    return cross_entropy if isinstance(loss, SmoothedCrossEntropy) else loss
 
 
 def check_sequences(config: TrainConfig) -> None:
@@ -46,6 +49,11 @@ def check_sequences(config: TrainConfig) -> None:
         raise Speech3Error(
             f"{key}: needs senones at every frame, but {config.hmm} has one score per {subsampling} frames; give the "
             f"HMM of the network's senones, or train with training.objective=lfmmi"
+        )
+    if training.objective == "smbr" and training.discriminative.boost:
+        raise Speech3Error(
+            f"training.discriminative.boost={training.discriminative.boost:g}: only for training.objective=mmi; set it "
+            f"to 0"
         )
     if training.sequence == 0:
         raise Speech3Error(f"training.sequence=0: {key} needs chunks of one length; use 150, or remove it")

@@ -99,6 +99,28 @@ def test_a_lattice_that_grows_too_large_has_a_narrower_beam(monkeypatch):
     assert sorted(kept.values()) == pytest.approx(sorted(costs.values())[: len(kept)]), "the cheapest of all"
 
 
+@pytest.mark.parametrize("most", [1, 2, 5, 13])
+def test_the_best_path_is_found_however_few_states_fit(monkeypatch, most):
+    monkeypatch.setattr(word_lattice, "_MOST", most)
+    for seed in range(8):
+        lattice, words, _ = toy(seed, frames=7, words=2)
+        assert best_words(lattice, SCALE) == nbest(words, 1, SCALE)[0].words
+
+
+def test_rounding_errors_do_not_keep_the_beam_from_narrowing(monkeypatch):
+    beams, whole = [], word_lattice.determinized
+
+    def cut_on_the_best_path(lattice, scale, beam, most):
+        beams.append(beam)
+        *found, reached = whole(lattice, scale, beam, most)
+        return *found, -1e-13 if len(beams) == 1 else reached
+
+    monkeypatch.setattr(word_lattice, "determinized", cut_on_the_best_path)
+    lattice, words, _ = toy(3, frames=7, words=2)
+    assert best_words(lattice, SCALE) == nbest(words, 1, SCALE)[0].words
+    assert beams == [pytest.approx(BEAM, abs=1e-5), 1e-3]
+
+
 @pytest.mark.parametrize(("scale", "penalty"), [(SCALE, 0.0), (0.5, 1.3), (0.1, -1.0)])
 def test_the_n_best_are_the_cheapest_of_all(scale, penalty):
     for seed in range(8):

@@ -51,6 +51,27 @@ def test_the_mean_of_the_last_epochs_is_the_result_if_it_is_better(corpus, tmp_p
     assert "by the mean of epochs 3, 4, 5" in (tmp_path / "MODEL_CARD.md").read_text()
 
 
+def test_the_mean_is_no_point_of_tensorboards_curves(corpus, tmp_path, monkeypatch):
+    written = []
+
+    class Board:
+        def write(self, record):
+            written.append(record["event"])
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(run_module, "open_writer", lambda *_: Board())
+    train(_config(corpus), tmp_path)
+    assert _record(tmp_path)["taken"] and set(written) == {"epoch"}
+
+
+def test_one_epoch_has_no_mean(corpus, tmp_path, capsys):
+    about = train(_config(corpus, max_epochs=1), tmp_path)
+    assert about["averaged_epochs"] == []
+    assert "training.average=3: no mean, as fewer than two epochs were kept" in capsys.readouterr().err
+
+
 def test_a_mean_that_is_worse_is_not_taken(corpus, tmp_path, monkeypatch, capsys):
     whole = train(_config(corpus, average=0), tmp_path / "whole")
     heldout = run_module._Run._heldout

@@ -95,6 +95,7 @@ def test_a_run_that_was_interrupted_ends_where_one_that_was_not_does(home, tmp_p
         ({"model_partitions": 2, "world": "shared"}, r"model_partitions=2.*cross_entropy"),
         ({"label_smoothing": 0.1}, r"label_smoothing=0\.1.*cross_entropy"),
         ({"chunk_frames": 5000}, r"chunk_frames=5000"),
+        ({"discriminative": {"boost": 0.05}}, r"discriminative\.boost=0\.05: only for .*objective=mmi"),
         ({"sequence": 0}, r"sequence=0.*objective=smbr.*150"),
     ],
 )
