@@ -81,7 +81,7 @@ def test_is_left_out_where_there_is_too_little_speech(speech3, tiny, experiment:
     much = ("lfmmi.least_minutes=500",)
     process = speech3("recipe", "digits", "--out", experiment, *tiny, *much, "--dry-run")
     assert "lfmmi" not in process.stdout and "would run" not in process.stdout, process.stdout
-    assert re.search(r"no LF-MMI system: .*\d+ minutes of speech.* lfmmi.least_minutes is 500", process.stderr)
+    assert re.search(r"no LF-MMI system: .*\d+ min.* of speech.* lfmmi.least_minutes is 500", process.stderr)
     process = speech3("recipe", "digits", "--out", experiment, *tiny, "lfmmi.least_minutes=0.1", "--dry-run")
     assert "train/lfmmi: would run" in process.stdout and not process.stderr
     # Before there are data, nobody knows.
