@@ -146,7 +146,8 @@ def _made(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float,
     )
     said = tuple(graph.label_of[unit] for unit in best.units)
     if words is None or not small_enough(words, len(said)):
-        return replace(best, confidences=confidences_in(graph, lattice, best.units, scale)), words, lines
+        sure = confidences_in(graph, lattice, best.units, scale, shares=(0.5, 0.25))  # the widest is too large
+        return replace(best, confidences=sure), words, lines
     risk = (minimum_bayes_risk if wanted.bayes_risk else confidences)(words, said, scale)
     units = tuple(graph.words[label] for label in risk.words)
     best = replace(best, units=units, words=words_in(graph, risk.words), confidences=risk.confidences)

@@ -187,14 +187,20 @@ def hypothesis_of(graph: Graph, utterance: str, best: BestPath) -> Hypothesis:
 
 
 def confidences_in(
-    graph: Graph, lattice: Lattice | None, units: Sequence[str], scale: float
+    graph: Graph, lattice: Lattice | None, units: Sequence[str], scale: float, shares: Sequence[float] = (1, 0.5, 0.25)
 ) -> tuple[float, ...] | None:
-    """Posterior of each unit at its position; None if there is no lattice or it is too large even when pruned."""
+    """Posterior of each unit at its position; None if there is no lattice or it is too large even when pruned.
+
+    Parameters
+    ----------
+    shares
+        Of `LATTICE_BEAM`: the beams that are tried until the lattice is small enough.
+    """
     if lattice is None:
         return None
     said = tuple(graph.label_of[unit] for unit in units)
-    for beam in (LATTICE_BEAM, LATTICE_BEAM / 2, LATTICE_BEAM / 4):
-        words = words_of(lattice, scale, beam)
+    for share in shares:
+        words = words_of(lattice, scale, share * LATTICE_BEAM)
         if small_enough(words, len(said)):
             return confidences_of(words, said, scale).confidences
     return None
