@@ -39,15 +39,6 @@ _PASS = {
 _DECODING = {
     "mono": 0.08, "tri": 0.08, BMMI: 0.08, "dnn": 0.11, "cnn": 0.150, "lstm": 0.142, "blstm": 0.160, LFMMI: 0.050
 }  # fmt: skip
-    "mono": 0.08,
-    "tri": 0.08,
-    BMMI: 0.08,
-    "dnn": 0.11,
-    "cnn": 0.150,
-    "lstm": 0.142,
-    "blstm": 0.160,
-    LFMMI: 0.050,
-}
 _SEARCHES_OF_DEV = 3  # scales and penalties are tuned mostly on lattices: two searches or three
 _FRAMES = 360_000  # an hour
 _SAMPLES = {".raw": 32_000.0}  # bytes a second of recordings without a header: 16 bits at 16 kHz

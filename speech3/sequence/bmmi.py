@@ -15,7 +15,7 @@ Axes: B chunks, T frames of a chunk, D dimensions, S senones, N frames of all ch
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +72,7 @@ def cut(frames: Mapping[str, int]) -> list[Chunk]:
     chunks = []
     for utterance, total in frames.items():
         ends = np.linspace(0, total, max(1, round(total / _FRAMES)) + 1).astype(int).tolist()
-        chunks += [Chunk(utterance, first, end) for first, end in zip(ends[:-1], ends[1:], strict=True)]
+        chunks += [Chunk(utterance, first, end) for first, end in pairwise(ends)]
     return chunks
 
 
@@ -94,10 +94,13 @@ def collect(share: Share, gmm: Gmm, criterion: Discriminative, alignment: Path, 
         log_posterior, weight_NS = weights(gmm, criterion, feats_ND, senones_N, batch[0].frames)
         if not math.isfinite(log_posterior):
             names = ", ".join(sorted({chunk.utterance for chunk in batch}))
-            raise Speech3Error(f"the criterion of boosted MMI is {log_posterior}, in one of {names}")
+            raise Speech3Error(
+                f"the criterion of boosted MMI is {log_posterior}: the features of one of these utterances are not"
+                f" finite, or so far from all GMMs that no path is left: {names}"
+            )
         for stats, sign in ((found.numerator, 1), (found.denominator, -1)):
-            pairs = np.nonzero(sign * weight_NS > _LEAST)
-            accumulate_weighted(gmm, stats, feats_ND, *pairs, sign * weight_NS[pairs])
+            frame_N, pdf_N = np.nonzero(sign * weight_NS > _LEAST)
+            accumulate_weighted(gmm, stats, feats_ND, frame_N, pdf_N, sign * weight_NS[frame_N, pdf_N])
         found.log_posterior += log_posterior
         found.frames += len(feats_ND)
     return found
@@ -105,7 +108,8 @@ def collect(share: Share, gmm: Gmm, criterion: Discriminative, alignment: Path, 
 
 def _shown(share: Share, work: list[list[Chunk]], label: str) -> Iterator[list[Chunk]]:
     """The first share shows its progress, which is that of all."""
-    return iter(work) if share.number else iter(progress(work, len(work), label))
+    of_all = f" (one of {share.parts} processes)" if share.parts > 1 else ""
+    return iter(work) if share.number else iter(progress(work, len(work), f"{label}{of_all}"))
 
 
 def weights(
@@ -127,7 +131,7 @@ def weights(
     y_BTS = torch.from_numpy(np.ascontiguousarray(gmm.loglikes(feats_ND))).view(-1, frames, gmm.num_pdfs)
     y_BTS.requires_grad_()
     loss, _ = criterion(y_BTS, torch.from_numpy(senones_N.astype(np.int64)))
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     assert y_BTS.grad is not None
     weight_NS = y_BTS.grad.numpy().reshape(len(feats_ND), -1) * np.float32(-len(feats_ND) / criterion.acoustic_scale)
     return -len(feats_ND) * loss.item(), weight_NS
@@ -145,9 +149,7 @@ def train(workers: Workers, gmm: Gmm, config: BmmiConfig, alignment: Path, metri
     if not senones:
         raise Speech3Error(f"{alignment}: no aligned utterance to learn from")
     if (largest := max(int(each.max()) for each in senones.values())) >= gmm.num_pdfs:
-        raise Speech3Error(
-            f"{alignment}: has senone {largest}, but the GMMs only {gmm.num_pdfs}; align again with them"
-        )
+        raise Speech3Error(f"{alignment}: has senone {largest}, but the GMMs only {gmm.num_pdfs}; align again")
     offsets_U1 = np.append(0, np.cumsum([len(each) for each in senones.values()]))
     graph = senone_graph(np.concatenate(list(senones.values())), offsets_U1, gmm.num_pdfs, config.longer_histories)
     say(f"  denominator: {graph.num_states:,} states, {len(graph.in_src_A):,} arcs")
