@@ -66,7 +66,7 @@ def test_same_samples_in_any_order() -> None:
 def test_same_samples_in_another_process_at_another_time() -> None:
     time.sleep(1.1)  # espeak's own seed is the time in seconds
     code = (
-        "import hashlib; from speech3.corpus import espeak\n"
+        "import hashlib; from speech3.lexicon import espeak\n"
         "s, r, e = espeak.synthesize('one seven', 'en-gb-scotland+victor', 160, 55, 45)\n"
         "print(hashlib.sha256(s.tobytes() + repr((r, e)).encode()).hexdigest())"
     )
