@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from speech3.decoding.token_passing import jit
 from speech3.decoding.word_lattice import WordLattice
+from speech3.io.compiled import jit
 
 _GAP = 1e-5  # extra cost of aligning a word with a gap, so that words prefer to align with words
 _PASSES = 100

@@ -17,9 +17,9 @@ from speech3.corpus.subwords import WORD_START
 from speech3.decoding.lattice import costs_to_end
 from speech3.decoding.lm_paths import end_set, number_of_set, step_set
 from speech3.decoding.lm_states import NO_WORD, LmStates, end_cost, step
-from speech3.decoding.token_passing import jit
 from speech3.decoding.word_lattice import WordLattice
 from speech3.errors import Speech3Error
+from speech3.io.compiled import jit
 
 _MOST = 4_000_000  # arcs: half a gigabyte
 

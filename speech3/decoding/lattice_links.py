@@ -21,7 +21,8 @@ SCORE (the log likelihood, unscaled) in the float32 view of the same memory.
 import numpy as np
 
 from speech3.decoding.token_passing import ARC as TOKEN_ARC
-from speech3.decoding.token_passing import COST, FROM, STATE, acoustic_costs, jit
+from speech3.decoding.token_passing import COST, FROM, STATE, acoustic_costs
+from speech3.io.compiled import jit
 
 SOURCE, TARGET, ARC, SLACK, SCORE = 0, 1, 2, 3, 4
 _INF = np.float32(np.inf)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from speech3.decoding.fst import Fst
-from speech3.decoding.token_passing import jit
 from speech3.errors import Speech3Error
+from speech3.io.compiled import jit
 from speech3.lm.ngrams import ArpaLm
 from speech3.lm.states import states_of
 

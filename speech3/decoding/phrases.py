@@ -14,7 +14,7 @@ import numpy as np
 
 from speech3.decoding.beam_search import BestPath
 from speech3.decoding.lattice import Lattice, best_arcs
-from speech3.decoding.token_passing import jit
+from speech3.io.compiled import jit
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import numpy as np
 
 from speech3.decoding.determinize import LatticeArrays, determinized
 from speech3.decoding.lattice import Lattice, rest_costs
-from speech3.decoding.token_passing import jit
+from speech3.io.compiled import jit
 
 _MOST = 250_000  # elements (states of the old lattice in each state of the new one): seconds of work, 25 MB
 _NARROWEST = 1e-3  # beam; far above the rounding errors of a path's cost, so the best path lies within it

@@ -10,8 +10,8 @@ from heapq import heappop, heappush
 import numpy as np
 
 from speech3.decoding.lattice import costs_to_end
-from speech3.decoding.token_passing import jit
 from speech3.decoding.word_lattice import WordLattice
+from speech3.io.compiled import jit
 
 
 @dataclass(frozen=True)
