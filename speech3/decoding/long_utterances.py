@@ -11,12 +11,12 @@ from itertools import chain
 
 import numpy as np
 
+from speech3.alignment.times import Stretch
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.decoding.long_recordings import cut_at_pauses
 from speech3.decoding.search import Decoding, Hypothesis
 from speech3.errors import Speech3Error
-from speech3.hmm.times import Stretch
 from speech3.io.progress import progress, say
 
 WHOLE_S = 300.0  # an utterance longer than this is cut

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from speech3.alignment.times import Stretch, word_stretches, write_ctm
 from speech3.decoding.long_utterances import Parts
-from speech3.decoding.pieces import are_pieces, join_stretches
 from speech3.decoding.recognizer import Recognizer
 from speech3.decoding.search import Decoding
 from speech3.errors import Speech3Error
+from speech3.graph.pieces import are_pieces, join_stretches
 from speech3.hmm.model import PdfsOnly
-from speech3.hmm.times import Stretch, word_stretches, write_ctm
 from speech3.io.atomic import write_text
 from speech3.io.progress import say
 

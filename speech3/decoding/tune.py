@@ -14,13 +14,13 @@ import numpy as np
 
 from speech3.config import DecodeConfig
 from speech3.decoding.calibration import Calibration, correct_words, fit_calibration
-from speech3.decoding.graph import Graph
-from speech3.decoding.lattice import Lattice, best_words
-from speech3.decoding.pieces import join_confidences
 from speech3.decoding.search import Hypothesis, Scores, Setting, confidences_in, lattices, words_in
 from speech3.errors import Speech3Error
+from speech3.graph.decoding_graph import Graph
+from speech3.graph.pieces import join_confidences
 from speech3.io.atomic import explained_disk_errors
 from speech3.io.progress import progress, say
+from speech3.search.lattice import Lattice, best_words
 
 ErrorRate = Callable[[list[str], list[str]], float]
 _Found = tuple[Hypothesis, Lattice] | None

@@ -7,13 +7,13 @@ import pytest
 import soundfile
 from whistles import RATE_HZ, whistled
 
+from speech3.alignment.times import read_ctm
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.decoding.apply import transcribe
 from speech3.decoding.long_utterances import WHOLE_S, cut_long
 from speech3.decoding.recognizer import load_recognizer
 from speech3.errors import Speech3Error
-from speech3.hmm.times import read_ctm
 
 SENTENCE = (("SIL", 0.3), ("a", 0.3), ("b", 0.25), ("SIL", 0.2), ("b", 0.3), ("SIL", 0.35))  # "AB BB", 1.7 s
 BEFORE_S = 4.0  # of silence, before the long utterance in its recording

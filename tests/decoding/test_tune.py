@@ -5,10 +5,10 @@ import toys
 
 from speech3.config import DecodeConfig
 from speech3.decoding import tune as module
-from speech3.decoding.graph import build_graph, load_graph
 from speech3.decoding.search import decode, decode_settings
 from speech3.decoding.tune import drawn, rate_of, tune
 from speech3.errors import Speech3Error
+from speech3.graph.decoding_graph import build_graph, load_graph
 
 GRID = DecodeConfig(beam=500.0, acoustic_scales=(0.02, 0.1, 0.5, 2.5), word_penalties=(-6.0, 0.0, 6.0))
 
