@@ -5,6 +5,7 @@ Axes: T frames, P pdfs.
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,24 +117,23 @@ def tune(
     quick = config.model_copy(update={"max_active": config.tuning_max_active})
     key = "lfmmi_acoustic_scales" if pseudo_likelihoods else "acoustic_scales"
     scales, penalties = sorted(set(getattr(config, key))), sorted(set(config.word_penalties))
-    kept = _Kept(scores)
     exact: dict[Setting, Point] = {}
     tables: dict[Setting, dict[Setting, float]] = {}
     words: dict[Setting, dict[str, tuple[str, ...]]] = {}
     best_found: Mapping[str, _Found] = {}
     centre = scales[(len(scales) - 1) // 2], min(penalties, key=abs)
-    while centre not in exact:
-        shown = progress(kept, len(references), f"tuning around {centre[0]:g}/{centre[1]:g}")
-        found = dict(lattices(graph, shown, quick, centre, jobs))
-        words[centre] = {utterance: each[0].words if each else () for utterance, each in found.items()}
-        exact[centre] = Point(*centre, rate_of(references, words[centre], error_rate))
-        tables[centre] = {centre: exact[centre].error_rate}
-        if exact[centre] is min(exact.values(), key=lambda point: point.error_rate):  # the first of equals
-            best_found = found
-        rate = _Rates(graph, found, references, error_rate, centre, tables[centre])
-        around, centre = centre, _climbed(scales, penalties, centre, rate)
-        _say_points(tables[around], around)
-    kept.close()
+    with closing(_Kept(scores)) as kept:
+        while centre not in exact:
+            shown = progress(kept, len(references), f"tuning around {centre[0]:g}/{centre[1]:g}")
+            found = dict(lattices(graph, shown, quick, centre, jobs))
+            words[centre] = {utterance: each[0].words if each else () for utterance, each in found.items()}
+            exact[centre] = Point(*centre, rate_of(references, words[centre], error_rate))
+            tables[centre] = {centre: exact[centre].error_rate}
+            if exact[centre] is min(exact.values(), key=lambda point: point.error_rate):  # the first of equals
+                best_found = found
+            rate = _Rates(graph, found, references, error_rate, centre, tables[centre])
+            around, centre = centre, _climbed(scales, penalties, centre, rate)
+            _say_points(tables[around], around)
     best = min(exact.values(), key=lambda point: point.error_rate)
     setting = best.acoustic_scale, best.word_penalty
     _say_if_last("acoustic scale", setting[0], scales, key)

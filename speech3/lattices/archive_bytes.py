@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speech3.search.token_passing import jit
+from speech3.io.compiled import jit
 
 
 class LatticeBody(NamedTuple):

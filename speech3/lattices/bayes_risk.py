@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from speech3.io.compiled import jit
 from speech3.lattices.word_lattice import WordLattice
-from speech3.search.token_passing import jit
 
 _GAP = 1e-5  # extra cost of aligning a word with a gap, so that words prefer to align with words
 _PASSES = 100

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from speech3.errors import Speech3Error
+from speech3.io.compiled import jit
 from speech3.lattices.lm_paths import end_set, number_of_set, step_set
 from speech3.lattices.lm_states import NO_WORD, LmStates, end_cost, step
 from speech3.lattices.word_lattice import WordLattice
 from speech3.lexicon.subwords import WORD_START
 from speech3.search.lattice import costs_to_end
-from speech3.search.token_passing import jit
 
 _MOST = 4_000_000  # arcs: half a gigabyte
 

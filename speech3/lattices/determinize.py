@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speech3.search.token_passing import jit
+from speech3.io.compiled import jit
 
 _SAME = 1e-3  # Kaldi: 1/1024
 _SEED = np.uint64(0x9E3779B97F4A7C15)

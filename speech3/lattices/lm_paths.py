@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from speech3.io.compiled import jit
 from speech3.lattices.lm_states import LmStates, arc_of
-from speech3.search.token_passing import jit
 
 _SAME = 1e-3  # tolerance of costs, as in `determinize`
 _SEED, _PRIME = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x100000001B3)

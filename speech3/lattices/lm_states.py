@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from speech3.errors import Speech3Error
+from speech3.io.compiled import jit
 from speech3.io.fst import Fst
 from speech3.lm.ngrams import ArpaLm
 from speech3.lm.states import states_of
-from speech3.search.token_passing import jit
 
 NO_WORD = -1
 _TEN = np.log(10.0)

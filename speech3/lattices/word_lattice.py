@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from speech3.io.compiled import jit
 from speech3.lattices.determinize import LatticeArrays, determinized
 from speech3.search.lattice import Lattice, rest_costs
-from speech3.search.token_passing import jit
 
 _MOST = 250_000  # elements (states of the old lattice in each state of the new one): seconds of work, 25 MB
 _NARROWEST = 1e-3  # beam; far above the rounding errors of a path's cost, so the best path lies within it

@@ -9,9 +9,9 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from speech3.io.compiled import jit
 from speech3.lattices.word_lattice import WordLattice
 from speech3.search.lattice import costs_to_end
-from speech3.search.token_passing import jit
 
 
 @dataclass(frozen=True)

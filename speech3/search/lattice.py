@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from speech3.search.token_passing import jit
+from speech3.io.compiled import jit
 
 
 @dataclass(frozen=True, eq=False)

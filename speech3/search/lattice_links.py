@@ -20,8 +20,9 @@ SCORE (the log likelihood, unscaled) in the float32 view of the same memory.
 
 import numpy as np
 
+from speech3.io.compiled import jit
 from speech3.search.token_passing import ARC as TOKEN_ARC
-from speech3.search.token_passing import COST, FROM, STATE, acoustic_costs, jit
+from speech3.search.token_passing import COST, FROM, STATE, acoustic_costs
 
 SOURCE, TARGET, ARC, SLACK, SCORE = 0, 1, 2, 3, 4
 _INF = np.float32(np.inf)

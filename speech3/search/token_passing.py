@@ -15,8 +15,9 @@ and ARC, COST in the float32 view of the same memory.
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
+
+from speech3.io.compiled import jit
 
 STATE, COST, FROM, ARC = 0, 1, 2, 3
 MIN_ACTIVE = 20  # tokens that are always kept, whatever their cost, as in Kaldi
@@ -51,9 +52,6 @@ def new_tokens(states: int, room: int) -> Tokens:
         tokens_H4, tokens_H4.view(np.float32), np.empty(states, np.int32), np.empty(states, np.float32),
         np.empty(states, np.int32),
     )  # fmt: skip
-
-
-jit = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 
 @jit

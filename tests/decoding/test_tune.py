@@ -148,6 +148,14 @@ def test_kept_scores_are_the_same_each_time(in_memory, monkeypatch):
             np.testing.assert_array_equal(again[utterance], scores_TP)
 
 
+def test_the_file_of_scores_is_closed_after_an_error_too(graph, scores, monkeypatch):
+    kept = module._Kept(scores)
+    monkeypatch.setattr(module, "_Kept", lambda given: kept)
+    with pytest.raises(Speech3Error, match="dev: no words"):
+        tune(graph, scores, {}, GRID)
+    assert kept._file.closed
+
+
 def test_what_was_found_at_the_best_point(graph, scores):
     truth = {h.utterance: h.words or ("nothing",) for h in decode(graph, scores, GRID, 0.5, -6.0).hypotheses}
     found = tune(graph, scores, truth, GRID)
