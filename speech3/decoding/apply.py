@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from speech3.alignment.times import Stretch
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir
 from speech3.decoding.long_recordings import LONG_S, Cut, cut_at_pauses
@@ -27,7 +28,6 @@ from speech3.errors import Speech3Error
 from speech3.features.compute import finish, static_features
 from speech3.features.extract import extract
 from speech3.hmm.model import Hmm
-from speech3.hmm.times import Stretch
 from speech3.io.ark import ArkReader, write_ark
 from speech3.io.atomic import write_text
 from speech3.io.online_resample import OnlineResampler

@@ -8,26 +8,26 @@ from pathlib import Path
 
 import numpy as np
 
+from speech3.alignment.align import Aligned, Transcripts, align, usable_transcripts, write_alignments
+from speech3.alignment.guessed import by_espeak
+from speech3.alignment.longform import LONG_S, Layout, lay_out, piece_names, piece_texts
+from speech3.alignment.longpieces import Piece, PieceFeats
+from speech3.alignment.oov import unknown_words, with_words
+from speech3.alignment.suspicious import Suspicion, suspicions
+from speech3.alignment.times import FrameClock
 from speech3.config import FeatureConfig
 from speech3.corpus.datadir import FILES, DataDir, Utterance, write_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.decoding.apply import features_for, tell
 from speech3.decoding.recognizer import BEAM, RETRY_BEAM, Recognizer
 from speech3.errors import Speech3Error, check_bad
-from speech3.hmm.align import Aligned, Transcripts, align, usable_transcripts, write_alignments
-from speech3.hmm.guessed import by_espeak
-from speech3.hmm.lexicon import Pronunciation, read_lexicon
-from speech3.hmm.longform import LONG_S, Layout, lay_out, piece_names, piece_texts
-from speech3.hmm.longpieces import Piece, PieceFeats
 from speech3.hmm.model import Hmm
-from speech3.hmm.oov import unknown_words, with_words
 from speech3.hmm.passes import Scorer
-from speech3.hmm.suspicious import Suspicion, suspicions
-from speech3.hmm.times import FrameClock
-from speech3.hmm.vocabulary import check_vocabulary
 from speech3.io.atomic import write_text
 from speech3.io.parallel import parallel_map
 from speech3.io.progress import say
+from speech3.lexicon.lexicon import Pronunciation, read_lexicon
+from speech3.lexicon.vocabulary import check_vocabulary
 
 _FIRST = 5  # utterances listed for an unknown word
 
