@@ -7,13 +7,15 @@ positive part of this difference weights the frame in the statistics of the nume
 the denominator, so what both have in common is cancelled (``--cancel`` in Kaldi's train_mmi.sh). Then
 `speech3.hmm.ebw` moves the Gaussians.
 
-Utterances are cut into chunks of about 1.5 s; a chunk may begin in any state, as in the training of networks.
+Utterances are cut into chunks of about 1.5 s; a chunk may begin in any state, as in the training of networks. Unknown
+words are left out, of the graph as well: no decoding graph says the phone that stands for them, and as it fits
+everything a little, it had most of the denominator of minilibri's dev set.
 
-Axes: B chunks, T frames of a chunk, D dimensions, S senones, N frames of all chunks.
+Axes: B chunks, T frames of a chunk, D dimensions, S senones, N frames of all chunks, W windows of three phones.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -25,9 +27,11 @@ from speech3.config import BmmiConfig
 from speech3.errors import Speech3Error
 from speech3.hmm.ebw import update
 from speech3.hmm.gmm import Gmm, GmmStats, accumulate_weighted, zero_stats
+from speech3.hmm.model import Hmm
 from speech3.hmm.workers import Share, Workers
 from speech3.io.ark import read_int_ark
 from speech3.io.progress import Metrics, progress, say
+from speech3.lexicon.lexicon import UNKNOWN
 from speech3.sequence.discriminative import Discriminative
 from speech3.sequence.senones import senone_graph
 
@@ -67,13 +71,28 @@ class Statistics:
         return self
 
 
-def cut(frames: Mapping[str, int]) -> list[Chunk]:
-    """Cut utterances into chunks of nearly equal length, about `_FRAMES`, without loss or overlap."""
-    chunks = []
-    for utterance, total in frames.items():
-        ends = np.linspace(0, total, max(1, round(total / _FRAMES)) + 1).astype(int).tolist()
-        chunks += [Chunk(utterance, first, end) for first, end in pairwise(ends)]
-    return chunks
+def unknown_senones(hmm: Hmm) -> np.ndarray:
+    """(S,) bool: the senones of phones that only the pronunciation of unknown words has."""
+    lexicon, none_S = hmm.lexicon, np.zeros(hmm.num_pdfs, np.bool_)
+    others = {phone for pron in lexicon.pronunciations if pron.word != UNKNOWN for phone in pron.phones}
+    noises = [phone for pron in lexicon.by_word.get(UNKNOWN, ()) for phone in pron.phones if phone not in others]
+    sides = range(len(lexicon.phones) + 1)
+    for noise in {lexicon.phone_ids[phone] for phone in noises} - {lexicon.silence}:
+        windows_W3 = np.array([(left, noise, right) for left in sides for right in sides])
+        none_S[hmm.tree.pdfs_of(windows_W3)] = True
+    return none_S
+
+
+def stretches(senones_T: np.ndarray, left_out_S: np.ndarray) -> list[tuple[int, int]]:
+    """First frame and end of each stretch of an utterance without the senones that are left out."""
+    edges = np.flatnonzero(np.diff(~left_out_S[senones_T], prepend=False, append=False)).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def cut(utterance: str, first: int, end: int) -> list[Chunk]:
+    """Cut a stretch into chunks of nearly equal length, about `_FRAMES`."""
+    edges = np.linspace(first, end, max(1, round((end - first) / _FRAMES)) + 1).astype(int).tolist()
+    return [Chunk(utterance, *each) for each in pairwise(edges)]
 
 
 def batches(chunks: list[Chunk]) -> list[list[Chunk]]:
@@ -83,10 +102,13 @@ def batches(chunks: list[Chunk]) -> list[list[Chunk]]:
     return [group[i : i + _AT_A_TIME] for group in groups for i in range(0, len(group), _AT_A_TIME)]
 
 
-def collect(share: Share, gmm: Gmm, criterion: Discriminative, alignment: Path, label: str) -> Statistics:
+def collect(
+    share: Share, gmm: Gmm, criterion: Discriminative, alignment: Path, left_out_S: np.ndarray, label: str
+) -> Statistics:
     """Accumulate both statistics over a share; `alignment`: an archive with the senone of each frame."""
     senones, found = read_int_ark(alignment), Statistics(zero_stats(gmm), zero_stats(gmm))
-    for batch in _shown(share, batches(cut({each: len(senones[each]) for each in share.words})), label):
+    chunks = [c for key in share.words for each in stretches(senones[key], left_out_S) for c in cut(key, *each)]
+    for batch in _shown(share, batches(chunks), label):
         feats_ND, senones_N = (
             np.concatenate([arrays[chunk.utterance][chunk.first : chunk.end] for chunk in batch])
             for arrays in (share.feats, senones)
@@ -137,8 +159,15 @@ def weights(
     return -len(feats_ND) * loss.item(), weight_NS
 
 
-def train(workers: Workers, gmm: Gmm, config: BmmiConfig, alignment: Path, metrics: Metrics) -> Gmm:
+def train(
+    workers: Workers, gmm: Gmm, config: BmmiConfig, alignment: Path, left_out_S: np.ndarray, metrics: Metrics
+) -> Gmm:
     """Train GMMs further; the graph is estimated on the alignment of the training data.
+
+    Parameters
+    ----------
+    left_out_S
+        bool: senones whose frames are left out, such as `unknown_senones`; their GMMs remain as they are.
 
     Raises
     ------
@@ -146,17 +175,20 @@ def train(workers: Workers, gmm: Gmm, config: BmmiConfig, alignment: Path, metri
         The alignment is empty or of other senones, or the criterion is not finite.
     """
     senones = read_int_ark(alignment)
-    if not senones:
-        raise Speech3Error(f"{alignment}: no aligned utterance to learn from")
-    if (largest := max(int(each.max()) for each in senones.values())) >= gmm.num_pdfs:
+    if (largest := max((int(each.max()) for each in senones.values()), default=0)) >= gmm.num_pdfs:
         raise Speech3Error(f"{alignment}: has senone {largest}, but the GMMs only {gmm.num_pdfs}; align again")
-    offsets_U1 = np.append(0, np.cumsum([len(each) for each in senones.values()]))
-    graph = senone_graph(np.concatenate(list(senones.values())), offsets_U1, gmm.num_pdfs, config.longer_histories)
+    said = [each[first:end] for each in senones.values() for first, end in stretches(each, left_out_S)]
+    if not said:
+        raise Speech3Error(f"{alignment}: no known word is aligned, so there is nothing to learn from")
+    offsets_U1 = np.append(0, np.cumsum([len(each) for each in said]))
+    graph = senone_graph(np.concatenate(said), offsets_U1, gmm.num_pdfs, config.longer_histories)
     say(f"  denominator: {graph.num_states:,} states, {len(graph.in_src_A):,} arcs")
     no_prior_S = np.zeros(gmm.num_pdfs, np.float32)
     criterion = Discriminative(graph, no_prior_S, False, config.acoustic_scale, config.boost, config.leak)
     for iteration in range(1, config.iterations + 1):
-        total, *parts = workers.run(collect, gmm, criterion, alignment, f"boosted MMI {iteration}/{config.iterations}")
+        total, *parts = workers.run(
+            collect, gmm, criterion, alignment, left_out_S, f"boosted MMI {iteration}/{config.iterations}"
+        )
         for part in parts:
             total += part
         gmm = update(gmm, total.numerator, total.denominator, config.tau, config.e)

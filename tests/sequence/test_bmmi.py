@@ -13,15 +13,19 @@ from speech3.config import BmmiConfig, RecipeConfig, load_config, shipped
 from speech3.errors import Speech3Error
 from speech3.hmm.ebw import update
 from speech3.hmm.gmm import Gmm, accumulate_weighted, zero_stats
+from speech3.hmm.model import Hmm
+from speech3.hmm.tree import monophone_tree
 from speech3.hmm.workers import Share, Workers
-from speech3.io.ark import write_ark
+from speech3.io.ark import read_int_ark, write_ark
 from speech3.io.progress import Metrics, read_metrics
+from speech3.lexicon.lexicon import UNKNOWN, Lexicon, Pronunciation
 from speech3.sequence import bmmi
-from speech3.sequence.bmmi import Statistics, batches, collect, cut, train, weights
+from speech3.sequence.bmmi import Statistics, batches, collect, cut, stretches, train, unknown_senones, weights
 from speech3.sequence.discriminative import Discriminative
 from speech3.sequence.senones import senone_graph
 
 SENONES, DIM, LEAK = 4, 2, 0.1
+NOTHING = np.zeros(SENONES, bool)
 DIGITS = shipped("recipes") / "digits" / "recipe.yaml"
 
 
@@ -89,7 +93,7 @@ def test_statistics_give_the_gradient_of_the_enumerated_criterion(boost: float) 
 
 def test_what_numerator_and_denominator_have_in_common_is_cancelled(corpus) -> None:
     feats, alignment = corpus
-    found = collect(share_of(feats), toy_gmm(), toy_criterion(0.0), alignment, "toy")
+    found = collect(share_of(feats), toy_gmm(), toy_criterion(0.0), alignment, NOTHING, "toy")
     frames = sum(map(len, feats.values()))
     assert found.frames == frames
     assert 0 < found.numerator.count.sum() < frames
@@ -100,7 +104,7 @@ def test_what_numerator_and_denominator_have_in_common_is_cancelled(corpus) -> N
 def test_each_iteration_raises_the_criterion(corpus, boost: float) -> None:
     (feats, alignment), gmm, values = corpus, toy_gmm(), []
     for _ in range(6):
-        found = collect(share_of(feats), gmm, toy_criterion(boost), alignment, "toy")
+        found = collect(share_of(feats), gmm, toy_criterion(boost), alignment, NOTHING, "toy")
         values.append(found.log_posterior / found.frames)
         gmm = update(gmm, found.numerator, found.denominator, tau=20)
     assert all(after > before for before, after in pairwise(values)), values
@@ -112,7 +116,7 @@ def test_shares_add_up_to_the_whole(corpus) -> None:
     feats, alignment = corpus
     names = list(feats)
     whole, total, part = (
-        collect(share_of(feats, *some), toy_gmm(), toy_criterion(0.1), alignment, "toy")
+        collect(share_of(feats, *some), toy_gmm(), toy_criterion(0.1), alignment, NOTHING, "toy")
         for some in (names, names[::2], names[1::2])
     )
     total += part
@@ -123,11 +127,12 @@ def test_shares_add_up_to_the_whole(corpus) -> None:
             np.testing.assert_allclose(*(getattr(getattr(s, side), name) for s in (total, whole)), atol=1e-4)
 
 
-def test_chunks_cover_every_frame_once(monkeypatch) -> None:
-    frames = {"short": 3, "long": 1000, "usual": 140}
-    chunks = cut(frames)
-    seen = {key: [t for c in chunks if c.utterance == key for t in range(c.first, c.end)] for key in frames}
-    assert seen == {key: list(range(total)) for key, total in frames.items()}
+def test_chunks_cover_every_frame_of_known_words_once(monkeypatch) -> None:
+    senones = {"short": np.array([1, 0, 0]), "long": np.repeat([0, 3, 1, 2, 3], [700, 40, 300, 60, 5])}
+    unknown_S = np.arange(SENONES) == 3
+    chunks = [c for key, each in senones.items() for span in stretches(each, unknown_S) for c in cut(key, *span)]
+    seen = {key: [t for c in chunks if c.utterance == key for t in range(c.first, c.end)] for key in senones}
+    assert seen == {key: np.flatnonzero(each != 3).tolist() for key, each in senones.items()}
     assert max(chunk.frames for chunk in chunks) <= 1.5 * 150
     monkeypatch.setattr(bmmi, "_AT_A_TIME", 2)
     found = batches(chunks)
@@ -135,11 +140,32 @@ def test_chunks_cover_every_frame_once(monkeypatch) -> None:
     assert sum(map(len, found)) == len(chunks)
 
 
+def test_the_senones_of_unknown_words_are_those_of_the_phone_that_only_they_have() -> None:
+    prons = [Pronunciation("ab", ("a", "b")), Pronunciation(UNKNOWN, ("SPN",)), Pronunciation("hm", ("HM",))]
+    for words, phones in ((prons, {"SPN"}), ([*prons, Pronunciation("uh", ("SPN",))], set()), (prons[::2], set())):
+        lexicon = Lexicon(tuple(words))
+        tree = monophone_tree(np.arange(len(lexicon.phones)))
+        found_S = unknown_senones(Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5)))
+        expected = [3 * (lexicon.phone_ids[phone] - 1) + state for phone in phones for state in range(3)]
+        assert np.flatnonzero(found_S).tolist() == expected
+
+
+def test_what_is_left_out_is_not_in_the_graph_and_remains_as_it_is(corpus, tmp_path: Path) -> None:
+    (feats, alignment), unknown_S = corpus, np.arange(SENONES) == 3
+    config = BmmiConfig(iterations=1, acoustic_scale=0.5)
+    with Workers({key: [] for key in feats}, feats, 1) as workers:
+        new = train(workers, toy_gmm(), config, alignment, unknown_S, Metrics(tmp_path / "metrics.jsonl"))
+    moved_G = (new.mean != toy_gmm().mean).all(1)
+    assert moved_G.tolist() == [True] * 4 + [False] * 2
+    known = sum(int((each != 3).sum()) for each in read_int_ark(alignment).values())
+    assert read_metrics(tmp_path / "metrics.jsonl")[0]["frames"] == known
+
+
 def test_training_writes_its_criterion_and_gets_better(corpus, tmp_path: Path) -> None:
     feats, alignment = corpus
     config = BmmiConfig(iterations=3, acoustic_scale=0.5, tau=20, longer_histories=3)
     with Workers({key: [] for key in feats}, feats, 1) as workers:
-        new = train(workers, toy_gmm(), config, alignment, Metrics(tmp_path / "metrics.jsonl"))
+        new = train(workers, toy_gmm(), config, alignment, NOTHING, Metrics(tmp_path / "metrics.jsonl"))
     records = read_metrics(tmp_path / "metrics.jsonl")
     assert [record["iteration"] for record in records] == [1, 2, 3]
     values = [record["log_posterior_per_frame"] for record in records]
@@ -153,13 +179,13 @@ def test_bad_input_is_named(corpus, tmp_path: Path) -> None:
     with Workers({key: [] for key in feats}, feats, 1) as workers:
         smaller = Gmm(np.array([0, 1, 3]), *(getattr(toy_gmm(), name)[:3] for name in ("weight", "mean", "var")))
         with pytest.raises(Speech3Error, match=r"ali\.ark: has senone 3, but the GMMs only 2"):
-            train(workers, smaller, config, alignment, metrics)
+            train(workers, smaller, config, alignment, NOTHING, metrics)
         write_ark(tmp_path / "none.ark", ())
-        with pytest.raises(Speech3Error, match=r"none\.ark: no aligned utterance"):
-            train(workers, toy_gmm(), config, tmp_path / "none.ark", metrics)
+        with pytest.raises(Speech3Error, match=r"none\.ark: no known word is aligned"):
+            train(workers, toy_gmm(), config, tmp_path / "none.ark", NOTHING, metrics)
     feats["u7"][2, 1] = np.nan
     with pytest.raises(Speech3Error, match=r"criterion of boosted MMI is nan.* one of .*u7"):
-        collect(share_of(feats), toy_gmm(), toy_criterion(0.1), alignment, "toy")
+        collect(share_of(feats), toy_gmm(), toy_criterion(0.1), alignment, NOTHING, "toy")
 
 
 @pytest.mark.parametrize(
