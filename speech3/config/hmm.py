@@ -36,7 +36,7 @@ class TriphoneConfig(Config):
 class BmmiConfig(Config):
     """Boosted MMI of GMMs (Povey et al. 2008; `speech3.sequence.bmmi`)."""
 
-    iterations: int = Field(4, ge=1)
+    iterations: int = Field(3, ge=1)
     acoustic_scale: float = Field(0.1, gt=0, description="scale of the log likelihoods, as in decoding")
     boost: float = Field(0.1, ge=0, description="cost of each correct frame of a path in the denominator")
     tau: float = Field(100.0, ge=0, description="I-smoothing towards the GMMs of the iteration before, in frames")
