@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from speech3.alignment.confidence import Confidence, confidence
-from speech3.alignment.longpieces import Piece, joined
+from speech3.alignment.longparts import Part, joined
 from speech3.alignment.times import FrameClock, file_name, phone_stretches, word_stretches, write_ctm, write_textgrid
 from speech3.errors import Speech3Error
 from speech3.hmm import passes
@@ -135,7 +135,7 @@ def write_alignments(
     bad: Mapping[str, str] | None = None,
     textgrids: bool = True,
     confidences: Mapping[str, Confidence] | None = None,
-    pieces: Mapping[str, Piece] | None = None,
+    parts: Mapping[str, Part] | None = None,
 ) -> None:
     """Write ``ali.ark`` (Kaldi int32 vectors of pdfs), ``phones.ctm``, ``words.ctm``, ``textgrid/`` and ``bad.txt``.
 
@@ -146,9 +146,9 @@ def write_alignments(
     ----------
     confidences
         The sixth column of both CTM files.
-    pieces
-        Pieces of long recordings. Their alignments, texts and durations are given per piece, and ``ali.ark`` is written
-        per piece; CTM and TextGrid describe whole recordings, without the parts that no piece covers.
+    parts
+        Parts of long recordings. Their alignments, texts and durations are given per part, and ``ali.ark`` is written
+        per part; CTM and TextGrid describe whole recordings, without what no part covers.
     """
     out.mkdir(parents=True, exist_ok=True)
     durations, sure = durations_s or {}, confidences or {}
@@ -159,8 +159,8 @@ def write_alignments(
         )
         for u, a in alignments.items()
     }
-    if pieces:
-        phones, words = joined(phones, pieces, clock), joined(words, pieces, clock)
+    if parts:
+        phones, words = joined(phones, parts, clock), joined(words, parts, clock)
     write_ark(out / "ali.ark", ((u, a.pdfs(hmm)) for u, a in alignments.items()))
     write_ctm(out / "phones.ctm", phones)
     write_ctm(out / "words.ctm", words)
