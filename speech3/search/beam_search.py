@@ -10,7 +10,7 @@ import numpy as np
 from speech3.errors import Speech3Error
 from speech3.search import token_passing as kernel
 from speech3.search.lattice import Lattice
-from speech3.search.linked_frames import LinkedFrames, Block
+from speech3.search.linked_frames import Block, LinkedFrames
 from speech3.search.search_graph import SearchGraph
 
 _ROOM = 2**21  # tokens of past frames, 32 MB, kept before those that lead nowhere are dropped
