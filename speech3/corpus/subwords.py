@@ -11,6 +11,7 @@ from speech3.corpus.pronounce import letters
 from speech3.errors import Speech3Error
 
 WORD_START = "▁"
+JOINER = "￭"  # where a letter of a spelled word is joined to the letters beside it (`speech3.lm.letters`)
 
 
 def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
