@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from speech3.corpus.subwords import WORD_START
 from speech3.decoding.lattice import costs_to_end
 from speech3.decoding.lm_paths import end_set, number_of_set, step_set
 from speech3.decoding.lm_states import NO_WORD, LmStates, end_cost, step
+from speech3.decoding.pieces import are_sentencepieces, bare, continues
 from speech3.decoding.token_passing import jit
 from speech3.decoding.word_lattice import WordLattice
 from speech3.errors import Speech3Error
@@ -84,6 +84,7 @@ def spelled(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLattice
         For each state, the word that is completed where a path ends there.
     """
     begin_S1 = np.searchsorted(lattice.source_A, np.arange(len(lattice.frame_S) + 1)).tolist()
+    sentencepieces = are_sentencepieces(symbols)
     target_A, pieces = lattice.target_A.tolist(), [symbols[word] for word in lattice.word_A.tolist()]
     parts: list[dict[str, int]] = [{} for _ in lattice.frame_S]
     parts[0] = {"": 0}
@@ -91,7 +92,7 @@ def spelled(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLattice
     for state, known in enumerate(parts):
         for part in known:
             for arc in range(begin_S1[state], begin_S1[state + 1]):
-                begins, piece = pieces[arc].startswith(WORD_START), pieces[arc].removeprefix(WORD_START)
+                begins, piece = not continues(pieces[arc], sentencepieces=sentencepieces), bare(pieces[arc])
                 after = piece if begins else part + piece
                 parts[target_A[arc]][after] = 0
                 arcs.append(((state, part), (target_A[arc], after), arc, part if begins else ""))
