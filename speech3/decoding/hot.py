@@ -19,6 +19,7 @@ from speech3.corpus.langdir import read_utf8
 from speech3.decoding.fst import Fst
 from speech3.decoding.graph import Graph
 from speech3.decoding.phrases import automaton
+from speech3.decoding.pieces import are_sentencepieces
 from speech3.errors import Speech3Error
 
 BOOST = 3.0  # default; e^3 = 20 times as probable
@@ -75,7 +76,7 @@ def with_hot_words(graph: Graph, hot: Mapping[tuple[str, ...], float], source: P
     Speech3Error
         The graph lacks a word, or its symbols are word pieces. The message names `source`.
     """
-    if graph.writes_pieces:
+    if are_sentencepieces(graph.words):
         raise Speech3Error(f"{source}: {graph.path} writes pieces of words; hot words need a graph of whole words")
     unknown = dict.fromkeys(word for words in hot for word in words if word not in graph.label_of)
     if unknown:

@@ -32,6 +32,7 @@ from speech3.decoding.calibration import Calibration, calibration_of
 from speech3.decoding.graph import Graph, load_graph
 from speech3.decoding.places import GRAPH, TUNING_GRAPH, decode_directory
 from speech3.decoding.search import Decoding, decode, decode_settings
+from speech3.decoding.spelling import with_lexicon_of
 from speech3.decoding.tune import ErrorRate, Tuning, drawn, rate_of, tune
 from speech3.errors import Speech3Error, check_bad
 from speech3.features.compute import static_dim
@@ -322,7 +323,7 @@ def load_recognizer(model: Path | str) -> Recognizer:
             f"{directory}: not a model directory, because it has no model.safetensors"
             + (f"; use one of: {below}" if below else "; make one with speech3 recipe or speech3 train")
         )
-    known = load_outputs(directory)
+    known = with_lexicon_of(load_outputs(directory), directory / GRAPH)
     features = parse(FeatureConfig, read_yaml(directory / "features.yaml"), directory / "features.yaml")
     about = read_about(directory / "model.safetensors")
     scorer: Scorer
@@ -346,7 +347,7 @@ def _load_exported(path: Path) -> Recognizer:
             f"{path}: the network alone; decoding also needs {directory}, which speech3 export wrote beside it: move"
             " both together, or export again"
         )
-    known = load_outputs(directory)
+    known = with_lexicon_of(load_outputs(directory), directory / GRAPH)
     _check_outputs(path, scorer.num_senones, known)
     _check_subsampling(directory, scorer, known)
     return Recognizer(directory, known, parse(FeatureConfig, scorer.about["features"], path), scorer)

@@ -132,8 +132,8 @@ class Lexicon:
 def mark_positions(lexicon: Lexicon) -> Lexicon:
     """Mark phones with their position in the word: begin ``_B``, end ``_E``, internal ``_I``, singleton ``_S``.
 
-    Silence and spoken noise are not marked. (Kaldi marks them too, to align words in lattices.) The letters of a spelled
-    word (`speech3.lm.letters`) are marked with their place in that word.
+    Silence and spoken noise are not marked. (Kaldi marks them too, to align words in lattices.) The letters of a
+    spelled word (`speech3.lm.letters`) are marked with their place in that word.
     """
     unmarked = {*lexicon.silence_phones, SPOKEN_NOISE}
 

@@ -27,7 +27,7 @@ from speech3.lm.added import with_unigrams
 from speech3.lm.kneser_ney import estimate
 from speech3.lm.ngrams import BOS, EOS, NEVER, UNKNOWN, ArpaLm, Ngrams, Rows, from_ngrams, from_rows
 from speech3.lm.normalize import normalized
-from speech3.lm.trie import ROOT, step
+from speech3.lm.trie import step
 
 _ROUNDS = 60  # of bisection
 _NEW = "new"  # the class of unseen words, while its weight is sought
