@@ -152,7 +152,7 @@ def write_corpus(
     _say_scripts(Counter(word for data in parts.values() for word in _words(data)))
     words = guess(tuple(wanted), counts, given.lexicon, lang, spelled=spelled, graphemes=graphemes)
     if units == "words":
-        _say_what_is_unknown(parts, words.known & set(further) if given.arpa else words.known)
+        _say_what_is_unknown(parts, words.known & set(further) if given.arpa else words.known, spelled=spelled)
 
     lines = list(words.lines)
     if units == "sentencepiece":
@@ -281,15 +281,18 @@ def _number(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def _say_what_is_unknown(parts: Mapping[str, DataDir], vocabulary: frozenset[str]) -> None:
+def _say_what_is_unknown(parts: Mapping[str, DataDir], vocabulary: frozenset[str], *, spelled: bool) -> None:
     for name in ("dev", "test"):
         spoken = _words(parts[name])
         unknown = sum(word not in vocabulary for word in spoken)
         if not unknown:
             continue
         of_all = f"{unknown} of {len(spoken):,} words ({unknown / len(spoken):.1%})"
+        if spelled:
+            say(f"  {name}: {of_all} are outside the vocabulary and can only be spelled (lm.letters)")
+            continue
         hopeless = ": none can be recognised, the word error rate will be 100 % or more" * (unknown == len(spoken))
-        remedy = "; lexicon=graphemes spells them (lm.letters)" * (unknown > _MANY_UNKNOWN * len(spoken))
+        remedy = "; lexicon=graphemes can spell them" * (unknown > _MANY_UNKNOWN * len(spoken))
         say(f"  {name}: {of_all} are outside the vocabulary{hopeless}{remedy}")
 
 
