@@ -19,6 +19,8 @@ from filelock import FileLock
 
 from speech3 import cli
 
+pytest_plugins = ("small_data", "small_language")  # fixtures that tests of several rooms use
+
 # Where the suite is a background job, SIGINT is ignored, and so it would be in every program that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -26,10 +26,10 @@ def command(
     Noise and room impulse responses are synthesised unless the YAML file names directories of recordings:
     `noise_dir: /corpora/musan`, `rir_dir: /corpora/RIRS_NOISES`.
     """
+    from speech3.augment.copies import augment_data
     from speech3.config import AugmentConfig, load_preset
     from speech3.corpus.datadir import read_datadir
     from speech3.decoding.apply import tell
-    from speech3.features.augmented import augment_data
 
     config = load_preset(AugmentConfig, "augment", augment)
     report = augment_data(read_datadir(directory), out, config, copies=copies, seed=seed, jobs=jobs)

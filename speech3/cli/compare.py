@@ -21,7 +21,7 @@ def command(
     rates are shown for runs that a recipe has scored. Unfinished runs are shown in their present state. `--out` writes
     `accuracy_time.png`, `accuracy_frames.png` and, for asynchronous runs, `staleness.png` and `shards.png`.
     """
-    from speech3.scoring import compare
+    from speech3.reports import compare
 
     comparison = compare.compare_runs(runs)
     print(

@@ -27,7 +27,8 @@ def command(
     `speech3 decode exp/digits/dnn data/new exp/new && speech3 score data/new/text exp/new/hyp.txt`
 
     `hyp.txt` is Kaldi text (`utterance word word ...`), `hyp.ctm` has the time of each word and
-    its confidence, its posterior in the lattice as `speech3 tune` calibrated it.
+    its confidence, its posterior in the lattice as `speech3 tune` calibrated it. Utterances of more than five minutes
+    are cut at pauses; lattices and N-best lists are then of the parts, `UTTERANCE-BEGIN-END` (hundredths of a second).
 
     `--nbest 10` adds `nbest.jsonl`: a line for each of the best sequences of words, with `utterance`, `rank`, `cost`,
     `acoustic_cost` (scaled), `graph_cost` and `words`. `--lattice` adds `lat.ark`, which Kaldi's tools, `speech3
@@ -41,20 +42,23 @@ def command(
     from speech3.decoding.apply import tell
     from speech3.decoding.chosen_graph import with_graph
     from speech3.decoding.latticed import NBEST, Wanted, decode_latticed
+    from speech3.decoding.long_utterances import Parts, cut_long
     from speech3.decoding.output import write_decoding
     from speech3.decoding.recognizer import load_recognizer
     from speech3.decoding.together import features_together
     from speech3.io.parallel import available_jobs
 
     recognizer, jobs = with_graph(load_recognizer(model), graph, hot), jobs or available_jobs()
-    data, more = read_datadir(directory), [load_recognizer(other) for other in others or []]
+    more, data, parts = [load_recognizer(other) for other in others or []], read_datadir(directory), Parts()
+    if recognizer.features.kind != "given":
+        data, parts = cut_long(data)
     recognizer, feats, skipped = features_together(recognizer, more, data, jobs, out)
     decoding, kept = decode_latticed(recognizer, feats, out, Wanted(nbest, lattice, mbr), jobs)
-    write_decoding(out, recognizer, feats, decoding, jobs)
+    written = write_decoding(out, recognizer, feats, decoding, jobs, parts)
     tell({**skipped, **decoding.failed}, "not decoded")
     tell(kept.without, "no lattice")
     times = f", {out}/hyp.ctm" if (out / "hyp.ctm").exists() else ""
     paths = f", {out / NBEST}" if nbest else ""
-    print(f"{len(decoding.hypotheses)} utterances: {out}/hyp.txt{times}{paths}")
+    print(f"{len(written.hypotheses)} utterances: {out}/hyp.txt{times}{paths}")
     if lattice:
         print(f"lattices: {out}/lat.ark, {kept.density:.1f} arcs at a frame")

@@ -8,7 +8,7 @@ def command() -> None:
 
     `speech3 doctor`
     """
-    from speech3.scoring.doctor import examine
+    from speech3.reports.doctor import examine
 
     for finding in examine(Path.cwd()):
         print(f"{finding.name:16} {finding.value}")

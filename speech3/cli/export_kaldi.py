@@ -28,8 +28,8 @@ def command(
 
     For a model trained with LF-MMI, use `utils/mkgraph.sh --self-loop-scale 1.0` and `--acoustic-scale=1.0`.
     """
-    from speech3.hmm.kaldi_export import export_kaldi
     from speech3.hmm.model import load_hmm
+    from speech3.kaldi.export import export_kaldi
 
     hmm = load_hmm(model)
     export_kaldi(hmm, out)

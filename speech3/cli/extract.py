@@ -40,9 +40,9 @@ def command(
     `--augment mixed` adds noise, reverberation and so on to the audio in memory (`speech3 augment` writes such audio
     to files): `speech3 extract data/train feats/train_noisy --features fbank40_d2 --augment noisy`
     """
+    from speech3.augment.augmenter import make_augmenter
     from speech3.config import AugmentConfig, FeatureConfig, load_preset
     from speech3.corpus.datadir import read_datadir
-    from speech3.features.augmenter import make_augmenter
     from speech3.features.extract import extract
 
     config, data = load_preset(FeatureConfig, "features", features), read_datadir(directory)

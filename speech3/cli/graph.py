@@ -33,7 +33,7 @@ def command(
 
     The model's tuned acoustic scale and word penalty stay in use.
     """
-    from speech3.decoding.another_graph import LEXICON, Wish, make_graph
+    from speech3.graph.another_graph import LEXICON, Wish, make_graph
 
     found = make_graph(model, out, Wish(lm, text, order, grammar, sentences, lexicon, add, lang))
     guessed, about = found.guessed, found.about

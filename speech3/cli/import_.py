@@ -22,9 +22,9 @@ def command(
     `hmm` of `speech3 train`, and the trained model decodes with Kaldi's graph. With `--lang`, and if all phones have
     three states in a row, OUT is a complete HMM, with which `speech3 align` works as well.
     """
-    from speech3.decoding.kaldi import import_kaldi
     from speech3.hmm.model import PdfsOnly
     from speech3.io.progress import say
+    from speech3.kaldi.directory import import_kaldi
 
     found = import_kaldi(alignment, out, lang, graph)
     if isinstance(found.outputs, PdfsOnly):

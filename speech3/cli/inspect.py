@@ -26,8 +26,8 @@ def command(
     names it.
     """
     from speech3.config import FeatureConfig, load_preset
-    from speech3.frames.inspect import inspect, picture_path
-    from speech3.frames.picture import write_picture
+    from speech3.reports.inspect import inspect, picture_path
+    from speech3.reports.picture import write_picture
 
     preset = load_preset(FeatureConfig, "features", features)
     place = picture_path(file, out)

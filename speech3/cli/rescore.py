@@ -37,9 +37,9 @@ def command(
 
     `speech3 rescore exp/new my_lm:log_probs exp/new_rescored --weight 0.5`
     """
-    from speech3.decoding.lattice_dir import open_lattices
     from speech3.decoding.rescore_files import Options, rescore, write_times
     from speech3.io.parallel import available_jobs
+    from speech3.lattices.directory import open_lattices
     from speech3.scoring.text import read_text
 
     references = {key: text.split() for key, text in read_text(tune).items()} if tune else None

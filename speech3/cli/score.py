@@ -84,7 +84,7 @@ def command(
     if details:
         tables.write_details(details, scores[0])
     if card:
-        from speech3.scoring.card import write_scores  # loads PyTorch
+        from speech3.reports.scores_in_card import write_scores  # loads PyTorch
 
         write_scores(card, str(ref.parent), scores[0])
     warnings = [line for path, one in zip(paths[1:], scores, strict=True) for line in tables.warnings(one, str(path))]

@@ -62,7 +62,7 @@ def command(
     """
     from speech3.config import TrainConfig, load_config
     from speech3.errors import Speech3Error
-    from speech3.scoring.compare import print_table, write_curves
+    from speech3.reports.compare import print_table, write_curves
     from speech3.training.curves import make_table
     from speech3.training.simulation import own_methods, preset_methods, simulate
 
@@ -106,7 +106,7 @@ def command(
 
 
 def _throughput(config: "TrainConfig", out: Path, workers: list[int], gigabits: list[float], models: list[str]) -> None:
-    from speech3.scoring.throughput import throughput_text, write_throughput
+    from speech3.reports.throughput import throughput_text, write_throughput
     from speech3.training.throughput import throughput
 
     found = throughput(config, workers, gigabits, models)

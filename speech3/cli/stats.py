@@ -24,15 +24,15 @@ def command(
     """
     from speech3.corpus.datadir import read_datadir
     from speech3.corpus.stats import describe, measure, warn
-    from speech3.hmm.lexicon import read_lexicon
     from speech3.io.atomic import write_json, write_text
+    from speech3.lexicon.lexicon import read_lexicon
 
     words = read_lexicon(lexicon).by_word if lexicon else None
     stats = measure(read_datadir(directory), words)
     print(json.dumps(stats.as_json(), indent=1, ensure_ascii=False) if as_json else describe(stats))
     warn(stats)
     if out:
-        from speech3.corpus.figures import write_histograms
+        from speech3.reports.corpus_figure import write_histograms
 
         write_json(out / "stats.json", stats.as_json())
         write_histograms(stats, out / "stats.png")

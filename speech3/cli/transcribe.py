@@ -42,6 +42,7 @@ def command(
     far on a line that is written again on a terminal, as lines `partial ...` and `final ...` elsewhere. A pause of half
     a second ends a line. Ctrl-C ends the sound.
     """
+    from speech3.alignment.times import ctm_line
     from speech3.decoding.apply import transcribe
     from speech3.decoding.chosen_graph import with_graph
     from speech3.decoding.live import transcribe_arriving
@@ -49,7 +50,6 @@ def command(
     from speech3.decoding.together import same_features, together
     from speech3.decoding.transcription_json import json_of
     from speech3.errors import Speech3Error
-    from speech3.hmm.times import ctm_line
 
     recognizer = with_graph(load_recognizer(model), graph, hot)
     if others:

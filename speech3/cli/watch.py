@@ -17,6 +17,6 @@ def command(
     every ten seconds within one. The training itself is not affected, and may run on another machine that shares the
     directory. Without a terminal, as in a pipe, the current state is printed once.
     """
-    from speech3.training.run_screen import watch
+    from speech3.reports.run_screen import watch
 
     watch(run)

@@ -1,6 +1,5 @@
-"""Data directories, which say what was said, by whom, in which file; their audio and faults, and corpora. No features.
+"""Data directories, which say what was said, by whom, in which file; their audio and faults. No features.
 
 `datadir` reads and writes the directory, `audio` reads its recordings, `validate` lists every fault, `fix` writes a
-repaired copy; `subset`, `combine` and `split` derive other directories from it, `stats` describes its content; one
-module per public corpus (`fsdd`, ...) makes such directories from the files that its publisher distributes.
+repaired copy; `subset`, `combine` and `split` derive other directories from it, `stats` describes its content.
 """

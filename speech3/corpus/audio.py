@@ -161,14 +161,23 @@ def _mono(samples: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(mono)
 
 
-def read_blocks(path_or_pipe: Path | str, block_s: float) -> Iterator[np.ndarray]:
+def read_blocks(
+    path_or_pipe: Path | str,
+    block_s: float,
+    *,
+    directory: Path | None = None,
+    start_s: float = 0.0,
+    end_s: float | None = None,
+) -> Iterator[np.ndarray]:
     """Yield a file, float32 (samples,), block by block, channels averaged; arguments and errors as for `read_file`."""
-    name, source = _source(path_or_pipe, None, cached=False)
+    name, source = _source(path_or_pipe, directory, cached=start_s > 0 or end_s is not None)
     sound, _ = _opened(name, source)
     with sound:
         size = max(1, round(block_s * sound.samplerate))
-        for start in range(0, sound.frames, size):
-            yield _mono(_read(name, sound, start, min(start + size, sound.frames)))
+        first, last = _bounds(name, sound, start_s, end_s)
+        for start in range(first, last, size):
+            decode = _decode if start == first else _read  # the first one is looked for
+            yield _mono(decode(name, sound, start, min(start + size, last)))
 
 
 def info(path_or_pipe: Path | str, *, directory: Path | None = None) -> AudioInfo:

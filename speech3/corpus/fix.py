@@ -11,7 +11,7 @@ from speech3.errors import Speech3Error
 
 
 @dataclass(frozen=True)
-class Mended:
+class Repairs:
     """What `fix` wrote, and what it changed."""
 
     data: DataDir
@@ -20,7 +20,7 @@ class Mended:
     warnings: tuple[Fault, ...]
 
 
-def fix(path: Path | str, out: Path | str, *, jobs: int = 0) -> Mended:
+def fix(path: Path | str, out: Path | str, *, jobs: int = 0) -> Repairs:
     """Write a copy of the data directory `path` in which `validate` finds no fault; audio is not copied.
 
     A missing file `text` cannot be repaired: like its source, the copy is for decoding only.
@@ -45,7 +45,7 @@ def fix(path: Path | str, out: Path | str, *, jobs: int = 0) -> Mended:
         listing = "\n".join(f"  {fault}" for fault in report.faults)
         raise Speech3Error(f"{path}: no usable utterance is left, nothing was written\n{listing}")
     write_datadir(kept, out)
-    return Mended(kept, tuple(sorted(drop)), tuple(map(_change, report.faults)), report.warnings)
+    return Repairs(kept, tuple(sorted(drop)), tuple(map(_change, report.faults)), report.warnings)
 
 
 def _kept(report: Report, drop: set[str]) -> DataDir:

@@ -1,5 +1,5 @@
-"""From log likelihoods to words: the graph H o C o L o G, the beam search, tuning on dev.
+"""The recogniser: a model directory that scores, aligns and decodes data directories, recordings and streams.
 
-Graph labels: an input label is pdf + 1 (0 is epsilon), an output label a word of `words.txt`. Costs are negative
-natural logarithms of probabilities; language models are kept in log10, as ARPA files have them.
+`recognizer` is the object, `search` decodes utterances in parallel, `tune` finds scale and penalty on dev,
+`latticed` and `rescore` work with lattices, `apply`, `forced`, `live` and `streaming` are for users' data.
 """

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
-from speech3.decoding.hot import read_hot, with_hot_words
 from speech3.decoding.recognizer import Recognizer
-from speech3.decoding.spelling import with_lexicon_of
 from speech3.errors import Speech3Error
+from speech3.graph.hot import read_hot, with_hot_words
+from speech3.graph.spelling import with_lexicon_of
 
 
 def with_graph(recognizer: Recognizer, graph: Path | None, hot: Path | None = None) -> Recognizer:
-    """The recogniser with a graph from `speech3 graph` in place of its own, and with hot words (`decoding.hot`).
+    """The recogniser with a graph from `speech3 graph` in place of its own, and with hot words (`speech3.graph.hot`).
 
     The tuned settings of the model stay in use.
 

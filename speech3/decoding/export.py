@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from speech3.decoding.places import decode_directory
 from speech3.decoding.recognizer import NetworkScorer, Recognizer, load_recognizer
 from speech3.errors import Speech3Error
+from speech3.export.onnx import to_onnx
+from speech3.export.onnx_runtime import OnnxNetwork
+from speech3.graph.places import decode_directory
 from speech3.hmm.passes import Scorer
 from speech3.io.atomic import atomic_path
 from speech3.io.checkpoint import read_about
 from speech3.models import AcousticModel
-from speech3.models.onnx import to_onnx
-from speech3.models.onnx_runtime import OnnxNetwork
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto

@@ -8,12 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from speech3.config import DecodeConfig
-from speech3.decoding.bayes_risk import confidences, minimum_bayes_risk
-from speech3.decoding.graph import Graph
-from speech3.decoding.lattice import Lattice
-from speech3.decoding.lattice_archive import write_lattices
-from speech3.decoding.lattice_dir import ARCHIVE, INDEX, begin_lattices, forget_lattices
-from speech3.decoding.pieces import join_words
 from speech3.decoding.recognizer import Recognizer
 from speech3.decoding.search import (
     LATTICE_BEAM,
@@ -24,11 +18,17 @@ from speech3.decoding.search import (
     small_enough,
     words_in,
 )
-from speech3.decoding.word_lattice import WordLattice, words_of
-from speech3.decoding.word_paths import nbest
 from speech3.errors import check_bad
+from speech3.graph.decoding_graph import Graph
+from speech3.graph.pieces import join_words
 from speech3.io.atomic import write_text
 from speech3.io.progress import progress
+from speech3.lattices.archive import write_lattices
+from speech3.lattices.bayes_risk import confidences, minimum_bayes_risk
+from speech3.lattices.directory import ARCHIVE, INDEX, begin_lattices, forget_lattices
+from speech3.lattices.word_lattice import WordLattice, words_of
+from speech3.lattices.word_paths import nbest
+from speech3.search.lattice import Lattice
 
 NBEST = "nbest.jsonl"
 

@@ -10,10 +10,10 @@ import torch
 
 from speech3.decoding.recognizer import NetworkScorer, Recognizer
 from speech3.errors import Speech3Error
+from speech3.export.onnx_runtime import OnnxNetwork
 from speech3.models.base import AcousticModel
 from speech3.models.lstm import Lstm
 from speech3.models.online import OnlineNetwork, OnlineRecurrent, OnlineWindows
-from speech3.models.onnx_runtime import OnnxNetwork
 
 
 def online_scores(recognizer: Recognizer) -> OnlineNetwork:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.decoding.pieces import are_pieces, join_stretches
+from speech3.alignment.times import Stretch, word_stretches, write_ctm
+from speech3.decoding.long_utterances import Parts
 from speech3.decoding.recognizer import Recognizer
 from speech3.decoding.search import Decoding
 from speech3.errors import Speech3Error
+from speech3.graph.pieces import are_pieces, join_stretches
 from speech3.hmm.model import PdfsOnly
-from speech3.hmm.times import Stretch, word_stretches, write_ctm
 from speech3.io.atomic import write_text
 from speech3.io.progress import say
 
@@ -58,18 +59,25 @@ def write_hypotheses(path: Path, decoding: Decoding) -> None:
 
 
 def write_decoding(
-    out: Path, recognizer: Recognizer, feats: Mapping[str, np.ndarray], decoding: Decoding, jobs: int = 1
-) -> None:
+    out: Path,
+    recognizer: Recognizer,
+    feats: Mapping[str, np.ndarray],
+    decoding: Decoding,
+    jobs: int = 1,
+    parts: Parts = Parts(),  # noqa: B008  # it is frozen
+) -> Decoding:
     """Write ``hyp.txt`` (Kaldi text), ``hyp.ctm`` and, if an utterance has no hypothesis, ``failed.txt``.
 
-    With a model that cannot align (`hmm.model.PdfsOnly`), no ``hyp.ctm`` is written.
+    With a model that cannot align (`hmm.model.PdfsOnly`), no ``hyp.ctm`` is written. The results of `parts` are joined;
+    the decoding with one hypothesis for each utterance is returned.
 
     Raises
     ------
     Speech3Error
         Nothing was decoded.
     """
-    write_hypotheses(out / "hyp.txt", decoding)  # first, since decoding took the time and the steps below may fail
+    joined = parts.joined(decoding)
+    write_hypotheses(out / "hyp.txt", joined)  # first, since decoding took the time and the steps below may fail
     if decoding.failed:
         write_text(out / "failed.txt", "".join(f"{u} {why}\n" for u, why in decoding.failed.items()))
     else:
@@ -77,5 +85,6 @@ def write_decoding(
     if isinstance(recognizer.outputs, PdfsOnly):
         (out / "hyp.ctm").unlink(missing_ok=True)
         say(f"no word times (hyp.ctm): the model cannot align: {recognizer.outputs.why}")
-        return
-    write_ctm(out / "hyp.ctm", word_times(recognizer, feats, decoding, jobs))
+        return joined
+    write_ctm(out / "hyp.ctm", parts.joined_times(word_times(recognizer, feats, decoding, jobs)))
+    return joined

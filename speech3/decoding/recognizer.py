@@ -5,7 +5,7 @@ A model directory is self-contained, however it was trained:
     model.safetensors   GMMs (kind ``gmm``) or a network with its class priors (kind ``nn``)
     hmm.json, tree.safetensors, lexiconp.txt    what the outputs mean (`speech3.hmm.model`)
     features.yaml       what the inputs are
-    graph/              HCLG.fst, words.txt, graph.json (`speech3.decoding.graph`)
+    graph/              HCLG.fst, words.txt, graph.json (`speech3.graph.decoding_graph`)
     graph_tuning/       the same without the dev set's sentences, if the language model's text contains them
     decode.json         beam, acoustic scale and word penalty, as tuned on the dev set
     tuning.json         `DecodeConfig` of its recipe, with the tuning grid
@@ -27,26 +27,26 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from speech3.alignment import align as aligning
+from speech3.alignment.times import FrameClock, frame_clock
 from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
 from speech3.decoding.calibration import Calibration, calibration_of
-from speech3.decoding.graph import Graph, load_graph
-from speech3.decoding.places import GRAPH, TUNING_GRAPH, decode_directory
 from speech3.decoding.search import Decoding, decode, decode_settings
-from speech3.decoding.spelling import with_lexicon_of
 from speech3.decoding.tune import ErrorRate, Tuning, drawn, rate_of, tune
 from speech3.errors import Speech3Error, check_bad
+from speech3.export.onnx_runtime import OnnxNetwork
 from speech3.features.compute import static_dim
-from speech3.hmm import align as aligning
+from speech3.graph.decoding_graph import Graph, load_graph
+from speech3.graph.places import GRAPH, TUNING_GRAPH, decode_directory
+from speech3.graph.spelling import with_lexicon_of
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.gmm import load_gmm
 from speech3.hmm.model import Hmm, PdfsOnly, load_hmm, load_outputs
 from speech3.hmm.passes import LARGEST_PSEUDO, Scorer
-from speech3.hmm.times import FrameClock, frame_clock
 from speech3.io.atomic import read_json, write_json
 from speech3.io.checkpoint import read_about
 from speech3.io.progress import progress, say
 from speech3.models import AcousticModel, load_network, logits
-from speech3.models.onnx_runtime import OnnxNetwork
 
 if TYPE_CHECKING:
     from speech3.decoding.samples import Result

@@ -14,16 +14,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from speech3.decoding.compose import Composed, Reading, composed, numbers_of, plain_reading, pruned, spelled
-from speech3.decoding.lattice_dir import LatticeDir
-from speech3.decoding.lm_paths import cheapest_cost
-from speech3.decoding.lm_states import NO_WORD, LmStates, of_arpa
-from speech3.decoding.pieces import are_pieces
 from speech3.decoding.tune import ErrorRate, rate_of
-from speech3.decoding.word_lattice import WordLattice
-from speech3.decoding.word_paths import nbest
 from speech3.errors import Speech3Error
-from speech3.hmm.lexicon import UNKNOWN
+from speech3.graph.pieces import are_pieces
+from speech3.lattices.compose import Composed, Reading, composed, numbers_of, plain_reading, pruned, spelled
+from speech3.lattices.directory import LatticeDir
+from speech3.lattices.lm_paths import cheapest_cost
+from speech3.lattices.lm_states import NO_WORD, LmStates, of_arpa
+from speech3.lattices.word_lattice import WordLattice
+from speech3.lattices.word_paths import nbest
+from speech3.lexicon.lexicon import UNKNOWN
 from speech3.lm.arpa import ArpaLm
 
 WEIGHTS = tuple(round(0.1 * step, 1) for step in range(11))

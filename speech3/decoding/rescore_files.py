@@ -9,9 +9,6 @@ from pathlib import Path
 import jiwer
 import numpy as np
 
-from speech3.decoding.bayes_risk import confidences
-from speech3.decoding.lattice_archive import write_lattices
-from speech3.decoding.lattice_dir import ARCHIVE, INDEX, LatticeDir, forget_lattices, save_about
 from speech3.decoding.latticed import NBEST, nbest_line, nbest_lines
 from speech3.decoding.output import write_decoding, write_hypotheses
 from speech3.decoding.recognizer import load_recognizer
@@ -27,13 +24,16 @@ from speech3.decoding.rescore import (
 )
 from speech3.decoding.search import Decoding, Hypothesis, small_enough
 from speech3.decoding.tune import ErrorRate
-from speech3.decoding.word_lattice import WordLattice
-from speech3.decoding.word_paths import nbest, pdfs_of
 from speech3.errors import Speech3Error
-from speech3.hmm.lexicon import UNKNOWN
 from speech3.io.ark import ArkReader
 from speech3.io.atomic import write_json, write_text
 from speech3.io.progress import progress, say
+from speech3.lattices.archive import write_lattices
+from speech3.lattices.bayes_risk import confidences
+from speech3.lattices.directory import ARCHIVE, INDEX, LatticeDir, forget_lattices, save_about
+from speech3.lattices.word_lattice import WordLattice
+from speech3.lattices.word_paths import nbest, pdfs_of
+from speech3.lexicon.lexicon import UNKNOWN
 from speech3.lm.normalize import read_checked
 
 _NO_PDFS = np.zeros(0, np.int32)

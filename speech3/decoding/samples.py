@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from speech3.alignment.times import Stretch
 from speech3.errors import Speech3Error
-from speech3.hmm.times import Stretch
 from speech3.io.progress import say
 
 

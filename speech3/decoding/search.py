@@ -18,15 +18,15 @@ from typing import TypeVar
 import numpy as np
 
 from speech3.config import DecodeConfig
-from speech3.decoding.bayes_risk import confidences as confidences_of
-from speech3.decoding.beam_search import BeamSearch, BestPath, check_scores
-from speech3.decoding.graph import Graph
-from speech3.decoding.lattice import Lattice
-from speech3.decoding.phrases import best_path, with_phrases
-from speech3.decoding.pieces import join_words
-from speech3.decoding.search_graph import SearchGraph, with_word_penalty
-from speech3.decoding.word_lattice import WordLattice, words_of
 from speech3.errors import check_bad
+from speech3.graph.decoding_graph import Graph
+from speech3.graph.pieces import join_words
+from speech3.lattices.bayes_risk import confidences as confidences_of
+from speech3.lattices.word_lattice import WordLattice, words_of
+from speech3.search.beam_search import BeamSearch, BestPath, check_scores
+from speech3.search.lattice import Lattice
+from speech3.search.phrases import best_path, with_phrases
+from speech3.search.search_graph import SearchGraph, with_word_penalty
 
 LATTICE_BEAM = 8.0
 _PIECE = 1000  # frames between two checks whether the search was stopped
@@ -44,7 +44,7 @@ class Hypothesis:
     Attributes
     ----------
     units
-        The output symbols of the graph: words, or the pieces of words (`speech3.decoding.pieces`).
+        The output symbols of the graph: words, or the pieces of words (`speech3.graph.pieces`).
     cost
         Scaled acoustic cost plus graph cost, including word penalties.
     acoustic_cost

@@ -18,25 +18,25 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from speech3.alignment.times import word_stretches
 from speech3.config import DecodeConfig
-from speech3.decoding.beam_search import BeamSearch, BestPath
-from speech3.decoding.lattice import Lattice
 from speech3.decoding.online_scores import online_scores
-from speech3.decoding.phrases import best_path, with_phrases
-from speech3.decoding.pieces import join_stretches
 from speech3.decoding.recognizer import BEAM, RETRY_BEAM, Recognizer
 from speech3.decoding.samples import Result, Word, checked_rate, checked_samples, result_of, words_of_stretches
 from speech3.decoding.search import LATTICE_BEAM, Hypothesis, confidences_in, decode, hypothesis_of, words_in
-from speech3.decoding.search_graph import with_word_penalty
 from speech3.errors import Speech3Error
 from speech3.features.online_cmvn import OnlineCmvn
 from speech3.features.streaming import OnlineFeatures
+from speech3.graph.pieces import join_stretches
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import align_one
-from speech3.hmm.times import word_stretches
 from speech3.hmm.workers import Share
 from speech3.io.online_resample import OnlineResampler
 from speech3.io.progress import say
+from speech3.search.beam_search import BeamSearch, BestPath
+from speech3.search.lattice import Lattice
+from speech3.search.phrases import best_path, with_phrases
+from speech3.search.search_graph import with_word_penalty
 
 BLOCK_FRAMES = 24  # a multiple of the subsampling factors of models
 

@@ -5,6 +5,7 @@ Axes: T frames, P pdfs.
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +14,13 @@ import numpy as np
 
 from speech3.config import DecodeConfig
 from speech3.decoding.calibration import Calibration, correct_words, fit_calibration
-from speech3.decoding.graph import Graph
-from speech3.decoding.lattice import Lattice, best_words
-from speech3.decoding.pieces import join_confidences
 from speech3.decoding.search import Hypothesis, Scores, Setting, confidences_in, lattices, words_in
 from speech3.errors import Speech3Error
+from speech3.graph.decoding_graph import Graph
+from speech3.graph.pieces import join_confidences
 from speech3.io.atomic import explained_disk_errors
 from speech3.io.progress import progress, say
+from speech3.search.lattice import Lattice, best_words
 
 ErrorRate = Callable[[list[str], list[str]], float]
 _Found = tuple[Hypothesis, Lattice] | None
@@ -116,24 +117,23 @@ def tune(
     quick = config.model_copy(update={"max_active": config.tuning_max_active})
     key = "lfmmi_acoustic_scales" if pseudo_likelihoods else "acoustic_scales"
     scales, penalties = sorted(set(getattr(config, key))), sorted(set(config.word_penalties))
-    kept = _Kept(scores)
     exact: dict[Setting, Point] = {}
     tables: dict[Setting, dict[Setting, float]] = {}
     words: dict[Setting, dict[str, tuple[str, ...]]] = {}
     best_found: Mapping[str, _Found] = {}
     centre = scales[(len(scales) - 1) // 2], min(penalties, key=abs)
-    while centre not in exact:
-        shown = progress(kept, len(references), f"tuning around {centre[0]:g}/{centre[1]:g}")
-        found = dict(lattices(graph, shown, quick, centre, jobs))
-        words[centre] = {utterance: each[0].words if each else () for utterance, each in found.items()}
-        exact[centre] = Point(*centre, rate_of(references, words[centre], error_rate))
-        tables[centre] = {centre: exact[centre].error_rate}
-        if exact[centre] is min(exact.values(), key=lambda point: point.error_rate):  # the first of equals
-            best_found = found
-        rate = _Rates(graph, found, references, error_rate, centre, tables[centre])
-        around, centre = centre, _climbed(scales, penalties, centre, rate)
-        _say_points(tables[around], around)
-    kept.close()
+    with closing(_Kept(scores)) as kept:
+        while centre not in exact:
+            shown = progress(kept, len(references), f"tuning around {centre[0]:g}/{centre[1]:g}")
+            found = dict(lattices(graph, shown, quick, centre, jobs))
+            words[centre] = {utterance: each[0].words if each else () for utterance, each in found.items()}
+            exact[centre] = Point(*centre, rate_of(references, words[centre], error_rate))
+            tables[centre] = {centre: exact[centre].error_rate}
+            if exact[centre] is min(exact.values(), key=lambda point: point.error_rate):  # the first of equals
+                best_found = found
+            rate = _Rates(graph, found, references, error_rate, centre, tables[centre])
+            around, centre = centre, _climbed(scales, penalties, centre, rate)
+            _say_points(tables[around], around)
     best = min(exact.values(), key=lambda point: point.error_rate)
     setting = best.acoustic_scale, best.word_penalty
     _say_if_last("acoustic scale", setting[0], scales, key)

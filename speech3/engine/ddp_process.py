@@ -63,12 +63,12 @@ class Member:
 
 
 @dataclass
-class Told:
+class UncheckedSteps:
     """The results of this process's steps, which stay on the device until they are checked.
 
     Attributes
     ----------
-    told_R3
+    results_R3
         On the device, for each unchecked step: loss, number classified correctly, norm of the gradient.
     sums
         Totals of the checked steps: frames, loss times frames, frames classified correctly.
@@ -76,16 +76,16 @@ class Told:
         For each unchecked step its minibatch and frames; 0 frames where the minibatch has no weight.
     """
 
-    told_R3: Tensor
+    results_R3: Tensor
     sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     steps: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, number: int, frames: int, loss: Tensor, correct: Tensor, length: Tensor) -> None:
         """Record a step that was started."""
-        self.told_R3[len(self.steps)] = together([loss, correct, length])
+        self.results_R3[len(self.steps)] = together([loss, correct, length])
         self.steps.append((number, frames))
 
-    def look(self) -> tuple[float, float, float]:
+    def check(self) -> tuple[float, float, float]:
         """Check and add up the steps since the last call; waits for the device.
 
         Returns
@@ -94,9 +94,9 @@ class Told:
             The first of these steps (from 1) whose loss or gradient is not finite, its minibatch and loss; zeros if
             there is none.
         """
-        told = self.told_R3[: len(self.steps)].tolist()
+        results = self.results_R3[: len(self.steps)].tolist()
         steps, self.steps = self.steps, []
-        for step, ((number, frames), (loss, right, length)) in enumerate(zip(steps, told, strict=True), start=1):
+        for step, ((number, frames), (loss, right, length)) in enumerate(zip(steps, results, strict=True), start=1):
             if not (math.isfinite(loss) and math.isfinite(length)):
                 return step, number, loss
             if frames:
@@ -161,7 +161,7 @@ def run_epoch(
     sgd.load(tensors)
     parts.model.train()
     groups = turns(states_M, member.workers, parts.source.rows)
-    told = Told(torch.zeros(REPORT_STEPS, 3, dtype=torch.float64, device=sgd.parameters.vector_K.device))
+    unchecked = UncheckedSteps(torch.zeros(REPORT_STEPS, 3, dtype=torch.float64, device=sgd.parameters.vector_K.device))
     exchange.up = exchange.down = 0
     began, used = time.perf_counter(), 0
     saved = began
@@ -182,12 +182,12 @@ def run_epoch(
         g = [p.grad for p in trained(parts.model) if p.grad is not None]
         length = limit(g, parts.max_norm)
         sgd.step(g, rate(before))
-        told.add(number, len(targets) if weight else 0, loss.detach(), correct, length)
+        unchecked.add(number, len(targets) if weight else 0, loss.detach(), correct, length)
         states[group] = USED
         used += len(group)
         if turn % REPORT_STEPS and turn < len(groups):
             continue
-        sums = _added_up(member, told, exchange, epoch, rate)
+        sums = _added_up(member, unchecked, exchange, epoch, rate)
         now = time.perf_counter()
         if member.rank == 0:
             ended = turn == len(groups)
@@ -197,7 +197,7 @@ def run_epoch(
             yield "ended" if ended else "moved", (_progress(used, sums, now - began), state, states.copy())
 
 
-def _added_up(member: Member, told: Told, exchange: Exchange, epoch: int, rate: Rate) -> list[float]:
+def _added_up(member: Member, unchecked: UncheckedSteps, exchange: Exchange, epoch: int, rate: Rate) -> list[float]:
     """Totals over all processes: frames, loss times frames, number correct, bytes up and down.
 
     Raises
@@ -206,9 +206,9 @@ def _added_up(member: Member, told: Told, exchange: Exchange, epoch: int, rate: 
         The same in every process; it names a loss that is not finite rather than a mean gradient that contains it.
     """
     troubles_N3 = [[0.0, 0.0, 0.0] for _ in range(member.workers)]
-    troubles_N3[member.rank] = list(told.look())
-    mine = [*told.sums, exchange.up, exchange.down, *(value for trouble in troubles_N3 for value in trouble)]
-    all_of_them = torch.tensor(mine, dtype=torch.float64, device=told.told_R3.device)
+    troubles_N3[member.rank] = list(unchecked.check())
+    mine = [*unchecked.sums, exchange.up, exchange.down, *(value for trouble in troubles_N3 for value in trouble)]
+    all_of_them = torch.tensor(mine, dtype=torch.float64, device=unchecked.results_R3.device)
     dist.all_reduce(all_of_them)
     sums, of_processes = (part.tolist() for part in all_of_them.cpu().split([5, 3 * member.workers]))
     troubles = [trouble for trouble in zip(*[iter(of_processes)] * 3, strict=True) if trouble[0]]

@@ -45,10 +45,10 @@ def gradient(parts: Parts, epoch: int, number: int, *, check: bool = True) -> tu
     seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
     work = partial(_passes, parts, check)
     if parts.recorder is None:
-        told, g = work(inputs, targets)
+        results, g = work(inputs, targets)
     else:
-        told, g = parts.recorder(work, inputs, targets, (next(parts.model.parameters()).data_ptr(), check))
-    loss, right, *lengths = told.tolist()
+        results, g = parts.recorder(work, inputs, targets, (next(parts.model.parameters()).data_ptr(), check))
+    loss, right, *lengths = results.tolist()
     finite = all(map(math.isfinite, (loss, *lengths)))
     return Step(len(targets), loss, int(right)), g if finite else None
 
@@ -57,10 +57,10 @@ def _passes(parts: Parts, check: bool, inputs: Any, targets: Any) -> tuple[Tenso
     """Start both passes; returns loss, number correct and maybe the gradient's norm as one tensor, and the gradient."""
     total, correct = loss_of(parts, inputs, targets)
     g = torch.autograd.grad(total, trained(parts.model))
-    told = [total.detach(), correct]
+    results = [total.detach(), correct]
     if check or parts.max_norm < math.inf:
-        told.append(limit(g, parts.max_norm, parts.group.norm if parts.group else torch.nn.utils.get_total_norm))
-    return together(told), g
+        results.append(limit(g, parts.max_norm, parts.group.norm if parts.group else torch.nn.utils.get_total_norm))
+    return together(results), g
 
 
 def loss_of(parts: Parts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:

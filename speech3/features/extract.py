@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import yaml
 
+from speech3.augment.augmenter import Augmenter
 from speech3.config import FeatureConfig
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir
 from speech3.errors import Speech3Error, check_bad
-from speech3.features.augmenter import Augmenter
 from speech3.features.parts import Parts, fingerprint, open_parts
 from speech3.features.units import Unit, part_of, unit_features, unit_stats, units_of
 from speech3.io.ark import index_line, write_entry

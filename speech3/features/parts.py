@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from speech3 import __version__
+from speech3.augment.augmenter import Augmenter
 from speech3.config import FeatureConfig
 from speech3.corpus.datadir import DataDir
 from speech3.corpus.paths import resolve
 from speech3.errors import Speech3Error
-from speech3.features.augmenter import Augmenter
 from speech3.io.atomic import explained_disk_errors
 from speech3.io.progress import say
 

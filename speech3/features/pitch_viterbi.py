@@ -17,6 +17,7 @@ import numpy as np
 
 from speech3.config import PitchConfig
 from speech3.features.pitch_nccf import PitchSizes
+from speech3.io.compiled import jit
 
 # Frames that are kept, about 5 minutes. If paths do not agree for longer (in silence), the best one is taken.
 _MOST_KEPT = 1 << 15
@@ -102,7 +103,7 @@ class Tracker:
         return raw_T2
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@jit
 def search(nccf_RK, lags_K, soft_min_f0, factor, forward_K, back_RK):  # type: ignore[no-untyped-def] # pragma: no cover
     """One Viterbi step per frame, which updates the path costs `forward_K`, minus the smallest of them.
 

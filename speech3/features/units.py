@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from speech3.augment.augmenter import Augmenter, seed_of
 from speech3.config import FeatureConfig
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir
 from speech3.errors import Speech3Error
-from speech3.features.augmenter import Augmenter, seed_of
 from speech3.features.cmvn import cmvn_stats
 from speech3.features.compute import finish, static_features
 from speech3.features.given import given_statics, normalised_by_directory

@@ -2,5 +2,5 @@
 
 `sections` is the file format, `packed` its content, `shuffle` the order of an epoch, `resident` frames on a device and
 their windows. Minibatches: `minibatches` of windows, `sequences` of chunks in streams, `chunks` of single chunks,
-`whole` of utterances. `inspect`: statistics and pictures.
+`whole` of utterances. `warp` and `masks` change the frames of a minibatch.
 """

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from speech3.features.masks import SpecAugment
-from speech3.features.warp import FrequencyWarp
+from speech3.frames.masks import SpecAugment
 from speech3.frames.packed import PackedFrames
 from speech3.frames.resident import on_device
 from speech3.frames.shuffle import Shuffle
+from speech3.frames.warp import FrequencyWarp
 from speech3.io.device import to_device
 
 _WARPS = 33  # different warps at each speed

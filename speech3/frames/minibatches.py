@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from speech3.errors import Speech3Error
-from speech3.features.masks import SpecAugment
-from speech3.features.warp import FrequencyWarp
+from speech3.frames.masks import SpecAugment
 from speech3.frames.packed import PackedFrames
 from speech3.frames.resident import Resident, fits, free_bytes
 from speech3.frames.shuffle import PIECES, Order
+from speech3.frames.warp import FrequencyWarp
 from speech3.io.device import to_device
 from speech3.io.progress import say
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from speech3.features.masks import SpecAugment
-from speech3.features.warp import FrequencyWarp
 from speech3.frames.chunks import Chunk, ChunkInputs, Chunks, RecurrentChunks
+from speech3.frames.masks import SpecAugment
 from speech3.frames.packed import PackedFrames
+from speech3.frames.warp import FrequencyWarp
 
 _MIXED = 4  # about the number of minibatches among which utterances of similar length are mixed
 

@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
-from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm
 from speech3.hmm.topology import THREE_STATES, Topology
 from speech3.hmm.transcript import NO_WORD, TranscriptGraph
+from speech3.lexicon.lexicon import Lexicon
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.corpus.graphemes import marks, plain
 from speech3.errors import Speech3Error
-from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.questions import log_likelihood, merge_questions
 from speech3.hmm.topology import THREE_STATES, Topology
 from speech3.hmm.tree import CENTRE, LEFT, RIGHT, Tree
+from speech3.lexicon.graphemes import marks, plain
+from speech3.lexicon.lexicon import Lexicon
 
 _DIGIT = r"(?<=[^\d])\d$"
 

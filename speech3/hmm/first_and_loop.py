@@ -15,11 +15,11 @@ import numpy as np
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment import Alignment, evened_out
 from speech3.hmm.clustering import ContextStats, build_tree, merge_stats
-from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import alignment_stats
 from speech3.hmm.topology import FIRST_AND_LOOP, num_outputs
 from speech3.hmm.tree import CENTRE, LEFT
+from speech3.lexicon.lexicon import Lexicon
 
 SUBSAMPLING = 3
 _SIDES = (LEFT, CENTRE)

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.hmm.lexicon import Lexicon, Silences, read_lexicon, write_lexicon
 from speech3.hmm.topology import THREE_STATES, Topology, topology_named
 from speech3.hmm.tree import Tree
 from speech3.io.atomic import read_json, write_json
 from speech3.io.checkpoint import load_tensors, save_tensors
+from speech3.lexicon.lexicon import Lexicon, Silences, read_lexicon, write_lexicon
 
 _TREE = ("root", "side", "member", "yes", "no")  # arrays of a tree
 

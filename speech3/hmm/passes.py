@@ -9,13 +9,13 @@ from speech3.hmm import gmm as mixtures
 from speech3.hmm.alignment import Alignment, equal_alignment, evened_out, from_path
 from speech3.hmm.clustering import ContextStats, merge_stats
 from speech3.hmm.gmm import Gmm, GmmStats
-from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm
 from speech3.hmm.probabilities import Counts, count
 from speech3.hmm.topology import num_outputs
 from speech3.hmm.tree import CENTRE, LEFT, RIGHT
 from speech3.hmm.viterbi import best_path
 from speech3.hmm.workers import Share
+from speech3.lexicon.lexicon import Lexicon
 
 # Pseudo log likelihoods (`Scorer.pseudo_likelihoods`) are clipped to +- this value, in training and after it: float32
 # cannot hold the sums of exponentials of larger ones.

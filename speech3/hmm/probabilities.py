@@ -17,8 +17,8 @@ from typing import TypeAlias
 import numpy as np
 
 from speech3.hmm.alignment import Alignment
-from speech3.hmm.lexicon import Lexicon, Pronunciation, Silences
 from speech3.hmm.transcript import NO_WORD
+from speech3.lexicon.lexicon import Lexicon, Pronunciation, Silences
 
 SMOOTHING = 2.0  # lambda 2 and lambda 3 of the paper
 RARE = 0.01  # the average silence is at least this probable, and at most 1 minus this

@@ -9,7 +9,6 @@ from speech3.errors import Speech3Error
 from speech3.hmm import passes
 from speech3.hmm.clustering import ContextStats, build_tree, group_numbers, merge_stats, read_phone_sets
 from speech3.hmm.gmm import MIN_VARIANCE, Gmm, split, split_targets, update
-from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import Pass
 from speech3.hmm.probabilities import Counts, estimate
@@ -17,6 +16,7 @@ from speech3.hmm.topology import THREE_STATES
 from speech3.hmm.tree import Tree, context_free_tree, monophone_tree
 from speech3.hmm.workers import Workers
 from speech3.io.progress import Metrics, progress
+from speech3.lexicon.lexicon import Lexicon
 
 FIRST_SELF_LOOP = 0.75
 NOTHING_ALIGNED = "no utterance could be aligned; check that the transcripts belong to the recordings"

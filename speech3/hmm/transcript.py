@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.hmm.lexicon import Lexicon, Silences
 from speech3.hmm.model import Hmm
 from speech3.hmm.tree import LEFT, RIGHT, Tree
+from speech3.lexicon.lexicon import Lexicon, Silences
 
 NO_WORD = -1
 START = -1  # in place of the phone before the first

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speech3.lm.trie import jit
+from speech3.io.compiled import jit
 
 _FNV_OFFSET, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 _TENS = 10.0 ** np.arange(19)

@@ -11,7 +11,7 @@ spelled one has its unigram probability.
 
 The letters are units, which show their places in the word: ``c￭ ￭a￭ ￭t``. Both models together are one n-gram model,
 whose unigrams are those of two distributions: of words and first letters, and of further letters. A decoding graph
-allows further letters only within spelled words, and nothing else there (`speech3.decoding.lexicon_fst`). So the first
+allows further letters only within spelled words, and nothing else there (`speech3.graph.lexicon_fst`). So the first
 of the two is backed off to between words, the second within words, and each sums to one.
 
 Axes: R n-grams of one order.
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from speech3.corpus.subwords import JOINER
+from speech3.lexicon.subwords import JOINER
 from speech3.lm.added import with_unigrams
 from speech3.lm.kneser_ney import estimate
 from speech3.lm.ngrams import BOS, EOS, NEVER, UNKNOWN, ArpaLm, Ngrams, Rows, from_ngrams, from_rows

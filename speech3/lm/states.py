@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from speech3.io.compiled import jit
 from speech3.lm.ngrams import BOS, EOS, NEVER, ArpaLm
-from speech3.lm.trie import ROOT, child, jit
+from speech3.lm.trie import ROOT, child
 
 
 class States(NamedTuple):

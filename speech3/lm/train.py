@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.corpus.langdir import is_word, read_utf8
 from speech3.errors import Speech3Error
+from speech3.lexicon.langdir import is_word, read_utf8
 from speech3.lm.counts import BOS_NUMBER, EOS_NUMBER, windows_of_rows, windows_of_text
 from speech3.lm.kneser_ney import check_order, estimated
 from speech3.lm.ngrams import BOS, EOS, UNKNOWN

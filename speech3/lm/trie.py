@@ -11,12 +11,11 @@ Axes: G n-grams of all orders, H those below the highest order (histories), T wo
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
-ROOT = 0
+from speech3.io.compiled import jit
 
-jit = numba.njit(cache=True, nogil=True, error_model="numpy")
+ROOT = 0
 
 
 class Trie(NamedTuple):

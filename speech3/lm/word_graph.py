@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from speech3.corpus.langdir import NOT_WORDS, read_utf8
 from speech3.errors import Speech3Error
+from speech3.lexicon.langdir import NOT_WORDS, read_utf8
 
 _MOST = 1_000_000  # states
 _FEW, _TIMES = 10_000, 4  # limit on determinised states: _FEW plus _TIMES the number of states before

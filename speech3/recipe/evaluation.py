@@ -8,8 +8,10 @@ import numpy as np
 import torch
 import yaml
 
+from speech3.alignment.times import Stretch, read_ctm
 from speech3.config import FeatureConfig, load_preset
-from speech3.corpus import audio, digits
+from speech3.corpora import digits
+from speech3.corpus import audio
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.decoding.latticed import Wanted, decode_latticed
@@ -19,7 +21,6 @@ from speech3.decoding.search import Decoding
 from speech3.decoding.tune import Tuning
 from speech3.errors import Speech3Error
 from speech3.features.compute import static_features
-from speech3.hmm.times import Stretch, read_ctm
 from speech3.io.ark import ArkReader
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.checkpoint import load_tensors
@@ -27,13 +28,13 @@ from speech3.io.progress import read_metrics, say
 from speech3.recipe.experiment import GMMS, Experiment
 from speech3.recipe.rescoring import RESCORED, rescore_system
 from speech3.recipe.steps import seconds_of
+from speech3.reports.environment import environment
+from speech3.reports.figures import AlignedUtterance
+from speech3.reports.page import Report, System, Volume, write_report
+from speech3.reports.scores_in_card import write_scores
 from speech3.scoring import tables
 from speech3.scoring.borders import compare_borders
-from speech3.scoring.card import write_scores
 from speech3.scoring.confidence import reliability_beside
-from speech3.scoring.environment import environment
-from speech3.scoring.figures import AlignedUtterance
-from speech3.scoring.report import Report, System, Volume, write_report
 from speech3.scoring.text import ERROR_RATES, PHONE_CLASSES, read_text
 from speech3.scoring.wer import Metric, Score, score
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import soundfile
 
 from speech3.config import FeatureConfig
+from speech3.corpora.folder import AUDIO
 from speech3.corpus.datadir import read_datadir
-from speech3.corpus.folder import AUDIO
 from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error
 from speech3.features.compute import static_dim

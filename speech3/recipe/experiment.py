@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 
 from speech3.config import FeatureConfig, RecipeConfig, TrainingConfig, load_config, load_preset, shipped
-from speech3.corpus import (
+from speech3.corpora import (
     aishell,
     an4,
     anyspeech,

@@ -14,19 +14,19 @@ from typing import Any
 
 import numpy as np
 
+from speech3.alignment.align import Transcripts, usable_transcripts
 from speech3.config import TrainConfig
 from speech3.corpus.datadir import read_datadir
 from speech3.errors import Speech3Error, check_bad
 from speech3.frames.packed import pack
-from speech3.hmm.align import Transcripts, usable_transcripts
 from speech3.hmm.clustering import group_numbers
 from speech3.hmm.first_and_loop import SUBSAMPLING
-from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.hmm.tree import monophone_tree
 from speech3.io.ark import ArkReader
 from speech3.io.progress import say
+from speech3.lexicon.lexicon import Lexicon
 from speech3.recipe.experiment import FLAT, FLAT_HMM, Experiment
 from speech3.recipe.stages import training_material
 from speech3.sequence.denominator import make_denominator

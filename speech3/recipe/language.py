@@ -16,20 +16,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from speech3.corpus import langdir
-from speech3.corpus.anyspeech import LETTERS
+from speech3.corpora.anyspeech import LETTERS
 from speech3.corpus.datadir import read_datadir
-from speech3.decoding.grammar import one_word
-from speech3.decoding.graph import build_graph
-from speech3.decoding.pieces import join_words
-from speech3.decoding.places import GRAPH, TUNING_GRAPH
-from speech3.decoding.spelling import WEIGHT, Spelling, spelling_with
 from speech3.errors import Speech3Error
-from speech3.hmm.lexicon import read_lexicon
+from speech3.graph.decoding_graph import build_graph
+from speech3.graph.grammar import one_word
+from speech3.graph.pieces import join_words
+from speech3.graph.places import GRAPH, TUNING_GRAPH
+from speech3.graph.spelling import WEIGHT, Spelling, spelling_with
 from speech3.hmm.model import Hmm, load_hmm
 from speech3.io.atomic import write_text
 from speech3.io.parallel import parallel_map
 from speech3.io.progress import say
+from speech3.lexicon import langdir
+from speech3.lexicon.lexicon import read_lexicon
 from speech3.lm.arpa import ArpaLm, read_arpa, write_arpa
 from speech3.lm.kneser_ney import estimate
 from speech3.lm.letters import letter_model, units_of, weight_for

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from speech3.corpus.datadir import read_datadir
-from speech3.decoding.lattice_dir import open_lattices
 from speech3.decoding.latticed import Wanted, decode_latticed
 from speech3.decoding.recognizer import Recognizer
 from speech3.decoding.rescore_files import Options, rescore
 from speech3.io.progress import say
+from speech3.lattices.directory import open_lattices
 from speech3.recipe.experiment import Experiment
 from speech3.scoring.text import ERROR_RATES
 

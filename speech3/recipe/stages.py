@@ -11,28 +11,28 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
+from speech3.alignment.align import Transcripts, usable_transcripts, write_alignments
+from speech3.alignment.oov import sayable, with_words
+from speech3.augment.copies import augment_data, copy_prefix
+from speech3.augment.speed import perturb_speed
 from speech3.config import FeatureConfig, HmmConfig, TrainConfig, parse, read_yaml
-from speech3.corpus.anyspeech import HELD_OUT_LEXICON
+from speech3.corpora.anyspeech import HELD_OUT_LEXICON
 from speech3.corpus.datadir import read_datadir
-from speech3.corpus.perturb import perturb_speed
 from speech3.decoding.recognizer import Recognizer, load_recognizer
 from speech3.errors import Speech3Error, check_bad
-from speech3.features.augmented import augment_data, copy_prefix
 from speech3.features.extract import extract
 from speech3.frames.packed import pack
 from speech3.frames.segments import segment_labels
 from speech3.hmm import passes
-from speech3.hmm.align import Transcripts, usable_transcripts, write_alignments
 from speech3.hmm.clustering import phone_groups
 from speech3.hmm.gmm import load_gmm
-from speech3.hmm.lexicon import Lexicon, mark_positions, read_lexicon
 from speech3.hmm.model import load_hmm
-from speech3.hmm.oov import sayable, with_words
 from speech3.hmm.sizes import sized
 from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
 from speech3.hmm.workers import Workers
 from speech3.io.ark import ArkReader, read_int_ark, write_ark
 from speech3.io.progress import Metrics, say
+from speech3.lexicon.lexicon import Lexicon, mark_positions, read_lexicon
 from speech3.lm.normalize import read_checked
 from speech3.recipe.experiment import CORPORA, Experiment
 

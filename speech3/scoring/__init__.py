@@ -1,1 +1,1 @@
-"""WER and CER with intervals and significance tests, per-speaker tables, comparisons of runs, and the HTML report."""
+"""Error rates of words, characters and phones, with intervals and significance; borders and confidences scored."""

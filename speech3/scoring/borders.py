@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from speech3.alignment.times import Stretch
 from speech3.errors import Speech3Error
-from speech3.hmm.lexicon import SILENCE
-from speech3.hmm.times import Stretch
+from speech3.lexicon.lexicon import SILENCE
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from speech3.alignment.times import Stretch, read_ctm
 from speech3.corpus.normalize import normalize_text
-from speech3.hmm.times import Stretch, read_ctm
 from speech3.scoring.wer import Score
 
 LEAST = 5e-4  # a confidence of 0.000 or 1.000 in a CTM may be half a digit away from it, and counts as that

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.decoding.compose import spelled
-from speech3.decoding.lattice_dir import open_lattices
-from speech3.decoding.word_lattice import WordLattice
-from speech3.decoding.word_paths import oracle_words
 from speech3.errors import Speech3Error
+from speech3.lattices.compose import spelled
+from speech3.lattices.directory import open_lattices
+from speech3.lattices.word_lattice import WordLattice
+from speech3.lattices.word_paths import oracle_words
 
 
 def oracle_texts(archive: Path, references: Mapping[str, str]) -> dict[str, str]:

@@ -24,10 +24,10 @@ from speech3.frames.chunks import Chunk
 from speech3.frames.segments import segment_labels, segment_numbers
 from speech3.frames.whole import padded_frames
 from speech3.hmm.first_and_loop import SUBSAMPLING
-from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm
 from speech3.hmm.topology import FIRST_AND_LOOP, num_outputs
 from speech3.hmm.transcript import TranscriptGraph, transcript_graph
+from speech3.lexicon.lexicon import Lexicon
 from speech3.sequence.denominator import Denominator
 from speech3.sequence.numerators import NEVER, UNSEEN, Numerators
 from speech3.sequence.phone_lm import START

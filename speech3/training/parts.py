@@ -16,12 +16,12 @@ from speech3.engine.device import autocast_of, use_precision
 from speech3.engine.recorded import Recorder
 from speech3.engine.world import Loss, Parts
 from speech3.errors import Speech3Error
-from speech3.features.masks import SpecAugment, spec_augment
-from speech3.features.warp import FrequencyWarp, frequency_warp
 from speech3.frames.chunks import Chunks
+from speech3.frames.masks import SpecAugment, spec_augment
 from speech3.frames.minibatches import Minibatches
 from speech3.frames.packed import PackedFrames, open_packed, verify_once
 from speech3.frames.sequences import Sequences
+from speech3.frames.warp import FrequencyWarp, frequency_warp
 from speech3.frames.whole import WholeUtterances
 from speech3.hmm.model import load_hmm
 from speech3.io.atomic import read_json

@@ -16,9 +16,9 @@ from speech3.frames.packed import PackedFrames
 from speech3.frames.segments import segment_numbers
 from speech3.hmm.biphone_loop import Biphones, biphones
 from speech3.hmm.clustering import group_numbers
-from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm, PdfsOnly
 from speech3.hmm.phone_loop import LoopPhones, errors, heard, loop_phones, phone_bigram
+from speech3.lexicon.lexicon import Lexicon
 from speech3.models import AcousticModel, logits
 
 ACOUSTIC_SCALE = 0.3  # phone errors of a small network on minilibri: 64 % at 0.1, 53 at 0.2, 51 at 0.3, 50 at 0.4, 0.5

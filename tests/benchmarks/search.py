@@ -30,11 +30,11 @@ import kaldifst
 import numpy as np
 import torch
 
-from speech3.decoding.beam_search import BeamSearch, BestPath
-from speech3.decoding.graph import Graph
 from speech3.decoding.recognizer import DecodeSettings, Recognizer, load_recognizer
-from speech3.decoding.search_graph import SearchGraph, with_word_penalty
+from speech3.graph.decoding_graph import Graph
 from speech3.io.ark import ArkReader
+from speech3.search.beam_search import BeamSearch, BestPath
+from speech3.search.search_graph import SearchGraph, with_word_penalty
 
 LATTICE_BEAM = 8.0
 
@@ -50,7 +50,7 @@ def rival_search(
     graph: Graph, charged: SearchGraph, settings: DecodeSettings
 ) -> Callable[[np.ndarray], tuple[np.ndarray, tuple[int, ...], float]]:
     """kaldi-decoder as speech3 used to call it: returns pdfs, words and the graph's cost of the best path."""
-    from speech3.decoding.fst import ARC, Fst, temporary_fst
+    from speech3.io.fst import ARC, Fst, temporary_fst
 
     source_A = np.repeat(np.arange(len(graph.fst.final_S), dtype=np.int32), np.diff(charged.begin_S1))
     arcs_A = charged.arcs_A4.reshape(-1).view(ARC)

@@ -10,7 +10,7 @@ import soundfile
 import torch
 
 from speech3.errors import Speech3Error
-from speech3.scoring import doctor
+from speech3.reports import doctor
 
 Usage = namedtuple("Usage", "total used free")
 

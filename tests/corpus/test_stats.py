@@ -6,11 +6,11 @@ import soundfile
 from sounds import RATE_HZ, tone
 
 from speech3.corpus.datadir import read_datadir
-from speech3.corpus.figures import write_histograms
 from speech3.corpus.lengths import lengths_s
 from speech3.corpus.stats import describe, measure
 from speech3.errors import Speech3Error
 from speech3.io.ark import write_ark
+from speech3.reports.corpus_figure import write_histograms
 
 
 @pytest.fixture

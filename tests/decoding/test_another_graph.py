@@ -9,17 +9,17 @@ import soundfile
 import toys
 from whistles import RATE_HZ, whistled
 
-from speech3.decoding.another_graph import Wish, make_graph
+from speech3.alignment.guessed import by_letters
+from speech3.alignment.oov import with_pronunciations
 from speech3.decoding.apply import transcribe
 from speech3.decoding.chosen_graph import with_graph
-from speech3.decoding.graph import build_graph, load_graph
 from speech3.decoding.recognizer import load_recognizer
 from speech3.errors import Speech3Error
-from speech3.hmm.guessed import by_letters
-from speech3.hmm.lexicon import Lexicon, Pronunciation, mark_positions
+from speech3.graph.another_graph import Wish, make_graph
+from speech3.graph.decoding_graph import build_graph, load_graph
 from speech3.hmm.model import PdfsOnly
-from speech3.hmm.oov import with_pronunciations
 from speech3.io.atomic import write_text
+from speech3.lexicon.lexicon import Lexicon, Pronunciation, mark_positions
 from speech3.lm.arpa import read_arpa, write_arpa
 
 
@@ -98,8 +98,8 @@ def test_sentences_a_grammar_a_model_and_text(model: Path, tmp_path: Path, sound
 
 def test_a_grammar_s_costs_stand_in_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from speech3.config import DecodeConfig
-    from speech3.decoding.grammar import from_word_graph
     from speech3.decoding.search import decode
+    from speech3.graph.grammar import from_word_graph
     from speech3.lm.jsgf import read_jsgf
     from speech3.lm.word_graph import sentences_of
 

@@ -15,7 +15,7 @@ from speech3.decoding.apply import features_of_file, transcribe
 from speech3.decoding.export import Export, export
 from speech3.decoding.recognizer import load_recognizer, tune_recognizer
 from speech3.errors import Speech3Error
-from speech3.models.onnx_runtime import OnnxNetwork
+from speech3.export.onnx_runtime import OnnxNetwork
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

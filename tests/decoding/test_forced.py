@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+from speech3.alignment.align import Aligned
+from speech3.alignment.times import FrameClock
 from speech3.corpus.datadir import DataDir
 from speech3.decoding.forced import Outcome, _write_split
-from speech3.hmm.align import Aligned
-from speech3.hmm.times import FrameClock
 
 
-def test_pieces_of_an_earlier_run_do_not_stay(tmp_path: Path) -> None:
+def test_parts_of_an_earlier_run_do_not_stay(tmp_path: Path) -> None:
     (tmp_path / "split" / "wav").mkdir(parents=True)
     for name in ("wav.scp", "segments", "text", "utt2spk", "spk2utt", "wav/a.wav"):
         (tmp_path / "split" / name).write_text("a a\n")

@@ -6,13 +6,13 @@ import toys
 
 from speech3.config import DecodeConfig
 from speech3.decoding import search
-from speech3.decoding.grammar import one_word
-from speech3.decoding.graph import build_graph, load_graph
 from speech3.decoding.search import decode, decode_settings
 from speech3.errors import Speech3Error
-from speech3.hmm.lexicon import Lexicon, Pronunciation
+from speech3.graph.decoding_graph import build_graph, load_graph
+from speech3.graph.grammar import one_word
 from speech3.hmm.model import Hmm
 from speech3.hmm.tree import monophone_tree
+from speech3.lexicon.lexicon import Lexicon, Pronunciation
 from speech3.lm.kneser_ney import estimate
 
 WIDE = DecodeConfig(beam=500.0, max_active=100000)

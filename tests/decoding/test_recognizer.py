@@ -12,9 +12,9 @@ import torch
 import toys
 from whistles import FEATURES, HMM, RATE_HZ, SAID, SETTINGS, save_network, whistled
 
+from speech3.alignment.times import read_ctm
 from speech3.config import DecodeConfig
 from speech3.decoding.apply import features_of_file, tell, transcribe
-from speech3.decoding.graph import build_graph
 from speech3.decoding.output import word_times, write_decoding
 from speech3.decoding.recognizer import (
     NetworkScorer,
@@ -26,9 +26,9 @@ from speech3.decoding.recognizer import (
 from speech3.decoding.search import Decoding, Hypothesis
 from speech3.errors import Speech3Error
 from speech3.features.extract import features_of
-from speech3.hmm.lexicon import Lexicon, Pronunciation
-from speech3.hmm.times import read_ctm
+from speech3.graph.decoding_graph import build_graph
 from speech3.io.checkpoint import load_tensors
+from speech3.lexicon.lexicon import Lexicon, Pronunciation
 from speech3.training.package import complete
 
 

@@ -10,22 +10,22 @@ from pathlib import Path
 import jiwer
 import pytest
 import toys
-from test_lm_states import arpa_cost
+from toys import arpa_cost
 from whistles import HMM, SAID
 
+from speech3.alignment.times import read_ctm
 from speech3.cli import decode as decode_verb
 from speech3.cli import rescore as rescore_verb
 from speech3.cli import score as score_verb
 from speech3.cli import transcribe as transcribe_verb
 from speech3.corpus.datadir import DataDir, Utterance, write_datadir
-from speech3.decoding.graph import build_graph
-from speech3.decoding.lattice_dir import open_lattices
 from speech3.decoding.rescore import WEIGHTS
 from speech3.decoding.rescore_files import Options, load_function, rescore
-from speech3.decoding.word_paths import nbest
 from speech3.errors import Speech3Error
-from speech3.hmm.times import read_ctm
+from speech3.graph.decoding_graph import build_graph
 from speech3.io.atomic import read_json, write_json
+from speech3.lattices.directory import open_lattices
+from speech3.lattices.word_paths import nbest
 from speech3.lm.arpa import ArpaLm, write_arpa
 
 TEXT = {name: " ".join(words) for name, (words, _) in SAID.items()}

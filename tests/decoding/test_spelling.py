@@ -15,23 +15,23 @@ import toys
 from whistles import HMM, RATE_HZ, whistled
 
 from speech3.config import DecodeConfig
-from speech3.decoding.another_graph import Wish, make_graph
 from speech3.decoding.apply import features_of_file, transcribe
 from speech3.decoding.chosen_graph import with_graph
-from speech3.decoding.fst import read_fst
-from speech3.decoding.graph import build_graph, load_graph
-from speech3.decoding.lattice_dir import open_lattices
 from speech3.decoding.latticed import Wanted, decode_latticed
-from speech3.decoding.lm_paths import cheapest_cost
-from speech3.decoding.lm_states import of_grammar
 from speech3.decoding.recognizer import load_recognizer
 from speech3.decoding.rescore_files import Options, rescore
 from speech3.decoding.search import decode
-from speech3.decoding.spelling import Spelling, read_spelling, spelling_with
-from speech3.decoding.word_paths import nbest
 from speech3.errors import Speech3Error
-from speech3.hmm.lexicon import Lexicon, Pronunciation, Silences, mark_positions
+from speech3.graph.another_graph import Wish, make_graph
+from speech3.graph.decoding_graph import build_graph, load_graph
+from speech3.graph.spelling import Spelling, read_spelling, spelling_with
 from speech3.io.atomic import write_text
+from speech3.io.fst import read_fst
+from speech3.lattices.directory import open_lattices
+from speech3.lattices.lm_paths import cheapest_cost
+from speech3.lattices.lm_states import of_grammar
+from speech3.lattices.word_paths import nbest
+from speech3.lexicon.lexicon import Lexicon, Pronunciation, Silences, mark_positions
 from speech3.lm.arpa import ArpaLm, read_arpa, write_arpa
 from speech3.lm.letters import letter_model, units_of
 

@@ -10,16 +10,16 @@ import torch
 import toys
 from whistles import FEATURES, HMM, SAID, write_network
 
+from speech3.alignment.times import frame_clock, read_ctm
 from speech3.config import DecodeConfig, ModelConfig
 from speech3.corpus.datadir import read_datadir
 from speech3.decoding.apply import features_for, features_of_file, transcribe, write_loglikes
 from speech3.decoding.forced import align_datadir
-from speech3.decoding.graph import build_graph
 from speech3.decoding.recognizer import LARGEST_PSEUDO, DecodeSettings, NetworkScorer, load_recognizer, tune_recognizer
 from speech3.errors import Speech3Error
+from speech3.graph.decoding_graph import build_graph
 from speech3.hmm.gmm import load_gmm
 from speech3.hmm.model import Hmm
-from speech3.hmm.times import frame_clock, read_ctm
 from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.hmm.tree import monophone_tree
 from speech3.io.ark import read_int_ark

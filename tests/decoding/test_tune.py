@@ -5,10 +5,10 @@ import toys
 
 from speech3.config import DecodeConfig
 from speech3.decoding import tune as module
-from speech3.decoding.graph import build_graph, load_graph
 from speech3.decoding.search import decode, decode_settings
 from speech3.decoding.tune import drawn, rate_of, tune
 from speech3.errors import Speech3Error
+from speech3.graph.decoding_graph import build_graph, load_graph
 
 GRID = DecodeConfig(beam=500.0, acoustic_scales=(0.02, 0.1, 0.5, 2.5), word_penalties=(-6.0, 0.0, 6.0))
 
@@ -146,6 +146,14 @@ def test_kept_scores_are_the_same_each_time(in_memory, monkeypatch):
         assert list(again) == list(scores)
         for utterance, scores_TP in scores.items():
             np.testing.assert_array_equal(again[utterance], scores_TP)
+
+
+def test_the_file_of_scores_is_closed_after_an_error_too(graph, scores, monkeypatch):
+    kept = module._Kept(scores)
+    monkeypatch.setattr(module, "_Kept", lambda given: kept)
+    with pytest.raises(Speech3Error, match="dev: no words"):
+        tune(graph, scores, {}, GRID)
+    assert kept._file.closed
 
 
 def test_what_was_found_at_the_best_point(graph, scores):

@@ -10,12 +10,12 @@ import yaml
 
 from speech3.config import FeatureConfig, ModelConfig
 from speech3.decoding.apply import features_of_file
-from speech3.decoding.graph import build_graph
 from speech3.decoding.recognizer import DecodeSettings, Recognizer
+from speech3.graph.decoding_graph import build_graph
 from speech3.hmm.gmm import Gmm, load_gmm
-from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.io.atomic import write_text
 from speech3.io.checkpoint import save_tensors
+from speech3.lexicon.lexicon import Lexicon, Pronunciation
 from speech3.models.base import AcousticModel
 from speech3.models.registry import build, network_tensors
 

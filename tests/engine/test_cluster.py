@@ -164,8 +164,8 @@ def test_a_node_is_lost_and_another_comes(nodes, world, gate):
 
 def test_no_room_and_nothing_left_behind(nodes, world, monkeypatch):
     """All CPUs are the other world's; then there are not enough nodes; then the other world ends."""
-    patience = cluster_module.ROOM_S
-    monkeypatch.setattr(cluster_module, "ROOM_S", 0.5)
+    patience = cluster_module.TIMEOUT_S
+    monkeypatch.setattr(cluster_module, "TIMEOUT_S", 0.5)
     with pytest.raises(Speech3Error, match=r"no Ray node had room for a shard .* there are 2 Ray nodes with 2 CPUs"):
         Cluster(BUILD, BUILD(), CONFIG, workers=1)
     with pytest.raises(Speech3Error, match=r"training\.workers=3: a shard takes a CPU, and there are 2 Ray nodes"):
@@ -176,7 +176,7 @@ def test_no_room_and_nothing_left_behind(nodes, world, monkeypatch):
     assert all(map(tiny.state, pids))
     world.close()
     tiny.until(lambda: not any(map(tiny.state, pids)))
-    monkeypatch.setattr(cluster_module, "ROOM_S", patience)
+    monkeypatch.setattr(cluster_module, "TIMEOUT_S", patience)
     build = tiny_cluster.Elsewhere(BATCHES, file="/data/x.frames")  # now there is room, but no such file
     with pytest.raises(Speech3Error, match=r"^shard 0 on node \S+: /data/x\.frames: no such file$"):
         Cluster(build, build(), AsgdConfig(), workers=1, address=nodes.address)

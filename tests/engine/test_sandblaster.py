@@ -25,7 +25,7 @@ from speech3.engine.sandblaster.partition import (
     gather_buffers,
 )
 from speech3.engine.sandblaster.processes import Processes
-from speech3.engine.sandblaster.worker_group import Bench, Compute
+from speech3.engine.sandblaster.worker_group import Compute, Workspace
 from speech3.engine.sandblaster.world import Sandblaster, batches_of
 from speech3.engine.world import USED, WAITING, Rate
 from speech3.errors import Speech3Error
@@ -55,11 +55,11 @@ def _spread(order, keep, build=BUILD):
     """The gradient of all minibatches in that order, each kept by the worker that `keep` names."""
     workers = max(keep) + 1
     vectors, layout = _vectors(build(), workers)
-    benches = [Bench(build(), vectors, layout, worker) for worker in range(workers)]
+    workspaces = [Workspace(build(), vectors, layout, worker) for worker in range(workers)]
     frames = 0
     for number, worker in zip(order, keep, strict=True):
-        done = benches[worker].compute(Compute(1, 0, 1, number, (number,)))
-        benches[worker].keep(1)
+        done = workspaces[worker].compute(Compute(1, 0, 1, number, (number,)))
+        workspaces[worker].keep(1)
         frames += done.frames
     _operate(vectors, layout, Gather(0, tuple(sorted(set(keep))), frames, 0.0))
     return vectors.gradients_2P[0].clone(), frames
@@ -80,14 +80,14 @@ def test_portions_in_any_order_and_hands_make_the_same_gradient():
 
 def test_what_was_not_kept_and_what_was_of_an_earlier_point_is_in_no_sum():
     vectors, layout = _vectors(convex.Build()(), 1)
-    bench = Bench(convex.Build()(), vectors, layout, 0)
+    bench = Workspace(convex.Build()(), vectors, layout, 0)
     bench.compute(Compute(1, 0, 1, 3, (3,)))
     bench.keep(1)
     bench.compute(Compute(2, 0, 1, 4, (4,)))  # somebody else was first
     bench.compute(Compute(2, 0, 1, 7, (7,)))
     bench.keep(2)
     fresh, _ = _vectors(convex.Build()(), 1)
-    alone = Bench(convex.Build()(), fresh, layout, 0)
+    alone = Workspace(convex.Build()(), fresh, layout, 0)
     alone.compute(Compute(1, 0, 1, 7, (7,)))
     alone.keep(1)
     torch.testing.assert_close(vectors.sums_NK, fresh.sums_NK, rtol=0, atol=0)

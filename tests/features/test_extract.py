@@ -9,11 +9,11 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from speech3.augment.augmenter import make_augmenter
 from speech3.cli import extract as extract_verb
 from speech3.config import AugmentConfig, FeatureConfig, load_preset, parse, read_yaml
 from speech3.corpus.datadir import DataDir, Utterance, read_datadir
 from speech3.errors import Speech3Error
-from speech3.features.augmenter import make_augmenter
 from speech3.features.cmvn import cmvn_stats
 from speech3.features.compute import finish, static_features
 from speech3.features.extract import extract, features_of

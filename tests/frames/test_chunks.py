@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.features.masks import SpecAugment
 from speech3.features.mel import mel_scale
-from speech3.features.warp import FrequencyWarp
 from speech3.frames.chunks import Chunks
+from speech3.frames.masks import SpecAugment
 from speech3.frames.packed import open_packed, pack
+from speech3.frames.warp import FrequencyWarp
 
 LENGTHS = (1, 2, 30, 7, 64, 5, 20, 21, 3, 40, 11)
 FRAMES = sum(LENGTHS)

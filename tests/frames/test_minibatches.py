@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from speech3.errors import Speech3Error
-from speech3.features.masks import SpecAugment
 from speech3.features.mel import mel_scale
-from speech3.features.warp import FrequencyWarp, MelColumns
+from speech3.frames.masks import SpecAugment
 from speech3.frames.minibatches import Minibatches
 from speech3.frames.packed import open_packed, pack
 from speech3.frames.resident import Resident
 from speech3.frames.shuffle import PIECES, Order, Shuffle
+from speech3.frames.warp import FrequencyWarp, MelColumns
 
 
 @pytest.fixture(params=["float32", "float16"])

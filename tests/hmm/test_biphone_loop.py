@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from speech3.hmm.biphone_loop import Biphones, biphones
-from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.model import Hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.hmm.tree import context_free_tree, monophone_tree
+from speech3.lexicon.lexicon import Lexicon, Pronunciation
 
 PDFS, PHONES = 6, 3
 

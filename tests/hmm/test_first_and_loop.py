@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.first_and_loop import convert, middle_frames, train_tree
-from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.passes import alignment_stats
 from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.hmm.tree import CENTRE, LEFT
+from speech3.lexicon.lexicon import Lexicon, Pronunciation
 
 
 def alignment_of(lengths: list[int], phones: list[int] | None = None) -> Alignment:

@@ -5,9 +5,9 @@ import pytest
 
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment import Alignment
-from speech3.hmm.lexicon import Lexicon, Pronunciation, mark_positions, read_lexicon, write_lexicon
 from speech3.hmm.probabilities import count, estimate
 from speech3.hmm.transcript import NO_WORD
+from speech3.lexicon.lexicon import Lexicon, Pronunciation, mark_positions, read_lexicon, write_lexicon
 
 LEXICON = Lexicon((Pronunciation("A", ("a",)), Pronunciation("A", ("b",)), Pronunciation("B", ("b", "a"))))
 

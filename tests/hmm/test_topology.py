@@ -7,35 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_language import asking
 from test_transcript import graph_paths, phone_paths
 
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment import equal_alignment, evened_out, from_path
-from speech3.hmm.lexicon import Lexicon
 from speech3.hmm.model import Hmm, load_hmm
 from speech3.hmm.topology import FIRST_AND_LOOP, THREE_STATES, num_outputs
 from speech3.hmm.transcript import transcript_graph
-from speech3.hmm.tree import LEFT, RIGHT, Tree, monophone_tree
+from speech3.hmm.tree import LEFT, RIGHT, monophone_tree
 from speech3.hmm.viterbi import best_path
 from speech3.io.atomic import read_json, write_json
-
-
-def asking(side: int, phones: int, states: int, members: tuple[int, ...]) -> Tree:
-    """Every state of every phone but the first asks whether the phone at `side` is one of `members`."""
-    roots = np.arange(phones * states).reshape(phones, states)
-    side_N, member_N = np.full(3 * phones * states, -1, np.int8), np.zeros((3 * phones * states, phones + 1), bool)
-    yes_N = np.zeros(len(side_N), np.int32)
-    no_N, pdf = yes_N.copy(), 0
-    for root in roots.reshape(-1).tolist():
-        leaves = [root]
-        if root >= states:  # the first phone is silence
-            leaves = [phones * states + 2 * root, phones * states + 2 * root + 1]
-            side_N[root], yes_N[root], no_N[root] = side, *leaves
-            member_N[root, list(members)] = True
-        for leaf in leaves:
-            yes_N[leaf] = no_N[leaf] = pdf
-            pdf += 1
-    return Tree(np.concatenate([np.zeros((1, states), int), roots]).astype(np.int32), side_N, member_N, yes_N, no_N)
+from speech3.lexicon.lexicon import Lexicon
 
 
 @pytest.fixture

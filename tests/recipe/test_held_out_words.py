@@ -9,10 +9,10 @@ from speech3.config import FeatureConfig
 from speech3.corpus.datadir import read_datadir
 from speech3.decoding.recognizer import Recognizer
 from speech3.errors import Speech3Error
-from speech3.hmm.lexicon import Lexicon, Pronunciation, mark_positions
 from speech3.hmm.model import Hmm
 from speech3.hmm.tree import monophone_tree
 from speech3.io.ark import write_ark
+from speech3.lexicon.lexicon import Lexicon, Pronunciation, mark_positions
 from speech3.recipe import stages
 from speech3.recipe.experiment import open_experiment
 

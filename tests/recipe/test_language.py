@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from speech3.corpus.datadir import DataDir, Utterance, write_datadir
-from speech3.decoding.graph import load_graph
 from speech3.errors import Speech3Error
-from speech3.hmm.lexicon import Lexicon, Pronunciation
+from speech3.graph.decoding_graph import load_graph
 from speech3.hmm.model import Hmm
 from speech3.hmm.tree import monophone_tree
 from speech3.io.atomic import write_text
+from speech3.lexicon.lexicon import Lexicon, Pronunciation
 from speech3.lm.arpa import ArpaLm, read_arpa, write_arpa
 from speech3.lm.kneser_ney import estimate
 from speech3.lm.perplexity import perplexity

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from speech3.alignment.times import read_ctm
 from speech3.config import CnnTdnnConfig, DecodeConfig, RecipeConfig, TdnnConfig, load_config, shipped
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error
-from speech3.hmm.times import read_ctm
 from speech3.io.atomic import read_json
 from speech3.io.progress import read_metrics
 from speech3.recipe.experiment import open_experiment

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from speech3.corpus.datadir import DataDir, Utterance, write_datadir
-from speech3.decoding.graph import load_graph
-from speech3.decoding.spelling import read_spelling
 from speech3.errors import Speech3Error
-from speech3.hmm.lexicon import mark_positions, read_lexicon
+from speech3.graph.decoding_graph import load_graph
+from speech3.graph.spelling import read_spelling
 from speech3.hmm.model import Hmm
 from speech3.hmm.tree import monophone_tree
 from speech3.io.atomic import write_text
+from speech3.lexicon.lexicon import mark_positions, read_lexicon
 from speech3.lm.arpa import read_arpa
 from speech3.lm.letters import weight_for
 from speech3.recipe import language

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from speech3.alignment.times import Stretch
 from speech3.errors import Speech3Error
-from speech3.hmm.times import Stretch
 from speech3.scoring.borders import compare_borders
 
 

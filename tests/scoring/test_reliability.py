@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from speech3.hmm.times import Stretch, write_ctm
+from speech3.alignment.times import Stretch, write_ctm
 from speech3.io.atomic import write_text
+from speech3.reports.confidence_section import confidence_section
 from speech3.scoring.confidence import confidence_lines, reliability, reliability_beside, reliability_of
-from speech3.scoring.confidence_section import confidence_section
 from speech3.scoring.wer import score
 
 

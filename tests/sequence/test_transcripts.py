@@ -10,10 +10,10 @@ import torch
 from speech3.errors import Speech3Error
 from speech3.frames.chunks import Chunk
 from speech3.frames.segments import segment_numbers
-from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.model import Hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.hmm.tree import LEFT, Tree, context_free_tree
+from speech3.lexicon.lexicon import Lexicon, Pronunciation
 from speech3.sequence.denominator import Denominator, make_denominator
 from speech3.sequence.lfmmi import LfMmi
 from speech3.sequence.numerators import numerator_posteriors

@@ -8,10 +8,10 @@ import numpy as np
 from speech3.config import ModelConfig, TrainConfig, TrainingConfig, load_preset
 from speech3.frames.packed import pack
 from speech3.frames.segments import segment_labels
-from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.model import Hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.hmm.tree import context_free_tree
+from speech3.lexicon.lexicon import Lexicon, Pronunciation
 from speech3.sequence.denominator import make_denominator
 from speech3.sequence.phone_lm import estimate
 

@@ -7,10 +7,10 @@ import pytest
 
 from speech3.config import DnnConfig, TrainConfig, TrainingConfig
 from speech3.frames.packed import pack
-from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.model import Hmm, PdfsOnly
 from speech3.hmm.tree import monophone_tree
 from speech3.io.checkpoint import load_tensors, save_tensors
+from speech3.lexicon.lexicon import Lexicon, Pronunciation
 from speech3.training import train
 from speech3.training.card import Scored, write_card
 

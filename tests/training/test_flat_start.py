@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
+from speech3.alignment.align import Transcripts, align
 from speech3.config import ModelConfig, TrainConfig, TrainingConfig, load_preset
 from speech3.decoding.recognizer import NetworkScorer
 from speech3.errors import Speech3Error
 from speech3.frames.packed import pack
-from speech3.hmm.align import Transcripts, align
-from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.model import Hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.hmm.tree import monophone_tree
 from speech3.io.progress import read_metrics
+from speech3.lexicon.lexicon import Lexicon, Pronunciation
 from speech3.models import load_network
 from speech3.sequence.denominator import make_denominator
 from speech3.sequence.phone_lm import estimate

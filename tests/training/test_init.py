@@ -9,11 +9,11 @@ import yaml
 from speech3.config import DnnConfig, TdnnConfig, TrainConfig, TrainingConfig
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed, pack
-from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.model import Hmm, PdfsOnly
 from speech3.hmm.tree import context_free_tree, monophone_tree
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.io.progress import read_metrics
+from speech3.lexicon.lexicon import Lexicon, Pronunciation
 from speech3.models import build, load_network, logits, network_tensors
 from speech3.training import run as run_module
 from speech3.training import train

@@ -7,13 +7,13 @@ import torch
 
 from speech3.config import DnnConfig, TrainConfig, TrainingConfig
 from speech3.frames.packed import open_packed, pack
-from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.model import Hmm, PdfsOnly
 from speech3.hmm.phone_loop import heard, loop_phones
 from speech3.hmm.tree import monophone_tree
 from speech3.io.progress import read_metrics
+from speech3.lexicon.lexicon import Lexicon, Pronunciation
 from speech3.models import load_network, logits
-from speech3.scoring.report import Report, System, write_report
+from speech3.reports.page import Report, System, write_report
 from speech3.scoring.wer import score
 from speech3.training import phone_errors as module
 from speech3.training import train

@@ -12,11 +12,11 @@ from speech3.frames.packed import pack
 from speech3.hmm.model import PdfsOnly
 from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics
-from speech3.scoring.compare import compare_runs
-from speech3.scoring.training_section import training_section
+from speech3.reports.compare import compare_runs
+from speech3.reports.run_view import follow
+from speech3.reports.training_section import training_section
 from speech3.training import run as run_module
 from speech3.training import train
-from speech3.training.run_view import follow
 
 MINIBATCHES, FRAMES = 20, 16
 

@@ -17,12 +17,12 @@ from speech3.engine import sgd
 from speech3.engine.world import USED, WAITING, Progress
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed, pack
-from speech3.hmm.lexicon import Lexicon, Pronunciation
 from speech3.hmm.model import Hmm
 from speech3.hmm.tree import monophone_tree
 from speech3.io.atomic import write_text
 from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics
+from speech3.lexicon.lexicon import Lexicon, Pronunciation
 from speech3.models import load_network, logits
 from speech3.training import run as run_module
 from speech3.training import train

@@ -26,7 +26,7 @@ _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]
 
 
 @dataclass(frozen=True)
-class Room:
+class Resources:
     """Total resources of the nodes that are alive, in use or not."""
 
     nodes: int
@@ -38,17 +38,17 @@ class Room:
         return f"{self.nodes} Ray node{'s' * (self.nodes != 1)} with {self.cpus:g} CPUs{gpus}"
 
 
-def room() -> Room:
+def resources() -> Resources:
     """Resources of the cluster that this process is connected to."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    cpus, gpus = (sum(resources.get(kind, 0.0) for resources in alive) for kind in ("CPU", "GPU"))
-    return Room(len(alive), cpus, gpus)
+    cpus, gpus = (sum(node.get(kind, 0.0) for node in alive) for kind in ("CPU", "GPU"))
+    return Resources(len(alive), cpus, gpus)
 
 
-def what_there_is() -> str:
+def advice() -> str:
     """The end of an error message about missing resources: what there is, and what to do."""
     return (
-        f"there are {room()}; start nodes (`ray start --address=...`) or stop other jobs there, and run the same "
+        f"there are {resources()}; start nodes (`ray start --address=...`) or stop other jobs there, and run the same "
         f"command again: training resumes from its checkpoint"
     )
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from speech3.engine.cluster.actors import PartitionActor
 from speech3.engine.cluster.messages import Facts, Plan, Report
-from speech3.engine.cluster.nodes import what_there_is
+from speech3.engine.cluster.nodes import advice
 from speech3.errors import Speech3Error
 
-ROOM_S = 60.0  # timeout for a node with room, and for a reply
+TIMEOUT_S = 60.0  # timeout for a node with room, and for a reply
 _REST_S = (
     0.2  # before another attempt: Ray takes a while to know that a node is gone, and starts actors there until then
 )
@@ -82,7 +82,7 @@ class RemoteServer:
             {name: tensor[self._cut(stretch, tensor)].numpy() for name, tensor in tensors.items()}
             for stretch in self.bounds
         ]
-        end = time.monotonic() + ROOM_S
+        end = time.monotonic() + TIMEOUT_S
         while True:
             self.polls = [None] * len(self.actors)
             try:
@@ -92,8 +92,8 @@ class RemoteServer:
             except Lost as lost:
                 if time.monotonic() > end:
                     raise Speech3Error(
-                        f"for {ROOM_S:.0f} s no Ray node was found on which the server's partitions stay alive: "
-                        f"{what_there_is()}; the last error: {lost}"
+                        f"for {TIMEOUT_S:.0f} s no Ray node was found on which the server's partitions stay alive: "
+                        f"{advice()}; the last error: {lost}"
                     ) from lost
             time.sleep(_REST_S)
 
@@ -121,8 +121,8 @@ class RemoteServer:
             self.polls, self.polled = [actor.report.remote() for actor in self.actors], time.monotonic()
         waiting = [poll for poll in self.polls if poll is not None]
         came = ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]
-        if len(came) < len(waiting) and time.monotonic() - self.polled > ROOM_S:
-            raise Lost(f"a partition did not reply for {ROOM_S:.0f} s")
+        if len(came) < len(waiting) and time.monotonic() - self.polled > TIMEOUT_S:
+            raise Lost(f"a partition did not reply for {TIMEOUT_S:.0f} s")
         for number, poll in enumerate(self.polls):
             if poll is not None and poll in came:
                 self.polls[number] = None
@@ -148,7 +148,7 @@ class RemoteServer:
 
     def _get(self, refs: list[Any]) -> list[Any]:
         try:
-            return ray.get(refs, timeout=ROOM_S)
+            return ray.get(refs, timeout=TIMEOUT_S)
         except RayTaskError as error:
             raise failure("a partition of the server", error) from error
         except RayError as error:
@@ -167,10 +167,10 @@ class RemoteServer:
             self.actors[number] = self.kind.options(scheduling_strategy="SPREAD").remote()
         placed = [self.actors[number].ping.remote() for number in missing]
         while placed:  # a node starts several of them one after the other
-            came, placed = ray.wait(placed, timeout=ROOM_S)
+            came, placed = ray.wait(placed, timeout=TIMEOUT_S)
             if not came:
                 raise Speech3Error(
-                    f"no Ray node had room for a partition of the server for {ROOM_S:.0f} s: {what_there_is()}"
+                    f"no Ray node had room for a partition of the server for {TIMEOUT_S:.0f} s: {advice()}"
                 )
         prepared = self._get([self.actors[number].prepare.remote(self.plans[number]) for number in missing])
         for number, facts in zip(missing, prepared, strict=True):

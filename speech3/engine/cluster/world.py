@@ -28,8 +28,8 @@ from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.cluster.account import Account
 from speech3.engine.cluster.actors import ShardActor
 from speech3.engine.cluster.messages import Facts, Order, Outcome, Plan, Report, Work, facts_of, wires_on_cpu
-from speech3.engine.cluster.nodes import connect, room, what_there_is
-from speech3.engine.cluster.remote import ROOM_S, Lost, RemoteServer, check, failure
+from speech3.engine.cluster.nodes import advice, connect, resources
+from speech3.engine.cluster.remote import TIMEOUT_S, Lost, RemoteServer, check, failure
 from speech3.engine.flat import Flat, flatten, partition_bounds
 from speech3.engine.world import USED, WAITING, BuildOn, Parts, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
@@ -186,8 +186,8 @@ class Cluster:
             self._guarded(self._copy)
         if any(worker.placed for worker in self.workers):
             self.placed_at = time.monotonic()
-        elif time.monotonic() - self.placed_at > ROOM_S:
-            raise Speech3Error(f"no Ray node had room for a shard for {ROOM_S:.0f} s: {what_there_is()}")
+        elif time.monotonic() - self.placed_at > TIMEOUT_S:
+            raise Speech3Error(f"no Ray node had room for a shard for {TIMEOUT_S:.0f} s: {advice()}")
 
     def _wait_for_shards(self, seconds: float) -> None:
         """Wait until all shards are prepared; after `seconds`, begin without those that found no room, if any can."""
@@ -342,12 +342,12 @@ class Cluster:
         now = time.monotonic()
         missing = sum(not worker.placed and now - worker.hired > JOIN_S for worker in self.workers)
         if missing:
-            said.append(f"{missing} of {len(self.workers)} shards found no room: there are {room()}")
+            said.append(f"{missing} of {len(self.workers)} shards found no room: there are {resources()}")
         return "; ".join(said)
 
 
 def _check_room(workers: int, gpus: int) -> None:
-    there = room()
+    there = resources()
     if workers > there.cpus or workers * gpus > there.gpus:
         raise Speech3Error(
             f"training.workers={workers}: a shard takes a CPU{' and a GPU' * gpus}, and there are {there}; use fewer "

@@ -15,7 +15,8 @@ Axes: P values, B buckets, T tiles, M words.
 import numba
 import numpy as np
 
-_jit = numba.njit(cache=True, nogil=True, error_model="numpy")
+from speech3.io.compiled import jit
+
 _inline = numba.njit(inline="always")
 
 _U = np.uint32
@@ -35,7 +36,7 @@ def _random24(counter, key0, key1):  # type: ignore[no-untyped-def]
     return np.float32(np.int32(_U(_U(x ^ _U(x >> _U(16))) >> _U(8)))) * _24_BITS
 
 
-@_jit
+@jit
 def statistics(values_P, starts_B, sizes_B, _tiles_T5, clip, limits_B, scales_B):  # type: ignore[no-untyped-def]
     """Write each bucket's c sigma (infinite if its values are equal) and s (NaN if a value is not finite)."""
     bits_P = values_P.view(np.int32)
@@ -81,7 +82,7 @@ def _pack_tile(values, words, width, limit, scale, counter, key0, key1):  # type
             words[j] |= _U((code if sent else _U(0)) << _U(2 * k))
 
 
-@_jit
+@jit
 def pack(values_P, tiles_T5, limits_B, scales_B, key, words_M):  # type: ignore[no-untyped-def]
     """Write each value's code, by its share of the bucket's scale and its random number."""
     key0, key1, words_M = _U(key), _U(key >> 32), words_M.view(np.uint32)
@@ -106,7 +107,7 @@ def _add_tile(words, width, scale, into):  # type: ignore[no-untyped-def]
             into[width * k + j] += scale * np.float32(code)
 
 
-@_jit
+@jit
 def add(words_M, tiles_T5, scales_B, times, into_P):  # type: ignore[no-untyped-def]
     """Decode the codes and add them times `times`."""
     words_M = words_M.view(np.uint32)
@@ -127,7 +128,7 @@ def _add_sums_tile(sums_16M, width, scale, into):  # type: ignore[no-untyped-def
             into[width * k + j] += scale * np.float32(sums_16M[k, j])
 
 
-@_jit
+@jit
 def add_sums(sums_16M, tiles_T5, scales_B, times, into_P):  # type: ignore[no-untyped-def]
     """Decode sums of codes and add them times `times`."""
     for t in range(len(tiles_T5)):

@@ -58,9 +58,9 @@ class Group:
                 yield rate
                 dist.barrier()
         while self.rank:
-            told = torch.zeros(len(astuple(Rate(0, 0, 0))), dtype=torch.float64)
-            dist.broadcast(told, 0)
-            base, number, minibatches, warmup, decay, last = told.tolist()
+            values = torch.zeros(len(astuple(Rate(0, 0, 0))), dtype=torch.float64)
+            dist.broadcast(values, 0)
+            base, number, minibatches, warmup, decay, last = values.tolist()
             epoch[0] = number
             yield Rate(base, int(number), int(minibatches), warmup, decay, int(last))
             epoch[0] = 0
@@ -87,9 +87,9 @@ class GroupPool(Pool):
     def draw(self, shard: int, after: int | None = None) -> int | None:
         """See `Pool.draw`."""
         drawn = super().draw(shard, after) if self.group.rank == 0 else None
-        told = torch.tensor(-1 if drawn is None else drawn)
-        dist.broadcast(told, 0)
-        number = int(told)
+        values = torch.tensor(-1 if drawn is None else drawn)
+        dist.broadcast(values, 0)
+        number = int(values)
         if number < 0:
             return None
         self.states_M[number] = shard + 1

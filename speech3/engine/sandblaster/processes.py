@@ -23,7 +23,7 @@ import torch.multiprocessing
 from speech3.engine.device import place_of
 from speech3.engine.sandblaster.partition import Layout, Operation, Vectors
 from speech3.engine.sandblaster.portions import Portions
-from speech3.engine.sandblaster.worker_group import Bench, Compute, Computed, Evaluation, together, with_waits
+from speech3.engine.sandblaster.worker_group import Compute, Computed, Evaluation, Workspace, together, with_waits
 from speech3.engine.server_memory import SharedMemory, memory_file
 from speech3.engine.watchdog import patience_s
 from speech3.engine.workers import Failed, Workers
@@ -244,14 +244,14 @@ class Processes:
 def _serve(worker: int, path: str, layout: Layout, build: BuildOn, device: str, pipe: Any) -> None:
     """A worker's process: carry out orders until the pipe is closed."""
     vectors = Vectors.over(layout, SharedMemory(path, layout.bytes).map)
-    bench = Bench(build(device), vectors, layout, worker)
+    workspace = Workspace(build(device), vectors, layout, worker)
     pipe.send(Ready())
     while True:
         match pipe.recv():
             case Compute() as order:
-                pipe.send(bench.compute(order))
+                pipe.send(workspace.compute(order))
             case Keep(evaluation) as order:
-                bench.keep(evaluation)
+                workspace.keep(evaluation)
                 pipe.send(order)
             case Operate() as order:
                 pipe.send(_operate(order, vectors, layout))

@@ -24,7 +24,7 @@ import torch
 
 from speech3.engine.sandblaster.partition import Gather, Layout, Operation, Vectors
 from speech3.engine.sandblaster.portions import Portions
-from speech3.engine.sandblaster.worker_group import Bench, Compute, Computed, Evaluation, together, with_waits
+from speech3.engine.sandblaster.worker_group import Compute, Computed, Evaluation, Workspace, together, with_waits
 from speech3.engine.simulate import Times
 from speech3.engine.world import Parts, ShardReport
 
@@ -42,8 +42,8 @@ class Virtual:
         self.times, self.layout, self.seed = times, layout, parts.seed
         self._vector = 4 * layout.values  # bytes
         self.vectors = Vectors.over(layout, bytearray(layout.bytes))
-        self.benches = [
-            Bench(replace(parts, model=copy.deepcopy(parts.model)), self.vectors, layout, worker)
+        self.workspaces = [
+            Workspace(replace(parts, model=copy.deepcopy(parts.model)), self.vectors, layout, worker)
             for worker in range(layout.workers)
         ]  # fmt: skip
         self.epoch = self.evaluation = 0
@@ -77,10 +77,10 @@ class Virtual:
         self.evaluation += 1
         portions, kept = Portions(len(numbers)), dict[int, Computed]()
         for worker, portion in self._first_through(portions, numbers):
-            done = self.benches[worker].compute(Compute(self.evaluation, at, self.epoch, portion, numbers[portion]))
+            done = self.workspaces[worker].compute(Compute(self.evaluation, at, self.epoch, portion, numbers[portion]))
             if done.bad is not None:
                 return Evaluation(bad=done.bad)
-            self.benches[worker].keep(self.evaluation)
+            self.workspaces[worker].keep(self.evaluation)
             kept[portion] = done
             yield
         return together(kept.values(), portions.keepers)
@@ -146,5 +146,5 @@ class Virtual:
         time, worker = self.failures.pop(0)
         self.restarts += 1
         self.free_N[worker] = time + self.times.restart_s
-        self.benches[worker].loaded = self.benches[worker].summed = -1
+        self.workspaces[worker].loaded = self.workspaces[worker].summed = -1
         return time, worker

@@ -112,13 +112,13 @@ def with_waits(reports: Sequence[ShardReport], seconds: float) -> tuple[ShardRep
     return tuple(each + ShardReport(wait_s=max(0.0, seconds - each.compute_s - each.sync_s)) for each in reports)
 
 
-class Bench:
+class Workspace:
     """A worker's workspace: its copy of the model, and the gradient of its current portion."""
 
     def __init__(self, parts: Parts, vectors: Vectors, layout: Layout, worker: int) -> None:
         self.parts, self.vectors, self.layout, self.worker = parts, vectors, layout, worker
         self.own = flatten(parts.model)
-        self.in_hand = self.own.zeros_like()
+        self.portion = self.own.zeros_like()
         self.loaded = self.summed = -1  # evaluations of the loaded point and of the sum
         parts.model.train()
 
@@ -129,7 +129,7 @@ class Bench:
         if self.loaded != order.evaluation:
             self.own.vector_K.copy_(self.vectors.points_2K[order.at])
             self.loaded = order.evaluation
-        self.in_hand.vector_K.zero_()
+        self.portion.vector_K.zero_()
         frames, correct, losses, bad = 0, 0, [], None
         for number in order.numbers:
             with torch.enable_grad():
@@ -137,7 +137,7 @@ class Bench:
             if g is None:
                 bad = number
                 break
-            for view, each in zip(self.in_hand.views, g, strict=True):
+            for view, each in zip(self.portion.views, g, strict=True):
                 view.add_(each, alpha=step.frames)
             frames, correct = frames + step.frames, correct + step.correct
             losses.append(step.loss * step.frames)
@@ -147,7 +147,7 @@ class Bench:
     def keep(self, evaluation: int) -> None:
         """Add the current portion's gradient to the worker's sum; its buffers are those after this portion."""
         sum_K, num_parameters = self.vectors.sums_NK[self.worker], self.layout.parameters
-        mine = self.in_hand.vector_K.to(sum_K.device)
+        mine = self.portion.vector_K.to(sum_K.device)
         if self.summed == evaluation:
             sum_K[:num_parameters].add_(mine)
         else:

@@ -1,0 +1,172 @@
+"""Forced alignment of a data set, and its output files: pdfs, phones and words as Kaldi archive, CTM and TextGrid."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from speech3.alignment.confidence import Confidence, confidence
+from speech3.alignment.longparts import Part, joined
+from speech3.alignment.times import FrameClock, file_name, phone_stretches, word_stretches, write_ctm, write_textgrid
+from speech3.errors import Speech3Error
+from speech3.hmm import passes
+from speech3.hmm.alignment import Alignment
+from speech3.hmm.model import Hmm
+from speech3.hmm.passes import Scorer
+from speech3.hmm.workers import Share, Workers
+from speech3.io.ark import write_ark
+from speech3.io.atomic import write_text
+from speech3.lexicon.lexicon import UNKNOWN, Lexicon
+from speech3.lexicon.vocabulary import check_vocabulary
+
+
+@dataclass(frozen=True)
+class Transcripts:
+    """Words to align, all in the lexicon (or `<unk>`), and the utterances that cannot be aligned, with the reasons."""
+
+    words: dict[str, list[str]]
+    bad: dict[str, str]
+
+
+def usable_transcripts(texts: Mapping[str, str | None], lexicon: Lexicon, utterances: Iterable[str]) -> Transcripts:
+    """Separate the utterances that can be aligned from those that cannot.
+
+    Parameters
+    ----------
+    texts
+        Transcript of each utterance.
+    utterances
+        The utterances that have features.
+
+    Raises
+    ------
+    Speech3Error
+        More than half of the words of all transcripts are not in the lexicon.
+    """
+    utterances = list(utterances)
+    check_vocabulary({utterance: texts.get(utterance) for utterance in utterances}, lexicon)
+    words: dict[str, list[str]] = {}
+    bad: dict[str, str] = {}
+    for utterance in utterances:
+        text = (texts.get(utterance) or "").split()
+        if not text:
+            bad[utterance] = "has no transcript"
+            continue
+        try:
+            words[utterance] = lexicon.known(text)
+        except Speech3Error as error:
+            bad[utterance] = str(error)
+    return Transcripts(words, bad)
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Alignments sorted by utterance; utterances without one, with the reasons; those tried again at the retry beam."""
+
+    alignments: dict[str, Alignment] = field(default_factory=dict)
+    bad: dict[str, str] = field(default_factory=dict)
+    retried: set[str] = field(default_factory=set)
+    confidences: dict[str, Confidence] = field(default_factory=dict)  # empty unless requested
+
+
+def align(
+    hmm: Hmm,
+    scorer: Scorer,
+    transcripts: Transcripts,
+    feats: Mapping[str, np.ndarray],
+    *,
+    beam: float,
+    retry_beam: float,
+    jobs: int,
+    acoustic_scale: float = 0.1,
+    scored: bool = False,
+) -> Aligned:
+    """Align all transcripts. The caller checks whether too many of them failed (`check_bad`).
+
+    Parameters
+    ----------
+    scored
+        Also compute confidences, which needs the likelihoods of all pdfs.
+    """
+    parts: list[Aligned] = []
+    if transcripts.words:
+        with Workers(transcripts.words, feats, jobs) as workers:
+            parts = workers.run(_align_share, hmm, scorer, (beam, retry_beam), acoustic_scale, scored)
+    whole = Aligned({}, dict(transcripts.bad))
+    for part in parts:
+        whole.bad.update(part.bad)
+        whole.retried.update(part.retried)
+    part_of = {utterance: part for part in parts for utterance in part.alignments}
+    for utterance in sorted(part_of):
+        whole.alignments[utterance] = part_of[utterance].alignments[utterance]
+        if scored:
+            whole.confidences[utterance] = part_of[utterance].confidences[utterance]
+    return whole
+
+
+def _align_share(
+    share: Share, hmm: Hmm, scorer: Scorer, beams: tuple[float, float], acoustic_scale: float, scored: bool
+) -> Aligned:
+    done = Aligned()
+    for utterance in share.shown("alignment"):
+        one = Share({utterance: share.words[utterance]}, share.feats)  # its HMM is used only here
+        found = passes.align_one(one, utterance, hmm, scorer, beams[:1], acoustic_scale)
+        if isinstance(found, str):
+            found = passes.align_one(one, utterance, hmm, scorer, beams[1:], acoustic_scale)
+            done.retried.add(utterance)
+        if isinstance(found, str):
+            done.bad[utterance] = found
+            continue
+        done.alignments[utterance] = found
+        if scored:
+            done.confidences[utterance] = confidence(found, hmm, scorer.loglikes(share.feats[utterance]))
+    return done
+
+
+def write_alignments(
+    out: Path,
+    hmm: Hmm,
+    alignments: Mapping[str, Alignment],
+    texts: Mapping[str, str | None],
+    clock: FrameClock,
+    *,
+    durations_s: Mapping[str, float] | None = None,
+    bad: Mapping[str, str] | None = None,
+    textgrids: bool = True,
+    confidences: Mapping[str, Confidence] | None = None,
+    parts: Mapping[str, Part] | None = None,
+) -> None:
+    """Write ``ali.ark`` (Kaldi int32 vectors of pdfs), ``phones.ctm``, ``words.ctm``, ``textgrid/`` and ``bad.txt``.
+
+    Words outside the lexicon keep their spelling in the CTM, although they were aligned as `<unk>`. Times count from
+    the beginning of the utterance (of the segment, if the data directory has `segments`).
+
+    Parameters
+    ----------
+    confidences
+        The sixth column of both CTM files.
+    parts
+        Parts of long recordings. Their alignments, texts and durations are given per part, and ``ali.ark`` is written
+        per part; CTM and TextGrid describe whole recordings, without what no part covers.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    durations, sure = durations_s or {}, confidences or {}
+    phones = {u: phone_stretches(a, hmm.lexicon, clock, durations.get(u), sure.get(u)) for u, a in alignments.items()}
+    words = {
+        u: word_stretches(
+            a, (texts.get(u) or UNKNOWN).split(), clock, durations.get(u), sure[u].words_W if u in sure else None
+        )
+        for u, a in alignments.items()
+    }
+    if parts:
+        phones, words = joined(phones, parts, clock), joined(words, parts, clock)
+    write_ark(out / "ali.ark", ((u, a.pdfs(hmm)) for u, a in alignments.items()))
+    write_ctm(out / "phones.ctm", phones)
+    write_ctm(out / "words.ctm", words)
+    if textgrids:
+        for utterance, tier in phones.items():
+            end_s = max(durations.get(utterance, 0.0), tier[-1].end_s)
+            tiers = {"words": words[utterance], "phones": tier}
+            write_textgrid(out / "textgrid" / f"{file_name(utterance)}.TextGrid", tiers, end_s)
+    write_text(out / "bad.txt", "".join(f"{u} {reason}\n" for u, reason in sorted((bad or {}).items())))

@@ -1,0 +1,81 @@
+"""Out-of-vocabulary words, and how to add words to the lexicon of a model."""
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from speech3.errors import Speech3Error
+from speech3.hmm.model import Hmm
+from speech3.lexicon.lexicon import Lexicon, Pronunciation, Silences, mark_positions
+
+
+def unknown_words(texts: Mapping[str, str | None], lexicon: Lexicon) -> dict[str, list[str]]:
+    """The utterances of each out-of-vocabulary word, one entry per occurrence; the most frequent word first."""
+    found: dict[str, list[str]] = {}
+    for utterance, text in texts.items():
+        for word in (text or "").split():
+            if word not in lexicon.by_word:
+                found.setdefault(word, []).append(utterance)
+    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
+
+
+def with_words(hmm: Hmm, pronunciations: Iterable[Pronunciation], source: str) -> Hmm:
+    """Add pronunciations of out-of-vocabulary words to a model; pronunciations of words that it has are ignored.
+
+    If silence probabilities were estimated, silence after a new word is as probable as after the median pronunciation.
+
+    Parameters
+    ----------
+    pronunciations
+        With phones that are not marked with positions in the word.
+    source
+        Where they come from, for the error message.
+
+    Raises
+    ------
+    Speech3Error
+        The model lacks a phone. The message names `source`, the word and the phone.
+    """
+    lexicon = hmm.lexicon
+    new = tuple(pron for pron in pronunciations if pron.word not in lexicon.by_word)
+    if not new:
+        return hmm
+    new = _in_phones_of(lexicon, new, source)
+    return replace(hmm, lexicon=replace(lexicon, pronunciations=lexicon.pronunciations + new))
+
+
+def with_pronunciations(hmm: Hmm, pronunciations: Iterable[Pronunciation], source: str) -> Hmm:
+    """The same, but words that the model knows are pronounced in the new ways alone."""
+    new, lexicon = tuple(pronunciations), hmm.lexicon
+    words = {pron.word for pron in new}
+    kept = tuple(pron for pron in lexicon.pronunciations if pron.word not in words)
+    phones = lexicon.phones  # which the tree numbers, used or not
+    new = _in_phones_of(lexicon, new, source)
+    return replace(hmm, lexicon=replace(lexicon, pronunciations=kept + new, inventory=phones))
+
+
+def sayable(pron: Pronunciation, lexicon: Lexicon) -> bool:
+    """Are these, without places in the word, phones that the model has at such places?"""
+    (marked,) = _marked((pron,), lexicon)
+    return all(phone in lexicon.phone_ids for phone in marked.phones)
+
+
+def _marked(new: tuple[Pronunciation, ...], lexicon: Lexicon) -> tuple[Pronunciation, ...]:
+    if not lexicon.position_dependent:
+        return new
+    return mark_positions(replace(lexicon, pronunciations=new, position_dependent=False)).pronunciations
+
+
+def _in_phones_of(lexicon: Lexicon, new: tuple[Pronunciation, ...], source: str) -> tuple[Pronunciation, ...]:
+    new = _marked(new, lexicon)
+    for pron in new:
+        if strange := [phone for phone in pron.phones if phone not in lexicon.phone_ids]:
+            known = ", ".join(dict.fromkeys(lexicon.base_phone(phone) for phone in lexicon.phones))
+            raise Speech3Error(
+                f"{source}: {pron.word}: {lexicon.base_phone(strange[0])} is not a phone of the model"
+                f"{' at this position in a word' if lexicon.position_dependent else ''}; use its phones: {known}"
+            )
+    if lexicon.end:  # silence_prob then applies to the beginning of the sentence only
+        usual = Silences(statistics.median(lexicon.silences(pron).after for pron in lexicon.pronunciations))
+        new = tuple(replace(pron, silences=pron.silences or usual) for pron in new)
+    return new

@@ -1,0 +1,151 @@
+"""From frames to seconds: the times of phones and words in alignments, as CTM and TextGrid."""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from speech3.alignment.confidence import Confidence
+from speech3.config import FeatureConfig
+from speech3.hmm.alignment import Alignment
+from speech3.hmm.transcript import NO_WORD
+from speech3.io.atomic import write_text
+from speech3.lexicon.lexicon import Lexicon
+
+_LONGEST_NAME = 200  # bytes; most file systems allow 255, including the `.TextGrid` after it
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A phone or a word, from `start_s` to `end_s` seconds after the utterance's beginning.
+
+    `confidence`, if known, comes from `speech3.alignment.confidence` in an alignment, and from
+    `speech3.lattices.bayes_risk` after decoding.
+    """
+
+    start_s: float
+    end_s: float
+    label: str
+    confidence: float | None = None
+
+
+@dataclass(frozen=True)
+class FrameClock:
+    """Times of frames, and of the outputs of a model that has one per `subsampling` frames.
+
+    A frame stands for `shift_s` seconds around the middle of its window. With Kaldi's ``snip_edges`` the first window
+    starts at sample 0, so the first frame begins half of (window - shift) later. Kaldi's own CTM ignores that.
+    """
+
+    shift_s: float
+    offset_s: float
+    subsampling: int = 1
+
+    def edges(self, starts: np.ndarray, duration_s: float | None) -> np.ndarray:
+        """Seconds of segment boundaries given in outputs; the first and the last are the ends of the recording."""
+        seconds = np.asarray(starts) * (self.subsampling * self.shift_s) + self.offset_s
+        seconds[0] = 0.0
+        seconds[-1] = seconds[-1] + self.offset_s if duration_s is None else duration_s
+        return seconds
+
+
+def frame_clock(config: FeatureConfig, subsampling: int = 1) -> FrameClock:
+    """The clock of features extracted with `config`, and of outputs at every `subsampling`-th frame."""
+    offset_ms = (config.frame_length - config.frame_shift) / 2 if config.snip_edges else 0.0
+    return FrameClock(config.frame_shift / 1000, offset_ms / 1000, subsampling)
+
+
+def phone_stretches(
+    alignment: Alignment,
+    lexicon: Lexicon,
+    clock: FrameClock,
+    duration_s: float | None = None,
+    confidence: Confidence | None = None,
+) -> list[Stretch]:
+    """Every phone and silence of an alignment, without gaps; phones without their position in the word."""
+    edges = clock.edges(alignment.starts, duration_s).tolist()
+    labels = [lexicon.base_phone(lexicon.phones[phone - 1]) for phone in alignment.phones]
+    sure = [None] * len(labels) if confidence is None else confidence.phones_S.tolist()
+    return [Stretch(a, b, label, c) for a, b, label, c in zip(edges[:-1], edges[1:], labels, sure, strict=True)]
+
+
+def word_stretches(
+    alignment: Alignment,
+    words: Sequence[str],
+    clock: FrameClock,
+    duration_s: float | None = None,
+    words_W: Sequence[float] | np.ndarray | None = None,
+) -> list[Stretch]:
+    """Every word of an alignment, with its confidence from `words_W` if given; silence is left out."""
+    edges, stretches = clock.edges(alignment.starts, duration_s), []
+    change = np.flatnonzero(np.diff(alignment.words)) + 1
+    first = np.concatenate([[0], change])
+    last = np.concatenate([change, [len(alignment.words)]])
+    for begin, end in zip(first, last, strict=True):
+        index = int(alignment.words[begin])
+        if index != NO_WORD:
+            sure = None if words_W is None else float(words_W[index])
+            stretches.append(Stretch(float(edges[begin]), float(edges[end]), words[index], sure))
+    return stretches
+
+
+def write_ctm(path: Path | str, tracks: Mapping[str, Sequence[Stretch]]) -> None:
+    """Write NIST CTM: ``utterance channel start duration label``, then the confidence if known."""
+    lines = [ctm_line(utterance, s) + "\n" for utterance, stretches in tracks.items() for s in stretches]
+    write_text(path, "".join(lines))
+
+
+def ctm_line(utterance: str, stretch: Stretch) -> str:
+    """One line of a CTM, without the newline."""
+    sixth = "" if stretch.confidence is None else f" {stretch.confidence:.3f}"
+    return f"{utterance} 1 {stretch.start_s:.3f} {stretch.end_s - stretch.start_s:.3f} {stretch.label}{sixth}"
+
+
+def read_ctm(path: Path | str) -> dict[str, list[Stretch]]:
+    """Read what `write_ctm` wrote, or another CTM with or without confidences."""
+    tracks: dict[str, list[Stretch]] = {}
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        utterance, _, start, duration, label, *rest = line.split()
+        sure = float(rest[0]) if rest else None
+        tracks.setdefault(utterance, []).append(Stretch(float(start), float(start) + float(duration), label, sure))
+    return tracks
+
+
+def file_name(utterance: str) -> str:
+    """A file name for an utterance, different for each; characters that are not allowed are written as in ``%2F``."""
+    name = re.sub(r'[/\\:*?"<>|%\x00-\x1f]|^\.', lambda match: f"%{ord(match[0]):02X}", utterance)
+    if len(name.encode()) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.blake2b(utterance.encode(), digest_size=8).hexdigest()
+    return name.encode()[: _LONGEST_NAME - 20].decode(errors="ignore") + f"%{digest}"
+
+
+def write_textgrid(path: Path | str, tiers: Mapping[str, Sequence[Stretch]], duration_s: float) -> None:
+    """Write Praat's long text format; times that are not covered become empty intervals, as Praat requires."""
+    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {duration_s:.4f}",
+             "tiers? <exists>", f"size = {len(tiers)}", "item []:"]  # fmt: skip
+    for number, (name, stretches) in enumerate(tiers.items(), 1):
+        filled = _filled(stretches, duration_s)
+        lines += [f"    item [{number}]:", '        class = "IntervalTier"', f'        name = "{name}"',
+                  "        xmin = 0", f"        xmax = {duration_s:.4f}",
+                  f"        intervals: size = {len(filled)}"]  # fmt: skip
+        for index, s in enumerate(filled, 1):
+            text = s.label.replace('"', '""')
+            lines += [f"        intervals [{index}]:", f"            xmin = {s.start_s:.4f}",
+                      f"            xmax = {s.end_s:.4f}", f'            text = "{text}"']  # fmt: skip
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def _filled(stretches: Sequence[Stretch], duration_s: float) -> list[Stretch]:
+    filled, now = [], 0.0
+    for s in stretches:
+        if s.start_s > now + 1e-4:
+            filled.append(Stretch(now, s.start_s, ""))
+        filled.append(s)
+        now = s.end_s
+    if now < duration_s - 1e-4:
+        filled.append(Stretch(now, duration_s, ""))
+    return filled

@@ -1,0 +1,246 @@
+"""Augmentation of one utterance: all changes are drawn from the seed and the utterance's key, the same in any process.
+
+Their order follows the path of sound: the speaker (speed), room, other sounds, telephone, recorder (volume).
+
+Legend: S samples.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from speech3.augment import rooms
+from speech3.augment import waveforms as augment
+from speech3.augment.noises import (
+    Sound,
+    find_responses,
+    find_sounds,
+    read_response,
+    read_sound,
+    read_whole,
+    some,
+    split_speech,
+    utterance_sounds,
+)
+from speech3.config import AugmentConfig
+from speech3.corpus.audio import AudioError
+from speech3.corpus.datadir import DataDir, Utterance
+from speech3.errors import Speech3Error
+
+_MOST_FILES, _MOST_VOICES = 5000, 500  # at most this many are kept
+_TRIES = 20  # attempts to draw an utterance that can be read: a directory may have a few that cannot
+_LONGEST_VOICE_S = 30.0
+# Ranges of synthesised rooms and noise, as in the corpora that speech3 synthesises.
+_WALL_M, _DIRECT_DB, _SLOPE_DB, _HUM = (1.0, 4.0), (-3.0, 9.0), (0.0, 6.0), 1 / 3
+
+
+def seed_of(name: str) -> int:
+    """A 64-bit seed derived from an utterance's name alone, the same in every process and every run."""
+    return int.from_bytes(hashlib.blake2b(name.encode("utf-8"), digest_size=8).digest(), "little")
+
+
+@dataclass(frozen=True)
+class Augmenter:
+    """Augments utterances. Picklable: made once by `make_augmenter` and sent to every process.
+
+    Attributes
+    ----------
+    noises, babblers, voices, responses
+        The sounds to draw from. Where there are no noises or no responses, they are synthesised.
+    """
+
+    config: AugmentConfig
+    seed: int
+    noises: tuple[Sound, ...] = ()
+    babblers: tuple[Sound, ...] = ()
+    voices: tuple[Sound, ...] = ()
+    responses: tuple[Sound, ...] = ()
+
+    def __call__(
+        self, wave_S: np.ndarray, sample_rate_hz: int, utterance: Utterance, key: str = ""
+    ) -> tuple[np.ndarray, str]:
+        """Augment the samples of an utterance.
+
+        Parameters
+        ----------
+        wave_S
+            float32 in [-1, 1), one utterance.
+        key
+            The changes drawn depend on it and on the seed; default: the utterance's id.
+
+        Returns
+        -------
+        wave_S
+            float32, of the same length unless the speed changed; never beyond full scale.
+        done
+            What was done, such as ``reverb=rt60:0.41s noise=coloured,12.3dB``, or ``clean`` if nothing was.
+
+        Raises
+        ------
+        Speech3Error
+            A noise, an impulse response or the speech of other speakers cannot be read.
+        """
+        rng = np.random.default_rng((self.seed, seed_of(key or utterance.id)))
+        chain = _Chain(self, wave_S, sample_rate_hz, utterance, rng)
+        for link in (chain.speed, chain.room, chain.other_speaker, chain.background, chain.line, chain.level):
+            link()
+        return chain.wave_1S[0].numpy(), " ".join(chain.done) or "clean"
+
+
+def make_augmenter(config: AugmentConfig, data: DataDir, seed: int) -> Augmenter:
+    """Find the sounds that the config needs: the files in its directories, and the other speakers of `data`.
+
+    Raises
+    ------
+    Speech3Error
+        A directory is missing or has no audio of the kind that is needed; the config asks for other speakers, but there
+        is only one utterance.
+    """
+    rng = np.random.default_rng(seed)
+    noises, babblers = split_speech(find_sounds(Path(config.noise_dir))) if config.noise_dir else ([], [])
+    if config.noise_dir and config.noise_prob and not noises:
+        raise Speech3Error(f"{config.noise_dir}: holds speech only, but noise_prob asks for noise; set noise_prob to 0")
+    if config.noise_dir and not config.noise_prob and not babblers:
+        raise Speech3Error(
+            f"{config.noise_dir}: holds no speech (a directory of that name, as in MUSAN) for babble, and noise_prob is"
+            " 0: leave noise_dir out for babble of the data's own speakers, or set noise_prob"
+        )
+    responses = find_responses(Path(config.rir_dir)) if config.rir_dir else []
+    voices: list[Sound] = []
+    if config.overlap_prob or (config.babble_prob and not babblers):
+        if len(data.utterances) < 2:
+            raise Speech3Error(
+                f"{data.path}: there is no other utterance, but babble_prob or overlap_prob asks for other speakers;"
+                " set them to 0, or augment more utterances together"
+            )
+        voices = utterance_sounds(data)
+    kept = (some(noises, _MOST_FILES, rng), some(babblers, _MOST_FILES, rng), some(voices, _MOST_VOICES, rng))
+    return Augmenter(config, seed, *kept, some(responses, _MOST_FILES, rng))
+
+
+@dataclass
+class _Chain:
+    """An utterance, and what has been done to it so far."""
+
+    of: Augmenter
+    wave_S: np.ndarray
+    rate_hz: int
+    utterance: Utterance
+    rng: np.random.Generator
+
+    def __post_init__(self) -> None:
+        self.wave_1S = torch.from_numpy(np.ascontiguousarray(self.wave_S, np.float32))[None]
+        self.lengths_1 = torch.tensor([len(self.wave_S)])
+        self.done: list[str] = []
+
+    def speed(self) -> None:
+        if not self.of.config.speed:
+            return
+        factor = float(self.rng.choice(self.of.config.speed))
+        if factor != 1:
+            self.wave_1S, self.lengths_1 = augment.change_speed(self.wave_1S, self.lengths_1, factor)
+            self.done.append(f"speed={factor:g}")
+
+    def room(self) -> None:
+        if self.rng.random() >= self.of.config.reverb_prob:
+            return
+        if self.of.responses:
+            sound = self._one(self.of.responses)
+            response_R, about = read_response(sound, self.rate_hz), sound.name
+        else:
+            rt60_s = self.rng.uniform(*self.of.config.rt60_s)
+            wall_m, direct_db = self.rng.uniform(*_WALL_M), self.rng.uniform(*_DIRECT_DB)
+            response_R = rooms.room_response(self.rate_hz, rt60_s, wall_m, direct_db, self.rng)
+            about = f"rt60:{rt60_s:.2f}s"
+        self.wave_1S = augment.reverberate(self.wave_1S, self.lengths_1, _tensor(response_R))
+        self.done.append(f"reverb={about}")
+
+    def other_speaker(self) -> None:
+        if self.rng.random() >= self.of.config.overlap_prob:
+            return
+        voice_M, name = self._voice(self._others(self.of.voices))
+        own, other = self.wave_1S.shape[1], len(voice_M)
+        start = int(self.rng.integers(-other // 2, max(own - other // 2, 1)))  # at least half of the shorter is heard
+        snr_db = self.rng.uniform(*self.of.config.overlap_snr_db)
+        self.wave_1S = augment.overlap(
+            self.wave_1S, self.lengths_1, _tensor(voice_M), torch.tensor([other]), torch.tensor([start]),
+            _number(snr_db),
+        )  # fmt: skip
+        self.done.append(f"overlap={name},{snr_db:.1f}dB")
+
+    def background(self) -> None:
+        config, chance = self.of.config, self.rng.random()
+        if chance >= config.noise_prob + config.babble_prob:
+            return
+        count = self.wave_1S.shape[1]
+        if chance < config.noise_prob:
+            snr_db = self.rng.uniform(*config.noise_snr_db)
+            noise_S, about = self._noise(count)
+        else:
+            snr_db = self.rng.uniform(*config.babble_snr_db)
+            noise_S, about = self._babble(count)
+        self.wave_1S = augment.add_noise(self.wave_1S, self.lengths_1, _tensor(noise_S), _number(snr_db))
+        self.done.append(f"noise={about},{snr_db:.1f}dB")
+
+    def line(self) -> None:
+        if self.rng.random() < self.of.config.telephone_prob:
+            mu_law = self.of.config.telephone_mu_law
+            self.wave_1S = augment.telephone(self.wave_1S, self.lengths_1, self.rate_hz, mu_law=mu_law)
+            self.done.append("telephone")
+
+    def level(self) -> None:
+        """Change the volume; after any other change also by 0 dB, since that change may have exceeded full scale."""
+        gain_db = 0.0
+        if self.rng.random() < self.of.config.volume_prob:
+            gain_db = self.rng.uniform(*self.of.config.volume_db)
+            self.done.append(f"volume={gain_db:.1f}dB")
+        if self.done:
+            self.wave_1S = augment.change_volume(self.wave_1S, self.lengths_1, _number(gain_db))
+
+    def _noise(self, count: int) -> tuple[np.ndarray, str]:
+        if self.of.noises:
+            sound = self._one(self.of.noises)
+            return read_sound(sound, self.rate_hz, count, self.rng), sound.name
+        colored_S = rooms.colored_noise(count, self.rng.uniform(*_SLOPE_DB), self.rng)
+        if self.rng.random() < _HUM:
+            return colored_S + rooms.hum(count, self.rate_hz, self.rng), "hum"
+        return colored_S, "coloured"
+
+    def _babble(self, count: int) -> tuple[np.ndarray, str]:
+        low, high = self.of.config.babble_voices
+        voices = int(self.rng.integers(low, high + 1))
+        if self.of.babblers:
+            heard = [read_sound(self._one(self.of.babblers), self.rate_hz, count, self.rng) for _ in range(voices)]
+        else:
+            others = self._others(self.of.voices)
+            heard = [self._voice(others)[0] for _ in range(voices)]
+        return rooms.babble(heard, count, self.rng), f"babble:{voices}"
+
+    def _one(self, sounds: Sequence[Sound]) -> Sound:
+        return sounds[int(self.rng.integers(len(sounds)))]
+
+    def _others(self, voices: Sequence[Sound]) -> Sequence[Sound]:
+        """Utterances of other speakers, or, if there are none, other utterances of the same speaker."""
+        strangers = [voice for voice in voices if voice.speaker != self.utterance.speaker]
+        return strangers or [voice for voice in voices if voice.name != self.utterance.id]
+
+    def _voice(self, voices: Sequence[Sound]) -> tuple[np.ndarray, str]:
+        for _ in range(_TRIES):
+            voice = self._one(voices)
+            try:
+                return read_whole(voice, self.rate_hz, int(_LONGEST_VOICE_S * self.rate_hz)), voice.name
+            except AudioError as error:
+                fault = error
+        raise fault
+
+
+def _number(value: float) -> torch.Tensor:
+    return torch.tensor([value], dtype=torch.float32)
+
+
+def _tensor(wave_S: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(wave_S, np.float32))[None]

@@ -1,0 +1,66 @@
+"""AISHELL-1: 178 hours of read Mandarin, 400 speakers, 16 kHz (Apache 2.0; Bu et al. 2017; https://www.openslr.org/33).
+
+data_aishell/wav/{train,dev,test}/SPEAKER/NAME.wav
+data_aishell/transcript/aishell_transcript_v0.8.txt    lines ``NAME word word ...``
+resource_aishell/lexicon.txt                           lines ``word initial final+tone ...``, several for a word
+"""
+
+from pathlib import Path
+
+from speech3.corpora.anyspeech import say_if_incomplete, write_corpus
+from speech3.corpus.datadir import DataDir, Utterance
+from speech3.errors import Speech3Error
+from speech3.lexicon.langdir import LangDir, read_utf8
+
+UTTERANCES = {"train": 120_098, "dev": 14_326, "test": 7_176}  # with a transcript
+_TRANSCRIPT = Path("transcript", "aishell_transcript_v0.8.txt")
+
+
+def prepare(source: Path, out: Path, seed: int) -> None:
+    """Write the data directories ``out/train``, ``out/dev``, ``out/test``, the lexicon and the language model's text.
+
+    Parameters
+    ----------
+    source
+        The directory that holds ``data_aishell`` and ``resource_aishell``.
+    seed
+        Not used: the splits are official.
+
+    Raises
+    ------
+    Speech3Error
+        `source` is not this corpus, or a part of it was not unpacked.
+    """
+    data, lexicon = source / "data_aishell", source / "resource_aishell" / "lexicon.txt"
+    if not (data / _TRANSCRIPT).is_file():
+        raise Speech3Error(
+            f"{source}: not AISHELL-1: no data_aishell/{_TRANSCRIPT} in it; get data_aishell.tgz and"
+            " resource_aishell.tgz from https://www.openslr.org/33 and unpack both there"
+        )
+    if not lexicon.is_file():
+        raise Speech3Error(f"{lexicon}: no such file; unpack resource_aishell.tgz beside data_aishell")
+    texts = _texts(data / _TRANSCRIPT)
+    parts = {name: _part(data, name, texts) for name in UTTERANCES}
+    write_corpus(parts, LangDir(lexicon, None, None), out, lang=None, lexicon="espeak", units="words", pieces=0)
+
+
+def _texts(path: Path) -> dict[str, str]:
+    rows = (line.split() for line in read_utf8(path).splitlines())
+    return {name: " ".join(words) for name, *words in (row for row in rows if row) if words}
+
+
+def _part(data: Path, name: str, texts: dict[str, str]) -> DataDir:
+    wavs = sorted((data / "wav" / name).glob("*/*.wav"))
+    if not wavs:
+        packed = sorted((data / "wav").glob("*.tar.gz"))
+        remedy = (
+            f"unpack the {len(packed)} archives in {data / 'wav'}, too" if packed else "unpack data_aishell.tgz again"
+        )
+        raise Speech3Error(f"{data / 'wav' / name}: no recordings SPEAKER/NAME.wav; {remedy}")
+    used = [path for path in wavs if path.stem in texts]
+    if not used:
+        raise Speech3Error(f"{data / _TRANSCRIPT}: has none of the {len(wavs)} recordings of {name}; unpack it again")
+    say_if_incomplete(name, len(used), UTTERANCES[name])
+    recordings = {path.stem: str(path.absolute()) for path in used}
+    utterances = {path.stem: Utterance(path.stem, path.stem, path.parent.name, texts[path.stem]) for path in used}
+    return DataDir(data, recordings, dict(sorted(utterances.items())))

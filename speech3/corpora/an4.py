@@ -1,0 +1,96 @@
+"""AN4, CMU's census data: an hour of spelled names, numbers and dates, 16 kHz (1991).
+
+http://www.speech.cs.cmu.edu/databases/an4/ hands it out as raw samples or as NIST sphere files:
+
+    an4/wav/{an4_clstk,an4test_clstk}/SPEAKER/NAME.{sph,raw}
+    an4/etc/{an4_train,an4_test}.fileids             lines ``an4_clstk/SPEAKER/NAME``
+    an4/etc/{an4_train,an4_test}.transcription       lines ``<s> WORD WORD </s> (NAME)``
+    an4/etc/an4.dic                                  lines ``WORD PH PH ...``; ``WORD(2)`` is a second pronunciation
+"""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from speech3.corpora.anyspeech import apart, write_corpus
+from speech3.corpus.datadir import DataDir, Utterance
+from speech3.errors import Speech3Error
+from speech3.io.atomic import write_text
+from speech3.lexicon.langdir import LangDir, read_utf8
+from speech3.lexicon.sphinx import as_lexicon, read_dictionary
+
+_DEV_SHARE = 0.1
+_LINE = re.compile(r"(?:<s>)?(.*?)(?:</s>)?\s*\(([^()]+)\)\s*")
+_SOUNDS = (".sph", ".wav", ".flac")
+_RATE_HZ = 16000
+
+
+def prepare(source: Path, out: Path, seed: int) -> None:
+    """Write the data directories ``out/train``, ``out/dev``, ``out/test``, the lexicon and the language model's text.
+
+    Parameters
+    ----------
+    source
+        The directory ``an4``, or the one that holds it.
+    seed
+        Of the speakers drawn from train for dev: a tenth of the speech.
+
+    Raises
+    ------
+    Speech3Error
+        `source` is not this corpus, or a part of it is missing.
+    """
+    root = next((path for path in (source, source / "an4") if (path / "etc" / "an4.dic").is_file()), None)
+    if root is None:
+        raise Speech3Error(
+            f"{source}: not AN4: no etc/an4.dic here or in an4/; get an4_sphere.tar.gz from"
+            " http://www.speech.cs.cmu.edu/databases/an4/ and unpack it"
+        )
+    train, test = _read(root, "an4_train", out / "audio"), _read(root, "an4_test", out / "audio")
+    parts = {**apart(train, {"dev": _DEV_SHARE}, seed), "test": test}
+    parts = {name: parts[name] for name in ("train", "dev", "test")}
+    lexicon = out / "an4.txt"
+    write_text(lexicon, as_lexicon(read_dictionary(root / "etc" / "an4.dic")))
+    write_corpus(parts, LangDir(lexicon, None, None), out, lang=None, lexicon="espeak", units="words", pieces=0)
+
+
+def _read(root: Path, name: str, converted: Path) -> DataDir:
+    ids, transcription = root / "etc" / f"{name}.fileids", root / "etc" / f"{name}.transcription"
+    for path in (ids, transcription):
+        if not path.is_file():
+            raise Speech3Error(f"{path}: no such file; unpack the corpus again")
+    texts = dict[str, str]()
+    for number, line in enumerate(read_utf8(transcription).splitlines(), 1):
+        if not (match := _LINE.fullmatch(line.strip())):
+            raise Speech3Error(f"{transcription}:{number}: not `<s> WORDS </s> (NAME)`: `{line[:60]}`")
+        texts[match[2]] = " ".join(match[1].split())
+    recordings, utterances = dict[str, str](), dict[str, Utterance]()
+    for line in read_utf8(ids).split():
+        place = root / "wav" / line
+        if place.name not in texts:
+            raise Speech3Error(
+                f"{transcription}: no transcript of {place.name}, which {ids.name} names; unpack it again"
+            )
+        key = f"{place.parent.name}-{place.name}"
+        recordings[key] = str(_recording(place, converted))
+        utterances[key] = Utterance(key, key, place.parent.name, texts[place.name])
+    return DataDir(root, recordings, dict(sorted(utterances.items())))
+
+
+def _recording(place: Path, converted: Path) -> Path:
+    """The recording with this path and some extension; raw samples, which have no header, as wav in `converted`."""
+    for extension in _SOUNDS:
+        if (path := place.with_name(place.name + extension)).is_file():
+            return path.absolute()
+    raw = place.with_name(place.name + ".raw")
+    if not raw.is_file():
+        raise Speech3Error(f"{place}: no recording with this name and {', '.join(_SOUNDS)} or .raw; unpack it again")
+    wav = (converted / place.parent.name / f"{place.name}.wav").absolute()
+    wav.parent.mkdir(parents=True, exist_ok=True)
+    content = raw.read_bytes()
+    both = [np.frombuffer(content, order, len(content) // 2).astype(np.int16) for order in ("<i2", ">i2")]
+    smooth = min(both, key=lambda samples_N: float(np.abs(np.diff(samples_N.astype(np.int64))).sum()))
+    soundfile.write(wav, smooth, _RATE_HZ)  # there is an archive of either byte order
+    return wav

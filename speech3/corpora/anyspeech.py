@@ -1,0 +1,367 @@
+"""A user's own corpus: one Kaldi data directory, or ``train/`` with optional ``dev/``, ``test/`` and ``lang/``.
+
+In place of a data directory there may be a folder of recordings with transcripts (`speech3.corpora.folder`).
+
+``lang/`` may hold ``lexicon.txt`` (or ``lexiconp.txt``), one ``*.arpa`` or ``*.arpa.gz``, and ``text`` (sentences for
+the language model, in addition to the transcripts of train; or, with an ARPA file, those that it was estimated on).
+What is missing is made: splits are drawn, pronunciations are guessed.
+"""
+
+import gzip
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from speech3.corpora.folder import has_recordings, read_folder
+from speech3.corpus.datadir import FILES, DataDir, read_datadir, write_datadir
+from speech3.corpus.split import seconds_of, split_by_speaker, split_by_utterance
+from speech3.corpus.tables import Fault
+from speech3.errors import Speech3Error
+from speech3.io.atomic import atomic_path, write_text
+from speech3.io.progress import say
+from speech3.lexicon import langdir
+from speech3.lexicon.graphemes import read_graphemes
+from speech3.lexicon.guess import Words, guess
+from speech3.lexicon.pronounce import scripts
+from speech3.lexicon.subwords import Cutter, single_letters, train_pieces
+
+DEV_SHARE = 0.1
+TEST_SHARE = 0.1
+_LARGEST_SHARE = 0.25  # of dev and of test, if few speakers allow no smaller part
+_MANY_UNKNOWN = 0.2  # of the words
+_ENOUGH_VOICES = 8  # speakers needed to hold some out for dev
+# Of dev and of test, if split by utterance: tuning scale and penalty needs some minutes, but so does training.
+_LEAST_PART_S, _LARGEST_PART = 180.0, 0.15
+HELD_OUT_LEXICON = "held_out_lexicon.txt"
+LETTERS = "letters.txt"
+SPLITS = ("train", "dev", "test")
+_WHY = {
+    "train": "write one line `utterance word word ...` for each",
+    "dev": "scale and word penalty are tuned on it; write its text, or remove dev/ to use a tenth of train instead",
+    "test": "it can be decoded but not scored; write its text, or remove test/ (to use a tenth of train instead) and"
+    " decode it afterwards: speech3 decode MODEL DIR OUT",
+}
+
+
+def prepare(
+    source: Path,
+    out: Path,
+    seed: int,
+    *,
+    lang: str | None = None,
+    lexicon: str = "espeak",
+    units: str = "words",
+    pieces: int = 500,
+    tier: str | None = None,
+    graphemes: str | None = None,
+    sample_rate: int | None = None,
+) -> None:
+    """Write ``out/train``, ``out/dev``, ``out/test``, ``out/lexicon.txt``, the language model or its text, and lists.
+
+    ``out/splits.txt``: the speakers of each split, if any was drawn. ``out/guessed.txt``: words whose pronunciation was
+    guessed, with their count in train. ``out/unpronounced.txt``: words without a pronunciation.
+    ``out/held_out_lexicon.txt``: spellings of words that only dev and test have. ``out/letters.txt``: the letters that
+    words are spelled by, with their phones. ``out/left_out.txt``: what of a folder
+    of recordings is not used. ``out/lm.arpa.gz``, or ``out/lm_text``: sentences to estimate a model from.
+    ``out/pieces.model``, ``out/pieces.txt``: SentencePiece's model and pieces.
+
+    Parameters
+    ----------
+    source
+        A data directory, a folder of recordings with transcripts, or a directory that holds ``train/``.
+    lang
+        espeak-ng's code of the language, with which it pronounces words that have no pronunciation.
+    lexicon
+        ``espeak``, or ``graphemes``: the letters of a word are its phones, even if there is a lexicon.
+    units
+        ``words``, or ``sentencepiece``: the language model is of word pieces, whose phones are their letters.
+    pieces
+        Number of pieces, if `units` is ``sentencepiece``.
+    tier, sample_rate
+        Of a folder of recordings: as for `read_folder`.
+    graphemes
+        File of graphemes of several letters, if words are spelled by their letters.
+
+    Raises
+    ------
+    Speech3Error
+        A directory is faulty, a part has no text, or there are no pronunciations for most words.
+    """
+    spelled = lexicon == "graphemes" or units == "sentencepiece"
+    if graphemes and not spelled:
+        raise Speech3Error(f"graphemes={graphemes}: words are not spelled by their letters; set lexicon=graphemes, too")
+    given = read_graphemes(Path(graphemes)) if graphemes else ()
+    faults: list[Fault] = []
+
+    def read(path: Path, part: str) -> DataDir:
+        if _is_datadir(path) or not has_recordings(path):
+            return _with_text(path, part)
+        data, found = read_folder(path, tier, sample_rate)
+        faults.extend(found)
+        return data
+
+    parts, drawn = _splits(source, seed, read)
+    if tier and all(_is_datadir(data.path) for data in parts.values()):
+        raise Speech3Error(f"{source}: tier={tier}: Kaldi data directories have no tiers; remove it")
+    write_corpus(
+        parts, langdir.find(source / "lang"), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces,
+        graphemes=given,
+    )  # fmt: skip
+    if faults:
+        write_text(out / "left_out.txt", "".join(f"{fault}\n" for fault in faults))
+        say(f"  everything that is left out: {out / 'left_out.txt'}")
+    if drawn:
+        write_text(out / "splits.txt", _members(parts))
+
+
+def write_corpus(
+    parts: Mapping[str, DataDir],
+    given: langdir.LangDir,
+    out: Path,
+    *,
+    lang: str | None,
+    lexicon: str,
+    units: str,
+    pieces: int,
+    graphemes: Sequence[str] = (),
+) -> None:
+    """Write the splits, and what is known or can be guessed about their language.
+
+    Parameters, files and errors are those of `prepare`, but `graphemes` are the graphemes themselves. Readers of
+    corpora with other layouts call this function too.
+    """
+    spelled = lexicon == "graphemes" or units == "sentencepiece"
+    if units == "sentencepiece" and given.arpa:
+        raise Speech3Error(
+            f"{given.arpa}: is a language model of words, but units=sentencepiece makes one of pieces; remove it from"
+            " lang/ (its text may be put into lang/text), or set units=words"
+        )
+    if silent := [str(data.path) for data in parts.values() if not data.recordings]:
+        raise Speech3Error(
+            f"{silent[0]}: has features, but no recordings, which this recipe needs (its aligner uses other features):"
+            " add wav.scp, or train on the features with speech3 pack and speech3 train"
+        )
+    train = [(u.text or "").split() for u in parts["train"].utterances.values()]
+    sentences = train + ([] if given.arpa or not given.text else _sentences(given.text))
+    counts = Counter(word for sentence in train for word in sentence)
+    further = [word for sentence in sentences for word in sentence]
+    if given.arpa:
+        further = langdir.arpa_words(given.arpa)
+    wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(set(further))) if word not in langdir.NOT_WORDS)
+    _say_scripts(Counter(word for data in parts.values() for word in _words(data)))
+    words = guess(tuple(wanted), counts, given.lexicon, lang, spelled=spelled, graphemes=graphemes)
+    if units == "words":
+        _say_what_is_unknown(parts, words.known & set(further) if given.arpa else words.known, spelled=spelled)
+
+    lines = list(words.lines)
+    if units == "sentencepiece":
+        lines += _write_pieces(out, sentences, words, pieces)
+    elif not given.arpa:
+        write_text(out / "lm_text", "".join(f"{' '.join(sentence)}\n" for sentence in sentences))
+    if given.arpa:
+        _copy_arpa(given.arpa, out / "lm.arpa.gz")
+    write_text(out / "lexicon.txt", "".join(f"{line}\n" for line in lines))
+    if spelled:
+        _write_held_out(out, parts, words)
+        letters = sorted({part for word in words.known for part in words.spelling.parts(word)})
+        write_text(out / LETTERS, "".join(f"{part} {' '.join(words.spell(part))}\n" for part in letters))
+    _write_lists(out, words, counts)
+    for name, data in parts.items():
+        write_datadir(data, out / name)
+
+
+def say_if_incomplete(part: str, found: int, whole: int) -> None:
+    """Say that a part of a well-known corpus has fewer utterances than it was published with."""
+    if found < whole:
+        say(f"  {part} has {found:,} of its {whole:,} utterances: unpack it again if that is not on purpose")
+
+
+def _is_datadir(path: Path) -> bool:
+    return any((path / name).is_file() for name in (*FILES, "feats.scp"))
+
+
+def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tuple[dict[str, DataDir], bool]:
+    """The user's splits, with missing ones drawn from train; and whether any was drawn."""
+    shares = {"dev": DEV_SHARE, "test": TEST_SHARE}
+    if _is_datadir(source) or (not (source / "train").is_dir() and has_recordings(source)):
+        return apart(read(source, "train"), shares, seed), True
+    if not (source / "train").is_dir():
+        raise Speech3Error(
+            f"{source}: neither a Kaldi data directory (no wav.scp) nor one that contains train/, nor a folder of"
+            " recordings (wav, flac, mp3, ...), each with a transcript of its name (.eaf, .TextGrid or .txt)"
+        )
+    given = {name: read(source / name, name) for name in SPLITS if (source / name).is_dir()}
+    missing = {name: share for name, share in shares.items() if name not in given}
+    if missing:
+        given |= apart(given["train"], missing, seed)
+    for name in ("dev", "test"):
+        both = sorted(set(given["train"].speakers()) & set(given[name].speakers()))
+        if both and name not in missing:
+            say(
+                f"  {len(both)} speakers of {name}/ are in train/ too ({', '.join(both[:5])}): expect lower error rates"
+                " than on new speakers"
+            )
+    return {name: given[name] for name in SPLITS}, bool(missing)
+
+
+def _with_text(path: Path, part: str) -> DataDir:
+    data = read_datadir(path)
+    if not any(utterance.text for utterance in data.utterances.values()):
+        raise Speech3Error(f"{path}: has no text; {_WHY[part]}")
+    return data
+
+
+def apart(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
+    """Split by speaker; with few speakers split dev by utterance, and with even fewer test too.
+
+    If one of few speakers were dev, the epoch, the scale and the penalty would be chosen for that speaker, and training
+    would lack the speech.
+    """
+    voices = len(data.speakers())
+    if voices >= _ENOUGH_VOICES:
+        return _by_speaker(data, shares, seed) or _by_utterance(data, shares, seed)
+    strangers = {name: share for name, share in shares.items() if name == "test"}
+    parts = _by_speaker(data, strangers, seed) if strangers else None
+    if parts is None:
+        return _by_utterance(data, shares, seed)
+    if len(shares) == len(strangers):
+        return parts
+    return {**parts, **_by_utterance(parts["train"], {"dev": shares["dev"]}, seed)}
+
+
+def _by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir] | None:
+    """Parts that share no speaker, larger than usual if few speakers require it; None if there are too few."""
+    for share in (None, 0.15, 0.2, _LARGEST_SHARE):
+        wanted = {name: share or usual for name, usual in shares.items()}
+        try:
+            parts = split_by_speaker(data, {**wanted, "train": 1 - sum(wanted.values())}, seed)
+        except Speech3Error:
+            continue
+        if share:
+            say(
+                f"  {len(data.speakers())} speakers: those held out for {' and for '.join(shares)} have at most"
+                f" {share:.0%} of the speech"
+            )
+        return parts
+    return None
+
+
+def _by_utterance(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
+    """Parts that share speakers; larger than usual if there is little speech, so that there is enough to tune on."""
+    total_s = max(sum(seconds_of(data).values()), 1e-9)
+    wanted = {name: max(share, min(_LEAST_PART_S / total_s, _LARGEST_PART)) for name, share in shares.items()}
+    try:
+        parts = split_by_utterance(data, {**wanted, "train": 1 - sum(wanted.values())}, seed)
+    except Speech3Error as error:
+        raise Speech3Error(
+            f"{data.path}: {_number(len(data.utterances), 'utterance')} ({total_s:.0f} s): too few to hold out"
+            f" {' and '.join(shares)}, which get at most {max(wanted.values()):.0%} of the speech each: at least"
+            f" {math.ceil(1 / max(wanted.values()))} utterances of about the same length are needed (a recogniser"
+            " needs ten minutes of speech or more)"
+        ) from error
+    sizes = " and ".join(f"{name} ({wanted[name]:.0%} of the speech)" for name in shares)
+    they = "they are" if len(shares) > 1 else "it is"
+    say(
+        f"  {data.path}: {_number(len(data.speakers()), 'speaker')}, where {_ENOUGH_VOICES} are needed to hold some"
+        f" out: {sizes} split by utterance, so {they} of speakers that are also in train; expect more errors on new"
+        " speakers"
+    )
+    return parts
+
+
+def _sentences(path: Path) -> list[list[str]]:
+    found = [line.split() for line in langdir.read_utf8(path).splitlines() if line.strip()]
+    if not found:
+        raise Speech3Error(f"{path}: is empty; write one sentence per line, or remove it")
+    return found
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _say_what_is_unknown(parts: Mapping[str, DataDir], vocabulary: frozenset[str], *, spelled: bool) -> None:
+    for name in ("dev", "test"):
+        spoken = _words(parts[name])
+        unknown = sum(word not in vocabulary for word in spoken)
+        if not unknown:
+            continue
+        of_all = f"{unknown} of {len(spoken):,} words ({unknown / len(spoken):.1%})"
+        if spelled:
+            say(f"  {name}: {of_all} are outside the vocabulary and can only be spelled (lm.letters)")
+            continue
+        hopeless = ": none can be recognised, the word error rate will be 100 % or more" * (unknown == len(spoken))
+        remedy = "; lexicon=graphemes can spell them" * (unknown > _MANY_UNKNOWN * len(spoken))
+        say(f"  {name}: {of_all} are outside the vocabulary{hopeless}{remedy}")
+
+
+def _words(data: DataDir) -> list[str]:
+    return [word for utterance in data.utterances.values() for word in (utterance.text or "").split()]
+
+
+def _say_scripts(counts: Mapping[str, int]) -> None:
+    """Warn of letters of several scripts: mistyped look-alikes, or words of another language."""
+    found = scripts(counts)
+    if len(found) > 1:
+        (main, (letters, _)), *others = found.items()
+        shown = "; ".join(f"{name}: {count:,} letters, as in {', '.join(words)}" for name, (count, words) in others)
+        say(
+            f"  warning: the transcripts are in several scripts, {main} ({letters:,} letters) and {shown}; a"
+            " letter that only looks like another one is another letter: correct it, unless both are meant"
+        )
+
+
+def _write_pieces(out: Path, sentences: list[list[str]], words: Words, vocabulary: int) -> list[str]:
+    """Write the model, the pieces and the text in pieces; return the pieces' lines of the lexicon."""
+    usable = [[word for word in sentence if word in words.known] for sentence in sentences]
+    usable = [sentence for sentence in usable if sentence]
+    model = train_pieces(Counter(word for sentence in usable for word in sentence), vocabulary)
+    cut = Cutter(model)
+    text = [[piece for word in sentence for piece in cut(word)] for sentence in usable]
+    used = {piece for sentence in text for piece in sentence}
+    every = sorted(used | single_letters(words.known))
+    spelled = {piece: phones for piece in every if (phones := words.spell(piece))}
+    with atomic_path(out / "pieces.model") as path:
+        path.write_bytes(model)
+    write_text(out / "pieces.txt", "".join(f"{piece}\n" for piece in spelled))
+    write_text(out / "lm_text", "".join(f"{' '.join(sentence)}\n" for sentence in text))
+    say(f"  {len(spelled)} word pieces, {sum(map(len, text)) / max(sum(map(len, usable)), 1):.2f} per word")
+    return [f"{piece} {' '.join(phones)}" for piece, phones in spelled.items() if piece not in words.known]
+
+
+def _write_held_out(out: Path, parts: Mapping[str, DataDir], words: Words) -> None:
+    """Spell words that only dev and test have: to align them, never to recognise them."""
+    spoken = {*_words(parts["dev"]), *_words(parts["test"])}
+    lines = [f"{w} {' '.join(phones)}\n" for w in sorted(spoken - words.known) if (phones := words.spell(w))]
+    if lines:
+        write_text(out / HELD_OUT_LEXICON, "".join(lines))
+
+
+def _copy_arpa(arpa: Path, out: Path) -> None:
+    content = arpa.read_bytes()
+    with atomic_path(out) as path:
+        path.write_bytes(content if arpa.suffix == ".gz" else gzip.compress(content, mtime=0))
+
+
+def _write_lists(out: Path, words: Words, counts: Mapping[str, int]) -> None:
+    by_count = sorted(words.guessed, key=lambda word: (-counts.get(word, 0), word))
+    if by_count:
+        lines = (f"{word} {counts.get(word, 0)} {' '.join(p)}\n" for word in by_count for p in words.guessed[word])
+        write_text(out / "guessed.txt", "".join(lines))
+        say(f"  {words.how}: {out.name}/guessed.txt")
+    if words.unpronounced:
+        lines = (f"{word} {counts.get(word, 0)} {why}\n" for word, why in sorted(words.unpronounced.items()))
+        write_text(out / "unpronounced.txt", "".join(lines))
+        times = sum(counts.get(word, 0) for word in words.unpronounced)
+        say(
+            f"  {len(words.unpronounced)} words ({times} times in train)"
+            f" have no pronunciation and become <unk>: {out.name}/unpronounced.txt"
+        )
+
+
+def _members(parts: Mapping[str, DataDir]) -> str:
+    rows = [
+        f"{name} {speaker} {len(ids)}\n" for name, data in parts.items() for speaker, ids in data.speakers().items()
+    ]
+    return "".join(["part speaker utterances\n", *rows])

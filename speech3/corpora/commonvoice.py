@@ -1,0 +1,107 @@
+"""Common Voice, any language: read sentences, recorded by volunteers, as mp3 (CC0; https://commonvoice.mozilla.org).
+
+    LANGUAGE/train.tsv, dev.tsv, test.tsv    columns client_id, path, sentence, ...: the official splits
+    LANGUAGE/clips/NAME.mp3
+
+The official splits share no speaker and no sentence. A release without dev and test (of a small language) has
+``validated.tsv``, from which splits are drawn.
+"""
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+import soundfile
+
+from speech3.corpora.anyspeech import DEV_SHARE, TEST_SHARE, apart, write_corpus
+from speech3.corpus.datadir import DataDir, Utterance
+from speech3.corpus.normalize import normalize_text, parse_steps
+from speech3.errors import Speech3Error, check_bad
+from speech3.io.progress import say
+from speech3.lexicon.langdir import find, read_utf8
+
+_SPLITS = ("train", "dev", "test")
+_COLUMNS = ("client_id", "path", "sentence")
+_SHOWN = 3
+
+
+def prepare(
+    source: Path,
+    out: Path,
+    seed: int,
+    *,
+    normalize: str = "nfkc,lower,punct",
+    lang: str | None = None,
+    lexicon: str = "espeak",
+    units: str = "words",
+    pieces: int = 500,
+) -> None:
+    """Write the data directories ``out/train``, ``out/dev``, ``out/test``, the lexicon and the language model's text.
+
+    Parameters
+    ----------
+    source
+        The directory of a language: ``cv-corpus-VERSION/LANGUAGE``. Its ``lang/``, if you made one, is as for
+        `speech3.corpora.anyspeech`.
+    seed
+        Of the splits, where the release has none.
+    normalize
+        What is done with the sentences (`speech3.corpus.normalize`).
+    lang, lexicon, units, pieces
+        As for `speech3.corpora.anyspeech.prepare`.
+
+    Raises
+    ------
+    Speech3Error
+        `source` is not this corpus, or more than 5 % of its clips are missing; mp3 cannot be read here.
+    """
+    if "MP3" not in soundfile.available_formats():
+        raise Speech3Error("this libsndfile reads no mp3: pip install -U soundfile")
+    steps = parse_steps(normalize)
+    if all((source / f"{name}.tsv").is_file() for name in _SPLITS):
+        parts = {name: _read(source, f"{name}.tsv", steps) for name in _SPLITS}
+    elif (source / "validated.tsv").is_file():
+        say("  no official splits: drawn from validated.tsv")
+        drawn = apart(_read(source, "validated.tsv", steps), {"dev": DEV_SHARE, "test": TEST_SHARE}, seed)
+        parts = {name: drawn[name] for name in _SPLITS}
+    else:
+        raise Speech3Error(
+            f"{source}: not a language of Common Voice: it needs train.tsv, dev.tsv and test.tsv, or validated.tsv, and"
+            " clips/; give cv-corpus-VERSION/LANGUAGE of the unpacked archive"
+        )
+    write_corpus(parts, find(source / "lang"), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces)
+
+
+def _read(source: Path, name: str, steps: tuple[str, ...]) -> DataDir:
+    table = source / name
+    rows = list(csv.DictReader(read_utf8(table).splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
+    if rows and (lacking := [column for column in _COLUMNS if rows[0].get(column) is None]):
+        raise Speech3Error(f"{table}: no column {', '.join(lacking)}; this is not a table of Common Voice's clips")
+    there = {path.name for path in (source / "clips").iterdir()} if (source / "clips").is_dir() else set[str]()
+    recordings, utterances, bad = dict[str, str](), dict[str, Utterance](), dict[str, str]()
+    unspoken, shown = Counter[str](), list[str]()
+    for row in rows:
+        clip, said = row["path"], normalize_text(row["sentence"] or "", steps)
+        clip = clip if clip.endswith(".mp3") else f"{clip}.mp3"
+        speaker = row["client_id"][:16]
+        key = f"{speaker}-{Path(clip).stem}"
+        if clip not in there:
+            bad[key] = f"{source / 'clips' / clip}: no such file"
+        elif not said:
+            unspoken[row["sentence"] or ""] += 1
+        else:
+            recordings[key] = str((source / "clips" / clip).absolute())
+            utterances[key] = Utterance(key, key, speaker, said)
+            if said != row["sentence"] and len(shown) < _SHOWN:
+                shown.append(f"    {row['sentence']} -> {said}")
+    check_bad(bad, len(rows), str(table), "have no clip", "unpack the archive again")
+    for reason in list(bad.values())[:_SHOWN]:
+        say(f"  left out: {reason}")
+    if unspoken:
+        say(f"  {name}: {sum(unspoken.values())} clips without a sentence are left out")
+    say(f"  {name}: {len(utterances):,} clips of {len({u.speaker for u in utterances.values()}):,} speakers")
+    for line in shown:
+        say(line)
+    if not utterances:
+        raise Speech3Error(f"{table}: no usable clip in it; unpack the archive again")
+    return DataDir(source, recordings, dict(sorted(utterances.items())))

@@ -1,0 +1,358 @@
+"""A folder as linguists have it: recordings, each with a transcript of the same name.
+
+A transcript is a ``.txt`` (what is said in the whole recording), a Praat ``.TextGrid`` or an ELAN ``.eaf``. It lies
+beside its recording, or anywhere in the folder if its name is unique. ``lang/`` and hidden files are not searched.
+"""
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import soundfile
+
+from speech3.corpora.elan import read_elan
+from speech3.corpora.textgrid import decoded, read_bytes, read_textgrid
+from speech3.corpora.tiers import Annotation, Tier, choose
+from speech3.corpus.audio import END_TOLERANCE_S, AudioError, AudioInfo, info
+from speech3.corpus.datadir import DataDir, Utterance
+from speech3.corpus.normalize import plain_words
+from speech3.corpus.tables import Fault
+from speech3.errors import Speech3Error
+from speech3.io.progress import progress, say
+
+_READERS: dict[str, Callable[[Path], list[Tier]]] = {".eaf": read_elan, ".textgrid": read_textgrid}  # preferred first
+_TRANSCRIPTS = (*_READERS, ".txt")
+AUDIO = tuple(f".{name.lower()}" for name in soundfile.available_formats() if name != "RAW")
+AUDIO += (".aif", ".aifc", ".oga", ".opus", ".sph")
+_NOT_READ = (".m4a", ".mp4", ".aac", ".wma", ".amr", ".mov", ".avi", ".mts")
+_MOST_OVERLAP = 0.1  # of an annotation
+_LONG_S = 60.0  # a longer utterance is hard to align
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A recording with its transcript, and the key of the recording."""
+
+    key: str
+    audio: Path
+    transcript: Path
+
+
+@dataclass
+class _Found:
+    """What was read so far, and what was left out; `spellings`: of the speakers, by their names in small letters."""
+
+    utterances: dict[str, Utterance] = field(default_factory=dict)
+    recordings: dict[str, str] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    spellings: dict[str, str] = field(default_factory=dict)
+
+    def speaker(self, name: str) -> str:
+        """The speaker as a field of ``utt2spk``; names that differ only in capitals are one speaker."""
+        key = "_".join(unicodedata.normalize("NFC", name).split()).replace("/", "_") or "unknown"
+        return self.spellings.setdefault(key.casefold(), key)
+
+    def long(self, where: Path, seconds: float, culprit: str = "") -> None:
+        """Warn of an utterance that is hard to align."""
+        if seconds > _LONG_S:
+            problem, remedy = f"is one utterance of {seconds:.0f} s", "mark its sentences in Praat or ELAN"
+            self.faults.append(Fault("long", str(where), culprit, problem, remedy, warning=True))
+
+    def skip(self, kind: str, where: Path, problem: str, remedy: str, culprit: str = "") -> None:
+        """Note what is not used, and why."""
+        self.faults.append(Fault(kind, str(where), culprit, problem, remedy))
+
+    def unreadable(self, transcript: Path, error: Speech3Error) -> None:
+        """Note a transcript that cannot be read."""
+        problem, _, remedy = str(error).removeprefix(f"{transcript}: ").rpartition("; ")
+        self.skip("unreadable transcript", transcript, problem, remedy)
+
+
+def has_recordings(source: Path) -> bool:
+    """Does the folder hold recordings, not only data directories?"""
+    return any(path.suffix.lower() in AUDIO for path in _files(source))
+
+
+def read_folder(source: Path, tier: str | None = None, sample_rate: int | None = None) -> tuple[DataDir, list[Fault]]:
+    """Read a folder of recordings with transcripts; what cannot be used is left out, and said.
+
+    Parameters
+    ----------
+    tier
+        As `wanted` of `tiers.choose`.
+    sample_rate
+        Hz, to which recordings will be resampled; None: all must have one rate and one channel.
+
+    Returns
+    -------
+    The utterances, and what was left out.
+
+    Raises
+    ------
+    Speech3Error
+        No recording has a transcript, the tier is not clear, recordings differ in rate, or nothing is left.
+    """
+    found = _Found()
+    items = _pairs(source, found)
+    tiers = _chosen(items, tier, source, found)
+    if tier and not tiers:
+        raise Speech3Error(
+            f"{source}: tier={tier}: there is no .TextGrid or .eaf that could be read{_first(found.faults)}"
+        )
+    speakers, how = _speakers(items, source)
+    voices = _voices(tiers.values())
+    infos: dict[str, AudioInfo] = {}
+    named = set[str]()
+    for item in progress(items, len(items), f"headers of {source}"):
+        try:
+            infos[item.key] = info(item.audio)
+            if item.transcript in tiers:
+                named |= _add_tiers(found, item, tiers[item.transcript], infos[item.key], speakers[item.key], voices)
+            elif item.transcript.suffix.lower() == ".txt":
+                _add_text(found, item, infos[item.key], speakers[item.key])
+        except AudioError as error:
+            found.skip(error.kind, Path(error.file), error.problem, error.remedy)
+        except Speech3Error as error:
+            found.unreadable(item.transcript, error)
+    _say_skipped(source, found.faults)
+    data = DataDir(source, dict(sorted(found.recordings.items())), dict(sorted(found.utterances.items())))
+    if not data.utterances:
+        raise Speech3Error(f"{source}: no utterance is left of {len(items)} recordings{_first(found.faults)}")
+    _check_rates({key: infos[key] for key in data.recordings}, source, sample_rate)
+    _say_speakers(data, how, named)
+    return data, found.faults
+
+
+def _files(source: Path) -> list[Path]:
+    lang = source / "lang"
+    return [
+        path for path in sorted(source.rglob("*"))
+        if path.is_file() and lang not in path.parents
+        and not any(part.startswith(".") for part in path.relative_to(source).parts)
+    ]  # fmt: skip
+
+
+def _stem(path: Path) -> str:
+    return unicodedata.normalize("NFC", path.stem)  # macOS decomposes names
+
+
+def _pairs(source: Path, found: _Found) -> list[_Item]:
+    """Recordings with their transcripts."""
+    files = _files(source)
+    audio = [path for path in files if path.suffix.lower() in AUDIO]
+    texts = [path for path in files if path.suffix.lower() in _TRANSCRIPTS]
+    texts.sort(key=lambda path: _TRANSCRIPTS.index(path.suffix.lower()))
+    beside: dict[tuple[Path, str], Path] = {}
+    anywhere: dict[str, list[Path]] = {}
+    for path in texts:
+        beside.setdefault((path.parent, _stem(path)), path)
+        anywhere.setdefault(_stem(path).casefold(), []).append(path)
+    alone = Counter(_stem(path).casefold() for path in audio)
+    items: dict[str, _Item] = {}
+    for path in audio:
+        name = _stem(path).casefold()  # in another folder, or with other capitals, if there is no doubt
+        there = [text for text in anywhere.get(name, []) if text.suffix == anywhere[name][0].suffix]
+        transcript = beside.get((path.parent, _stem(path)))
+        if not transcript and alone[name] == 1 and len(there) == 1:
+            transcript = there[0]
+        key = "_".join("_".join((*path.relative_to(source).parts[:-1], _stem(path))).split())
+        if not transcript:
+            remedy = "name it like the recording (.eaf, .TextGrid or .txt)"
+            found.skip("no transcript", path, "has no transcript", remedy)
+        elif key in items:
+            remedy = "rename or remove one of them"
+            found.skip("second recording", path, f"has the same name as {items[key].audio.name}", remedy)
+        else:
+            items[key] = _Item(key, path, transcript)
+    _note_others(files, texts, {item.transcript for item in items.values()}, found)
+    if not items:
+        example = f", such as {audio[0].stem}.TextGrid beside {audio[0].name}" if audio else ""
+        raise Speech3Error(
+            f"{source}: {len(audio)} recordings and {len(texts)} transcripts, but none of the same name; each recording"
+            f" needs a transcript (.eaf, .TextGrid or .txt) of its name{example}"
+        )
+    return list(items.values())
+
+
+def _note_others(files: Sequence[Path], texts: Iterable[Path], used: set[Path], found: _Found) -> None:
+    taken = {(path.parent, _stem(path)) for path in used}
+    for path in files:
+        if path.suffix.lower() in _NOT_READ:
+            found.skip("format not read", path, "is not read", "convert it, for instance: ffmpeg -i IN -ac 1 OUT.wav")
+    for path in texts:
+        if path in used:
+            continue
+        if (path.parent, _stem(path)) in taken:
+            problem = "is not used, since .eaf is preferred to .TextGrid and both to .txt"
+            found.skip("second transcript", path, problem, "remove the one that is wrong")
+        else:
+            found.skip("no recording", path, "has no recording", "name it like the recording, in the same folder")
+
+
+def _chosen(items: Sequence[_Item], wanted: str | None, source: Path, found: _Found) -> dict[Path, list[Tier]]:
+    """The tiers of each TextGrid and ELAN file that hold the transcript."""
+    read: dict[Path, list[Tier]] = {}
+    for item in progress(items, len(items), f"transcripts of {source}"):
+        reader = _READERS.get(item.transcript.suffix.lower())
+        try:
+            if reader:
+                read[item.transcript] = reader(item.transcript)
+        except Speech3Error as error:
+            found.unreadable(item.transcript, error)
+    if not read:
+        return {}
+    by_name = choose({str(path): tiers for path, tiers in read.items()}, wanted, source)
+    for path, tiers in by_name.items():
+        if not tiers:
+            problem = f"has no tier {wanted}" if wanted else "has no tier with text"
+            found.skip("no such tier", Path(path), problem, "rename its tier, or add it")
+    return {Path(path): tiers for path, tiers in by_name.items()}
+
+
+def _speakers(items: Sequence[_Item], source: Path) -> tuple[dict[str, str], str]:
+    """The speaker of each recording where the transcript names none, and how it was found."""
+    parents = {item.audio.parent for item in items}
+    if source not in parents and len(parents) > 1:
+        by_folder = {item.key: "_".join(item.audio.parent.relative_to(source).parts) for item in items}
+        return by_folder, "their folders"
+    cut = {item.key: re.split(r"[\s_-]", _stem(item.audio))[0] or _stem(item.audio) for item in items}
+    return cut, "the recordings' names up to the first space, _ or -"
+
+
+def _add_text(found: _Found, item: _Item, heard: AudioInfo, speaker: str) -> None:
+    words = plain_words(decoded(read_bytes(item.transcript), item.transcript))
+    if not words:
+        found.skip("empty", item.transcript, "has no words", "write what is said, or remove it")
+        return
+    found.long(item.transcript, heard.duration_s)
+    speaker = found.speaker(speaker)
+    key = _prefixed(speaker, item.key)
+    found.recordings[item.key] = str(item.audio.absolute())
+    found.utterances[key] = Utterance(key, item.key, speaker, words)
+
+
+def _prefixed(speaker: str, recording: str) -> str:
+    """An utterance's id begins with its speaker, as Kaldi asks for."""
+    return recording if recording.startswith(speaker) else f"{speaker}-{recording}"
+
+
+def _voices(chosen: Iterable[Sequence[Tier]]) -> set[str]:
+    """Names of tiers that are chosen beside others in some file, in small letters: those of its speakers.
+
+    Where only one of them speaks in another file, the name is still that speaker's.
+    """
+    names = [{tier.name.casefold() for tier in tiers} for tiers in chosen]
+    return {name for of_file in names if len(of_file) > 1 for name in of_file}
+
+
+def _add_tiers(
+    found: _Found, item: _Item, tiers: Sequence[Tier], heard: AudioInfo, otherwise: str, voices: set[str]
+) -> set[str]:
+    """Add the annotations that can be used; return the speakers whom the tiers name."""
+    spoken: list[tuple[str, Annotation]] = []
+    named = set[str]()
+    for tier in tiers:
+        speaker = tier.speaker or (tier.name if tier.name.casefold() in voices else "")
+        named |= {found.speaker(speaker)} if speaker and tier.annotations else set()
+        for annotation in tier.annotations:
+            if kept := _usable(found, item, annotation, heard.duration_s):
+                spoken.append((found.speaker(speaker or otherwise), kept))
+    spoken.sort(key=lambda pair: (pair[1].start_s, pair[1].end_s))
+    shared_s = _overlaps([annotation for _, annotation in spoken])
+    for (speaker, annotation), overlap_s in zip(spoken, shared_s, strict=True):
+        if overlap_s > _MOST_OVERLAP * (annotation.end_s - annotation.start_s):
+            problem = f"{overlap_s:.2f} of its {annotation.end_s - annotation.start_s:.2f} s lie under another one"
+            found.skip("overlap", item.transcript, problem, "two voices at once are not trained on", _place(annotation))
+            continue
+        found.long(item.transcript, annotation.end_s - annotation.start_s, _place(annotation))
+        begin, end = (round(1000 * seconds) for seconds in (annotation.start_s, annotation.end_s))
+        key = f"{_prefixed(speaker, item.key)}-{begin:08d}-{end:08d}"
+        found.recordings[item.key] = str(item.audio.absolute())
+        found.utterances[key] = Utterance(key, item.key, speaker, annotation.text, annotation.start_s, annotation.end_s)
+    return named
+
+
+def _usable(found: _Found, item: _Item, annotation: Annotation, duration_s: float) -> Annotation | None:
+    """The annotation with its words, and an end within the recording; None if it cannot be used."""
+    words, place = plain_words(annotation.text), _place(annotation)
+    if not words:
+        # An interval without text is how a TextGrid stores silence.
+        if annotation.text.strip() or item.transcript.suffix.lower() == ".eaf":
+            found.skip("empty", item.transcript, "has no words", "write what is said", place)
+    elif math.isnan(annotation.end_s - annotation.start_s):
+        found.skip("no times", item.transcript, "its times are not set", "set them in ELAN", words)
+    elif annotation.end_s <= annotation.start_s:
+        found.skip("no length", item.transcript, "does not end after it begins", "correct its times", place)
+    elif annotation.start_s < -END_TOLERANCE_S or annotation.end_s > duration_s + END_TOLERANCE_S:
+        problem = f"lies outside the recording, which has {duration_s:.2f} s"
+        found.skip("outside", item.transcript, problem, "correct its times, or get the whole recording", place)
+    else:
+        return replace(
+            annotation, start_s=max(annotation.start_s, 0.0), end_s=min(annotation.end_s, duration_s), text=words
+        )
+    return None
+
+
+def _place(annotation: Annotation) -> str:
+    return f"{annotation.text.strip()[:30]!r} at {annotation.start_s:.2f} s"
+
+
+def _overlaps(annotations: Sequence[Annotation]) -> list[float]:
+    """How many seconds of each annotation lie under others; the annotations are sorted by their start."""
+    shared_s = [0.0] * len(annotations)
+    for first, one in enumerate(annotations):
+        for second in range(first + 1, len(annotations)):
+            other = annotations[second]
+            if other.start_s >= one.end_s:
+                break
+            both_s = min(one.end_s, other.end_s) - other.start_s
+            shared_s[first] += both_s
+            shared_s[second] += both_s
+    return shared_s
+
+
+def _check_rates(infos: Mapping[str, AudioInfo], source: Path, sample_rate: int | None) -> None:
+    rates = Counter(heard.sample_rate_hz for heard in infos.values())
+    several = sum(heard.channels > 1 for heard in infos.values())
+    if sample_rate or (len(rates) == 1 and not several):
+        return
+    shown = ", ".join(f"{count} of {rate} Hz" for rate, count in sorted(rates.items()))
+    channels = f", {several} with several channels" if several else ""
+    raise Speech3Error(
+        f"{source}: the recordings must have one rate and one channel: {shown}{channels}; give"
+        f" sample_rate={8000 if min(rates) < 16000 else 16000} to convert them (channels are averaged)"
+    )
+
+
+def _say_skipped(source: Path, faults: Sequence[Fault]) -> None:
+    for kind, count in Counter(fault.kind for fault in faults).items():
+        first = next(fault for fault in faults if fault.kind == kind)
+        what = "used, but" if first.warning else "left out"
+        where = Path(first.where).relative_to(source) if Path(first.where).is_relative_to(source) else first.where
+        culprit = f"{first.culprit}: " if first.culprit else ""
+        say(f"  {what} {count} ({kind}): {where}: {culprit}{first.problem}; {first.remedy}")
+
+
+def _first(faults: Sequence[Fault]) -> str:
+    return "".join(f"\n  {fault}" for fault in faults[:_SHOWN])
+
+
+def _say_speakers(data: DataDir, how: str, named: set[str]) -> None:
+    speakers = data.speakers()
+    shown = ", ".join(list(speakers)[:6]) + (", ..." if len(speakers) > 6 else "")
+    others = [speaker for speaker in speakers if speaker not in named]
+    how = "the tiers" if not others else f"the tiers or {how}" if named & set(speakers) else how
+    say(
+        f"  {len(data.utterances):,} utterances of {len(data.recordings):,} recordings; {len(speakers)}"
+        f" {'speaker' if len(speakers) == 1 else 'speakers'}, from {how}: {shown}"
+    )
+    if len(speakers) == len(data.recordings) == len(data.utterances) > _SHOWN and others:
+        say(
+            "  each recording has a speaker of its own; if some are of one voice, put each voice's recordings in a"
+            " folder of its own, or error rates will be too low"
+        )

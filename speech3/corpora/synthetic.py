@@ -1,0 +1,285 @@
+"""Common parts of the synthetic corpora: speakers, rooms, noise, and writing to disk.
+
+A corpus is a module that draws and synthesises utterances (`Say`) and a directory ``data/CORPUS`` with ``lexicon.txt``,
+``speakers.txt`` and ``babble.txt`` (sentences for voices in the background). Half of each split is clean, the rest has
+noise, reverberation or both. The text and the room of an utterance depend only on the seed and its name, so a corpus
+has the same bytes for any number of processes.
+
+Legend: N samples.
+"""
+
+import functools
+import io
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from speech3.augment import rooms
+from speech3.config import shipped
+from speech3.corpus.datadir import DataDir, Utterance, write_datadir
+from speech3.errors import Speech3Error
+from speech3.io.atomic import explained_disk_errors, write_text
+from speech3.io.parallel import available_jobs, parallel_map
+from speech3.lexicon.espeak import Synthesis, synthesize
+from speech3.lexicon.langdir import entries
+from speech3.lexicon.pronounce import Phones
+
+SAMPLE_RATE_HZ = 16000
+SPLITS = ("train", "dev", "test")
+
+# Shares of the conditions, and their ranges: hard enough that good recognisers make errors, but people do not.
+CONDITIONS = {"clean": 0.5, "noise": 0.3, "reverb": 0.1, "noise+reverb": 0.1}
+SNR_DB = (5.0, 20.0)
+RT60_S = (0.25, 0.7)
+DIRECT_TO_REVERBERANT_DB = (-3.0, 9.0)
+BABBLERS = 3
+# Digital silence would make clean utterances unlike any recording, so all utterances have the hiss of a quiet room.
+FLOOR_SNR_DB = (35.0, 50.0)
+LEVEL_DBFS = (-32.0, -20.0)
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """One line of a ``speakers.txt``."""
+
+    id: str
+    split: str
+    voice: str
+    rate_wpm: int
+    pitch: int
+    pitch_range: int
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A phone, word or silence of a reference alignment."""
+
+    start_s: float
+    end_s: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A synthesised utterance without noise; `tracks` are its reference alignments by the name of their file."""
+
+    samples_N: np.ndarray
+    text: str
+    tracks: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """One utterance of the corpus, whose audio is already written."""
+
+    id: str
+    speaker: str
+    text: str
+    condition: str
+    tracks: Mapping[str, tuple[Interval, ...]]
+
+
+Say = Callable[[str, Speaker, np.random.Generator], Spoken]
+
+
+def prepare(corpus: str, say: Say, out: Path, seed: int, sizes: Mapping[str, int], jobs: int = 0) -> None:
+    """Synthesise a corpus into ``out``, where it appears only when it is complete.
+
+    Writes ``lexicon.txt`` and the Kaldi data directories ``train``, ``dev`` and ``test``, each with ``wav/`` (16 kHz,
+    16 bit), ``conditions`` (utterance and one of `CONDITIONS`) and the tracks (``utterance 1 start duration label``, in
+    seconds).
+
+    Parameters
+    ----------
+    corpus
+        Name of its directory in ``data/``.
+    say
+        Draws and synthesises an utterance, given its id, its speaker and its random generator. It runs in other
+        processes, so it must be a module-level function.
+    sizes
+        Utterances of each split, at least one for each of its speakers.
+    jobs
+        Number of processes; 0: one per core. The result does not depend on it.
+
+    Raises
+    ------
+    Speech3Error
+        espeak-ng is not installed, a split has fewer utterances than speakers, or `out` cannot be written.
+    """
+    speakers = read_speakers(corpus)
+    for split, size in sizes.items():
+        if size < (fewest := sum(speaker.split == split for speaker in speakers)):
+            raise Speech3Error(f"{split}: {size} utterances for {fewest} speakers; ask for at least {fewest}")
+    synthesize("one", speakers[0].voice)  # a missing espeak-ng shows here, before anything is written
+    with _staging(Path(out)) as staging:
+        task = functools.partial(_speak_all, corpus=corpus, say=say, directory=staging, seed=seed, sizes=sizes)
+        spoken = dict(zip(speakers, parallel_map(task, speakers, jobs or available_jobs(), "synthesis"), strict=True))
+        for split in SPLITS:
+            utterances = [utt for speaker, utts in spoken.items() if speaker.split == split for utt in utts]
+            _write_split(utterances, staging / split)
+        shutil.copyfile(data_file(corpus, "lexicon.txt"), staging / "lexicon.txt")
+
+
+def speak(ssml: str, speaker: Speaker, rng: np.random.Generator) -> tuple[Synthesis, np.ndarray, float]:
+    """Synthesise a text once, with rate and pitch drawn around the speaker's own, and with silence before and after.
+
+    Returns
+    -------
+    synthesis, samples_N, lead_s
+        What espeak returned; its samples at 16 kHz with the silence, float; the silence before them in seconds.
+    """
+    synthesis = synthesize(
+        ssml,
+        speaker.voice,
+        rate_wpm=round(speaker.rate_wpm * rng.uniform(0.85, 1.15)),
+        pitch=int(np.clip(speaker.pitch + rng.integers(-6, 7), 0, 99)),
+        pitch_range=speaker.pitch_range,
+        ssml=True,
+    )
+    before_s, after_s = rng.uniform(0.1, 0.5, 2)
+    lead = round(before_s * SAMPLE_RATE_HZ)
+    samples_N = rooms.resample(synthesis.samples, synthesis.sample_rate_hz, SAMPLE_RATE_HZ)
+    return synthesis, np.pad(samples_N, (lead, round(after_s * SAMPLE_RATE_HZ))), lead / SAMPLE_RATE_HZ
+
+
+def read_speakers(corpus: str) -> list[Speaker]:
+    """The speakers of a corpus in the order of their ids."""
+    rows = (line.split() for line in data_lines(corpus, "speakers.txt"))
+    return [
+        Speaker(key, split, voice, int(rate), int(pitch), int(span)) for key, split, voice, rate, pitch, span in rows
+    ]
+
+
+def read_lexicon(corpus: str) -> dict[str, list[Phones]]:
+    """The pronunciations of each word."""
+    path = data_file(corpus, "lexicon.txt")
+    return entries(path.read_text(encoding="utf-8"), path)
+
+
+def data_file(corpus: str, name: str) -> Path:
+    """A file of ``data/CORPUS``."""
+    return shipped("data") / corpus / name
+
+
+def data_lines(corpus: str, name: str) -> list[str]:
+    """The lines of a file of ``data/CORPUS``, without comments and empty lines."""
+    text = data_file(corpus, name).read_text(encoding="utf-8")
+    stripped = (line.partition("#")[0].strip() for line in text.splitlines())
+    return [line for line in stripped if line]
+
+
+@contextmanager
+def _staging(out: Path) -> Iterator[Path]:
+    """Yield an empty directory beside `out`; move what is in it into `out` if the block succeeds."""
+    out = out.absolute()
+    staging = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    with explained_disk_errors(out):
+        for left in out.parent.glob(f".{out.name}.*.tmp"):  # left by runs that were killed
+            if not _is_running(left.name.split(".")[-2]):
+                shutil.rmtree(left, ignore_errors=True)
+        staging.mkdir(parents=True)
+        try:
+            yield staging
+            out.mkdir(parents=True, exist_ok=True)
+            # The lexicon is removed first and added last: a corpus without it is not finished.
+            (out / "lexicon.txt").unlink(missing_ok=True)
+            for split in SPLITS:
+                shutil.rmtree(out / split, ignore_errors=True)
+                (staging / split).rename(out / split)
+            (staging / "lexicon.txt").rename(out / "lexicon.txt")
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def _is_running(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _speak_all(
+    speaker: Speaker, corpus: str, say: Say, directory: Path, seed: int, sizes: Mapping[str, int]
+) -> list[_Written]:
+    """Synthesise and write the utterances of one speaker; the speakers of a split take turns in its utterances."""
+    colleagues = [other for other in read_speakers(corpus) if other.split == speaker.split]
+    first = colleagues.index(speaker)
+    background = _Background(corpus, [other for other in colleagues if other != speaker])
+    wav = directory / speaker.split / "wav"
+    wav.mkdir(parents=True, exist_ok=True)
+    written = []
+    for number in range(len(range(first, sizes[speaker.split], len(colleagues)))):
+        rng = np.random.default_rng([seed, int(speaker.id[1:]), number])
+        key = f"{speaker.id}-{number:03d}"
+        spoken = say(key, speaker, rng)
+        condition = str(rng.choice(list(CONDITIONS), p=list(CONDITIONS.values())))
+        samples_N = _in_room(spoken.samples_N, condition, background, rng)
+        buffer = io.BytesIO()  # written by Python, since libsndfile does not report a full disk
+        soundfile.write(buffer, samples_N, SAMPLE_RATE_HZ, format="WAV", subtype="PCM_16")
+        (wav / f"{key}.wav").write_bytes(buffer.getvalue())
+        written.append(_Written(key, speaker.id, spoken.text, condition, spoken.tracks))
+    return written
+
+
+@dataclass(frozen=True)
+class _Background:
+    """The voices that may be heard behind a speaker."""
+
+    corpus: str
+    voices: list[Speaker]
+
+    def noise(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw a background (N,): people talking, coloured noise, or hum over coloured noise."""
+        kind = rng.choice(["babble", "colored", "hum"], p=[0.4, 0.4, 0.2])
+        if kind == "babble":
+            sentences = data_lines(self.corpus, "babble.txt")
+            chosen = rng.choice(len(self.voices), BABBLERS, replace=False)
+            talk = [_talking(self.voices[index], str(rng.choice(sentences))) for index in chosen]
+            return rooms.babble(talk, count, rng)
+        colored_N = rooms.colored_noise(count, rng.uniform(0, 6), rng)
+        return colored_N if kind == "colored" else (colored_N + rooms.hum(count, SAMPLE_RATE_HZ, rng)) / np.sqrt(2)
+
+
+def _talking(speaker: Speaker, sentence: str) -> np.ndarray:
+    synthesis = synthesize(sentence, speaker.voice, speaker.rate_wpm, speaker.pitch, speaker.pitch_range)
+    return rooms.resample(synthesis.samples, synthesis.sample_rate_hz, SAMPLE_RATE_HZ)
+
+
+def _in_room(speech_N: np.ndarray, condition: str, background: _Background, rng: np.random.Generator) -> np.ndarray:
+    """Apply the condition, the hiss and the level of the recording: (N,) float to (N,) int16."""
+    heard_N = speech_N
+    if "reverb" in condition:
+        response_M = rooms.room_response(
+            SAMPLE_RATE_HZ, rng.uniform(*RT60_S), rng.uniform(1, 4), rng.uniform(*DIRECT_TO_REVERBERANT_DB), rng
+        )
+        heard_N = rooms.reverberate(heard_N, response_M)
+    if "noise" in condition:
+        heard_N = rooms.add_noise(heard_N, background.noise(len(heard_N), rng), rng.uniform(*SNR_DB))
+    hiss_N = rooms.colored_noise(len(heard_N), rng.uniform(0, 4), rng)
+    heard_N = rooms.add_noise(heard_N, hiss_N, rng.uniform(*FLOOR_SNR_DB))
+    gain = 10 ** (rng.uniform(*LEVEL_DBFS) / 20) / rooms.active_rms(heard_N)
+    gain = min(gain, 0.97 / np.abs(heard_N).max())
+    return np.round(heard_N * gain * 32768).astype(np.int16)
+
+
+def _write_split(utterances: Iterable[_Written], path: Path) -> None:
+    listed = sorted(utterances, key=lambda utt: utt.id)
+    recordings = {utt.id: f"wav/{utt.id}.wav" for utt in listed}
+    rows = {utt.id: Utterance(utt.id, utt.id, utt.speaker, utt.text) for utt in listed}
+    write_text(path / "conditions", "".join(f"{utt.id} {utt.condition}\n" for utt in listed))
+    for name in listed[0].tracks:
+        write_text(path / name, "".join(_ctm(utt.id, utt.tracks[name]) for utt in listed))
+    write_datadir(DataDir(path, recordings, rows), path)
+
+
+def _ctm(key: str, intervals: Iterable[Interval]) -> str:
+    return "".join(f"{key} 1 {one.start_s:.4f} {one.end_s - one.start_s:.4f} {one.label}\n" for one in intervals)

@@ -1,0 +1,110 @@
+"""TED-LIUM, releases 1 to 3: talks, 118 to 452 hours, 16 kHz (CC BY-NC-ND 3.0).
+
+Rousseau et al. 2012, 2014; Hernandez et al. 2018.
+https://www.openslr.org/7, https://www.openslr.org/19, https://www.openslr.org/51
+
+    {train,dev,test}/sph/TALK.sph
+    {train,dev,test}/stm/TALK.stm    lines ``TALK CHANNEL SPEAKER BEGIN END <o,f0,male> word word ...``, seconds
+    TEDLIUM*.dic                     a Sphinx dictionary, in capitals or small letters as the transcripts
+
+In release 3 train lies in ``data``, dev and test in ``legacy``. Segments that are marked
+``ignore_time_segment_in_scoring`` are left out.
+"""
+
+import re
+from collections.abc import Set
+from pathlib import Path
+
+from speech3.corpora.anyspeech import write_corpus
+from speech3.corpus.datadir import DataDir, Utterance
+from speech3.errors import Speech3Error
+from speech3.io.atomic import write_text
+from speech3.io.progress import say
+from speech3.lexicon.langdir import LangDir, read_utf8
+from speech3.lexicon.sphinx import as_lexicon, read_dictionary, without_variant
+
+_IGNORED = "ignore_time_segment_in_scoring"
+_PLACES = {"train": ("train", "data"), "dev": ("dev", "legacy/dev"), "test": ("test", "legacy/test")}
+_NO_WORD = re.compile(r"<.*>|\{.*\}|\(.*\)|\[.*\]")  # <sil>, {NOISE}, (a comment)
+
+
+def prepare(source: Path, out: Path, seed: int) -> None:
+    """Write the data directories ``out/train``, ``out/dev``, ``out/test``, the lexicon and the language model's text.
+
+    Parameters
+    ----------
+    source
+        The directory ``TEDLIUM_release1``, ``TEDLIUM_release2`` or ``TEDLIUM_release-3``.
+    seed
+        Not used: the splits are official.
+
+    Raises
+    ------
+    Speech3Error
+        `source` is not this corpus, a part was not unpacked, or a transcript is damaged.
+    """
+    dictionaries = sorted(source.glob("TEDLIUM*.dic"))
+    if not dictionaries:
+        raise Speech3Error(
+            f"{source}: not TED-LIUM: no TEDLIUM*.dic in it; get a release from https://www.openslr.org/19 or"
+            " https://www.openslr.org/51, unpack it, and give the directory TEDLIUM_release..."
+        )
+    entries = read_dictionary(dictionaries[0])
+    known = {word for word, _ in entries}
+    parts = {name: _part(source, name, known) for name in _PLACES}
+    lexicon = out / "tedlium.txt"
+    write_text(lexicon, as_lexicon(entries))
+    write_corpus(parts, LangDir(lexicon, None, None), out, lang=None, lexicon="espeak", units="words", pieces=0)
+
+
+def _part(source: Path, name: str, known: Set[str]) -> DataDir:
+    root = next((source / place for place in _PLACES[name] if (source / place / "stm").is_dir()), None)
+    if root is None:
+        raise Speech3Error(
+            f"{source}: has no {' or '.join(f'{place}/stm' for place in _PLACES[name])}; unpack it again"
+        )
+    recordings, utterances, unspoken = dict[str, str](), dict[str, Utterance](), 0
+    for transcript in sorted((root / "stm").glob("*.stm")):
+        sound = root / "sph" / f"{transcript.stem}.sph"
+        if not sound.is_file():
+            raise Speech3Error(f"{sound}: no such file, but there is its transcript; unpack {name} again")
+        recordings[transcript.stem] = str(sound.absolute())
+        for number, line in enumerate(read_utf8(transcript).splitlines(), 1):
+            if not line.strip() or line.startswith(";;") or _IGNORED in line:
+                continue
+            utterance = _utterance(line, f"{transcript}:{number}", transcript.stem, known)
+            if utterance.text:
+                utterances[utterance.id] = utterance
+            else:
+                unspoken += 1
+    if not utterances:
+        raise Speech3Error(f"{root / 'stm'}: no transcript TALK.stm with words; unpack {name} again")
+    if unspoken:
+        say(f"  {name}: {unspoken} segments without words are left out")
+    return DataDir(root, recordings, dict(sorted(utterances.items())))
+
+
+def _utterance(line: str, place: str, talk: str, known: Set[str]) -> Utterance:
+    fields = line.split()
+    try:
+        start_s, end_s = float(fields[3]), float(fields[4])
+    except (ValueError, IndexError) as error:
+        raise Speech3Error(
+            f"{place}: not a segment `TALK CHANNEL SPEAKER BEGIN END LABEL words`: `{line[:60]}`; unpack it again"
+        ) from error
+    words = [without_variant(word) for word in fields[6:]]
+    key = f"{talk}-{round(100 * start_s):07d}-{round(100 * end_s):07d}"
+    return Utterance(
+        key, talk, talk, " ".join(_joined([w for w in words if not _NO_WORD.fullmatch(w)], known)), start_s, end_s
+    )
+
+
+def _joined(words: list[str], known: Set[str]) -> list[str]:
+    """``it 's`` as ``it's`` where the dictionary has it, as Kaldi's recipe joins them."""
+    found: list[str] = []
+    for word in words:
+        if word.startswith("'") and found and found[-1] + word in known:
+            found[-1] += word
+        elif word:
+            found.append(word)
+    return found

@@ -1,0 +1,105 @@
+"""Read Praat's TextGrid: the long and the short text format, in UTF-8 or UTF-16.
+
+Praat reads only free-standing numbers, texts in double quotes and flags in angle brackets, and skips all else
+(https://www.fon.hum.uva.nl/praat/manual/TextGrid_file_formats.html), so both formats are the same sequence of values.
+"""
+
+import codecs
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from speech3.corpora.tiers import Annotation, Tier
+from speech3.errors import Speech3Error
+
+_VALUE = re.compile(
+    r'"(?P<text>(?:[^"]|"")*)"|![^\n]*|<[^>\s]*>|(?<!\S)(?P<number>[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)(?!\S)'
+)
+_SAVE = "open it in Praat and save it with Save as text file"
+
+
+def read_textgrid(path: Path) -> list[Tier]:
+    """Read the interval tiers; point tiers hold no stretch of speech and are left out.
+
+    Raises
+    ------
+    Speech3Error
+        The file cannot be read, is not UTF-8 or UTF-16, is no TextGrid in a text format, or ends too early.
+    """
+    values = _values(_text(path))
+    try:
+        if next(values) not in ("ooTextFile", "ooTextFile short") or next(values) != "TextGrid":
+            raise Speech3Error(f"{path}: is not a TextGrid in a text format; {_SAVE}")
+        next(values), next(values)
+        return [tier for _ in range(_whole(next(values))) if (tier := _tier(values))]
+    except (StopIteration, TypeError, ValueError, OverflowError) as error:
+        raise Speech3Error(f"{path}: is not a whole TextGrid; {_SAVE}") from error
+
+
+def _tier(values: Iterator[str | float]) -> Tier | None:
+    """The next tier, None for a point tier."""
+    kind, name = next(values), str(next(values))
+    if kind not in ("IntervalTier", "TextTier"):
+        raise ValueError(kind)
+    next(values), next(values)
+    count, annotations = _whole(next(values)), []
+    for _ in range(count):
+        start, end = next(values), next(values) if kind == "IntervalTier" else 0.0
+        annotations.append(Annotation(_seconds(start), _seconds(end), str(next(values))))
+    return Tier(name, tuple(annotations)) if kind == "IntervalTier" else None
+
+
+def _whole(value: str | float) -> int:
+    return int(_seconds(value))
+
+
+def _seconds(value: str | float) -> float:
+    if isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _values(text: str) -> Iterator[str | float]:
+    for match in _VALUE.finditer(text):
+        if match["text"] is not None:
+            yield match["text"].replace('""', '"')
+        elif match["number"]:
+            yield float(match["number"])
+
+
+def _text(path: Path) -> str:
+    content = read_bytes(path)
+    if content.startswith(b"ooBinaryFile"):
+        raise Speech3Error(f"{path}: is a binary TextGrid; {_SAVE}")
+    return decoded(content, path)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file.
+
+    Raises
+    ------
+    Speech3Error
+        It cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Speech3Error(f"{path}: cannot be read ({error.strerror}); make it readable") from error
+
+
+def decoded(content: bytes, path: Path) -> str:
+    """Text in UTF-8 or, with a byte order mark, UTF-16.
+
+    Raises
+    ------
+    Speech3Error
+        It is neither.
+    """
+    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        return content.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Speech3Error(
+            f"{path}: byte {error.start + 1} is not {'UTF-16' if wide else 'UTF-8'}; save it as UTF-8"
+        ) from error

@@ -1,0 +1,151 @@
+"""TIMIT: read American English with phones labelled by hand, 16 kHz (LDC93S1; Garofolo et al. 1993).
+
+https://catalog.ldc.upenn.edu/LDC93S1. Names in capitals or in small letters:
+
+    TIMIT/{TRAIN,TEST}/DR*/SPEAKER/NAME.WAV    NIST sphere
+    TIMIT/{TRAIN,TEST}/DR*/SPEAKER/NAME.PHN    lines ``BEGIN END PHONE``, in samples
+
+A phone is a word of the recogniser here. Of the 61 phones 60 are words; ``h#``, the silence at both ends of a
+recording, is the silence that every model has. Sentences SA1 and SA2, which all speakers read, are left out.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from speech3.config import shipped
+from speech3.corpora.anyspeech import say_if_incomplete
+from speech3.corpus.datadir import DataDir, Utterance, write_datadir
+from speech3.corpus.paths import entry
+from speech3.corpus.phone_classes import phones61
+from speech3.errors import Speech3Error
+from speech3.io.atomic import write_text
+from speech3.io.progress import say
+from speech3.lexicon.langdir import read_utf8
+
+UTTERANCES = {"train": 3696, "dev": 400, "test": 192}
+ENDS = "h#"
+SILENCE = "SIL"  # as the HMM calls it
+_RATE_HZ = 16000
+_SPHERE = b"NIST_1A"
+
+
+def prepare(source: Path, out: Path, seed: int) -> None:
+    """Write the data directories ``out/train``, ``out/dev``, ``out/test``, the lexicon, and the labels of dev and test.
+
+    train: all of TRAIN. test: the core test set. dev: the 50 speakers of TEST that are usual. ``reference.ctm`` of dev
+    and test has the phones with the times that people gave them.
+
+    Parameters
+    ----------
+    source
+        The directory ``TIMIT``, or one that holds it.
+    seed
+        Not used: the splits are fixed.
+
+    Raises
+    ------
+    Speech3Error
+        `source` is not this corpus, a part or speaker is missing, or labels are damaged.
+    """
+    train, test = _halves(source)
+    wanted = _speakers_of_test()
+    there = dict(_speakers(test))
+    for part, names in wanted.items():
+        if lacking := [name for name in names if name not in there]:
+            raise Speech3Error(
+                f"{test}: {len(lacking)} of the {len(names)} speakers of {part} are missing, such as {lacking[0]};"
+                " unpack the corpus again"
+            )
+    parts = {"train": dict(_speakers(train)), **{p: {name: there[name] for name in wanted[p]} for p in ("dev", "test")}}
+    for part, speakers in parts.items():
+        data, tracks = _part(source, speakers)
+        say_if_incomplete(part, len(data.utterances), UTTERANCES[part])
+        write_datadir(data, out / part)
+        if part != "train":
+            write_text(out / part / "reference.ctm", "".join(tracks))
+    write_text(out / "lexicon.txt", "".join(f"{phone} {phone}\n" for phone in phones61() if phone != ENDS))
+    say(f"  {len(phones61())} phones, {ENDS} as silence; 39 classes are counted")
+
+
+def _halves(source: Path) -> tuple[Path, Path]:
+    for root in (source, *(source / name for name in ("TIMIT", "timit", "TIMIT/TIMIT", "timit/TIMIT", "data"))):
+        train, test = entry(root, "train"), entry(root, "test")
+        if not (train or test):
+            continue
+        for name, half in (("TRAIN", train), ("TEST", test)):
+            if half is None or not half.is_dir() or not dict(_speakers(half)):
+                raise Speech3Error(f"{root}: {name}/DR*/SPEAKER is missing; unpack the corpus again")
+        assert train and test
+        return train, test
+    raise Speech3Error(
+        f"{source}: not TIMIT: no TRAIN/ and TEST/ here or in TIMIT/; it is LDC93S1"
+        " (https://catalog.ldc.upenn.edu/LDC93S1); give the directory that holds TRAIN"
+    )
+
+
+def _speakers(half: Path) -> Iterator[tuple[str, Path]]:
+    for region in sorted(half.iterdir()):
+        if region.is_dir() and region.name.upper().startswith("DR"):
+            yield from ((path.name.upper(), path) for path in sorted(region.iterdir()) if path.is_dir())
+
+
+def _speakers_of_test() -> dict[str, list[str]]:
+    text = (shipped("data") / "timit" / "speakers.txt").read_text(encoding="utf-8")
+    table: dict[str, list[str]] = {}
+    for part, *names in (line.split() for line in text.splitlines() if not line.startswith("#")):
+        table.setdefault(part, []).extend(names)
+    return table
+
+
+def _part(source: Path, speakers: dict[str, Path]) -> tuple[DataDir, list[str]]:
+    """The utterances of some speakers, and the lines of their reference alignment."""
+    recordings, utterances, tracks = dict[str, str](), dict[str, Utterance](), list[str]()
+    for speaker, directory in sorted(speakers.items()):
+        files = {path.name.upper(): path for path in directory.iterdir()}
+        sentences = sorted(name.removesuffix(".PHN") for name in files if name.endswith(".PHN"))
+        if not sentences:
+            raise Speech3Error(f"{directory}: no labels *.PHN in it; unpack the corpus again")
+        for sentence in sentences:
+            if sentence.startswith("SA"):
+                continue
+            key, labels = f"{speaker}-{sentence}", files[f"{sentence}.PHN"]
+            recordings[key] = str(_recording(files, labels).absolute())
+            track = _labels(labels)
+            text = " ".join(phone for _, _, phone in track if phone != ENDS)
+            utterances[key] = Utterance(key, key, speaker, text, gender=speaker[0].lower())
+            tracks += [
+                f"{key} 1 {begin / _RATE_HZ:.5f} {(end - begin) / _RATE_HZ:.5f} {SILENCE if p == ENDS else p}\n"
+                for begin, end, p in track
+            ]
+    return DataDir(source, recordings, utterances), tracks
+
+
+def _recording(files: dict[str, Path], labels: Path) -> Path:
+    path = files.get(f"{labels.stem.upper()}.WAV")
+    if path is None:
+        raise Speech3Error(f"{labels.with_suffix('.WAV')}: no such file, but there are its labels; unpack it again")
+    with path.open("rb") as stream:
+        head = stream.read(1024)
+    if head.startswith(_SPHERE) and b"shorten" in head:
+        raise Speech3Error(
+            f"{path}: compressed by shorten, which TIMIT as distributed is not and libsndfile does not read; convert it"
+            " with sph2pipe -f wav"
+        )
+    return path
+
+
+def _labels(path: Path) -> list[tuple[int, int, str]]:
+    """First sample, end and phone of each label."""
+    known, track = set(phones61()), []
+    for number, line in enumerate(read_utf8(path).splitlines(), 1):
+        if not line.strip():
+            continue
+        begin, end, phone = fields if len(fields := line.split()) == 3 else ("", "", "")
+        if not (begin.isdigit() and end.isdigit() and int(begin) <= int(end)):
+            raise Speech3Error(f"{path}:{number}: not `BEGIN END PHONE` in samples: `{line[:60]}`; unpack it again")
+        if phone.lower() not in known:
+            raise Speech3Error(f"{path}:{number}: {phone} is not one of TIMIT's 61 phones; is this another version?")
+        track.append((int(begin), int(end), phone.lower()))
+    if not any(phone != ENDS for _, _, phone in track):
+        raise Speech3Error(f"{path}: has no phones; unpack it again")
+    return track

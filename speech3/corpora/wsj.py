@@ -1,0 +1,296 @@
+"""WSJ0 and WSJ1: read news, 16 kHz (LDC93S6A, LDC94S13A; Paul and Baker 1992).
+
+https://catalog.ldc.upenn.edu/LDC93S6A, https://catalog.ldc.upenn.edu/LDC94S13A. Discs, ``11-1.1`` to ``11-16.1`` and
+``13-1.1`` to ``13-34.1``, each with a directory ``wsj0`` or ``wsj1``; or both directories with all discs copied over
+one another. Index files list the recordings of a set by disc: ``11_1_1:wsj0/si_tr_s/01t/01to030v.wv1``.
+
+    wsj0/si_tr_s/01t/01to030v.wv1    NIST sphere of the head-mounted microphone, mostly compressed by shorten
+    **/01to0300.dot                  transcripts of the session 01to03: lines ``The words. (01to030v)``
+
+Language models are as distributed, in ``doc/lng_modl/base_lm``, or lie beside the discs as ARPA files.
+"""
+
+import gzip
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from speech3.corpora.anyspeech import say_if_incomplete, write_corpus
+from speech3.corpus.datadir import DataDir, Utterance
+from speech3.corpus.paths import entry
+from speech3.errors import Speech3Error
+from speech3.io.atomic import atomic_path, write_text
+from speech3.io.progress import say
+from speech3.lexicon.langdir import LangDir, read_utf8
+from speech3.lexicon.sphinx import as_lexicon, read_dictionary
+
+
+class Set(NamedTuple):
+    """A set of recordings: its index files, the number of its utterances, and where it is distributed."""
+
+    indices: tuple[str, ...]
+    utterances: int
+    part: str
+
+
+_SI84 = "wsj0/doc/indices/train/tr_s_wv1.ndx"
+SETS = {
+    "si84": Set((_SI84,), 7138, "WSJ0"),
+    "si284": Set((_SI84, "wsj1/doc/indices/si_tr_s.ndx"), 37416, "WSJ1"),
+    "dev93": Set(("wsj1/doc/indices/h1_p0.ndx",), 503, "WSJ1"),
+    "dev93_5k": Set(("wsj1/doc/indices/h2_p0.ndx",), 513, "WSJ1"),
+    "eval92": Set(("wsj0/doc/indices/test/nvp/si_et_20.ndx",), 333, "WSJ0"),
+    "eval92_5k": Set(("wsj0/doc/indices/test/nvp/si_et_05.ndx",), 330, "WSJ0"),
+}
+_NOT_ON_THE_DISC = "wsj0/si_tr_s/401/"  # in SI-84's index, under disc 11-2.1
+_DISC = re.compile(r"(1[13])[-_](\d+)[-_.](\d+)")
+_LINE = re.compile(rf"{_DISC.pattern}\s*:\s*/?(\S+)")
+_TRANSCRIPT = re.compile(r"(.*?)\s*\(([^()\s]+)\)")
+_MODELS = ("wsj1/doc/lng_modl/base_lm", "wsj0/doc/lng_modl/base_lm")
+_SUFFIXES = ("", ".z", ".Z", ".gz", ".arpa", ".arpa.gz")
+_DICTIONARIES = ("cmudict.dict", "cmudict-0.7b", "cmudict.0.7a", "cmudict", "cmudict.txt")
+_SPH2PIPE = "sph2pipe"
+
+
+def prepare(
+    source: Path,
+    out: Path,
+    seed: int,
+    *,
+    train: str = "",
+    dev: str = "dev93",
+    test: str = "eval92",
+    model: str = "bcb20onp",
+    lang: str | None = None,
+) -> None:
+    """Write the data directories ``out/train``, ``out/dev``, ``out/test``, the lexicon and the language model.
+
+    Parameters
+    ----------
+    source
+        The directory that holds the discs, or ``wsj0`` and ``wsj1``.
+    seed
+        Not used: the sets are official.
+    train, dev, test
+        Names in `SETS`. By default train is si284 if its index is there, else si84.
+    model
+        A language model as distributed (bcb20onp, bcb05onp, tcb05cnp, ...), or the name of an ARPA file in `source`,
+        such as lm_tgpr.
+    lang
+        espeak-ng's code of the language, for words that CMUdict in `source` lacks, or for all if it is not there.
+
+    Raises
+    ------
+    Speech3Error
+        `source` does not hold these discs, a disc or a transcript is missing, or recordings are compressed by shorten
+        and there is no sph2pipe.
+    """
+    discs = _discs(source)
+    train = train or ("si284" if discs.find(SETS["si284"].indices[-1]) else "si84")
+    chosen = {"train": train, "dev": dev, "test": test}
+    for key, name in chosen.items():
+        if name not in SETS:
+            raise Speech3Error(f"corpus_options.{key}={name}: unknown; choose from {', '.join(SETS)}")
+    arpa, lists = _arpa(discs, model), {key: _listed(discs, name) for key, name in chosen.items()}
+    transcripts = _transcripts(discs)
+    parts = {key: _part(discs, chosen[key], listed, transcripts) for key, listed in lists.items()}
+    dictionary = next((found for name in _DICTIONARIES if (found := entry(source, name))), None)
+    say(f"  lexicon: {dictionary or 'by espeak-ng, for there is no cmudict beside the discs'}; language model: {arpa}")
+    lexicon = None
+    if dictionary:
+        lexicon = out / "cmudict.txt"
+        write_text(lexicon, as_lexicon([each for each in read_dictionary(dictionary) if not each[0].startswith(";")]))
+    write_corpus(
+        parts, LangDir(lexicon, _readable(arpa, out / "given.arpa.gz"), None), out, lang=lang, lexicon="espeak",
+        units="words", pieces=0,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Discs:
+    """Directories with ``wsj0`` or ``wsj1``, by the name of the disc; "" for those that were copied together."""
+
+    source: Path
+    roots: Mapping[str, Path]
+
+    def find(self, name: str, disc: str = "") -> Path | None:
+        """A file of a disc, or of any; in capitals or small letters."""
+        first = [self.roots[disc]] if disc in self.roots else []
+        for root in (*first, *(root for root in self.roots.values() if root not in first)):
+            path: Path | None = root
+            for part in name.split("/"):
+                path = entry(path, part) if path else None
+            if path:
+                return path
+        return None
+
+
+def _discs(source: Path) -> _Discs:
+    roots: dict[str, Path] = {}
+    for directory in (source, *sorted(source.glob("*/")), *sorted(source.glob("*/*/"))):
+        if directory.is_dir() and (entry(directory, "wsj0") or entry(directory, "wsj1")):
+            match = _DISC.fullmatch(directory.name)
+            roots["-".join((match[1], f"{match[2]}.{match[3]}")) if match else str(directory)] = directory
+    if not roots:
+        raise Speech3Error(
+            f"{source}: not WSJ: no disc such as 11-1.1 or 13-34.1 with a directory wsj0 or wsj1 here or one or two"
+            " directories below; they are LDC93S6A and LDC94S13A (https://catalog.ldc.upenn.edu/LDC93S6A)"
+        )
+    return _Discs(source, roots)
+
+
+def _listed(discs: _Discs, name: str) -> dict[str, Path]:
+    """Recordings of a set by utterance."""
+    found: dict[str, Path] = {}
+    missing: dict[str, list[str]] = {}
+    for index in SETS[name].indices:
+        path = discs.find(index)
+        if path is None:
+            part = "WSJ1 (LDC94S13A)" if index.startswith("wsj1") else "WSJ0 (LDC93S6A)"
+            raise Speech3Error(
+                f"{discs.source}: has no {index}, the index of {name}: copy the discs of {part} with doc/ there, or"
+                " choose another set (corpus_options.train, dev, test)"
+            )
+        for number, line in enumerate(read_utf8(path).splitlines(), 1):
+            if not line.strip() or line.startswith(";"):
+                continue
+            if not (match := _LINE.fullmatch(line.strip())):
+                raise Speech3Error(f"{path}:{number}: not `DISC:FILE`, such as 11_1_1:wsj0/...: `{line[:60]}`")
+            disc, file = f"{match[1]}-{match[2]}.{match[3]}", match[4].lower()
+            if _NOT_ON_THE_DISC in file and disc == "11-2.1":
+                continue
+            file = file if file.endswith(".wv1") else f"{file}.wv1"
+            if sound := discs.find(file, disc):
+                found[sound.stem.lower()] = sound
+            else:
+                missing.setdefault(disc, []).append(file)
+    if missing:
+        listing = "; ".join(f"disc {d}: {len(files)}, such as {files[0]}" for d, files in sorted(missing.items()))
+        raise Speech3Error(f"{discs.source}: {name} lacks recordings ({listing}): copy these discs there, too")
+    say_if_incomplete(name, len(found), SETS[name].utterances)
+    return dict(sorted(found.items()))
+
+
+def _transcripts(discs: _Discs) -> dict[str, Path]:
+    """The file of transcripts of each session, the first six letters of its utterances."""
+    roots = dict.fromkeys(discs.roots.values())
+    paths = (path for root in roots for path in root.rglob("*.[dD][oO][tT]"))
+    found = {path.name[:6].lower(): path for path in sorted(paths)}
+    if not found:
+        raise Speech3Error(f"{discs.source}: no transcripts *.dot on any disc: copy wsj0/transcrp and wsj1/trans, too")
+    return found
+
+
+def _part(discs: _Discs, name: str, sounds: Mapping[str, Path], transcripts: Mapping[str, Path]) -> DataDir:
+    texts: dict[str, str] = {}
+    for session in sorted({key[:6] for key in sounds}):
+        if session in transcripts:
+            texts |= _texts(transcripts[session])
+    if lacking := [key for key in sounds if key not in texts]:
+        raise Speech3Error(
+            f"{discs.source}: {len(lacking)} of the {len(sounds)} utterances of {name} have no transcript, such as"
+            f" {lacking[0]} ({lacking[0][:6]}00.dot): copy the disc with its *.dot there, too"
+        )
+    recordings = _recordings(name, sounds)
+    utterances = {key: Utterance(key, key, key[:3], texts[key]) for key in sounds}
+    if empty := [key for key in sounds if not texts[key]]:
+        say(f"  {name}: {len(empty)} utterances without words are left out")
+    kept = {key: utterance for key, utterance in utterances.items() if utterance.text}
+    return DataDir(discs.source, {key: recordings[key] for key in kept}, kept)
+
+
+def _texts(path: Path) -> dict[str, str]:
+    found = {}
+    for number, line in enumerate(read_utf8(path).splitlines(), 1):
+        if not line.strip():
+            continue
+        if not (match := _TRANSCRIPT.fullmatch(line.strip())):
+            raise Speech3Error(f"{path}:{number}: not `WORDS (UTTERANCE)`: `{line[:60]}`; copy the disc again")
+        found[match[2].lower()] = normalized(match[1])
+    return found
+
+
+def normalized(transcript: str) -> str:
+    """The words of a detailed transcript (.dot), in capitals, as the language models have them.
+
+    ``\\`` quotes the next character; ``[noise]`` and the marks of noises that last (``[<door]``, ``[door>]``,
+    ``[door/]``, ``[/door]``), pauses ``.``, and truncation ``~`` are left out; ``<word>`` was said though the prompt
+    lacks it, ``*word*`` was mispronounced, ``word!`` emphasised, ``wo:rd`` lengthened: the word stays. Format: the file
+    ``dot_spec.doc`` of the discs.
+    """
+    words = []
+    for written in transcript.upper().split():
+        word = written.replace("\\", "")
+        if re.fullmatch(r"\[.*\]", word) or word in (".", "~"):
+            continue
+        word = word.strip("~")
+        word = match[1] if (match := re.fullmatch(r"[<*](.+)[>*]", word)) else word
+        if word[:1].isalpha():  # :COLON and !EXCLAMATION-POINT are words that were said
+            word = word.replace(":", "").rstrip("!")
+        words.append({"%PERCENT": "PERCENT", ".POINT": "POINT", "--DASH": "-DASH"}.get(word, word))
+    return " ".join(words)
+
+
+def _recordings(name: str, sounds: Mapping[str, Path]) -> dict[str, str]:
+    """Values of wav.scp; a pipe through sph2pipe for what is compressed by shorten."""
+    compressed = {key for key, path in sounds.items() if _shortened(path)}
+    program = shutil.which(_SPH2PIPE)
+    if compressed and not program:
+        some = sounds[min(compressed)]
+        raise Speech3Error(
+            f"{some}: compressed by shorten, as are {len(compressed):,} of the {len(sounds):,} recordings of {name};"
+            " libsndfile, with which speech3 reads audio, cannot read that: put sph2pipe on your PATH"
+            " (https://www.ldc.upenn.edu/language-resources/tools/sphere-conversion-tools), and speech3 will call it"
+        )
+    if compressed:
+        say(f"  {name}: {len(compressed):,} recordings are compressed by shorten and read through {program}")
+    return {
+        key: f"{program} -f wav {shlex.quote(str(path.absolute()))} |" if key in compressed else str(path.absolute())
+        for key, path in sounds.items()
+    }
+
+
+def _shortened(path: Path) -> bool:
+    with path.open("rb") as stream:
+        head = stream.read(1024)
+    if not head.startswith(b"NIST_1A"):
+        raise Speech3Error(f"{path}: not a NIST sphere file; copy the disc again")
+    return b"shorten" in head
+
+
+def _arpa(discs: _Discs, model: str) -> Path:
+    names = [f"{model}{suffix}" for suffix in _SUFFIXES]
+    beside = (found for name in names if (found := entry(discs.source, name)) and found.is_file())
+    on_disc = (found for place in _MODELS for name in names if (found := discs.find(f"{place}/{name}")))
+    if path := next(beside, None) or next(on_disc, None):
+        return path
+    raise Speech3Error(
+        f"{discs.source}: no language model {model} ({_MODELS[1]}/{model}.z of disc 11-13.1, or {_MODELS[0]}/{model}.z"
+        f" of 13-32.1, or {model}.arpa.gz beside the discs): copy it there, or choose another: corpus_options.model"
+    )
+
+
+def _readable(arpa: Path, out: Path) -> Path:
+    """The model as gzipped ARPA text without what is written above its ``\\data\\``."""
+    content = arpa.read_bytes()
+    if content[:2] in (b"\x1f\x9d", b"\x1f\x1e"):  # of compress or pack, which Python does not read
+        done = subprocess.run(["gzip", "-dc"], input=content, capture_output=True)
+        if done.returncode:
+            raise Speech3Error(f"{arpa}: cannot be uncompressed ({done.stderr.decode().strip()}); copy it again")
+        content = done.stdout
+    elif content[:2] == b"\x1f\x8b":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError) as error:
+            raise Speech3Error(f"{arpa}: cannot be uncompressed ({error}); copy it again") from error
+    place = re.search(rb"^\\data\\", content, re.MULTILINE)
+    if not place:
+        raise Speech3Error(f"{arpa}: not an ARPA language model: has no line \\data\\; copy it again")
+    with atomic_path(out) as path:
+        path.write_bytes(gzip.compress(content[place.start() :], mtime=0))
+    return out

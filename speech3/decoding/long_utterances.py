@@ -1,0 +1,138 @@
+"""Cut the long utterances of a data directory at pauses, decode the parts, and join the results.
+
+The memory of a search grows with the length of an utterance, and that of an alignment with its square. So utterances of
+more than `WHOLE_S` are cut as `transcribe` cuts recordings (`long_recordings`). Shorter ones are decoded as they are,
+even if `transcribe` would cut them: somebody chose their ends, and they keep their names in lattices and N-best lists.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+import numpy as np
+
+from speech3.alignment.times import Stretch
+from speech3.corpus import audio
+from speech3.corpus.datadir import DataDir, Utterance
+from speech3.decoding.long_recordings import cut_at_pauses
+from speech3.decoding.search import Decoding, Hypothesis
+from speech3.errors import Speech3Error
+from speech3.io.progress import progress, say
+
+WHOLE_S = 300.0  # an utterance longer than this is cut
+_BLOCK_S = 10.0
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of each utterance that was cut, in order: their names, and where they begin in it, in seconds."""
+
+    begins_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def joined(self, decoding: Decoding) -> Decoding:
+        """One hypothesis for each utterance; one that contains no speech has no words.
+
+        Parts that failed are left out of their utterance; without any other part, it has no hypothesis.
+        """
+        if not self.begins_s:
+            return decoding
+        found = {each.utterance: each for each in decoding.hypotheses}
+        for whole, begins_s in self.begins_s.items():
+            parts = [found.pop(part) for part in begins_s if part in found]
+            if parts or not begins_s:
+                found[whole] = _joined(whole, parts)
+        return Decoding(tuple(found[key] for key in sorted(found)), decoding.failed)
+
+    def joined_times(self, times: Mapping[str, Sequence[Stretch]]) -> Mapping[str, Sequence[Stretch]]:
+        """The words of each utterance with times from its begin."""
+        if not self.begins_s:
+            return times
+        found = dict(times)
+        for whole, begins_s in self.begins_s.items():
+            found[whole] = [
+                replace(word, start_s=word.start_s + begin_s, end_s=word.end_s + begin_s)
+                for part, begin_s in begins_s.items()
+                for word in found.pop(part, ())
+            ]
+        return dict(sorted(found.items()))
+
+
+def _joined(whole: str, parts: Sequence[Hypothesis]) -> Hypothesis:
+    sure = [part.confidences for part in parts if part.confidences is not None]
+    return Hypothesis(
+        whole,
+        tuple(chain.from_iterable(part.words for part in parts)),
+        tuple(chain.from_iterable(part.units for part in parts)),
+        sum(part.cost for part in parts),
+        sum(part.acoustic_cost for part in parts),
+        np.concatenate([np.empty(0, np.int32), *(part.pdfs_T for part in parts)]),
+        all(part.reached_final for part in parts),
+        tuple(chain.from_iterable(sure)) if len(sure) == len(parts) else None,
+    )
+
+
+def cut_long(data: DataDir, longest_s: float = WHOLE_S) -> tuple[DataDir, Parts]:
+    """The data directory with its long utterances cut at pauses.
+
+    A part is named after its utterance and its begin and end in it, in hundredths of a second, as in
+    ``talk-0002735-0005410``. An utterance whose audio cannot be read is left as it is: extraction will say why.
+
+    Raises
+    ------
+    Speech3Error
+        No utterance contains speech; an utterance already has the name of a part.
+    """
+    begins_s: dict[str, dict[str, float]] = {}
+    utterances = dict(data.utterances)
+    shown = progress(data.utterances.values(), len(data.utterances), "lengths")
+    for utterance, length_s in [(each, length) for each in shown if (length := _length_s(data, each)) > longest_s]:
+        del utterances[utterance.id]
+        parts = {part.id: part for part in _parts(data, utterance, length_s)}
+        if taken := parts.keys() & data.utterances.keys():
+            raise Speech3Error(
+                f"{data.path}: {utterance.id} lasts {length_s:.0f} s and is to be cut, but an utterance already has the"
+                f" name of one of its parts, {min(taken)}; remove one of the two"
+            )
+        begins_s[utterance.id] = {key: part.start_s - utterance.start_s for key, part in parts.items()}
+        utterances |= parts
+        say(
+            f"{utterance.id}: {length_s:.0f} s, cut at pauses into {len(parts)} parts; lattices, N-best lists and"
+            f" messages name these {utterance.id}-BEGIN-END"
+        )
+    if not utterances:
+        raise Speech3Error(
+            f"{data.path}: no utterance contains speech: they are equally loud throughout; listen to them"
+        )
+    return replace(data, utterances=dict(sorted(utterances.items()))), Parts(begins_s)
+
+
+def _length_s(data: DataDir, utterance: Utterance) -> float:
+    """Seconds; 0 if there is no audio that can be read."""
+    if utterance.recording not in data.recordings:
+        return 0.0
+    if utterance.end_s is not None:
+        return utterance.end_s - utterance.start_s
+    try:
+        return audio.info(data.recording(utterance), directory=data.path).duration_s - utterance.start_s
+    except Speech3Error:
+        return 0.0
+
+
+def _parts(data: DataDir, utterance: Utterance, length_s: float) -> Iterator[Utterance]:
+    recording = data.recording(utterance)
+    rate_hz = audio.info(recording, directory=data.path).sample_rate_hz
+    blocks = audio.read_blocks(
+        recording, _BLOCK_S, directory=data.path, start_s=utterance.start_s, end_s=utterance.end_s
+    )
+    shown = progress(
+        cut_at_pauses(blocks, rate_hz), int(length_s), utterance.id, place=lambda cut: (int(cut.begin_s), "")
+    )
+    for cut in shown:
+        end_s = cut.begin_s + len(cut.wave_S) / rate_hz
+        yield replace(
+            utterance,
+            id=f"{utterance.id}-{round(100 * cut.begin_s):07d}-{round(100 * end_s):07d}",
+            text=None,
+            start_s=utterance.start_s + cut.begin_s,
+            end_s=utterance.start_s + end_s,
+        )

@@ -1,0 +1,117 @@
+"""SpecAugment: masks stretches of time and bands of frequency, so that the network learns to do without them (Park et
+al. 2019). Masked values become the mean of the features.
+
+torchaudio's masks draw from the global generator, so a minibatch would depend on everything drawn before it; these are
+pure functions of random numbers that are passed to them.
+
+Axes: B windows, chunks or utterances, T their frames, F feature bins, M mel bins, K masks of each.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from speech3.config import FeatureConfig, TrainingConfig
+from speech3.errors import Speech3Error
+from speech3.frames.warp import MelColumns, mel_columns
+from speech3.io.device import to_device
+
+
+@dataclass(frozen=True, eq=False)
+class SpecAugment:
+    """A fixed number of time and frequency masks, each with a width drawn evenly from 0 to its maximum.
+
+    Attributes
+    ----------
+    mean_F
+        float32: replaces masked values.
+    columns
+        Where the mel bins are; None: no frequency masks. Derivatives are masked together with their bins.
+    """
+
+    mean_F: Tensor
+    time_masks: int = 0
+    time_mask_frames: int = 0
+    frequency_masks: int = 0
+    frequency_mask_bins: int = 0
+    columns: MelColumns | None = None
+
+    def draw(self, generator: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Random numbers in [0, 1), (B, K, 2), for the widths and places of time masks and of frequency masks."""
+        return generator.random((count, self.time_masks, 2)), generator.random((count, self.frequency_masks, 2))
+
+    def __call__(
+        self, feats_BTF: Tensor, time_BK2: np.ndarray, frequency_BK2: np.ndarray, lengths_B: np.ndarray | None = None
+    ) -> Tensor:
+        """Apply the masks that the numbers of `draw` define.
+
+        Parameters
+        ----------
+        feats_BTF
+            float32, on any device.
+        lengths_B
+            Frames of each that are not padding; None: all. No time mask is longer than half of them, or windows of few
+            frames would be masked completely.
+        """
+        count, frames, dim = feats_BTF.shape
+        lengths_B = np.full(count, frames) if lengths_B is None else lengths_B
+        hidden_BT = hidden(time_BK2, np.minimum(self.time_mask_frames, lengths_B // 2), lengths_B, frames)
+        hidden_BTF = to_device(torch.from_numpy(hidden_BT), feats_BTF.device)[:, :, None]
+        if self.columns and self.frequency_masks:
+            bins, before = self.columns.bins, self.columns.before
+            hidden_BF = np.zeros((count, dim // self.columns.block, self.columns.block), np.bool_)
+            bins_B = np.full(count, bins)
+            hidden_BM = hidden(frequency_BK2, np.full(count, self.frequency_mask_bins), bins_B, bins)
+            hidden_BF[:, :, before : before + bins] = hidden_BM[:, None]
+            hidden_BTF = hidden_BTF | to_device(torch.from_numpy(hidden_BF.reshape(count, 1, dim)), feats_BTF.device)
+        return torch.where(hidden_BTF, to_device(self.mean_F, feats_BTF.device), feats_BTF)
+
+
+def hidden(drawn_BK2: np.ndarray, widest_B: np.ndarray, lengths_B: np.ndarray, size: int) -> np.ndarray:
+    """Which of `size` frames or bins are masked, bool (B, size).
+
+    Parameters
+    ----------
+    drawn_BK2
+        In [0, 1): the first number sets a mask's width, from 0 to `widest_B` inclusive; the second its place, from a
+        start at 0 to an end at `lengths_B`.
+    """
+    width_BK = np.floor(drawn_BK2[:, :, 0] * (widest_B[:, None] + 1))
+    start_BK = np.floor(drawn_BK2[:, :, 1] * (lengths_B[:, None] - width_BK + 1))
+    place_X = np.arange(size)
+    inside_BKX = (place_X >= start_BK[:, :, None]) & (place_X < (start_BK + width_BK)[:, :, None])
+    return inside_BKX.any(axis=1)
+
+
+def spec_augment(training: TrainingConfig, features: FeatureConfig | None, mean_F: Tensor) -> SpecAugment | None:
+    """The masks that a training config asks for, or None.
+
+    Parameters
+    ----------
+    features
+        The config of the features; needed for frequency masks only.
+    mean_F
+        Mean of the features over all frames.
+
+    Raises
+    ------
+    Speech3Error
+        Frequency masks are asked for, but the features are not log mel bins, or a mask could hide all bins.
+    """
+    columns = None
+    if training.frequency_masks:
+        assert features is not None
+        columns = mel_columns(features, len(mean_F), f"training.frequency_masks={training.frequency_masks}")
+        if training.frequency_mask_bins >= columns.bins:
+            raise Speech3Error(
+                f"training.frequency_mask_bins={training.frequency_mask_bins}: there are {columns.bins} bins, and a"
+                " mask must leave some; give fewer"
+            )
+    elif not training.time_masks:
+        return None
+    return SpecAugment(
+        mean_F.float(), training.time_masks, training.time_mask_frames, training.frequency_masks,
+        training.frequency_mask_bins, columns,
+    )  # fmt: skip

@@ -1,0 +1,259 @@
+"""Another decoding graph for a trained model: other words, another language model or a grammar. Nothing is trained.
+
+OUT holds what `build_graph` writes and, where pronunciations differ from the model's, a lexicon.txt with the different
+ones. Decoding with the graph reads both (`chosen_graph`), so that the words can be aligned as well. Where the model's
+own graph spells unseen words (`speech3.graph.spelling`), so does the new one, unless it has a grammar.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from speech3.alignment.guessed import Guesses, by_espeak, by_letters
+from speech3.alignment.oov import with_pronunciations
+from speech3.config import LmConfig
+from speech3.errors import Speech3Error
+from speech3.graph.decoding_graph import LM, build_graph
+from speech3.graph.grammar import from_word_graph
+from speech3.graph.pieces import are_pieces
+from speech3.graph.places import GRAPH, TUNING_GRAPH, decode_directory
+from speech3.graph.spelling import LEXICON, read_spelling
+from speech3.hmm.model import Hmm, load_hmm
+from speech3.io.atomic import read_json, write_text
+from speech3.io.progress import say
+from speech3.lexicon import langdir
+from speech3.lexicon.lexicon import UNKNOWN, Lexicon, Pronunciation, read_lexicon, write_lexicon
+from speech3.lm.added import AddedWord, add_words, read_added
+from speech3.lm.arpa import ArpaLm, read_arpa
+from speech3.lm.jsgf import read_jsgf
+from speech3.lm.kneser_ney import estimate
+from speech3.lm.normalize import read_checked
+from speech3.lm.word_graph import WordGraph, read_sentences
+
+_DROPPED = "dropped.txt"
+_ORDER = 3  # default order of a model estimated from --text
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The user's files to build a graph from; None stands for the model's own.
+
+    Attributes
+    ----------
+    lm, text, grammar, sentences
+        An ARPA file; text to estimate an n-gram model of `order` from; a JSGF grammar; a list of sentences. At most one
+        of them may be given.
+    lexicon
+        Pronunciations that take precedence over the model's.
+    add
+        A list of words to add (`speech3.lm.added`).
+    lang
+        espeak-ng's language code, for guessing pronunciations.
+    """
+
+    lm: Path | None = None
+    text: Path | None = None
+    order: int | None = None
+    grammar: Path | None = None
+    sentences: Path | None = None
+    lexicon: Path | None = None
+    add: Path | None = None
+    lang: str | None = None
+
+
+@dataclass(frozen=True)
+class NewGraph:
+    """The contents of graph.json, and the pronunciations that were guessed."""
+
+    about: dict[str, Any]
+    guessed: Guesses = field(default_factory=lambda: Guesses((), "", {}))
+
+
+def make_graph(model: Path, out: Path, wish: Wish) -> NewGraph:
+    """Build a graph from a model's HMMs in `out`.
+
+    Raises
+    ------
+    Speech3Error
+        Options exclude one another; `out` exists and is not a graph; a file is faulty; a word listed explicitly cannot
+        be pronounced; the model's outputs are known by number only, so no graph can be built for it.
+    """
+    _check(wish)
+    directory = decode_directory(model) if model.suffix == ".onnx" and not model.is_dir() else model
+    own = hmm = load_hmm(directory)
+    _check_out(out, directory)
+    language = _language(wish, directory)
+    if isinstance(language, ArpaLm):
+        _check_pieces(language, wish)
+    added = read_added(wish.add) if wish.add else []
+    listed = [Pronunciation(word.word, phones) for word in added for phones in word.pronunciations]
+    given = _given(wish.lexicon, language, added) if wish.lexicon else []
+    for source, pronunciations in ((wish.lexicon, given), (wish.add, listed)):
+        if pronunciations:
+            hmm = with_pronunciations(hmm, pronunciations, str(source))
+    named = [*(language.words if isinstance(language, WordGraph) else ()), *(word.word for word in added)]
+    named = [word for word in dict.fromkeys(named) if word not in hmm.lexicon.by_word]
+    _check_case(named, own.lexicon, wish.add or wish.grammar or wish.sentences)
+    hmm, guessed = _pronounced(hmm, wish, language, named)
+    lm = from_word_graph(language, hmm.lexicon) if isinstance(language, WordGraph) else language
+    if wish.add and isinstance(lm, ArpaLm):
+        lm = _with_added(lm, added, listed, guessed, wish.add)
+    spelling = read_spelling(directory / GRAPH) if isinstance(lm, ArpaLm) and not are_pieces(lm.words) else None
+    about = build_graph(hmm, lm, out, _self_loop_scale(directory), spelling)
+    units = spelling.pronunciations if spelling else ()
+    _write_lexicon(out, [*given, *listed, *guessed.pronunciations, *units])
+    if about["dropped"]:
+        write_text(out / _DROPPED, "\n".join(about["dropped"]) + "\n")
+    else:
+        (out / _DROPPED).unlink(missing_ok=True)
+    return NewGraph(about, guessed)
+
+
+def _check(wish: Wish) -> None:
+    languages = {f"--{name}": getattr(wish, name) for name in ("lm", "text", "grammar", "sentences")}
+    chosen = [name for name, path in languages.items() if path]
+    if len(chosen) > 1:
+        raise Speech3Error(f"{' and '.join(chosen)} exclude one another: each defines what is recognised; give one")
+    if wish.add and chosen and chosen[0] in ("--grammar", "--sentences"):
+        raise Speech3Error(
+            f"--add and {chosen[0]} exclude one another: {chosen[0]} lists everything that can be recognised; add the"
+            f" words to {languages[chosen[0]]}"
+        )
+    if wish.order and not wish.text:
+        raise Speech3Error("--order applies to the language model estimated from --text; give --text or omit --order")
+    if not (chosen or wish.add or wish.lexicon):
+        raise Speech3Error("nothing to change: give --add, --lexicon, --lm, --text, --grammar or --sentences")
+
+
+def _check_out(out: Path, model: Path) -> None:
+    if out.resolve() in {(model / name).resolve() for name in (GRAPH, TUNING_GRAPH)}:
+        raise Speech3Error(
+            f"{out}: this is the model's own graph, which other models may share; choose another directory, and decode"
+            " with --graph"
+        )
+    if out.exists() and not out.is_dir():
+        raise Speech3Error(f"{out}: this is a file; give a directory for the graph")
+    if out.is_dir() and any(out.iterdir()) and not (out / "graph.json").exists():
+        raise Speech3Error(f"{out}: exists and is not an earlier graph; move it, or choose another directory")
+
+
+def _language(wish: Wish, model: Path) -> ArpaLm | WordGraph:
+    if wish.grammar:
+        return read_jsgf(wish.grammar)
+    if wish.sentences:
+        return read_sentences(wish.sentences)
+    if wish.lm:
+        return read_checked(wish.lm)
+    if wish.text:
+        sentences = [line.split() for line in langdir.read_utf8(wish.text).splitlines() if line.strip()]
+        return estimate(sentences, wish.order or _ORDER, source=str(wish.text))
+    return _own_lm(model)
+
+
+def _own_lm(model: Path) -> ArpaLm:
+    graph = model / GRAPH
+    if (graph / LM).exists():
+        return read_arpa(graph / LM)
+    if not (graph / "graph.json").exists():
+        raise Speech3Error(f"{model}: has no graph whose language model could be used; give one with --lm ARPA")
+    source = read_json(graph / "graph.json").get("lm")
+    raise Speech3Error(
+        f"{graph}: has no {LM}: it was built from a grammar or by an earlier version of speech3, from {source}; give a"
+        " language model with --lm ARPA, or everything that can be said with --sentences"
+    )
+
+
+def _given(path: Path, language: ArpaLm | WordGraph, added: Sequence[AddedWord]) -> list[Pronunciation]:
+    """The lexicon's pronunciations of words to recognise, except words whose pronunciation the added list gives."""
+    every = read_lexicon(path).pronunciations
+    wanted = {*language.words, *(word.word for word in added)}
+    used = [pron for pron in every if pron.word in wanted]
+    if not used:
+        raise Speech3Error(
+            f"{path}: none of its words ({_some([pron.word for pron in every])}) is in {language.source}"
+            f"{' or added' if added else ''}, so it would change nothing; spell them the same way (same upper or lower"
+            " case), or add them to the language model with --add"
+        )
+    if unused := len({pron.word for pron in every} - wanted - {UNKNOWN}):
+        say(f"{path}: {unused:,} of its words are not in {language.source} and cannot be recognised")
+    told = {word.word for word in added if word.pronunciations}
+    return [pron for pron in used if pron.word not in told]
+
+
+def _check_pieces(lm: ArpaLm, wish: Wish) -> None:
+    if wish.add and are_pieces(lm.words):
+        raise Speech3Error(
+            f"{lm.source}: this language model consists of word pieces, which can form any word, so {wish.add} has"
+            " nothing to add; to make words more probable, give --text with sentences that contain them, cut into its"
+            " pieces"
+        )
+
+
+def _pronounced(hmm: Hmm, wish: Wish, language: ArpaLm | WordGraph, named: Sequence[str]) -> tuple[Hmm, Guesses]:
+    """The model with guessed pronunciations for the words that it lacks.
+
+    Words that are `named`, in a list or grammar, must get a pronunciation. Words of a language model get one only if
+    `lang` is given; otherwise they are left out.
+    """
+    source = wish.add or wish.grammar or wish.sentences
+    others = language.words if isinstance(language, ArpaLm) and wish.lang else []
+    unknown = [*named, *(word for word in others if word not in hmm.lexicon.by_word and langdir.is_word(word))]
+    if not unknown:
+        return hmm, Guesses((), "", {})
+    try:
+        found = by_espeak(hmm, unknown, {}, wish.lang) if wish.lang else by_letters(hmm, unknown)
+    except Speech3Error as error:
+        raise Speech3Error(
+            f"{_some(unknown)}: no pronunciation, and none can be guessed: {error}; give them with --lexicon FILE"
+            f" (`word phone phone ...`){', or let espeak-ng guess them with --lang CODE' if not wish.lang else ''}"
+        ) from error
+    if left := [word for word in named if word in found.unpronounced]:
+        reasons = "; ".join(f"{word} {found.unpronounced[word]}" for word in left[:_SHOWN])
+        more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        raise Speech3Error(
+            f"{source}: {len(left)} words cannot be pronounced: {reasons}{more}; remove them, or write `word phone"
+            " phone ...` into a file for --lexicon"
+        )
+    return with_pronunciations(hmm, found.pronunciations, f"pronunciations guessed {found.how}"), found
+
+
+def _check_case(words: Iterable[str], lexicon: Lexicon, source: Path | None) -> None:
+    """Refuse words in upper case when the whole lexicon is in lower case, and the reverse."""
+    known = [word for word in lexicon.by_word if langdir.is_word(word) and word.upper() != word.lower()]
+    for case, changed in (("upper", str.upper), ("lower", str.lower)):
+        if known and all(word == changed(word) for word in known):
+            wrong = [word for word in words if word != changed(word) and langdir.is_word(word)]
+            if wrong:
+                raise Speech3Error(
+                    f"{source}: {_some(wrong)}: the model's words are in {case} case; write {changed(wrong[0])}"
+                )
+
+
+def _with_added(
+    lm: ArpaLm, added: Sequence[AddedWord], listed: Sequence[Pronunciation], guessed: Guesses, source: Path
+) -> ArpaLm:
+    known = set(lm.words)
+    if old := [word.word for word in added if word.word in known]:
+        say(f"{len(old)} of the words are already in the language model and keep their probabilities: {_some(old)}")
+    new = [word for word in added if word.word not in known]
+    if not (new or listed or guessed.pronunciations):
+        raise Speech3Error(f"{source}: nothing to add: the model already has all of its words")
+    return add_words(lm, new, source) if new else lm
+
+
+def _self_loop_scale(model: Path) -> float:
+    """The self-loop scale of the model's own graph; without a graph, the recipes' default."""
+    own = model / GRAPH / "graph.json"
+    scale = read_json(own).get("self_loop_scale") if own.exists() else None
+    return float(LmConfig.model_fields["self_loop_scale"].default if scale is None else scale)
+
+
+def _write_lexicon(out: Path, pronunciations: Sequence[Pronunciation]) -> None:
+    if pronunciations:
+        write_lexicon(Lexicon(tuple(pronunciations)), out / LEXICON)
+
+
+def _some(words: Sequence[str]) -> str:
+    return ", ".join(words[:_SHOWN]) + (" ..." if len(words) > _SHOWN else "")

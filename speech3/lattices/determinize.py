@@ -1,0 +1,307 @@
+"""Determinisation of lattices on words (Povey et al. 2012; Kaldi's determinize-lattice-pruned.cc).
+
+A state of the new lattice is a set of states of the old one that are reached by the same words, each with the residual
+cost and residual pdfs of the cheapest path to it. The common part goes on the arc: the costs of the cheapest path to
+the set, and the longest common prefix of the pdfs of all its paths. Sets with equal states, costs (within `_SAME`) and
+pdfs are merged into one state.
+
+States are expanded in the order of the best path through them, which is known in advance from the old lattice, so
+states outside the beam are never created, and a lattice that grows too large can be cut short: what is complete by then
+are the paths within a narrower beam (as with Kaldi's --max-mem).
+
+Compiled code without bounds checks; its only caller is `word_lattice.words_of`.
+
+Axes: S states of the old lattice, S1 one more, A its arcs.
+"""
+
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+
+from speech3.io.compiled import jit
+
+_SAME = 1e-3  # Kaldi: 1/1024
+_SEED = np.uint64(0x9E3779B97F4A7C15)
+_PRIME = np.uint64(0x100000001B3)
+
+
+class LatticeArrays(NamedTuple):
+    """A lattice for compiled code.
+
+    Attributes
+    ----------
+    begin_S1, target_A, ilabel_A, olabel_A
+        int64, int64, int32, int64: arcs, sorted by source state.
+    graph_A, acoustic_A, final_S
+        float64 costs, the acoustic ones unscaled.
+    rest_S
+        float64 scaled costs of the best path from each state to the end.
+    """
+
+    begin_S1: np.ndarray
+    target_A: np.ndarray
+    ilabel_A: np.ndarray
+    olabel_A: np.ndarray
+    graph_A: np.ndarray
+    acoustic_A: np.ndarray
+    final_S: np.ndarray
+    rest_S: np.ndarray
+
+
+@jit
+def determinized(lattice, scale, beam, most):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Determinise a lattice (`LatticeArrays`).
+
+    Parameters
+    ----------
+    beam
+        Paths that cost over this much more than the best are left out.
+    most
+        Number of elements of all states at which no more states are expanded.
+
+    Returns
+    -------
+    arcs, arc_costs
+        (source, target, word, begin of its pdfs, number of pdfs) and (graph, acoustic) of each arc.
+    finals, final_costs
+        (begin of the residual pdfs, number of them) and residual costs (graph, acoustic) of ending in each state;
+        infinite where it is not final.
+    pdfs
+        Input labels, as in the old lattice.
+    reached
+        Paths that cost up to this much more than the best are complete: `beam`, or less if there were `most` elements.
+    """
+    elements = [(0, 0.0, 0.0, 0, 0)]  # state, graph, acoustic, begin of its pdfs, number of them
+    first = [0, 1]  # elements of each state of the new lattice
+    pdfs = [np.int32(0)]
+    pdfs.clear()
+    alpha, done, newest_same = [0.0], [False], [-1]
+    states_of = {_hashed(elements, 0, pdfs): 0}
+    arcs, arc_costs = [(0, 0, 0, 0, 0)], [(0.0, 0.0)]
+    arcs.clear()
+    arc_costs.clear()
+    finals, final_costs = [(0, 0)], [(np.inf, np.inf)]
+    limit = lattice.rest_S[0] + beam
+    queue = [(lattice.rest_S[0], 0)]
+    where = np.full(len(lattice.final_S), -1, np.int32)
+    while len(queue) and len(elements) <= most:
+        _, now = heappop(queue)
+        if done[now]:
+            continue
+        done[now] = True
+        steps, said, (end_graph, end_acoustic, end_step) = _follow(
+            lattice, elements, first[now], first[now + 1], scale, limit - alpha[now], where
+        )
+        begun = first[now + 1] - first[now]
+        if end_step >= 0:
+            finals[now] = (len(pdfs), _spell(end_step, steps, begun, elements, first[now], pdfs))
+            final_costs[now] = (end_graph, end_acoustic)
+        order = np.argsort(np.array([word for word, _, _, _, _ in said]), kind="mergesort")
+        place = 0
+        while place < len(order):
+            word, group = said[order[place]][0], place
+            while place < len(order) and said[order[place]][0] == word:
+                place += 1
+            members = _cheapest(said, order[group:place], scale, where)
+            began, fresh = len(pdfs), len(elements)
+            base_graph, base_acoustic, through = _common(members, lattice.rest_S, scale)
+            for state, graph, acoustic, step in members:
+                begin = len(pdfs)
+                length = _spell(step, steps, begun, elements, first[now], pdfs)
+                elements.append((state, graph - base_graph, acoustic - base_acoustic, begin, length))
+            shared = _shared(elements, fresh, pdfs)
+            key = _hashed(elements, fresh, pdfs)
+            latest = states_of[key] if key in states_of else -1  # noqa: SIM401  # numba: get may be None
+            found = latest
+            while found >= 0 and not _same(elements, first[found], first[found + 1], fresh, pdfs, scale):
+                found = newest_same[found]
+            arrived = alpha[now] + base_graph + scale * base_acoustic
+            if found < 0:
+                found = len(alpha)
+                states_of[key] = found
+                newest_same.append(latest)
+                alpha.append(arrived)
+                done.append(False)
+                first.append(len(elements))
+                finals.append((0, 0))
+                final_costs.append((np.inf, np.inf))
+                heappush(queue, (alpha[now] + through, found))
+            else:
+                del elements[fresh:]
+                del pdfs[began + shared :]
+                if arrived < alpha[found] and not done[found]:
+                    alpha[found] = arrived
+                    heappush(queue, (alpha[now] + through, found))
+            arcs.append((now, found, word, began, shared))
+            arc_costs.append((base_graph, base_acoustic))
+    while len(queue) and done[queue[0][1]]:
+        heappop(queue)
+    reached = queue[0][0] - lattice.rest_S[0] if len(queue) else beam
+    return arcs, arc_costs, finals, final_costs, np.array(pdfs), reached
+
+
+@jit
+def _follow(lattice, elements, begin, end, scale, limit, where):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Follow arcs without words from the given elements, visiting states in topological order.
+
+    `where` is -1 for every state, on entry and on return. Paths whose total cost exceeds `limit` are left out.
+
+    Returns
+    -------
+    steps
+        (previous step, label); the first ones stand for the pdfs of the elements.
+    said
+        (word, state, graph, acoustic, last step) after each arc with a word.
+    ending
+        (graph, acoustic, last step) of the cheapest way to end; the step is -1 if there is none.
+    """
+    reached = [(0.0, 0.0, 0)]  # graph, acoustic, last step
+    steps = [(-1, np.int32(0))]
+    waiting = [0]  # states are in topological order
+    said = [(0, 0, 0.0, 0.0, 0)]
+    reached.clear()
+    steps.clear()
+    waiting.clear()
+    said.clear()
+    for number in range(begin, end):
+        state, graph, acoustic, _, _ = elements[number]
+        where[state] = len(reached)
+        reached.append((graph, acoustic, len(steps)))
+        steps.append((-1, np.int32(0)))
+        heappush(waiting, state)
+    touched = [elements[number][0] for number in range(begin, end)]
+    ending, least = (np.inf, np.inf, -1), np.inf
+    while len(waiting):
+        state = heappop(waiting)
+        graph, acoustic, step = reached[where[state]]
+        total = graph + scale * acoustic + lattice.final_S[state]
+        if total <= limit and total < least:
+            least, ending = total, (graph + lattice.final_S[state], acoustic, step)
+        for a in range(lattice.begin_S1[state], lattice.begin_S1[state + 1]):
+            to, label, word = lattice.target_A[a], lattice.ilabel_A[a], lattice.olabel_A[a]
+            more_graph, more_acoustic = graph + lattice.graph_A[a], acoustic + lattice.acoustic_A[a]
+            total = more_graph + scale * more_acoustic
+            if total + lattice.rest_S[to] > limit:
+                continue
+            if word == 0 and where[to] >= 0:
+                old_graph, old_acoustic, _ = reached[where[to]]
+                if not total < old_graph + scale * old_acoustic:
+                    continue
+            after = step
+            if label:
+                after = len(steps)
+                steps.append((step, label))
+            if word:
+                said.append((word, to, more_graph, more_acoustic, after))
+            elif where[to] >= 0:
+                reached[where[to]] = (more_graph, more_acoustic, after)
+            else:
+                where[to] = len(reached)
+                reached.append((more_graph, more_acoustic, after))
+                touched.append(to)
+                heappush(waiting, to)
+    for state in touched:
+        where[state] = -1
+    return steps, said, ending
+
+
+@jit
+def _cheapest(said, numbers, scale, where):  # type: ignore[no-untyped-def] # pragma: no cover
+    """The cheapest of the given ways to each state: (state, graph, acoustic, last step), sorted by state."""
+    members = [(0, 0.0, 0.0, 0)]
+    members.clear()
+    for number in numbers:
+        _, state, graph, acoustic, step = said[number]
+        if where[state] < 0:
+            where[state] = len(members)
+            members.append((state, graph, acoustic, step))
+        else:
+            _, old_graph, old_acoustic, _ = members[where[state]]
+            if graph + scale * acoustic < old_graph + scale * old_acoustic:
+                members[where[state]] = (state, graph, acoustic, step)
+    for state, _, _, _ in members:
+        where[state] = -1
+    members.sort()
+    return members
+
+
+@jit
+def _common(members, rest, scale):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Costs (graph, acoustic) of the cheapest member, and the cost of the best path through any member to the end."""
+    best, through, base_graph, base_acoustic = np.inf, np.inf, 0.0, 0.0
+    for state, graph, acoustic, _ in members:
+        total = graph + scale * acoustic
+        through = min(through, total + rest[state])
+        if total < best:
+            best, base_graph, base_acoustic = total, graph, acoustic
+    return base_graph, base_acoustic, through
+
+
+@jit
+def _spell(step, steps, begun, elements, first, pdfs):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Append to `pdfs` the pdfs of the element where a step's path began and the labels up to it; return how many."""
+    at, length = step, 0
+    while at >= begun:
+        length += 1
+        at = steps[at][0]
+    _, _, _, begin, before = elements[first + at]
+    for number in range(before):
+        pdfs.append(pdfs[begin + number])
+    end = len(pdfs) + length
+    for _ in range(length):
+        pdfs.append(np.int32(0))
+    at = step
+    while at >= begun:
+        end -= 1
+        pdfs[end] = steps[at][1]
+        at = steps[at][0]
+    return before + length
+
+
+@jit
+def _shared(elements, begin, pdfs):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Remove the common prefix of the pdfs of all elements from `begin` on; return its length."""
+    _, _, _, one, shared = elements[begin]
+    for number in range(begin + 1, len(elements)):
+        _, _, _, other, length = elements[number]
+        shared = min(shared, length)
+        for place in range(shared):
+            if pdfs[one + place] != pdfs[other + place]:
+                shared = place
+                break
+    for number in range(begin, len(elements)):
+        state, graph, acoustic, start, length = elements[number]
+        elements[number] = (state, graph, acoustic, start + shared, length - shared)
+    return shared
+
+
+@jit
+def _hashed(elements, begin, pdfs):  # type: ignore[no-untyped-def] # pragma: no cover
+    """A hash of the states and pdfs, but not the costs, of all elements from `begin` on."""
+    key = _SEED
+    for number in range(begin, len(elements)):
+        state, _, _, start, length = elements[number]
+        key = (key ^ np.uint64(state)) * _PRIME
+        key = (key ^ np.uint64(length)) * _PRIME
+        for place in range(start, start + length):
+            key = (key ^ np.uint64(pdfs[place])) * _PRIME
+    return key
+
+
+@jit
+def _same(elements, begin, end, other, pdfs, scale):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Whether the elements from `begin` to `end` and those from `other` on, which are the last, are one state."""
+    if end - begin != len(elements) - other:
+        return False
+    for number in range(end - begin):
+        state_1, graph_1, acoustic_1, begin_1, length_1 = elements[begin + number]
+        state_2, graph_2, acoustic_2, begin_2, length_2 = elements[other + number]
+        if state_1 != state_2 or length_1 != length_2:
+            return False
+        if abs(graph_1 - graph_2) > _SAME or abs(acoustic_1 - acoustic_2) * scale > _SAME:
+            return False
+        for place in range(length_1):
+            if pdfs[begin_1 + place] != pdfs[begin_2 + place]:
+                return False
+    return True

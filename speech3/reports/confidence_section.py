@@ -1,0 +1,28 @@
+"""The report's section about confidences."""
+
+from collections.abc import Mapping
+
+from speech3.reports import html
+from speech3.reports.html import escape
+from speech3.scoring.confidence import Reliability
+
+
+def confidence_section(systems: Mapping[str, Reliability | None], best: str) -> str:
+    """Normalised cross-entropy of each system, and what the confidences of the best one are worth."""
+    known = {name: found for name, found in systems.items() if found}
+    if not known:
+        return ""
+    rows = [[escape(name), f"{found.words:,}", f"{100 * found.correct:.2f}", f"{found.nce:.3f}"]
+            for name, found in known.items()]  # fmt: skip
+    table = html.table(["system", "words", "correct %", "normalised cross-entropy"], rows)
+    note = (
+        '<p class="quiet">1 is perfect; 0 is what each word has if its confidence is the share of correct words; '
+        "confidences are posteriors in lattices, calibrated on dev.</p>"
+    )
+    name = best if best in known else next(iter(known))
+    header = [f"confidence, {escape(name)}", "words", "mean confidence", "correct", ""]
+    bins = [
+        [f"{each.low:.1f} – {each.high:.1f}", f"{each.words:,}", f"{each.confidence:.3f}", f"{each.correct:.3f}",
+         html.plain_bar(each.correct, 1.0)] for each in known[name].bins
+    ]  # fmt: skip
+    return f"{table}\n{note}\n{html.table(header, bins)}"

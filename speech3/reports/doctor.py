@@ -1,0 +1,95 @@
+"""What of this machine speech3 will use, and what is missing for the rest of what it can do."""
+
+import importlib.util
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import soundfile
+import torch
+
+from speech3.errors import Speech3Error
+from speech3.lexicon.espeak import voices
+from speech3.models.linear import product
+from speech3.reports.environment import environment
+
+_LITTLE_DISK, _LITTLE_SHARED = 5 * 2**30, 2**30
+_SHARED = Path("/dev/shm")
+# module, extra that installs it, what it is for
+_EXTRAS = (
+    ("onnxruntime", "onnx", "decoding with files of speech3 export"),
+    ("onnx", "onnx", "speech3 export"),
+    ("tensorboard", "tensorboard", "curves in TensorBoard"),
+    ("ray", "cluster", "training on more than one host"),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    remedy
+        What to do about it; the empty string if nothing needs to be done.
+    """
+
+    name: str
+    value: str
+    remedy: str = ""
+
+
+def examine(directory: Path) -> list[Finding]:
+    """Look at processor, memory, GPUs, disk space in `directory`, audio formats, espeak-ng and optional packages."""
+    known = environment()
+    found = [
+        Finding(name, known[name]) for name in ("processor", "cores", "memory", "Python", "torch", "numpy", "numba")
+    ]
+    libraries = {"onednn": "oneDNN, which is faster here than torch.mm", "stock": "torch.mm, which is fastest here"}
+    found.append(Finding("products on CPU", libraries[product()]))
+    found += _gpus()
+    found.append(_space("disk", directory, _LITTLE_DISK, "choose another --out: an experiment takes some gigabytes"))
+    if _SHARED.is_dir():
+        remedy = "give it more (docker run --shm-size=8g): workers share parameters and frames through it"
+        found.append(_space("shared memory", _SHARED, _LITTLE_SHARED, remedy))
+    if "MP3" not in soundfile.available_formats():
+        found.append(
+            Finding("mp3", "not read by this libsndfile", "pip install -U soundfile, or convert to wav or flac")
+        )
+    found.append(_espeak())
+    for module, extra, purpose in _EXTRAS:
+        there = importlib.util.find_spec(module) is not None
+        found.append(
+            Finding(module, f"for {purpose}")
+            if there
+            else Finding(module, f"not installed: no {purpose}", f'pip install "speech3[{extra}]"')
+        )
+    return found
+
+
+def _gpus() -> list[Finding]:
+    if torch.cuda.is_available():
+        devices = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+        return [
+            Finding(f"cuda:{number}", f"{device.name}, {device.total_memory / 2**30:.0f} GiB")
+            for number, device in enumerate(devices)
+        ]
+    if shutil.which("nvidia-smi") is None:
+        return [Finding("GPU", "none; training runs on the CPU")]
+    if torch.version.cuda is None:
+        remedy = "install a CUDA build of torch: https://pytorch.org/get-started"
+        return [Finding("GPU", "there is one, but this torch was built for CPUs", remedy)]
+    return [Finding("GPU", f"torch, built for CUDA {torch.version.cuda}, sees none", "run nvidia-smi: driver too old?")]
+
+
+def _space(name: str, directory: Path, little: int, remedy: str) -> Finding:
+    free = shutil.disk_usage(directory).free
+    return Finding(name, f"{free / 2**30:.1f} GiB free in {directory}", remedy if free < little else "")
+
+
+def _espeak() -> Finding:
+    try:
+        return Finding("espeak-ng", f"{len(voices())} voices: pronunciations and synthetic corpora")
+    except Speech3Error:
+        missing = "not installed: no guessed pronunciations (lang=), no synthetic corpora"
+        return Finding("espeak-ng", missing, 'pip install "speech3[espeak]"')

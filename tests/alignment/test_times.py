@@ -1,0 +1,91 @@
+"""Times of phones and words, and the files that carry them."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from speech3.alignment.align import write_alignments
+from speech3.alignment.times import (
+    Stretch,
+    file_name,
+    frame_clock,
+    phone_stretches,
+    read_ctm,
+    word_stretches,
+    write_ctm,
+    write_textgrid,
+)
+from speech3.config import FeatureConfig
+from speech3.hmm.alignment import Alignment
+from speech3.hmm.model import Hmm
+from speech3.io.ark import read_int_ark
+from speech3.lexicon.lexicon import Lexicon, mark_positions
+
+
+@pytest.fixture
+def alignment(lexicon: Lexicon) -> Alignment:
+    ids = lexicon.phone_ids
+    phones = np.array([ids[p] for p in ("SIL", "a", "b", "c", "a", "SIL")], np.int32)
+    starts = np.array([0, 4, 8, 12, 15, 18, 22], np.int32)
+    states = np.concatenate([np.minimum(np.arange(n), 2) for n in np.diff(starts)]).astype(np.int8)
+    return Alignment(phones, np.array([-1, 0, 0, 1, 1, -1], np.int32), starts, states, -1.0)
+
+
+def test_frames_stand_for_the_middle_of_their_windows(lexicon: Lexicon, alignment: Alignment) -> None:
+    stretches = phone_stretches(alignment, lexicon, frame_clock(FeatureConfig()), duration_s=0.24)
+    assert [s.label for s in stretches] == ["SIL", "a", "b", "c", "a", "SIL"]
+    assert stretches[0].start_s == 0 and stretches[-1].end_s == 0.24
+    assert stretches[1].start_s == pytest.approx(4 * 0.010 + 0.0075)
+    assert all(a.end_s == b.start_s for a, b in itertools.pairwise(stretches))
+    centred = phone_stretches(alignment, lexicon, frame_clock(FeatureConfig(snip_edges=False)))
+    assert centred[1].start_s == pytest.approx(0.040)
+
+
+def test_words_span_their_phones(alignment: Alignment) -> None:
+    clock = frame_clock(FeatureConfig(snip_edges=False))
+    assert word_stretches(alignment, ["ab", "ca"], clock) == [Stretch(0.04, 0.12, "ab"), Stretch(0.12, 0.18, "ca")]
+
+
+def test_all_files(hmm: Hmm, alignment: Alignment, tmp_path: Path) -> None:
+    clock = frame_clock(FeatureConfig(snip_edges=False))
+    write_alignments(tmp_path, hmm, {"u": alignment}, {"u": "ab ça"}, clock, bad={"v": "too short"})
+    assert read_int_ark(tmp_path / "ali.ark")["u"].tolist() == alignment.pdfs(hmm).tolist()
+    assert (tmp_path / "words.ctm").read_text() == "u 1 0.040 0.080 ab\nu 1 0.120 0.060 ça\n"
+    assert [s.label for s in read_ctm(tmp_path / "phones.ctm")["u"]] == ["SIL", "a", "b", "c", "a", "SIL"]
+    assert (tmp_path / "bad.txt").read_text() == "v too short\n"
+    assert 'text = "ça"' in (tmp_path / "textgrid" / "u.TextGrid").read_text()
+
+
+def test_textgrid_covers_the_whole_time(tmp_path: Path) -> None:
+    write_textgrid(tmp_path / "x.TextGrid", {"words": [Stretch(0.1, 0.2, 'say "hi"')]}, 0.5)
+    text = (tmp_path / "x.TextGrid").read_text()
+    assert text.startswith('File type = "ooTextFile"\nObject class = "TextGrid"\n\nxmin = 0\nxmax = 0.5000\n')
+    assert "intervals: size = 3" in text and 'text = "say ""hi"""' in text
+    assert "xmin = 0.2000\n            xmax = 0.5000" in text
+
+
+def test_confidences_are_the_sixth_column(tmp_path: Path) -> None:
+    tracks = {"u": [Stretch(0.0, 0.5, "größe", 0.875), Stretch(0.5, 0.75, "二", 0.0)], "v": [Stretch(0.0, 1.0, "x")]}
+    write_ctm(tmp_path / "words.ctm", tracks)
+    text = (tmp_path / "words.ctm").read_text(encoding="utf-8")
+    assert text == "u 1 0.000 0.500 größe 0.875\nu 1 0.500 0.250 二 0.000\nv 1 0.000 1.000 x\n"
+    assert read_ctm(tmp_path / "words.ctm") == tracks
+
+
+def test_places_in_the_word_are_left_out(lexicon: Lexicon, alignment: Alignment) -> None:
+    marked = mark_positions(lexicon)
+    phones = [marked.phone_ids[p] for p in ("SIL", "a_B", "b_E", "c_B", "a_E", "SIL")]
+    placed = replace(alignment, phones=np.array(phones, np.int32))
+    stretches = phone_stretches(placed, marked, frame_clock(FeatureConfig()))
+    assert [s.label for s in stretches] == ["SIL", "a", "b", "c", "a", "SIL"]
+
+
+def test_file_names_are_safe_and_differ() -> None:
+    names = ["a-1", "a/b", "a_b", "a%2Fb", "..", "...", "größe", "é" * 150, "é" * 149 + "e"]
+    files = [file_name(name) for name in names]
+    assert files[0] == "a-1" and files[1] == "a%2Fb" and files[6] == "größe"
+    assert len(set(files)) == len(files)
+    assert all("/" not in f and not f.startswith(".") and len(f.encode()) <= 200 for f in files)

@@ -1,0 +1,94 @@
+"""Common Voice: its tables and clips, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from speech3.config import RecipeConfig, load_config, shipped
+from speech3.corpora.commonvoice import prepare
+from speech3.corpus.audio import load
+from speech3.corpus.datadir import read_datadir
+from speech3.errors import Speech3Error
+from speech3.recipe.experiment import open_experiment
+
+HEADER = "client_id\tpath\tsentence_id\tsentence\tsentence_domain\tup_votes\tdown_votes\tage\n"
+SENTENCES = ('Bore da, "bawb"!', "Sut wyt ti?", "Mae’r gath yma.", "Nos da.")
+
+
+def release(root: Path, *names: str, speakers: int = 2) -> Path:
+    (root / "clips").mkdir(parents=True)
+    number = 0
+    for name in names:
+        rows = []
+        for speaker in range(speakers):
+            for sentence in SENTENCES:
+                number += 1
+                path = f"common_voice_cy_{number}.mp3"
+                rows.append(f"{name}{speaker:0128x}\t{path}\tid\t{sentence}\t\t2\t0\t\n")
+                noise = np.random.default_rng(number).normal(0, 0.1, 48000)
+                soundfile.write(root / "clips" / path, noise, 48000, format="MP3")
+        (root / f"{name}.tsv").write_text(HEADER + "".join(rows), encoding="utf-8")
+    return root
+
+
+def names(root: Path, name: str, speakers: int) -> None:
+    """Speakers whose ids differ in their first letters."""
+    text = (root / f"{name}.tsv").read_text(encoding="utf-8")
+    for speaker in range(speakers):
+        text = text.replace(f"{name}{speaker:0128x}", f"{name}{speaker}{'0' * 123}")
+    (root / f"{name}.tsv").write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def welsh(tmp_path: Path) -> Path:
+    root = release(tmp_path / "cv" / "cy", "train", "dev", "test")
+    for name in ("train", "dev", "test"):
+        names(root, name, 2)
+    return root
+
+
+def test_official_splits(welsh: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(welsh, tmp_path / "out", 1, lexicon="graphemes")
+    parts = {name: read_datadir(tmp_path / "out" / name) for name in ("train", "dev", "test")}
+    assert [len(part.utterances) for part in parts.values()] == [8, 8, 8]
+    assert {u.text for u in parts["test"].utterances.values()} == {
+        "bore da bawb", "sut wyt ti", "mae'r gath yma", "nos da",
+    }  # fmt: skip
+    assert all(len(part.speakers()) == 2 for part in parts.values())
+    samples, rate_hz = load(parts["dev"], min(parts["dev"].utterances), sample_rate_hz=16000, resample=True)
+    assert rate_hz == 16000 and abs(len(samples) - 16000) < 600
+    assert "    Sut wyt ti? -> sut wyt ti" in capsys.readouterr().err
+    prepare(welsh, tmp_path / "as_is", 1, lexicon="graphemes", normalize="nfkc")
+    assert "Sut wyt ti?" in (tmp_path / "as_is" / "test" / "text").read_text()
+
+
+def test_a_language_without_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = release(tmp_path / "cy", "validated", speakers=10)
+    names(root, "validated", 10)
+    prepare(root, tmp_path / "out", 1, lexicon="graphemes")
+    speakers = [set(read_datadir(tmp_path / "out" / name).speakers()) for name in ("train", "dev", "test")]
+    assert [len(part) for part in speakers] == [8, 1, 1] and not speakers[0] & (speakers[1] | speakers[2])
+    assert "drawn from validated.tsv" in capsys.readouterr().err
+
+
+def test_what_is_refused(welsh: Path, tmp_path: Path) -> None:
+    with pytest.raises(Speech3Error, match=r"cv: not a language of Common Voice"):
+        prepare(welsh.parent, tmp_path / "out", 1, lexicon="graphemes")
+    for clip in sorted((welsh / "clips").iterdir())[:3]:
+        clip.unlink()
+    with pytest.raises(Speech3Error, match=r"\.tsv: . of 8 utterances have no clip, more than 5 %.*unpack"):
+        prepare(welsh, tmp_path / "out", 1, lexicon="graphemes")
+    (welsh / "train.tsv").write_text("a\tb\n1\t2\n")
+    with pytest.raises(Speech3Error, match=r"train\.tsv: no column client_id, path, sentence"):
+        prepare(welsh, tmp_path / "out", 1, lexicon="graphemes")
+
+
+def test_the_recipe_resamples(welsh: Path, tmp_path: Path) -> None:
+    recipe = load_config(RecipeConfig, shipped("recipes") / "commonvoice" / "recipe.yaml")
+    assert recipe.sample_rate == 16000
+    experiment = open_experiment("commonvoice", tmp_path / "out", welsh, [], "")
+    assert {(p.sample_frequency, p.resample, p.mix_channels) for p in experiment.presets.values()} == {
+        (16000, True, True)
+    }

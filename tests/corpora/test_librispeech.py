@@ -1,0 +1,120 @@
+"""LibriSpeech: its layout, which parts are used, and what is refused."""
+
+import gzip
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from speech3.corpora.librispeech import prepare
+from speech3.corpus.datadir import read_datadir
+from speech3.errors import Speech3Error
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "corpora" / "minilibri"
+LEXICON = "A AH0\nMAN M AE1 N\nSAID S EH1 D\nHELLO HH AH0 L OW1\n"
+ARPA = "\\data\\\nngram 1=4\n\n\\1-grams:\n-0.6\t<s>\n-0.6\t</s>\n-0.6\tHELLO\n-0.6\tMAN\n\n\\end\\\n"
+
+
+def part(root: Path, name: str, speakers: int, first: int = 0) -> None:
+    for speaker in range(100 + first, 100 + first + speakers):
+        chapter = root / name / str(speaker) / "7"
+        chapter.mkdir(parents=True)
+        keys = [f"{speaker}-7-{number:04d}" for number in range(3)]
+        for key in keys:
+            soundfile.write(chapter / f"{key}.flac", np.random.default_rng(1).normal(0, 0.1, 800), 16000)
+        texts = ("A MAN SAID", "HELLO", "A  MAN")
+        lines = (f"{key} {text}\n" for key, text in zip(keys, texts, strict=True))
+        (chapter / f"{speaker}-7.trans.txt").write_text("".join(lines))
+
+
+@pytest.fixture
+def mini(tmp_path: Path) -> Path:
+    """Mini LibriSpeech as it is unpacked."""
+    root = tmp_path / "corpus" / "LibriSpeech"
+    part(root, "train-clean-5", 12)
+    part(root, "dev-clean-2", 2, first=50)
+    (root / "SPEAKERS.TXT").write_text("; a comment\n100  | F | train-clean-5 | 8.0 | Some Body\n101 | M | x | 1 | B\n")
+    (tmp_path / "corpus" / "librispeech-lexicon.txt").write_text(LEXICON)
+    return root
+
+
+def test_mini_librispeech(mini: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for source, out in ((mini, "a"), (mini.parent, "b")):
+        prepare(source, tmp_path / out, 1)
+    train, dev, test = (read_datadir(tmp_path / "a" / name) for name in ("train", "dev", "test"))
+    assert sorted(test.speakers()) == ["150", "151"] and len(dev.speakers()) == 1 and len(train.speakers()) == 11
+    assert not set(dev.speakers()) & set(train.speakers())
+    assert [u.text for u in test.utterances.values()] == 2 * ["A MAN SAID", "HELLO", "A MAN"]
+    assert test.recordings["150-7-0001"] == str(mini / "dev-clean-2" / "150" / "7" / "150-7-0001.flac")
+    both = {**train.utterances, **dev.utterances}
+    assert (both["100-7-0000"].gender, both["101-7-0000"].gender, both["102-7-0000"].gender) == ("f", "m", None)
+    said = capsys.readouterr().err
+    assert "train: train-clean-5; dev: a tenth of train; test: dev-clean-2" in said
+    assert "dev-clean-2 has 6 of its 1,089 utterances" in said
+    assert {line.split()[0] for line in (tmp_path / "a" / "lexicon.txt").read_text().splitlines()} >= {"MAN", "HELLO"}
+    assert not (tmp_path / "a" / "lm.arpa.gz").exists()
+    assert (tmp_path / "a" / "train" / "text").read_text() == (tmp_path / "b" / "train" / "text").read_text()
+
+
+def test_the_parts_of_the_whole_corpus(mini: Path, tmp_path: Path) -> None:
+    part(mini, "train-clean-100", 2, first=70)
+    part(mini, "dev-clean", 1, first=80)
+    part(mini, "test-clean", 1, first=90)
+    (mini / "3-gram.arpa.gz").write_bytes(b"not read, for a smaller one is here")
+    (mini.parent / "3-gram.pruned.3e-7.arpa.gz").write_bytes(gzip.compress(ARPA.encode()))
+    prepare(mini, tmp_path / "out", 1)
+    parts = {name: sorted(read_datadir(tmp_path / "out" / name).speakers()) for name in ("train", "dev", "test")}
+    assert len(parts["train"]) == 14 and parts["dev"] == ["180"] and parts["test"] == ["190"]
+    assert (tmp_path / "out" / "lm.arpa.gz").exists()
+    prepare(mini, tmp_path / "other", 1, train=["train-clean-100"], dev="dev-clean-2", test="dev-clean")
+    parts = {name: sorted(read_datadir(tmp_path / "other" / name).speakers()) for name in ("train", "dev", "test")}
+    assert parts == {"train": ["170", "171"], "dev": ["150", "151"], "test": ["180"]}
+
+
+def test_what_is_refused(mini: Path, tmp_path: Path) -> None:
+    with pytest.raises(Speech3Error, match=r"nothing: not LibriSpeech: no part such as train-clean-5 here"):
+        prepare(tmp_path / "nothing", tmp_path / "out", 1)
+    with pytest.raises(Speech3Error, match=r"no part train-clean-360 here; there are: train-clean-5, dev-clean-2"):
+        prepare(mini, tmp_path / "out", 1, train=["train-clean-360"])
+    chapter = mini / "train-clean-5" / "103" / "7"
+    (chapter / "103-7-0001.flac").rename(tmp_path / "lost.flac")
+    with pytest.raises(Speech3Error, match=r"103-7\.trans\.txt: 1 of its 3 .* missing, such as 103-7-0001\.flac"):
+        prepare(mini, tmp_path / "out", 1)
+    (tmp_path / "lost.flac").rename(chapter / "103-7-0001.flac")
+    whole = (chapter / "103-7.trans.txt").read_text()
+    (chapter / "103-7.trans.txt").write_text("103-7-0000 A MAN\n103-7-0001\n")
+    with pytest.raises(Speech3Error, match=r"103-7\.trans\.txt:2: not an utterance and its text"):
+        prepare(mini, tmp_path / "out", 1)
+    (chapter / "103-7.trans.txt").write_text(whole)
+    shutil.rmtree(mini / "dev-clean-2")
+    with pytest.raises(Speech3Error, match=r"no part to test on: unpack"):
+        prepare(mini, tmp_path / "out", 1)
+    (mini / "dev-clean-2").mkdir()
+    with pytest.raises(Speech3Error, match=r"dev-clean-2: no SPEAKER/CHAPTER/\*\.trans\.txt in it"):
+        prepare(mini, tmp_path / "out", 1, train=["train-clean-5"], dev="train-clean-5")
+
+
+def test_real_speech_in_that_layout(tmp_path: Path) -> None:
+    if not SHARED.exists():
+        pytest.skip(f"{SHARED} is not here")
+    root = tmp_path / "LibriSpeech"
+    for split, name in (("train", "train-clean-5"), ("test", "dev-clean-2")):
+        data = read_datadir(SHARED / split)
+        for key, utterance in data.utterances.items():
+            speaker, chapter, _ = key.split("-")
+            directory = root / name / speaker / chapter
+            directory.mkdir(parents=True, exist_ok=True)
+            path = Path(data.recording(utterance))
+            (directory / f"{key}.flac").symlink_to(path if path.is_absolute() else data.path / path)
+            with (directory / f"{speaker}-{chapter}.trans.txt").open("a") as stream:
+                stream.write(f"{key} {utterance.text}\n")
+    shutil.copy(SHARED / "lang" / "lexicon.txt", root / "librispeech-lexicon.txt")
+    prepare(root, tmp_path / "out", 1)
+    given, found = read_datadir(SHARED / "test"), read_datadir(tmp_path / "out" / "test")
+    assert {k: (u.text, u.speaker) for k, u in found.utterances.items()} == {
+        k: (u.text, u.speaker) for k, u in given.utterances.items()
+    }
+    trained = [read_datadir(tmp_path / "out" / name).utterances for name in ("train", "dev")]
+    assert {**trained[0], **trained[1]}.keys() == read_datadir(SHARED / "train").utterances.keys()

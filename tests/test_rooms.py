@@ -1,0 +1,53 @@
+"""The road that data take: a room of the package imports only from the rooms before it."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ROAD = re.findall(r"^\| `(\w+)` \|", (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+MODULES = sorted((ROOT / "speech3").rglob("*.py"))
+
+
+def room(module: str) -> str:
+    return module.split(".")[1]
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and room of each import from the package, those in functions and for type checkers included."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "speech3":
+            yield from ((node.lineno, alias.name) for alias in node.names if alias.name in ROAD)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("speech3."):
+            yield node.lineno, room(node.module or "")
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, room(a.name)) for a in node.names if a.name.startswith("speech3."))
+
+
+def test_the_table_has_every_room() -> None:
+    rooms = {path.relative_to(ROOT / "speech3").parts[0].removesuffix(".py") for path in MODULES}
+    assert sorted(rooms - {"__init__", "__main__"}) == sorted(ROAD)
+
+
+def test_imports_follow_the_road() -> None:
+    against = []
+    for path in MODULES:
+        of = path.relative_to(ROOT / "speech3").parts[0].removesuffix(".py")
+        if of in ROAD:
+            against += [
+                f"{path.relative_to(ROOT)}:{line}: {of} imports {other}"
+                for line, other in imported(path)
+                if ROAD.index(other) > ROAD.index(of)
+            ]
+    assert not against, "\n".join(against)
+
+
+def test_the_engine_knows_nothing_of_speech() -> None:
+    known = {other for path in (ROOT / "speech3" / "engine").rglob("*.py") for _, other in imported(path)}
+    assert known <= {"engine", "errors", "config", "io", "models"}
+
+
+def test_files_are_short() -> None:
+    long = [str(path) for path in MODULES if len(path.read_text(encoding="utf-8").splitlines()) >= 400]
+    assert not long
