@@ -1,7 +1,8 @@
 """Another decoding graph for a trained model: other words, another language model or a grammar. Nothing is trained.
 
 OUT holds what `build_graph` writes and, where pronunciations differ from the model's, a lexicon.txt with the different
-ones. Decoding with the graph reads both (`chosen_graph`), so that the words can be aligned as well.
+ones. Decoding with the graph reads both (`chosen_graph`), so that the words can be aligned as well. Where the model's
+own graph spells unseen words (`speech3.graph.spelling`), so does the new one, unless it has a grammar.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,7 @@ from speech3.graph.decoding_graph import LM, build_graph
 from speech3.graph.grammar import from_word_graph
 from speech3.graph.pieces import are_pieces
 from speech3.graph.places import GRAPH, TUNING_GRAPH, decode_directory
+from speech3.graph.spelling import LEXICON, read_spelling
 from speech3.hmm.model import Hmm, load_hmm
 from speech3.io.atomic import read_json, write_text
 from speech3.io.progress import say
@@ -29,7 +31,7 @@ from speech3.lm.kneser_ney import estimate
 from speech3.lm.normalize import read_checked
 from speech3.lm.word_graph import WordGraph, read_sentences
 
-LEXICON, _DROPPED = "lexicon.txt", "dropped.txt"
+_DROPPED = "dropped.txt"
 _ORDER = 3  # default order of a model estimated from --text
 _SHOWN = 10
 
@@ -98,8 +100,10 @@ def make_graph(model: Path, out: Path, wish: Wish) -> NewGraph:
     lm = from_word_graph(language, hmm.lexicon) if isinstance(language, WordGraph) else language
     if wish.add and isinstance(lm, ArpaLm):
         lm = _with_added(lm, added, listed, guessed, wish.add)
-    about = build_graph(hmm, lm, out, _self_loop_scale(directory))
-    _write_lexicon(out, [*given, *listed, *guessed.pronunciations])
+    spelling = read_spelling(directory / GRAPH) if isinstance(lm, ArpaLm) and not are_pieces(lm.words) else None
+    about = build_graph(hmm, lm, out, _self_loop_scale(directory), spelling)
+    units = spelling.pronunciations if spelling else ()
+    _write_lexicon(out, [*given, *listed, *guessed.pronunciations, *units])
     if about["dropped"]:
         write_text(out / _DROPPED, "\n".join(about["dropped"]) + "\n")
     else:
@@ -249,8 +253,6 @@ def _self_loop_scale(model: Path) -> float:
 def _write_lexicon(out: Path, pronunciations: Sequence[Pronunciation]) -> None:
     if pronunciations:
         write_lexicon(Lexicon(tuple(pronunciations)), out / LEXICON)
-    else:
-        (out / LEXICON).unlink(missing_ok=True)
 
 
 def _some(words: Sequence[str]) -> str:

@@ -1,14 +1,33 @@
-"""Joining pieces into words: a piece that begins a word starts with ``▁``, as SentencePiece writes it."""
+"""Joining pieces into words.
+
+A piece that begins a word starts with ``▁``, as SentencePiece writes it; in a vocabulary with such pieces, all others
+continue a word. In a vocabulary of words and letters, letters are joined where they have ``￭`` (`speech3.lm.letters`).
+"""
 
 from collections.abc import Iterable, Sequence
 
 from speech3.alignment.times import Stretch
-from speech3.lexicon.subwords import WORD_START
+from speech3.lexicon.subwords import JOINER, WORD_START
 
 
 def are_pieces(vocabulary: Iterable[str]) -> bool:
-    """Whether a graph with this vocabulary writes pieces instead of words."""
+    """Whether a graph with this vocabulary writes pieces instead of words, or letters beside words."""
+    return any(word.startswith((WORD_START, JOINER)) for word in vocabulary)
+
+
+def are_sentencepieces(vocabulary: Iterable[str]) -> bool:
+    """Whether the units that do not begin with ``▁`` continue a word."""
     return any(word.startswith(WORD_START) for word in vocabulary)
+
+
+def continues(unit: str, *, sentencepieces: bool) -> bool:
+    """Whether a unit belongs to the same word as the one before it."""
+    return not unit.startswith(WORD_START) if sentencepieces else unit.startswith(JOINER)
+
+
+def bare(unit: str) -> str:
+    """The letters of a unit, without marks."""
+    return unit.removeprefix(WORD_START).strip(JOINER)
 
 
 def join_words(pieces: Sequence[str]) -> tuple[str, ...]:
@@ -16,8 +35,10 @@ def join_words(pieces: Sequence[str]) -> tuple[str, ...]:
 
     >>> join_words(("▁hel", "lo", "▁world"))
     ('hello', 'world')
+    >>> join_words(("hello", "w￭", "￭o￭", "￭r￭", "￭l￭", "￭d"))
+    ('hello', 'world')
     """
-    return tuple("".join(pieces).replace(WORD_START, " ").split())
+    return tuple(word.label for word in join_stretches([Stretch(0.0, 0.0, piece, None) for piece in pieces]))
 
 
 def join_stretches(pieces: Sequence[Stretch]) -> list[Stretch]:
@@ -25,10 +46,11 @@ def join_stretches(pieces: Sequence[Stretch]) -> list[Stretch]:
 
     The confidence of a word is the lowest of its pieces; None if it is unknown for a piece.
     """
+    sentencepieces = are_sentencepieces(piece.label for piece in pieces)
     words: list[Stretch] = []
     for piece in pieces:
-        label = piece.label.removeprefix(WORD_START)
-        if words and label == piece.label:
+        label = bare(piece.label)
+        if words and continues(piece.label, sentencepieces=sentencepieces):
             sure = _least(words[-1].confidence, piece.confidence)
             words[-1] = Stretch(words[-1].start_s, piece.end_s, words[-1].label + label, sure)
         else:
