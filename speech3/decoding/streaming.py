@@ -282,8 +282,8 @@ class _Segment:
             aligned = align_one(share, self._name, recognizer.hmm, given, (BEAM, RETRY_BEAM), scale)
             if not isinstance(aligned, str):
                 stretches = word_stretches(aligned, found.units, recognizer.clock, words_W=found.confidences)
-                pieces = recognizer.graph.writes_pieces
-                return words_of_stretches(join_stretches(stretches) if pieces else stretches, begin_s)
+                mark = recognizer.graph.mark
+                return words_of_stretches(join_stretches(stretches, mark) if mark else stretches, begin_s)
         sure = found.confidences if found.confidences and len(found.confidences) == len(found.words) else None
         return tuple(Word(word, None, None, sure[n] if sure else None) for n, word in enumerate(found.words))
 
