@@ -8,7 +8,7 @@ import numpy as np
 
 from speech3.alignment.confidence import Confidence, confidence
 from speech3.alignment.longparts import Part, joined
-from speech3.alignment.times import FrameClock, file_name, phone_stretches, word_stretches, write_ctm, write_textgrid
+from speech3.alignment.times import FrameClock, file_name, phone_segments, word_segments, write_ctm, write_textgrid
 from speech3.errors import Speech3Error
 from speech3.hmm import passes
 from speech3.hmm.alignment import Alignment
@@ -152,9 +152,9 @@ def write_alignments(
     """
     out.mkdir(parents=True, exist_ok=True)
     durations, sure = durations_s or {}, confidences or {}
-    phones = {u: phone_stretches(a, hmm.lexicon, clock, durations.get(u), sure.get(u)) for u, a in alignments.items()}
+    phones = {u: phone_segments(a, hmm.lexicon, clock, durations.get(u), sure.get(u)) for u, a in alignments.items()}
     words = {
-        u: word_stretches(
+        u: word_segments(
             a, (texts.get(u) or UNKNOWN).split(), clock, durations.get(u), sure[u].words_W if u in sure else None
         )
         for u, a in alignments.items()

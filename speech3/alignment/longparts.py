@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from speech3.alignment.times import FrameClock, Stretch
+from speech3.alignment.times import FrameClock, Segment
 from speech3.config import FeatureConfig
 from speech3.features.cmvn import apply_cmvn, cmvn_stats
 from speech3.features.deltas import add_deltas
@@ -82,10 +82,10 @@ class PartFeats(Mapping[str, np.ndarray]):
 
 
 def joined(
-    tracks: Mapping[str, Sequence[Stretch]], parts: Mapping[str, Part], clock: FrameClock
-) -> dict[str, list[Stretch]]:
-    """Join the stretches of each recording's parts, with times in the recording; other utterances are not changed."""
-    whole: dict[str, list[Stretch]] = {}
+    tracks: Mapping[str, Sequence[Segment]], parts: Mapping[str, Part], clock: FrameClock
+) -> dict[str, list[Segment]]:
+    """Join the segments of each recording's parts, with times in the recording; other utterances are not changed."""
+    whole: dict[str, list[Segment]] = {}
     for name in sorted(
         tracks, key=lambda name: (parts[name].utterance, parts[name].start) if name in parts else (name, 0)
     ):
@@ -99,7 +99,7 @@ def joined(
     return {name: _disjoint(track) for name, track in sorted(whole.items())}
 
 
-def _disjoint(track: list[Stretch]) -> list[Stretch]:
+def _disjoint(track: list[Segment]) -> list[Segment]:
     # Neighbouring parts overlap by the few milliseconds by which a frame's window is longer than the shift.
     ends = [min(a.end_s, b.start_s) if a.start_s < b.start_s else a.end_s for a, b in pairwise(track)]
     return [replace(s, end_s=end) for s, end in zip(track, ends, strict=False)] + track[-1:]

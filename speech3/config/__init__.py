@@ -9,7 +9,7 @@ from speech3.config.base import Config
 from speech3.config.decoding import DecodeConfig, LmConfig
 from speech3.config.experiment import RecipeConfig, TrainConfig
 from speech3.config.features import FeatureConfig
-from speech3.config.hmm import HmmConfig, MonophoneConfig, TriphoneConfig
+from speech3.config.hmm import BmmiConfig, HmmConfig, MonophoneConfig, TriphoneConfig
 from speech3.config.models import CnnConfig, ConvolutionConfig, DnnConfig, LstmConfig, ModelConfig
 from speech3.config.pitch import PitchConfig
 from speech3.config.reading import (
@@ -28,6 +28,7 @@ from speech3.config.training import AsgdConfig, CodecConfig, LbfgsConfig, Simula
 __all__ = [
     "AsgdConfig",
     "AugmentConfig",
+    "BmmiConfig",
     "CnnConfig",
     "CnnTdnnConfig",
     "CodecConfig",

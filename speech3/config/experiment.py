@@ -171,6 +171,11 @@ class RecipeConfig(Config):
                 "hmm.flat_start=lfmmi: augmented copies are only for a network that learns senones, and none is "
                 "trained; set augment=null"
             )
+        if self.hmm.flat_start == "lfmmi" and self.hmm.tri.discriminative:
+            raise ValueError(
+                f"hmm.tri.discriminative={self.hmm.tri.discriminative}: with hmm.flat_start=lfmmi there are no GMMs to"
+                " be trained further; set it to null"
+            )
         if self.flat.training.labels != "words":
             raise ValueError("flat.training: it starts without an alignment; set lfmmi.numerators=transcripts there")
         if self.lm.letters and not self._spells:

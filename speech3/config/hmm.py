@@ -28,6 +28,23 @@ class TriphoneConfig(Config):
     max_iteration_increase: int = 25
     realign: tuple[int, ...] = (10, 20, 30)
     min_leaf_frames: float = Field(100.0, ge=1, description="minimum number of frames on either side of a split")
+    discriminative: Literal["bmmi"] | None = Field(
+        None, description="bmmi: also the system bmmi, these GMMs trained further with boosted MMI (keys hmm.bmmi.*)"
+    )
+
+
+class BmmiConfig(Config):
+    """Boosted MMI of GMMs (Povey et al. 2008; `speech3.sequence.bmmi`)."""
+
+    iterations: int = Field(4, ge=1)
+    acoustic_scale: float = Field(0.1, gt=0, description="scale of the log likelihoods, as in decoding")
+    boost: float = Field(0.1, ge=0, description="cost of each correct frame of a path in the denominator")
+    tau: float = Field(100.0, ge=0, description="I-smoothing towards the GMMs of the iteration before, in frames")
+    e: float = Field(2.0, ge=1, description="E of extended Baum-Welch: larger is slower")
+    leak: float = Field(0.01, gt=0, lt=1, description="leak probability of the denominator's leaky HMM")
+    longer_histories: int = Field(
+        5000, ge=0, description="number of histories of two senones in the denominator, besides all single senones"
+    )
 
 
 class HmmConfig(Config):
@@ -40,6 +57,7 @@ class HmmConfig(Config):
     features: str = Field("mfcc13_d2", description="preset in conf/features")
     mono: MonophoneConfig = MonophoneConfig()
     tri: TriphoneConfig = TriphoneConfig()
+    bmmi: BmmiConfig = BmmiConfig()
     aligner_features: str = Field(
         "mfcc13_d2_cmvn", description="preset for the monophones that place the boundaries of phones"
     )

@@ -6,7 +6,7 @@ continue a word. In a vocabulary of words and letters, letters are joined where 
 
 from collections.abc import Iterable, Sequence
 
-from speech3.alignment.times import Stretch
+from speech3.alignment.times import Segment
 from speech3.lexicon.subwords import JOINER, WORD_START
 
 
@@ -39,29 +39,29 @@ def join_words(pieces: Sequence[str], mark: str = WORD_START) -> tuple[str, ...]
     >>> join_words(("hello", "w￭", "￭o￭", "￭r￭", "￭l￭", "￭d"), "￭")
     ('hello', 'world')
     """
-    return tuple(word.label for word in join_stretches([Stretch(0.0, 0.0, piece, None) for piece in pieces], mark))
+    return tuple(word.label for word in join_segments([Segment(0.0, 0.0, piece, None) for piece in pieces], mark))
 
 
-def join_stretches(pieces: Sequence[Stretch], mark: str = WORD_START) -> list[Stretch]:
+def join_segments(pieces: Sequence[Segment], mark: str = WORD_START) -> list[Segment]:
     """Words with times from pieces with times: from the start of the first piece to the end of the last.
 
     The confidence of a word is the lowest of its pieces; None if it is unknown for a piece.
     """
-    words: list[Stretch] = []
+    words: list[Segment] = []
     for piece in pieces:
         label = bare(piece.label)
         if words and continues(piece.label, mark):
             sure = _least(words[-1].confidence, piece.confidence)
-            words[-1] = Stretch(words[-1].start_s, piece.end_s, words[-1].label + label, sure)
+            words[-1] = Segment(words[-1].start_s, piece.end_s, words[-1].label + label, sure)
         else:
-            words.append(Stretch(piece.start_s, piece.end_s, label, piece.confidence))
+            words.append(Segment(piece.start_s, piece.end_s, label, piece.confidence))
     return words
 
 
 def join_confidences(pieces: Sequence[str], confidences: Sequence[float], mark: str = WORD_START) -> list[float]:
     """Confidences of the words that `join_words` makes: the lowest of their pieces."""
-    parts = [Stretch(0.0, 0.0, piece, sure) for piece, sure in zip(pieces, confidences, strict=True)]
-    return [word.confidence or 0.0 for word in join_stretches(parts, mark)]
+    parts = [Segment(0.0, 0.0, piece, sure) for piece, sure in zip(pieces, confidences, strict=True)]
+    return [word.confidence or 0.0 for word in join_segments(parts, mark)]
 
 
 def _least(one: float | None, other: float | None) -> float | None:

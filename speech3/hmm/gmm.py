@@ -1,7 +1,8 @@
 """Diagonal-covariance Gaussian mixtures, one per pdf: likelihoods, sufficient statistics, re-estimation, splitting.
 
 All pdfs share one set of arrays; the Gaussians of pdf j are rows ``offset[j]:offset[j + 1]``. Behaviour and
-constants follow Kaldi's gmm/mle-diag-gmm.cc. Axes: T frames, D dimensions, G Gaussians, J pdfs.
+constants follow Kaldi's gmm/mle-diag-gmm.cc. Axes: T frames, D dimensions, G Gaussians, J pdfs, N pairs
+of a frame and a pdf.
 """
 
 import heapq
@@ -145,22 +146,30 @@ def zero_stats(gmm: Gmm) -> GmmStats:
 
 def accumulate(gmm: Gmm, stats: GmmStats, feats_TD: np.ndarray, pdf_T: np.ndarray) -> None:
     """Accumulate the frames of one utterance, each for the Gaussians of its pdf, weighted by their posteriors."""
-    rows, bias = gmm._affine
-    stats.loglike += _accumulate(
-        rows, bias, gmm.offset, feats_TD, pdf_T.astype(np.int64), stats.count, stats.first, stats.second
-    )
+    accumulate_weighted(gmm, stats, feats_TD, np.arange(len(feats_TD)), pdf_T, np.ones(len(feats_TD)))
     stats.frames += len(feats_TD)
 
 
+def accumulate_weighted(
+    gmm: Gmm, stats: GmmStats, feats_TD: np.ndarray, frame_N: np.ndarray, pdf_N: np.ndarray, weight_N: np.ndarray
+) -> None:
+    """Accumulate pairs of a frame and a pdf, each with a weight, for the Gaussians of the pdf."""
+    rows, bias = gmm._affine
+    stats.loglike += _accumulate(
+        rows, bias, gmm.offset, feats_TD, frame_N.astype(np.int64), pdf_N.astype(np.int64),
+        weight_N.astype(np.float64), stats.count, stats.first, stats.second,
+    )  # fmt: skip
+
+
 @numba.njit(cache=True, nogil=True, fastmath=True)
-def _accumulate(rows, bias, offset, feats, pdf, count, first, second):  # type: ignore[no-untyped-def] # pragma: no cover
+def _accumulate(rows, bias, offset, feats, frame, pdf, weight, count, first, second):  # type: ignore[no-untyped-def] # pragma: no cover
     dim, total = feats.shape[1], 0.0
     largest = 0
     for j in range(len(offset) - 1):
         largest = max(largest, offset[j + 1] - offset[j])
     post = np.empty(largest)
-    for t in range(len(feats)):
-        begin, end = offset[pdf[t]], offset[pdf[t] + 1]
+    for n in range(len(frame)):
+        t, begin, end = frame[n], offset[pdf[n]], offset[pdf[n] + 1]
         peak = -np.inf
         for g in range(begin, end):
             value = np.float64(bias[g])
@@ -173,11 +182,12 @@ def _accumulate(rows, bias, offset, feats, pdf, count, first, second):  # type: 
         for g in range(end - begin):
             post[g] = np.exp(post[g] - peak)
             norm += post[g]
-        total += peak + np.log(norm)
+        total += weight[n] * (peak + np.log(norm))
         for g in range(begin, end):
             gamma = post[g - begin] / norm
             if gamma < 1e-8:
                 continue
+            gamma *= weight[n]
             count[g] += gamma
             for d in range(dim):
                 x = np.float64(feats[t, d])
@@ -202,10 +212,11 @@ def update(gmm: Gmm, stats: GmmStats) -> Gmm:
         weight[begin:end] = np.maximum(kept / kept.sum(), MIN_WEIGHT)
     sizes = np.add.reduceat(keep.astype(np.int64), gmm.offset[:-1])
     offset = np.concatenate([[0], np.cumsum(sizes)])
-    return Gmm(offset, _normalized(weight[keep], offset), mean[keep], var[keep])
+    return Gmm(offset, normalized(weight[keep], offset), mean[keep], var[keep])
 
 
-def _normalized(weight: np.ndarray, offset: np.ndarray) -> np.ndarray:
+def normalized(weight: np.ndarray, offset: np.ndarray) -> np.ndarray:
+    """Weights (G,) that sum to one within each pdf."""
     return weight / np.repeat(np.add.reduceat(weight, offset[:-1]), np.diff(offset))
 
 

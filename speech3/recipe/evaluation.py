@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import yaml
 
-from speech3.alignment.times import Stretch, read_ctm
+from speech3.alignment.times import Segment, read_ctm
 from speech3.config import FeatureConfig, load_preset
 from speech3.corpora import digits
 from speech3.corpus import audio
@@ -25,7 +25,7 @@ from speech3.io.ark import ArkReader
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics, say
-from speech3.recipe.experiment import GMMS, Experiment
+from speech3.recipe.experiment import BMMI, GMMS, Experiment
 from speech3.recipe.rescoring import RESCORED, rescore_system
 from speech3.recipe.steps import seconds_of
 from speech3.reports.environment import environment
@@ -129,7 +129,7 @@ def score_systems(e: Experiment) -> None:
             "line": result.line(e.name, system, metric),
         }  # fmt: skip
         write_json(e.out / "score" / system / "score.json", {**result.as_json(), **more})
-        if system not in GMMS:
+        if system not in (*GMMS, BMMI):
             _write_card(e, system, result)
         for second, name, what in (
             (_second_score(e, system, OWN), "own_lm", "with our own language model"),
@@ -235,8 +235,8 @@ def _picture(e: Experiment) -> AlignedUtterance:
     )  # fmt: skip
 
 
-def _segments(stretches: list[Stretch]) -> list[tuple[float, float, str]]:
-    return [(s.start_s, s.end_s, s.label) for s in stretches]
+def _segments(segments: list[Segment]) -> list[tuple[float, float, str]]:
+    return [(s.start_s, s.end_s, s.label) for s in segments]
 
 
 def summary(e: Experiment) -> str:

@@ -21,7 +21,7 @@ from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error
 from speech3.features.compute import static_dim
 from speech3.hmm.sizes import lfmmi_passes
-from speech3.recipe.experiment import FLAT, LFMMI, Experiment
+from speech3.recipe.experiment import BMMI, FLAT, LFMMI, Experiment
 from speech3.recipe.steps import Plan
 
 _HOURS = 2.02  # of minilibri's training speech: 2.24 without the tenth that is dev
@@ -33,10 +33,12 @@ _HMM = {"mono": 46.0 / _HOURS, "aligner": 46.0 / _HOURS, "tri": 74.2 / _HOURS, "
 # lfmmi: 161 updates of 0.375 s (the paragraph `Whole sentences`).
 _PASS = {
     "dnn": 53 / _HOURS, "cnn": 23.4 * 60 / 7 / _HOURS, "lstm": 20.6 * 60 / 10 / _HOURS,
-    "blstm": 26.5 * 60 / 10 / _HOURS, LFMMI: 161 * 0.375 / _HOURS,
+    "blstm": 26.5 * 60 / 10 / _HOURS, LFMMI: 161 * 0.375 / _HOURS, BMMI: 95 / _HOURS,
 }  # fmt: skip
 # CPU time of decoding over the length of the speech: table of costs, paragraph `Whole sentences`, section on families.
-_DECODING = {"mono": 0.08, "tri": 0.08, "dnn": 0.11, "cnn": 0.150, "lstm": 0.142, "blstm": 0.160, LFMMI: 0.050}
+_DECODING = {
+    "mono": 0.08, "tri": 0.08, BMMI: 0.08, "dnn": 0.11, "cnn": 0.150, "lstm": 0.142, "blstm": 0.160, LFMMI: 0.050
+}  # fmt: skip
 _SEARCHES_OF_DEV = 3  # scales and penalties are tuned mostly on lattices: two searches or three
 _FRAMES = 360_000  # an hour
 _SAMPLES = {".raw": 32_000.0}  # bytes a second of recordings without a header: 16 bits at 16 kHz
@@ -103,6 +105,8 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     if recipe.augment:
         size = sum(hours * _bytes(e.presets[name], 4) for name in e.network_features)
         found["features/augmented"] = Cost(_FEATURES * hours * len(e.network_features), 0, size)
+    if BMMI in e.trained:
+        found[f"train/{BMMI}"] = Cost(_PASS[BMMI] * hours * recipe.hmm.bmmi.iterations, 0)
     for network in e.networks:
         training = e.training
         preset, width = e.presets[recipe.features], 2 if training.dtype == "float16" else 4

@@ -60,6 +60,7 @@ CORPORA: dict[str, Prepare] = {
 }
 MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
 GMMS = ("mono", "tri")  # systems of every recipe; monophones are decoded only if decode_mono is set
+BMMI = "bmmi"  # the triphones' GMMs trained further, with hmm.tri.discriminative=bmmi
 LFMMI, LFMMI_HMM = "lfmmi", "lfmmi_hmm"  # the system trained with LF-MMI, and the HMM of its outputs
 FLAT, FLAT_HMM = "flat", "flat_hmm"  # the same for the network of hmm.flat_start=lfmmi, which is not decoded
 OWN_GRAPH = "graph_own"  # in a model directory: the graph with our own language model, if another one was given
@@ -117,12 +118,13 @@ class Experiment:
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """All networks of this run."""
-        return (*self.networks, LFMMI) if self.recipe.lfmmi else self.networks
+        """All systems of this run that learn from an alignment: GMMs by boosted MMI, and networks."""
+        gmms, lfmmi = self.recipe.hmm.tri.discriminative, self.recipe.lfmmi
+        return (*([BMMI] if gmms else []), *self.networks, *([LFMMI] if lfmmi else []))
 
     @property
     def earlier(self) -> tuple[str, ...]:
-        """Networks of other kinds that earlier runs left here, oldest first, if they are still up to date."""
+        """Systems of other kinds that earlier runs left here, oldest first, if they are still up to date."""
         decoded = [path.name.split(".")[1] for path in (self.out / ".done").glob("decode.*.json")]
         found = [
             name for name in decoded
@@ -207,7 +209,7 @@ class Experiment:
 
     def own_graph(self, system: str) -> Path:
         """The graph of a system with our own language model; it exists only if another model was given."""
-        source = LFMMI_HMM if system == LFMMI else "tri" if system in self.networks else system
+        source = LFMMI_HMM if system == LFMMI else "tri" if system in (BMMI, *self.networks) else system
         return self.model(source) / OWN_GRAPH
 
     @property

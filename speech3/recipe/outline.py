@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from speech3.recipe.experiment import FLAT, FLAT_HMM, LFMMI, LFMMI_HMM, Experiment
+from speech3.recipe.experiment import BMMI, FLAT, FLAT_HMM, LFMMI, LFMMI_HMM, Experiment
 from speech3.recipe.steps import Step, ended_ns
 
 
@@ -46,6 +46,7 @@ def steps(experiment: Experiment) -> list[Step]:
             Step("features/augmented", partial(stages.extract_augmented, e), None, scps, ["data/augment", *originals])
         ]
     lfmmi = _lfmmi_steps(e) if recipe.lfmmi else {}
+    bmmi = [_bmmi_step(e)] if BMMI in e.trained else []
     training = [step for network in e.networks for step in _network_steps(e, network, nn_features)]
     rescoring = ["graph/rescore"] if isinstance(recipe.lm.rescore, int) else []
     decoding = [
@@ -68,8 +69,8 @@ def steps(experiment: Experiment) -> list[Step]:
                            [e.out / "score" / "aligner" / "borders.json"], ["hmm/borders"]))  # fmt: skip
     report = Step("report", partial(evaluation.report, e), None, [e.out / "report.html"], ["score", "hmm/borders"])
     return [
-        *data, *extracted, *_hmm_steps(e), *lfmmi.get("hmm", ()), *_graph_steps(e), *training, *lfmmi.get("train", ()),
-        *decoding, *scores, report,
+        *data, *extracted, *_hmm_steps(e), *lfmmi.get("hmm", ()), *_graph_steps(e), *bmmi, *training,
+        *lfmmi.get("train", ()), *decoding, *scores, report,
     ]  # fmt: skip
 
 
@@ -84,7 +85,8 @@ def _hmm_steps(e: Experiment) -> list[Step]:
     from speech3.recipe import flat, stages
 
     recipe, lfmmi = e.recipe, e.recipe.lfmmi
-    hmm = recipe.hmm.model_dump(exclude={"features", "aligner_features", "flat_start"})
+    hmm = recipe.hmm.model_dump(exclude={"features", "aligner_features", "flat_start", "bmmi"})
+    hmm["tri"].pop("discriminative")  # those GMMs are the same without it
     questions = [Path(recipe.hmm.extra_questions)] if recipe.hmm.extra_questions else []
     shared = {key: value for key, value in hmm.items() if key not in ("mono", "tri", "aligner")} | {"seed": recipe.seed}
     hmm_features, aligner_features = (
@@ -125,6 +127,14 @@ def _hmm_steps(e: Experiment) -> list[Step]:
         Step("hmm/borders", partial(stages.align_data, e, "aligner", recipe.hmm.aligner_features, ("dev", "test")),
              None, [e.alignment("aligner", split) / "ali.ark" for split in ("dev", "test")], ["hmm/aligner"]),
     ]  # fmt: skip
+
+
+def _bmmi_step(e: Experiment) -> Step:
+    from speech3.recipe import bmmi
+
+    return Step(f"train/{BMMI}", partial(bmmi.train_gmms, e), e.recipe.hmm.bmmi.model_dump(),
+                [e.model(BMMI) / "model.safetensors"], ["hmm/align", "graph/tri"], owns=e.model(BMMI),
+                keys=("hmm.bmmi",))  # fmt: skip
 
 
 def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:

@@ -12,7 +12,7 @@ from speech3.alignment import longsearch
 from speech3.alignment.longform import LONGEST_PART_S, PART_S, check_rate, in_order, lay_out, part_names, part_texts
 from speech3.alignment.longparts import Part, PartFeats, joined, local_features
 from speech3.alignment.longsearch import Found
-from speech3.alignment.times import FrameClock, Stretch
+from speech3.alignment.times import FrameClock, Segment
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
 from speech3.features.compute import finish
@@ -178,11 +178,11 @@ def test_times_are_those_of_the_recording() -> None:
     clock = FrameClock(0.01, 0.0075)
     first, second = parts
     tracks = {
-        first: [Stretch(0, 0.5, "a"), Stretch(0.5, 1.015, "b")],
-        second: [Stretch(0, 1.515, "d")],
-        "v": [Stretch(0, 1, "x")],
+        first: [Segment(0, 0.5, "a"), Segment(0.5, 1.015, "b")],
+        second: [Segment(0, 1.515, "d")],
+        "v": [Segment(0, 1, "x")],
     }
     whole = joined(tracks, parts, clock)
-    assert whole["v"] == [Stretch(0, 1, "x")] and [s.label for s in whole["u"]] == ["a", "b", "d"]
+    assert whole["v"] == [Segment(0, 1, "x")] and [s.label for s in whole["u"]] == ["a", "b", "d"]
     assert [s.start_s for s in whole["u"]] == pytest.approx([0, 0.5, 1.0])
     assert [s.end_s for s in whole["u"]] == pytest.approx([0.5, 1.0, 2.515])

@@ -22,7 +22,7 @@ from speech3.decoding.recognizer import load_recognizer
 from speech3.decoding.rescore_files import Options, rescore
 from speech3.decoding.search import decode
 from speech3.errors import Speech3Error
-from speech3.graph.another_graph import Wish, make_graph
+from speech3.graph.another_graph import GraphSources, make_graph
 from speech3.graph.decoding_graph import build_graph, load_graph
 from speech3.graph.spelling import Spelling, read_spelling, spelling_with
 from speech3.io.atomic import write_text
@@ -143,7 +143,7 @@ def paths_of(path: Path) -> dict[tuple[str, ...], float]:
 
 def test_another_graph_spells_too_unless_it_has_a_grammar(spelling_model: Path, tmp_path: Path, baa: Path) -> None:
     write_text(tmp_path / "words.txt", "ABBA 1 a b b a\n")
-    make_graph(spelling_model, tmp_path / "added", Wish(add=tmp_path / "words.txt"))
+    make_graph(spelling_model, tmp_path / "added", GraphSources(add=tmp_path / "words.txt"))
     assert "ABBA 1 a b b a\n" in (tmp_path / "added" / "lexicon.txt").read_text()
     recognizer = with_graph(load_recognizer(spelling_model), tmp_path / "added")
     (found,) = transcribe(recognizer, [baa])
@@ -151,7 +151,7 @@ def test_another_graph_spells_too_unless_it_has_a_grammar(spelling_model: Path, 
     write_text(tmp_path / "hot.txt", "BB 30\n")  # whole words can be hot
     with_graph(load_recognizer(spelling_model), tmp_path / "added", tmp_path / "hot.txt")
     write_text(tmp_path / "said.txt", "A BB\nAB\n")
-    make_graph(spelling_model, tmp_path / "closed", Wish(sentences=tmp_path / "said.txt"))
+    make_graph(spelling_model, tmp_path / "closed", GraphSources(sentences=tmp_path / "said.txt"))
     assert read_spelling(tmp_path / "closed") is None and not (tmp_path / "closed" / "lexicon.txt").exists()
 
 

@@ -1,0 +1,199 @@
+"""Boosted MMI of GMMs, lattice-free: extended Baum-Welch over a graph of senones (Povey et al. 2008).
+
+The criterion is that of networks (`speech3.sequence.discriminative`): the log posterior of the alignment among all
+senone sequences of the graph, in which a path's correct frames cost `boost`. Its gradient by the log likelihood of a
+senone in a frame is the acoustic scale times the posterior in the numerator minus that in the denominator. The
+positive part of this difference weights the frame in the statistics of the numerator, the negative part in those of
+the denominator, so what both have in common is cancelled (``--cancel`` in Kaldi's train_mmi.sh). Then
+`speech3.hmm.ebw` moves the Gaussians.
+
+Utterances are cut into chunks of about 1.5 s; a chunk may begin in any state, as in the training of networks. Unknown
+words are left out, of the graph as well: no decoding graph says the phone that stands for them, and as it fits
+everything a little, it had most of the denominator of minilibri's dev set.
+
+Axes: B chunks, T frames of a chunk, D dimensions, S senones, N frames of all chunks, W windows of three phones.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from speech3.config import BmmiConfig
+from speech3.errors import Speech3Error
+from speech3.hmm.ebw import update
+from speech3.hmm.gmm import Gmm, GmmStats, accumulate_weighted, zero_stats
+from speech3.hmm.model import Hmm
+from speech3.hmm.workers import Share, Workers
+from speech3.io.ark import read_int_ark
+from speech3.io.progress import Metrics, progress, say
+from speech3.lexicon.lexicon import UNKNOWN
+from speech3.sequence.discriminative import Discriminative
+from speech3.sequence.senones import senone_graph
+
+_FRAMES = 150  # of a chunk, about
+_AT_A_TIME = 16  # chunks
+_LEAST = 1e-3  # differences of posteriors that are smaller are left out of the statistics
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Frames of an utterance, from `first` up to `end`."""
+
+    utterance: str
+    first: int
+    end: int
+
+    @property
+    def frames(self) -> int:
+        """Number of frames."""
+        return self.end - self.first
+
+
+@dataclass(eq=False)
+class Statistics:
+    """What a pass accumulates; `log_posterior`: of the alignment against boosted paths, a sum over `frames`."""
+
+    numerator: GmmStats
+    denominator: GmmStats
+    log_posterior: float = 0.0
+    frames: int = 0
+
+    def __iadd__(self, other: "Statistics") -> "Statistics":
+        self.numerator += other.numerator
+        self.denominator += other.denominator
+        self.log_posterior += other.log_posterior
+        self.frames += other.frames
+        return self
+
+
+def unknown_senones(hmm: Hmm) -> np.ndarray:
+    """(S,) bool: the senones of phones that only the pronunciation of unknown words has."""
+    lexicon, none_S = hmm.lexicon, np.zeros(hmm.num_pdfs, np.bool_)
+    others = {phone for pron in lexicon.pronunciations if pron.word != UNKNOWN for phone in pron.phones}
+    noises = [phone for pron in lexicon.by_word.get(UNKNOWN, ()) for phone in pron.phones if phone not in others]
+    sides = range(len(lexicon.phones) + 1)
+    for noise in {lexicon.phone_ids[phone] for phone in noises} - {lexicon.silence}:
+        windows_W3 = np.array([(left, noise, right) for left in sides for right in sides])
+        none_S[hmm.tree.pdfs_of(windows_W3)] = True
+    return none_S
+
+
+def stretches(senones_T: np.ndarray, left_out_S: np.ndarray) -> list[tuple[int, int]]:
+    """First frame and end of each stretch of an utterance without the senones that are left out."""
+    edges = np.flatnonzero(np.diff(~left_out_S[senones_T], prepend=False, append=False)).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def cut(utterance: str, first: int, end: int) -> list[Chunk]:
+    """Cut a stretch into chunks of nearly equal length, about `_FRAMES`."""
+    edges = np.linspace(first, end, max(1, round((end - first) / _FRAMES)) + 1).astype(int).tolist()
+    return [Chunk(utterance, *each) for each in pairwise(edges)]
+
+
+def batches(chunks: list[Chunk]) -> list[list[Chunk]]:
+    """Chunks of the same length together, `_AT_A_TIME` at most."""
+    ordered = sorted(chunks, key=lambda chunk: (chunk.frames, chunk.utterance, chunk.first))
+    groups = [list(group) for _, group in groupby(ordered, key=lambda chunk: chunk.frames)]
+    return [group[i : i + _AT_A_TIME] for group in groups for i in range(0, len(group), _AT_A_TIME)]
+
+
+def collect(
+    share: Share, gmm: Gmm, criterion: Discriminative, alignment: Path, left_out_S: np.ndarray, label: str
+) -> Statistics:
+    """Accumulate both statistics over a share; `alignment`: an archive with the senone of each frame."""
+    senones, found = read_int_ark(alignment), Statistics(zero_stats(gmm), zero_stats(gmm))
+    chunks = [c for key in share.words for each in stretches(senones[key], left_out_S) for c in cut(key, *each)]
+    for batch in _shown(share, batches(chunks), label):
+        feats_ND, senones_N = (
+            np.concatenate([arrays[chunk.utterance][chunk.first : chunk.end] for chunk in batch])
+            for arrays in (share.feats, senones)
+        )
+        log_posterior, weight_NS = weights(gmm, criterion, feats_ND, senones_N, batch[0].frames)
+        if not math.isfinite(log_posterior):
+            names = ", ".join(sorted({chunk.utterance for chunk in batch}))
+            raise Speech3Error(
+                f"the criterion of boosted MMI is {log_posterior}: the features of one of these utterances are not"
+                f" finite, or so far from all GMMs that no path is left: {names}"
+            )
+        for stats, sign in ((found.numerator, 1), (found.denominator, -1)):
+            frame_N, pdf_N = np.nonzero(sign * weight_NS > _LEAST)
+            accumulate_weighted(gmm, stats, feats_ND, frame_N, pdf_N, sign * weight_NS[frame_N, pdf_N])
+        found.log_posterior += log_posterior
+        found.frames += len(feats_ND)
+    return found
+
+
+def _shown(share: Share, work: list[list[Chunk]], label: str) -> Iterator[list[Chunk]]:
+    """The first share shows its progress, which is that of all."""
+    of_all = f" (one of {share.parts} processes)" if share.parts > 1 else ""
+    return iter(work) if share.number else iter(progress(work, len(work), f"{label}{of_all}"))
+
+
+def weights(
+    gmm: Gmm, criterion: Discriminative, feats_ND: np.ndarray, senones_N: np.ndarray, frames: int
+) -> tuple[float, np.ndarray]:
+    """Log posterior of the alignment of chunks, and its gradient by the log likelihoods over the acoustic scale.
+
+    Parameters
+    ----------
+    feats_ND, senones_N
+        All chunks, one after the other.
+    frames
+        Of each chunk.
+
+    Returns
+    -------
+    float, and (N, S) float32: posterior in the numerator minus posterior in the denominator.
+    """
+    y_BTS = torch.from_numpy(np.ascontiguousarray(gmm.loglikes(feats_ND))).view(-1, frames, gmm.num_pdfs)
+    y_BTS.requires_grad_()
+    loss, _ = criterion(y_BTS, torch.from_numpy(senones_N.astype(np.int64)))
+    loss.backward()
+    assert y_BTS.grad is not None
+    weight_NS = y_BTS.grad.numpy().reshape(len(feats_ND), -1) * np.float32(-len(feats_ND) / criterion.acoustic_scale)
+    return -len(feats_ND) * loss.item(), weight_NS
+
+
+def train(
+    workers: Workers, gmm: Gmm, config: BmmiConfig, alignment: Path, left_out_S: np.ndarray, metrics: Metrics
+) -> Gmm:
+    """Train GMMs further; the graph is estimated on the alignment of the training data.
+
+    Parameters
+    ----------
+    left_out_S
+        bool: senones whose frames are left out, such as `unknown_senones`; their GMMs remain as they are.
+
+    Raises
+    ------
+    Speech3Error
+        The alignment is empty or of other senones, or the criterion is not finite.
+    """
+    senones = read_int_ark(alignment)
+    if (largest := max((int(each.max()) for each in senones.values()), default=0)) >= gmm.num_pdfs:
+        raise Speech3Error(f"{alignment}: has senone {largest}, but the GMMs only {gmm.num_pdfs}; align again")
+    said = [each[first:end] for each in senones.values() for first, end in stretches(each, left_out_S)]
+    if not said:
+        raise Speech3Error(f"{alignment}: no known word is aligned, so there is nothing to learn from")
+    offsets_U1 = np.append(0, np.cumsum([len(each) for each in said]))
+    graph = senone_graph(np.concatenate(said), offsets_U1, gmm.num_pdfs, config.longer_histories)
+    say(f"  denominator: {graph.num_states:,} states, {len(graph.in_src_A):,} arcs")
+    no_prior_S = np.zeros(gmm.num_pdfs, np.float32)
+    criterion = Discriminative(graph, no_prior_S, False, config.acoustic_scale, config.boost, config.leak)
+    for iteration in range(1, config.iterations + 1):
+        total, *parts = workers.run(
+            collect, gmm, criterion, alignment, left_out_S, f"boosted MMI {iteration}/{config.iterations}"
+        )
+        for part in parts:
+            total += part
+        gmm = update(gmm, total.numerator, total.denominator, config.tau, config.e)
+        value = total.log_posterior / total.frames
+        metrics.write(event="bmmi", iteration=iteration, log_posterior_per_frame=value, frames=total.frames,
+                      cancelled=1 - total.numerator.count.sum() / total.frames)  # fmt: skip
+        say(f"  iteration {iteration}: log posterior {value:.4f} per frame before the update")
+    return gmm
