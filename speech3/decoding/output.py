@@ -12,7 +12,7 @@ from speech3.decoding.long_utterances import Parts
 from speech3.decoding.recognizer import Recognizer
 from speech3.decoding.search import Decoding
 from speech3.errors import Speech3Error
-from speech3.graph.pieces import are_pieces, join_segments
+from speech3.graph.pieces import join_segments
 from speech3.hmm.model import PdfsOnly
 from speech3.io.atomic import write_text
 from speech3.io.progress import say
@@ -34,8 +34,8 @@ def word_times(
     alignments, _ = recognizer.align({u: feats[u] for u in texts}, texts, jobs)
     clock = recognizer.clock
     times = {key: word_segments(found, units[key], clock, words_W=sure[key]) for key, found in alignments.items()}
-    if are_pieces(recognizer.graph.words):
-        times = {key: join_segments(found) for key, found in times.items()}
+    if mark := recognizer.graph.mark:
+        times = {key: join_segments(found, mark) for key, found in times.items()}
     return {key: [_calibrated(word, recognizer) for word in found] for key, found in times.items()}
 
 

@@ -156,9 +156,7 @@ def _write(
                 lattice = each.lattice(weight)
                 hypotheses.append(_hypothesis(directory, utterance, lattice, options.times))
                 scale = directory.about.acoustic_scale
-                lines.append(
-                    nbest_lines(utterance, lattice, directory.symbols, directory.writes_pieces, scale, options.nbest)
-                )
+                lines.append(nbest_lines(utterance, lattice, directory.symbols, directory.mark, scale, options.nbest))
                 yield utterance, lattice
             elif isinstance(each, RescoredSentences):
                 ranked = each.ranked(weight)

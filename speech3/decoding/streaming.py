@@ -282,8 +282,8 @@ class _Segment:
             aligned = align_one(share, self._name, recognizer.hmm, given, (BEAM, RETRY_BEAM), scale)
             if not isinstance(aligned, str):
                 segments = word_segments(aligned, found.units, recognizer.clock, words_W=found.confidences)
-                pieces = recognizer.graph.writes_pieces
-                return words_of_segments(join_segments(segments) if pieces else segments, begin_s)
+                mark = recognizer.graph.mark
+                return words_of_segments(join_segments(segments, mark) if mark else segments, begin_s)
         sure = found.confidences if found.confidences and len(found.confidences) == len(found.words) else None
         return tuple(Word(word, None, None, sure[n] if sure else None) for n, word in enumerate(found.words))
 

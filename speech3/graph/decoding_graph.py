@@ -24,7 +24,7 @@ from speech3.errors import Speech3Error
 from speech3.graph.grammar import Grammar, from_arpa
 from speech3.graph.hmm_states import Labels, add_self_loops, expanded, labels_of, units_of
 from speech3.graph.lexicon_fst import lexicon_fst
-from speech3.graph.pieces import are_pieces
+from speech3.graph.pieces import mark_of
 from speech3.graph.spelling import LETTERS, LEXICON, WEIGHT, Spelling
 from speech3.hmm.model import Hmm
 from speech3.io.atomic import read_json, write_json, write_text
@@ -71,9 +71,9 @@ class Graph:
         return search_graph(self.fst, self.num_pdfs, self.path)
 
     @cached_property
-    def writes_pieces(self) -> bool:
-        """Whether its symbols are word pieces."""
-        return are_pieces(self.words)
+    def mark(self) -> str:
+        """The mark of word pieces among its symbols; empty if there are none."""
+        return mark_of(self.words)
 
     @cached_property
     def label_of(self) -> dict[str, int]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from speech3.graph.pieces import are_pieces, are_sentencepieces, continues
+from speech3.graph.pieces import continues, mark_of
 from speech3.io.fst import Fst, FstBuilder
 from speech3.lexicon.lexicon import Lexicon
 from speech3.lexicon.subwords import JOINER
@@ -49,14 +49,14 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str], alike_P: np.ndarray) -> 
         builder.finals[after_word] = -math.log(lexicon.end.given_word)
         begins.append((after_silence, "given_silence"))
     # No silence can precede a piece within a word, so silence probabilities do not apply there.
-    inside = [builder.state()] if are_pieces(words) else []
-    sentencepieces = are_sentencepieces(words)  # which do not tell whether they end a word
+    piece_mark = mark_of(words)
+    inside = [builder.state()] if piece_mark else []
     # only a lexicon with silence in its pronunciations can confuse that with optional silence
     silence = [lexicon.silence, silence_mark] if silence_spoken else [lexicon.silence]
     builder.chain(before_silence, after_silence, silence, 0, 0.0)
 
     def exits(prob: float, word: str = "") -> list[tuple[int, float]]:
-        within = [(state, 1.0) for state in inside if sentencepieces or word.endswith(JOINER)]
+        within = [(state, 1.0) for state in inside if piece_mark != JOINER or word.endswith(JOINER)]
         around = [] if word.endswith(JOINER) else [(after_word, 1.0 - prob), (before_silence, prob)]
         return [(target, -math.log(share)) for target, share in (*around, *within) if share > 0]
 
@@ -65,7 +65,7 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str], alike_P: np.ndarray) -> 
     for pron, mark in zip(spoken, marks, strict=True):
         phones = [ids[phone] for phone in pron.phones] + ([backoff + mark] if mark else [])
         silences = lexicon.silences(pron)
-        if inside and continues(pron.word, sentencepieces=sentencepieces):
+        if inside and continues(pron.word, piece_mark):
             sources = [(inside[0], pron.prob)]
         else:
             sources = [(source, pron.prob * getattr(silences, condition)) for source, condition in begins]

@@ -10,19 +10,20 @@ from speech3.alignment.times import Segment
 from speech3.lexicon.subwords import JOINER, WORD_START
 
 
+def mark_of(vocabulary: Iterable[str]) -> str:
+    """The mark of the pieces in a vocabulary, ``▁`` or ``￭``; empty if it has words alone."""
+    marks = (JOINER if word.startswith(JOINER) else WORD_START * word.startswith(WORD_START) for word in vocabulary)
+    return next(filter(None, marks), "")
+
+
 def are_pieces(vocabulary: Iterable[str]) -> bool:
     """Whether a graph with this vocabulary writes pieces instead of words, or letters beside words."""
-    return any(word.startswith((WORD_START, JOINER)) for word in vocabulary)
+    return mark_of(vocabulary) != ""
 
 
-def are_sentencepieces(vocabulary: Iterable[str]) -> bool:
-    """Whether the units that do not begin with ``▁`` continue a word."""
-    return any(word.startswith(WORD_START) for word in vocabulary)
-
-
-def continues(unit: str, *, sentencepieces: bool) -> bool:
-    """Whether a unit belongs to the same word as the one before it."""
-    return not unit.startswith(WORD_START) if sentencepieces else unit.startswith(JOINER)
+def continues(unit: str, mark: str) -> bool:
+    """Whether a unit of a vocabulary with this mark belongs to the same word as the one before it."""
+    return unit.startswith(JOINER) if mark == JOINER else not unit.startswith(mark)
 
 
 def bare(unit: str) -> str:
@@ -30,27 +31,26 @@ def bare(unit: str) -> str:
     return unit.removeprefix(WORD_START).strip(JOINER)
 
 
-def join_words(pieces: Sequence[str]) -> tuple[str, ...]:
-    """Words from pieces; pieces before the first one that begins a word form a word too.
+def join_words(pieces: Sequence[str], mark: str = WORD_START) -> tuple[str, ...]:
+    """Words from pieces of a vocabulary with this mark; those before the first that begins a word form a word, too.
 
     >>> join_words(("▁hel", "lo", "▁world"))
     ('hello', 'world')
-    >>> join_words(("hello", "w￭", "￭o￭", "￭r￭", "￭l￭", "￭d"))
+    >>> join_words(("hello", "w￭", "￭o￭", "￭r￭", "￭l￭", "￭d"), "￭")
     ('hello', 'world')
     """
-    return tuple(word.label for word in join_segments([Segment(0.0, 0.0, piece, None) for piece in pieces]))
+    return tuple(word.label for word in join_segments([Segment(0.0, 0.0, piece, None) for piece in pieces], mark))
 
 
-def join_segments(pieces: Sequence[Segment]) -> list[Segment]:
+def join_segments(pieces: Sequence[Segment], mark: str = WORD_START) -> list[Segment]:
     """Words with times from pieces with times: from the start of the first piece to the end of the last.
 
     The confidence of a word is the lowest of its pieces; None if it is unknown for a piece.
     """
-    sentencepieces = are_sentencepieces(piece.label for piece in pieces)
     words: list[Segment] = []
     for piece in pieces:
         label = bare(piece.label)
-        if words and continues(piece.label, sentencepieces=sentencepieces):
+        if words and continues(piece.label, mark):
             sure = _least(words[-1].confidence, piece.confidence)
             words[-1] = Segment(words[-1].start_s, piece.end_s, words[-1].label + label, sure)
         else:
@@ -58,10 +58,10 @@ def join_segments(pieces: Sequence[Segment]) -> list[Segment]:
     return words
 
 
-def join_confidences(pieces: Sequence[str], confidences: Sequence[float]) -> list[float]:
+def join_confidences(pieces: Sequence[str], confidences: Sequence[float], mark: str = WORD_START) -> list[float]:
     """Confidences of the words that `join_words` makes: the lowest of their pieces."""
     parts = [Segment(0.0, 0.0, piece, sure) for piece, sure in zip(pieces, confidences, strict=True)]
-    return [word.confidence or 0.0 for word in join_segments(parts)]
+    return [word.confidence or 0.0 for word in join_segments(parts, mark)]
 
 
 def _least(one: float | None, other: float | None) -> float | None:

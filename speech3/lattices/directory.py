@@ -18,7 +18,7 @@ import numpy as np
 from speech3.errors import Speech3Error
 from speech3.graph.decoding_graph import GRAMMAR, Graph
 from speech3.graph.grammar import BACKOFF
-from speech3.graph.pieces import are_pieces, join_words
+from speech3.graph.pieces import are_pieces, join_words, mark_of
 from speech3.graph.spelling import read_spelling
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.fst import read_fst
@@ -82,12 +82,12 @@ class LatticeDir:
     def spelled(self, labels: Sequence[int]) -> tuple[str, ...]:
         """The words of labels, with pieces joined."""
         units = tuple(self.symbols[label] for label in labels)
-        return join_words(units) if self.writes_pieces else units
+        return join_words(units, self.mark) if self.mark else units
 
     @cached_property
-    def writes_pieces(self) -> bool:
-        """Whether the symbols are word pieces."""
-        return are_pieces(self.symbols)
+    def mark(self) -> str:
+        """The mark of word pieces among the symbols; empty if there are none."""
+        return mark_of(self.symbols)
 
     def with_unseen(self, lm: ArpaLm) -> ArpaLm:
         """A model of words with the unseen words that the graph spells, if it does."""

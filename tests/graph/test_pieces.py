@@ -17,6 +17,9 @@ def test_joined() -> None:
     assert join_words(()) == ()
     assert are_pieces(("<eps>", "lo", "▁hel", "#0"))
     assert not are_pieces(("<eps>", "LO", "#0"))
+    assert are_pieces(("<eps>", "LO", "l￭", "￭o", "#0"))
+    assert join_words(("LO", "l￭", "￭a￭", "￭o", "LO", "LO"), "￭") == ("LO", "lao", "LO", "LO")
+    assert join_words(("lo", "hel"), "▁") == ("lohel",)
 
 
 def test_times_are_merged() -> None:
