@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from speech3.alignment.confidence import Confidence, confidence
-from speech3.alignment.longpieces import Piece, joined
-from speech3.alignment.times import FrameClock, file_name, phone_stretches, word_stretches, write_ctm, write_textgrid
+from speech3.alignment.longparts import Part, joined
+from speech3.alignment.times import FrameClock, file_name, phone_segments, word_segments, write_ctm, write_textgrid
 from speech3.errors import Speech3Error
 from speech3.hmm import passes
 from speech3.hmm.alignment import Alignment
@@ -135,7 +135,7 @@ def write_alignments(
     bad: Mapping[str, str] | None = None,
     textgrids: bool = True,
     confidences: Mapping[str, Confidence] | None = None,
-    pieces: Mapping[str, Piece] | None = None,
+    parts: Mapping[str, Part] | None = None,
 ) -> None:
     """Write ``ali.ark`` (Kaldi int32 vectors of pdfs), ``phones.ctm``, ``words.ctm``, ``textgrid/`` and ``bad.txt``.
 
@@ -146,21 +146,21 @@ def write_alignments(
     ----------
     confidences
         The sixth column of both CTM files.
-    pieces
-        Pieces of long recordings. Their alignments, texts and durations are given per piece, and ``ali.ark`` is written
-        per piece; CTM and TextGrid describe whole recordings, without the parts that no piece covers.
+    parts
+        Parts of long recordings. Their alignments, texts and durations are given per part, and ``ali.ark`` is written
+        per part; CTM and TextGrid describe whole recordings, without what no part covers.
     """
     out.mkdir(parents=True, exist_ok=True)
     durations, sure = durations_s or {}, confidences or {}
-    phones = {u: phone_stretches(a, hmm.lexicon, clock, durations.get(u), sure.get(u)) for u, a in alignments.items()}
+    phones = {u: phone_segments(a, hmm.lexicon, clock, durations.get(u), sure.get(u)) for u, a in alignments.items()}
     words = {
-        u: word_stretches(
+        u: word_segments(
             a, (texts.get(u) or UNKNOWN).split(), clock, durations.get(u), sure[u].words_W if u in sure else None
         )
         for u, a in alignments.items()
     }
-    if pieces:
-        phones, words = joined(phones, pieces, clock), joined(words, pieces, clock)
+    if parts:
+        phones, words = joined(phones, parts, clock), joined(words, parts, clock)
     write_ark(out / "ali.ark", ((u, a.pdfs(hmm)) for u, a in alignments.items()))
     write_ctm(out / "phones.ctm", phones)
     write_ctm(out / "words.ctm", words)

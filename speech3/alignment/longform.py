@@ -2,7 +2,7 @@
 
 `longsearch` finds the words. This module keeps the chain of words in the transcript's order that covers the most
 frames, drops isolated words between stretches of garbage, and keeps words that were not found if the gap has time for
-them, to be aligned with their neighbours. It then cuts the recording at pauses into pieces. Forced alignment takes them
+them, to be aligned with their neighbours. It then cuts the recording at pauses into parts. Forced alignment takes them
 as utterances and determines the final times (two passes, as in Kaldi's segment_long_utterances.sh and in Moreno et al.
 1998, "A recursive algorithm for the forced alignment of very long audio segments").
 """
@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from speech3.alignment.longpieces import Piece, local_features
+from speech3.alignment.longparts import Part, local_features
 from speech3.alignment.longsearch import Found, find_words
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
@@ -23,8 +23,8 @@ from speech3.hmm.transcript import transcript_graph
 from speech3.lexicon.lexicon import UNKNOWN
 
 LONG_S = 60.0  # an utterance longer than this is searched and cut
-PIECE_S, LONGEST_PIECE_S = 20.0, 30.0
-_SHORTEST_PIECE_S = 5.0  # as long as there are pauses to choose from
+PART_S, LONGEST_PART_S = 20.0, 30.0
+_SHORTEST_PART_S = 5.0  # as long as there are pauses to choose from
 _CHUNK_S = 20.0  # of features scored and normalised together in the search
 _SLOWEST, _FASTEST = 0.05, 10.0  # words per second that a transcript of the recording may have
 _LEAST_FOUND = 0.2  # of the words; with fewer, it is the transcript of another recording
@@ -46,16 +46,16 @@ class Gap:
 
 @dataclass(frozen=True)
 class Layout:
-    """The pieces of a recording, in order, and the gaps between them."""
+    """The parts of a recording, in order, and the gaps between them."""
 
-    pieces: tuple[Piece, ...]
+    parts: tuple[Part, ...]
     gaps: tuple[Gap, ...]
     words: int
 
     @property
     def found(self) -> int:
-        """Number of words that are in a piece."""
-        return sum(len(piece.words) for piece in self.pieces)
+        """Number of words that are in a part."""
+        return sum(len(part.words) for part in self.parts)
 
 
 def check_rate(words: int, duration_s: float) -> None:
@@ -82,7 +82,7 @@ def lay_out(
     hmm: Hmm, scorer: Scorer, utterance: str, words: Sequence[str], feats_TF: np.ndarray, config: FeatureConfig,
     acoustic_scale: float = 0.1,
 ) -> Layout:  # fmt: skip
-    """Find the words of a long utterance, and cut it into pieces of at most `LONGEST_PIECE_S`, mostly `PIECE_S`.
+    """Find the words of a long utterance, and cut it into parts of at most `LONGEST_PART_S`, mostly `PART_S`.
 
     Parameters
     ----------
@@ -116,12 +116,12 @@ def lay_out(
             f" found in {len(feats_TF) / rate:,.0f} s of audio; give the transcript of this recording, and a model of"
             " its language"
         )
-    pieces: list[Piece] = []
+    parts: list[Part] = []
     for number, (stretch, inside) in enumerate(stretches):
-        after = pieces[-1].end if pieces else 0
+        after = parts[-1].end if parts else 0
         before = stretches[number + 1][0][0].start if number + 1 < len(stretches) else len(feats_TF)
-        pieces += _cut(utterance, stretch, inside, after, before, rate)
-    return Layout(tuple(pieces), tuple(_gaps(pieces, len(words), len(feats_TF), rate)), len(words))
+        parts += _cut(utterance, stretch, inside, after, before, rate)
+    return Layout(tuple(parts), tuple(_gaps(parts, len(words), len(feats_TF), rate)), len(words))
 
 
 def _in_frames(found: Found, subsampling: int, frames: int) -> Found:
@@ -182,60 +182,60 @@ def _inside(row: Sequence[Found], rate: float) -> tuple[int, ...]:
 
 def _cut(
     utterance: str, row: Sequence[Found], inside: Sequence[int], after: int, before: int, rate: float
-) -> list[Piece]:
-    """Cut a stretch at the longest pauses that give pieces of the right length; never where words were not found."""
+) -> list[Part]:
+    """Cut a stretch at the longest pauses that give parts of the right length; never where words were not found."""
     margin = round(_MARGIN_S * rate)
     start = max(after, row[0].start - min(margin, max(0, row[0].start - after) // 2))
     last = row[-1].end + min(margin, max(0, before - row[-1].end) // 2)
     place = {word: number for number, word in enumerate(inside)}
     pauses = [(a, b) for a, b in pairwise(row) if place[b.word] == place[a.word] + 1]
-    pieces, first = [], 0
-    while last - start > PIECE_S * rate:
+    parts, first = [], 0
+    while last - start > PART_S * rate:
         chosen = _pause(pauses, start, rate)
         if chosen is None:
             break
         a, b = chosen
         end = (a.end + b.start) // 2
-        pieces.append(Piece(utterance, start, end, tuple(inside[first : place[b.word]])))
+        parts.append(Part(utterance, start, end, tuple(inside[first : place[b.word]])))
         start, first = end, place[b.word]
-    return [*pieces, Piece(utterance, start, last, tuple(inside[first:]))]
+    return [*parts, Part(utterance, start, last, tuple(inside[first:]))]
 
 
 def _pause(pauses: Sequence[tuple[Found, Found]], start: int, rate: float) -> tuple[Found, Found] | None:
-    """The longest pause that ends a piece of the right length, else the next pause; None if there is none."""
-    for shortest_s, longest_s in ((_SHORTEST_PIECE_S, PIECE_S), (_SHORTEST_PIECE_S, LONGEST_PIECE_S), (1.0, np.inf)):
+    """The longest pause that ends a part of the right length, else the next pause; None if there is none."""
+    for shortest_s, longest_s in ((_SHORTEST_PART_S, PART_S), (_SHORTEST_PART_S, LONGEST_PART_S), (1.0, np.inf)):
         reach = [p for p in pauses if shortest_s * rate <= (p[0].end + p[1].start) / 2 - start <= longest_s * rate]
         if reach and longest_s == np.inf:
             return reach[0]
         longest = max(reach, key=lambda p: p[1].start - p[0].end, default=None)
-        if longest and (longest_s > PIECE_S or longest[1].start - longest[0].end >= 0.1 * rate):
+        if longest and (longest_s > PART_S or longest[1].start - longest[0].end >= 0.1 * rate):
             return longest
     return None
 
 
-def _gaps(pieces: Sequence[Piece], words: int, frames: int, rate: float) -> Iterator[Gap]:
-    """The gaps between the pieces, before the first and after the last; without words only those longer than a pause.
+def _gaps(parts: Sequence[Part], words: int, frames: int, rate: float) -> Iterator[Gap]:
+    """The gaps between the parts, before the first and after the last; without words only those longer than a pause.
 
-    Words of a piece's stretch for which there was no time are listed in the gap before the piece.
+    Words of a part's stretch for which there was no time are listed in the gap before the part.
     """
-    inside = {word for piece in pieces for word in piece.words}
+    inside = {word for part in parts for word in part.words}
     at, next_word = 0, 0
-    for start, end, last in [*((p.start, p.end, p.words[-1]) for p in pieces), (frames, frames, words)]:
+    for start, end, last in [*((p.start, p.end, p.words[-1]) for p in parts), (frames, frames, words)]:
         missing = tuple(word for word in range(next_word, last) if word not in inside)
         if missing or start - at > _APART_S * rate:
             yield Gap(at, start, missing)
         at, next_word = end, last + 1
 
 
-def piece_names(pieces: Iterable[Piece], rate: float) -> dict[str, Piece]:
-    """Name pieces as Kaldi names segments: the utterance, the start and the end in hundredths of a second."""
+def part_names(parts: Iterable[Part], rate: float) -> dict[str, Part]:
+    """Name parts as Kaldi names segments: the utterance, the start and the end in hundredths of a second."""
     return {
-        f"{piece.utterance}-{round(100 * piece.start / rate):07d}-{round(100 * piece.end / rate):07d}": piece
-        for piece in pieces
+        f"{part.utterance}-{round(100 * part.start / rate):07d}-{round(100 * part.end / rate):07d}": part
+        for part in parts
     }
 
 
-def piece_texts(pieces: Mapping[str, Piece], texts: Mapping[str, str | None]) -> dict[str, str | None]:
-    """The transcript of each piece."""
-    spelled = {piece.utterance: (texts[piece.utterance] or "").split() for piece in pieces.values()}
-    return {name: " ".join(spelled[piece.utterance][word] for word in piece.words) for name, piece in pieces.items()}
+def part_texts(parts: Mapping[str, Part], texts: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The transcript of each part."""
+    spelled = {part.utterance: (texts[part.utterance] or "").split() for part in parts.values()}
+    return {name: " ".join(spelled[part.utterance][word] for word in part.words) for name, part in parts.items()}

@@ -19,7 +19,7 @@ _LONGEST_NAME = 200  # bytes; most file systems allow 255, including the `.TextG
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Segment:
     """A phone or a word, from `start_s` to `end_s` seconds after the utterance's beginning.
 
     `confidence`, if known, comes from `speech3.alignment.confidence` in an alignment, and from
@@ -58,29 +58,29 @@ def frame_clock(config: FeatureConfig, subsampling: int = 1) -> FrameClock:
     return FrameClock(config.frame_shift / 1000, offset_ms / 1000, subsampling)
 
 
-def phone_stretches(
+def phone_segments(
     alignment: Alignment,
     lexicon: Lexicon,
     clock: FrameClock,
     duration_s: float | None = None,
     confidence: Confidence | None = None,
-) -> list[Stretch]:
+) -> list[Segment]:
     """Every phone and silence of an alignment, without gaps; phones without their position in the word."""
     edges = clock.edges(alignment.starts, duration_s).tolist()
     labels = [lexicon.base_phone(lexicon.phones[phone - 1]) for phone in alignment.phones]
     sure = [None] * len(labels) if confidence is None else confidence.phones_S.tolist()
-    return [Stretch(a, b, label, c) for a, b, label, c in zip(edges[:-1], edges[1:], labels, sure, strict=True)]
+    return [Segment(a, b, label, c) for a, b, label, c in zip(edges[:-1], edges[1:], labels, sure, strict=True)]
 
 
-def word_stretches(
+def word_segments(
     alignment: Alignment,
     words: Sequence[str],
     clock: FrameClock,
     duration_s: float | None = None,
     words_W: Sequence[float] | np.ndarray | None = None,
-) -> list[Stretch]:
+) -> list[Segment]:
     """Every word of an alignment, with its confidence from `words_W` if given; silence is left out."""
-    edges, stretches = clock.edges(alignment.starts, duration_s), []
+    edges, segments = clock.edges(alignment.starts, duration_s), []
     change = np.flatnonzero(np.diff(alignment.words)) + 1
     first = np.concatenate([[0], change])
     last = np.concatenate([change, [len(alignment.words)]])
@@ -88,29 +88,29 @@ def word_stretches(
         index = int(alignment.words[begin])
         if index != NO_WORD:
             sure = None if words_W is None else float(words_W[index])
-            stretches.append(Stretch(float(edges[begin]), float(edges[end]), words[index], sure))
-    return stretches
+            segments.append(Segment(float(edges[begin]), float(edges[end]), words[index], sure))
+    return segments
 
 
-def write_ctm(path: Path | str, tracks: Mapping[str, Sequence[Stretch]]) -> None:
+def write_ctm(path: Path | str, tracks: Mapping[str, Sequence[Segment]]) -> None:
     """Write NIST CTM: ``utterance channel start duration label``, then the confidence if known."""
-    lines = [ctm_line(utterance, s) + "\n" for utterance, stretches in tracks.items() for s in stretches]
+    lines = [ctm_line(utterance, s) + "\n" for utterance, segments in tracks.items() for s in segments]
     write_text(path, "".join(lines))
 
 
-def ctm_line(utterance: str, stretch: Stretch) -> str:
+def ctm_line(utterance: str, segment: Segment) -> str:
     """One line of a CTM, without the newline."""
-    sixth = "" if stretch.confidence is None else f" {stretch.confidence:.3f}"
-    return f"{utterance} 1 {stretch.start_s:.3f} {stretch.end_s - stretch.start_s:.3f} {stretch.label}{sixth}"
+    sixth = "" if segment.confidence is None else f" {segment.confidence:.3f}"
+    return f"{utterance} 1 {segment.start_s:.3f} {segment.end_s - segment.start_s:.3f} {segment.label}{sixth}"
 
 
-def read_ctm(path: Path | str) -> dict[str, list[Stretch]]:
+def read_ctm(path: Path | str) -> dict[str, list[Segment]]:
     """Read what `write_ctm` wrote, or another CTM with or without confidences."""
-    tracks: dict[str, list[Stretch]] = {}
+    tracks: dict[str, list[Segment]] = {}
     for line in Path(path).read_text(encoding="utf-8").splitlines():
         utterance, _, start, duration, label, *rest = line.split()
         sure = float(rest[0]) if rest else None
-        tracks.setdefault(utterance, []).append(Stretch(float(start), float(start) + float(duration), label, sure))
+        tracks.setdefault(utterance, []).append(Segment(float(start), float(start) + float(duration), label, sure))
     return tracks
 
 
@@ -123,12 +123,12 @@ def file_name(utterance: str) -> str:
     return name.encode()[: _LONGEST_NAME - 20].decode(errors="ignore") + f"%{digest}"
 
 
-def write_textgrid(path: Path | str, tiers: Mapping[str, Sequence[Stretch]], duration_s: float) -> None:
+def write_textgrid(path: Path | str, tiers: Mapping[str, Sequence[Segment]], duration_s: float) -> None:
     """Write Praat's long text format; times that are not covered become empty intervals, as Praat requires."""
     lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {duration_s:.4f}",
              "tiers? <exists>", f"size = {len(tiers)}", "item []:"]  # fmt: skip
-    for number, (name, stretches) in enumerate(tiers.items(), 1):
-        filled = _filled(stretches, duration_s)
+    for number, (name, segments) in enumerate(tiers.items(), 1):
+        filled = _filled(segments, duration_s)
         lines += [f"    item [{number}]:", '        class = "IntervalTier"', f'        name = "{name}"',
                   "        xmin = 0", f"        xmax = {duration_s:.4f}",
                   f"        intervals: size = {len(filled)}"]  # fmt: skip
@@ -139,13 +139,13 @@ def write_textgrid(path: Path | str, tiers: Mapping[str, Sequence[Stretch]], dur
     write_text(path, "\n".join(lines) + "\n")
 
 
-def _filled(stretches: Sequence[Stretch], duration_s: float) -> list[Stretch]:
+def _filled(segments: Sequence[Segment], duration_s: float) -> list[Segment]:
     filled, now = [], 0.0
-    for s in stretches:
+    for s in segments:
         if s.start_s > now + 1e-4:
-            filled.append(Stretch(now, s.start_s, ""))
+            filled.append(Segment(now, s.start_s, ""))
         filled.append(s)
         now = s.end_s
     if now < duration_s - 1e-4:
-        filled.append(Stretch(now, duration_s, ""))
+        filled.append(Segment(now, duration_s, ""))
     return filled

@@ -32,7 +32,7 @@ def command(
 
     An utterance longer than a minute is searched for the words of its transcript and cut at pauses; the transcript may
     omit parts of the recording or contain text that was not spoken. CTM and TextGrid cover the whole utterance;
-    `split/` is a data directory of its pieces, ready for training; `gaps.txt` lists what has no counterpart in the
+    `split/` is a data directory of its parts, ready for training; `gaps.txt` lists what has no counterpart in the
     recording or the transcript (utterance, start, end, words if any).
 
     `speech3 align exp/mini/tri data/lectures exp/lectures --lang en-us` also pronounces words that are not in the
@@ -56,4 +56,4 @@ def command(
             " or --lang"
         )
     if found.layouts:
-        print(f"{len(found.layouts)} long recordings: pieces in {out}/split, unmatched parts in {out}/gaps.txt")
+        print(f"{len(found.layouts)} long recordings: parts in {out}/split, what is unmatched in {out}/gaps.txt")

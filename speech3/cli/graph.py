@@ -33,9 +33,9 @@ def command(
 
     The model's tuned acoustic scale and word penalty stay in use.
     """
-    from speech3.graph.another_graph import LEXICON, Wish, make_graph
+    from speech3.graph.another_graph import LEXICON, GraphSources, make_graph
 
-    found = make_graph(model, out, Wish(lm, text, order, grammar, sentences, lexicon, add, lang))
+    found = make_graph(model, out, GraphSources(lm, text, order, grammar, sentences, lexicon, add, lang))
     guessed, about = found.guessed, found.about
     if guessed.pronunciations:
         words = len({pron.word for pron in guessed.pronunciations})

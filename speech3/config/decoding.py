@@ -25,6 +25,13 @@ class LmConfig(Config):
         description="a second n-gram model for the lattices: an ARPA file, or the order (1 to 6) of one of ours, of the"
         " text without dev's sentences",
     )
+    letters: int | None = Field(
+        None,
+        ge=0,
+        le=6,
+        description="order (2 to 6) of an n-gram of letters, which spells words that the language model lacks; 0: they"
+        " cannot be recognised; none: 6 with lexicon=graphemes, else 0",
+    )
     self_loop_scale: float = Field(
         0.1, ge=0, description="scale of the transitions' log probabilities in the graph, as in mkgraph.sh"
     )
@@ -33,6 +40,8 @@ class LmConfig(Config):
     def _one(self) -> "LmConfig":
         if sum(value is not None for value in (self.order, self.arpa, self.grammar)) != 1:
             raise ValueError("give exactly one of order, arpa, grammar; null removes one: lm.order=null lm.arpa=FILE")
+        if self.letters == 1:
+            raise ValueError("letters: an order from 2 to 6, or 0 for a closed vocabulary, not 1")
         if isinstance(self.rescore, int) and not 1 <= self.rescore <= 6:
             raise ValueError(f"rescore: an order from 1 to 6 or an ARPA file, not {self.rescore}")
         if self.rescore is not None and self.grammar:

@@ -105,6 +105,9 @@ class FlatStartConfig(Config):
     longest_s: float = Field(20.0, gt=0, description="seconds; longer utterances are left out of its training")
 
 
+LETTERS = 6  # chosen on the dev set of the field corpus in recipes/any/README.md
+
+
 class RecipeConfig(Config):
     """What `recipes/run.sh CORPUS` reads from `recipes/CORPUS/recipe.yaml`."""
 
@@ -175,4 +178,18 @@ class RecipeConfig(Config):
             )
         if self.flat.training.labels != "words":
             raise ValueError("flat.training: it starts without an alignment; set lfmmi.numerators=transcripts there")
+        if self.lm.letters and not self._spells:
+            raise ValueError(
+                "lm.letters: words are spelled where their letters are their phones and the language model is an n-gram"
+                " of words: set lexicon=graphemes units=words, without lm.grammar; or set lm.letters=0"
+            )
         return self
+
+    @property
+    def _spells(self) -> bool:
+        return self.lexicon == "graphemes" and self.units == "words" and self.lm.grammar is None
+
+    @property
+    def letters(self) -> int:
+        """The order of the model of letters that spells unseen words; 0: there is none."""
+        return self.lm.letters if self.lm.letters is not None else LETTERS * self._spells

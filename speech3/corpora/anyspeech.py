@@ -34,6 +34,7 @@ _ENOUGH_VOICES = 8  # speakers needed to hold some out for dev
 # Of dev and of test, if split by utterance: tuning scale and penalty needs some minutes, but so does training.
 _LEAST_PART_S, _LARGEST_PART = 180.0, 0.15
 HELD_OUT_LEXICON = "held_out_lexicon.txt"
+LETTERS = "letters.txt"
 SPLITS = ("train", "dev", "test")
 _WHY = {
     "train": "write one line `utterance word word ...` for each",
@@ -60,7 +61,8 @@ def prepare(
 
     ``out/splits.txt``: the speakers of each split, if any was drawn. ``out/guessed.txt``: words whose pronunciation was
     guessed, with their count in train. ``out/unpronounced.txt``: words without a pronunciation.
-    ``out/held_out_lexicon.txt``: spellings of words that only dev and test have. ``out/left_out.txt``: what of a folder
+    ``out/held_out_lexicon.txt``: spellings of words that only dev and test have. ``out/letters.txt``: the letters that
+    words are spelled by, with their phones. ``out/left_out.txt``: what of a folder
     of recordings is not used. ``out/lm.arpa.gz``, or ``out/lm_text``: sentences to estimate a model from.
     ``out/pieces.model``, ``out/pieces.txt``: SentencePiece's model and pieces.
 
@@ -150,7 +152,7 @@ def write_corpus(
     _say_scripts(Counter(word for data in parts.values() for word in _words(data)))
     words = guess(tuple(wanted), counts, given.lexicon, lang, spelled=spelled, graphemes=graphemes)
     if units == "words":
-        _say_what_is_unknown(parts, words.known & set(further) if given.arpa else words.known)
+        _say_what_is_unknown(parts, words.known & set(further) if given.arpa else words.known, spelled=spelled)
 
     lines = list(words.lines)
     if units == "sentencepiece":
@@ -162,6 +164,8 @@ def write_corpus(
     write_text(out / "lexicon.txt", "".join(f"{line}\n" for line in lines))
     if spelled:
         _write_held_out(out, parts, words)
+        letters = sorted({part for word in words.known for part in words.spelling.parts(word)})
+        write_text(out / LETTERS, "".join(f"{part} {' '.join(words.spell(part))}\n" for part in letters))
     _write_lists(out, words, counts)
     for name, data in parts.items():
         write_datadir(data, out / name)
@@ -277,15 +281,18 @@ def _number(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def _say_what_is_unknown(parts: Mapping[str, DataDir], vocabulary: frozenset[str]) -> None:
+def _say_what_is_unknown(parts: Mapping[str, DataDir], vocabulary: frozenset[str], *, spelled: bool) -> None:
     for name in ("dev", "test"):
         spoken = _words(parts[name])
         unknown = sum(word not in vocabulary for word in spoken)
         if not unknown:
             continue
         of_all = f"{unknown} of {len(spoken):,} words ({unknown / len(spoken):.1%})"
+        if spelled:
+            say(f"  {name}: {of_all} are outside the vocabulary and can only be spelled (lm.letters)")
+            continue
         hopeless = ": none can be recognised, the word error rate will be 100 % or more" * (unknown == len(spoken))
-        remedy = "; units=sentencepiece can spell new words" * (unknown > _MANY_UNKNOWN * len(spoken))
+        remedy = "; lexicon=graphemes can spell them" * (unknown > _MANY_UNKNOWN * len(spoken))
         say(f"  {name}: {of_all} are outside the vocabulary{hopeless}{remedy}")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from speech3.alignment.times import Stretch
+from speech3.alignment.times import Segment
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir
 from speech3.decoding.long_recordings import LONG_S, Cut, cut_at_pauses
@@ -22,7 +22,7 @@ from speech3.decoding.samples import (
     checked_samples,
     result_of,
     warn_of_rate,
-    words_of_stretches,
+    words_of_segments,
 )
 from speech3.errors import Speech3Error
 from speech3.features.compute import finish, static_features
@@ -114,14 +114,14 @@ class Transcription:
 
     name: str
     text: str
-    words: Sequence[Stretch]
+    words: Sequence[Segment]
     duration_s: float
 
 
 def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = False) -> Iterator[Transcription]:
     """Recognise audio files, each as one utterance of a separate speaker; long files are cut at pauses.
 
-    A recording longer than `long_recordings.LONG_S` is read in parts; a piece that cannot be recognised is reported and
+    A recording longer than `long_recordings.LONG_S` is read in parts; a part that cannot be recognised is reported and
     left out.
 
     Raises
@@ -137,13 +137,13 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
         if about.duration_s <= LONG_S:
             wanted_hz = recognizer.features.sample_frequency
             sound = audio.read_file(path, sample_rate_hz=wanted_hz, resample=True, mix_channels=True)
-            words, stretches = _recognised(recognizer, name, *sound, times)
+            words, segments = _recognised(recognizer, name, *sound, times)
         else:
             blocks = audio.read_blocks(path, _BLOCK_S)
-            pieces, rate_hz = _pieces(recognizer, blocks, about.sample_rate_hz)
-            shown = progress(pieces, int(about.duration_s), name, place=lambda cut: (int(cut.begin_s), ""))
-            words, stretches = _long(recognizer, name, shown, rate_hz, times)
-        yield Transcription(name, " ".join(words), stretches, about.duration_s)
+            parts, rate_hz = _parts(recognizer, blocks, about.sample_rate_hz)
+            shown = progress(parts, int(about.duration_s), name, place=lambda cut: (int(cut.begin_s), ""))
+            words, segments = _long(recognizer, name, shown, rate_hz, times)
+        yield Transcription(name, " ".join(words), segments, about.duration_s)
 
 
 def transcribe_samples(recognizer: Recognizer, samples: ArrayLike, rate_hz: Any) -> Result:
@@ -167,20 +167,20 @@ def transcribe_samples(recognizer: Recognizer, samples: ArrayLike, rate_hz: Any)
         raise Speech3Error("there are no samples: an empty recording cannot be recognised")
     times = isinstance(recognizer.outputs, Hmm)
     if len(wave_S) > LONG_S * rate_hz:
-        found = _long(recognizer, name, *_pieces(recognizer, [wave_S], rate_hz), times)
+        found = _long(recognizer, name, *_parts(recognizer, [wave_S], rate_hz), times)
     else:
         resampler = OnlineResampler(rate_hz, recognizer.features.sample_frequency or rate_hz)
         wave_S = np.concatenate([resampler.accept(wave_S), resampler.finish()])
         found = _recognised(recognizer, name, wave_S, recognizer.features.sample_frequency or rate_hz, times)
-    words, stretches = found
-    return result_of(words_of_stretches(stretches) or [Word(word, None, None, None) for word in words])
+    words, segments = found
+    return result_of(words_of_segments(segments) or [Word(word, None, None, None) for word in words])
 
 
-_Found = tuple[tuple[str, ...], list[Stretch]]  # the words, and their times if requested
+_Found = tuple[tuple[str, ...], list[Segment]]  # the words, and their times if requested
 
 
-def _pieces(recognizer: Recognizer, blocks: Iterable[np.ndarray], rate_hz: int) -> tuple[Iterator[Cut], int]:
-    """The pieces of a recording, resampled to the model's rate, and that rate."""
+def _parts(recognizer: Recognizer, blocks: Iterable[np.ndarray], rate_hz: int) -> tuple[Iterator[Cut], int]:
+    """The parts of a recording, resampled to the model's rate, and that rate."""
     wanted_hz = recognizer.features.sample_frequency or rate_hz
     resampler = OnlineResampler(rate_hz, wanted_hz)
 
@@ -191,18 +191,18 @@ def _pieces(recognizer: Recognizer, blocks: Iterable[np.ndarray], rate_hz: int) 
     return cut_at_pauses(resampled(), wanted_hz), wanted_hz
 
 
-def _long(recognizer: Recognizer, name: str, pieces: Iterable[Cut], rate_hz: int, times: bool) -> _Found:
-    """Recognise the pieces of a recording; times are relative to the start of the recording.
+def _long(recognizer: Recognizer, name: str, parts: Iterable[Cut], rate_hz: int, times: bool) -> _Found:
+    """Recognise the parts of a recording; times are relative to the start of the recording.
 
     Raises
     ------
     Speech3Error
-        There were pieces, but none could be recognised.
+        There were parts, but none could be recognised.
     """
     words: list[str] = []
-    stretches: list[Stretch] = []
+    segments: list[Segment] = []
     recognised, failed = 0, ""
-    for cut in pieces:
+    for cut in parts:
         place = f"{name}, {cut.begin_s:.2f} to {cut.begin_s + len(cut.wave_S) / rate_hz:.2f} s"
         try:
             said, when = _recognised(recognizer, place, cut.wave_S, rate_hz, times)
@@ -212,10 +212,10 @@ def _long(recognizer: Recognizer, name: str, pieces: Iterable[Cut], rate_hz: int
             continue
         recognised += 1
         words += said
-        stretches += [replace(s, start_s=s.start_s + cut.begin_s, end_s=s.end_s + cut.begin_s) for s in when]
+        segments += [replace(s, start_s=s.start_s + cut.begin_s, end_s=s.end_s + cut.begin_s) for s in when]
     if failed and not recognised:
         raise Speech3Error(f"{name}: no part of it could be recognised; the first reason: {failed}")
-    return tuple(words), stretches
+    return tuple(words), segments
 
 
 def _recognised(recognizer: Recognizer, name: str, wave_S: np.ndarray, rate_hz: int, times: bool) -> _Found:

@@ -3,13 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from speech3.alignment.oov import with_pronunciations
 from speech3.decoding.recognizer import Recognizer
 from speech3.errors import Speech3Error
-from speech3.graph.another_graph import LEXICON
 from speech3.graph.hot import read_hot, with_hot_words
-from speech3.hmm.model import Hmm
-from speech3.lexicon.lexicon import read_lexicon
+from speech3.graph.spelling import with_lexicon_of
 
 
 def with_graph(recognizer: Recognizer, graph: Path | None, hot: Path | None = None) -> Recognizer:
@@ -26,12 +23,7 @@ def with_graph(recognizer: Recognizer, graph: Path | None, hot: Path | None = No
         if not (graph / "graph.json").exists():
             raise Speech3Error(f"{graph}: no decoding graph (it has no graph.json); `speech3 graph` makes one")
         chosen = recognizer.read_graph(graph)
-        if (graph / LEXICON).exists() and isinstance(recognizer.outputs, Hmm):
-            more = read_lexicon(graph / LEXICON).pronunciations
-            recognizer = replace(
-                recognizer, outputs=with_pronunciations(recognizer.outputs, more, str(graph / LEXICON))
-            )
-        recognizer = replace(recognizer, chosen_graph=chosen)
+        recognizer = replace(recognizer, outputs=with_lexicon_of(recognizer.outputs, graph), chosen_graph=chosen)
     if hot:
         recognizer = replace(recognizer, chosen_graph=with_hot_words(recognizer.graph, read_hot(hot), hot))
     return recognizer

@@ -42,7 +42,8 @@ _KEPT = (
 )  # fmt: skip
 _GRAPH, _SETTINGS = "graph/graph.json", "decode.json"
 _BESIDE = (
-    "graph/HCLG.fst", "graph/words.txt", "graph/G.fst", "graph/lm.arpa.gz", _GRAPH, _SETTINGS, "tuning.json",
+    "graph/HCLG.fst", "graph/words.txt", "graph/G.fst", "graph/lm.arpa.gz", "graph/letters.arpa.gz",
+    "graph/lexicon.txt", _GRAPH, _SETTINGS, "tuning.json",
 )  # fmt: skip
 _INT8_PRODUCT = "MatMulInteger"
 _PRODUCTS = ("MatMul", "Conv", _INT8_PRODUCT)

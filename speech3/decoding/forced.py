@@ -10,8 +10,8 @@ import numpy as np
 
 from speech3.alignment.align import Aligned, Transcripts, align, usable_transcripts, write_alignments
 from speech3.alignment.guessed import by_espeak
-from speech3.alignment.longform import LONG_S, Layout, lay_out, piece_names, piece_texts
-from speech3.alignment.longpieces import Piece, PieceFeats
+from speech3.alignment.longform import LONG_S, Layout, lay_out, part_names, part_texts
+from speech3.alignment.longparts import Part, PartFeats
 from speech3.alignment.oov import unknown_words, with_words
 from speech3.alignment.suspicious import Suspicion, suspicions
 from speech3.alignment.times import FrameClock
@@ -39,11 +39,11 @@ class Outcome:
     Attributes
     ----------
     aligned
-        Alignments of utterances, and of the pieces of long ones.
+        Alignments of utterances, and of the parts of long ones.
     layouts
         How each long utterance was cut.
     suspicious
-        Utterances and pieces whose transcripts are doubtful.
+        Utterances and parts whose transcripts are doubtful.
     unknown
         For each word that the lexicon lacks, the utterances that contain it.
     """
@@ -85,15 +85,15 @@ def align_datadir(
     transcripts.bad.update(skipped)
     layouts = _lay_out(recognizer, transcripts, feats, durations, jobs)
     config = recognizer.features
-    pieces = piece_names((piece for layout in layouts.values() for piece in layout.pieces), 1000 / config.frame_shift)
-    texts |= piece_texts(pieces, texts)
+    parts = part_names((part for layout in layouts.values() for part in layout.parts), 1000 / config.frame_shift)
+    texts |= part_texts(parts, texts)
     clock = recognizer.clock
-    for name, piece in pieces.items():
+    for name, part in parts.items():
         transcripts.words[name] = recognizer.hmm.lexicon.known((texts[name] or "").split())
-        begin_s, end_s = piece.times_s(clock)
-        durations[name] = min(end_s, durations.get(piece.utterance, end_s)) - begin_s
+        begin_s, end_s = part.times_s(clock)
+        durations[name] = min(end_s, durations.get(part.utterance, end_s)) - begin_s
     aligned = align(
-        recognizer.hmm, recognizer.scorer, transcripts, PieceFeats(feats, pieces, config),
+        recognizer.hmm, recognizer.scorer, transcripts, PartFeats(feats, parts, config),
         beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=recognizer.alignment_scale, scored=True,
     )  # fmt: skip
     total = len(transcripts.words) + len(transcripts.bad)
@@ -103,10 +103,10 @@ def align_datadir(
     outcome = Outcome(aligned, layouts, suspicions(aligned, texts, recognizer.hmm.subsampling), unknown)
     write_alignments(
         out, recognizer.hmm, aligned.alignments, texts, clock, durations_s=durations, bad=aligned.bad,
-        confidences=aligned.confidences, pieces=pieces,
+        confidences=aligned.confidences, parts=parts,
     )  # fmt: skip
     _write_lists(out, outcome, texts, durations, clock)
-    _write_split(out, data, outcome, pieces, texts, durations, clock)
+    _write_split(out, data, outcome, parts, texts, durations, clock)
     tell(aligned.bad, "not aligned")
     check_bad(
         aligned.bad, total, str(data.path), "could not be aligned",
@@ -159,7 +159,7 @@ def _lay_out(
         layouts[utterance] = layout
         unsaid, unwritten = layout.words - layout.found, sum(1 for gap in layout.gaps if not gap.words)
         say(
-            f"{utterance}: {durations[utterance]:.0f} s in {len(layout.pieces)} pieces; {layout.found:,} of"
+            f"{utterance}: {durations[utterance]:.0f} s in {len(layout.parts)} parts; {layout.found:,} of"
             f" {layout.words:,} words found{', gaps.txt lists the others' if unsaid else ''}"
             f"{f'; {unwritten} stretches of sound without words' if unwritten else ''}"
         )
@@ -216,15 +216,15 @@ def _write_table(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
 
 
 def _write_split(
-    out: Path, data: DataDir, outcome: Outcome, pieces: Mapping[str, Piece], texts: Mapping[str, str | None],
+    out: Path, data: DataDir, outcome: Outcome, parts: Mapping[str, Part], texts: Mapping[str, str | None],
     durations: Mapping[str, float], clock: FrameClock,
 ) -> None:  # fmt: skip
-    """Write the pieces of long recordings, without the suspicious ones, as a data directory if there are any."""
+    """Write the parts of long recordings, without the suspicious ones, as a data directory if there are any."""
     doubtful = {suspicion.utterance for suspicion in outcome.suspicious}
     kept: dict[str, Utterance] = {}
-    for name in sorted(outcome.aligned.alignments.keys() & pieces.keys() - doubtful):
-        whole = data.utterances[pieces[name].utterance]
-        start_s = whole.start_s + pieces[name].times_s(clock)[0]
+    for name in sorted(outcome.aligned.alignments.keys() & parts.keys() - doubtful):
+        whole = data.utterances[parts[name].utterance]
+        start_s = whole.start_s + parts[name].times_s(clock)[0]
         kept[name] = replace(
             whole, id=name, text=texts[name], start_s=start_s, end_s=round(start_s + durations[name], 3)
         )

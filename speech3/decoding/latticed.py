@@ -139,11 +139,7 @@ def decode_latticed(
 def _made(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float, wanted: Wanted) -> _Made:
     """For one utterance: hypothesis with confidences, word lattice, lines of ``nbest.jsonl``."""
     words = words_of(lattice, scale, LATTICE_BEAM) if lattice else None
-    lines = (
-        ""
-        if words is None
-        else nbest_lines(best.utterance, words, graph.words, graph.writes_pieces, scale, wanted.nbest)
-    )
+    lines = "" if words is None else nbest_lines(best.utterance, words, graph.words, graph.mark, scale, wanted.nbest)
     said = tuple(graph.label_of[unit] for unit in best.units)
     if words is None or not small_enough(words, len(said)):
         sure = confidences_in(graph, lattice, best.units, scale, shares=(0.5, 0.25))  # the widest is too large
@@ -154,9 +150,7 @@ def _made(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float,
     return best, words, lines
 
 
-def nbest_lines(
-    utterance: str, lattice: WordLattice, symbols: Sequence[str], pieces: bool, scale: float, n: int
-) -> str:
+def nbest_lines(utterance: str, lattice: WordLattice, symbols: Sequence[str], mark: str, scale: float, n: int) -> str:
     """The N best paths of a lattice as lines of JSON (see `nbest_line`).
 
     Costs are minus natural logarithms; the acoustic cost is scaled, so that it and the graph cost add up to the cost.
@@ -165,7 +159,7 @@ def nbest_lines(
     lines = []
     for rank, path in enumerate(paths, 1):
         acoustic, units = scale * path.acoustic_cost(lattice), [symbols[word] for word in path.words]
-        words = join_words(units) if pieces else units
+        words = join_words(units, mark) if mark else units
         lines.append(nbest_line(utterance, rank, acoustic, path.cost - acoustic, words))
     return "".join(lines)
 

@@ -1,8 +1,8 @@
-"""Cut a long recording where it is quietest, into pieces that are recognised as utterances.
+"""Cut a long recording where it is quietest, into parts that are recognised as utterances.
 
-Only audio that has not been cut yet is in memory. A piece that is equally loud throughout contains no speech and is
-left out: normalised by itself, such noise would look like speech. Silence at the ends of a piece is trimmed to half a
-second, because more would shift the piece's mean and variance.
+Only audio that has not been cut yet is in memory. A part that is equally loud throughout contains no speech and is
+left out: normalised by itself, such noise would look like speech. Silence at the ends of a part is trimmed to half a
+second, because more would shift the part's mean and variance.
 
 Axes: S samples, T stretches of 10 ms.
 """
@@ -18,7 +18,7 @@ _LEAST_LEFT_S = 2.0  # that must remain after a cut
 _PAUSE_S = 0.4  # the cut is in the middle of the quietest stretch of this length
 _SYLLABLE_S = 0.2  # over which loudness is averaged to tell speech from noise
 _LEAST_RANGE_DB = 6.0  # smallest difference between the loudest and the quietest syllable of speech
-_SHORT_S = 2.0  # a shorter piece may be a word that is equally loud throughout
+_SHORT_S = 2.0  # a shorter part may be a word that is equally loud throughout
 _QUIET = 0.25  # silence is below this fraction of the range, in dB, from the quietest to the loudest syllable
 _MARGIN_S = 0.5  # of silence that is kept at both ends
 _STEP_S = 0.01
@@ -27,14 +27,14 @@ _FLOOR = 1e-9  # power; below it, -90 dB, everything counts as silence
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A piece of a recording: its begin in seconds, and its samples, float32 (S,)."""
+    """A part of a recording: its begin in seconds, and its samples, float32 (S,)."""
 
     begin_s: float
     wave_S: np.ndarray
 
 
 def cut_at_pauses(blocks: Iterable[np.ndarray], rate_hz: int) -> Iterator[Cut]:
-    """Yield the pieces of a recording that contain speech.
+    """Yield the parts of a recording that contain speech.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def cut_at_pauses(blocks: Iterable[np.ndarray], rate_hz: int) -> Iterator[Cut]:
 
 
 def _spoken(wave_S: np.ndarray, begin: int, rate_hz: int) -> Iterator[Cut]:
-    """Yield a piece with the silence at its ends trimmed; nothing if it contains no speech."""
+    """Yield a part with the silence at its ends trimmed; nothing if it contains no speech."""
     if not len(wave_S):
         return
     level_T = _syllable_levels(wave_S, rate_hz)

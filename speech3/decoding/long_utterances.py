@@ -11,7 +11,7 @@ from itertools import chain
 
 import numpy as np
 
-from speech3.alignment.times import Stretch
+from speech3.alignment.times import Segment
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.decoding.long_recordings import cut_at_pauses
@@ -43,7 +43,7 @@ class Parts:
                 found[whole] = _joined(whole, parts)
         return Decoding(tuple(found[key] for key in sorted(found)), decoding.failed)
 
-    def joined_times(self, times: Mapping[str, Sequence[Stretch]]) -> Mapping[str, Sequence[Stretch]]:
+    def joined_times(self, times: Mapping[str, Sequence[Segment]]) -> Mapping[str, Sequence[Segment]]:
         """The words of each utterance with times from its begin."""
         if not self.begins_s:
             return times

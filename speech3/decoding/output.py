@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.alignment.times import Stretch, word_stretches, write_ctm
+from speech3.alignment.times import Segment, word_segments, write_ctm
 from speech3.decoding.long_utterances import Parts
 from speech3.decoding.recognizer import Recognizer
 from speech3.decoding.search import Decoding
 from speech3.errors import Speech3Error
-from speech3.graph.pieces import are_pieces, join_stretches
+from speech3.graph.pieces import join_segments
 from speech3.hmm.model import PdfsOnly
 from speech3.io.atomic import write_text
 from speech3.io.progress import say
@@ -20,7 +20,7 @@ from speech3.io.progress import say
 
 def word_times(
     recognizer: Recognizer, feats: Mapping[str, np.ndarray], decoding: Decoding, jobs: int = 1
-) -> dict[str, list[Stretch]]:
+) -> dict[str, list[Segment]]:
     """Times and, if known, confidences of the decoded words, found by aligning them with the same acoustic model.
 
     The path through the graph gives no exact word boundaries, because determinisation and weight pushing move the word
@@ -33,13 +33,13 @@ def word_times(
         return {}
     alignments, _ = recognizer.align({u: feats[u] for u in texts}, texts, jobs)
     clock = recognizer.clock
-    times = {key: word_stretches(found, units[key], clock, words_W=sure[key]) for key, found in alignments.items()}
-    if are_pieces(recognizer.graph.words):
-        times = {key: join_stretches(found) for key, found in times.items()}
+    times = {key: word_segments(found, units[key], clock, words_W=sure[key]) for key, found in alignments.items()}
+    if mark := recognizer.graph.mark:
+        times = {key: join_segments(found, mark) for key, found in times.items()}
     return {key: [_calibrated(word, recognizer) for word in found] for key, found in times.items()}
 
 
-def _calibrated(word: Stretch, recognizer: Recognizer) -> Stretch:
+def _calibrated(word: Segment, recognizer: Recognizer) -> Segment:
     sure = word.confidence
     return word if sure is None else replace(word, confidence=recognizer.settings.calibrated(sure))
 

@@ -38,6 +38,7 @@ from speech3.export.onnx_runtime import OnnxNetwork
 from speech3.features.compute import static_dim
 from speech3.graph.decoding_graph import Graph, load_graph
 from speech3.graph.places import GRAPH, TUNING_GRAPH, decode_directory
+from speech3.graph.spelling import with_lexicon_of
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.gmm import load_gmm
 from speech3.hmm.model import Hmm, PdfsOnly, load_hmm, load_outputs
@@ -322,7 +323,7 @@ def load_recognizer(model: Path | str) -> Recognizer:
             f"{directory}: not a model directory, because it has no model.safetensors"
             + (f"; use one of: {below}" if below else "; make one with speech3 recipe or speech3 train")
         )
-    known = load_outputs(directory)
+    known = with_lexicon_of(load_outputs(directory), directory / GRAPH)
     features = parse(FeatureConfig, read_yaml(directory / "features.yaml"), directory / "features.yaml")
     about = read_about(directory / "model.safetensors")
     scorer: Scorer
@@ -346,7 +347,7 @@ def _load_exported(path: Path) -> Recognizer:
             f"{path}: the network alone; decoding also needs {directory}, which speech3 export wrote beside it: move"
             " both together, or export again"
         )
-    known = load_outputs(directory)
+    known = with_lexicon_of(load_outputs(directory), directory / GRAPH)
     _check_outputs(path, scorer.num_senones, known)
     _check_subsampling(directory, scorer, known)
     return Recognizer(directory, known, parse(FeatureConfig, scorer.about["features"], path), scorer)

@@ -110,7 +110,7 @@ def by_ngrams(
         model, or becomes too large.
     """
     new, numbers = of_arpa(lm)
-    joined = directory.writes_pieces and not are_pieces(numbers)
+    joined = bool(directory.mark) and not are_pieces(numbers)
     number_W = numbers_of(directory.symbols, numbers, UNKNOWN)
     for utterance, lattice in directory.lattices():
         where = f"{directory.path}: {utterance}"
@@ -130,7 +130,7 @@ def by_ngrams(
 def unknown_words(directory: LatticeDir, lm: ArpaLm) -> list[str]:
     """Words of the symbol table, except special symbols, that an n-gram model lacks; none if it has pieces."""
     known = {*lm.words, "<eps>", "<s>", "</s>", "#0"}
-    return [] if directory.writes_pieces else [word for word in directory.symbols if word not in known]
+    return [] if directory.mark else [word for word in directory.symbols if word not in known]
 
 
 def _check_known(lattice: WordLattice, number_W: np.ndarray, symbols: Sequence[str], source: str, where: str) -> None:

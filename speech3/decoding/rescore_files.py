@@ -97,7 +97,7 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: Options) -> Outc
     if ":" in lm and not Path(lm).exists():
         rescored = by_function(directory, load_function(lm), lm, options.nbest, old)
     else:
-        model = read_checked(Path(lm))
+        model = directory.with_unseen(read_checked(Path(lm)))
         if lacking := unknown_words(directory, model):
             say(
                 f"{lm}: lacks {len(lacking):,} words of the graph, such as {', '.join(lacking[:5])}; they are scored"
@@ -156,9 +156,7 @@ def _write(
                 lattice = each.lattice(weight)
                 hypotheses.append(_hypothesis(directory, utterance, lattice, options.times))
                 scale = directory.about.acoustic_scale
-                lines.append(
-                    nbest_lines(utterance, lattice, directory.symbols, directory.writes_pieces, scale, options.nbest)
-                )
+                lines.append(nbest_lines(utterance, lattice, directory.symbols, directory.mark, scale, options.nbest))
                 yield utterance, lattice
             elif isinstance(each, RescoredSentences):
                 ranked = each.ranked(weight)

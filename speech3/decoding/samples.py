@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from speech3.alignment.times import Stretch
+from speech3.alignment.times import Segment
 from speech3.errors import Speech3Error
 from speech3.io.progress import say
 
@@ -59,9 +59,9 @@ def result_of(words: Iterable[Word]) -> Result:
     return Result(" ".join(word.word for word in words), words)
 
 
-def words_of_stretches(stretches: Sequence[Stretch], begin_s: float = 0.0) -> tuple[Word, ...]:
-    """Words from the stretches of an alignment, shifted by `begin_s`, where the aligned part begins."""
-    return tuple(Word(s.label, begin_s + s.start_s, begin_s + s.end_s, s.confidence) for s in stretches)
+def words_of_segments(segments: Sequence[Segment], begin_s: float = 0.0) -> tuple[Word, ...]:
+    """Words from the segments of an alignment, shifted by `begin_s`, where the aligned part begins."""
+    return tuple(Word(s.label, begin_s + s.start_s, begin_s + s.end_s, s.confidence) for s in segments)
 
 
 def checked_rate(rate_hz: Any) -> int:

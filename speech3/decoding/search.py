@@ -177,7 +177,7 @@ def latticed(
 def words_in(graph: Graph, olabels: Sequence[int]) -> tuple[str, ...]:
     """Words from output labels of the graph; pieces are joined."""
     units = tuple(graph.words[label] for label in olabels)
-    return join_words(units) if graph.writes_pieces else units
+    return join_words(units, graph.mark) if graph.mark else units
 
 
 def hypothesis_of(graph: Graph, utterance: str, best: BestPath) -> Hypothesis:

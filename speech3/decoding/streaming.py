@@ -18,16 +18,16 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from speech3.alignment.times import word_stretches
+from speech3.alignment.times import word_segments
 from speech3.config import DecodeConfig
 from speech3.decoding.online_scores import online_scores
 from speech3.decoding.recognizer import BEAM, RETRY_BEAM, Recognizer
-from speech3.decoding.samples import Result, Word, checked_rate, checked_samples, result_of, words_of_stretches
+from speech3.decoding.samples import Result, Word, checked_rate, checked_samples, result_of, words_of_segments
 from speech3.decoding.search import LATTICE_BEAM, Hypothesis, confidences_in, decode, hypothesis_of, words_in
 from speech3.errors import Speech3Error
 from speech3.features.online_cmvn import OnlineCmvn
 from speech3.features.streaming import OnlineFeatures
-from speech3.graph.pieces import join_stretches
+from speech3.graph.pieces import join_segments
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import align_one
 from speech3.hmm.workers import Share
@@ -281,9 +281,9 @@ class _Segment:
             scale = recognizer.alignment_scale
             aligned = align_one(share, self._name, recognizer.hmm, given, (BEAM, RETRY_BEAM), scale)
             if not isinstance(aligned, str):
-                stretches = word_stretches(aligned, found.units, recognizer.clock, words_W=found.confidences)
-                pieces = recognizer.graph.writes_pieces
-                return words_of_stretches(join_stretches(stretches) if pieces else stretches, begin_s)
+                segments = word_segments(aligned, found.units, recognizer.clock, words_W=found.confidences)
+                mark = recognizer.graph.mark
+                return words_of_segments(join_segments(segments, mark) if mark else segments, begin_s)
         sure = found.confidences if found.confidences and len(found.confidences) == len(found.words) else None
         return tuple(Word(word, None, None, sure[n] if sure else None) for n, word in enumerate(found.words))
 

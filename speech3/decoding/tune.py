@@ -153,7 +153,7 @@ def _calibrated(
     for utterance, each in progress(found.items(), len(found), "confidences"):
         sure = confidences_in(graph, each[1], each[0].units, scale) if each else None
         if each and sure:
-            posteriors += join_confidences(each[0].units, sure) if graph.writes_pieces else sure
+            posteriors += join_confidences(each[0].units, sure, graph.mark) if graph.mark else sure
             correct += correct_words(references[utterance], each[0].words)
     return fit_calibration(posteriors, correct)
 

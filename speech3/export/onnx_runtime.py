@@ -12,7 +12,7 @@ import numpy as np
 from speech3.errors import Speech3Error
 from speech3.export.onnx import FORMAT
 from speech3.models.base import check_features
-from speech3.models.pieces import pieces
+from speech3.models.spans import spans
 
 OnnxStates = dict[str, np.ndarray]  # h and c of each layer, by the names of the graph's inputs
 
@@ -112,11 +112,11 @@ class OnnxNetwork:
         chunk, left, right = (self.about[key] for key in ("chunk_frames", "left_context", "right_context"))
         delay, beyond = self.about["delay"], self.about["beyond"]
         states = self.states()
-        for piece in pieces(outputs, delay=delay, at_a_time=chunk, beyond=beyond):
-            first, end = piece.start * self.subsampling - left, piece.stop * self.subsampling + right
+        for span in spans(outputs, delay=delay, at_a_time=chunk, beyond=beyond):
+            first, end = span.start * self.subsampling - left, span.stop * self.subsampling + right
             frames_K = np.arange(first, end).clip(0, len(feats_TF) - 1)
-            found_TS, states = self.steps(feats_TF[frames_K], states, piece.own)
-            loglikes_TS[piece.begin : piece.end] = found_TS[piece.own - (piece.end - piece.begin) :]
+            found_TS, states = self.steps(feats_TF[frames_K], states, span.own)
+            loglikes_TS[span.begin : span.end] = found_TS[span.own - (span.end - span.begin) :]
         return loglikes_TS
 
 

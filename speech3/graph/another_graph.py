@@ -1,7 +1,8 @@
 """Another decoding graph for a trained model: other words, another language model or a grammar. Nothing is trained.
 
 OUT holds what `build_graph` writes and, where pronunciations differ from the model's, a lexicon.txt with the different
-ones. Decoding with the graph reads both (`chosen_graph`), so that the words can be aligned as well.
+ones. Decoding with the graph reads both (`chosen_graph`), so that the words can be aligned as well. Where the model's
+own graph spells unseen words (`speech3.graph.spelling`), so does the new one, unless it has a grammar.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,7 @@ from speech3.graph.decoding_graph import LM, build_graph
 from speech3.graph.grammar import from_word_graph
 from speech3.graph.pieces import are_pieces
 from speech3.graph.places import GRAPH, TUNING_GRAPH, decode_directory
+from speech3.graph.spelling import LEXICON, read_spelling
 from speech3.hmm.model import Hmm, load_hmm
 from speech3.io.atomic import read_json, write_text
 from speech3.io.progress import say
@@ -29,13 +31,13 @@ from speech3.lm.kneser_ney import estimate
 from speech3.lm.normalize import read_checked
 from speech3.lm.word_graph import WordGraph, read_sentences
 
-LEXICON, _DROPPED = "lexicon.txt", "dropped.txt"
+_DROPPED = "dropped.txt"
 _ORDER = 3  # default order of a model estimated from --text
 _SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Wish:
+class GraphSources:
     """The user's files to build a graph from; None stands for the model's own.
 
     Attributes
@@ -69,7 +71,7 @@ class NewGraph:
     guessed: Guesses = field(default_factory=lambda: Guesses((), "", {}))
 
 
-def make_graph(model: Path, out: Path, wish: Wish) -> NewGraph:
+def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
     """Build a graph from a model's HMMs in `out`.
 
     Raises
@@ -78,28 +80,30 @@ def make_graph(model: Path, out: Path, wish: Wish) -> NewGraph:
         Options exclude one another; `out` exists and is not a graph; a file is faulty; a word listed explicitly cannot
         be pronounced; the model's outputs are known by number only, so no graph can be built for it.
     """
-    _check(wish)
+    _check(sources)
     directory = decode_directory(model) if model.suffix == ".onnx" and not model.is_dir() else model
     own = hmm = load_hmm(directory)
     _check_out(out, directory)
-    language = _language(wish, directory)
+    language = _language(sources, directory)
     if isinstance(language, ArpaLm):
-        _check_pieces(language, wish)
-    added = read_added(wish.add) if wish.add else []
+        _check_pieces(language, sources)
+    added = read_added(sources.add) if sources.add else []
     listed = [Pronunciation(word.word, phones) for word in added for phones in word.pronunciations]
-    given = _given(wish.lexicon, language, added) if wish.lexicon else []
-    for source, pronunciations in ((wish.lexicon, given), (wish.add, listed)):
+    given = _given(sources.lexicon, language, added) if sources.lexicon else []
+    for source, pronunciations in ((sources.lexicon, given), (sources.add, listed)):
         if pronunciations:
             hmm = with_pronunciations(hmm, pronunciations, str(source))
     named = [*(language.words if isinstance(language, WordGraph) else ()), *(word.word for word in added)]
     named = [word for word in dict.fromkeys(named) if word not in hmm.lexicon.by_word]
-    _check_case(named, own.lexicon, wish.add or wish.grammar or wish.sentences)
-    hmm, guessed = _pronounced(hmm, wish, language, named)
+    _check_case(named, own.lexicon, sources.add or sources.grammar or sources.sentences)
+    hmm, guessed = _pronounced(hmm, sources, language, named)
     lm = from_word_graph(language, hmm.lexicon) if isinstance(language, WordGraph) else language
-    if wish.add and isinstance(lm, ArpaLm):
-        lm = _with_added(lm, added, listed, guessed, wish.add)
-    about = build_graph(hmm, lm, out, _self_loop_scale(directory))
-    _write_lexicon(out, [*given, *listed, *guessed.pronunciations])
+    if sources.add and isinstance(lm, ArpaLm):
+        lm = _with_added(lm, added, listed, guessed, sources.add)
+    spelling = read_spelling(directory / GRAPH) if isinstance(lm, ArpaLm) and not are_pieces(lm.words) else None
+    about = build_graph(hmm, lm, out, _self_loop_scale(directory), spelling)
+    units = spelling.pronunciations if spelling else ()
+    _write_lexicon(out, [*given, *listed, *guessed.pronunciations, *units])
     if about["dropped"]:
         write_text(out / _DROPPED, "\n".join(about["dropped"]) + "\n")
     else:
@@ -107,19 +111,19 @@ def make_graph(model: Path, out: Path, wish: Wish) -> NewGraph:
     return NewGraph(about, guessed)
 
 
-def _check(wish: Wish) -> None:
-    languages = {f"--{name}": getattr(wish, name) for name in ("lm", "text", "grammar", "sentences")}
+def _check(sources: GraphSources) -> None:
+    languages = {f"--{name}": getattr(sources, name) for name in ("lm", "text", "grammar", "sentences")}
     chosen = [name for name, path in languages.items() if path]
     if len(chosen) > 1:
         raise Speech3Error(f"{' and '.join(chosen)} exclude one another: each defines what is recognised; give one")
-    if wish.add and chosen and chosen[0] in ("--grammar", "--sentences"):
+    if sources.add and chosen and chosen[0] in ("--grammar", "--sentences"):
         raise Speech3Error(
             f"--add and {chosen[0]} exclude one another: {chosen[0]} lists everything that can be recognised; add the"
             f" words to {languages[chosen[0]]}"
         )
-    if wish.order and not wish.text:
+    if sources.order and not sources.text:
         raise Speech3Error("--order applies to the language model estimated from --text; give --text or omit --order")
-    if not (chosen or wish.add or wish.lexicon):
+    if not (chosen or sources.add or sources.lexicon):
         raise Speech3Error("nothing to change: give --add, --lexicon, --lm, --text, --grammar or --sentences")
 
 
@@ -135,16 +139,16 @@ def _check_out(out: Path, model: Path) -> None:
         raise Speech3Error(f"{out}: exists and is not an earlier graph; move it, or choose another directory")
 
 
-def _language(wish: Wish, model: Path) -> ArpaLm | WordGraph:
-    if wish.grammar:
-        return read_jsgf(wish.grammar)
-    if wish.sentences:
-        return read_sentences(wish.sentences)
-    if wish.lm:
-        return read_checked(wish.lm)
-    if wish.text:
-        sentences = [line.split() for line in langdir.read_utf8(wish.text).splitlines() if line.strip()]
-        return estimate(sentences, wish.order or _ORDER, source=str(wish.text))
+def _language(sources: GraphSources, model: Path) -> ArpaLm | WordGraph:
+    if sources.grammar:
+        return read_jsgf(sources.grammar)
+    if sources.sentences:
+        return read_sentences(sources.sentences)
+    if sources.lm:
+        return read_checked(sources.lm)
+    if sources.text:
+        sentences = [line.split() for line in langdir.read_utf8(sources.text).splitlines() if line.strip()]
+        return estimate(sentences, sources.order or _ORDER, source=str(sources.text))
     return _own_lm(model)
 
 
@@ -178,32 +182,34 @@ def _given(path: Path, language: ArpaLm | WordGraph, added: Sequence[AddedWord])
     return [pron for pron in used if pron.word not in told]
 
 
-def _check_pieces(lm: ArpaLm, wish: Wish) -> None:
-    if wish.add and are_pieces(lm.words):
+def _check_pieces(lm: ArpaLm, sources: GraphSources) -> None:
+    if sources.add and are_pieces(lm.words):
         raise Speech3Error(
-            f"{lm.source}: this language model consists of word pieces, which can form any word, so {wish.add} has"
+            f"{lm.source}: this language model consists of word pieces, which can form any word, so {sources.add} has"
             " nothing to add; to make words more probable, give --text with sentences that contain them, cut into its"
             " pieces"
         )
 
 
-def _pronounced(hmm: Hmm, wish: Wish, language: ArpaLm | WordGraph, named: Sequence[str]) -> tuple[Hmm, Guesses]:
+def _pronounced(
+    hmm: Hmm, sources: GraphSources, language: ArpaLm | WordGraph, named: Sequence[str]
+) -> tuple[Hmm, Guesses]:
     """The model with guessed pronunciations for the words that it lacks.
 
     Words that are `named`, in a list or grammar, must get a pronunciation. Words of a language model get one only if
     `lang` is given; otherwise they are left out.
     """
-    source = wish.add or wish.grammar or wish.sentences
-    others = language.words if isinstance(language, ArpaLm) and wish.lang else []
+    source = sources.add or sources.grammar or sources.sentences
+    others = language.words if isinstance(language, ArpaLm) and sources.lang else []
     unknown = [*named, *(word for word in others if word not in hmm.lexicon.by_word and langdir.is_word(word))]
     if not unknown:
         return hmm, Guesses((), "", {})
     try:
-        found = by_espeak(hmm, unknown, {}, wish.lang) if wish.lang else by_letters(hmm, unknown)
+        found = by_espeak(hmm, unknown, {}, sources.lang) if sources.lang else by_letters(hmm, unknown)
     except Speech3Error as error:
         raise Speech3Error(
             f"{_some(unknown)}: no pronunciation, and none can be guessed: {error}; give them with --lexicon FILE"
-            f" (`word phone phone ...`){', or let espeak-ng guess them with --lang CODE' if not wish.lang else ''}"
+            f" (`word phone phone ...`){', or let espeak-ng guess them with --lang CODE' if not sources.lang else ''}"
         ) from error
     if left := [word for word in named if word in found.unpronounced]:
         reasons = "; ".join(f"{word} {found.unpronounced[word]}" for word in left[:_SHOWN])
@@ -249,8 +255,6 @@ def _self_loop_scale(model: Path) -> float:
 def _write_lexicon(out: Path, pronunciations: Sequence[Pronunciation]) -> None:
     if pronunciations:
         write_lexicon(Lexicon(tuple(pronunciations)), out / LEXICON)
-    else:
-        (out / LEXICON).unlink(missing_ok=True)
 
 
 def _some(words: Sequence[str]) -> str:

@@ -19,11 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from speech3.alignment.oov import with_pronunciations
 from speech3.errors import Speech3Error
 from speech3.graph.grammar import Grammar, from_arpa
 from speech3.graph.hmm_states import Labels, add_self_loops, expanded, labels_of, units_of
 from speech3.graph.lexicon_fst import lexicon_fst
-from speech3.graph.pieces import are_pieces
+from speech3.graph.pieces import mark_of
+from speech3.graph.spelling import LETTERS, LEXICON, WEIGHT, Spelling
 from speech3.hmm.model import Hmm
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.fst import Fst, from_kaldifst, read_fst, to_kaldifst, write_fst
@@ -69,9 +71,9 @@ class Graph:
         return search_graph(self.fst, self.num_pdfs, self.path)
 
     @cached_property
-    def writes_pieces(self) -> bool:
-        """Whether its symbols are word pieces."""
-        return are_pieces(self.words)
+    def mark(self) -> str:
+        """The mark of word pieces among its symbols; empty if there are none."""
+        return mark_of(self.words)
 
     @cached_property
     def label_of(self) -> dict[str, int]:
@@ -79,7 +81,9 @@ class Graph:
         return {word: label for label, word in enumerate(self.words)}
 
 
-def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale: float) -> dict[str, Any]:
+def build_graph(
+    hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale: float, spelling: Spelling | None = None
+) -> dict[str, Any]:
     """Write the graph to ``out/HCLG.fst``, ``out/words.txt`` and ``out/graph.json``; return the contents of the last.
 
     ``out/G.fst`` is the language model as used in the graph, for `speech3 rescore`, which subtracts its costs. An
@@ -94,6 +98,8 @@ def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale
         Kaldi's --self-loop-scale; not used if transitions have no probabilities (``graph.json`` then has None). Each
         frame has one transition and one acoustic score, which is scaled down because frames are not independent.
         Unscaled transitions would dominate it in connected speech, and words would be deleted.
+    spelling
+        With an n-gram model: unseen words are spelled.
 
     Raises
     ------
@@ -101,7 +107,11 @@ def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale
         The model and the lexicon share no word, or the language model accepts no sentence.
     """
     started = time.monotonic()
-    grammar = lm if isinstance(lm, Grammar) else from_arpa(lm, hmm.lexicon)
+    if isinstance(lm, Grammar):
+        grammar, spelling = lm, None
+    else:
+        hmm = with_pronunciations(hmm, spelling.pronunciations, "letters") if spelling else hmm
+        grammar = from_arpa(spelling.added_to(lm) if spelling else lm, hmm.lexicon)
     out = Path(out)
     if len(grammar.fst.arcs_A) > _MANY:
         say(f"  {out.name}: a graph of {len(grammar.words) - 2:,} words and {len(grammar.fst.arcs_A):,} n-grams")
@@ -116,6 +126,7 @@ def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale
         "num_pdfs": hmm.num_pdfs, "states": len(fst.final_S), "arcs": len(fst.arcs_A), "words": len(grammar.words) - 2,
         "lm": grammar.source, "self_loop_scale": self_loop_scale if hmm.topology.weighted else None,
         "dropped": list(grammar.dropped), "seconds": round(time.monotonic() - started, 1),
+        **({WEIGHT: spelling.weight} if spelling else {}),
     }  # fmt: skip
     (out / "graph.json").unlink(missing_ok=True)  # written last: if it exists, the other files are complete
     write_text(out / "words.txt", "".join(f"{word} {label}\n" for label, word in enumerate(grammar.words)))
@@ -125,6 +136,10 @@ def build_graph(hmm: Hmm, lm: ArpaLm | Grammar, out: Path | str, self_loop_scale
         write_arpa(lm, out / LM)
     else:
         (out / LM).unlink(missing_ok=True)
+    for name in (LETTERS, LEXICON):
+        (out / name).unlink(missing_ok=True)
+    if spelling:
+        spelling.save(out)
     write_json(out / "graph.json", about)
     return about
 

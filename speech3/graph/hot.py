@@ -19,6 +19,7 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.graph.decoding_graph import Graph
+from speech3.graph.pieces import mark_of
 from speech3.io.fst import Fst
 from speech3.lexicon.langdir import read_utf8
 from speech3.lexicon.subwords import WORD_START
@@ -78,7 +79,7 @@ def with_hot_words(graph: Graph, hot: Mapping[tuple[str, ...], float], source: P
     Speech3Error
         The graph lacks a word, or its pieces cannot spell it. The message names `source`.
     """
-    cost_of, phrases = (_of_pieces if graph.writes_pieces else _of_words)(graph, hot, source)
+    cost_of, phrases = (_of_pieces if mark_of(graph.words) == WORD_START else _of_words)(graph, hot, source)
     arcs_A = graph.fst.arcs_A.copy()
     arcs_A["weight"] += cost_of[arcs_A["olabel"]]
     boosted = Fst(graph.fst.start, graph.fst.final_S, graph.fst.source_A, arcs_A)

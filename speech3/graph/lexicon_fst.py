@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from speech3.graph.pieces import are_pieces
+from speech3.graph.pieces import continues, mark_of
 from speech3.io.fst import Fst, FstBuilder
 from speech3.lexicon.lexicon import Lexicon
-from speech3.lexicon.subwords import WORD_START
+from speech3.lexicon.subwords import JOINER
 
 
 def lexicon_fst(lexicon: Lexicon, words: Sequence[str], alike_P: np.ndarray) -> tuple[Fst, list[int]]:
@@ -49,26 +49,28 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str], alike_P: np.ndarray) -> 
         builder.finals[after_word] = -math.log(lexicon.end.given_word)
         begins.append((after_silence, "given_silence"))
     # No silence can precede a piece within a word, so silence probabilities do not apply there.
-    inside = [builder.state()] if are_pieces(words) else []
+    piece_mark = mark_of(words)
+    inside = [builder.state()] if piece_mark else []
     # only a lexicon with silence in its pronunciations can confuse that with optional silence
     silence = [lexicon.silence, silence_mark] if silence_spoken else [lexicon.silence]
     builder.chain(before_silence, after_silence, silence, 0, 0.0)
 
-    def exits(prob: float) -> list[tuple[int, float]]:
-        shares = [(after_word, 1.0 - prob), (before_silence, prob), *((state, 1.0) for state in inside)]
-        return [(target, -math.log(share)) for target, share in shares if share > 0]
+    def exits(prob: float, word: str = "") -> list[tuple[int, float]]:
+        within = [(state, 1.0) for state in inside if piece_mark != JOINER or word.endswith(JOINER)]
+        around = [] if word.endswith(JOINER) else [(after_word, 1.0 - prob), (before_silence, prob)]
+        return [(target, -math.log(share)) for target, share in (*around, *within) if share > 0]
 
     for target, cost in exits(lexicon.silence_prob):
         builder.arc(start, target, 0, 0, cost)
     for pron, mark in zip(spoken, marks, strict=True):
         phones = [ids[phone] for phone in pron.phones] + ([backoff + mark] if mark else [])
         silences = lexicon.silences(pron)
-        if inside and not pron.word.startswith(WORD_START):
+        if inside and continues(pron.word, piece_mark):
             sources = [(inside[0], pron.prob)]
         else:
             sources = [(source, pron.prob * getattr(silences, condition)) for source, condition in begins]
         for source, prob in sources:
-            for target, cost in exits(silences.after):
+            for target, cost in exits(silences.after, pron.word):
                 builder.chain(source, target, phones, labels[pron.word], cost - math.log(prob))
     for source in [*(source for source, _ in begins), *inside]:
         builder.arc(source, source, backoff, labels[words[-1]])

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from speech3.errors import Speech3Error
+from speech3.graph.pieces import bare, continues, mark_of
 from speech3.io.compiled import jit
 from speech3.lattices.lm_paths import end_set, number_of_set, step_set
 from speech3.lattices.lm_states import NO_WORD, LmStates, end_cost, step
 from speech3.lattices.word_lattice import WordLattice
-from speech3.lexicon.subwords import WORD_START
 from speech3.search.lattice import costs_to_end
 
 _MOST = 4_000_000  # arcs: half a gigabyte
@@ -84,6 +84,7 @@ def spelled(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLattice
         For each state, the word that is completed where a path ends there.
     """
     begin_S1 = np.searchsorted(lattice.source_A, np.arange(len(lattice.frame_S) + 1)).tolist()
+    mark = mark_of(symbols)
     target_A, pieces = lattice.target_A.tolist(), [symbols[word] for word in lattice.word_A.tolist()]
     parts: list[dict[str, int]] = [{} for _ in lattice.frame_S]
     parts[0] = {"": 0}
@@ -91,7 +92,7 @@ def spelled(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLattice
     for state, known in enumerate(parts):
         for part in known:
             for arc in range(begin_S1[state], begin_S1[state + 1]):
-                begins, piece = pieces[arc].startswith(WORD_START), pieces[arc].removeprefix(WORD_START)
+                begins, piece = not continues(pieces[arc], mark), bare(pieces[arc])
                 after = piece if begins else part + piece
                 parts[target_A[arc]][after] = 0
                 arcs.append(((state, part), (target_A[arc], after), arc, part if begins else ""))

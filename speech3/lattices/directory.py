@@ -18,7 +18,8 @@ import numpy as np
 from speech3.errors import Speech3Error
 from speech3.graph.decoding_graph import GRAMMAR, Graph
 from speech3.graph.grammar import BACKOFF
-from speech3.graph.pieces import are_pieces, join_words
+from speech3.graph.pieces import are_pieces, join_words, mark_of
+from speech3.graph.spelling import read_spelling
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.fst import read_fst
 from speech3.kaldi.lang import read_symbol_table
@@ -27,6 +28,7 @@ from speech3.lattices.compose import numbers_of
 from speech3.lattices.lm_states import LmStates, of_arpa, of_grammar
 from speech3.lattices.word_lattice import WordLattice, words_of
 from speech3.lm.arpa import read_arpa
+from speech3.lm.ngrams import ArpaLm
 
 ARCHIVE, INDEX, SYMBOLS, ABOUT = "lat.ark", "lat.scp", "words.txt", "lattice.json"
 _REMEDY = "make the lattices again with speech3 decode --lattice"
@@ -80,12 +82,17 @@ class LatticeDir:
     def spelled(self, labels: Sequence[int]) -> tuple[str, ...]:
         """The words of labels, with pieces joined."""
         units = tuple(self.symbols[label] for label in labels)
-        return join_words(units) if self.writes_pieces else units
+        return join_words(units, self.mark) if self.mark else units
 
     @cached_property
-    def writes_pieces(self) -> bool:
-        """Whether the symbols are word pieces."""
-        return are_pieces(self.symbols)
+    def mark(self) -> str:
+        """The mark of word pieces among the symbols; empty if there are none."""
+        return mark_of(self.symbols)
+
+    def with_unseen(self, lm: ArpaLm) -> ArpaLm:
+        """A model of words with the unseen words that the graph spells, if it does."""
+        spelling = None if are_pieces(lm.words) else read_spelling(Path(self.about.graph))
+        return spelling.added_to(lm) if spelling else lm
 
     def old_lm(self, given: Path | None = None) -> tuple[LmStates, np.ndarray]:
         """The language model used in the search, and (W,) its number of each symbol.
@@ -111,7 +118,7 @@ class LatticeDir:
                 f"{self.path}: the language model that it was decoded with is not in {graph}/{GRAMMAR}; give its ARPA"
                 " file with --old, or build the graph again and decode with it"
             )
-        states, numbers = of_arpa(read_arpa(given))
+        states, numbers = of_arpa(self.with_unseen(read_arpa(given)))
         return states, numbers_of(self.symbols, numbers, "")
 
 

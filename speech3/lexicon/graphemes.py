@@ -61,6 +61,26 @@ class Graphemes:
         """The characters of a word that have no sound."""
         return self._cut(word)[1]
 
+    def parts(self, word: str) -> tuple[str, ...]:
+        """The word in parts of one grapheme each, as it is written; a mark or silent character is in its neighbour's.
+
+        >>> Graphemes(given=("ng",)).parts("Ng'anyá")
+        ("Ng'", 'a', 'n', 'y', 'á')
+        """
+        text = unicodedata.normalize("NFC", word)
+        low = text.lower() if len(text.lower()) == len(text) else text
+        found: list[str] = []
+        place = 0
+        while place < len(text):
+            match = self._matching.match(low, place) if self._matching else None
+            part = text[place : place + (len(match.group()) if match else 1)]
+            place += len(part)
+            if found and (not self(found[-1]) or len(self(found[-1] + part)) == len(self(found[-1]))):
+                found[-1] += part
+            else:
+                found.append(part)
+        return tuple(found)
+
     @cached_property
     def _matching(self) -> re.Pattern[str] | None:
         longest_first = sorted(self.given, key=lambda grapheme: (-len(grapheme), grapheme))

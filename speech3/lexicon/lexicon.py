@@ -10,6 +10,7 @@ from pathlib import Path
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
 from speech3.lexicon.langdir import LexiconLine, lexicon_lines
+from speech3.lexicon.subwords import JOINER
 
 SILENCE = "SIL"
 SPOKEN_NOISE = "SPN"
@@ -131,15 +132,19 @@ class Lexicon:
 def mark_positions(lexicon: Lexicon) -> Lexicon:
     """Mark phones with their position in the word: begin ``_B``, end ``_E``, internal ``_I``, singleton ``_S``.
 
-    Silence and spoken noise are not marked. (Kaldi marks them too, to align words in lattices.)
+    Silence and spoken noise are not marked. (Kaldi marks them too, to align words in lattices.) The letters of a
+    spelled word (`speech3.lm.letters`) are marked with their place in that word.
     """
     unmarked = {*lexicon.silence_phones, SPOKEN_NOISE}
 
-    def marked(phones: tuple[str, ...]) -> tuple[str, ...]:
-        places = "S" if len(phones) == 1 else "B" + "I" * (len(phones) - 2) + "E"
-        return tuple(p if p in unmarked else f"{p}_{place}" for p, place in zip(phones, places, strict=True))
+    def marked(pron: Pronunciation) -> tuple[str, ...]:
+        before, after = pron.word.startswith(JOINER), pron.word.endswith(JOINER)
+        size = before + len(pron.phones) + after
+        places = "S" if size == 1 else "B" + "I" * (size - 2) + "E"
+        within = zip(pron.phones, places[before : size - after], strict=True)
+        return tuple(phone if phone in unmarked else f"{phone}_{place}" for phone, place in within)
 
-    prons = tuple(replace(pron, phones=marked(pron.phones)) for pron in lexicon.pronunciations)
+    prons = tuple(replace(pron, phones=marked(pron)) for pron in lexicon.pronunciations)
     return replace(lexicon, pronunciations=prons, position_dependent=True)
 
 

@@ -11,6 +11,7 @@ from speech3.errors import Speech3Error
 from speech3.lexicon.pronounce import letters
 
 WORD_START = "▁"
+JOINER = "￭"  # where a letter of a spelled word is joined to the letters beside it (`speech3.lm.letters`)
 
 
 def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:

@@ -145,6 +145,18 @@ def add_words(lm: ArpaLm, words: Iterable[AddedWord], source: Path) -> ArpaLm:
     return _renormalised(from_rows(vocabulary, [alone, *orders], f"{lm.source} with {source}"), len(words))
 
 
+def with_unigrams(lm: ArpaLm, log10_probs: Mapping[str, float]) -> ArpaLm:
+    """Add words that the model lacks, given their unigram probabilities before it is renormalised."""
+    first, size = lm.rows(1), len(lm.vocabulary) + len(log10_probs)
+    alone = Rows(
+        np.arange(size, dtype=np.int32)[:, None],
+        np.append(first.prob_R, list(log10_probs.values())),
+        np.append(first.backoff_R, np.zeros(len(log10_probs))),
+    )
+    longer = [lm.rows(order) for order in range(2, lm.order + 1)]
+    return _renormalised(from_rows((*lm.vocabulary, *log10_probs), [alone, *longer], lm.source), len(log10_probs))
+
+
 def _with_copies(rows: Rows, copied: Mapping[int, Sequence[int]]) -> Rows:
     """The n-grams, and copies of those with a copied word in which each new word like it takes its place."""
     words, which = [rows.words_RN], [np.arange(len(rows.prob_R))]

@@ -26,7 +26,7 @@ from speech3.models.clipped import clipped_lstm
 from speech3.models.dropout import Dropout
 from speech3.models.layers import Hidden, add_outputs, norm, outputs_of, windows_of
 from speech3.models.linear import Linear
-from speech3.models.pieces import pieces
+from speech3.models.spans import spans
 
 State = tuple[Tensor, Tensor]  # h (B, R) and c (B, C) of a layer, forward in time
 
@@ -179,15 +179,15 @@ class Lstm(AcousticModel):
         return _SCORED_AT_A_TIME, max(self.lookahead, _LOOKAHEAD) if self.bidirectional else 0
 
     def score(self, feats_TF: Tensor) -> Tensor:
-        """See `AcousticModel.score`; in long utterances backward layers start again from piece to piece."""
+        """See `AcousticModel.score`; in long utterances backward layers start again from span to span."""
         outputs, states = -(-len(feats_TF) // self.subsampling), self.states()
         at_a_time, beyond = self.scored_at_a_time
         logits_TS = feats_TF.new_empty((outputs, self.num_senones), dtype=torch.float32)
-        for piece in pieces(outputs, delay=self.delay, at_a_time=at_a_time, beyond=beyond):
-            step_T = torch.arange(piece.start, piece.stop, device=feats_TF.device)
+        for span in spans(outputs, delay=self.delay, at_a_time=at_a_time, beyond=beyond):
+            step_T = torch.arange(span.start, span.stop, device=feats_TF.device)
             windows = windows_of(self, step_T, len(feats_TF))
-            scored_TS, states = self.steps(feats_TF[windows].float(), states, piece.own)
-            logits_TS[piece.begin : piece.end] = scored_TS[piece.own - (piece.end - piece.begin) :]
+            scored_TS, states = self.steps(feats_TF[windows].float(), states, span.own)
+            logits_TS[span.begin : span.end] = scored_TS[span.own - (span.end - span.begin) :]
         return logits_TS
 
     def _spliced(self, feats_TBWF: Tensor, steps_A: Tensor | None) -> Tensor:

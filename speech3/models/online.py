@@ -1,7 +1,7 @@
 """A network applied to features as they come: outputs equal to those of the whole utterance, to within rounding.
 
 Networks of bounded context see the same frames as offline: those before are kept, those after are waited for. Of
-recurrent ones the state is carried from piece to piece.
+recurrent ones the state is carried from span to span.
 
 Axes: T frames or outputs, F feature bins, S outputs' values.
 """

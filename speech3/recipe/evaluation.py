@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import yaml
 
-from speech3.alignment.times import Stretch, read_ctm
+from speech3.alignment.times import Segment, read_ctm
 from speech3.config import FeatureConfig, load_preset
 from speech3.corpora import digits
 from speech3.corpus import audio
@@ -235,8 +235,8 @@ def _picture(e: Experiment) -> AlignedUtterance:
     )  # fmt: skip
 
 
-def _segments(stretches: list[Stretch]) -> list[tuple[float, float, str]]:
-    return [(s.start_s, s.end_s, s.label) for s in stretches]
+def _segments(segments: list[Segment]) -> list[tuple[float, float, str]]:
+    return [(s.start_s, s.end_s, s.label) for s in segments]
 
 
 def summary(e: Experiment) -> str:

@@ -5,33 +5,40 @@ OUT/lm/tuning.arpa.gz   for tuning, if the text holds sentences of dev:   OUT/SY
                         estimated without them
 OUT/lm/own.arpa.gz      if a model and its text are given: our own        OUT/SYSTEM/graph_own
                         estimate on the text, for a second error rate
+OUT/lm/letters.arpa.gz  of the letters of words, with lm.letters: spells unseen words in each of the graphs
 OUT/lm/rescore.arpa.gz  with lm.rescore=ORDER: for the lattices; estimated without dev's sentences
 """
 
+import re
 import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from speech3.corpora.anyspeech import LETTERS
 from speech3.corpus.datadir import read_datadir
 from speech3.errors import Speech3Error
 from speech3.graph.decoding_graph import build_graph
 from speech3.graph.grammar import one_word
 from speech3.graph.pieces import join_words
 from speech3.graph.places import GRAPH, TUNING_GRAPH
-from speech3.hmm.model import load_hmm
+from speech3.graph.spelling import WEIGHT, Spelling, spelling_with
+from speech3.hmm.model import Hmm, load_hmm
 from speech3.io.atomic import write_text
 from speech3.io.parallel import parallel_map
 from speech3.io.progress import say
 from speech3.lexicon import langdir
+from speech3.lexicon.lexicon import read_lexicon
 from speech3.lm.arpa import ArpaLm, read_arpa, write_arpa
 from speech3.lm.kneser_ney import estimate
+from speech3.lm.letters import letter_model, units_of, weight_for
 from speech3.lm.normalize import read_checked
 from speech3.lm.perplexity import perplexity
 from speech3.recipe.experiment import OWN_GRAPH, Experiment
 
 _LM = "lm.arpa.gz"
+_LETTERS = "letters.arpa.gz"
 _SECOND = {TUNING_GRAPH: "tuning.arpa.gz", OWN_GRAPH: "own.arpa.gz"}
 Sentences = list[list[str]]
 
@@ -71,12 +78,34 @@ def make_lm(e: Experiment) -> None:
             say(f"  {removed} of the text's {len(text.sentences):,} sentences are dev's: tuned without them")
             name, source = _SECOND[TUNING_GRAPH], "the language model's text without dev's sentences"
             models[name] = estimate(kept, text.order, text.vocabulary, source)
-    for name in (_LM, *_SECOND.values()):
+    for name in (_LM, _LETTERS, *_SECOND.values()):
         (directory / name).unlink(missing_ok=True)
     for name, model in models.items():
         write_arpa(model, directory / name)
         if not (text and text.pieces):
             say(f"  {name}: {', '.join(_perplexity(e, model, split) for split in ('dev', 'test'))}")
+    if e.recipe.letters:
+        _make_letters(e, models[_LM])
+
+
+def _make_letters(e: Experiment, lm: ArpaLm) -> None:
+    """Estimate the model of letters on the words of the language model, each counted once."""
+    letters = sorted(_phones_of_letters(e), key=len, reverse=True)
+    cut = re.compile("|".join(map(re.escape, letters)))
+    spellings = [parts for word in lm.words if len(parts := cut.findall(word)) > 1 and "".join(parts) == word]
+    if not spellings:
+        raise Speech3Error(f"{e.lexicon}: no word has two letters, so unseen words cannot be spelled; set lm.letters=0")
+    write_arpa(letter_model(map(units_of, spellings), e.recipe.letters), e.out / "lm" / _LETTERS)
+
+
+def _phones_of_letters(e: Experiment) -> dict[str, tuple[str, ...]]:
+    path = e.out / "data" / LETTERS
+    if not path.exists():
+        raise Speech3Error(
+            f"{path}: no such file: the data were prepared by an earlier version, so unseen words cannot be spelled;"
+            " prepare them again (--from data), or set lm.letters=0"
+        )
+    return {pron.word: pron.phones for pron in read_lexicon(path).pronunciations}
 
 
 def make_rescoring_lm(e: Experiment) -> None:
@@ -150,7 +179,10 @@ def _perplexity(e: Experiment, model: ArpaLm, split: str) -> str:
 
 
 def make_graphs(e: Experiment, system: str) -> None:
-    """Build H o C o L o G of a system for each of its language models."""
+    """Build H o C o L o G of a system for each of its language models.
+
+    The weight of unseen words makes the language model, without dev's sentences, expect as many in dev as there are.
+    """
     names = [GRAPH]
     for name, arpa in _SECOND.items():
         shutil.rmtree(e.model(system) / name, ignore_errors=True)
@@ -158,7 +190,8 @@ def make_graphs(e: Experiment, system: str) -> None:
             names.append(name)
     build = partial(_make_graph, e, system)
     for name, about in zip(names, parallel_map(build, names, e.jobs, "graphs", start_at_once=True), strict=True):
-        say(f"  {name}: {about['states']:,} states, {about['arcs']:,} arcs")
+        unseen = f", unseen words at weight {about[WEIGHT]:.3g}" if WEIGHT in about else ""
+        say(f"  {name}: {about['states']:,} states, {about['arcs']:,} arcs{unseen}")
         if dropped := about["dropped"]:
             write_text(e.model(system) / name / "dropped.txt", "\n".join(dropped) + "\n")
             say(f"  {len(dropped)} words of the language model are not in the lexicon: {name}/dropped.txt")
@@ -167,4 +200,12 @@ def make_graphs(e: Experiment, system: str) -> None:
 def _make_graph(e: Experiment, system: str, name: str) -> dict[str, Any]:
     hmm = load_hmm(e.model(system))
     lm = one_word(hmm.lexicon) if e.recipe.lm.grammar else read_arpa(e.out / "lm" / _SECOND.get(name, _LM))
-    return build_graph(hmm, lm, e.model(system) / name, e.recipe.lm.self_loop_scale)
+    spelling = _spelling(e, hmm) if e.recipe.letters else None
+    return build_graph(hmm, lm, e.model(system) / name, e.recipe.lm.self_loop_scale, spelling)
+
+
+def _spelling(e: Experiment, hmm: Hmm) -> Spelling:
+    directory = e.out / "lm"
+    tuning = directory / _SECOND[TUNING_GRAPH]
+    weight = weight_for(read_arpa(tuning if tuning.exists() else directory / _LM), _said(e, "dev"))
+    return spelling_with(hmm, read_arpa(directory / _LETTERS), weight, _phones_of_letters(e))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from speech3.alignment.times import Stretch
+from speech3.alignment.times import Segment
 from speech3.errors import Speech3Error
 from speech3.lexicon.lexicon import SILENCE
 
@@ -35,8 +35,8 @@ class Borders:
 
 
 def compare_borders(
-    reference: Mapping[str, Sequence[Stretch]],
-    aligned: Mapping[str, Sequence[Stretch]],
+    reference: Mapping[str, Sequence[Segment]],
+    aligned: Mapping[str, Sequence[Segment]],
     merge: Callable[[str, str], bool] = lambda before, phone: False,
     apart: Callable[[str, str], bool] = lambda before, phone: False,
 ) -> Borders:
@@ -77,11 +77,11 @@ def compare_borders(
     return Borders(np.array(counted), np.array(set_apart), tuple(mismatched))
 
 
-def _merged(stretches: Sequence[Stretch], merge: Callable[[str, str], bool]) -> list[Stretch]:
-    result: list[Stretch] = []
-    for stretch in stretches:
-        if result and merge(result[-1].label, stretch.label):
-            result[-1] = Stretch(result[-1].start_s, stretch.end_s, result[-1].label)
+def _merged(segments: Sequence[Segment], merge: Callable[[str, str], bool]) -> list[Segment]:
+    result: list[Segment] = []
+    for segment in segments:
+        if result and merge(result[-1].label, segment.label):
+            result[-1] = Segment(result[-1].start_s, segment.end_s, result[-1].label)
         else:
-            result.append(stretch)
+            result.append(segment)
     return result

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.alignment.times import Stretch, read_ctm
+from speech3.alignment.times import Segment, read_ctm
 from speech3.corpus.normalize import normalize_text
 from speech3.scoring.wer import Score
 
@@ -62,7 +62,7 @@ def reliability(confidences: Sequence[float], correct: Sequence[bool], bins: int
     return Reliability(len(right), share, nce, tuple(rows))
 
 
-def reliability_of(score: Score, tracks: Mapping[str, Sequence[Stretch]]) -> Reliability | None:
+def reliability_of(score: Score, tracks: Mapping[str, Sequence[Segment]]) -> Reliability | None:
     """Of a score's words with the confidences of a CTM; None where the CTM has none, or other words.
 
     An utterance of which the CTM has another number of words than was scored (such as normalisation changed) is left

@@ -23,7 +23,7 @@ def oracle_texts(archive: Path, references: Mapping[str, str]) -> dict[str, str]
     """
     directory = open_lattices(archive.parent)
     texts = {
-        utterance: _oracle_text(lattice, directory.symbols, directory.writes_pieces, references[utterance].split())
+        utterance: _oracle_text(lattice, directory.symbols, directory.mark, references[utterance].split())
         for utterance, lattice in directory.lattices()
         if utterance in references
     }
@@ -32,8 +32,8 @@ def oracle_texts(archive: Path, references: Mapping[str, str]) -> dict[str, str]
     return texts
 
 
-def _oracle_text(lattice: WordLattice, symbols: tuple[str, ...], pieces: bool, reference: list[str]) -> str:
-    spoken, names = _of_words(lattice, symbols) if pieces else (lattice, symbols)
+def _oracle_text(lattice: WordLattice, symbols: tuple[str, ...], mark: str, reference: list[str]) -> str:
+    spoken, names = _of_words(lattice, symbols) if mark else (lattice, symbols)
     number = {name: label for label, name in enumerate(names)}
     found = oracle_words(spoken, [number.get(word, -1) for word in reference])
     return " ".join(names[word] for word in found if word)

@@ -10,7 +10,7 @@ import numpy as np
 from speech3.errors import Speech3Error
 from speech3.search import token_passing as kernel
 from speech3.search.lattice import Lattice
-from speech3.search.linked_frames import LinkedFrames, Stretch
+from speech3.search.linked_frames import Block, LinkedFrames
 from speech3.search.search_graph import SearchGraph
 
 _ROOM = 2**21  # tokens of past frames, 32 MB, kept before those that lead nowhere are dropped
@@ -116,7 +116,7 @@ class BeamSearch:
             )  # fmt: skip
             done += read
             if self._links:
-                self._links.add(Stretch(begins[: read + 1], bests[:read], cutoffs[:read], piece_TP[:read]))
+                self._links.add(Block(begins[: read + 1], bests[:read], cutoffs[:read], piece_TP[:read]))
             if self.alive and (read < frames or not self._wanted()):
                 self._drop()
             if self.alive and read < frames:

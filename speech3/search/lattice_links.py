@@ -4,7 +4,7 @@ Going backwards through the frames, every arc between two tokens is visited agai
 to its target costs beyond the best path to the target (0 on the best path). The extra cost of a token is what the best
 path through it costs beyond the best path of all. The slack of an arc plus the extra cost of its target is the extra
 cost of the arc. Arcs whose extra cost exceeds `lattice_beam` are dropped, and then tokens without arcs. Kaldi stores
-links for all tokens as it reads frames; here they are made after a stretch of frames has been read, when few tokens are
+links for all tokens as it reads frames; here they are made after a block of frames has been read, when few tokens are
 left.
 
 While more frames are to come, all tokens of the last frame have extra cost 0, so nothing is dropped that could still
@@ -47,7 +47,7 @@ def final_extras(graph, memory, begin, end):  # type: ignore[no-untyped-def] # p
 
 @jit
 def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_extra, lattice_beam, finished):  # type: ignore[no-untyped-def] # pragma: no cover
-    """The links of a stretch of frames, in reverse order.
+    """The links of a block of frames, in reverse order.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_
     last_extra
         float32 extra costs of the tokens of the last frame.
     finished
-        Also make the epsilon links of the last frame; otherwise they are left to the next stretch.
+        Also make the epsilon links of the last frame; otherwise they are left to the next block.
 
     Returns
     -------

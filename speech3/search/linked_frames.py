@@ -1,4 +1,4 @@
-"""The links of a search, made stretch by stretch, and their conversion to a lattice (algorithm: `lattice_links`).
+"""The links of a search, made block by block, and their conversion to a lattice (algorithm: `lattice_links`).
 
 Axes: T frames, T1 one more, P pdfs, H tokens, L links.
 """
@@ -12,13 +12,13 @@ from speech3.search.lattice import Lattice
 from speech3.search.search_graph import SearchGraph
 from speech3.search.token_passing import STATE, Tokens
 
-_TOKENS = 2**16  # of a stretch, 1 MB: making and pruning its links stays in the cache
-_LEAST, _MOST = 32, 500  # frames of a stretch; Kaldi prunes every 25
+_TOKENS = 2**16  # of a block, 1 MB: making and pruning its links stays in the cache
+_LEAST, _MOST = 32, 500  # frames of a block; Kaldi prunes every 25
 _MANY = 2**20  # new links of past frames, 20 MB, before all links are pruned again
 
 
 @dataclass(frozen=True, eq=False)
-class Stretch:
+class Block:
     """Frames that were read, as `token_passing.read_frames` describes them: (T1,), (T,), (T,) and (T, P)."""
 
     begins: np.ndarray
@@ -29,34 +29,34 @@ class Stretch:
 
 @dataclass(eq=False)
 class LinkedFrames:
-    """The links of past frames, and the stretch of frames that have no links yet."""
+    """The links of past frames, and the block of frames that have no links yet."""
 
     graph: SearchGraph
     scale: np.float32
     lattice_beam: float
-    stretch: list[Stretch] = field(default_factory=list)
+    block: list[Block] = field(default_factory=list)
     links: list[np.ndarray] = field(default_factory=list)
     few: int = 0  # number of links after all were last pruned
 
     def wanted(self, tokens: int) -> int:
-        """Number of frames to read before the stretch is linked, if frames have as many tokens as this one."""
+        """Number of frames to read before the block is linked, if frames have as many tokens as this one."""
         frames = min(max(_TOKENS // max(tokens, 1), _LEAST), _MOST)
-        return max(frames - sum(len(part.bests) for part in self.stretch), 0)
+        return max(frames - sum(len(part.bests) for part in self.block), 0)
 
-    def add(self, part: Stretch) -> None:
-        """Add frames that were read to the stretch."""
+    def add(self, part: Block) -> None:
+        """Add frames that were read to the block."""
         if len(part.bests):
-            self.stretch.append(part)
+            self.block.append(part)
 
     def link(self, memory: Tokens, begin: int, end: int) -> tuple[int, int]:
-        """Make the links of the stretch and drop tokens; return the new begin and end of the last frame's tokens."""
-        if not self.stretch:
+        """Make the links of the block and drop tokens; return the new begin and end of the last frame's tokens."""
+        if not self.block:
             return begin, end
-        first = int(self.stretch[0].begins[0])
-        links, extra_H = self._of_stretch(memory, end, np.zeros(end - begin, np.float32), False)
-        self.stretch = []
+        first = int(self.block[0].begins[0])
+        links, extra_H = self._of_block(memory, end, np.zeros(end - begin, np.float32), False)
+        self.block = []
         self.links.append(links)
-        begin, end = self._keep(memory, extra_H, first, begin, end, 2)  # the stretch before ends where this one begins
+        begin, end = self._keep(memory, extra_H, first, begin, end, 2)  # the block before ends where this one begins
         if sum(map(len, self.links)) > 2 * self.few + _MANY:
             links = np.concatenate(self.links)
             keep, extra_H = kernel.prune_links(links, begin, end, np.zeros(end - begin, np.float32), self._beam)
@@ -66,21 +66,21 @@ class LinkedFrames:
         return begin, end
 
     def _keep(
-        self, memory: Tokens, extra_H: np.ndarray, first: int, begin: int, end: int, stretches: int
+        self, memory: Tokens, extra_H: np.ndarray, first: int, begin: int, end: int, blocks: int
     ) -> tuple[int, int]:
-        """Drop tokens from `first` on, and renumber them in the last `stretches` arrays of links."""
+        """Drop tokens from `first` on, and renumber them in the last `blocks` arrays of links."""
         begin, end, place = kernel.keep_linked(memory, extra_H, first, begin, end, self._beam)
-        self.links[-stretches:] = [links[kernel.renumber(links, first, place)] for links in self.links[-stretches:]]
+        self.links[-blocks:] = [links[kernel.renumber(links, first, place)] for links in self.links[-blocks:]]
         return begin, end
 
     @property
     def _beam(self) -> np.float32:
         return np.float32(self.lattice_beam)
 
-    def _of_stretch(
+    def _of_block(
         self, memory: Tokens, end: int, last_extra: np.ndarray, finished: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        parts = self.stretch
+        parts = self.block
         begins = np.concatenate([parts[0].begins[:1], *(part.begins[1:] for part in parts)])
         bests, cutoffs, scores_TP = (
             np.concatenate([getattr(part, name) for part in parts]) for name in ("bests", "cutoffs", "scores")
@@ -94,13 +94,13 @@ class LinkedFrames:
         """The lattice of all frames so far; more of them may follow."""
         last_extra, final = kernel.final_extras(self.graph, memory, begin, end)
         links = list(self.links)
-        if not self.stretch:  # no frame since the last stretch: the epsilon links of the last frame are missing
+        if not self.block:  # no frame since the last block: the epsilon links of the last frame are missing
             nothing = np.empty(0, np.float32), np.empty((0, self.graph.num_pdfs), np.float32)
-            self.stretch = [Stretch(np.array([begin], np.int32), nothing[0], nothing[0], nothing[1])]
-            found, extra_H = self._of_stretch(memory, end, last_extra, True)
-            self.stretch = []
+            self.block = [Block(np.array([begin], np.int32), nothing[0], nothing[0], nothing[1])]
+            found, extra_H = self._of_block(memory, end, last_extra, True)
+            self.block = []
         else:
-            found, extra_H = self._of_stretch(memory, end, last_extra, True)
+            found, extra_H = self._of_block(memory, end, last_extra, True)
         links_L = np.concatenate([*links, found])
         # Epsilon links of the last frame may have lowered the extra costs of its tokens.
         last_extra = extra_H[len(extra_H) - (end - begin) :]

@@ -8,7 +8,7 @@ from speech3.hmm.model import load_outputs
 
 GRAPHS = ("graph", "graph_tuning")  # for decoding, and for tuning
 GRAPH = ("HCLG.fst", "words.txt", "graph.json")
-OF_GRAMMAR = ("G.fst", "lm.arpa.gz")  # older graphs have none; only n-gram models have the second
+OF_GRAMMAR = ("G.fst", "lm.arpa.gz", "letters.arpa.gz", "lexicon.txt")  # not every graph has them
 TUNING, DENOMINATOR = "tuning.json", "denominator.safetensors"
 
 

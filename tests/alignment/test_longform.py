@@ -9,10 +9,10 @@ import torch
 from drawn import Drawn, draw
 
 from speech3.alignment import longsearch
-from speech3.alignment.longform import LONGEST_PIECE_S, PIECE_S, check_rate, in_order, lay_out, piece_names, piece_texts
-from speech3.alignment.longpieces import Piece, PieceFeats, joined, local_features
+from speech3.alignment.longform import LONGEST_PART_S, PART_S, check_rate, in_order, lay_out, part_names, part_texts
+from speech3.alignment.longparts import Part, PartFeats, joined, local_features
 from speech3.alignment.longsearch import Found
-from speech3.alignment.times import FrameClock, Stretch
+from speech3.alignment.times import FrameClock, Segment
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
 from speech3.features.compute import finish
@@ -47,13 +47,13 @@ class Long:
         self.feats = np.concatenate(parts)
 
 
-def placed(long: Long, pieces: tuple[Piece, ...]) -> tuple[int, int]:
-    """Words in a piece that holds their place, and words in another."""
+def placed(long: Long, parts: tuple[Part, ...]) -> tuple[int, int]:
+    """Words in a part that holds their place, and words in another."""
     right = wrong = 0
-    for piece in pieces:
-        for word in piece.words:
+    for part in parts:
+        for word in part.words:
             at = long.at[word]
-            if at is not None and piece.start - 60 <= at < piece.end:
+            if at is not None and part.start - 60 <= at < part.end:
                 right += 1
             else:
                 wrong += 1
@@ -64,11 +64,11 @@ def test_all_is_there(hmm: Hmm) -> None:
     drawn = draw(hmm, 300, seed=4)
     long = Long(drawn)
     layout = lay_out(hmm, gmm_of(hmm, drawn), "u", long.words, long.feats, CONFIG)
-    right, wrong = placed(long, layout.pieces)
+    right, wrong = placed(long, layout.parts)
     assert wrong == 0 and right == layout.found == layout.words == len(long.words)
-    assert all(a.end == b.start for a, b in itertools.pairwise(layout.pieces))
-    lengths = [(p.end - p.start) / 100 for p in layout.pieces]
-    assert max(lengths) <= LONGEST_PIECE_S and np.mean([s <= PIECE_S for s in lengths]) > 0.9
+    assert all(a.end == b.start for a, b in itertools.pairwise(layout.parts))
+    lengths = [(p.end - p.start) / 100 for p in layout.parts]
+    assert max(lengths) <= LONGEST_PART_S and np.mean([s <= PART_S for s in lengths]) > 0.9
     assert not layout.gaps
 
 
@@ -90,14 +90,14 @@ def test_at_a_third_of_the_frames(lexicon: Lexicon) -> None:
     drawn = draw(hmm, 300, seed=6)
     long = Long(drawn, unwritten=range(60, 110), unsaid=range(180, 240))
     layout = lay_out(hmm, AtAThird(gmm_of(hmm, drawn)), "u", long.words, long.feats, CONFIG)
-    right, wrong = placed(long, layout.pieces)
+    right, wrong = placed(long, layout.parts)
     said = sum(at is not None for at in long.at)
     assert right > 0.95 * said and wrong < 0.05 * said
     begin = sum(len(drawn.feats[f"u{number:03d}"]) for number in range(60))
     end = begin + sum(len(drawn.feats[f"u{number:03d}"]) for number in range(60, 110))
     longest = max(layout.gaps, key=lambda gap: gap.end - gap.start)
     assert abs(longest.start - begin) < 200 and abs(longest.end - end) < 200
-    assert max(piece.end for piece in layout.pieces) <= len(long.feats)
+    assert max(part.end for part in layout.parts) <= len(long.feats)
 
 
 def test_a_search_that_needs_more_room_than_there_is_says_so(hmm: Hmm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_missing_parts_are_gaps_and_the_thread_is_found_again(hmm: Hmm) -> None:
     drawn = draw(hmm, 300, seed=6)
     long = Long(drawn, unwritten=range(60, 110), unsaid=range(180, 240))
     layout = lay_out(hmm, gmm_of(hmm, drawn), "u", long.words, long.feats, CONFIG)
-    right, wrong = placed(long, layout.pieces)
+    right, wrong = placed(long, layout.parts)
     said = sum(at is not None for at in long.at)
     assert right > 0.95 * said and wrong < 0.05 * said
     unsaid = {word for word, at in enumerate(long.at) if at is None}
@@ -153,36 +153,36 @@ def test_the_heaviest_chain_in_order() -> None:
         assert sum(f.end - f.start for f in in_order(some, 9)) == best
 
 
-def test_pieces_normalise_themselves() -> None:
+def test_parts_normalise_themselves() -> None:
     rng = np.random.default_rng(2)
     static = rng.standard_normal((4000, 5)).astype(np.float32)
     config = FeatureConfig(cmvn="utterance", norm_vars=True)
-    piece = local_features(static * 3 + 7, 1000, 3000, config)
-    assert piece == pytest.approx(local_features(static, 1000, 3000, config), abs=1e-4)
-    assert piece.mean(0) == pytest.approx(np.zeros(5), abs=1e-4) and piece.std(0) == pytest.approx(np.ones(5), abs=1e-3)
+    part = local_features(static * 3 + 7, 1000, 3000, config)
+    assert part == pytest.approx(local_features(static, 1000, 3000, config), abs=1e-4)
+    assert part.mean(0) == pytest.approx(np.zeros(5), abs=1e-4) and part.std(0) == pytest.approx(np.ones(5), abs=1e-3)
     assert (local_features(static, 10, 20, FeatureConfig()) == static[10:20]).all()
     sliding = FeatureConfig(cmvn="sliding", deltas=1)
     assert (local_features(static, 10, 20, sliding) == static[10:20]).all(), "that is local already"
     spliced = config.model_copy(update={"deltas": 1, "left_context": 2, "right_context": 1})
     (whole_TF,) = finish([torch.from_numpy(static * 3 + 7)], spliced)
-    assert local_features(whole_TF.numpy(), 1000, 3000, spliced)[:, 20:25] == pytest.approx(piece, abs=1e-4)
-    feats = PieceFeats({"u": static}, {"u-1": Piece("u", 1000, 3000, (0,))}, config)
+    assert local_features(whole_TF.numpy(), 1000, 3000, spliced)[:, 20:25] == pytest.approx(part, abs=1e-4)
+    feats = PartFeats({"u": static}, {"u-1": Part("u", 1000, 3000, (0,))}, config)
     assert (feats["u-1"] == local_features(static, 1000, 3000, config)).all() and (feats["u"] == static).all()
     assert list(feats) == ["u", "u-1"]
 
 
 def test_times_are_those_of_the_recording() -> None:
-    pieces = piece_names([Piece("u", 0, 100, (0, 1)), Piece("u", 100, 250, (3,))], 100.0)
-    assert list(pieces) == ["u-0000000-0000100", "u-0000100-0000250"]
-    assert piece_texts(pieces, {"u": "a b c d"}) == {"u-0000000-0000100": "a b", "u-0000100-0000250": "d"}
+    parts = part_names([Part("u", 0, 100, (0, 1)), Part("u", 100, 250, (3,))], 100.0)
+    assert list(parts) == ["u-0000000-0000100", "u-0000100-0000250"]
+    assert part_texts(parts, {"u": "a b c d"}) == {"u-0000000-0000100": "a b", "u-0000100-0000250": "d"}
     clock = FrameClock(0.01, 0.0075)
-    first, second = pieces
+    first, second = parts
     tracks = {
-        first: [Stretch(0, 0.5, "a"), Stretch(0.5, 1.015, "b")],
-        second: [Stretch(0, 1.515, "d")],
-        "v": [Stretch(0, 1, "x")],
+        first: [Segment(0, 0.5, "a"), Segment(0.5, 1.015, "b")],
+        second: [Segment(0, 1.515, "d")],
+        "v": [Segment(0, 1, "x")],
     }
-    whole = joined(tracks, pieces, clock)
-    assert whole["v"] == [Stretch(0, 1, "x")] and [s.label for s in whole["u"]] == ["a", "b", "d"]
+    whole = joined(tracks, parts, clock)
+    assert whole["v"] == [Segment(0, 1, "x")] and [s.label for s in whole["u"]] == ["a", "b", "d"]
     assert [s.start_s for s in whole["u"]] == pytest.approx([0, 0.5, 1.0])
     assert [s.end_s for s in whole["u"]] == pytest.approx([0.5, 1.0, 2.515])

@@ -9,12 +9,12 @@ import pytest
 
 from speech3.alignment.align import write_alignments
 from speech3.alignment.times import (
-    Stretch,
+    Segment,
     file_name,
     frame_clock,
-    phone_stretches,
+    phone_segments,
     read_ctm,
-    word_stretches,
+    word_segments,
     write_ctm,
     write_textgrid,
 )
@@ -35,18 +35,18 @@ def alignment(lexicon: Lexicon) -> Alignment:
 
 
 def test_frames_stand_for_the_middle_of_their_windows(lexicon: Lexicon, alignment: Alignment) -> None:
-    stretches = phone_stretches(alignment, lexicon, frame_clock(FeatureConfig()), duration_s=0.24)
-    assert [s.label for s in stretches] == ["SIL", "a", "b", "c", "a", "SIL"]
-    assert stretches[0].start_s == 0 and stretches[-1].end_s == 0.24
-    assert stretches[1].start_s == pytest.approx(4 * 0.010 + 0.0075)
-    assert all(a.end_s == b.start_s for a, b in itertools.pairwise(stretches))
-    centred = phone_stretches(alignment, lexicon, frame_clock(FeatureConfig(snip_edges=False)))
+    segments = phone_segments(alignment, lexicon, frame_clock(FeatureConfig()), duration_s=0.24)
+    assert [s.label for s in segments] == ["SIL", "a", "b", "c", "a", "SIL"]
+    assert segments[0].start_s == 0 and segments[-1].end_s == 0.24
+    assert segments[1].start_s == pytest.approx(4 * 0.010 + 0.0075)
+    assert all(a.end_s == b.start_s for a, b in itertools.pairwise(segments))
+    centred = phone_segments(alignment, lexicon, frame_clock(FeatureConfig(snip_edges=False)))
     assert centred[1].start_s == pytest.approx(0.040)
 
 
 def test_words_span_their_phones(alignment: Alignment) -> None:
     clock = frame_clock(FeatureConfig(snip_edges=False))
-    assert word_stretches(alignment, ["ab", "ca"], clock) == [Stretch(0.04, 0.12, "ab"), Stretch(0.12, 0.18, "ca")]
+    assert word_segments(alignment, ["ab", "ca"], clock) == [Segment(0.04, 0.12, "ab"), Segment(0.12, 0.18, "ca")]
 
 
 def test_all_files(hmm: Hmm, alignment: Alignment, tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_all_files(hmm: Hmm, alignment: Alignment, tmp_path: Path) -> None:
 
 
 def test_textgrid_covers_the_whole_time(tmp_path: Path) -> None:
-    write_textgrid(tmp_path / "x.TextGrid", {"words": [Stretch(0.1, 0.2, 'say "hi"')]}, 0.5)
+    write_textgrid(tmp_path / "x.TextGrid", {"words": [Segment(0.1, 0.2, 'say "hi"')]}, 0.5)
     text = (tmp_path / "x.TextGrid").read_text()
     assert text.startswith('File type = "ooTextFile"\nObject class = "TextGrid"\n\nxmin = 0\nxmax = 0.5000\n')
     assert "intervals: size = 3" in text and 'text = "say ""hi"""' in text
@@ -68,7 +68,7 @@ def test_textgrid_covers_the_whole_time(tmp_path: Path) -> None:
 
 
 def test_confidences_are_the_sixth_column(tmp_path: Path) -> None:
-    tracks = {"u": [Stretch(0.0, 0.5, "größe", 0.875), Stretch(0.5, 0.75, "二", 0.0)], "v": [Stretch(0.0, 1.0, "x")]}
+    tracks = {"u": [Segment(0.0, 0.5, "größe", 0.875), Segment(0.5, 0.75, "二", 0.0)], "v": [Segment(0.0, 1.0, "x")]}
     write_ctm(tmp_path / "words.ctm", tracks)
     text = (tmp_path / "words.ctm").read_text(encoding="utf-8")
     assert text == "u 1 0.000 0.500 größe 0.875\nu 1 0.500 0.250 二 0.000\nv 1 0.000 1.000 x\n"
@@ -79,8 +79,8 @@ def test_places_in_the_word_are_left_out(lexicon: Lexicon, alignment: Alignment)
     marked = mark_positions(lexicon)
     phones = [marked.phone_ids[p] for p in ("SIL", "a_B", "b_E", "c_B", "a_E", "SIL")]
     placed = replace(alignment, phones=np.array(phones, np.int32))
-    stretches = phone_stretches(placed, marked, frame_clock(FeatureConfig()))
-    assert [s.label for s in stretches] == ["SIL", "a", "b", "c", "a", "SIL"]
+    segments = phone_segments(placed, marked, frame_clock(FeatureConfig()))
+    assert [s.label for s in segments] == ["SIL", "a", "b", "c", "a", "SIL"]
 
 
 def test_file_names_are_safe_and_differ() -> None:

@@ -7,7 +7,7 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 import soundfile
 
-Stretch = tuple[float, float, str]
+Segment = tuple[float, float, str]
 RATE_HZ = 8000
 
 
@@ -19,7 +19,7 @@ def recording(path: Path, seconds: float = 2.0, rate_hz: int = RATE_HZ, channels
     return path
 
 
-def short_textgrid(tiers: Mapping[str, Sequence[Stretch]], end_s: float = 2.0) -> str:
+def short_textgrid(tiers: Mapping[str, Sequence[Segment]], end_s: float = 2.0) -> str:
     """Praat's short text format."""
     lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "0", str(end_s), "<exists>", str(len(tiers))]
     for name, stretches in tiers.items():
@@ -30,7 +30,7 @@ def short_textgrid(tiers: Mapping[str, Sequence[Stretch]], end_s: float = 2.0) -
     return "\n".join(lines) + "\n"
 
 
-def long_textgrid(tiers: Mapping[str, Sequence[Stretch]], end_s: float = 2.0) -> str:
+def long_textgrid(tiers: Mapping[str, Sequence[Segment]], end_s: float = 2.0) -> str:
     """Praat's long text format, with a point tier in front."""
     lines = [
         'File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0 ", f"xmax = {end_s} ",

@@ -148,6 +148,8 @@ def test_graphemes(tmp_path: Path) -> None:
         "<unk>": "SPN", "Ng'ombe": "n g ' o m b e", "MTOTO": "m t o t o", "xyz-": "x y z",
     }  # fmt: skip
     assert (tmp_path / "out" / "unpronounced.txt").read_text().split()[0] == "10"
+    letters = (tmp_path / "out" / "letters.txt").read_text().splitlines()
+    assert letters == ["' '", "M m", "N n", "O o", "T t", "b b", "e e", "g g", "m m", "o o", "x x", "y y", "z- z"]
 
 
 def test_pieces(tmp_path: Path) -> None:

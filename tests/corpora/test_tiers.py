@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fieldwork import aligned, eaf, long_textgrid, referring, short_textgrid, tier
 
-from speech3.alignment.times import Stretch, write_textgrid
+from speech3.alignment.times import Segment, write_textgrid
 from speech3.corpora.elan import read_elan
 from speech3.corpora.textgrid import read_textgrid
 from speech3.corpora.tiers import Annotation, Tier, choose
@@ -30,7 +30,7 @@ def test_textgrids_of_both_layouts_and_all_encodings(tmp_path: Path, layout, enc
 
 
 def test_our_own_textgrids_are_read(tmp_path: Path) -> None:
-    write_textgrid(tmp_path / "a.TextGrid", {"words": [Stretch(0.5, 1.0, 'a "b"')], "empty": []}, 2.0)
+    write_textgrid(tmp_path / "a.TextGrid", {"words": [Segment(0.5, 1.0, 'a "b"')], "empty": []}, 2.0)
     words, empty = read_textgrid(tmp_path / "a.TextGrid")
     assert words.annotations[1] == Annotation(0.5, 1.0, 'a "b"') and len(words.annotations) == 3
     assert [a.text for a in empty.annotations] == [""]

@@ -15,7 +15,7 @@ from speech3.decoding.apply import transcribe
 from speech3.decoding.chosen_graph import with_graph
 from speech3.decoding.recognizer import load_recognizer
 from speech3.errors import Speech3Error
-from speech3.graph.another_graph import Wish, make_graph
+from speech3.graph.another_graph import GraphSources, make_graph
 from speech3.graph.decoding_graph import build_graph, load_graph
 from speech3.hmm.model import PdfsOnly
 from speech3.io.atomic import write_text
@@ -64,12 +64,12 @@ def test_words_are_added_and_recognised_with_their_times(model: Path, tmp_path: 
 def test_the_corrected_lexicon_is_given_back(model: Path, tmp_path: Path, baa: Path) -> None:
     words, out = made(tmp_path, "words.txt", "BAA 2\n"), tmp_path / "new"
     lexicon = made(tmp_path, "lexicon.txt", "BAA b b b\nBAA b a\nZZZ a\n")
-    found = make_graph(model, out, Wish(add=words, lexicon=lexicon))
+    found = make_graph(model, out, GraphSources(add=words, lexicon=lexicon))
     assert found.about["words"] == 4 and not found.guessed.pronunciations
     (result,) = transcribe(with_graph(load_recognizer(model), out), [baa])
     assert result.text == "BAA"
     kept = (out / "lexicon.txt").read_text()
-    make_graph(model, tmp_path / "again", Wish(add=words, lexicon=out / "lexicon.txt"))
+    make_graph(model, tmp_path / "again", GraphSources(add=words, lexicon=out / "lexicon.txt"))
     assert (tmp_path / "again" / "lexicon.txt").read_text() == kept == "BAA 1 b b b\nBAA 1 b a\n"
 
 
@@ -81,7 +81,7 @@ def test_sentences_a_grammar_a_model_and_text(model: Path, tmp_path: Path, sound
     }
     for option, text in texts.items():
         out = tmp_path / option
-        make_graph(model, out, Wish(**{option: made(tmp_path, "file.txt", text)}))  # type: ignore[arg-type]
+        make_graph(model, out, GraphSources(**{option: made(tmp_path, "file.txt", text)}))  # type: ignore[arg-type]
         recognizer = with_graph(load_recognizer(model), out)
         assert set(recognizer.graph.words) == {"<eps>", "A", "BB", "#0"}
         (result,) = transcribe(recognizer, [sounds["a-bb"]])
@@ -90,9 +90,11 @@ def test_sentences_a_grammar_a_model_and_text(model: Path, tmp_path: Path, sound
         assert result.text and "AB" not in result.text.split()
         assert (out / "lm.arpa.gz").exists() == (option == "text") and not (out / "lexicon.txt").exists()
     write_arpa(toys.estimate([["A", "QUAGGA"], ["A"]], 2), tmp_path / "other.arpa")
-    about = make_graph(model, tmp_path / "lm", Wish(lm=tmp_path / "other.arpa")).about
+    about = make_graph(model, tmp_path / "lm", GraphSources(lm=tmp_path / "other.arpa")).about
     assert about["dropped"] == ["QUAGGA"] and (tmp_path / "lm" / "dropped.txt").read_text() == "QUAGGA\n"
-    make_graph(model, tmp_path / "lm", Wish(sentences=made(tmp_path, "file.txt", "A\n")))  # over the earlier one
+    make_graph(
+        model, tmp_path / "lm", GraphSources(sentences=made(tmp_path, "file.txt", "A\n"))
+    )  # over the earlier one
     assert not (tmp_path / "lm" / "dropped.txt").exists() and not (tmp_path / "lm" / "lm.arpa.gz").exists()
 
 
@@ -163,19 +165,19 @@ def test_other_pronunciations_keep_the_numbers_of_phones() -> None:
     ],
 )
 def test_mistakes_are_named(model: Path, tmp_path: Path, texts: dict[str, str], message: str) -> None:
-    wish = Wish(**{name: made(tmp_path, name, text) for name, text in texts.items()})  # type: ignore[arg-type]
+    sources = GraphSources(**{name: made(tmp_path, name, text) for name, text in texts.items()})  # type: ignore[arg-type]
     with pytest.raises(Speech3Error, match=message):
-        make_graph(model, tmp_path / "out", wish)
+        make_graph(model, tmp_path / "out", sources)
     assert not (tmp_path / "out" / "graph.json").exists()
 
 
 def test_order_is_that_of_text(model: Path, tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match="--order applies to the language model estimated from --text"):
-        make_graph(model, tmp_path / "out", Wish(lm=tmp_path, order=2))
+        make_graph(model, tmp_path / "out", GraphSources(lm=tmp_path, order=2))
 
 
 def test_places_that_hold_something_else(model: Path, tmp_path: Path) -> None:
-    wish = Wish(sentences=made(tmp_path, "s.txt", "A\n"))
+    sources = GraphSources(sentences=made(tmp_path, "s.txt", "A\n"))
     made(tmp_path, "full/letter.txt", "dear")
     for out, message in (
         (tmp_path / "full", "full: exists and is not an earlier graph"),
@@ -183,29 +185,29 @@ def test_places_that_hold_something_else(model: Path, tmp_path: Path) -> None:
         (model / "graph", "graph: .*the model's own graph"),
     ):
         with pytest.raises(Speech3Error, match=message):
-            make_graph(model, out, wish)
+            make_graph(model, out, sources)
     assert (tmp_path / "full" / "letter.txt").read_text() == "dear"
     with pytest.raises(Speech3Error, match=r"full: no decoding graph \(it has no graph\.json\)"):
         with_graph(load_recognizer(model), tmp_path / "full")
 
 
 def test_models_that_have_no_language_model_to_add_to(model: Path, tmp_path: Path) -> None:
-    wish = Wish(add=made(tmp_path, "words.txt", "BAA b a\n"))
+    sources = GraphSources(add=made(tmp_path, "words.txt", "BAA b a\n"))
     (model / "graph" / "lm.arpa.gz").unlink()
     with pytest.raises(Speech3Error, match=r"has no lm\.arpa\.gz: .* from Kneser-Ney; give a language model with --lm"):
-        make_graph(model, tmp_path / "out", wish)
+        make_graph(model, tmp_path / "out", sources)
     (model / "graph" / "graph.json").unlink()
     with pytest.raises(Speech3Error, match=r"has no graph whose language model could be used; give one with --lm"):
-        make_graph(model, tmp_path / "out", wish)
+        make_graph(model, tmp_path / "out", sources)
     PdfsOnly(9, "made elsewhere").save(model)
     with pytest.raises(Speech3Error, match="no graph can be built for it: made elsewhere"):
-        make_graph(model, tmp_path / "out", wish)
+        make_graph(model, tmp_path / "out", sources)
 
 
 def test_a_graph_of_pieces(model: Path, tmp_path: Path) -> None:
     write_arpa(toys.estimate([["▁A", "A"]], 2), model / "graph" / "lm.arpa.gz")
     with pytest.raises(Speech3Error, match=r"language model consists of word pieces, .*words\.txt has nothing to add"):
-        make_graph(model, tmp_path / "out", Wish(add=made(tmp_path, "words.txt", "BAA b a\n")))
+        make_graph(model, tmp_path / "out", GraphSources(add=made(tmp_path, "words.txt", "BAA b a\n")))
 
 
 def test_a_graph_of_another_model(model: Path, tmp_path: Path) -> None:

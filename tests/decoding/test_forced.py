@@ -8,7 +8,7 @@ from speech3.corpus.datadir import DataDir
 from speech3.decoding.forced import Outcome, _write_split
 
 
-def test_pieces_of_an_earlier_run_do_not_stay(tmp_path: Path) -> None:
+def test_parts_of_an_earlier_run_do_not_stay(tmp_path: Path) -> None:
     (tmp_path / "split" / "wav").mkdir(parents=True)
     for name in ("wav.scp", "segments", "text", "utt2spk", "spk2utt", "wav/a.wav"):
         (tmp_path / "split" / name).write_text("a a\n")

@@ -1,4 +1,4 @@
-"""A long recording is cut at pauses and recognised piece by piece, in bounded memory, with the times of the whole."""
+"""A long recording is cut at pauses and recognised part by part, in bounded memory, with the times of the whole."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,24 +34,24 @@ def blocks(wave_S: np.ndarray, sizes: list[int]) -> Iterator[np.ndarray]:
 
 def test_cuts_lie_in_pauses() -> None:
     wave_S = talk((12, 0.2), (0.5, 0.002), (14, 0.3), (0.6, 0.002), (24, 0.1), (0.5, 0.001), (20, 0.2))
-    pieces = list(cut_at_pauses(blocks(wave_S, [700]), HZ))
-    assert [piece.begin_s for piece in pieces] == pytest.approx([0, 12.25, 26.8, 51.35], abs=0.25)
-    np.testing.assert_array_equal(np.concatenate([piece.wave_S for piece in pieces]), wave_S)  # nothing is lost
+    parts = list(cut_at_pauses(blocks(wave_S, [700]), HZ))
+    assert [part.begin_s for part in parts] == pytest.approx([0, 12.25, 26.8, 51.35], abs=0.25)
+    np.testing.assert_array_equal(np.concatenate([part.wave_S for part in parts]), wave_S)  # nothing is lost
 
 
 @settings(max_examples=30, deadline=None)
 @example([(1.0, 0.3)], 1)
 @given(st.lists(st.tuples(st.floats(0.1, 20), st.sampled_from([0.0, 0.001, 0.3])), max_size=12), st.integers(1, 30_000))
-def test_pieces_hold_all_that_is_loud(sections: list[tuple[float, float]], size: int) -> None:
+def test_parts_hold_all_that_is_loud(sections: list[tuple[float, float]], size: int) -> None:
     wave_S = talk(*sections) if sections else np.zeros(0, np.float32)
     covered = np.zeros(len(wave_S), bool)
-    for piece in cut_at_pauses(blocks(wave_S, [size]), HZ):
-        first = round(piece.begin_s * HZ)
-        np.testing.assert_array_equal(wave_S[first : first + len(piece.wave_S)], piece.wave_S)
-        assert not covered[first : first + len(piece.wave_S)].any() and len(piece.wave_S) <= 30 * HZ
-        covered[first : first + len(piece.wave_S)] = True
+    for part in cut_at_pauses(blocks(wave_S, [size]), HZ):
+        first = round(part.begin_s * HZ)
+        np.testing.assert_array_equal(wave_S[first : first + len(part.wave_S)], part.wave_S)
+        assert not covered[first : first + len(part.wave_S)].any() and len(part.wave_S) <= 30 * HZ
+        covered[first : first + len(part.wave_S)] = True
     for first, end in np.flatnonzero(np.diff(np.r_[1, covered, 1])).reshape(-1, 2):
-        # What was left out is silence, or (where it is all that a piece held) equally loud throughout.
+        # What was left out is silence, or (where it is all that a part held) equally loud throughout.
         level = np.abs(wave_S[first:end])
         assert level.max() < 0.01 or (end - first > 2 * HZ and np.median(level) > 0.1)
 
@@ -73,10 +73,10 @@ def test_what_waits_does_not_grow() -> None:
         for number in range(360):
             yield talk((9.5, 0.2), (0.5, 0.001)) if number % 3 else np.zeros(10 * HZ, np.float32)
 
-    pieces = cut_at_pauses(hour(), HZ)
-    for piece in pieces:
-        assert isinstance(piece, Cut)
-        most = max(most, pieces.gi_frame.f_locals["waiting_S"].nbytes)  # type: ignore[attr-defined]
+    parts = cut_at_pauses(hour(), HZ)
+    for part in parts:
+        assert isinstance(part, Cut)
+        most = max(most, parts.gi_frame.f_locals["waiting_S"].nbytes)  # type: ignore[attr-defined]
     assert most < 45 * HZ * 4
 
 

@@ -39,9 +39,9 @@ def test_recordings_become_words_with_times(model: Path, sounds: dict[str, Path]
     assert [result.name for result in results] == [str(sounds["ab"]), str(sounds["a-bb"])]
     assert [tuple(result.text.split()) for result in results] == [words for words, _ in SAID.values()]
     (ab,), (a, bb) = (result.words for result in results)
-    for stretch, label, start_s, end_s in ((ab, "AB", 0.3, 0.7), (a, "A", 0.25, 0.55), (bb, "BB", 0.75, 1.05)):
-        assert stretch.label == label
-        assert (stretch.start_s, stretch.end_s) == pytest.approx((start_s, end_s), abs=0.03)
+    for segment, label, start_s, end_s in ((ab, "AB", 0.3, 0.7), (a, "A", 0.25, 0.55), (bb, "BB", 0.75, 1.05)):
+        assert segment.label == label
+        assert (segment.start_s, segment.end_s) == pytest.approx((start_s, end_s), abs=0.03)
     assert [result.words for result in transcribe(recognizer, list(sounds.values()))] == [[], []]
 
 
@@ -269,12 +269,12 @@ def test_what_decoding_leaves_behind(model: Path, sounds: dict[str, Path], tmp_p
     assert (out / "hyp.txt").read_text() == "ab AB\na-bb A BB\n"
     assert (out / "failed.txt").read_text() == "lost it has no frames\n"
     times = read_ctm(out / "hyp.ctm")
-    assert {name: tuple(s.label for s in stretches) for name, stretches in times.items()} == {
+    assert {name: tuple(s.label for s in segments) for name, segments in times.items()} == {
         name: words for name, (words, _) in SAID.items()
     }
-    for name, stretches in word_times(recognizer, feats, decoding).items():
-        assert [s.start_s for s in times[name]] == pytest.approx([s.start_s for s in stretches], abs=6e-4)
-    assert {s.confidence for stretches in times.values() for s in stretches} == {None}
+    for name, segments in word_times(recognizer, feats, decoding).items():
+        assert [s.start_s for s in times[name]] == pytest.approx([s.start_s for s in segments], abs=6e-4)
+    assert {s.confidence for segments in times.values() for s in segments} == {None}
     sure = recognizer.decode(feats, confidences=True)
     write_decoding(out, recognizer, feats, sure)
     for h in sure.hypotheses:

@@ -3,9 +3,9 @@
 import kaldifst
 import numpy as np
 
-from speech3.alignment.times import Stretch
+from speech3.alignment.times import Segment
 from speech3.graph.lexicon_fst import lexicon_fst
-from speech3.graph.pieces import are_pieces, join_stretches, join_words
+from speech3.graph.pieces import are_pieces, join_segments, join_words
 from speech3.hmm.tree import monophone_tree
 from speech3.io.fst import to_kaldifst
 from speech3.lexicon.lexicon import Lexicon, Pronunciation, Silences
@@ -17,11 +17,14 @@ def test_joined() -> None:
     assert join_words(()) == ()
     assert are_pieces(("<eps>", "lo", "▁hel", "#0"))
     assert not are_pieces(("<eps>", "LO", "#0"))
+    assert are_pieces(("<eps>", "LO", "l￭", "￭o", "#0"))
+    assert join_words(("LO", "l￭", "￭a￭", "￭o", "LO", "LO"), "￭") == ("LO", "lao", "LO", "LO")
+    assert join_words(("lo", "hel"), "▁") == ("lohel",)
 
 
 def test_times_are_merged() -> None:
-    pieces = [Stretch(0.1, 0.3, "▁hel"), Stretch(0.3, 0.5, "lo"), Stretch(0.7, 0.9, "▁world")]
-    assert join_stretches(pieces) == [Stretch(0.1, 0.5, "hello"), Stretch(0.7, 0.9, "world")]
+    pieces = [Segment(0.1, 0.3, "▁hel"), Segment(0.3, 0.5, "lo"), Segment(0.7, 0.9, "▁world")]
+    assert join_segments(pieces) == [Segment(0.1, 0.5, "hello"), Segment(0.7, 0.9, "world")]
 
 
 def cost(fst: "kaldifst.StdVectorFst", ids: list[int]) -> float:
@@ -71,5 +74,5 @@ def test_estimated_silences_are_not_charged_within_a_word_either() -> None:
 
 
 def test_a_word_is_as_sure_as_its_least_sure_piece():
-    pieces = [Stretch(0.0, 0.2, "▁he", 0.9), Stretch(0.2, 0.3, "l", 0.4), Stretch(0.3, 0.5, "▁wor", 0.7)]
-    assert join_stretches(pieces) == [Stretch(0.0, 0.3, "hel", 0.4), Stretch(0.3, 0.5, "wor", 0.7)]
+    pieces = [Segment(0.0, 0.2, "▁he", 0.9), Segment(0.2, 0.3, "l", 0.4), Segment(0.3, 0.5, "▁wor", 0.7)]
+    assert join_segments(pieces) == [Segment(0.0, 0.3, "hel", 0.4), Segment(0.3, 0.5, "wor", 0.7)]

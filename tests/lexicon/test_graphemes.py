@@ -104,6 +104,17 @@ def test_nothing_is_silent() -> None:
     assert silent_characters({"mama": 1}, Graphemes()) == ""
 
 
+def test_parts_are_written_as_the_word_is_and_have_one_grapheme_each() -> None:
+    spell = Graphemes(("ng", "aa"), apostrophe=True)
+    for word, parts in {
+        "Ngaá-ma": "Ng a á- m a", "NGAAm": "NG AA m", "ng'o": "ng ' o", "-ta:m": "-t a: m", "ma³⁵ma": "m a³⁵ m a",
+        "한국": "한 국", "": "",
+    }.items():  # fmt: skip
+        assert spell.parts(word) == tuple(parts.split())
+        assert "".join(spell.parts(word)) == word
+        assert tuple(phone for part in spell.parts(word) for phone in spell(part)) == spell(word)
+
+
 def test_graphemes_file(tmp_path: Path) -> None:
     path = tmp_path / "graphemes.txt"
     path.write_text("\ufeffNg’ as in ng'ombe\nng\n\nny\tremark\nng\n", encoding="utf-8")

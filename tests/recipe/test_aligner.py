@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from speech3.alignment.align import align, usable_transcripts
-from speech3.alignment.times import Stretch, frame_clock, phone_stretches, read_ctm
+from speech3.alignment.times import Segment, frame_clock, phone_segments, read_ctm
 from speech3.config import FeatureConfig, HmmConfig, RecipeConfig, load_config, load_preset, shipped
 from speech3.corpora import digits
 from speech3.corpus.datadir import DataDir, read_datadir
@@ -33,7 +33,7 @@ def _recipe(name: str) -> HmmConfig:
 
 def _aligned(
     hmm: HmmConfig, lexicon_file: Path, train: DataDir, test: DataDir, out: Path, jobs: int
-) -> dict[str, list[Stretch]]:
+) -> dict[str, list[Segment]]:
     """The phones of `test`, by the recipe's aligner trained on `train`."""
     features = load_preset(FeatureConfig, "features", hmm.aligner_features)
     lexicon, feats, words = read_lexicon(lexicon_file), {}, {}
@@ -47,7 +47,7 @@ def _aligned(
         system = train_monophone(workers, lexicon, config, np.random.default_rng(1), Metrics(out / "metrics"))
     aligned = align(system.hmm, system.gmm, words[test.path], feats[test.path], beam=15, retry_beam=60, jobs=1)
     assert len(aligned.bad) <= 0.01 * len(feats[test.path])
-    return {key: phone_stretches(a, lexicon, frame_clock(features)) for key, a in aligned.alignments.items()}
+    return {key: phone_segments(a, lexicon, frame_clock(features)) for key, a in aligned.alignments.items()}
 
 
 @pytest.mark.skipif(not BORDERS.exists(), reason="../shared/corpora/borders is not here")

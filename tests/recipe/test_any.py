@@ -42,7 +42,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("options", [("lang=sw",), ("units=sentencepiece", "pieces=40")])
+@pytest.mark.parametrize("options", [("lang=sw",), ("units=sentencepiece", "pieces=40"), ("lexicon=graphemes",)])
 def test_from_a_directory_to_word_error_rates(source: Path, tmp_path: Path, speech3: Run, options: tuple[str]) -> None:
     out = tmp_path / "out"
     process = speech3("recipe", "any", "--source", source, "--out", out, *options, *TINY)
@@ -53,14 +53,15 @@ def test_from_a_directory_to_word_error_rates(source: Path, tmp_path: Path, spee
     if options == ("lang=sw",):
         assert "6 of 6 words guessed by espeak-ng (sw): data/guessed.txt" in process.stderr
     else:
-        assert "▁" in (out / "mono" / "graph" / "words.txt").read_text()
+        mark = "￭" if options == ("lexicon=graphemes",) else "▁"
+        assert mark in (out / "mono" / "graph" / "words.txt").read_text()
     decoded = out / "decode" / "mono" / "test"
     hypotheses = dict(line.partition(" ")[::2] for line in (decoded / "hyp.txt").read_text().splitlines())
     timed: dict[str, list[str]] = {}
     for line in (decoded / "hyp.ctm").read_text().splitlines():
         timed.setdefault(line.split()[0], []).append(line.split()[4])
     assert {key: " ".join(words) for key, words in timed.items()} == {k: text for k, text in hypotheses.items() if text}
-    assert "▁" not in "".join(hypotheses.values())
+    assert not {"▁", "￭"} & set("".join(hypotheses.values()))
     process = speech3("transcribe", out / "mono", *(source / f"{name}.wav" for name in hypotheses))
     assert process.returncode == 0, process.stderr
     said = [line.partition(" ")[2] for line in process.stdout.splitlines()]

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from speech3.alignment.times import Stretch
+from speech3.alignment.times import Segment
 from speech3.errors import Speech3Error
 from speech3.scoring.borders import compare_borders
 
 
-def track(*edges: float, labels: str) -> list[Stretch]:
-    return [Stretch(a, b, label) for a, b, label in zip(edges[:-1], edges[1:], labels.split(), strict=True)]
+def track(*edges: float, labels: str) -> list[Segment]:
+    return [Segment(a, b, label) for a, b, label in zip(edges[:-1], edges[1:], labels.split(), strict=True)]
 
 
 REFERENCE = {"u": track(0, 1, 2, 3, 4, 5, labels="SIL A N AY SIL"), "v": track(0, 1, 2, labels="A B")}

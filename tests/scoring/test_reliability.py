@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from speech3.alignment.times import Stretch, write_ctm
+from speech3.alignment.times import Segment, write_ctm
 from speech3.io.atomic import write_text
 from speech3.reports.confidence_section import confidence_section
 from speech3.scoring.confidence import confidence_lines, reliability, reliability_beside, reliability_of
@@ -33,8 +33,8 @@ def test_its_ends() -> None:
     assert reliability([0.0, 1.0], [False, True]).bins[-1].high == 1.0
 
 
-def track(*words: tuple[str, float | None]) -> list[Stretch]:
-    return [Stretch(0.1 * n, 0.1 * n + 0.1, word, sure) for n, (word, sure) in enumerate(words)]
+def track(*words: tuple[str, float | None]) -> list[Segment]:
+    return [Segment(0.1 * n, 0.1 * n + 0.1, word, sure) for n, (word, sure) in enumerate(words)]
 
 
 def test_words_of_a_ctm_are_those_of_the_hypothesis(tmp_path: Path) -> None:

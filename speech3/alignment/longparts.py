@@ -1,4 +1,4 @@
-"""The pieces that a long recording is cut into, their features, and the joining of their alignments.
+"""The parts that a long recording is cut into, their features, and the joining of their alignments.
 
 Axes: T frames, F features.
 """
@@ -10,17 +10,17 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from speech3.alignment.times import FrameClock, Stretch
+from speech3.alignment.times import FrameClock, Segment
 from speech3.config import FeatureConfig
 from speech3.features.cmvn import apply_cmvn, cmvn_stats
 from speech3.features.deltas import add_deltas
 from speech3.features.splice import splice
 
-LOCAL_S = 15.0  # least audio for the mean and variance of a piece
+LOCAL_S = 15.0  # least audio for the mean and variance of a part
 
 
 @dataclass(frozen=True)
-class Piece:
+class Part:
     """Frames `start` to `end` (exclusive) of an utterance, and the indices of its words spoken there."""
 
     utterance: str
@@ -53,53 +53,53 @@ def local_features(feats_TF: np.ndarray, start: int, end: int, config: FeatureCo
 
 
 @dataclass
-class PieceFeats(Mapping[str, np.ndarray]):
-    """Features of utterances and of pieces of utterances, computed on access; can be pickled."""
+class PartFeats(Mapping[str, np.ndarray]):
+    """Features of utterances and of parts of utterances, computed on access; can be pickled."""
 
     feats: Mapping[str, np.ndarray]
-    pieces: Mapping[str, Piece]
+    parts: Mapping[str, Part]
     config: FeatureConfig
     _last: tuple[str, np.ndarray] | None = field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> np.ndarray:
         """Matrix (T, F) float32."""
-        if name not in self.pieces:
+        if name not in self.parts:
             return self.feats[name]
-        piece = self.pieces[name]
-        if self._last is None or self._last[0] != piece.utterance:
-            self._last = (piece.utterance, self.feats[piece.utterance])  # read once for all its pieces
-        return local_features(self._last[1], piece.start, piece.end, self.config)
+        part = self.parts[name]
+        if self._last is None or self._last[0] != part.utterance:
+            self._last = (part.utterance, self.feats[part.utterance])  # read once for all its parts
+        return local_features(self._last[1], part.start, part.end, self.config)
 
     def __iter__(self) -> Iterator[str]:
         yield from self.feats
-        yield from self.pieces
+        yield from self.parts
 
     def __len__(self) -> int:
-        return len(self.feats) + len(self.pieces)
+        return len(self.feats) + len(self.parts)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_last": None}
 
 
 def joined(
-    tracks: Mapping[str, Sequence[Stretch]], pieces: Mapping[str, Piece], clock: FrameClock
-) -> dict[str, list[Stretch]]:
-    """Join the stretches of each recording's pieces, with times in the recording; other utterances are not changed."""
-    whole: dict[str, list[Stretch]] = {}
+    tracks: Mapping[str, Sequence[Segment]], parts: Mapping[str, Part], clock: FrameClock
+) -> dict[str, list[Segment]]:
+    """Join the segments of each recording's parts, with times in the recording; other utterances are not changed."""
+    whole: dict[str, list[Segment]] = {}
     for name in sorted(
-        tracks, key=lambda name: (pieces[name].utterance, pieces[name].start) if name in pieces else (name, 0)
+        tracks, key=lambda name: (parts[name].utterance, parts[name].start) if name in parts else (name, 0)
     ):
-        piece = pieces.get(name)
-        if piece is None:
+        part = parts.get(name)
+        if part is None:
             whole[name] = list(tracks[name])
             continue
-        begin_s, _ = piece.times_s(clock)
+        begin_s, _ = part.times_s(clock)
         moved = [replace(s, start_s=s.start_s + begin_s, end_s=s.end_s + begin_s) for s in tracks[name]]
-        whole.setdefault(piece.utterance, []).extend(moved)
+        whole.setdefault(part.utterance, []).extend(moved)
     return {name: _disjoint(track) for name, track in sorted(whole.items())}
 
 
-def _disjoint(track: list[Stretch]) -> list[Stretch]:
-    # Neighbouring pieces overlap by the few milliseconds by which a frame's window is longer than the shift.
+def _disjoint(track: list[Segment]) -> list[Segment]:
+    # Neighbouring parts overlap by the few milliseconds by which a frame's window is longer than the shift.
     ends = [min(a.end_s, b.start_s) if a.start_s < b.start_s else a.end_s for a, b in pairwise(track)]
     return [replace(s, end_s=end) for s, end in zip(track, ends, strict=False)] + track[-1:]
