@@ -2,18 +2,16 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-import soundfile
-from sounds import RATE_HZ, tone
-from typer.testing import CliRunner, Result
-
-from speech3.cli import _register, app
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., Path]:
     """Build ``data/`` with utterances u1, u2, u3 of speakers a and b; keyword arguments replace files."""
+    import soundfile  # here, as a machine with a GPU may lack it
+    from sounds import RATE_HZ, tone
 
     def build(**files: str | bytes | None) -> Path:
         directory = tmp_path / "data"
@@ -35,7 +33,11 @@ def make(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def program() -> Callable[..., Result]:
-    """`speech3` with these words."""
+def program() -> Callable[..., Any]:
+    """`speech3` with these words; returns typer's `Result`."""
+    from typer.testing import CliRunner
+
+    from speech3.cli import _register, app
+
     _register()
     return lambda *words: CliRunner().invoke(app, [str(word) for word in words])

@@ -44,7 +44,8 @@ def test_parts_and_their_summary(gpu_py, monkeypatch, tmp_path, capfd):
         "lacking": "import pytest\npytest.importorskip('no_such_package')\ndef test_it():\n    pass\n",
         "right": 'def test_it(gpu):\n    print(\'{"name": "x", "value": 1}\')\n    assert gpu == \'cpu\'\n',
     }
-    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    for name in ("conftest", "small_data", "small_language"):
+        (tmp_path / f"{name}.py").write_text((ROOT / "tests" / f"{name}.py").read_text())
     parts = []
     for name, text in tests.items():
         (tmp_path / f"test_gpu_{name}.py").write_text(text)
