@@ -1,6 +1,6 @@
 """The exception for a user's mistakes, and the limit on the share of bad utterances."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 MOST_BAD = 0.05  # share of all utterances
 _SHOWN = 10
@@ -11,6 +11,16 @@ class Speech3Error(Exception):
 
     The command line prints it as ``error: ...`` with exit status 1 and without a traceback.
     """
+
+
+def listed(names: Iterable[str], most: int = _SHOWN) -> str:
+    """The first names for a message, and how many more there are.
+
+    >>> listed("abcde", 3)
+    'a, b, c and 2 more'
+    """
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def check_bad(bad: Mapping[str, str], total: int, what: str, problem: str = "are bad", remedy: str = "") -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from speech3.alignment.longparts import Part, local_features
 from speech3.alignment.longsearch import Found, find_words
 from speech3.config import FeatureConfig
+from speech3.corpus.datadir import segment_name
 from speech3.errors import Speech3Error
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import Scorer
@@ -228,11 +229,8 @@ def _gaps(parts: Sequence[Part], words: int, frames: int, rate: float) -> Iterat
 
 
 def part_names(parts: Iterable[Part], rate: float) -> dict[str, Part]:
-    """Name parts as Kaldi names segments: the utterance, the start and the end in hundredths of a second."""
-    return {
-        f"{part.utterance}-{round(100 * part.start / rate):07d}-{round(100 * part.end / rate):07d}": part
-        for part in parts
-    }
+    """The parts by name."""
+    return {segment_name(part.utterance, part.start / rate, part.end / rate): part for part in parts}
 
 
 def part_texts(parts: Mapping[str, Part], texts: Mapping[str, str | None]) -> dict[str, str | None]:

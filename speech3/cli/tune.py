@@ -30,7 +30,7 @@ def command(
     from speech3.corpus.datadir import read_datadir
     from speech3.decoding.apply import features_for, tell
     from speech3.decoding.recognizer import TUNING, load_recognizer, load_tuning, tune_recognizer
-    from speech3.errors import Speech3Error
+    from speech3.errors import Speech3Error, listed
     from speech3.io.parallel import available_jobs
     from speech3.scoring.text import ERROR_RATES
 
@@ -41,7 +41,7 @@ def command(
     if silent := [key for key, words in texts.items() if not words]:
         raise Speech3Error(
             f"{directory}: {len(silent)} of {len(texts)} utterances have no transcript to compare with:"
-            f" {', '.join(silent[:5])}; add transcripts to {directory}/text, or leave these utterances out"
+            f" {listed(silent, 5)}; add transcripts to {directory}/text, or leave these utterances out"
             " (`speech3 subset`)"
         )
     with TemporaryDirectory(prefix="speech3-") as scratch:

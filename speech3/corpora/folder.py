@@ -21,7 +21,7 @@ from speech3.corpus.audio import END_TOLERANCE_S, AudioError, AudioInfo, info
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.corpus.normalize import plain_words
 from speech3.corpus.tables import Fault
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, listed
 from speech3.io.progress import progress, say
 
 _READERS: dict[str, Callable[[Path], list[Tier]]] = {".eaf": read_elan, ".textgrid": read_textgrid}  # preferred first
@@ -344,7 +344,7 @@ def _first(faults: Sequence[Fault]) -> str:
 
 def _say_speakers(data: DataDir, how: str, named: set[str]) -> None:
     speakers = data.speakers()
-    shown = ", ".join(list(speakers)[:6]) + (", ..." if len(speakers) > 6 else "")
+    shown = listed(speakers, 6)
     others = [speaker for speaker in speakers if speaker not in named]
     how = "the tiers" if not others else f"the tiers or {how}" if named & set(speakers) else how
     say(

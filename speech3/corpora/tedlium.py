@@ -16,7 +16,7 @@ from collections.abc import Set
 from pathlib import Path
 
 from speech3.corpora.anyspeech import write_corpus
-from speech3.corpus.datadir import DataDir, Utterance
+from speech3.corpus.datadir import DataDir, Utterance, segment_name
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
 from speech3.io.progress import say
@@ -93,7 +93,7 @@ def _utterance(line: str, place: str, talk: str, known: Set[str]) -> Utterance:
             f"{place}: not a segment `TALK CHANNEL SPEAKER BEGIN END LABEL words`: `{line[:60]}`; unpack it again"
         ) from error
     words = [without_variant(word) for word in fields[6:]]
-    key = f"{talk}-{round(100 * start_s):07d}-{round(100 * end_s):07d}"
+    key = segment_name(talk, start_s, end_s)
     return Utterance(
         key, talk, talk, " ".join(_joined([w for w in words if not _NO_WORD.fullmatch(w)], known)), start_s, end_s
     )

@@ -6,9 +6,7 @@ from pathlib import Path
 
 from speech3.corpus.datadir import DataDir
 from speech3.corpus.paths import moved, moved_rspecifier
-from speech3.errors import Speech3Error
-
-_NAMED = 10
+from speech3.errors import Speech3Error, listed
 
 
 def combine(parts: Sequence[DataDir], out: Path) -> tuple[DataDir, list[str]]:
@@ -85,9 +83,8 @@ def _refuse_twice(parts: Sequence[DataDir]) -> None:
         twice += [f"{key} ({seen[key]}, {data.path})" for key in data.utterances if key in seen]
         seen.update(dict.fromkeys(data.utterances, data.path))
     if twice:
-        more = f" and {len(twice) - _NAMED} more" if len(twice) > _NAMED else ""
         raise Speech3Error(
-            f"{len(twice)} utterances are in two directories: {', '.join(twice[:_NAMED])}{more};"
+            f"{len(twice)} utterances are in two directories: {listed(twice)};"
             " remove them from one of the two with `speech3 subset`, or rename them"
         )
 

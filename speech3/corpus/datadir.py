@@ -22,7 +22,7 @@ from speech3.corpus.parsing import (
 )
 from speech3.corpus.paths import moved, moved_rspecifier
 from speech3.corpus.tables import Fault, read_table
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, listed
 from speech3.io.atomic import write_text
 
 FILES = ("wav.scp", "segments", "text", "utt2spk", "spk2utt", "spk2gender", "feats.scp", "cmvn.scp")
@@ -83,7 +83,7 @@ class DataDir:
         """
         wanted = set(ids)
         if unknown := sorted(wanted - set(self.utterances)):
-            raise Speech3Error(f"{self.path}: no such utterance: {', '.join(unknown[:10])}")
+            raise Speech3Error(f"{self.path}: no such utterance: {listed(unknown)}")
         utterances = {key: utt for key, utt in self.utterances.items() if key in wanted}
         used = {utt.recording for utt in utterances.values()}
         speakers = {utt.speaker for utt in utterances.values()}
@@ -94,6 +94,15 @@ class DataDir:
             feats={key: value for key, value in self.feats.items() if key in wanted},
             cmvn={key: value for key, value in self.cmvn.items() if key in speakers},
         )
+
+
+def segment_name(recording: str, start_s: float, end_s: float) -> str:
+    """Name a part of a recording as Kaldi's scripts do: with its start and end in hundredths of a second.
+
+    >>> segment_name("talk", 27.35, 54.1)
+    'talk-0002735-0005410'
+    """
+    return f"{recording}-{round(100 * start_s):07d}-{round(100 * end_s):07d}"
 
 
 def read_datadir(path: Path | str) -> DataDir:

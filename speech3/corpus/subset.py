@@ -8,7 +8,7 @@ import numpy as np
 from speech3.corpus.datadir import DataDir
 from speech3.corpus.lengths import lengths_s
 from speech3.corpus.tables import Fault, read_table
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, listed
 
 
 def subset(
@@ -88,8 +88,7 @@ def _chosen(
 ) -> list[str]:
     if not isinstance(wanted, int):
         if unknown := sorted(set(wanted) - set(names)):
-            more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
-            raise Speech3Error(f"{path}: {what} that are not in it: {', '.join(unknown[:10])}{more}")
+            raise Speech3Error(f"{path}: {what} that are not in it: {listed(unknown)}")
         return list(wanted)
     if wanted > len(names):
         raise Speech3Error(f"{path}: {wanted} {what} requested, but there are only {len(names)}")

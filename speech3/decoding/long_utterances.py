@@ -13,7 +13,7 @@ import numpy as np
 
 from speech3.alignment.times import Segment
 from speech3.corpus import audio
-from speech3.corpus.datadir import DataDir, Utterance
+from speech3.corpus.datadir import DataDir, Utterance, segment_name
 from speech3.decoding.long_recordings import cut_at_pauses
 from speech3.decoding.search import Decoding, Hypothesis
 from speech3.errors import Speech3Error
@@ -74,8 +74,8 @@ def _joined(whole: str, parts: Sequence[Hypothesis]) -> Hypothesis:
 def cut_long(data: DataDir, longest_s: float = WHOLE_S) -> tuple[DataDir, Parts]:
     """The data directory with its long utterances cut at pauses.
 
-    A part is named after its utterance and its begin and end in it, in hundredths of a second, as in
-    ``talk-0002735-0005410``. An utterance whose audio cannot be read is left as it is: extraction will say why.
+    The parts are named by `segment_name`. An utterance whose audio cannot be read is left as it is: extraction will
+    say why.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def _parts(data: DataDir, utterance: Utterance, length_s: float) -> Iterator[Utt
         end_s = cut.begin_s + len(cut.wave_S) / rate_hz
         yield replace(
             utterance,
-            id=f"{utterance.id}-{round(100 * cut.begin_s):07d}-{round(100 * end_s):07d}",
+            id=segment_name(utterance.id, cut.begin_s, end_s),
             text=None,
             start_s=utterance.start_s + cut.begin_s,
             end_s=utterance.start_s + end_s,

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from speech3.decoding.tune import ErrorRate, rate_of
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, listed
 from speech3.graph.pieces import are_pieces
 from speech3.lattices.compose import Composed, Reading, composed, numbers_of, plain_reading, pruned, spelled
 from speech3.lattices.directory import LatticeDir
@@ -28,7 +28,6 @@ from speech3.lm.arpa import ArpaLm
 
 WEIGHTS = tuple(round(0.1 * step, 1) for step in range(11))
 SentenceScorer = Callable[[list[tuple[str, ...]]], Sequence[float]]
-_NAMED = 10  # words that a message lists
 
 
 class Rescored(Protocol):
@@ -147,9 +146,8 @@ def _numbers(words: list[str], numbers: Mapping[str, int], source: str, where: s
 
 
 def _refuse(lacking: list[str], source: str, where: str) -> None:
-    more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
     raise Speech3Error(
-        f"{source}: lacks words of the lattice of {where}, and has no {UNKNOWN}: {', '.join(lacking[:_NAMED])}{more};"
+        f"{source}: lacks words of the lattice of {where}, and has no {UNKNOWN}: {listed(lacking)};"
         " estimate it with the words of the lexicon as its vocabulary"
     )
 

@@ -24,7 +24,7 @@ from speech3.decoding.rescore import (
 )
 from speech3.decoding.search import Decoding, Hypothesis, small_enough
 from speech3.decoding.tune import ErrorRate
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, listed
 from speech3.io.ark import ArkReader
 from speech3.io.atomic import write_json, write_text
 from speech3.io.progress import progress, say
@@ -100,7 +100,7 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: Options) -> Outc
         model = directory.with_unseen(read_checked(Path(lm)))
         if lacking := unknown_words(directory, model):
             say(
-                f"{lm}: lacks {len(lacking):,} words of the graph, such as {', '.join(lacking[:5])}; they are scored"
+                f"{lm}: lacks {len(lacking):,} words of the graph, such as {listed(lacking, 5)}; they are scored"
                 f" as {UNKNOWN}"
             )
         rescored = by_ngrams(directory, model, old)

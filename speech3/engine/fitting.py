@@ -24,13 +24,13 @@ from speech3.engine.checks import check_epoch, check_workers
 from speech3.engine.device import autocast_of, device_of, precision, use_precision
 from speech3.engine.flat import trained
 from speech3.engine.gradient import Diverged
-from speech3.engine.items import Items, MeanLoss, classified_right, few
+from speech3.engine.items import Items, MeanLoss, classified_right
 from speech3.engine.opening import asynchronous, open_worlds, times_of
 from speech3.engine.recorded import Recorder
 from speech3.engine.strategies import config_of
 from speech3.engine.trainer import Trainer, rate_of
 from speech3.engine.world import Parts, Progress, shares
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, listed
 from speech3.io.interrupt import deferred_interrupt
 from speech3.io.malloc import keep_freed_memory
 from speech3.io.parallel import available_jobs
@@ -349,7 +349,9 @@ def _leave(trainer: Trainer, model: nn.Module) -> None:
 def _with_items(error: Diverged, source: Items) -> Speech3Error:
     """The error with the items of the minibatch that are not finite: the caller knows items, not minibatches."""
     found = source.not_finite(error.epoch, error.number)
-    return Speech3Error(f"{error}; not finite in the dataset: items {few(found)}" if found else str(error))
+    return Speech3Error(
+        f"{error}; not finite in the dataset: items {listed(map(str, found), 5)}" if found else str(error)
+    )
 
 
 @contextmanager

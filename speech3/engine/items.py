@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from speech3.engine.world import minibatch_seed, seed_generators
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, listed
 from speech3.io.device import to_device
 
 _CPU = torch.device("cpu")
@@ -109,14 +109,9 @@ def _stacked(values: tuple[Any, ...], name: str, indices_B: list[int]) -> Any:
         return default_collate(list(values))
     except Exception as error:
         raise Speech3Error(
-            f"the {name} of items {few(indices_B)} of the dataset cannot be stacked into a minibatch ({error}); make "
-            f"them tensors of one shape (for example by padding), or use minibatch=1"
+            f"the {name} of items {listed(map(str, indices_B), 5)} of the dataset cannot be stacked into a minibatch"
+            f" ({error}); make them tensors of one shape (for example by padding), or use minibatch=1"
         ) from error
-
-
-def few(indices_B: list[int]) -> str:
-    """The first few indices, for a message."""
-    return ", ".join(map(str, indices_B[:5])) + (", ..." if len(indices_B) > 5 else "")
 
 
 def _finite(values: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from speech3.alignment.guessed import Guesses, by_espeak, by_letters
 from speech3.alignment.oov import with_pronunciations
 from speech3.config import LmConfig
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, listed
 from speech3.graph.decoding_graph import LM, build_graph
 from speech3.graph.grammar import from_word_graph
 from speech3.graph.pieces import are_pieces
@@ -33,7 +33,6 @@ from speech3.lm.word_graph import WordGraph, read_sentences
 
 _DROPPED = "dropped.txt"
 _ORDER = 3  # default order of a model estimated from --text
-_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ def _given(path: Path, language: ArpaLm | WordGraph, added: Sequence[AddedWord])
     used = [pron for pron in every if pron.word in wanted]
     if not used:
         raise Speech3Error(
-            f"{path}: none of its words ({_some([pron.word for pron in every])}) is in {language.source}"
+            f"{path}: none of its words ({listed([pron.word for pron in every])}) is in {language.source}"
             f"{' or added' if added else ''}, so it would change nothing; spell them the same way (same upper or lower"
             " case), or add them to the language model with --add"
         )
@@ -208,14 +207,13 @@ def _pronounced(
         found = by_espeak(hmm, unknown, {}, sources.lang) if sources.lang else by_letters(hmm, unknown)
     except Speech3Error as error:
         raise Speech3Error(
-            f"{_some(unknown)}: no pronunciation, and none can be guessed: {error}; give them with --lexicon FILE"
+            f"{listed(unknown)}: no pronunciation, and none can be guessed: {error}; give them with --lexicon FILE"
             f" (`word phone phone ...`){', or let espeak-ng guess them with --lang CODE' if not sources.lang else ''}"
         ) from error
     if left := [word for word in named if word in found.unpronounced]:
-        reasons = "; ".join(f"{word} {found.unpronounced[word]}" for word in left[:_SHOWN])
-        more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        reasons = listed(f"{word} {found.unpronounced[word]}" for word in left)
         raise Speech3Error(
-            f"{source}: {len(left)} words cannot be pronounced: {reasons}{more}; remove them, or write `word phone"
+            f"{source}: {len(left)} words cannot be pronounced: {reasons}; remove them, or write `word phone"
             " phone ...` into a file for --lexicon"
         )
     return with_pronunciations(hmm, found.pronunciations, f"pronunciations guessed {found.how}"), found
@@ -229,18 +227,18 @@ def _check_case(words: Iterable[str], lexicon: Lexicon, source: Path | None) -> 
             wrong = [word for word in words if word != changed(word) and langdir.is_word(word)]
             if wrong:
                 raise Speech3Error(
-                    f"{source}: {_some(wrong)}: the model's words are in {case} case; write {changed(wrong[0])}"
+                    f"{source}: {listed(wrong)}: the model's words are in {case} case; write {changed(wrong[0])}"
                 )
 
 
 def _with_added(
-    lm: ArpaLm, added: Sequence[AddedWord], listed: Sequence[Pronunciation], guessed: Guesses, source: Path
+    lm: ArpaLm, added: Sequence[AddedWord], given: Sequence[Pronunciation], guessed: Guesses, source: Path
 ) -> ArpaLm:
     known = set(lm.words)
     if old := [word.word for word in added if word.word in known]:
-        say(f"{len(old)} of the words are already in the language model and keep their probabilities: {_some(old)}")
+        say(f"{len(old)} of the words are already in the language model and keep their probabilities: {listed(old)}")
     new = [word for word in added if word.word not in known]
-    if not (new or listed or guessed.pronunciations):
+    if not (new or given or guessed.pronunciations):
         raise Speech3Error(f"{source}: nothing to add: the model already has all of its words")
     return add_words(lm, new, source) if new else lm
 
@@ -255,7 +253,3 @@ def _self_loop_scale(model: Path) -> float:
 def _write_lexicon(out: Path, pronunciations: Sequence[Pronunciation]) -> None:
     if pronunciations:
         write_lexicon(Lexicon(tuple(pronunciations)), out / LEXICON)
-
-
-def _some(words: Sequence[str]) -> str:
-    return ", ".join(words[:_SHOWN]) + (" ..." if len(words) > _SHOWN else "")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, listed
 from speech3.io.fst import ARC, Fst, FstBuilder
 from speech3.lexicon.lexicon import UNKNOWN, Lexicon
 from speech3.lm.ngrams import EOS, NEVER, ArpaLm
@@ -60,9 +60,7 @@ def from_word_graph(graph: WordGraph, lexicon: Lexicon) -> Grammar:
     """
     words = graph.words
     if missing := [word for word in words if word not in lexicon.by_word]:
-        raise Speech3Error(
-            f"{graph.source}: not in the lexicon: {', '.join(missing[:10])}{' ...' if len(missing) > 10 else ''}"
-        )
+        raise Speech3Error(f"{graph.source}: not in the lexicon: {listed(missing)}")
     labels = {word: label for label, word in enumerate(words, 1)}
     builder = FstBuilder()
     for state in range(1 + max(max(source, target) for source, _, _, target in graph.arcs)):
@@ -90,7 +88,7 @@ def from_arpa(lm: ArpaLm, lexicon: Lexicon) -> Grammar:
     dropped = tuple(word for word in lm.words if word not in lexicon.by_word and word != UNKNOWN)
     if not words:
         raise Speech3Error(
-            f"{lm.source}: none of its {len(dropped)} words ({', '.join(dropped[:5])} ...) is in the lexicon;"
+            f"{lm.source}: none of its {len(dropped)} words ({listed(dropped, 5)}) is in the lexicon;"
             " spell both the same way (check upper and lower case)"
         )
     label_of = {word: label for label, word in enumerate(words, 1)}

@@ -11,15 +11,14 @@ In a graph of pieces (`speech3.graph.pieces`) a single word, too, is a phrase, o
 Axes: A arcs.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, listed
 from speech3.graph.decoding_graph import Graph
-from speech3.graph.pieces import mark_of
 from speech3.io.fst import Fst
 from speech3.lexicon.langdir import read_utf8
 from speech3.lexicon.subwords import WORD_START
@@ -27,7 +26,6 @@ from speech3.search.phrases import Phrases, automaton
 
 BOOST = 3.0  # default; e^3 = 20 times as probable
 _LARGEST = 50.0  # more is a mistake: no acoustic score could outweigh it
-_SHOWN = 10
 HotWords = dict[tuple[str, ...], float]
 
 
@@ -79,7 +77,7 @@ def with_hot_words(graph: Graph, hot: Mapping[tuple[str, ...], float], source: P
     Speech3Error
         The graph lacks a word, or its pieces cannot spell it. The message names `source`.
     """
-    cost_of, phrases = (_of_pieces if mark_of(graph.words) == WORD_START else _of_words)(graph, hot, source)
+    cost_of, phrases = (_of_pieces if graph.mark == WORD_START else _of_words)(graph, hot, source)
     arcs_A = graph.fst.arcs_A.copy()
     arcs_A["weight"] += cost_of[arcs_A["olabel"]]
     boosted = Fst(graph.fst.start, graph.fst.final_S, graph.fst.source_A, arcs_A)
@@ -91,7 +89,7 @@ def _of_words(graph: Graph, hot: Mapping[tuple[str, ...], float], source: Path) 
     unknown = dict.fromkeys(word for words in hot for word in words if word not in graph.label_of)
     if unknown:
         raise Speech3Error(
-            f"{source}: not in the graph {graph.path}: {_shown(unknown)}; `speech3 graph MODEL OUT --add FILE` makes a"
+            f"{source}: not in the graph {graph.path}: {listed(unknown)}; `speech3 graph MODEL OUT --add FILE` makes a"
             " graph that has them"
         )
     labelled = {tuple(graph.label_of[word] for word in words): boost for words, boost in hot.items()}
@@ -116,7 +114,7 @@ def _of_pieces(graph: Graph, hot: Mapping[tuple[str, ...], float], source: Path)
     unknown = dict.fromkeys(word for words in hot for word in words if not _can_spell(WORD_START + word, pieces))
     if unknown:
         raise Speech3Error(
-            f"{source}: the pieces of {graph.path} cannot spell {_shown(unknown)}; write them as in the training text"
+            f"{source}: the pieces of {graph.path} cannot spell {listed(unknown)}; write them as in the training text"
             " (small and capital letters differ)"
         )
     spelled = {"".join(WORD_START + word for word in words): boost for words, boost in hot.items()}
@@ -134,11 +132,6 @@ def _costs(graph: Graph, shares: Mapping[int, float]) -> np.ndarray:
     for label, share in shares.items():
         cost_of[label] -= share
     return cost_of
-
-
-def _shown(words: Iterable[str]) -> str:
-    listed = list(words)
-    return ", ".join(listed[:_SHOWN]) + (" ..." if len(listed) > _SHOWN else "")
 
 
 def _can_spell(text: str, pieces: Collection[str]) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, listed
 from speech3.io.atomic import write_text
 from speech3.lexicon.langdir import LexiconLine, lexicon_lines
 from speech3.lexicon.subwords import JOINER
@@ -123,8 +123,7 @@ class Lexicon:
         missing = sorted({word for word in words if word not in self.by_word})
         if missing and UNKNOWN not in self.by_word:
             raise Speech3Error(
-                f"not in the lexicon: {', '.join(missing[:10])}{' ...' if len(missing) > 10 else ''};"
-                f" add them, or add a line `{UNKNOWN} {SPOKEN_NOISE}`"
+                f"not in the lexicon: {listed(missing)}; add them, or add a line `{UNKNOWN} {SPOKEN_NOISE}`"
             )
         return [word if word in self.by_word else UNKNOWN for word in words]
 

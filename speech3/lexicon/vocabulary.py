@@ -5,9 +5,9 @@ Otherwise a lexicon with `<unk>` would turn a transcript in another script, or i
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, listed
 from speech3.lexicon.lexicon import Lexicon
 from speech3.lexicon.pronounce import script
 
@@ -44,8 +44,8 @@ def check_vocabulary(texts: Mapping[str, str | None], lexicon: Lexicon) -> None:
     raise Speech3Error(
         f"{unknown.total():,} of the {words.total():,} words of the transcripts ({unknown.total() / words.total():.0%})"
         f" are not in the lexicon, first in utterance {utterance}; {_cause(unknown, spelled)}\n"
-        f"  not in the lexicon: {_some(word for word, _ in unknown.most_common())}\n"
-        f"  in the lexicon: {_some(spelled)}"
+        f"  not in the lexicon: {listed((word for word, _ in unknown.most_common()), _SHOWN)}\n"
+        f"  in the lexicon: {listed(spelled, _SHOWN)}"
     )
 
 
@@ -58,8 +58,3 @@ def _cause(unknown: Counter[str], spelled: list[str]) -> str:
     if here != there:
         return f"the transcripts are in {here} letters, the lexicon in {there}: give a lexicon for their language"
     return "give the lexicon that belongs to these transcripts, or add their words to it"
-
-
-def _some(words: Iterable[str]) -> str:
-    first = [word for word, _ in zip(words, range(_SHOWN + 1), strict=False)]
-    return ", ".join(first[:_SHOWN]) + (", ..." if len(first) > _SHOWN else "")

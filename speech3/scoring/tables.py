@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
+from speech3.errors import listed
 from speech3.io.atomic import write_text
 from speech3.scoring.wer import Comparison, Counts, Metric, Score, Utterance
 
@@ -95,22 +96,19 @@ def alignment_lines(utterance: Utterance) -> str:
     return f"{listing}\n{utterance.name}  #csid  {total}"
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-
-
 def warnings(score: Score, hypothesis: str) -> list[str]:
     """Warnings about the figures, one line each; `hypothesis` is the name of the file."""
     found = []
     if score.missing:
         found.append(
             f"{hypothesis} lacks {len(score.missing)} of {len(score.utterances)} utterances, which count as deletions: "
-            f"{_some(score.missing)}"
+            f"{listed(score.missing, _NAMED)}"
         )
     if score.extra:
         count = len(score.extra)
         found.append(
-            f"{hypothesis} has utterances that are not in the reference ({count}) and not scored: {_some(score.extra)}"
+            f"{hypothesis} has utterances that are not in the reference ({count}) and not scored: "
+            f"{listed(score.extra, _NAMED)}"
         )
     if not any(utterance.hyp for utterance in score.utterances):
         found.append(f"{hypothesis} holds no words: every hypothesis is empty; check the decoder's messages")
