@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from speech3.scoring.wer import Comparison, Score
+    from speech3.scoring.wer import PairedTest, Score
 
 
 class Format(StrEnum):
@@ -66,7 +66,7 @@ def command(
     from speech3.scoring import tables
     from speech3.scoring.confidence import confidence_lines, reliability_beside
     from speech3.scoring.text import find_speakers, read_texts
-    from speech3.scoring.wer import compare, score
+    from speech3.scoring.wer import paired_test, score
 
     steps = parse_steps(normalize)
     paths = [ref, hyp, *([against] if against else [])]
@@ -80,7 +80,7 @@ def command(
     speakers, speaker_note = find_speakers(ref, texts[0], reading, utt2spk)
     scores = [score(texts[0], text, speakers, steps) for text in texts[1:]]
     sure = reliability_beside(scores[0], hyp)
-    comparison = compare(scores[0], scores[1]) if against else None
+    paired = paired_test(scores[0], scores[1]) if against else None
     if details:
         tables.write_details(details, scores[0])
     if card:
@@ -90,7 +90,7 @@ def command(
     warnings = [line for path, one in zip(paths[1:], scores, strict=True) for line in tables.warnings(one, str(path))]
     if as_json:
         print("".join(f"warning: {line}\n" for line in warnings), end="", file=sys.stderr)
-        values = _as_json(scores, comparison) | ({"nce": sure.nce} if sure and sure.nce == sure.nce else {})
+        values = _as_json(scores, paired) | ({"nce": sure.nce} if sure and sure.nce == sure.nce else {})
         print(json.dumps(values, indent=1, ensure_ascii=False))
         return
     kind = {"kaldi": "Kaldi text: an utterance id and its words", "plain": "plain text: one sentence per line"}[reading]
@@ -99,16 +99,16 @@ def command(
     print(tables.full(scores[0]))
     if sure:
         print(f"\n{confidence_lines(sure)}")
-    if comparison:
+    if paired:
         print(f"\nagainst {against}\n{tables.summary(scores[1])}\n")
-        print(tables.comparison_lines(comparison, str(hyp), str(against)))
+        print(tables.paired_test_lines(paired, str(hyp), str(against)))
     print("".join(f"\nwarning: {line}" for line in warnings))
     if details:
         print(f"tables in {details}")
 
 
-def _as_json(scores: "list[Score]", comparison: "Comparison | None") -> dict[str, Any]:
+def _as_json(scores: "list[Score]", paired: "PairedTest | None") -> dict[str, Any]:
     values = scores[0].as_json()
-    if comparison:
-        values["against"] = {**scores[1].as_json(), **comparison.as_json()}
+    if paired:
+        values["against"] = {**scores[1].as_json(), **paired.as_json()}
     return values

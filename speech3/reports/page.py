@@ -14,7 +14,7 @@ from speech3.reports.html import escape
 from speech3.reports.training_section import training_section
 from speech3.scoring.confidence import Reliability
 from speech3.scoring.tables import UNITS, per_cent
-from speech3.scoring.wer import Counts, Metric, Score, compare
+from speech3.scoring.wer import Counts, Metric, Score, paired_test
 
 _WORST = 20
 _CONFUSIONS = 30
@@ -202,7 +202,7 @@ def _p_value(system: System, best: System, metric: Metric) -> str:
     same = [u.name for u in system.score.utterances] == [u.name for u in best.score.utterances]
     if system is best or not same:
         return _NONE
-    p = compare(best.score, system.score, metric=metric).p_value
+    p = paired_test(best.score, system.score, metric=metric).p_value
     return f"{p:.3f}" if p >= 0.001 else "&lt; 0.001"
 
 

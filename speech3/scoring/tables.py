@@ -7,7 +7,7 @@ from pathlib import Path
 
 from speech3.errors import listed
 from speech3.io.atomic import write_text
-from speech3.scoring.wer import Comparison, Counts, Metric, Score, Utterance
+from speech3.scoring.wer import Counts, Metric, PairedTest, Score, Utterance
 
 _MARKS = {"equal": "C", "substitute": "S", "delete": "D", "insert": "I"}
 _SHOWN = 10  # rows of each table that `full` prints
@@ -131,12 +131,12 @@ def _of(total: int, which: str) -> str:
     return f": {which} first, {_SHOWN} of {total} (all: --details DIR)" if total > _SHOWN else f": {which} first"
 
 
-def comparison_lines(comparison: Comparison, first: str, other: str) -> str:
+def paired_test_lines(test: PairedTest, first: str, other: str) -> str:
     """Difference, interval, p value and verdict."""
-    low, high = (100 * value for value in comparison.difference_ci95)
+    low, high = (100 * value for value in test.difference_ci95)
     return (
-        f"difference {100 * comparison.difference:+.2f} [{low:+.2f}, {high:+.2f}]  p = {comparison.p_value:.4f}, "
-        f"matched-pairs randomisation test over {comparison.units}\n{comparison.verdict(first, other)}"
+        f"difference {100 * test.difference:+.2f} [{low:+.2f}, {high:+.2f}]  p = {test.p_value:.4f}, "
+        f"matched-pairs randomisation test over {test.units}\n{test.verdict(first, other)}"
     )
 
 

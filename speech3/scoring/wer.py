@@ -18,7 +18,7 @@ from speech3.errors import Speech3Error
 from speech3.scoring import bootstrap
 from speech3.scoring.text import characters, read_text
 
-__all__ = ["Comparison", "Counts", "Metric", "Score", "Utterance", "compare", "read_text", "score"]
+__all__ = ["Counts", "Metric", "PairedTest", "Score", "Utterance", "paired_test", "read_text", "score"]
 
 FEW_SPEAKERS = 6  # with 5 units no randomisation test can reach p < 0.05: 2 to the power of 1 - 5 is 0.0625
 
@@ -164,7 +164,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedTest:
     """System `other` compared with a first system on the same utterances; rates are fractions."""
 
     difference: float
@@ -257,7 +257,7 @@ def score(
     )
 
 
-def compare(first: Score, other: Score, seed: int = 0, metric: Metric = "WER") -> Comparison:
+def paired_test(first: Score, other: Score, seed: int = 0, metric: Metric = "WER") -> PairedTest:
     """Difference in WER or CER of two systems on the same references, with its 95 % interval and p value.
 
     The interval is from a paired bootstrap, p from a matched-pairs randomisation test (`scoring.bootstrap`). The units
@@ -270,7 +270,7 @@ def compare(first: Score, other: Score, seed: int = 0, metric: Metric = "WER") -
     lengths_U = _sums([u.counts(metric).length for u in first.utterances], groups)
     first_U = _sums([u.counts(metric).errors for u in first.utterances], groups)
     other_U = _sums([u.counts(metric).errors for u in other.utterances], groups)
-    return Comparison(
+    return PairedTest(
         difference=other.counts(metric).rate - first.counts(metric).rate,
         difference_ci95=bootstrap.difference_interval(first_U, other_U, lengths_U, seed),
         p_value=bootstrap.matched_pairs_p(first_U, other_U, seed),

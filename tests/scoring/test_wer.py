@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from speech3.errors import Speech3Error
 from speech3.scoring.text import character_error_rate
-from speech3.scoring.wer import Counts, compare, score
+from speech3.scoring.wer import Counts, paired_test, score
 
 
 def distance(ref: list[str] | str, hyp: list[str] | str) -> int:
@@ -109,8 +109,8 @@ def test_characters_rank_and_group_by_the_metric() -> None:
     assert result.by_speaker("CER") == {"x": Counts(4, substitutions=2, insertions=1), "y": Counts(4, deletions=2)}
     assert result.speakers == result.by_speaker("WER")
     other = score(ref, {"a": "三百 五九九", "b": "一 四"}, {"a": "x", "b": "y"})
-    assert compare(result, other).difference == 0
-    assert compare(result, other, metric="CER").difference == pytest.approx(-1 / 8)
+    assert paired_test(result, other).difference == 0
+    assert paired_test(result, other, metric="CER").difference == pytest.approx(-1 / 8)
 
 
 def test_empty_reference_counts_insertions() -> None:
@@ -163,15 +163,15 @@ def test_compare_finds_a_clear_winner_and_no_difference() -> None:
     ref = {f"u{n}": "yes" for n in range(200)}
     poor = score(ref, {name: "no" if int(name[1:]) % 2 else "yes" for name in ref})
     good = score(ref, {name: "no" if int(name[1:]) % 20 == 1 else "yes" for name in ref})
-    comparison = compare(poor, good)
-    assert comparison.difference == pytest.approx(-0.45)
-    assert comparison.significant
-    assert comparison.verdict("poor", "good").startswith("good is significantly better than poor")
-    assert compare(good, poor).verdict("good", "poor").startswith("good is significantly better than poor")
-    assert compare(poor, poor).p_value == 1.0
-    assert "no significant difference" in compare(poor, poor).verdict("poor", "poor")
+    paired = paired_test(poor, good)
+    assert paired.difference == pytest.approx(-0.45)
+    assert paired.significant
+    assert paired.verdict("poor", "good").startswith("good is significantly better than poor")
+    assert paired_test(good, poor).verdict("good", "poor").startswith("good is significantly better than poor")
+    assert paired_test(poor, poor).p_value == 1.0
+    assert "no significant difference" in paired_test(poor, poor).verdict("poor", "poor")
 
 
 def test_compare_needs_the_same_references() -> None:
     with pytest.raises(Speech3Error, match="same reference"):
-        compare(score({"a": "x"}, {"a": "x"}), score({"b": "x"}, {"b": "x"}))
+        paired_test(score({"a": "x"}, {"a": "x"}), score({"b": "x"}, {"b": "x"}))
