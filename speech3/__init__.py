@@ -16,6 +16,9 @@ def __getattr__(name: str) -> object:
     # Imported when it is asked for: it takes seconds, and every program imports this package.
     if name != "Recognizer":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from speech3.errors import check_platform
+
+    check_platform()
     from speech3.decoding.recognizer import Recognizer
 
     return Recognizer

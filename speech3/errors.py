@@ -1,5 +1,6 @@
-"""The exception for a user's mistakes, and the limit on the share of bad utterances."""
+"""The exception for a user's mistakes, lists in messages, the limit on the share of bad utterances, the platform."""
 
+import sys
 from collections.abc import Iterable, Mapping
 
 MOST_BAD = 0.05  # share of all utterances
@@ -11,6 +12,17 @@ class Speech3Error(Exception):
 
     The command line prints it as ``error: ...`` with exit status 1 and without a traceback.
     """
+
+
+def check_platform() -> None:
+    """Raise an error on Windows, which has neither the locks nor the signals that speech3 relies on.
+
+    Raises
+    ------
+    Speech3Error
+    """
+    if sys.platform == "win32":
+        raise Speech3Error("speech3 runs on Linux and macOS; on Windows, install it in WSL (`wsl --install`)")
 
 
 def listed(names: Iterable[str], most: int = _SHOWN) -> str:

@@ -1,8 +1,13 @@
-"""How many bad utterances are too many, and what the user is told."""
+"""How many bad utterances are too many, what the user is told, and where speech3 runs."""
+
+import sys
 
 import pytest
 
-from speech3.errors import Speech3Error, check_bad
+import speech3
+from speech3 import engine
+from speech3.cli import main
+from speech3.errors import Speech3Error, check_bad, check_platform
 
 
 def test_five_per_cent_may_be_bad() -> None:
@@ -21,3 +26,14 @@ def test_the_first_are_shown_once_each_with_the_remedy() -> None:
     first, *lines = str(caught.value).splitlines()
     assert first == "data/a: 12 of 100 utterances cannot be used, more than 5 %; mend them:"
     assert lines == [*(f"  u{number}: short" for number in range(10)), "  and 2 more"]
+
+
+def test_windows_gets_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    check_platform()
+    monkeypatch.setattr(sys, "platform", "win32")
+    for ask in (lambda: speech3.Recognizer, lambda: engine.fit, check_platform):
+        with pytest.raises(Speech3Error, match="WSL"):
+            ask()
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert capsys.readouterr().err.startswith("error: speech3 runs on Linux and macOS")

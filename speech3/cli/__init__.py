@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from speech3 import __version__
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, check_platform
 from speech3.io.parallel import ONE_THREAD
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
@@ -74,9 +74,10 @@ def main() -> None:
     for name in ONE_THREAD:
         os.environ.setdefault(name, "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    signal.signal(signal.SIGTERM, _terminated)
-    _register()
     try:
+        check_platform()
+        signal.signal(signal.SIGTERM, _terminated)
+        _register()
         app()
     except Speech3Error as error:
         print(f"error: {error}", file=sys.stderr)

@@ -26,6 +26,9 @@ def __getattr__(name: str) -> object:
     # Imported when it is asked for: every process of the engine imports this package, few need that.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from speech3.errors import check_platform
+
+    check_platform()
     from speech3.engine import fitting
 
     return getattr(fitting, name)

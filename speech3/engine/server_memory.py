@@ -185,7 +185,9 @@ def memory_file(name: str, size: int) -> Iterator[str]:
 
 def _allocate(descriptor: int, size: int) -> None:
     try:
-        if size:
+        if not hasattr(os, "posix_fallocate"):  # macOS
+            os.ftruncate(descriptor, size)
+        elif size:
             os.posix_fallocate(descriptor, 0, size)
     except OSError as error:
         raise Speech3Error(

@@ -35,7 +35,7 @@ NOT_BEGUN = (
 
 def available_jobs() -> int:
     """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS lacks it
 
 
 def parallel_map(

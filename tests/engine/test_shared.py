@@ -251,8 +251,9 @@ def test_memory_that_is_full(monkeypatch):
     assert len(tiny.descriptors()) == before
 
 
-def test_without_memfd_the_memory_is_a_file_that_goes(monkeypatch, tmp_path):
+def test_on_macos_the_memory_is_a_file_that_goes(monkeypatch, tmp_path):
     monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.delattr(os, "posix_fallocate")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with memory_file("server", 4096) as path:
         assert Path(path).stat().st_size == 4096 and Path(path).parent == tmp_path

@@ -118,3 +118,8 @@ def test_available_jobs_are_those_of_this_process() -> None:
     finally:
         os.sched_setaffinity(0, allowed)
     assert available_jobs() == len(allowed)
+
+
+def test_without_affinity_every_core_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    assert available_jobs() == os.cpu_count()
