@@ -47,14 +47,21 @@ _ONE_RAY = (
 )
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Where several processes share the tests, those of a file stay together: its fixtures are made once.
 
-    So do all that start a Ray, for each would find the other's.
+    So do all that start a Ray, for each would find the other's. (`--dist loadgroup` groups nothing with pytest 9.2.)
     """
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group("ray" if item.path.name in _ONE_RAY else str(item.path)))
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.split("::")[0]
+            return "ray" if Path(path).name in _ONE_RAY else path
+
+    config.option.loadscopereorder = False  # the order is that of the collection
+    return ByFile(config, log)
 
 
 def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Everything that CI checks: formatting, lint, types, tests. Sets up an environment in .venv if there is none.
-#   tests/run.sh [pytest arguments]
+# Formatting, lint, types and tests. Sets up an environment in .venv if there is none.
+#   tests/run.sh                      all tests but the slow ones
+#   tests/run.sh --all                all tests, as CI runs them
+#   tests/run.sh [pytest arguments]   some tests, in one process
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$root/recipes/environment.sh"
@@ -9,7 +11,9 @@ cd "$root"
 ruff format --check .
 ruff check .
 mypy
-if [ $# -eq 0 ]; then  # two processes, as CI has two cores; for a few tests starting them takes longer than it saves
-  set -- -n 2 --dist loadgroup
-fi
+# Two processes, as CI has two cores; for a few tests, starting them takes longer than it saves.
+case ${1:-} in
+  "") set -- -n 2 -m "not slow" ;;
+  --all) set -- -n 2 ;;
+esac
 exec python -m pytest "$@"
