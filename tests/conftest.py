@@ -47,6 +47,17 @@ _ONE_RAY = (
 )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One file that needs the finished recipe comes first, the others last: another process need not wait for it.
+
+    Slow ones come before others, so that both processes end at about the same time.
+    """
+    needing = {item.path for item in items if "finished" in getattr(item, "fixturenames", ())}
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    first = min(needing, default=None)
+    items.sort(key=lambda item: (item.path != first, item.path in needing, item.path not in slow))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Where several processes share the tests, those of a file stay together: its fixtures are made once.

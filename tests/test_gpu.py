@@ -37,6 +37,7 @@ def gpu_py(monkeypatch: pytest.MonkeyPatch):
     return module
 
 
+@pytest.mark.slow
 def test_parts_and_their_summary(gpu_py, monkeypatch, tmp_path, capfd):
     tests = {
         "wrong": "def test_it():\n    print('as it', 'was')\n    assert 1 == 2\n",
@@ -84,6 +85,7 @@ def test_without_a_gpu_it_says_so():
     assert process.stdout.count("\n") == 1 and "sees no GPU" in process.stdout
 
 
+@pytest.mark.slow
 def test_parts_on_the_cpu_and_packages_that_a_gpu_machine_lacks(tmp_path):
     """LF-MMI needs none of speech's own packages; without pydantic only what is of torch alone is run."""
     lacking = ["soundfile", "kaldi_io", "kaldi_native_fbank", "jiwer", "kaldifst", "kaldi_decoder", "ray", "hypothesis",

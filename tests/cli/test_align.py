@@ -83,6 +83,7 @@ def test_unknown_words_are_listed_and_a_lexicon_helps(
     assert "NEUN" in [s.label for s in read_ctm(tmp_path / "out" / "words.ctm")[victim]]
 
 
+@pytest.mark.slow
 def test_a_long_recording_is_cut(
     experiment: Path, test_set: DataDir, waves: dict[str, np.ndarray], tmp_path: Path, speech3: Run
 ) -> None:

@@ -91,6 +91,7 @@ def test_languages_that_do_not_fit(experiment: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_an_hour_with_ten_words(experiment: Path, tmp_path: Path) -> None:
     data = tmp_path / "hour"
     data.mkdir()

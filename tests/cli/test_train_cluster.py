@@ -27,6 +27,7 @@ def _run(conf, out, *options):
     return typer.testing.CliRunner().invoke(app, [str(conf), "--out", str(out), "--world", "cluster", *options])
 
 
+@pytest.mark.slow
 def test_with_a_ray_of_its_own(conf, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
     monkeypatch.setattr("speech3.engine.cluster.messages._engine_digest", lambda: "")  # it may be edited meanwhile

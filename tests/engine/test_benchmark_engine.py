@@ -22,6 +22,7 @@ def _tiny(benchmark):
     return benchmark.Case("tiny", bins=4, senones=5, model=model, frames=1200, minibatches=8, minibatch=64)
 
 
+@pytest.mark.slow
 def test_all_figures_of_a_network(benchmark):
     found = {f["name"]: f for f in map(json.loads, benchmark.figures(_tiny(benchmark), benchmark.FIGURES, rounds=2))}
     assert list(found) == list(benchmark.FIGURES)

@@ -28,6 +28,8 @@ from speech3.engine.cluster import messages  # noqa: E402
 from speech3.engine.cluster import world as cluster_module  # noqa: E402
 from speech3.engine.cluster.world import Cluster  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 BATCHES = tiny.Batches(300, pause_s=0.002)
 BUILD = tiny_cluster.Linear(BATCHES)
 RATE = 0.01

@@ -98,6 +98,7 @@ def test_a_process_that_dies_ends_the_epoch_with_an_error(world):
         list(world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)))
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_is_ended_when_it_is_late(monkeypatch):
     monkeypatch.setattr(ddp, "patience_s", lambda usual_s: 5.0 if usual_s else 60.0)
     hanging = Ddp(tiny.Build(BATCHES), workers=2, device="cpu")

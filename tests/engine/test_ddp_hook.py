@@ -80,6 +80,7 @@ def world():
         each.close()
 
 
+@pytest.mark.slow
 def test_two_processes_step_by_the_mean_of_their_codings_and_learn(world, capfd):
     """DDP rebuilds its buckets after the first step, and a run that goes on begins with the first ones again."""
     start = flatten(tiny.model()).vector_K.clone()

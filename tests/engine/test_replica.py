@@ -116,6 +116,7 @@ def _epoch(world, gate, epoch, action):
     return last
 
 
+@pytest.mark.slow
 def test_two_replicas_train(world, gate):
     before, inside = world.snapshot().tensors["parameters"], []
     done = _epoch(world, gate, 1, lambda: inside.append(world.snapshot()))

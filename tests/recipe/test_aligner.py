@@ -50,6 +50,7 @@ def _aligned(
     return {key: phone_segments(a, lexicon, frame_clock(features)) for key, a in aligned.alignments.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not BORDERS.exists(), reason="../shared/corpora/borders is not here")
 def test_borders_that_people_corrected(tmp_path: Path) -> None:
     data, lexicon = read_datadir(BORDERS), BORDERS / "lang" / "lexicon.txt"
@@ -67,6 +68,7 @@ def test_borders_that_people_corrected(tmp_path: Path) -> None:
     assert abs(np.median(off_s)) < 0.010
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BORDERS.exists(), reason="the aligner is measured on ../shared/corpora/borders")
 def test_borders_that_the_synthesiser_marks(tmp_path: Path) -> None:
     pytest.importorskip("espeakng_loader", reason="the built-in corpus needs espeakng-loader")

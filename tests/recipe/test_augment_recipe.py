@@ -22,6 +22,7 @@ def would(out: Path, *overrides: str) -> list[str]:
     return [plan.step.name for plan in make_plan(steps(experiment), out, None, None) if plan.why]
 
 
+@pytest.mark.slow
 def test_the_network_learns_from_clean_and_augmented_speech(speech3, tiny, mine: Path) -> None:
     clean = open_packed(mine / "frames" / "tri" / "train.frames")
     before = {name: np.array(clean.frames_NF[begin:end]) for name, begin, end in zip(

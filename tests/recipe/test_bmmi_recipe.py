@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from speech3.hmm.gmm import load_gmm
 from speech3.io.progress import read_metrics
 from speech3.recipe.experiment import open_experiment
@@ -22,6 +24,7 @@ def test_its_steps_come_after_what_they_need_and_change_no_other(tmp_path: Path)
     assert with_it.systems == ("tri", "bmmi", *plain.systems[1:])
 
 
+@pytest.mark.slow
 def test_from_the_alignment_to_an_error_rate(speech3, tiny, mine: Path):
     process = speech3("recipe", "digits", "--out", mine, *tiny, *BMMI)
     assert process.returncode == 0, process.stderr

@@ -30,6 +30,7 @@ def _ran(stderr: str) -> list[str]:
     return re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", stderr, re.M)
 
 
+@pytest.mark.slow
 def test_a_cnn_beside_the_dnn(speech3, tiny: Sequence[str], mine: Path) -> None:
     kept = {path: path.read_bytes() for path in mine.glob("*/model.safetensors")}
     kept |= {path: path.read_bytes() for path in (mine / "frames" / "tri").glob("*.frames")}

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from speech3.config import FeatureConfig, parse, read_yaml
 from speech3.frames.packed import open_packed
 from speech3.recipe.experiment import open_experiment
 
 
+@pytest.mark.slow
 def test_plp_and_pitch_by_one_word(speech3, tiny, mine: Path) -> None:
     options = (*tiny, "features=plp13_pitch1_d2", "training.frequency_warp=0.1")
     process = speech3("recipe", "digits", "--out", mine, *options)

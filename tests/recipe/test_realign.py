@@ -17,6 +17,8 @@ from speech3.decoding.recognizer import load_recognizer
 from speech3.hmm.model import load_hmm
 from speech3.io.ark import read_int_ark
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -103,6 +103,7 @@ def test_to_and_from(mine: Path, speech3: Run, tiny: Sequence[str]) -> None:
     assert (bad.returncode, bad.stderr) == (1, f"error: no stage 'scoring'; the stages are: {', '.join(STAGES)}\n")
 
 
+@pytest.mark.slow
 def test_a_moved_experiment_still_works(finished: Finished, mine: Path, speech3: Run, tiny: Sequence[str]) -> None:
     assert set(plan(speech3, mine, *tiny).values()) == {"done"}
     # Nothing that is read names the old place. (A graph says which language model it was made of, a card its HMM.)
@@ -149,6 +150,7 @@ def gone(group: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "line"), [("hmm/mono", "hmm/mono: requested by --from, running"), ("train/dnn", "epoch 1:")]
 )

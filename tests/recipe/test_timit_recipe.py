@@ -31,6 +31,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_phone_error_rates_and_borders(source: Path, tmp_path: Path, speech3: Run) -> None:
     out = tmp_path / "timit"
     process = speech3("recipe", "timit", "--source", source, "--out", out, *TINY)

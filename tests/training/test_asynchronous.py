@@ -167,6 +167,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_run_of_two_shards_goes_on_in_the_middle_of_an_epoch(corpus, tmp_path):
     """Ctrl-C, going on, SIGKILL of everything, going on to the end: one epoch in three lives."""
     config = _config(corpus, {"width": 256}, world="shared", minibatch=1, max_epochs=1, checkpoint_s=0,

@@ -11,6 +11,7 @@ from chaos import MINIBATCH, lost
 CHAOS = Path(__file__).parents[1] / "chaos.py"
 
 
+@pytest.mark.slow
 def test_shards_killed_at_random_moments_lose_nothing(experiment):
     command = [sys.executable, str(CHAOS), "2", "7", "--experiment", str(experiment)]
     process = subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -36,7 +36,7 @@ def corpus(tmp_path_factory):
          "simulation": {"compute_s": 1.0, "sync_s": 0.05, "method": "synchronous"}},
         {"world": "shared", "workers": 2},
         {"world": "ddp", "workers": 2},
-        {"world": "cluster"},
+        pytest.param({"world": "cluster"}, marks=pytest.mark.slow),
     ],
     ids=["sgd", "momentum", "asgd simulated", "synchronous", "shared", "ddp", "cluster"],
 )  # fmt: skip

@@ -75,6 +75,7 @@ def _killed(config, out, script):
     tiny.until(lambda: not any(map(tiny.state, members)))
 
 
+@pytest.mark.slow
 def test_a_replica_of_two_processes_learns_what_one_process_does(corpus, tmp_path):
     """Momentum, gradients that are cut down by their whole length, normalisation; killed between two epochs, and taken
     up again from a checkpoint, which is of the unsplit model.
