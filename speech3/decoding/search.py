@@ -21,6 +21,7 @@ from speech3.config import DecodeConfig
 from speech3.errors import check_bad
 from speech3.graph.decoding_graph import Graph
 from speech3.graph.pieces import join_words
+from speech3.io.compiled import announce_compiling
 from speech3.lattices.bayes_risk import confidences as confidences_of
 from speech3.lattices.word_lattice import WordLattice, words_of
 from speech3.search.beam_search import BeamSearch, BestPath, check_scores
@@ -230,6 +231,7 @@ def _search(
 def _searchers(
     graph: Graph, config: DecodeConfig, settings: Sequence[Setting], jobs: int, longest: int
 ) -> list["_Searcher"]:
+    announce_compiling("the search")
     graphs = {penalty: with_word_penalty(graph.arranged, penalty) for _, penalty in settings}
     longest = max(longest, _LONGEST) if graph.phrases else longest  # phrases are found in lattices
     stopped = threading.Event()

@@ -31,6 +31,7 @@ from speech3.graph.pieces import join_segments
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import align_one
 from speech3.hmm.workers import Share
+from speech3.io.compiled import announce_compiling
 from speech3.io.online_resample import OnlineResampler
 from speech3.io.progress import say
 from speech3.search.beam_search import BeamSearch, BestPath
@@ -189,6 +190,7 @@ class _Segment:
     _lattice: Lattice | None = None  # of the segment that is ending
 
     def __post_init__(self) -> None:
+        announce_compiling("the search")
         recognizer, settings = self.recognizer, self.recognizer.settings
         self._output_s = recognizer.features.frame_shift / 1000 * recognizer.scorer.subsampling
         self._graph = with_word_penalty(recognizer.graph.arranged, settings.word_penalty)

@@ -170,12 +170,16 @@ def _statistics(source, target, word, costs, states, places, words, gap):  # typ
         distance[0, q] = distance[0, q - 1] + (places[q - 1] != 0)
     for a in range(len(source)):
         _edit(distance[source[a]], word[a], places, gap, row)
-        distance[target[a]] += np.exp(alpha[source[a]] - costs[a] - alpha[target[a]]) * row
+        share = np.exp(alpha[source[a]] - costs[a] - alpha[target[a]])
+        for q in range(many + 1):  # numba takes seconds to compile the assignment of an array
+            distance[target[a], q] += share * row[q]
     gamma, weight, here = np.zeros((many, words)), np.zeros((states, many + 1)), np.empty(many + 1)
     weight[states - 1, many] = 1.0
     for a in range(len(source) - 1, -1, -1):
         _edit(distance[source[a]], word[a], places, gap, row)
-        here[:] = np.exp(alpha[source[a]] - costs[a] - alpha[target[a]]) * weight[target[a]]
+        share = np.exp(alpha[source[a]] - costs[a] - alpha[target[a]])
+        for q in range(many + 1):
+            here[q] = share * weight[target[a], q]
         before, dearer = weight[source[a]], (1 + gap if word[a] else 0.0)
         for q in range(many, 0, -1):
             read = places[q - 1]
@@ -189,8 +193,7 @@ def _statistics(source, target, word, costs, states, places, words, gap):  # typ
                 here[q - 1] += here[q]
                 gamma[q - 1, 0] += here[q]
         before[0] += here[0]
-    here[:] = weight[0]
     for q in range(many, 0, -1):
-        here[q - 1] += here[q]
-        gamma[q - 1, 0] += here[q]
+        weight[0, q - 1] += weight[0, q]
+        gamma[q - 1, 0] += weight[0, q]
     return distance[states - 1, many], gamma

@@ -222,8 +222,9 @@ def _cheapest(said, numbers, scale, where):  # type: ignore[no-untyped-def] # pr
                 members[where[state]] = (state, graph, acoustic, step)
     for state, _, _, _ in members:
         where[state] = -1
-    members.sort()
-    return members
+    # As the words are sorted above, which numba has compiled already.
+    by_state = np.argsort(np.array([state for state, _, _, _ in members]), kind="mergesort")
+    return [members[number] for number in by_state]
 
 
 @jit

@@ -68,7 +68,7 @@ def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_
     columns, filled = np.empty((4096, 5), np.int32), 0
     links = columns, columns.view(np.float32)
     extra = np.full(end - base, _INF, np.float32)
-    extra[begins[frames] - base :] = last_extra
+    _copy(last_extra, extra, begins[frames] - base)
     ac = np.empty(scores.shape[1], np.float32)
     if finished:
         _find(memory, begins[frames], end)
@@ -156,10 +156,17 @@ def _link_silent(graph, memory, begin, end, base, extra, lattice_beam, links, fi
 
 
 @jit
+def _copy(source, target, begin):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Copy `source` to `target` from `begin` on; numba takes seconds to compile the assignment of a slice."""
+    for i in range(len(source)):
+        target[begin + i] = source[i]
+
+
+@jit
 def _put(links, filled, source, target, arc, slack, score):  # type: ignore[no-untyped-def] # pragma: no cover
     if filled == len(links[0]):
         larger = np.empty((2 * filled, 5), np.int32)
-        larger[:filled] = links[0]
+        _copy(links[0].reshape(-1), larger.reshape(-1), 0)
         links = larger, larger.view(np.float32)
     columns, numbers = links
     columns[filled, SOURCE], columns[filled, TARGET], columns[filled, ARC] = source, target, arc
@@ -211,7 +218,7 @@ def renumber(links, first, place):  # type: ignore[no-untyped-def] # pragma: no 
 def prune_links(links, begin, end, last_extra, lattice_beam):  # type: ignore[no-untyped-def] # pragma: no cover
     """Which links to keep, and the extra cost of each token, computed backwards from those of the last frame."""
     extra = np.full(end, _INF, np.float32)
-    extra[begin:end] = last_extra
+    _copy(last_extra, extra, begin)
     keep = np.zeros(len(links), np.bool_)
     slacks = links.view(np.float32)
     for number in range(len(links) - 1, -1, -1):

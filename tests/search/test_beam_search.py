@@ -18,6 +18,7 @@ from speech3.search import beam_search
 from speech3.search import token_passing as kernel
 from speech3.search.beam_search import BeamSearch, BestPath
 from speech3.search.search_graph import search_graph, with_word_penalty
+from speech3.search.token_passing import _smallest
 
 PDFS, SCALE = 5, 0.3
 
@@ -289,3 +290,12 @@ def test_a_stopped_decoding_ends_its_threads(graph):
     with pytest.raises(KeyboardInterrupt):
         decode(graph, scores(), DecodeConfig(), 0.3, jobs=2)
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 1000])
+@pytest.mark.parametrize("different", [2, 1000])
+def test_the_value_of_a_rank_is_that_of_sorting(count: int, different: int) -> None:
+    values = np.random.default_rng(count).integers(0, different, count).astype(np.float32)
+    values[:1] = np.inf
+    for rank in {0, count // 3, count // 2, count - 1}:
+        assert _smallest(np.append(values, np.float32(-1)), count, rank) == np.sort(values)[rank]
