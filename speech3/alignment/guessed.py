@@ -53,7 +53,7 @@ def by_espeak(hmm: Hmm, words: Sequence[str], counts: Mapping[str, int], lang: s
         espeak-ng is not installed or does not know the language; the lexicon shares too few words with it.
     """
     if not words:
-        voice_of(lang)  # a code that nobody knows is a mistake even where it would not be used
+        voice_of(lang)  # an unknown code is a mistake even where it would not be used
         return Guesses((), "", {})
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / f"{lang}-lexicon.txt"

@@ -59,7 +59,7 @@ class _Kept:
 
     def __init__(self, scores: Scores) -> None:
         self._fresh = iter(scores)
-        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY, prefix="speech3-")  # noqa: SIM115  # lives as we do
+        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY, prefix="speech3-")  # noqa: SIM115  # closed by `close`
         self._places: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     def __iter__(self) -> Iterator[tuple[str, np.ndarray]]:

@@ -33,7 +33,7 @@ def run(function: Callable[..., None], args: tuple[Any, ...], pipe: Any, coordin
     try:
         function(*args, pipe)
     except Exception as error:
-        if os.getppid() == coordinator:  # else nobody receives it
+        if os.getppid() == coordinator:  # otherwise nothing receives it
             why = str(error) if isinstance(error, Speech3Error) else traceback.format_exc()
             pipe.send(Failed(time.monotonic(), why[:_SAID] + why[_SAID:][-_SAID:]))
         os._exit(1)  # an orderly exit would abort in libraries' threads that wait for other processes

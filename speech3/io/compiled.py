@@ -29,6 +29,6 @@ class _Notice(event.Listener):
 
 @functools.cache
 def announce_compiling(what: str) -> None:
-    """Have a line printed when the next function is compiled because the cache does not have it; once per process."""
+    """Print a line, once per process, as soon as a function is compiled because the cache does not have it."""
     notice = f"compiling {what}, which is done once and may take half a minute"
     event.register(_COMPILING, _Notice(notice))

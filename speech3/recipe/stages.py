@@ -215,7 +215,7 @@ def pack_split(
         copies, prefix = ArkReader(e.features(preset, e.augmented) / "feats.scp"), copy_prefix(1)
         used += [copy for copy in copies if copy.removeprefix(prefix) not in left_out]
         labels |= {prefix + key: labels_T for key, labels_T in labels.items()}
-        feats = ChainMap({}, feats, copies)  # type: ignore[arg-type]  # readers, which nobody writes to
+        feats = ChainMap({}, feats, copies)  # type: ignore[arg-type]  # readers, which are never written to
     report = pack(out, feats, labels, num_labels, utterances=used, dtype=dtype, info=info)
     for utterance, reason in report.skipped.items():
         say(f"  left out {utterance}: {reason}")

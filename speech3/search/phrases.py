@@ -71,7 +71,7 @@ class Phrases:
             return next_D, self.boost_D[next_D]
         state_D, gained_D = np.arange(len(self.moves), dtype=np.int32), np.zeros(len(self.moves))
         for character in map(ord, self.spelled[label]):
-            if character != _WORD_START:  # the word goes on, so no phrase has ended
+            if character != _WORD_START:  # the word continues, so no phrase has ended
                 gained_D -= self.boost_D[state_D]
             state_D = self._after(character)[state_D]
             gained_D += self.boost_D[state_D]
