@@ -144,7 +144,7 @@ def test_what_is_required_is_named(recipe: Path) -> None:
     recipe.write_text("corpus: digits\n")
     with pytest.raises(Speech3Error, match=r"recipe\.yaml: lm: Field required"):
         load_config(RecipeConfig, recipe)
-    with pytest.raises(Speech3Error, match=r"(?s)x: data: Field required.*x: hmm: .*x: model: .*x: training: "):
+    with pytest.raises(Speech3Error, match=r"(?s)x: frames: Field required.*x: hmm: .*x: model: .*x: training: "):
         parse(TrainConfig, {}, "x")
 
 
@@ -270,7 +270,7 @@ def test_unknown_keys_of_a_family_are_named_with_its_own() -> None:
     ):
         with pytest.raises(Speech3Error, match=rf"(?m)^here: unknown key '{key}'; known here: .*{known}"):
             parse(ModelConfig, values, "here")
-        values = {"data": "x", "hmm": "y", "model": values, "training": {}}
+        values = {"frames": "x", "hmm": "y", "model": values, "training": {}}
         with pytest.raises(Speech3Error, match=rf"(?m)^here: unknown key 'model.{key}'; known here: .*{known}"):
             parse(TrainConfig, values, "here")
 
@@ -304,3 +304,9 @@ def test_a_model_config_is_one_of_its_family_however_it_is_made() -> None:
 def test_augmentation_that_contradicts_itself(values: dict[str, object], told: str) -> None:
     with pytest.raises(Speech3Error, match=rf"x\.yaml: .*{told}"):
         parse(AugmentConfig, values, "x.yaml")
+
+
+def test_the_old_name_of_the_frames_still_works(tmp_path: Path) -> None:
+    (tmp_path / "old.yaml").write_text("data: d\nhmm: h\nmodel: dnn\ntraining: sgd\n")
+    (tmp_path / "new.yaml").write_text("frames: d\nhmm: h\nmodel: dnn\ntraining: sgd\n")
+    assert load_config(TrainConfig, tmp_path / "old.yaml") == load_config(TrainConfig, tmp_path / "new.yaml")

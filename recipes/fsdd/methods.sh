@@ -22,7 +22,7 @@ runs=$out/methods/seed$seed
 mkdir -p "$runs/score"
 conf=$runs/conf.yaml
 cat >"$conf" <<END
-data: $out/frames/tri
+frames: $out/frames/tri
 hmm: $out/tri
 model: {layers: 4, width: 256, normalization: batch}
 training: sgd

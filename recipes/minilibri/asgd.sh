@@ -20,7 +20,7 @@ conf=$runs/conf.yaml
 # A smaller network than the recipe's, so that some dozens of runs fit in an hour or two. A sync takes 6 % of a
 # minibatch, as measured on two cores.
 cat >"$conf" <<END
-data: $out/frames/tri
+frames: $out/frames/tri
 hmm: $out/tri
 model: {layers: 4, width: 256, normalization: batch}
 training: asgd

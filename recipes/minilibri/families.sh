@@ -17,7 +17,7 @@ export OMP_NUM_THREADS=1
 runs=$out/families
 mkdir -p "$runs"
 conf=$runs/conf.yaml
-printf 'data: %s\nhmm: %s\nmodel: dnn\ntraining: {}\n' "$out/frames/tri" "$out/tri" >"$conf"
+printf 'frames: %s\nhmm: %s\nmodel: dnn\ntraining: {}\n' "$out/frames/tri" "$out/tri" >"$conf"
 
 windows="training.learning_rate=0.1 training.momentum=0.9 training.max_epochs=14 training.frequency_warp=0.1"
 chunks="training=lstm training.frequency_warp=0.1"

@@ -17,7 +17,7 @@ from speech3.config.training import TrainingConfig
 class TrainConfig(Config):
     """What `speech3 train CONF` reads."""
 
-    data: str = Field(description="directory with packed frames: train.frames, heldout.frames")
+    frames: str = Field(description="directory with packed frames: train.frames, heldout.frames")
     hmm: str = Field(description="model directory whose senones label the frames")
     model: SerializeAsAny[ModelConfig]
     training: TrainingConfig
@@ -27,6 +27,8 @@ class TrainConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _for_objective(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "data" in values and "frames" not in values:
+            values = {"frames" if key == "data" else key: value for key, value in values.items()}  # its name before
         try:
             model = ModelConfig.model_validate(values["model"])
             training = TrainingConfig.model_validate(values["training"])

@@ -35,7 +35,7 @@ VOWELS = frozenset({"AH", "AO", "AY", "EH", "EY", "IH", "IY", "OW", "UW"})
 
 
 def prepare(
-    source: Path | None, out: Path, seed: int, *, jobs: int = 0, train: int = 1000, dev: int = 150, test: int = 300
+    source: Path | None, out: Path, seed: int, *, jobs: int = 0, train: int = 1000, dev: int = 150, test: int = 840
 ) -> None:
     """Synthesise the corpus into ``out``, where it appears only when it is complete.
 
@@ -49,7 +49,7 @@ def prepare(
     jobs
         Number of processes; 0: one per core. The result does not depend on it.
     train, dev, test
-        Number of utterances, at least one for each speaker of the split.
+        Number of utterances; each speaker of the split has one if these suffice.
 
     Raises
     ------

@@ -103,19 +103,19 @@ def prepare(corpus: str, say: Say, out: Path, seed: int, sizes: Mapping[str, int
         Draws and synthesises an utterance, given its id, its speaker and its random generator. It runs in other
         processes, so it must be a module-level function.
     sizes
-        Utterances of each split, at least one for each of its speakers.
+        Utterances of each split, at least one. If they are fewer than its speakers, the last speakers have none.
     jobs
         Number of processes; 0: one per core. The result does not depend on it.
 
     Raises
     ------
     Speech3Error
-        espeak-ng is not installed, a split has fewer utterances than speakers, or `out` cannot be written.
+        espeak-ng is not installed, a split has no utterance, or `out` cannot be written.
     """
-    speakers = read_speakers(corpus)
     for split, size in sizes.items():
-        if size < (fewest := sum(speaker.split == split for speaker in speakers)):
-            raise Speech3Error(f"{split}: {size} utterances for {fewest} speakers; ask for at least {fewest}")
+        if size < 1:
+            raise Speech3Error(f"{split}: {size} utterances; ask for at least one")
+    speakers = [speaker for split, size in sizes.items() for speaker in read_speakers(corpus, split)[:size]]
     synthesize("one", speakers[0].voice)  # a missing espeak-ng shows here, before anything is written
     with _staging(Path(out)) as staging:
         task = functools.partial(_speak_all, corpus=corpus, say=say, directory=staging, seed=seed, sizes=sizes)
@@ -148,11 +148,13 @@ def speak(ssml: str, speaker: Speaker, rng: np.random.Generator) -> tuple[Synthe
     return synthesis, np.pad(samples_N, (lead, round(after_s * SAMPLE_RATE_HZ))), lead / SAMPLE_RATE_HZ
 
 
-def read_speakers(corpus: str) -> list[Speaker]:
-    """The speakers of a corpus in the order of their ids."""
+def read_speakers(corpus: str, split: str | None = None) -> list[Speaker]:
+    """The speakers of a corpus, or of one of its splits, in the order of their ids."""
     rows = (line.split() for line in data_lines(corpus, "speakers.txt"))
     return [
-        Speaker(key, split, voice, int(rate), int(pitch), int(span)) for key, split, voice, rate, pitch, span in rows
+        Speaker(key, part, voice, int(rate), int(pitch), int(span))
+        for key, part, voice, rate, pitch, span in rows
+        if split in (None, part)
     ]
 
 
@@ -211,13 +213,13 @@ def _speak_all(
     speaker: Speaker, corpus: str, say: Say, directory: Path, seed: int, sizes: Mapping[str, int]
 ) -> list[_Written]:
     """Synthesise and write the utterances of one speaker; the speakers of a split take turns in its utterances."""
-    colleagues = [other for other in read_speakers(corpus) if other.split == speaker.split]
-    first = colleagues.index(speaker)
+    colleagues = read_speakers(corpus, speaker.split)
+    first, turns = colleagues.index(speaker), min(len(colleagues), sizes[speaker.split])
     background = _Background(corpus, [other for other in colleagues if other != speaker])
     wav = directory / speaker.split / "wav"
     wav.mkdir(parents=True, exist_ok=True)
     written = []
-    for number in range(len(range(first, sizes[speaker.split], len(colleagues)))):
+    for number in range(len(range(first, sizes[speaker.split], turns))):
         rng = np.random.default_rng([seed, int(speaker.id[1:]), number])
         key = f"{speaker.id}-{number:03d}"
         spoken = say(key, speaker, rng)

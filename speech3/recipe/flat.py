@@ -96,7 +96,7 @@ def train_network(e: Experiment) -> None:
     from speech3.training import train
 
     config = TrainConfig(
-        data=str(e.frames(FLAT)), hmm=str(e.model(FLAT_HMM)), model=e.recipe.flat.model,
+        frames=str(e.frames(FLAT)), hmm=str(e.model(FLAT_HMM)), model=e.recipe.flat.model,
         training=e.recipe.flat.training, seed=e.recipe.seed,
     )  # fmt: skip
     train(config, e.model(FLAT))

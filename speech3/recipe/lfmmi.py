@@ -97,6 +97,6 @@ def _config(e: Experiment) -> TrainConfig:
         say(f"  {passes} passes over {60 * hours:.0f} minutes of speech (lfmmi.passes)")
         training = training.model_copy(update={"max_epochs": passes})
     return TrainConfig(
-        data=str(e.frames(LFMMI)), hmm=str(e.model(LFMMI_HMM)), model=system.model, training=training,
+        frames=str(e.frames(LFMMI)), hmm=str(e.model(LFMMI_HMM)), model=system.model, training=training,
         seed=e.recipe.seed,
     )  # fmt: skip

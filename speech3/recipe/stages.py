@@ -229,7 +229,7 @@ def train_network(e: Experiment, network: str) -> None:
     if e.training != recipe.training:
         say(f"  {recipe.features} has no mel bins: training without frequency warps and masks")
     config = TrainConfig(
-        data=str(e.frames(network)), hmm=str(e.model("tri")), model=recipe.model, training=e.training,
+        frames=str(e.frames(network)), hmm=str(e.model("tri")), model=recipe.model, training=e.training,
         seed=recipe.seed,
     )  # fmt: skip
     train(config, e.model(network))

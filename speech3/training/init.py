@@ -95,7 +95,7 @@ def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
             f"{path}: lacks {', '.join(sorted(missing))}; it was written by another version of speech3, train it again"
         )
     there = _check_architecture(path, about, config.model, frames)
-    _compare_features(path, Path(config.data))
+    _compare_features(path, Path(config.frames))
     tensors.pop("log_prior", None)  # counted on the frames it was trained on; this run counts its own
     same, senones = _senones(path, about["num_senones"], Path(config.hmm), num_outputs(config, frames))
     if not same and config.training.of_sequences:

@@ -59,7 +59,7 @@ class BuildParts:
         torch.set_num_threads(self.config.training.threads)
         use(self.product)
         use_precision(self.config.training.precision)
-        frames, on = open_packed(Path(self.config.data) / "train.frames"), torch.device(device)
+        frames, on = open_packed(Path(self.config.frames) / "train.frames"), torch.device(device)
         return make_parts(self.config, frames, on, member=self.config.training.model_partitions > 1)
 
 
@@ -94,7 +94,7 @@ def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
         Frames are missing, damaged or empty, or do not match each other or the model directory ``config.hmm``.
     """
     expected = num_labels(config)
-    packed = {name: open_packed(Path(config.data) / f"{name}.frames") for name in ("train", "heldout")}
+    packed = {name: open_packed(Path(config.frames) / f"{name}.frames") for name in ("train", "heldout")}
     for frames in packed.values():
         verify_once(frames, out / "verified.json")
         if not len(frames):
@@ -370,7 +370,7 @@ def augmentation(config: TrainConfig, frames: PackedFrames) -> tuple[FrequencyWa
     """The augmentation in the config, if any; errors as for `frequency_warp` and `spec_augment`."""
     training, features = config.training, None
     if training.frequency_warp or training.frequency_masks or training.speeds:
-        path = Path(config.data) / "features.yaml"
+        path = Path(config.frames) / "features.yaml"
         features = parse(FeatureConfig, read_yaml(path), path)
     warp = None
     if features and (training.frequency_warp or training.speeds):

@@ -283,7 +283,7 @@ class _Run:
             "versions": {"speech3": speech3.__version__, "torch": torch.__version__,
                          "numpy": np.__version__, "python": platform.python_version()},
         }  # fmt: skip
-        complete(self.directory.path, Path(self.config.hmm), Path(self.config.data))
+        complete(self.directory.path, Path(self.config.hmm), Path(self.config.frames))
         save_tensors(self.directory.model, {**self.best, "log_prior": self.log_priors()}, about)
         write_card(self.directory.path)
         return about

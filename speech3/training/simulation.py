@@ -213,7 +213,7 @@ def _check(variants: Sequence[Variant]) -> None:
     if isinstance(base.training.simulation.compute_s, tuple):
         raise Speech3Error("training.simulation.compute_s: give one time for all workers, as their number varies")
     device_of(base.training.device)
-    frames = open_packed(Path(base.data) / "train.frames")
+    frames = open_packed(Path(base.frames) / "train.frames")
     init = read_init(base, frames)
     for name, same in groupby(sorted(variants, key=_name), key=_name):
         if len(alike := [f"{each.method.name} with {each.workers} workers" for each in same]) > 1:

@@ -112,7 +112,7 @@ def _configs(config: TrainConfig, models: Sequence[str]) -> dict[str, TrainConfi
     """The config of each network; builds each once, so that errors are raised before any network is measured."""
     chosen = {name: load_preset(ModelConfig, "models", name) for name in models} or {"model": config.model}
     configs = {name: config.model_copy(update={"model": model}) for name, model in chosen.items()}
-    frames = open_packed(Path(config.data) / "train.frames")
+    frames = open_packed(Path(config.frames) / "train.frames")
     for name, each in configs.items():
         try:
             make_parts(each, frames, torch.device("cpu"))

@@ -35,12 +35,12 @@ def files(directory: Path) -> set[Path]:
     [
         (["split", "DATA", "out", "train=0.9", "cv=0.5"], "train=0.9 cv=0.5: the shares add up to 1.4"),
         (["split", "DATA", "out", "train=0.9", "cv=-0.5"], "cv=-0.5: write a part as NAME=SHARE"),
-        (["split", "DATA", "out", "20"], "11 speakers"),
+        (["split", "DATA", "out", "30"], "22 speakers"),
         (["split", "nowhere", "out", "4"], "nowhere: no such directory"),
         (["subset", "DATA", "out", "--utterances", "ids"], "utterances that are not in it: u2"),
         (["subset", "DATA", "out", "--speakers", "ids"], "speakers that are not in it: s40-000, u2"),
         (["subset", "DATA", "out", "--speakers", "none"], "none: no such list"),
-        (["subset", "DATA", "out", "--speakers", "99"], "99 speakers requested, but there are only 11"),
+        (["subset", "DATA", "out", "--speakers", "99"], "99 speakers requested, but there are only 22"),
         (["combine", "out", "DATA", "DATA"], "22 utterances are in two directories: s40-000"),
         (["combine", "out", "DATA", "empty"], "empty: the data directory has no wav.scp"),
         (["stats", "empty", "--out", "out"], "empty: the data directory has no wav.scp"),
@@ -106,7 +106,7 @@ def test_an_hour_with_ten_words(experiment: Path, tmp_path: Path) -> None:
 
 def test_no_network_to_begin_with(experiment: Path, tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text(
-        f"data: {experiment}/frames/tri\nhmm: {experiment}/tri\nmodel: dnn\ntraining: sgd\n"
+        f"frames: {experiment}/frames/tri\nhmm: {experiment}/tri\nmodel: dnn\ntraining: sgd\n"
     )
     options = ("train", "my.yaml", "--out", "out", "--init")
     assert "nowhere: no such file; give --init" in refused(*options, "nowhere", cwd=tmp_path)

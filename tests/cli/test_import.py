@@ -90,7 +90,7 @@ def kaldi(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kaldi_graph(root / "graph", root / "ours", model)
     np.savez(root / "pdfs.npz", **pdfs)
     (root / "train.yaml").write_text(
-        f"data: {root}/frames\nhmm: {root}/imported\n"
+        f"frames: {root}/frames\nhmm: {root}/imported\n"
         "model: {layers: 1, width: 32, left_context: 1, right_context: 1}\n"
         "training: {max_epochs: 4, minibatch: 32, learning_rate: 0.2}\n"
     )

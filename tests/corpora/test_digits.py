@@ -193,7 +193,9 @@ def test_what_killed_runs_left_is_removed_but_not_what_others_do(tmp_path: Path)
     assert not left.exists() and others.exists()
 
 
-def test_too_few_utterances(tmp_path: Path) -> None:
-    with pytest.raises(Speech3Error, match="dev: 5 utterances for 6 speakers"):
-        digits.prepare(None, tmp_path / "out", 1, train=33, dev=5, test=11)
-    assert not (tmp_path / "out").exists()
+def test_fewer_utterances_than_speakers(tmp_path: Path) -> None:
+    digits.prepare(None, tmp_path / "out", 5, train=33, dev=5, test=11)
+    assert [len(read_datadir(tmp_path / "out" / split).speakers()) for split in SIZES] == [33, 5, 11]
+    with pytest.raises(Speech3Error, match="dev: 0 utterances"):
+        digits.prepare(None, tmp_path / "none", 1, train=33, dev=0, test=11)
+    assert not (tmp_path / "none").exists()

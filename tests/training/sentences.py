@@ -48,6 +48,6 @@ def config_of(corpus: Path, model: Any = (), **training: Any) -> TrainConfig:
              "frequency_masks": 0, "speeds": (), "learning_rate": 0.01}  # fmt: skip
     network = {"family": "tdnn", "layers": 2, "width": 24, "bottleneck": 8, "prefinal": 16, "two_outputs": True}
     return TrainConfig(
-        data=str(corpus / "frames"), hmm=str(corpus / "hmm"), model=ModelConfig(**{**network, **dict(model)}),
+        frames=str(corpus / "frames"), hmm=str(corpus / "hmm"), model=ModelConfig(**{**network, **dict(model)}),
         training=TrainingConfig.model_validate(preset.model_dump() | small | training),
     )  # fmt: skip

@@ -51,7 +51,7 @@ def _config(corpus, model=(), init=None, asgd=(), **training):
               "workers": 2, "asgd": {"warm_start": 0.5, **dict(asgd)},
               "simulation": {"compute_s": 0.01, "sync_s": 0.001}, **training}  # fmt: skip
     return TrainConfig(
-        data=str(corpus / "frames"), hmm=str(corpus / "hmm"), init=init and str(init),
+        frames=str(corpus / "frames"), hmm=str(corpus / "hmm"), init=init and str(init),
         training=TrainingConfig(**values),
         model=DnnConfig(**{"layers": 2, "width": 24, "left_context": 2, "right_context": 2, **dict(model)}),
     )  # fmt: skip

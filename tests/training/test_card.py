@@ -30,7 +30,7 @@ def _train(home: Path, cmvn: str = "cmvn: speaker", augment: dict | None = None,
     (home / "frames" / "features.yaml").write_text(f"{{kind: fbank, num_mel_bins: 6, sample_frequency: 8000, {cmvn}}}")
     Hmm(Lexicon((Pronunciation("WORD", ("a",)),)), monophone_tree(np.arange(2)), np.full(6, 0.5)).save(home / "hmm")
     config = TrainConfig(
-        data=str(home / "frames"), hmm=str(home / "hmm"), model=DnnConfig(layers=1, width=8),
+        frames=str(home / "frames"), hmm=str(home / "hmm"), model=DnnConfig(layers=1, width=8),
         training=TrainingConfig(**{"max_epochs": 2, "minibatch": 64, **training}),
     )  # fmt: skip
     train(config, home / "out")
@@ -114,7 +114,7 @@ def test_a_restart_takes_the_card_away(tmp_path, monkeypatch):
     monkeypatch.setattr("speech3.training.run._Run.finish", lambda self: {})
     train(
         TrainConfig(
-            data=str(tmp_path / "frames"), hmm=str(tmp_path / "hmm"), model=DnnConfig(layers=1, width=9),
+            frames=str(tmp_path / "frames"), hmm=str(tmp_path / "hmm"), model=DnnConfig(layers=1, width=9),
             training=TrainingConfig(max_epochs=1),
         ),
         out, restart=True,
@@ -141,7 +141,7 @@ def test_a_simulated_run(tmp_path):
 def test_a_run_that_began_with_a_model_and_made_it_no_better(tmp_path):
     out = _train(tmp_path, max_epochs=20, learning_rate=0.3)
     config = TrainConfig(
-        data=str(tmp_path / "frames"), hmm=str(tmp_path / "hmm"), model=DnnConfig(layers=1, width=8), init=str(out),
+        frames=str(tmp_path / "frames"), hmm=str(tmp_path / "hmm"), model=DnnConfig(layers=1, width=8), init=str(out),
         training=TrainingConfig(max_epochs=1, learning_rate=1e-9, schedule="constant"),
     )  # fmt: skip
     about = train(config, tmp_path / "second")

@@ -39,7 +39,7 @@ def test_it_diverges_without_and_trains_with_it(corpus, tmp_path, seed):
     results = {}
     for clip in (math.inf, 3.0):
         config = TrainConfig(
-            data=str(corpus / "frames"), hmm=str(corpus / "hmm"), seed=seed,
+            frames=str(corpus / "frames"), hmm=str(corpus / "hmm"), seed=seed,
             model=LstmConfig(layers=1, cells=8, peepholes=True, cell_clip=clip),
             training=TrainingConfig(
                 minibatch=160, sequence=20, learning_rate=1.0, momentum=0.9, schedule="constant", max_epochs=2

@@ -22,7 +22,7 @@ def test_a_codec_by_its_name():
 
 
 def test_a_codecs_name_and_one_of_its_keys(tmp_path):
-    (tmp_path / "my.yaml").write_text("data: d\nhmm: h\nmodel: dnn\n")
+    (tmp_path / "my.yaml").write_text("frames: d\nhmm: h\nmodel: dnn\n")
     changes = ["training=asgd", "training.codec=bf16", "training.codec.down=ternary"]
     codec = load_config(TrainConfig, tmp_path / "my.yaml", changes).training.codec
     assert codec == CodecConfig(kind="bf16", down="ternary")

@@ -56,7 +56,7 @@ def _config(root, **training):
     small = {"minibatch": 600, "max_epochs": 6, "speeds": (), "learning_rate": 0.01}
     network = {"family": "tdnn", "layers": 1, "width": 32, "bottleneck": 8, "prefinal": 16, "two_outputs": True}
     return TrainConfig(
-        data=str(root / "frames"), hmm=str(root / "hmm"), model=ModelConfig(**network),
+        frames=str(root / "frames"), hmm=str(root / "hmm"), model=ModelConfig(**network),
         training=TrainingConfig.model_validate(preset | small | training),
     )  # fmt: skip
 

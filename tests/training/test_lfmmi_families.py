@@ -41,7 +41,7 @@ def _config(corpus, family, **training):
     """As from a file: the keys that depend on the objective are left out."""
     base = config_of(corpus, **training)
     values = {"max_epochs": 6, **base.training.model_dump(), **training}
-    return TrainConfig(data=base.data, hmm=base.hmm, model=ModelConfig(**FAMILIES[family]),
+    return TrainConfig(frames=base.data, hmm=base.hmm, model=ModelConfig(**FAMILIES[family]),
                        training=TrainingConfig.model_validate(values))  # fmt: skip
 
 
@@ -142,7 +142,8 @@ def test_frame_cross_entropy_at_a_third_of_the_frames(corpus, tmp_path):
         pack(tmp_path / f"{name}.frames", feats, labels, OUTPUTS, utterances=list(feats))
     base = config_of(corpus, objective="cross_entropy", max_epochs=8)
     model = ModelConfig(**FAMILIES["dnn"], subsampling=3)
-    about = train(TrainConfig(data=str(tmp_path), hmm=base.hmm, model=model, training=base.training), tmp_path / "out")
+    config = TrainConfig(frames=str(tmp_path), hmm=base.hmm, model=model, training=base.training)
+    about = train(config, tmp_path / "out")
     assert about["heldout_accuracy"] > 0.9
 
 
@@ -163,7 +164,7 @@ def test_what_cannot_be_trained_is_named(corpus, tmp_path, model, training, word
     base = config_of(corpus, **training)
     with pytest.raises((Speech3Error, ValueError), match=words):
         values = {"model": {"family": "dnn", **model}, "training": base.training}
-        train(TrainConfig(data=base.data, hmm=base.hmm, **values), tmp_path / "out")
+        train(TrainConfig(frames=base.data, hmm=base.hmm, **values), tmp_path / "out")
 
 
 @pytest.mark.parametrize("preset", ["dnn", "cnn", "lstm", "lstmp", "blstm", "tc_dnn_blstm_dnn", "tdnn", "cnn_tdnn"])
@@ -171,7 +172,7 @@ def test_a_recipe_takes_every_preset(preset, corpus):
     path = shipped("recipes") / "digits" / "recipe.yaml"
     system = load_config(RecipeConfig, path, [f"lfmmi.model={preset}", "lfmmi.model.dropout=0.2"]).lfmmi
     assert system.features == ("fbank40_d2_utt" if preset == "cnn" else "fbank40_utt")
-    config = TrainConfig(data="x", hmm="y", model=system.model, training=system.training)
+    config = TrainConfig(frames="x", hmm="y", model=system.model, training=system.training)
     dim = 120 if preset == "cnn" else 40
     model = build(config.model, dim, 10, seed=0)
     assert model.subsampling == 3 and config.model.dropout == 0.2

@@ -69,7 +69,7 @@ def test_frame_cross_entropy_trains_the_same_network(corpus, tmp_path):
                  for u, x in labels.items()}  # fmt: skip
         pack(senones / f"{name}.frames", feats, labels, 2 * PHONES, utterances=list(feats))
     config = config_of(corpus, {"two_outputs": False}, objective="cross_entropy", max_epochs=8)
-    about = train(config.model_copy(update={"data": str(senones)}), tmp_path / "out")
+    about = train(config.model_copy(update={"frames": str(senones)}), tmp_path / "out")
     assert about["heldout_accuracy"] > 0.9
 
 
@@ -108,7 +108,7 @@ def test_frames_labelled_by_senones_and_a_missing_denominator_are_refused(corpus
     for name in ("train", "heldout"):
         pack(tmp_path / "frames" / f"{name}.frames", feats, {"u": np.zeros(60, int)}, 7, utterances=["u"])
     with pytest.raises(Speech3Error, match=r"7 senones.*12 labels"):
-        train(config_of(corpus).model_copy(update={"data": str(tmp_path / "frames")}), tmp_path / "out")
+        train(config_of(corpus).model_copy(update={"frames": str(tmp_path / "frames")}), tmp_path / "out")
     Hmm(LEXICON, context_free_tree(np.arange(10).reshape(5, 2)), np.full(10, 0.5), FIRST_AND_LOOP, 3).save(
         tmp_path / "hmm"
     )

@@ -45,7 +45,7 @@ def corpus(tmp_path):
 
 def _config(home, **training):
     return TrainConfig(
-        data=str(home / "frames"), hmm=str(home / "hmm"), model=DnnConfig(layers=1, width=32),
+        frames=str(home / "frames"), hmm=str(home / "hmm"), model=DnnConfig(layers=1, width=32),
         training=TrainingConfig(minibatch=64, max_epochs=4, **training),
     )  # fmt: skip
 

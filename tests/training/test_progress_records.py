@@ -33,7 +33,7 @@ def config(tmp_path: Path) -> TrainConfig:
     training = {"minibatch": FRAMES, "max_epochs": 2, "world": "simulated", "workers": 2, "asgd": {"warm_start": 0.5},
                 "simulation": {"compute_s": 0.01, "sync_s": 0.001}, "checkpoint_s": 0}  # fmt: skip
     return TrainConfig(
-        data=str(tmp_path / "frames"), hmm=str(tmp_path / "hmm"), model=DnnConfig(layers=1, width=8),
+        frames=str(tmp_path / "frames"), hmm=str(tmp_path / "hmm"), model=DnnConfig(layers=1, width=8),
         training=TrainingConfig(**training),
     )  # fmt: skip
 

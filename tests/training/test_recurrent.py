@@ -37,7 +37,7 @@ def _config(corpus, model=(), init=None, **training):
     values = {"minibatch": 40, "sequence": 10, "learning_rate": 0.5, "momentum": 0.9, "max_epochs": 10,
               "schedule": "constant", "gradient_clip": 1.0, **training}  # fmt: skip
     return TrainConfig(
-        data=str(corpus / "frames"), hmm=str(corpus / "hmm"), init=init and str(init),
+        frames=str(corpus / "frames"), hmm=str(corpus / "hmm"), init=init and str(init),
         training=TrainingConfig(**values), model=LstmConfig(**{"layers": 1, "cells": 16, **dict(model)}),
     )  # fmt: skip
 

@@ -57,7 +57,7 @@ def _hmm(*phones):
 def _config(corpus, model=(), seed=1, **training):
     values = {"minibatch": 64, "learning_rate": 0.2, "max_epochs": 4, **training}
     return TrainConfig(
-        data=str(corpus / "frames"), hmm=str(corpus / "hmm"), seed=seed, training=TrainingConfig(**values),
+        frames=str(corpus / "frames"), hmm=str(corpus / "hmm"), seed=seed, training=TrainingConfig(**values),
         model=DnnConfig(**{"layers": 2, "width": 24, "left_context": 2, "right_context": 2, **dict(model)}),
     )  # fmt: skip
 

@@ -29,7 +29,7 @@ def frames(tmp_path_factory):
 def conf(frames, tmp_path):
     path = tmp_path / "conf.yaml"
     path.write_text(yaml.safe_dump({
-        "data": str(frames), "hmm": "none", "model": {"width": 8},
+        "frames": str(frames), "hmm": "none", "model": {"width": 8},
         "training": {"max_epochs": 7, "evaluations": 3, "minibatch": 128, "codec": {"clip": 2.0},
                      "simulation": {"compute_s": 0.01, "sync_s": 0.002}},
     }))  # fmt: skip
