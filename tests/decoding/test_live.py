@@ -161,7 +161,7 @@ def test_options_that_do_not_go_together(plain: Path, tmp_path: Path) -> None:
         with pytest.raises(Speech3Error, match="--stream takes one FILE, or - for standard input, and no --ctm"):
             command(plain, stream=True, **options)  # type: ignore[arg-type]
     for more in ({"rate": 8000},):
-        with pytest.raises(Speech3Error, match="--rate .*--stream"):
+        with pytest.raises(Speech3Error, match=r"--rate .*--stream"):
             command(plain, [Path("x.wav")], **more)  # type: ignore[arg-type]
     with pytest.raises(Speech3Error, match="gone: no such file"):
         command(plain, [tmp_path / "gone"], stream=True)
