@@ -31,7 +31,7 @@ def test_the_features_of_another_model(copy: Path, system: str, values: int) -> 
     message = (
         f"{path}: {2 * values // 3} values per frame, but {copy / system}/model.safetensors was trained on {values}; "
     )
-    with pytest.raises(Speech3Error, match=re.escape(message + "put back the features.yaml")):
+    with pytest.raises(Speech3Error, match=re.escape(message + "restore the features.yaml")):
         load_recognizer(copy / system)
 
 
