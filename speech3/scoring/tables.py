@@ -9,8 +9,8 @@ from speech3.io.atomic import write_text
 from speech3.scoring.wer import Comparison, Counts, Metric, Score, Utterance
 
 _MARKS = {"equal": "C", "substitute": "S", "delete": "D", "insert": "I"}
-_SHOWN = 10  # rows of each table that `full` prints
-_NAMED = 50  # utterances that a warning names
+_SHOWN = 10  # most rows of each table that `full` prints
+_NAMED = 50  # most utterances that a warning names
 ALWAYS: tuple[Metric, ...] = ("WER", "CER")
 UNITS: dict[Metric, str] = {"WER": "words", "CER": "characters", "PER": "phones"}
 
@@ -100,7 +100,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def warnings(score: Score, hypothesis: str) -> list[str]:
-    """Warnings about the figures, one line each; `hypothesis` is the name of the file."""
+    """Warnings about the score, one line each; `hypothesis` is the name of the file."""
     found = []
     if score.missing:
         found.append(
