@@ -1,4 +1,4 @@
-"""How many bad utterances are too many, and what the user is told."""
+"""How many bad utterances are too many, and the message about them."""
 
 import pytest
 
