@@ -20,7 +20,7 @@ _GROUPS = {
     "Train": ("recipe", "pack", "train", "simulate", "lm"),
     "Recognise and align": ("transcribe", "decode", "rescore", "graph", "align", "tune", "score", "forward", "export"),
     "Kaldi": ("import", "export-kaldi"),
-    "Look": ("doctor", "inspect", "model-info", "watch", "compare"),
+    "Inspect": ("doctor", "inspect", "model-info", "watch", "compare"),
 }
 
 

@@ -21,7 +21,7 @@ def command(
         list[Path] | None,
         typer.Option("--with", metavar="MODEL2", help="Average the scores with MODEL2's; may be repeated."),
     ] = None,
-    hot: Annotated[Path | None, typer.Option(help="Words and phrases to expect: `WORD [WORD ...] [BOOST]`.")] = None,
+    hot: Annotated[Path | None, typer.Option(help="File with lines `WORD [WORD ...] [BOOST]` to expect.")] = None,
 ) -> None:
     """Recognise every utterance, with the acoustic scale and word penalty that were tuned on the model's dev set.
 
@@ -37,7 +37,7 @@ def command(
     becomes e^BOOST times as probable; the default of BOOST is 3.
 
     `speech3 decode exp/digits/dnn DIR OUT --with exp/digits/lstm --with exp/digits/cnn` averages the models' log
-    likelihoods of each frame. They must have the same senones; the graph and the tuned settings are those of MODEL.
+    likelihoods of each frame. The models must have the same senones; the graph and the settings are those of MODEL.
     """
     from speech3.corpus.datadir import read_datadir
     from speech3.decoding.apply import tell

@@ -45,7 +45,7 @@ def command(
 
     prints the time to 0.90, 0.95 and 0.98 times the best held-out frame accuracy of one worker, and the scaling
     efficiency, for asynchronous workers and for synchronous workers with the same total minibatch. First it measures
-    how long a minibatch and a sync take, unless training.simulation says so. It also draws the curves as PNG.
+    how long a minibatch and a sync take, unless training.simulation sets these times. It also draws curves as PNG.
     Communication takes time if training.simulation sets bandwidth (bytes per second) or latency_s.
 
     `speech3 simulate my.yaml --methods sgd,downpour,downpour_adagrad,sandblaster --workers 4,16`

@@ -13,7 +13,7 @@ def command(
         bool, typer.Option("--ctm", help="Print CTM: file, channel, start, duration, word, confidence.")
     ] = False,
     graph: Annotated[Path | None, typer.Option(help="A graph of `speech3 graph` in place of the model's.")] = None,
-    hot: Annotated[Path | None, typer.Option(help="Words and phrases to expect: `WORD [WORD ...] [BOOST]`.")] = None,
+    hot: Annotated[Path | None, typer.Option(help="File with lines `WORD [WORD ...] [BOOST]` to expect.")] = None,
     others: Annotated[
         list[Path] | None,
         typer.Option("--with", metavar="MODEL2", help="Average the scores with MODEL2's, as in decode."),
@@ -40,8 +40,8 @@ def command(
     `arecord -t raw -f S16_LE -c 1 -r 16000 | speech3 transcribe --stream exp/digits/dnn - --rate 16000`
 
     With `--stream`, raw audio (16 bits, little endian, one channel) or WAV is recognised while it arrives. A terminal
-    shows the words so far on a line that is rewritten as they change; elsewhere they are printed as lines `partial ...`
-    and `final ...`. A pause of half a second ends a line. Ctrl-C ends the audio.
+    shows the words so far on a line that is rewritten as they change; without a terminal, lines `partial WORDS` and
+    `final WORDS` are printed. A pause of half a second ends a line. Ctrl-C ends the audio.
     """
     from speech3.alignment.times import ctm_line
     from speech3.decoding.apply import transcribe
