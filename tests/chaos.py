@@ -1,13 +1,13 @@
-"""Kill and stop shards at random moments while they train on the digits, and count what is lost: nothing may be.
+"""Kill and stop shards at random moments while they train on the digits, and count lost minibatches (must be 0).
 
-`tests/chaos.sh KILLS [SEED]`. The digits are made once, in exp/chaos. Training runs as a user starts it, in a process
-of its own; its shards are found in /proc, and who holds the server's lock in /proc/locks. A shard that is to die inside
-a sync is stopped when it is seen with the lock, and killed only if it still has it then. Every fifth is only stopped:
-it hangs, and the engine has to notice that and end it. Where training ends before the last kill, another begins, so
-that kills, restarts and counts are sums over all runs.
+`tests/chaos.sh KILLS [SEED]`. The digits are synthesised once, in exp/chaos. Training runs as a user starts it, in a
+process of its own; its shards are found in /proc, and the holder of the server's lock in /proc/locks. A shard to be
+killed inside a sync is stopped when it holds the lock, and killed only if it still holds it then. Every fifth shard is
+only stopped: it hangs, and the engine must notice that and end it. If training ends before the last kill, it is run
+again, so kills, restarts and counts are sums over all runs.
 
-`throughput_kept` is of a simulation: 32 shards and 62 faults in 30 minutes, with which the best published figure is
-97.7 % of the throughput without faults. A third of them are hangs; a restart takes as long as one took here.
+`throughput_kept` is from a simulation with 32 shards and 62 faults in 30 minutes, for which the best published figure
+is 97.7 % of the throughput without faults. A third of the faults are hangs; a restart takes as long as it took here.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from speech3.io.progress import read_metrics
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(sys.executable).with_name("speech3")
 MINIBATCH, EPOCHS = 64, 40
-MODEL = {"layers": 3, "width": 256}  # a sync is some tenths of the time of a minibatch
+MODEL = {"layers": 3, "width": 256}  # so small that a sync takes some tenths of the time of a minibatch
 TRAINING = {"world": "shared", "workers": 2, "minibatch": MINIBATCH, "schedule": "constant", "learning_rate": 0.05,
             "asgd": {"warm_start": 0.25, "sync_every": 1}}  # fmt: skip
 DELAY_S = 1.0  # at most, before a kill
@@ -46,7 +46,7 @@ SHARDS, FAULTS, MINUTES, MINIBATCH_S = 32, 62, 30, 8.0  # simulated
 
 @dataclass
 class Count:
-    """What is told at the end."""
+    """The counts that are printed at the end."""
 
     kills: int = 0
     in_sync: int = 0
@@ -59,12 +59,12 @@ class Count:
     dropped: int = 0
     heldout_accuracy: float = 0.0
     hangs: int = 0
-    restart_s: float = 5.0  # the median, from a kill until all shards were seen at work again
+    restart_s: float = 5.0  # median time from a kill until all shards are at work again
     throughput_kept: float = 0.0
 
 
 def main() -> int:
-    """Parse, run, tell; the exit status."""
+    """Parse the arguments, run, print the counts; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kills", type=int)
     parser.add_argument("seed", type=int, nargs="?", default=1)
@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def chaos(kills: int, dice: random.Random, experiment: Path, scratch: Path) -> Count:
-    """Train again and again until so many shards were killed."""
+    """Train repeatedly until `kills` shards have been killed."""
     count, restarts_s = Count(), list[float]()
     while count.finished and (not count.runs or count.kills < kills):
         count.runs += 1
@@ -101,7 +101,7 @@ def chaos(kills: int, dice: random.Random, experiment: Path, scratch: Path) -> C
 
 
 def throughput_kept(restart_s: float, dice: random.Random) -> float:
-    """The share of its throughput that world shared keeps with faults, on the virtual clock."""
+    """The throughput of world shared with faults, as a share of that without, on the virtual clock."""
     sys.path.insert(0, str(ROOT / "tests" / "engine"))
     import tiny
 
@@ -125,7 +125,7 @@ def throughput_kept(restart_s: float, dice: random.Random) -> float:
 
 
 def _digits(out: Path) -> Path:
-    from conftest import TINY  # here: where pytest runs us there are several modules of that name
+    from conftest import TINY  # imported here, because under pytest there are several modules of that name
 
     command = [PROGRAM, "recipe", "digits", "--out", out, "--to", "train", *TINY]
     subprocess.run(list(map(str, command)), check=True, stdout=sys.stderr, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -159,7 +159,7 @@ def _training(experiment: Path, out: Path, epochs: int) -> Iterator[subprocess.P
 
 
 def _end_one(process: subprocess.Popen[bytes], shards: list[int], dice: random.Random, count: Count) -> float:
-    """After a random time kill a shard, every second time inside a sync, or stop it; when it ended (0: none did)."""
+    """After a random time stop a shard, or kill it, every second time inside a sync; return when (0: none ended)."""
     time.sleep(dice.uniform(0, DELAY_S))
     if process.poll() is not None or not shards:
         return 0.0
@@ -181,7 +181,7 @@ def _end_one(process: subprocess.Popen[bytes], shards: list[int], dice: random.R
 
 
 def _all_at_work(process: subprocess.Popen[bytes]) -> list[int]:
-    """The shards, once each of them was seen with the server's lock; none if training ends before."""
+    """The shards, once each of them has held the server's lock; empty if training ends before that."""
     seen: set[int] = set()
     lock = 0
     deadline = time.monotonic() + PATIENCE_S
@@ -198,12 +198,12 @@ def _all_at_work(process: subprocess.Popen[bytes]) -> list[int]:
 
 
 def _stopped_inside(process: subprocess.Popen[bytes], shards: list[int], lock: int) -> int | None:
-    """A shard that stands still while it holds the server's lock."""
+    """A shard that has been stopped while it holds the server's lock."""
     while process.poll() is None:
         holder = _holder(lock)
         if holder not in shards or not _send(holder, signal.SIGSTOP):
             continue
-        while _state(holder) not in "TZX":  # the signal is sent, not yet received
+        while _state(holder) not in "TZX":  # the signal was sent, but has not been received yet
             pass
         if _holder(lock) == holder:
             return holder
@@ -228,7 +228,7 @@ def _gone(pid: int) -> None:
 
 
 def _shards(coordinator: int) -> list[int]:
-    """The processes that training started, but Python's resource tracker."""
+    """The processes that training started, except Python's resource tracker."""
     try:
         children = Path(f"/proc/{coordinator}/task/{coordinator}/children").read_text().split()
         return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
@@ -244,7 +244,7 @@ def _state(pid: int) -> str:
 
 
 def _server_lock(coordinator: int) -> int:
-    """Inode of the file that is the server's lock; 0 if it is not there yet."""
+    """Inode of the server's lock file; 0 if it does not exist yet."""
     try:
         for descriptor in Path(f"/proc/{coordinator}/fd").iterdir():
             if str(descriptor.readlink()).startswith("/memfd:lock0"):
@@ -255,9 +255,9 @@ def _server_lock(coordinator: int) -> int:
 
 
 def _holder(inode: int) -> int:
-    """The process that holds a lock on a file; 0: nobody."""
+    """The process that holds a lock on a file; 0 if none does."""
     for line in Path("/proc/locks").read_text().splitlines():
-        # 1: FLOCK  ADVISORY  WRITE 1234 00:01:5678 0 EOF; who waits for it comes behind, with an arrow
+        # 1: FLOCK  ADVISORY  WRITE 1234 00:01:5678 0 EOF; lines of waiting processes follow, with an arrow
         words = line.split()
         if words[1] == "FLOCK" and int(words[5].rpartition(":")[2]) == inode:
             return int(words[4])
@@ -268,7 +268,7 @@ def _holder(inode: int) -> int:
 
 
 def _account(out: Path, frames: Path, count: Count) -> None:
-    """Add what a run's records say; see `lost`."""
+    """Add the counts from a run's records; see `lost`."""
     records = [record for record in read_metrics(out / "metrics.jsonl") if record["event"] == "epoch"]
     total = len(open_packed(frames / "train.frames"))
     before = 0
@@ -285,10 +285,10 @@ def _account(out: Path, frames: Path, count: Count) -> None:
 
 
 def lost(record: dict[str, Any], total: int, frames: int) -> int:
-    """Minibatches of an epoch that ended neither used nor dropped, were used twice, or belong to no push.
+    """Number of minibatches of an epoch that were neither used nor dropped, were used twice, or belong to no push.
 
-    Each used one has its frames and, but for those of the warm start, the staleness of its push; and a published push
-    has one at least.
+    Each used minibatch has its frames and, except in the warm start, the staleness of its push; and a published push
+    has at least one minibatch.
     """
     ended, minibatches = record["minibatches"], num_minibatches(total, MINIBATCH)
     dropped = ended["stale"] + ended["refused"]

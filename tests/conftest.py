@@ -1,4 +1,4 @@
-"""A whole recipe on a tiny corpus, run once; and the program as a user runs it."""
+"""Fixtures: a whole recipe on a tiny corpus, which is run once, and the program as a user runs it."""
 
 import json
 import os
@@ -19,16 +19,16 @@ from filelock import FileLock
 
 from speech3 import cli
 
-pytest_plugins = ("small_data", "small_language")  # fixtures that tests of several rooms use
+pytest_plugins = ("small_data", "small_language")  # fixtures that tests of several packages use
 
-# Where the suite is a background job, SIGINT is ignored, and so it would be in every program that it starts.
+# If the tests run as a background job, SIGINT is ignored, and it would be ignored in every program that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROGRAM = Path(sys.executable).with_name("speech3")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "COLUMNS": "120"}
 _HANDLED = (signal.SIGINT, signal.SIGTERM)
-# As few utterances as there are speakers, and as few passes as show that something is learnt.
+# One utterance per speaker, and just enough passes to show that something is learnt.
 TINY = (
     "corpus_options.train=66", "corpus_options.dev=12", "corpus_options.test=22",
     "hmm.mono.phone_iterations=3", "hmm.mono.iterations=4", "hmm.mono.gaussians=60",
@@ -60,9 +60,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where several processes share the tests, those of a file stay together: its fixtures are made once.
+    """If several processes share the tests, run those of a file in one process, so that its fixtures are made once.
 
-    So do all that start a Ray, for each would find the other's. (`--dist loadgroup` groups nothing with pytest 9.2.)
+    All tests that start Ray also run in one process, because each would find the Ray of the others. (`--dist loadgroup`
+    groups nothing with pytest 9.2.)
     """
     from xdist.scheduler import LoadFileScheduling
 
@@ -76,7 +77,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
-    """Start `speech3` with one thread, in a session of its own, so that a signal to it reaches all its processes."""
+    """Start `speech3` with one thread, in a session of its own, so that a signal can be sent to all its processes."""
     return subprocess.Popen(
         [str(PROGRAM), *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, start_new_session=True, env={**os.environ, **_ENVIRONMENT}, **options,
@@ -84,7 +85,7 @@ def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
 
 
 def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run `speech3` to its end, in this process, which has imported what it needs; as a process of its own would."""
+    """Run `speech3` to its end as if in a process of its own, but in this one, which has imported the modules."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err, _as_a_program(arguments, cwd):
         with _written_to(1, out), _written_to(2, err):
             code = _exit_status()
@@ -105,7 +106,7 @@ def _exit_status() -> int:
 
 @contextmanager
 def _as_a_program(arguments: Sequence[str | Path], cwd: Path | None) -> Iterator[None]:
-    """Arguments, working directory, threads and signals of a program; put back afterwards."""
+    """Set arguments, working directory, threads and signals as for a program; restore them afterwards."""
     threads, handlers = torch.get_num_threads(), [(number, signal.getsignal(number)) for number in _HANDLED]
     with pytest.MonkeyPatch.context() as patch, Path(os.devnull).open() as nothing:
         patch.setattr(sys, "argv", [str(PROGRAM), *map(str, arguments)])
@@ -125,7 +126,7 @@ def _as_a_program(arguments: Sequence[str | Path], cwd: Path | None) -> Iterator
 
 @contextmanager
 def _written_to(number: int, stream: IO[str]) -> Iterator[None]:
-    """What this process and those that it starts write to a file descriptor goes to `stream`."""
+    """Redirect to `stream` everything that this process and its children write to a file descriptor."""
     name = {1: "stdout", 2: "stderr"}[number]
     before, kept = getattr(sys, name), os.dup(number)
     os.dup2(stream.fileno(), number)
@@ -147,7 +148,7 @@ def speech3() -> Run:
 
 @pytest.fixture(scope="session")
 def started() -> Callable[..., subprocess.Popen[str]]:
-    """The program, not waited for."""
+    """The program, started in the background."""
     return start
 
 
@@ -159,9 +160,9 @@ def tiny() -> Sequence[str]:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """The directory of a finished recipe, not to be changed, and what it printed."""
+    """The directory of a finished recipe, which must not be changed, and its output."""
     base = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:  # the first of the processes that share the tests makes it for all
+    if "PYTEST_XDIST_WORKER" in os.environ:  # the first of the processes that share the tests runs it for all
         base = base.parent
     out, printed = base / "digits", base / "digits.printed"
     with FileLock(base / "digits.lock"):
@@ -174,13 +175,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess
 
 @pytest.fixture(scope="session")
 def experiment(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> Path:
-    """The directory of a finished recipe, not to be changed."""
+    """The directory of a finished recipe, which must not be changed."""
     return finished[0]
 
 
 @pytest.fixture
 def mine(experiment: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be changed: finished as it is."""
+    """A copy of the finished recipe's directory, which a test may change."""
     out = tmp_path / "digits"
     shutil.copytree(experiment, out, symlinks=True)
     return out
@@ -188,9 +189,9 @@ def mine(experiment: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def gpu() -> str:
-    """The device of a test of a CUDA path: the first GPU; without one the test is skipped.
+    """The device for tests of CUDA code: the first GPU; without one the test is skipped.
 
-    The environment may say ``SPEECH3_TEST_DEVICE=cpu``, to try the test itself where there is no GPU (tests/gpu.py).
+    With ``SPEECH3_TEST_DEVICE=cpu`` in the environment, the test itself can be tried without a GPU (tests/gpu.py).
     """
     device = os.environ.get("SPEECH3_TEST_DEVICE", "cuda:0")
     if device != "cpu" and not torch.cuda.is_available():

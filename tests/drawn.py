@@ -1,4 +1,4 @@
-"""Utterances drawn from a known HMM, with the truth about them."""
+"""Utterances drawn at random from a known HMM, with their states."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from speech3.hmm.model import Hmm
 
 @dataclass
 class Drawn:
-    """Utterances with the truth about them."""
+    """Utterances, with the words, states and means that they were drawn from."""
 
     words: dict[str, list[str]]
     feats: dict[str, np.ndarray]
@@ -18,7 +18,7 @@ class Drawn:
 
 
 def draw(hmm: Hmm, count: int, seed: int, separation: float = 3.0, dim: int = 6) -> Drawn:
-    """Draw utterances: silence, words with optional silence between, silence; one Gaussian a state."""
+    """Draw utterances: silence, words with optional silence between them, silence; one Gaussian per state."""
     rng = np.random.default_rng(seed)
     lexicon = hmm.lexicon
     means = rng.standard_normal((hmm.num_pdfs, dim)) * separation
@@ -34,7 +34,7 @@ def draw(hmm: Hmm, count: int, seed: int, separation: float = 3.0, dim: int = 6)
         states = hmm.topology.states
         pdfs = np.array([(phone - 1) * states + state for phone in phones for state in range(states)])
         lengths = rng.integers(2, 7, len(pdfs))
-        lengths[~hmm.topology.loops_S[pdfs % states]] = 1  # what cannot be stayed in
+        lengths[~hmm.topology.loops_S[pdfs % states]] = 1  # states without a self-loop
         pdf_T = np.repeat(pdfs, lengths * hmm.subsampling)
         name = f"u{number:03d}"
         drawn.words[name], drawn.states[name] = words, pdf_T

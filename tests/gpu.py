@@ -1,7 +1,7 @@
-"""Runs what only a GPU can show, part by part, each in a process of its own; `tests/gpu.sh` calls it.
+"""Run the tests and benchmarks that need a GPU, each part in a process of its own; `tests/gpu.sh` calls it.
 
-A part that fails or hangs does not stop the others; one whose packages are missing is left out, and it is said why.
-``--device cpu`` runs the parts with small sizes, to find mistakes in them where there is no GPU.
+A part that fails or hangs does not stop the others; one whose packages are missing is left out, with the reason.
+``--device cpu`` runs the parts with small sizes, to find mistakes in them without a GPU.
 """
 
 import argparse
@@ -22,15 +22,15 @@ from typing import TextIO
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
-NEEDS = ("pydantic", "yaml", "numba", "safetensors", "rich")  # of all parts that import speech3
-_TAIL, _WIDTH = 40, 200  # of what a part that failed said last: lines, and characters of each
-_NO_TESTS = 5  # pytest's exit status where all of a file is skipped
-_LEAST_S = 20.0  # a part is not begun with less time than this left
+NEEDS = ("pydantic", "yaml", "numba", "safetensors", "rich")  # modules that all parts need that import speech3
+_TAIL, _WIDTH = 40, 200  # how many of the last lines of a failed part are shown, and how many characters of each
+_NO_TESTS = 5  # pytest's exit status if everything in a file is skipped
+_LEAST_S = 20.0  # a part is not begun if less time than this is left
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part.
+    """One part of the tests and benchmarks.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Part:
     run
         Files of tests, or a script with its arguments.
     limit_s
-        It hangs if it takes longer: several times what it should take.
+        If it takes longer, it is taken to hang: several times the time that it should take.
     """
 
     name: str
@@ -51,11 +51,11 @@ class Part:
 
     @property
     def is_script(self) -> bool:
-        """Else it is tests."""
+        """Whether it is a script; if not, it consists of tests."""
         return self.run[0].startswith("tests/benchmarks")
 
     def command(self, device: str) -> list[str]:
-        """To be run from the root of the repository."""
+        """The command, to be run from the root of the repository."""
         if self.is_script:
             return [sys.executable, self.run[0], "--device", device, *self.run[1:]]
         options = ("-p", "no:cacheprovider", "-o", "addopts=-q", "-rs", "--tb=short")
@@ -99,7 +99,7 @@ PARTS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a part: ``ok``, ``failed`` or ``left out``, and why."""
+    """The result of a part: ``ok``, ``failed`` or ``left out``, and the reason."""
 
     part: Part
     result: str
@@ -111,7 +111,7 @@ class Outcome:
 
 
 def missing(part: Part) -> list[str]:
-    """Modules that it needs and that cannot be imported."""
+    """The modules that a part needs and that cannot be imported."""
     found = []
     for name in part.needs:
         try:
@@ -122,9 +122,9 @@ def missing(part: Part) -> list[str]:
 
 
 def run(part: Part, device: str, limit_s: float, log: TextIO | None) -> Outcome:
-    """Run it, printing its figures as they come; on a failure, what it said last."""
+    """Run a part and print its figures as they come; if it fails, print its last lines."""
     start, said = time.monotonic(), deque[str](maxlen=_TAIL)
-    # Plugins of pytest that a machine happens to have are none of ours.
+    # Plugins of pytest that happen to be installed on the machine are not loaded.
     environment = {**os.environ, "SPEECH3_TEST_DEVICE": device, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     process = subprocess.Popen(
         part.command(device), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
@@ -151,7 +151,7 @@ def run(part: Part, device: str, limit_s: float, log: TextIO | None) -> Outcome:
             not_run.append(line[:_WIDTH])
     status, hung = process.wait(), time.monotonic() - start >= limit_s
     timer.cancel()
-    _end(process)  # processes that it has left behind
+    _end(process)  # in case it has left processes behind
     seconds = time.monotonic() - start
     if not part.is_script and skipped and not hung and status in (0, _NO_TESTS) and not re.search(r"\d+ passed", last):
         return Outcome(part, "left out", skipped, seconds)
@@ -163,7 +163,7 @@ def run(part: Part, device: str, limit_s: float, log: TextIO | None) -> Outcome:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """It and all that it started."""
+    """Kill a process and all processes that it started."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -171,7 +171,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def chosen(names: str) -> list[Part]:
-    """Those of the named parts and groups, in their order; all where nothing is named."""
+    """The named parts and those of the named groups, in order; all parts if nothing is named."""
     wanted = {name for name in names.split(",") if name}
     known = {name for part in PARTS for name in (part.name, part.group)}
     if unknown := wanted - known:
@@ -180,12 +180,12 @@ def chosen(names: str) -> list[Part]:
 
 
 def main() -> int:
-    """Run the parts and print the summary; returns the exit status."""
+    """Run the parts and print the summary; return the exit status."""
     parser = argparse.ArgumentParser(prog="tests/gpu.sh", description=__doc__)
-    parser.add_argument("--only", default="", help="parts or groups (correctness, speed), with commas between them")
+    parser.add_argument("--only", default="", help="parts or groups (correctness, speed), separated by commas")
     parser.add_argument("--device", default="cuda:0", help="cpu: try the parts out with small sizes")
-    parser.add_argument("--minutes", type=float, default=1e6, help="no part goes on for longer than that from now")
-    parser.add_argument("--log", type=Path, help="gets everything that the parts print")
+    parser.add_argument("--minutes", type=float, default=1e6, help="end all parts after this many minutes")
+    parser.add_argument("--log", type=Path, help="file for everything that the parts print")
     given = parser.parse_args()
     parts, end = chosen(given.only), time.monotonic() + 60 * given.minutes
     if given.device != "cpu" and not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Directories as Kaldi leaves them, made of one of our HMMs; and Kaldi's binary forms, written out by hand."""
+"""Directories like those that Kaldi writes, made from one of our HMMs; and Kaldi's binary values, encoded by hand."""
 
 import gzip
 import struct
@@ -34,7 +34,7 @@ def vector(*values: float) -> bytes:
 
 
 def transition_ids(model: TransitionModel, pdfs_T: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Some transition-id for each pdf."""
+    """For each pdf, one of its transition-ids at random."""
     return np.array([rng.choice(np.flatnonzero(model.pdf_K == pdf)) for pdf in pdfs_T], np.int32)
 
 
@@ -67,7 +67,7 @@ def kaldi_lang(directory: Path, hmm: Hmm, oov: str = "<UNK>") -> None:
 
 
 def kaldi_graph(directory: Path, ours: Path, model: TransitionModel) -> None:
-    """HCLG.fst with transition-ids, words.txt and num_pdfs, of a graph of ours."""
+    """HCLG.fst with transition-ids, words.txt and num_pdfs, from one of our graphs."""
     fst, rng = read_fst(ours / "HCLG.fst"), np.random.default_rng(1)
     arcs_A = fst.arcs_A.copy()
     reading = arcs_A["ilabel"] > 0

@@ -1,4 +1,4 @@
-"""Graphs drawn at random, and searches of them that are too simple to be wrong."""
+"""Graphs drawn at random, and simple reference searches through them."""
 
 import itertools
 from collections import defaultdict
@@ -9,7 +9,7 @@ from speech3.io.fst import Fst, FstBuilder
 
 
 def random_graph(seed: int, states: int = 12, pdfs: int = 5, words: int = 4, finals: float = 0.3) -> Fst:
-    """Arcs that read nothing lead from lower to higher states, so they go round in no circle."""
+    """A random graph; arcs that read nothing lead from lower to higher states, so they form no cycle."""
     rng, builder = np.random.default_rng(seed), FstBuilder()
     for _ in range(states):
         builder.state(float(rng.uniform(0, 2)) if rng.uniform() < finals else np.inf)
@@ -51,7 +51,7 @@ def best_cost(fst: Fst, scores_TP: np.ndarray, scale: float) -> tuple[float, boo
 
 
 def all_paths(fst: Fst, scores_TP: np.ndarray, scale: float) -> list[tuple[tuple[int, ...], tuple[int, ...], float]]:
-    """(pdfs, words, cost) of every path that ends in a final state, one entry a path, cheapest first."""
+    """(pdfs, words, cost) of every path that ends in a final state, cheapest first."""
     leaving = defaultdict(list)
     for source, arc in zip(fst.source_A.tolist(), fst.arcs_A, strict=True):
         leaving[source].append((int(arc["ilabel"]), int(arc["olabel"]), float(arc["weight"]), int(arc["nextstate"])))
@@ -71,7 +71,7 @@ def all_paths(fst: Fst, scores_TP: np.ndarray, scale: float) -> list[tuple[tuple
 
 
 def pieces_of(frames: int, sizes: tuple[int, ...]) -> list[slice]:
-    """Slices of these sizes in turn that together are so many frames."""
+    """Slices with these sizes in turn, which together cover `frames` frames."""
     edges = [0]
     for size in itertools.cycle(sizes):
         if edges[-1] >= frames:

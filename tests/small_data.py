@@ -1,4 +1,4 @@
-"""A small sound data directory that a test may spoil; the program, called in this process."""
+"""Fixtures: a small valid data directory, which a test may damage, and the program, called in this process."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., Path]:
     """Build ``data/`` with utterances u1, u2, u3 of speakers a and b; keyword arguments replace files."""
-    import soundfile  # here, as a machine with a GPU may lack it
+    import soundfile  # imported here, because a machine with a GPU may lack it
     from sounds import RATE_HZ, tone
 
     def build(**files: str | bytes | None) -> Path:
@@ -34,7 +34,7 @@ def make(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def program() -> Callable[..., Any]:
-    """`speech3` with these words; returns typer's `Result`."""
+    """A function that calls `speech3` with arguments and returns typer's `Result`."""
     from typer.testing import CliRunner
 
     from speech3.cli import _register, app

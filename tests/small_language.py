@@ -1,4 +1,4 @@
-"""A small language."""
+"""Fixtures: a language of three phones and four words, and its HMM."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def hmm(lexicon: Lexicon) -> Hmm:
 
 
 def asking(side: int, phones: int, states: int, members: tuple[int, ...]) -> Tree:
-    """Every state of every phone but the first asks whether the phone at `side` is one of `members`."""
+    """A tree in which every state of every phone but the first asks whether the phone at `side` is in `members`."""
     roots = np.arange(phones * states).reshape(phones, states)
     side_N, member_N = np.full(3 * phones * states, -1, np.int8), np.zeros((3 * phones * states, phones + 1), bool)
     yes_N = np.zeros(len(side_N), np.int32)

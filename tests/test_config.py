@@ -1,4 +1,4 @@
-"""Configs: every fault names the file and the key, every preset and recipe that is shipped can be read."""
+"""Configs: the message about a fault names the file and the key; all shipped presets and recipes can be read."""
 
 import re
 from pathlib import Path
@@ -212,7 +212,7 @@ def test_exactly_one_language_model() -> None:
 
 
 def test_features_that_contradict_themselves() -> None:
-    assert parse(FeatureConfig, {"kind": "mfcc"}, "x").use_energy  # Kaldi's default for MFCC, and not for fbank
+    assert parse(FeatureConfig, {"kind": "mfcc"}, "x").use_energy  # Kaldi's default for MFCC, but not for fbank
     assert not parse(FeatureConfig, {"kind": "fbank"}, "x").use_energy
     assert not parse(FeatureConfig, {"kind": "mfcc", "use_energy": False}, "x").use_energy
     for values, message in (
@@ -247,7 +247,7 @@ def test_an_lstm_is_trained_as_recurrent_says(recipe: Path) -> None:
     assert load_config(RecipeConfig, recipe, ["model=lstm", "recurrent.max_epochs=2"]).training.minibatch == 77
     own = load_config(RecipeConfig, recipe, ["model=lstm", "training.asgd.momentum=0.5"])
     assert own.training.asgd.momentum == 0.5 and own.recurrent == TrainingConfig(minibatch=77)
-    recipe.write_text(RECIPE.replace("dnn_small", "lstm"))  # what is written for an LSTM is what it gets
+    recipe.write_text(RECIPE.replace("dnn_small", "lstm"))  # its own model is an LSTM, so its training is used
     for overrides in ([], ["model=blstm"]):
         assert load_config(RecipeConfig, recipe, overrides).training == load_preset(TrainingConfig, "training", "sgd")
 

@@ -1,4 +1,4 @@
-"""tests/gpu.sh without a GPU: a part that fails or hangs does not stop the others; what is left out is named."""
+"""tests/gpu.sh without a GPU: a part that fails or hangs does not stop the others; parts left out are named."""
 
 import importlib.util
 import os
@@ -32,7 +32,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 def gpu_py(monkeypatch: pytest.MonkeyPatch):
     spec = importlib.util.spec_from_file_location("speech3_gpu", ROOT / "tests" / "gpu.py")
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)  # where its data classes look for their annotations
+    monkeypatch.setitem(sys.modules, spec.name, module)  # its dataclasses look up their annotations there
     spec.loader.exec_module(module)
     return module
 
@@ -87,7 +87,7 @@ def test_without_a_gpu_it_says_so():
 
 @pytest.mark.slow
 def test_parts_on_the_cpu_and_packages_that_a_gpu_machine_lacks(tmp_path):
-    """LF-MMI needs none of speech's own packages; without pydantic only what is of torch alone is run."""
+    """LF-MMI needs no package for audio or speech; without pydantic only parts that need nothing but torch are run."""
     lacking = ["soundfile", "kaldi_io", "kaldi_native_fbank", "jiwer", "kaldifst", "kaldi_decoder", "ray", "hypothesis",
                "sentencepiece", "matplotlib", "tensorboard", "torchaudio", "espeakng_loader", "onnx"]  # fmt: skip
     for names, part, result in ((lacking, "lfmmi", "ok"), (["pydantic"], "machine,lfmmi", "left out")):

@@ -1,4 +1,4 @@
-"""The road that data take: a room of the package imports only from the rooms before it."""
+"""A package of speech3 imports only packages that are listed before it in CONTRIBUTING.md."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ def room(module: str) -> str:
 
 
 def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and room of each import from the package, those in functions and for type checkers included."""
+    """Line and package of each import from speech3, including imports in functions and for type checkers."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module == "speech3":
             yield from ((node.lineno, alias.name) for alias in node.names if alias.name in ROAD)

@@ -1,4 +1,4 @@
-"""A small TIMIT: every speaker of the core test set and of dev, few others; each phone a sound of its own."""
+"""A small TIMIT: all speakers of the core test set and of dev, and a few others; each phone has its own sound."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def speakers_of_test() -> dict[str, list[str]]:
 
 
 def sound_of(phone: str, samples: int, generator: np.random.Generator) -> np.ndarray:
-    """Two tones that only this phone has; `h#` and closures are nearly silent."""
+    """Two tones, a pair for each phone, in noise; `h#` is nearly silent."""
     noise_N = generator.normal(0, 20, samples)
     if phone == "h#":
         return noise_N
@@ -32,7 +32,7 @@ def sound_of(phone: str, samples: int, generator: np.random.Generator) -> np.nda
 
 
 def make_timit(root: Path, train: int, sentences: int, phones: int, *, small_letters: bool = False) -> None:
-    """TRAIN with `train` speakers of `sentences` sentences each; TEST with one sentence of each speaker that counts."""
+    """TRAIN: `train` speakers of `sentences` sentences each; TEST: one sentence of each listed speaker."""
     generator, case = np.random.default_rng(1), str.lower if small_letters else str
     halves = {"TRAIN": [f"{'FM'[n % 2]}{chr(65 + n // 26)}{chr(65 + n % 26)}X0" for n in range(train)],
               "TEST": [name for names in speakers_of_test().values() for name in names]}  # fmt: skip

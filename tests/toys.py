@@ -1,4 +1,4 @@
-"""Toy recognisers small enough to enumerate, and the enumeration."""
+"""Toy recognisers whose sentences can be enumerated, and the enumeration."""
 
 import itertools
 import math
@@ -14,10 +14,10 @@ from speech3.lm.arpa import EOS, ArpaLm
 from speech3.lm.kneser_ney import estimate
 
 STATES = THREE_STATES.states
-SCALE = 0.1  # of self-loops, in the graphs of most tests
+SCALE = 0.1  # the self-loop scale in the graphs of most tests
 SHARED = Path(__file__).parents[1].parent / "shared"
 
-# a homophone pair (AB, BA2), a word that begins another (A, AB), variants with probabilities
+# A homophone pair (AB, BA2), a word that is a prefix of another (A, AB), pronunciation variants with probabilities.
 LEXICON = Lexicon(
     (
         Pronunciation("A", ("a",)),
@@ -28,7 +28,7 @@ LEXICON = Lexicon(
     ),
     silence_prob=0.3,
 )
-# the same with silences of their own
+# The same with silence probabilities for each pronunciation.
 SILENCES = Lexicon(
     tuple(
         Pronunciation(pron.word, pron.phones, pron.prob, Silences(after, given_silence, given_word))
@@ -51,9 +51,9 @@ def bigram(order: int = 2) -> ArpaLm:
 
 
 def context_tree(phones: int, silence: int = 1, states: int = STATES) -> Tree:
-    """Spoken phones: the first state asks who stands left, the last who stands right, the middle one both.
+    """A tree: a phone's first state asks about the left neighbour, the last about the right, the middle about both.
 
-    With two states both ask who stands left.
+    With two states, both ask about the left neighbour.
     """
     side, member, yes, no = [], [], [], []
     root = np.zeros((phones + 1, states), np.int32)
@@ -103,7 +103,7 @@ def random_scores(hmm: Hmm, frames: int, seed: int) -> np.ndarray:
 
 
 def pronunciations(hmm: Hmm, words: tuple[str, ...]) -> list[tuple[float, tuple[int, ...]]]:
-    """All (cost, phones) of a word sequence: variants, and silence or none at the start and after each word."""
+    """All (cost, phones) of a word sequence: its variants, with or without silence at the start and after each word."""
     lexicon = hmm.lexicon
     end = lexicon.end or Silences(0.5)
     ways = []
@@ -139,7 +139,7 @@ def linear_viterbi(hmm: Hmm, phones: tuple[int, ...], scores_TP: np.ndarray, sca
 
 
 def _first_and_loop_viterbi(pairs: list[tuple[int, ...]], scores_TP: np.ndarray) -> float:
-    """A phone's first frame has the first pdf of its pair, those after it the second; transitions are free."""
+    """A phone's first frame has the first pdf of its pair, its later frames the second; transitions cost nothing."""
     if not pairs or len(pairs) > len(scores_TP):
         return np.inf
     first, loop = np.array(pairs).T
@@ -176,6 +176,6 @@ def sentences(lm: ArpaLm, longest: int, penalty: float = 0.0) -> dict[tuple[str,
 
 
 def arpa_cost(lm: ArpaLm, words: tuple[str, ...]) -> float:
-    """By the definition of the format; EOS is added."""
+    """The cost of a sentence as the ARPA format defines it; EOS is added."""
     said = ["<s>", *words, EOS]
     return -math.log(10) * sum(lm.log10_prob(said[:place], said[place]) for place in range(1, len(said)))

@@ -1,4 +1,4 @@
-"""The `speech3` program: one thin file per verb. `main` reports a user's mistake in one line, with exit status 1."""
+"""The `speech3` program: one short file per verb. `main` reports a user's mistake in one line, with exit status 1."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ _GROUPS = {
     "Train": ("recipe", "pack", "train", "simulate", "lm"),
     "Recognise and align": ("transcribe", "decode", "rescore", "graph", "align", "tune", "score", "forward", "export"),
     "Kaldi": ("import", "export-kaldi"),
-    "Look": ("doctor", "inspect", "model-info", "watch", "compare"),
+    "Inspect": ("doctor", "inspect", "model-info", "watch", "compare"),
 }
 
 
@@ -49,8 +49,8 @@ def _options(
 
 
 def _register() -> None:
-    # Each module of this package defines `command`, and the verb has the name of the module; or it defines a group of
-    # `verbs`, which follow that name.
+    # Each module of this package defines either `command`, a verb with the name of the module, or `verbs`, a group of
+    # verbs that follow that name (`speech3 lm train`).
     if app.registered_commands:
         return
     import importlib
@@ -70,7 +70,7 @@ def _register() -> None:
 def main() -> None:
     """Run one verb; the entry point of the `speech3` program."""
     # One thread by default, so that results do not depend on the number of cores (training.threads overrides it).
-    # Threads that spin while they wait for work are ten times slower on a busy machine than a single thread.
+    # Several threads that spin while they wait for work are ten times slower on a busy machine than a single thread.
     for name in ONE_THREAD:
         os.environ.setdefault(name, "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -21,7 +21,7 @@ def command(
     `speech3 align exp/digits/tri data/new exp/new_align`
 
     `words.ctm` and `phones.ctm` hold times in seconds and, in the sixth column, confidences: 1 where no pdf of the
-    model fits better than the aligned ones, 0 where a pdf picked at random would fit as well.
+    model fits better than the aligned ones, 0 where a pdf picked at random would fit just as well.
     `textgrid/UTTERANCE.TextGrid` is the same for Praat; `ali.ark` has a pdf for each frame (Kaldi int32 vectors).
     Times count from the start of the utterance.
 
@@ -30,7 +30,7 @@ def command(
     confidence, reason, the transcript with * around doubtful words); `oov.txt`, words that are not in the lexicon
     (word, count, utterances). `bad.txt` lists utterances that could not be aligned, with the reason.
 
-    An utterance longer than a minute is searched for the words of its transcript and cut at pauses; the transcript may
+    An utterance longer than a minute is searched for the words of its transcript and cut at pauses; its transcript may
     omit parts of the recording or contain text that was not spoken. CTM and TextGrid cover the whole utterance;
     `split/` is a data directory of its parts, ready for training; `gaps.txt` lists what has no counterpart in the
     recording or the transcript (utterance, start, end, words if any).
@@ -56,4 +56,4 @@ def command(
             " or --lang"
         )
     if found.layouts:
-        print(f"{len(found.layouts)} long recordings: parts in {out}/split, what is unmatched in {out}/gaps.txt")
+        print(f"{len(found.layouts)} long utterances: parts in {out}/split, unmatched text or speech in {out}/gaps.txt")

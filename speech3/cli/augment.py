@@ -17,7 +17,7 @@ def command(
     seed: Annotated[int, typer.Option(help="The same seed gives the same copies.", min=0)] = 1,
     jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
 ) -> None:
-    """Write copies of a data directory with noise, other speakers, reverberation, new speed or volume, or telephony.
+    """Write augmented copies: with noise, other speakers, reverberation, another speed or volume, or telephone quality.
 
     `speech3 augment data/train data/train_aug --augment mixed`
 

@@ -12,14 +12,14 @@ def command(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the curves to this directory as PNG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Compare the speed and accuracy of training runs: time to three accuracies, scaling efficiency.
+    """Compare the speed and accuracy of training runs: time to each of three accuracies, scaling efficiency.
 
     `speech3 compare exp/sgd exp/asgd2 exp/ddp2 --out exp/comparison`
 
-    The accuracies are 0.90, 0.95 and 0.98 of the best held-out frame accuracy of the baseline: the first run with one
-    worker and plain SGD (world `sgd`, or `simulated` synchronous). The efficiency is relative to the same run. Error
-    rates are shown for runs that a recipe has scored. Unfinished runs are shown in their present state. `--out` writes
-    `accuracy_time.png`, `accuracy_frames.png` and, for asynchronous runs, `staleness.png` and `shards.png`.
+    The accuracies are 0.90, 0.95 and 0.98 times the best held-out frame accuracy of the baseline: the first run with
+    one worker and plain SGD (world `sgd`, or synchronous in world `simulated`). Efficiencies are relative to the same
+    run. Error rates are shown for runs that a recipe has scored. Unfinished runs are shown as they are now. `--out`
+    writes `accuracy_time.png`, `accuracy_frames.png` and, for asynchronous runs, `staleness.png` and `shards.png`.
     """
     from speech3.reports import compare
 

@@ -1,4 +1,4 @@
-"""`speech3 decode`: words for the utterances of a data directory."""
+"""`speech3 decode`: recognition of the utterances of a data directory."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,30 +13,31 @@ def command(
     nbest: Annotated[int, typer.Option(metavar="N", help="Write the N best word sequences to nbest.jsonl.", min=0)] = 0,
     lattice: Annotated[bool, typer.Option("--lattice", help="Write Kaldi lattices: lat.ark, lat.scp.")] = False,
     mbr: Annotated[
-        bool, typer.Option("--mbr", help="Take the words of the fewest expected errors (minimum Bayes risk).")
+        bool, typer.Option("--mbr", help="Write the words with the fewest expected errors (minimum Bayes risk).")
     ] = False,
     jobs: Annotated[int, typer.Option(help="Number of processes and threads; 0: one per core.", min=0)] = 0,
     graph: Annotated[Path | None, typer.Option(help="A graph of `speech3 graph` in place of the model's.")] = None,
     others: Annotated[
-        list[Path] | None, typer.Option("--with", metavar="MODEL2", help="Average its scores in; may be repeated.")
+        list[Path] | None,
+        typer.Option("--with", metavar="MODEL2", help="Average the scores with MODEL2's; may be repeated."),
     ] = None,
-    hot: Annotated[Path | None, typer.Option(help="Words and phrases to expect: `WORD [WORD ...] [BOOST]`.")] = None,
+    hot: Annotated[Path | None, typer.Option(help="File with lines `WORD [WORD ...] [BOOST]` to expect.")] = None,
 ) -> None:
     """Recognise every utterance, with the acoustic scale and word penalty that were tuned on the model's dev set.
 
     `speech3 decode exp/digits/dnn data/new exp/new && speech3 score data/new/text exp/new/hyp.txt`
 
-    `hyp.txt` is Kaldi text (`utterance word word ...`), `hyp.ctm` has the time of each word and
-    its confidence, its posterior in the lattice as `speech3 tune` calibrated it. Utterances of more than five minutes
-    are cut at pauses; lattices and N-best lists are then of the parts, `UTTERANCE-BEGIN-END` (hundredths of a second).
+    `hyp.txt` is Kaldi text (`utterance word word ...`). `hyp.ctm` has the times of each word and its confidence: its
+    posterior in the lattice, calibrated if `speech3 tune` has been run. Utterances of more than five minutes are cut at
+    pauses; lattices and N-best lists are then those of the parts, `UTTERANCE-BEGIN-END` (hundredths of a second).
 
-    `--nbest 10` adds `nbest.jsonl`: a line for each of the best sequences of words, with `utterance`, `rank`, `cost`,
+    `--nbest 10` adds `nbest.jsonl`: a line for each of the best word sequences, with `utterance`, `rank`, `cost`,
     `acoustic_cost` (scaled), `graph_cost` and `words`. `--lattice` adds `lat.ark`, which Kaldi's tools, `speech3
-    rescore` and `speech3 score` (oracle error rate) read. A boost of `--hot` makes a word or phrase e^BOOST times as
-    probable; 3 if not given.
+    rescore` and `speech3 score` (oracle error rate) read. Each line of the `--hot` file is a word or phrase, which
+    becomes e^BOOST times as probable; the default of BOOST is 3.
 
     `speech3 decode exp/digits/dnn DIR OUT --with exp/digits/lstm --with exp/digits/cnn` averages the models' log
-    likelihoods of each frame. They must have the same senones; the graph and the tuned settings are those of MODEL.
+    likelihoods of each frame. The models must have the same senones; the graph and the settings are those of MODEL.
     """
     from speech3.corpus.datadir import read_datadir
     from speech3.decoding.apply import tell

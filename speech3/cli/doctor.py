@@ -1,10 +1,10 @@
-"""`speech3 doctor`: what of this machine will be used, and what is missing."""
+"""`speech3 doctor`: the hardware that speech3 will use, and the optional parts that are missing."""
 
 from pathlib import Path
 
 
 def command() -> None:
-    """Say what of this machine speech3 will use (cores, BLAS, GPUs, memory, disk) and which optional parts are missing.
+    """Print what speech3 will use (cores, BLAS, GPUs, memory, disk) and which optional parts are missing.
 
     `speech3 doctor`
     """

@@ -29,13 +29,13 @@ def command(
     `speech3 extract data/train feats/train --features fbank40_d2`
 
     The archive is in Kaldi's format (`copy-feats scp:feats/train/feats.scp ark,t:-` prints it) and holds the input of a
-    model: the preset's CMVN and deltas are applied. Utterances that cannot be used are listed in `OUT/skipped.txt`;
-    more than 5 % of them is an error. The preset `given` takes the directory's own features (its `feats.scp`, fMLLR
-    features for example); `given_cmvn` also normalises them by its `cmvn.scp`.
+    model, to which the preset's CMVN and deltas have been applied. Utterances that cannot be used are listed in
+    `OUT/skipped.txt`; it is an error if they are more than 5 %. The preset `given` takes the directory's own features
+    (its `feats.scp`, for example fMLLR features); `given_cmvn` also normalises them with its `cmvn.scp`.
 
     If a run was interrupted or killed, run the same command again to resume it. With `cmvn: global` the statistics are
     computed from this directory and written to `OUT/features.yaml`; give that file as `--features` to normalise other
-    data by them.
+    data with them.
 
     `--augment mixed` adds noise, reverberation and so on to the audio in memory (`speech3 augment` writes such audio
     to files): `speech3 extract data/train feats/train_noisy --features fbank40_d2 --augment noisy`

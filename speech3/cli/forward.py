@@ -19,7 +19,7 @@ def command(
     `latgen-faster-mapped --acoustic-scale=0.1 final.mdl HCLG.fst ark:exp/dnn/forward_test/loglikes.ark ark:lat`
 
     `final.mdl` and `HCLG.fst` are those of the alignment that `speech3 import` read, or come from `speech3
-    export-kaldi`. For a model trained with LF-MMI the scores are the network's outputs, one row for three frames: run
+    export-kaldi`. For a model trained with LF-MMI the scores are the network's outputs, one row per three frames: run
     Kaldi's decoder with `--acoustic-scale=1.0` and, where a program or script has the option, with
     `--frame-subsampling-factor=3`.
 

@@ -15,8 +15,10 @@ def command(
     order: Annotated[int | None, typer.Option(help="Order of the model from --text; default 3.", min=1, max=6)] = None,
     grammar: Annotated[Path | None, typer.Option(help="JSGF grammar to use in place of a language model.")] = None,
     sentences: Annotated[Path | None, typer.Option(help="The only sentences to recognise, one per line.")] = None,
-    lexicon: Annotated[Path | None, typer.Option(help="Pronunciations that override the model's own.")] = None,
-    lang: Annotated[str | None, typer.Option(help="espeak-ng's language code, to pronounce unknown words.")] = None,
+    lexicon: Annotated[Path | None, typer.Option(help="Pronunciations that replace the model's own.")] = None,
+    lang: Annotated[
+        str | None, typer.Option(help="Language code of espeak-ng, which then pronounces unknown words.")
+    ] = None,
 ) -> None:
     """Build another decoding graph for a trained model, in seconds and without training.
 
@@ -24,12 +26,12 @@ def command(
 
     `speech3 decode exp/mini/lfmmi data/calls exp/calls --graph exp/names`
 
-    A line of `--add` is `WORD` (as probable as the model's median word), `WORD 5` (five times as probable as that) or
-    `WORD like OTHER` (as probable as OTHER after the same words); phones may follow. Words of `--add`, `--grammar` and
-    `--sentences` without a pronunciation get one from espeak-ng with `--lang`, otherwise from their letters, by the
-    rules of the model's lexicon. Words of `--lm` and `--text` without a pronunciation get one with `--lang`; otherwise
-    they are left out and listed in `OUT/dropped.txt`. `OUT/lexicon.txt` holds the new pronunciations: to correct them,
-    edit the file and pass it to `--lexicon`.
+    A line of the `--add` file is `WORD` (as probable as the model's median word), `WORD 5` (five times as probable as
+    that) or `WORD like OTHER` (as probable as OTHER after the same words); phones may follow. Words of `--add`,
+    `--grammar` and `--sentences` without a pronunciation get one from espeak-ng if `--lang` is given, otherwise from
+    their letters, by the rules of the model's lexicon. Words of `--lm` and `--text` without a pronunciation get one
+    only if `--lang` is given; otherwise they are left out and listed in `OUT/dropped.txt`. `OUT/lexicon.txt` holds the
+    new pronunciations: to correct them, edit the file and pass it to `--lexicon`.
 
     The model's tuned acoustic scale and word penalty stay in use.
     """

@@ -34,7 +34,7 @@ def train(
 
     `zcat corpus.gz | speech3 lm train - --order 4 --minimum-counts 1,1,2 --vocabulary lexicon.txt --out lm.arpa.gz`
 
-    Texts may be of any size: the vocabulary and at most 2 GB more are in memory, the rest is sorted in files under
+    Texts may be of any size: besides the vocabulary at most 2 GB are held in memory; the rest is sorted in files under
     TMPDIR.
     """
     from speech3.errors import Speech3Error
@@ -94,7 +94,7 @@ def interpolate(
 
     `speech3 lm interpolate ours.arpa.gz large.arpa.gz --weights 0.3,0.7 --out mixed.arpa.gz`
 
-    The text should come from neither the training nor the test data, and resemble what will be recognised.
+    The text for `--tune` should come from neither the training nor the test data, and resemble what will be recognised.
     """
     from speech3.errors import Speech3Error
     from speech3.lm import interpolate as mixing

@@ -15,8 +15,8 @@ def command(
     `speech3 model-info exp/digits/dnn`
 
     FLOPs are per frame, for a forward pass: two for each weight and each position to which it is applied; biases,
-    normalisation, activations and pooling are not counted. The latency is how much audio after a frame must be heard
-    before its scores are known; a decoder adds its own.
+    normalisation, activations and pooling are not counted. The latency is the amount of audio after a frame that must
+    be received before the scores of the frame can be computed; the decoder's own latency is not included.
     """
     import json
     from dataclasses import asdict

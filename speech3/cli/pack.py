@@ -11,11 +11,11 @@ def command(
     out: Annotated[Path, typer.Argument(help="Output directory: train.frames, heldout.frames and features.yaml.")],
     ali: Annotated[Path, typer.Option(help="Directory with ali.ark, from speech3 import or speech3 align.")],
     features: Annotated[
-        str, typer.Option(metavar="PRESET", help="Preset in conf/features, or a YAML file; given: DIR's feats.scp.")
+        str, typer.Option(metavar="PRESET", help="Preset in conf/features, or a YAML file; `given`: DIR's feats.scp.")
     ],
     hmm: Annotated[Path | None, typer.Option(help="Model directory that made the alignment; default: ALI.")] = None,
     heldout: Annotated[float, typer.Option(help="Share of the hours held out, by speaker.", min=0.001, max=0.5)] = 0.1,
-    seed: Annotated[int, typer.Option(help="Seed that draws the held-out speakers.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed for drawing the held-out speakers.")] = 1,
     jobs: Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)] = 0,
 ) -> None:
     """Extract features and pack them with the senones of an alignment; some of the speakers are held out.

@@ -31,7 +31,7 @@ def command(
 
     A finished stage is run again only if its config, its input or an earlier stage has changed. If a run was killed,
     run the same command again to resume it. The last lines on standard output have the form `CORPUS SYSTEM WER 12.34
-    [10.20, 14.60]`: per cent and 95 % interval.
+    [10.20, 14.60]`: the word error rate in per cent and its 95 % interval.
     """
     from speech3.recipe import evaluation
     from speech3.recipe.experiment import LFMMI, open_experiment, recipes

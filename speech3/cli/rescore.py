@@ -11,13 +11,13 @@ def command(
     lm: Annotated[str, typer.Argument(metavar="LM", help="ARPA file (also .gz) of any order, or module:function.")],
     out: Annotated[Path, typer.Argument(help="Directory for hyp.txt, rescore.json and, with ARPA, the new lattices.")],
     weight: Annotated[
-        float, typer.Option(help="1: LM replaces the graph's; less: log probabilities are interpolated.", min=0, max=1)
+        float, typer.Option(help="1: LM replaces the graph's; less: they are interpolated (in log).", min=0, max=1)
     ] = 1.0,
     tune: Annotated[
         Path | None, typer.Option(metavar="TEXT", help="Kaldi text file of references to choose the best weight on.")
     ] = None,
     nbest: Annotated[
-        int | None, typer.Option(metavar="N", help="Paths for nbest.jsonl; default 100 with a function.", min=1)
+        int | None, typer.Option(metavar="N", help="Paths in nbest.jsonl; with a function, 100 by default.", min=1)
     ] = None,
     ctm: Annotated[bool, typer.Option("--ctm", help="Also write hyp.ctm.")] = False,
     old: Annotated[
@@ -25,7 +25,7 @@ def command(
     ] = None,
     jobs: Annotated[int, typer.Option(help="Processes for --ctm; 0: one per core.", min=0)] = 0,
 ) -> None:
-    """Replace the language model costs of the search with those of another language model.
+    """Replace the language model costs in lattices with those of another language model.
 
     `speech3 decode exp/dnn data/dev exp/dev --lattice && speech3 rescore exp/dev 4gram.arpa.gz exp/dev4 --tune
     data/dev/text`

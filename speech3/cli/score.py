@@ -30,7 +30,7 @@ def command(
         str, typer.Option(metavar="STEPS", help="Any of nfkc,lower,punct,phones48,phones39; in the order given.")
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
-    utt2spk: Annotated[Path | None, typer.Option(help="File of speakers; default: utt2spk beside REF, if any.")] = None,
+    utt2spk: Annotated[Path | None, typer.Option(help="Speakers of utterances; default: utt2spk beside REF.")] = None,
     text_format: Annotated[
         Format, typer.Option("--format", help="Kaldi text, plain text, or detect which it is.")
     ] = Format.auto,
@@ -45,8 +45,8 @@ def command(
 
     `speech3 score data/test/text exp/dnn/decode/hyp.txt`
 
-    If `hyp.ctm` is beside `hyp.txt`, its confidences are judged by their normalised cross-entropy (NCE). HYP may also
-    be the lattices of `speech3 decode --lattice`: then the path with the fewest errors of each is scored (oracle):
+    If there is a `hyp.ctm` beside `hyp.txt`, the normalised cross-entropy (NCE) of its confidences is printed. HYP may
+    also be the lattices of `speech3 decode --lattice`: then the path with the fewest errors is scored in each (oracle):
 
     `speech3 score data/test/text exp/dnn/decode/lat.ark`
 

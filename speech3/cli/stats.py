@@ -9,7 +9,7 @@ import typer
 
 def command(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Kaldi data directory.")],
-    lexicon: Annotated[Path | None, typer.Option(help="lexicon.txt; words not in it are counted.")] = None,
+    lexicon: Annotated[Path | None, typer.Option(help="Lexicon; words that it lacks are counted.")] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write stats.json, stats.png and oov.txt to this directory.")
     ] = None,

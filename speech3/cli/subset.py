@@ -25,13 +25,13 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed draws the same subset.")] = 1,
 ) -> None:
-    """Write a subset of a data directory: drawn at random, listed, the shortest utterances, or a number of hours.
+    """Write a subset of a data directory: random or listed utterances or speakers, the shortest, or a number of hours.
 
     `speech3 subset data/train data/train_1h --hours 1`
 
     Several options are applied one after the other, in the order in which they are listed below: `--speakers 20
-    --hours 1` is an hour of speech of twenty speakers. A list has the name in its first column, so a `text` or
-    `utt2spk` will do. Audio and features stay where they are.
+    --hours 1` is an hour of speech by twenty speakers. A list has the names in its first column, so `text` and
+    `utt2spk` files are lists of utterances. Audio and features stay where they are.
     """
     from speech3.corpus.datadir import read_datadir, write_datadir
     from speech3.corpus.subset import read_list, subset

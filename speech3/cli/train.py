@@ -10,7 +10,7 @@ def command(
     conf: Annotated[Path, typer.Argument(help="YAML file with the keys data, hmm, model, training, seed.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="Changes to CONF: key=value.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; default: exp/NAME for NAME.yaml.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Short for training.workers=...")] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of workers; short for training.workers=...")] = None,
     world: Annotated[str | None, typer.Option(help="sgd, ddp, simulated, shared, cluster or sandblaster.")] = None,
     address: Annotated[
         str | None,
@@ -45,9 +45,10 @@ def command(
 
     Fine-tuning: `speech3 train my.yaml --init exp/dnn --out exp/tuned training.learning_rate=0.02`
 
-    keeps all parameters if `hmm` has the same senones as the model, otherwise all but those of the output layer.
+    starts from all parameters of the model if `hmm` has the same senones, otherwise from all but those of the output
+    layer.
 
-    By senone sequences (or with training=mmi), from a model trained by cross-entropy:
+    Sequence training (sMBR, or MMI with training=mmi), from a model trained by cross-entropy:
 
     `speech3 train my.yaml training=smbr --init exp/dnn --out exp/dnn_smbr`
     """

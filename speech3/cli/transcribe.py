@@ -13,21 +13,22 @@ def command(
         bool, typer.Option("--ctm", help="Print CTM: file, channel, start, duration, word, confidence.")
     ] = False,
     graph: Annotated[Path | None, typer.Option(help="A graph of `speech3 graph` in place of the model's.")] = None,
-    hot: Annotated[Path | None, typer.Option(help="Words and phrases to expect: `WORD [WORD ...] [BOOST]`.")] = None,
+    hot: Annotated[Path | None, typer.Option(help="File with lines `WORD [WORD ...] [BOOST]` to expect.")] = None,
     others: Annotated[
-        list[Path] | None, typer.Option("--with", metavar="MODEL2", help="Average its scores in, as in decode.")
+        list[Path] | None,
+        typer.Option("--with", metavar="MODEL2", help="Average the scores with MODEL2's, as in decode."),
     ] = None,
     stream: Annotated[
         bool, typer.Option("--stream", help="FILE is `-` (standard input) or a file that is still being written.")
     ] = False,
     rate: Annotated[
-        int | None, typer.Option(help="With --stream: of raw samples, in Hz; default: the model's.")
+        int | None, typer.Option(help="With --stream: sample rate of raw audio, in Hz; default: the model's.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object for each file; with --stream, for each result.")
     ] = False,
 ) -> None:
-    """Print the text of recordings: for one file the text alone, for several one line `FILE text` each.
+    """Print the text of recordings: of one file the text alone, of several files a line `FILE text` each.
 
     `speech3 transcribe exp/digits/dnn hello.wav more.flac`
 
@@ -38,9 +39,9 @@ def command(
 
     `arecord -t raw -f S16_LE -c 1 -r 16000 | speech3 transcribe --stream exp/digits/dnn - --rate 16000`
 
-    With `--stream` raw sound (16 bits, little endian, one channel) or WAV is recognised while it arrives: the words so
-    far on a line that is written again on a terminal, as lines `partial ...` and `final ...` elsewhere. A pause of half
-    a second ends a line. Ctrl-C ends the sound.
+    With `--stream`, raw audio (16 bits, little endian, one channel) or WAV is recognised while it arrives. A terminal
+    shows the words so far on a line that is rewritten as they change; without a terminal, lines `partial WORDS` and
+    `final WORDS` are printed. A pause of half a second ends a line. Ctrl-C ends the audio.
     """
     from speech3.alignment.times import ctm_line
     from speech3.decoding.apply import transcribe
@@ -57,7 +58,7 @@ def command(
             raise Speech3Error("--with is for finished recordings; leave out --stream")
         more = [load_recognizer(other) for other in others]
         if differs := [other.directory for other in more if not same_features(recognizer, other)]:
-            raise Speech3Error(f"{differs[0]}: reads other features than {model}; use speech3 decode with both")
+            raise Speech3Error(f"{differs[0]}: reads other features than {model}; use speech3 decode --with instead")
         recognizer = together(recognizer, more)
     if stream:
         if len(files) != 1 or ctm:
@@ -65,7 +66,7 @@ def command(
         transcribe_arriving(recognizer, str(files[0]), rate, as_json=as_json)
         return
     if rate is not None:
-        raise Speech3Error("--rate goes with --stream; a file says its own rate")
+        raise Speech3Error("--rate is only for --stream; a finished file contains its sample rate")
 
     for result in transcribe(recognizer, files, times=ctm or as_json):
         if as_json:

@@ -20,9 +20,9 @@ def command(
 
     `speech3 tune exp/dnn data/dev decode.acoustic_scales=[0.06,0.08,0.1] decode.word_penalties=[0,1]`
 
-    Recipes do this themselves; a model from `speech3 train` needs it once before `decode` and `transcribe`. It writes
-    `decode.json` into the model directory. The grid and the metric are those of the model's recipe (`tuning.json` in
-    the model directory).
+    Recipes do this themselves; a model from `speech3 train` needs it once before `decode` and `transcribe`. The result,
+    with a calibration of the confidences, is `decode.json` in the model directory. The grid and the metric are those of
+    the model's recipe (`tuning.json` in the model directory) unless keys change them.
     """
     from tempfile import TemporaryDirectory
 

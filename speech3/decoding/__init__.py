@@ -1,5 +1,6 @@
 """The recogniser: a model directory that scores, aligns and decodes data directories, recordings and streams.
 
-`recognizer` is the object, `search` decodes utterances in parallel, `tune` finds scale and penalty on dev,
-`latticed` and `rescore` work with lattices, `apply`, `forced`, `live` and `streaming` are for users' data.
+`recognizer` is the model as an object, `search` decodes utterances in parallel, and `tune` finds the acoustic scale and
+word penalty on dev. `latticed` and `rescore` work with lattices; `apply` (data directories and audio files), `forced`
+(alignment), `streaming` and `live` apply a recogniser to users' data.
 """

@@ -154,12 +154,12 @@ def transcribe_samples(recognizer: Recognizer, samples: ArrayLike, rate_hz: Any)
     samples
         One channel, as floats from -1 to 1 or as integers; see `speech3.decoding.samples.checked_samples`.
     rate_hz
-        Samples per second; resampled if this differs from the model's rate.
+        Samples per second; the samples are resampled if this differs from the model's rate.
 
     Raises
     ------
     Speech3Error
-        The samples are fewer than one frame; the samples or the rate are invalid; nothing could be decoded.
+        The samples are shorter than one frame; the samples or the rate are invalid; nothing could be decoded.
     """
     name, wave_S, rate_hz = "samples", checked_samples(samples), checked_rate(rate_hz)
     _refuse_given(recognizer, name)

@@ -1,9 +1,9 @@
 """Calibrated confidences: probabilities that words are correct (Platt 1999; Yu et al. 2011 for speech recognition).
 
-A word's posterior in a lattice is overconfident: the acoustic scores of neighbouring frames are not independent, and
-what the lattice lacks counts as impossible. A linear function of its log odds is fitted to a dev set. On minilibri, the
-length of the word, its neighbours, the density of the lattice, a second posterior, or a piecewise linear function added
-at most 0.01 to the normalised cross-entropy of 0.32, so two parameters are enough.
+Words' posteriors in a lattice are too high: the acoustic scores of neighbouring frames are not independent, and word
+sequences that the lattice lacks count as impossible. So a linear function of the log odds of the posterior is fitted to
+a dev set. On minilibri, the length of the word, its neighbours, the density of the lattice, a second posterior, or a
+piecewise linear function added at most 0.01 to the normalised cross-entropy of 0.32, so two parameters are enough.
 
 Axes: W words.
 """
@@ -15,8 +15,8 @@ from typing import Any
 import jiwer
 import numpy as np
 
-_SURE = 1e-3  # posteriors are clipped to this distance from 0 and 1, hyp.ctm's last digit
-_STEPS, _PULL = 50, 1.0  # the prior pulls towards slope 1 and offset 0 where words are few or all correct
+_SURE = 1e-3  # posteriors are clipped to this distance from 0 and 1: one unit of the last digit in hyp.ctm
+_STEPS, _PULL = 50, 1.0  # the strength of the prior towards slope 1 and offset 0, for few words or only correct ones
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ def calibration_of(values: Any) -> Calibration | None:
 
 
 def fit_calibration(posteriors: Sequence[float], correct: Sequence[bool]) -> Calibration:
-    """The calibration with the highest posterior probability given words that are known to be correct or not.
+    """The calibration with the highest posterior probability given words that are known to be correct or wrong.
 
-    Newton's method on the two parameters. A Gaussian prior around the identity decides where there is too little data;
-    the slope is never negative, so the ranking of the words is preserved.
+    It is found by Newton's method. A Gaussian prior around the identity decides if there is too little data; the slope
+    is never negative, so the ranking of the words is preserved.
     """
     odds_W, correct_W = _log_odds(np.array(posteriors, np.float64)), np.array(correct, np.float64)
     inputs_W2, prior = np.stack([np.ones(len(odds_W)), odds_W], axis=1), np.array([0.0, 1.0])

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto
 
 TOLERANCE = 1e-3  # largest difference of a log likelihood, float32 against float32
-_CHECKED_S, _ROUNDS = 30.0, 3  # of random features
+_CHECKED_S, _ROUNDS = 30.0, 3  # seconds of random features, and how often their scores are computed for the timing
 _KEPT = (
     "training", "best_epoch", "averaged_epochs", "train_accuracy", "heldout_accuracy", "heldout_loss", "heldout_per",
     "hmm", "seed", "versions",
@@ -117,7 +117,7 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
             scorers["int8"] = OnnxNetwork(temporary)
             sizes.append(temporary.stat().st_size)
         forms = _measured(scorers, sizes, feats_TF)
-        if not forms[1].largest_difference <= TOLERANCE:  # NaN is not, either
+        if not forms[1].largest_difference <= TOLERANCE:  # so that NaN is refused, too
             raise Speech3Error(
                 f"{out}: not written, because onnxruntime's scores differ from PyTorch's by"
                 f" {forms[1].largest_difference:.2g}; check whether the model's training diverged"
@@ -174,7 +174,7 @@ def _quantized(proto: "ModelProto", path: Path) -> "ModelProto":
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    logging.disable(logging.WARNING)  # it advises a step that this graph does not need
+    logging.disable(logging.WARNING)  # onnxruntime would advise a preprocessing step that this network does not need
     try:
         quantize_dynamic(
             proto, path, op_types_to_quantize=["MatMul"], weight_type=QuantType.QInt8, per_channel=True,

@@ -29,7 +29,7 @@ from speech3.io.progress import say
 from speech3.lexicon.lexicon import Pronunciation, read_lexicon
 from speech3.lexicon.vocabulary import check_vocabulary
 
-_FIRST = 5  # utterances listed for an unknown word
+_FIRST = 5  # number of utterances listed for an unknown word
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def align_datadir(
     Raises
     ------
     Speech3Error
-        The transcripts' words are not in the lexicon; more than 5 % of the utterances are bad (raised after all files
-        were written, so that the lists name them).
+        There are no transcripts; most of their words are not in the lexicon; more than 5 % of the utterances are bad
+        (raised after all files were written, so that the lists name them).
     """
     texts = {key: utterance.text for key, utterance in data.utterances.items()}
     if not any(texts.values()):
@@ -111,7 +111,7 @@ def align_datadir(
     check_bad(
         aligned.bad, total, str(data.path), "could not be aligned",
         f"the others were; check the utterances listed in {out}/bad.txt and {out}/suspicious.txt"
-        f"{f', and pronounce the unknown words in {out}/oov.txt with --lexicon or --lang' if unknown else ''}",
+        f"{f', and give pronunciations of the words in {out}/oov.txt with --lexicon or --lang' if unknown else ''}",
     )  # fmt: skip
     return outcome
 
@@ -133,7 +133,7 @@ def _more_words(
 
 
 def _guessed(hmm: Hmm, texts: Mapping[str, str | None], lang: str) -> list[Pronunciation]:
-    """Pronunciations of the unknown words in the model's phones; words that those cannot express get none."""
+    """Pronunciations of the unknown words in the model's phones; words that need other phones get none."""
     counts = Counter(word for text in texts.values() for word in (text or "").split())
     try:
         return list(by_espeak(hmm, list(unknown_words(texts, hmm.lexicon)), counts, lang).pronunciations)
@@ -161,7 +161,7 @@ def _lay_out(
         say(
             f"{utterance}: {durations[utterance]:.0f} s in {len(layout.parts)} parts; {layout.found:,} of"
             f" {layout.words:,} words found{', gaps.txt lists the others' if unsaid else ''}"
-            f"{f'; {unwritten} stretches of sound without words' if unwritten else ''}"
+            f"{f'; {unwritten} stretches of audio without words' if unwritten else ''}"
         )
     return layouts
 

@@ -86,7 +86,7 @@ def decode_latticed(
 ) -> tuple[Decoding, Kept]:
     """Decode with the tuned settings; write ``lat.ark`` and its companion files, and ``nbest.jsonl``, if `wanted`.
 
-    Hypotheses have confidences. Lattices are written as they are made.
+    The hypotheses have confidences. Each lattice is written as soon as it is made.
 
     Raises
     ------
@@ -142,7 +142,8 @@ def _made(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float,
     lines = "" if words is None else nbest_lines(best.utterance, words, graph.words, graph.mark, scale, wanted.nbest)
     said = tuple(graph.label_of[unit] for unit in best.units)
     if words is None or not small_enough(words, len(said)):
-        sure = confidences_in(graph, lattice, best.units, scale, shares=(0.5, 0.25))  # the widest is too large
+        # The lattice of the full beam is too large, so only narrower beams are tried.
+        sure = confidences_in(graph, lattice, best.units, scale, shares=(0.5, 0.25))
         return replace(best, confidences=sure), words, lines
     risk = (minimum_bayes_risk if wanted.bayes_risk else confidences)(words, said, scale)
     units = tuple(graph.words[label] for label in risk.words)

@@ -44,7 +44,7 @@ class Meter:
     final_s: list[float] = field(default_factory=list)
     first_s: list[float] = field(default_factory=list)
     _arrivals: deque[tuple[float, float]] = field(default_factory=deque)  # seconds of audio, and when they had arrived
-    _shown: list[float] = field(default_factory=list)  # when the segment first had 1, 2, ... words
+    _shown: list[float] = field(default_factory=list)  # times when the segment first had 1, 2, ... words
 
     def arrived(self, duration_s: float, now_s: float) -> None:
         """Record that `duration_s` of audio in all had arrived at `now_s`."""
@@ -54,11 +54,11 @@ class Meter:
             self._arrivals.popleft()
 
     def partial(self, text: str, now_s: float) -> None:
-        """Record when the current segment had these words."""
+        """Record that the current segment had these words at `now_s`."""
         self._shown += [now_s] * (len(text.split()) - len(self._shown))
 
     def final(self, result: Result, now_s: float) -> None:
-        """Record the time of a final result."""
+        """Record that the segment's final result was known at `now_s`."""
         self.partial(result.text, now_s)
         for word, shown_s in zip(result.words, self._shown, strict=False):
             if word.end_s is not None:
@@ -115,7 +115,7 @@ class Terminal:
 
 
 def _fitted(text: str, room: int) -> str:
-    """As much of the end of a text as fits into `room` columns; Chinese characters take two columns."""
+    """As much of the end of a text as fits into `room` columns; a Chinese character takes two."""
     if cell_len(text) <= room:
         return text
     begin = 0
@@ -190,7 +190,7 @@ def transcribe_arriving(recognizer: Recognizer, source: str, rate_hz: int | None
 
 
 def _rehearse(recognizer: Recognizer, rate_hz: int) -> None:
-    """Recognise noise, so that model errors appear, and compiled code is loaded, before any audio arrives."""
+    """Recognise noise, so that errors of the model are reported and compiled code is loaded before audio arrives."""
     stream = recognizer.stream(rate_hz)
     stream.accept(np.random.default_rng(0).uniform(-0.1, 0.1, rate_hz))
     stream.finish()

@@ -1,8 +1,8 @@
 """Cut a long recording where it is quietest, into parts that are recognised as utterances.
 
 Only audio that has not been cut yet is in memory. A part that is equally loud throughout contains no speech and is
-left out: normalised by itself, such noise would look like speech. Silence at the ends of a part is trimmed to half a
-second, because more would shift the part's mean and variance.
+left out: if its features were normalised by themselves, such noise would look like speech. Silence at the ends of a
+part is trimmed to half a second, because more would shift the mean and variance of the features.
 
 Axes: S samples, T stretches of 10 ms.
 """
@@ -13,21 +13,21 @@ from dataclasses import dataclass
 import numpy as np
 
 LONG_S = 60.0  # a recording longer than this is cut
-_SHORTEST_S, _LONGEST_S = 10.0, 28.0
-_LEAST_LEFT_S = 2.0  # that must remain after a cut
+_SHORTEST_S, _LONGEST_S = 10.0, 28.0  # of a part, before its silence is trimmed
+_LEAST_LEFT_S = 2.0  # at least this much audio must follow a cut
 _PAUSE_S = 0.4  # the cut is in the middle of the quietest stretch of this length
-_SYLLABLE_S = 0.2  # over which loudness is averaged to distinguish speech from noise
+_SYLLABLE_S = 0.2  # duration over which loudness is averaged to tell speech from noise
 _LEAST_RANGE_DB = 6.0  # smallest difference between the loudest and the quietest syllable of speech
 _SHORT_S = 2.0  # a shorter part may be a word that is equally loud throughout
 _QUIET = 0.25  # silence is below this fraction of the range, in dB, from the quietest to the loudest syllable
-_MARGIN_S = 0.5  # of silence that is kept at both ends
+_MARGIN_S = 0.5  # silence that is kept at both ends
 _STEP_S = 0.01
 _FLOOR = 1e-9  # power; below it, -90 dB, everything counts as silence
 
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A part of a recording: its begin in seconds, and its samples, float32 (S,)."""
+    """A part of a recording: its start in seconds, and its samples, float32 (S,)."""
 
     begin_s: float
     wave_S: np.ndarray

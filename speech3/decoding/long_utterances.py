@@ -2,7 +2,8 @@
 
 The memory of a search grows with the length of an utterance, and that of an alignment with its square. So utterances of
 more than `WHOLE_S` are cut as `transcribe` cuts recordings (`long_recordings`). Shorter ones are decoded as they are,
-even if `transcribe` would cut them: somebody chose their ends, and they keep their names in lattices and N-best lists.
+even if `transcribe` would cut them: their boundaries were chosen when the data directory was made, and so they keep
+their names in lattices and N-best lists.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ _BLOCK_S = 10.0
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of each utterance that was cut, in order: their names, and where they begin in it, in seconds."""
+    """The parts of each utterance that was cut, in order: their names, and their starts within it, in seconds."""
 
     begins_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
@@ -44,7 +45,7 @@ class Parts:
         return Decoding(tuple(found[key] for key in sorted(found)), decoding.failed)
 
     def joined_times(self, times: Mapping[str, Sequence[Segment]]) -> Mapping[str, Sequence[Segment]]:
-        """The words of each utterance with times from its begin."""
+        """The words of each utterance, with times from its start."""
         if not self.begins_s:
             return times
         found = dict(times)
@@ -74,8 +75,8 @@ def _joined(whole: str, parts: Sequence[Hypothesis]) -> Hypothesis:
 def cut_long(data: DataDir, longest_s: float = WHOLE_S) -> tuple[DataDir, Parts]:
     """The data directory with its long utterances cut at pauses.
 
-    The parts are named by `segment_name`. An utterance whose audio cannot be read is left as it is: extraction will
-    say why.
+    The parts are named by `segment_name`. An utterance whose audio cannot be read is left as it is: the extraction of
+    features will report it.
 
     Raises
     ------
@@ -107,7 +108,7 @@ def cut_long(data: DataDir, longest_s: float = WHOLE_S) -> tuple[DataDir, Parts]
 
 
 def _length_s(data: DataDir, utterance: Utterance) -> float:
-    """Seconds; 0 if there is no audio that can be read."""
+    """The length of an utterance in seconds; 0 if it has no audio that can be read."""
     if utterance.recording not in data.recordings:
         return 0.0
     if utterance.end_s is not None:

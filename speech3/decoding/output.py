@@ -77,7 +77,7 @@ def write_decoding(
         Nothing was decoded.
     """
     joined = parts.joined(decoding)
-    write_hypotheses(out / "hyp.txt", joined)  # first, since decoding took the time and the steps below may fail
+    write_hypotheses(out / "hyp.txt", joined)  # first: decoding took most of the time, and the steps below may fail
     if decoding.failed:
         write_text(out / "failed.txt", "".join(f"{u} {why}\n" for u, why in decoding.failed.items()))
     else:

@@ -55,8 +55,9 @@ if TYPE_CHECKING:
 ALIGNMENT_SCALE = 0.1  # of the acoustic scores, as in Kaldi's align scripts
 TUNING = "tuning.json"  # in a model directory
 PSEUDO_SCALE = 1.0  # for scores that were trained as likelihoods (LF-MMI)
-# Beams of forced alignment, wide because an utterance takes only milliseconds, in scaled log probabilities: scores at
-# a third of the frames and scale 1 differ by about as much in a second of speech as likelihoods at scale 0.1.
+# Beams of forced alignment, in scaled log probabilities, wide because an utterance takes only milliseconds. They are
+# the same for LF-MMI: its scores, at a third of the frames and scale 1, differ by about as much per second of speech as
+# other scores at scale 0.1.
 BEAM, RETRY_BEAM = 15.0, 60.0
 
 
@@ -137,7 +138,10 @@ def load_settings(directory: Path | str, model: Path | str | None = None) -> Dec
 
 @dataclass(frozen=True, eq=False)
 class Recognizer:
-    """An acoustic model with all that aligning and decoding need; `chosen_graph` replaces the model's own graph."""
+    """An acoustic model with everything that aligning and decoding need.
+
+    `chosen_graph`, if given, replaces the model's own graph.
+    """
 
     directory: Path
     outputs: Hmm | PdfsOnly
@@ -178,7 +182,7 @@ class Recognizer:
 
     @property
     def hmm(self) -> Hmm:
-        """What the outputs mean; raises an error if only their number is known."""
+        """The HMM whose pdfs are the outputs; raises an error if only the number of outputs is known."""
         return self.outputs if isinstance(self.outputs, Hmm) else load_hmm(self.directory)
 
     @property
@@ -225,7 +229,7 @@ class Recognizer:
         return load_settings(self.directory, self.scorer.path if isinstance(self.scorer, OnnxNetwork) else None)
 
     def scores(self, feats: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield each utterance with its log likelihoods (K, P), computed lazily; rows are `subsampling` frames."""
+        """Yield each utterance with its log likelihoods (K, P), computed lazily; a row is for `subsampling` frames."""
         for utterance, feats_TF in feats.items():
             try:
                 loglikes_TP = self.scorer.loglikes(feats_TF)
@@ -272,7 +276,7 @@ def tune_recognizer(
     """Pick the acoustic scale and word penalty on a dev set and write them to the model's decode.json.
 
     A calibration of the words' posteriors is fitted and written with them. The grid is searched on
-    ``config.tuning_minutes`` of the dev set, but the error rate returned for the best point is of the whole set.
+    ``config.tuning_minutes`` of the dev set, but the error rate returned for the best point is that of the whole set.
     """
     graph, shift_s = recognizer.tuning_graph, recognizer.features.frame_shift / 1000
     chosen = drawn({key: shift_s * len(feats_TF) for key, feats_TF in feats.items()}, config.tuning_minutes)
@@ -344,7 +348,7 @@ def _load_exported(path: Path) -> Recognizer:
     scorer, directory = OnnxNetwork(path), decode_directory(path)
     if not directory.is_dir():
         raise Speech3Error(
-            f"{path}: the network alone; decoding also needs {directory}, which speech3 export wrote beside it: move"
+            f"{path}: this is the network alone; decoding also needs {directory}, which speech3 export wrote: move"
             " both together, or export again"
         )
     known = with_lexicon_of(load_outputs(directory), directory / GRAPH)
@@ -358,7 +362,7 @@ def _check_features(directory: Path, features: FeatureConfig, feat_dim: int) -> 
     if features.kind != "given" and dim != feat_dim:
         raise Speech3Error(
             f"{directory / 'features.yaml'}: {dim} values per frame, but {directory / 'model.safetensors'} was trained"
-            f" on {feat_dim}; put back the features.yaml that the model came with"
+            f" on {feat_dim}; restore the features.yaml that belongs to the model"
         )
 
 
@@ -366,7 +370,7 @@ def _check_subsampling(directory: Path, scorer: Scorer, known: Hmm | PdfsOnly) -
     if isinstance(known, Hmm) and known.subsampling != scorer.subsampling:
         raise Speech3Error(
             f"{directory}: the model has an output every {scorer.subsampling} frames, but hmm.json says every"
-            f" {known.subsampling}: they come from different training runs; put back the model's own hmm.json"
+            f" {known.subsampling}: they come from different training runs; restore the model's own hmm.json"
         )
 
 

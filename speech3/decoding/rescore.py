@@ -61,7 +61,7 @@ class RescoredLattice:
 
 @dataclass(frozen=True, eq=False)
 class RescoredSentence:
-    """One of the N best paths: its scaled acoustic cost, its graph cost, and the costs of its words in either model."""
+    """One of the N best paths: its scaled acoustic cost, its graph cost, and the costs of its words in both models."""
 
     words: tuple[str, ...]
     units: tuple[str, ...]
@@ -71,7 +71,7 @@ class RescoredSentence:
     new: float
 
     def graph_cost(self, weight: float) -> float:
-        """The graph cost with this weight of the other model; its cost may be infinite and is left out at weight 0."""
+        """The graph cost with this weight of the other model, whose cost may be infinite and is ignored at weight 0."""
         return self.graph + (weight * (self.new - self.old) if weight else 0.0)
 
 
@@ -105,8 +105,8 @@ def by_ngrams(
     Raises
     ------
     Speech3Error
-        The model lacks words of a lattice and has no `<unk>`; a lattice cannot be read, was made with another language
-        model, or becomes too large.
+        The model lacks words of a lattice and has no `<unk>`; a lattice cannot be read, was made with a language model
+        other than `old`, or becomes too large.
     """
     new, numbers = of_arpa(lm)
     joined = bool(directory.mark) and not are_pieces(numbers)
@@ -169,7 +169,7 @@ def by_function(
     ------
     Speech3Error
         The function raised an exception or did not return one number for each sequence; a lattice cannot be read, or
-        was made with another language model.
+        was made with a language model other than `old`.
     """
     scale, (states, number_W) = directory.about.acoustic_scale, old
     for utterance, lattice in directory.lattices():
@@ -216,7 +216,7 @@ def best_weight(
     error_rate: ErrorRate,
     weights: Iterable[float] = WEIGHTS,
 ) -> tuple[float, dict[float, float]]:
-    """The weight with the lowest error rate (of equals, the nearest to 0.5), and the error rate of each weight."""
+    """The weight with the lowest error rate (of several, the one nearest to 0.5), and the error rate of each weight."""
     rates = {
         weight: rate_of(references, {key: each.words(weight) for key, each in rescored.items()}, error_rate)
         for weight in weights

@@ -1,4 +1,4 @@
-"""`speech3 rescore`: rescores a directory of lattices into another directory."""
+"""`speech3 rescore`: rescores a directory of lattices and writes the results to another directory."""
 
 import importlib
 import sys
@@ -50,7 +50,7 @@ class Options:
     references
         If given, the weight with the lowest error rate on them is used instead.
     nbest
-        How many paths a function is given and ``nbest.jsonl`` holds; with an n-gram model, 0 writes no such file.
+        Number of paths in ``nbest.jsonl``, and that a function is called with; 0, for an n-gram model only: no file.
     old
         ARPA file of the language model that was used in the search, if the graph does not keep it.
     times
@@ -86,7 +86,7 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: Options) -> Outc
     ------
     Speech3Error
         The lattices were rescored before, or `out` is their own directory; also what `speech3.decoding.rescore` and
-        `lattice_dir` raise.
+        `speech3.lattices.directory` raise.
     """
     if directory.about.rescored:
         raise Speech3Error(f"{directory.path}: already rescored; rescore what speech3 decode --lattice wrote")
@@ -176,7 +176,7 @@ def _write(
         write_lattices(out / ARCHIVE, lattices(), out / INDEX)
         save_about(out, directory.symbols, about)
     else:
-        forget_lattices(out)  # that an earlier run with an n-gram model left in `out`
+        forget_lattices(out)  # an earlier run with an n-gram model may have left some
         for _ in lattices():
             pass
     decoding = Decoding(tuple(hypotheses), {})

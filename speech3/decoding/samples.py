@@ -1,4 +1,4 @@
-"""The input and output types of recognition from a program: samples, words and results.
+"""The input and output types of the recogniser's Python interface: samples, words and results.
 
 Axes: S samples.
 """
@@ -17,7 +17,7 @@ from speech3.io.progress import say
 
 
 def warn_of_rate(name: str, rate_hz: int, model_hz: int) -> None:
-    """Say that sound of this sample rate lacks a part of the spectrum that the model was trained on, if it does."""
+    """Print a warning if audio of this sample rate lacks a part of the spectrum that the model was trained on."""
     if rate_hz < model_hz:
         say(
             f"{name}: {rate_hz} Hz, resampled to the model's {model_hz} Hz: the upper part of the spectrum is missing;"
@@ -90,7 +90,7 @@ def checked_samples(samples: ArrayLike) -> np.ndarray:
     Raises
     ------
     Speech3Error
-        There are several channels, the type is another one, or values are not finite.
+        There are several channels, the samples have another type, or values are not finite.
     """
     array = np.asarray(samples)
     if array.ndim == 2 and 1 in array.shape:

@@ -71,7 +71,7 @@ class Hypothesis:
 
 @dataclass(frozen=True, eq=False)
 class Decoding:
-    """Hypotheses in the order of the scores, and the reason of failure for each of the other utterances."""
+    """Hypotheses in the order in which the scores were given, and for each other utterance the reason why it failed."""
 
     hypotheses: tuple[Hypothesis, ...]
     failed: dict[str, str]
@@ -195,7 +195,7 @@ def confidences_in(
     Parameters
     ----------
     shares
-        Of `LATTICE_BEAM`: the beams that are tried until the lattice is small enough.
+        Fractions of `LATTICE_BEAM`, which are tried as beams until the lattice is small enough.
     """
     if lattice is None:
         return None
@@ -289,7 +289,7 @@ class _Searcher:
             if best and best.reached_final:
                 break
         if best is None:
-            return f"no path survived its {frames} frames; widen decode.beam or look at the recording"
+            return f"no path survived its {frames} frames; widen decode.beam, or check the recording"
         if not best.reached_final and not best.olabels:
             return f"no word ends within its {frames} frames: it is too short, or decode.beam too narrow"
         return hypothesis_of(self.graph, utterance, best)

@@ -91,7 +91,7 @@ class Stream:
     Raises
     ------
     Speech3Error
-        The model cannot follow a stream (it is bidirectional, or its features are not computed from sound), is not
+        The model cannot process a stream (it is bidirectional, or its features are not computed from audio), is not
         tuned or has no graph; `rate_hz` is not a sample rate.
     """
 
@@ -99,8 +99,8 @@ class Stream:
         features, self.rate_hz = recognizer.features, checked_rate(rate_hz)
         if features.kind == "given":
             raise Speech3Error(
-                f"{recognizer.directory}: this model takes its features from a file (feats.scp) and not from sound, so"
-                " it cannot follow a stream; use a model whose features are computed from sound"
+                f"{recognizer.directory}: this model takes its features from a file (feats.scp) and not from audio, so"
+                " it cannot process a stream; use a model whose features are computed from audio"
             )
         self._scores = online_scores(recognizer)
         model_hz = features.sample_frequency or self.rate_hz
@@ -108,7 +108,7 @@ class Stream:
         self._cmvn = OnlineCmvn(features.norm_vars, features.global_stats)
         self._features = OnlineFeatures(features, model_hz, self._cmvn)
         self._block = round(BLOCK_FRAMES * features.frame_shift / 1000 * model_hz)  # samples
-        self._waiting_S = np.zeros(0, np.float32)  # samples short of a block
+        self._waiting_S = np.zeros(0, np.float32)  # samples of the block that is not complete yet
         self._segment = _Segment(recognizer, pauses or Pauses())
         self._ended: list[Result] = []
         self._samples, self._finished = 0, False
@@ -233,7 +233,7 @@ class _Segment:
     def end(self) -> tuple[Word, ...]:
         """End the segment, return its words, and begin the next one."""
         words: tuple[Word, ...] = ()
-        # Skip segments of silence only: to end in a final state, the search would have to find a word in the silence.
+        # Skip segments that are silent throughout: to end in a final state, the search would have to put a word there.
         if self._scores and (self.partial or self.silent < self._outputs):
             words = self._words(np.concatenate(self._scores))
         self._begin += self._outputs

@@ -1,10 +1,10 @@
 """Several models that score together: their scores are averaged, frame by frame and senone by senone.
 
-The mean is that of log likelihoods (log posteriors minus log priors, or the outputs of LF-MMI), so it is the geometric
-mean of posteriors: as in Kaldi's ``decode_score_fusion.sh`` and in Swietojanski, Ghoshal and Renals 2013, "Revisiting
-hybrid and GMM-HMM system combination techniques". Unlike the mean of posteriors it also exists for the outputs of
-LF-MMI, which are not normalised. Outputs, their meaning and their rate must be the same; networks and features may
-differ.
+Log likelihoods are averaged (log posteriors minus log priors, or the outputs of LF-MMI), which corresponds to the
+geometric mean of posteriors: as in Kaldi's ``decode_score_fusion.sh`` and in Swietojanski, Ghoshal and Renals 2013,
+"Revisiting hybrid and GMM-HMM system combination techniques". Unlike the arithmetic mean of posteriors it also exists
+for the outputs of LF-MMI, which are not normalised. The models must have the same senones and frame rate; their
+networks and features may differ.
 
 Axes: T frames, D features of all models side by side, K rows of scores, P pdfs.
 """
@@ -31,7 +31,7 @@ class MeanScorer:
     Attributes
     ----------
     columns
-        For each of `scorers` its columns of the features (T, D).
+        For each of `scorers`, its columns of the features (T, D).
     """
 
     scorers: tuple[Scorer, ...]
@@ -66,8 +66,8 @@ class SideBySide(Mapping[str, np.ndarray]):
         feats = [part[utterance] for part in self.parts]
         if len({len(feats_TF) for feats_TF in feats}) > 1:
             raise Speech3Error(
-                f"{utterance}: has {' and '.join(str(len(feats_TF)) for feats_TF in feats)} frames by the features of "
-                f"the models; only models whose features have the same frames can score together"
+                f"{utterance}: has {' and '.join(str(len(feats_TF)) for feats_TF in feats)} frames in the features of "
+                f"the models; only models whose features have the same number of frames can score together"
             )
         return np.concatenate(feats, 1)
 
@@ -144,7 +144,7 @@ def _check(one: Recognizer, other: Recognizer) -> None:
     if rates[0] != rates[1]:
         raise Speech3Error(
             f"{names}: one has scores every {rates[0]:g} ms, the other every {rates[1]:g} ms; give models "
-            f"of one frame rate"
+            f"with the same frame rate"
         )
     if fault := difference(one.outputs, other.outputs):
         raise Speech3Error(f"{names}: {fault}; give models trained on the senones of one model directory")

@@ -59,7 +59,7 @@ class _Kept:
 
     def __init__(self, scores: Scores) -> None:
         self._fresh = iter(scores)
-        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY, prefix="speech3-")  # noqa: SIM115  # closed by `close`
+        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY, prefix="speech3-")  # noqa: SIM115  # `close` closes it
         self._places: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     def __iter__(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -129,7 +129,7 @@ def tune(
             words[centre] = {utterance: each[0].words if each else () for utterance, each in found.items()}
             exact[centre] = Point(*centre, rate_of(references, words[centre], error_rate))
             tables[centre] = {centre: exact[centre].error_rate}
-            if exact[centre] is min(exact.values(), key=lambda point: point.error_rate):  # the first of equals
+            if exact[centre] is min(exact.values(), key=lambda point: point.error_rate):  # of equals, the first
                 best_found = found
             rate = _Rates(graph, found, references, error_rate, centre, tables[centre])
             around, centre = centre, _climbed(scales, penalties, centre, rate)
@@ -214,12 +214,12 @@ def _say_if_last(name: str, value: float, grid: Sequence[float], key: str) -> No
 
 
 def drawn(lengths_s: Mapping[str, float], minutes: float) -> list[str]:
-    """Draw utterances at random until they last `minutes`, with a fixed seed; all, if they are no longer together.
+    """Draw utterances at random, with a fixed seed, until they add up to `minutes`; all if there is not more.
 
     Parameters
     ----------
     lengths_s
-        Length of each utterance in seconds. The utterances drawn keep its order.
+        Length of each utterance in seconds. The result keeps the order of these utterances.
     """
     if sum(lengths_s.values()) <= 60 * minutes:
         return list(lengths_s)

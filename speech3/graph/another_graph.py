@@ -1,8 +1,8 @@
 """Another decoding graph for a trained model: other words, another language model or a grammar. Nothing is trained.
 
-OUT holds what `build_graph` writes and, where pronunciations differ from the model's, a lexicon.txt with the different
-ones. Decoding with the graph reads both (`chosen_graph`), so that the words can be aligned as well. Where the model's
-own graph spells unseen words (`speech3.graph.spelling`), so does the new one, unless it has a grammar.
+OUT holds what `build_graph` writes and a lexicon.txt with the pronunciations that differ from the model's, if any do.
+Decoding with the graph reads both (`chosen_graph`), so that the words can be aligned as well. If the model's own graph
+spells unseen words (`speech3.graph.spelling`), so does the new one, unless it has a grammar.
 """
 
 from collections.abc import Iterable, Sequence
@@ -71,13 +71,13 @@ class NewGraph:
 
 
 def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
-    """Build a graph from a model's HMMs in `out`.
+    """Build a graph from a model's HMMs and write it to the directory `out`.
 
     Raises
     ------
     Speech3Error
         Options exclude one another; `out` exists and is not a graph; a file is faulty; a word listed explicitly cannot
-        be pronounced; the model's outputs are known by number only, so no graph can be built for it.
+        be pronounced; of the model's outputs only the number is known, so no graph can be built for it.
     """
     _check(sources)
     directory = decode_directory(model) if model.suffix == ".onnx" and not model.is_dir() else model

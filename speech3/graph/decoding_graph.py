@@ -99,7 +99,7 @@ def build_graph(
         frame has one transition and one acoustic score, which is scaled down because frames are not independent.
         Unscaled transitions would dominate it in connected speech, and words would be deleted.
     spelling
-        With an n-gram model: unseen words are spelled.
+        With an n-gram model: how unseen words are spelled; None: they cannot be recognised.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def build_graph(
         say(f"  {out.name}: a graph of {len(grammar.words) - 2:,} words and {len(grammar.fst.arcs_A):,} n-grams")
     clg, labels = _clg(hmm, grammar)
     if time.monotonic() - started > _SLOW_S:
-        say(f"  {out.name}: composed after {time.monotonic() - started:.0f} s, nearly finished")
+        say(f"  {out.name}: composed after {time.monotonic() - started:.0f} s; only the HMM states remain")
     units, read_LN = units_of(hmm, labels, self_loop_scale)
     fst = add_self_loops(expanded(clg, read_LN, units), units)
     if fst.start < 0 or not len(fst.arcs_A) or np.isinf(fst.final_S).all():
@@ -181,8 +181,8 @@ def _clg(hmm: Hmm, grammar: Grammar) -> tuple[Fst, Labels]:
     """Deterministic C o L o G, and its input labels, which stand for the pdfs of a phone in context.
 
     Context windows with the same pdfs share a label (Kaldi's make-ilabel-transducer), which is why C o L o G is
-    determinised once more. It is not minimised after that: minimisation took a quarter as long as all other steps and
-    removed only 0.2 to 4 % of the 300,000 to 940,000 states of the graphs built from it.
+    determinised once more. It is not minimised after that: minimisation took a quarter of the time of all other steps
+    together, and removed only 0.2 to 4 % of the 300,000 to 940,000 states of the graphs built from it.
     """
     import kaldifst
 

@@ -86,9 +86,9 @@ def units_of(hmm: Hmm, labels: Labels, scale: float) -> tuple[Units, np.ndarray]
 def expanded(clg: Fst, read_LN: np.ndarray, units: Units) -> Fst:
     """H o (C o L o G) without self-loops: each arc that reads a phone becomes a chain of the phone's units.
 
-    Arcs of a state whose phones begin with the same units share these, at their lowest cost, so that a deterministic
-    transducer stays deterministic; an output label is placed on the first arc where it is unambiguous. States with
-    identical continuations are merged. Disambiguation symbols become epsilon.
+    Arcs of a state whose phones begin with the same units share the arcs of these units, at the lowest of their costs,
+    so that a deterministic transducer stays deterministic; an output label is placed on the first arc where it is
+    unambiguous. States with identical continuations are merged. Disambiguation symbols become epsilon.
     """
     order_A = np.lexsort((clg.arcs_A["ilabel"], clg.source_A))
     source_A, arcs_A = clg.source_A[order_A], clg.arcs_A[order_A]
@@ -143,9 +143,9 @@ def _levels(
 
 
 def _merged(parent_A: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Merge places with the same outgoing arcs: the new number (G,) of each place, and which arcs to keep.
+    """Merge states with the same outgoing arcs: the new number (G,) of each state, and which arcs to keep.
 
-    Places are compared by two independent 64-bit hash sums over their arcs.
+    States are compared by two independent 64-bit hash sums over their arcs.
     """
     if not len(step):
         return np.zeros(0, np.int64), np.zeros(0, bool)

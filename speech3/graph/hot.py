@@ -6,7 +6,8 @@ complete, so the search lowers the cost of each of its words by b / (number of w
 pruned. In the lattice, these bonuses are then removed, and b is applied where the whole phrase occurs, which is exact
 among the lattice's paths.
 
-In a graph of pieces (`speech3.graph.pieces`) a single word, too, is a phrase, of the characters of its pieces.
+In a graph of pieces (`speech3.graph.pieces`) a single word is treated as a phrase, too: as the sequence of its
+characters.
 
 Axes: A arcs.
 """
@@ -25,7 +26,7 @@ from speech3.lexicon.subwords import WORD_START
 from speech3.search.phrases import Phrases, automaton
 
 BOOST = 3.0  # default; e^3 = 20 times as probable
-_LARGEST = 50.0  # more is a mistake: no acoustic score could outweigh it
+_LARGEST = 50.0  # a larger boost is a mistake: no acoustic score could outweigh it
 HotWords = dict[tuple[str, ...], float]
 
 
@@ -106,9 +107,9 @@ def _of_words(graph: Graph, hot: Mapping[tuple[str, ...], float], source: Path) 
 
 
 def _of_pieces(graph: Graph, hot: Mapping[tuple[str, ...], float], source: Path) -> tuple[np.ndarray, Phrases]:
-    """As `_of_words`; every hot word is a phrase, spelled in characters, and a piece's share is that of its characters.
+    """As `_of_words`; every hot word is a phrase, a sequence of characters; a piece's share is that of its characters.
 
-    SentencePiece's model is not used: the graph may say a word in any division into pieces, and all are the same word.
+    SentencePiece's model is not used, because the graph can output a word in any division into pieces.
     """
     pieces = set(graph.words[1:])
     unknown = dict.fromkeys(word for words in hot for word in words if not _can_spell(WORD_START + word, pieces))

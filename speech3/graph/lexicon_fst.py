@@ -51,7 +51,7 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str], alike_P: np.ndarray) -> 
     # No silence can precede a piece within a word, so silence probabilities do not apply there.
     piece_mark = mark_of(words)
     inside = [builder.state()] if piece_mark else []
-    # only a lexicon with silence in its pronunciations can confuse that with optional silence
+    # Optional silence is ambiguous, and needs a mark, only if pronunciations contain silence.
     silence = [lexicon.silence, silence_mark] if silence_spoken else [lexicon.silence]
     builder.chain(before_silence, after_silence, silence, 0, 0.0)
 

@@ -11,7 +11,7 @@ from speech3.lexicon.subwords import JOINER, WORD_START
 
 
 def mark_of(vocabulary: Iterable[str]) -> str:
-    """The mark of the pieces in a vocabulary, ``▁`` or ``￭``; empty if it has words alone."""
+    """The mark of the pieces in a vocabulary, ``▁`` or ``￭``; empty if it consists of whole words."""
     marks = (JOINER if word.startswith(JOINER) else WORD_START * word.startswith(WORD_START) for word in vocabulary)
     return next(filter(None, marks), "")
 
@@ -32,7 +32,7 @@ def bare(unit: str) -> str:
 
 
 def join_words(pieces: Sequence[str], mark: str = WORD_START) -> tuple[str, ...]:
-    """Words from pieces of a vocabulary with this mark; those before the first that begins a word form a word, too.
+    """Words from pieces of a vocabulary with this mark; pieces before the first start of a word form a word, too.
 
     >>> join_words(("▁hel", "lo", "▁world"))
     ('hello', 'world')

@@ -1,4 +1,4 @@
-"""Where a model keeps its decoding files; kept apart so that it can be imported without PyTorch."""
+"""Where a model keeps its decoding files; a module of its own so that it can be imported without PyTorch."""
 
 from pathlib import Path
 
@@ -6,5 +6,5 @@ GRAPH, TUNING_GRAPH = "graph", "graph_tuning"  # directories in a model director
 
 
 def decode_directory(onnx: Path) -> Path:
-    """The directory beside OUT.onnx with all else that decoding needs: OUT.decode."""
+    """The directory beside OUT.onnx with everything else that decoding needs: OUT.decode."""
     return onnx.with_suffix(".decode")

@@ -1,6 +1,6 @@
-"""Unseen words in a decoding graph: its letter model, the weight of new words, how letters are pronounced.
+"""Unseen words in a decoding graph: a letter model, the weight of new words, and the pronunciations of letters.
 
-A graph's directory has them as ``letters.arpa.gz``, in ``graph.json`` and, beside other pronunciations, in
+They are in the graph's directory: in ``letters.arpa.gz``, in ``graph.json`` and, with other pronunciations, in
 ``lexicon.txt``. So `speech3 graph` can make other graphs that spell unseen words as well, and decoded letters can be
 aligned.
 """
@@ -21,7 +21,7 @@ from speech3.lm.letters import with_letters
 from speech3.lm.ngrams import ArpaLm
 
 LETTERS = "letters.arpa.gz"  # in a graph's directory, if it spells unseen words
-LEXICON = "lexicon.txt"  # in a graph's directory: pronunciations that the model lacks or has otherwise
+LEXICON = "lexicon.txt"  # in a graph's directory: pronunciations that the model's lexicon does not have
 WEIGHT = "unseen_weight"  # in graph.json
 
 
@@ -32,11 +32,11 @@ class Spelling:
     Attributes
     ----------
     letters
-        As `speech3.lm.letters.letter_model` returns it.
+        The letter model (`speech3.lm.letters.letter_model`).
     weight
-        That of new words, for `speech3.lm.letters.with_letters`.
+        The weight of new words, for `speech3.lm.letters.with_letters`.
     pronunciations
-        Those of the letters, in phones without places in the word.
+        Pronunciations of the letters, in phones without positions in the word.
     """
 
     letters: ArpaLm
@@ -44,7 +44,7 @@ class Spelling:
     pronunciations: tuple[Pronunciation, ...]
 
     def added_to(self, lm: ArpaLm) -> ArpaLm:
-        """The language model with unseen words."""
+        """The language model with unseen words added."""
         return with_letters(lm, self.letters, self.weight)
 
     def save(self, graph: Path) -> None:
@@ -54,7 +54,7 @@ class Spelling:
 
 
 def spelling_with(hmm: Hmm, letters: ArpaLm, weight: float, phones: Mapping[str, tuple[str, ...]]) -> Spelling:
-    """The spelling for a model; letters at places in a word where it has no such phone are left out.
+    """The spelling for a model; letters in positions for which it lacks one of their phones are left out.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def read_spelling(graph: Path) -> Spelling | None:
 
 
 def with_lexicon_of(outputs: Hmm | PdfsOnly, graph: Path) -> Hmm | PdfsOnly:
-    """The model with the pronunciations of a graph, so that what it writes can be aligned."""
+    """The model with the pronunciations of a graph added, so that the words that the graph outputs can be aligned."""
     if not (graph / LEXICON).exists() or not isinstance(outputs, Hmm):
         return outputs
     return with_pronunciations(outputs, read_lexicon(graph / LEXICON).pronunciations, str(graph / LEXICON))

@@ -35,9 +35,10 @@ def export_kaldi(hmm: Hmm, out: Path) -> None:
     """Write ``tree``, ``final.mdl``, ``topo``, ``phones.txt`` and ``dict/`` into `out`.
 
     Models with outputs at a third of the frames also get ``frame_subsampling_factor``, which Kaldi's scripts read.
-    Phones and pdfs keep their numbers: prepare_lang.sh takes those of the phones from ``--phone-symbol-table``, but
-    only for phones without positions. So a phone's position in the word is written ``-B``, not ``_B``, and listed for
-    Kaldi in ``dict/word_boundary.txt``. The window of Kaldi's tree holds only the neighbours that our tree asks about.
+    Phones and pdfs keep their numbers: prepare_lang.sh takes the numbers of the phones from ``--phone-symbol-table``,
+    but only if phones have no positions. So a phone's position in the word is written ``-B``, not ``_B``, and listed
+    for Kaldi in ``dict/word_boundary.txt``. The window of Kaldi's tree has only the neighbours that our tree asks
+    about.
     """
     width = hmm.tree.width
     write_text(out / "tree", tree_text(_root(hmm, width), width, width // 2))
@@ -46,7 +47,7 @@ def export_kaldi(hmm: Hmm, out: Path) -> None:
     write_text(out / "final.mdl", transition_model_text(transition_model(hmm, topology)))
     if hmm.subsampling != 1:
         write_text(out / "frame_subsampling_factor", f"{hmm.subsampling}\n")
-    else:  # left by a model exported there before
+    else:  # an earlier export may have left one
         (out / "frame_subsampling_factor").unlink(missing_ok=True)
     phones = ["<eps>", *map(_exported, hmm.lexicon.phones), "#0"]
     write_text(out / "phones.txt", "".join(f"{phone} {number}\n" for number, phone in enumerate(phones)))
@@ -136,7 +137,7 @@ def _write_dictionary(lexicon: Lexicon, out: Path) -> None:
             f"<s> {lexicon.silence_prob:.6g}\n</s>_s {lexicon.end.given_silence:.6g}\n"
             f"</s>_n {lexicon.end.given_word:.6g}\noverall {lexicon.silence_prob:.6g}\n",
         )
-    else:  # left by a model exported there before: prepare_lang.sh would use them
+    else:  # an earlier export may have left them, and prepare_lang.sh would use them
         for name in ("lexiconp_silprob.txt", "silprob.txt"):
             (out / name).unlink(missing_ok=True)
     silences = [phone for phone in lexicon.phones if lexicon.phone_ids[phone] in lexicon.context_free]

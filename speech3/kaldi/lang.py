@@ -16,7 +16,7 @@ _EPSILON = "<eps>"
 
 @dataclass(frozen=True)
 class Lang:
-    """A lexicon with Kaldi's names of the phones (``AH_I``), and Kaldi's numbers of the phones."""
+    """A lexicon with Kaldi's names of phones (``AH_I``), and the number that Kaldi gives each phone."""
 
     lexicon: Lexicon
     phone_ids: dict[str, int]

@@ -1,4 +1,4 @@
-"""Kaldi's transition model, the first object of any `final.mdl`: what transition-ids mean (Kaldi hmm/transition-model).
+"""Kaldi's transition model, which defines transition-ids: the first object of a `final.mdl` (hmm/transition-model).
 
 A transition-state is a tuple (phone, HMM state, forward pdf, self-loop pdf); the transition-ids number the arcs out of
 all transition-states, from 1. The topology defines the arcs. Whatever follows (GMMs, a network) is not read.
@@ -92,7 +92,7 @@ def left_to_right(states: tuple[TopologyState, ...]) -> bool:
 
 
 def read_transition_model(path: Path | str) -> TransitionModel:
-    """Read the transition model of a `final.mdl`, GMM or network, binary or text.
+    """Read the transition model of a `final.mdl` of GMMs or a network, binary or text.
 
     Raises
     ------

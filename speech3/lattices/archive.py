@@ -31,7 +31,7 @@ _TYPES = {b"lattice4": Lattice, b"compactlattice44": WordLattice}
 
 @dataclass(eq=False)
 class _Raw:
-    """States and arcs in any order; the labels in weights are the input labels of a compact lattice."""
+    """States and arcs in any order; the labels in the weights are the input labels of a compact lattice."""
 
     compact: bool
     start: int = -1

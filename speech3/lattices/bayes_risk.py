@@ -22,7 +22,7 @@ _PASSES = 100
 
 @dataclass(frozen=True)
 class Slot:
-    """The words that paths have in a position of the hypothesis and their posteriors, highest first; 0 is no word."""
+    """The words that paths have in a position of the hypothesis, and their posteriors, highest first; 0: no word."""
 
     words: tuple[int, ...]
     posteriors: tuple[float, ...]
@@ -67,7 +67,7 @@ def confidences(
 def minimum_bayes_risk(
     lattice: WordLattice, words: tuple[int, ...], acoustic_scale: float, word_penalty: float = 0.0
 ) -> BayesRisk:
-    """The hypothesis with the fewest expected errors found by starting from `words`, usually the best path's."""
+    """The hypothesis with the fewest expected errors that is found from `words`, usually those of the best path."""
     return _risk(lattice, words, acoustic_scale, word_penalty, _PASSES)
 
 

@@ -1,9 +1,9 @@
 """Lattices with separate costs for two language models: the one used in the search, and a new one.
 
-Each state of a word lattice is copied for every pair of states of the two models that paths to it lead to (on-the-fly
+Each state of a word lattice is copied for every pair of states of the two models in which paths to it end (on-the-fly
 composition; Kaldi's lattice-lmrescore does this with one model after the other). With the costs of both models on each
-arc, the lattice can be turned into that of any interpolation of them. Words cost under the old model what they cost in
-the graph (`lm_paths`), and under the new one what the ARPA format defines.
+arc, the lattice can be turned into the lattice of any interpolation of them. Under the old model, the cost of words is
+their cost in the graph (`lm_paths`), under the new one it is the cost that the ARPA format defines.
 
 Axes: S states, A arcs, S1, A1 one more, K pdfs of all arcs.
 """
@@ -134,9 +134,10 @@ def composed(
 
 
 def _picked(lattice: WordLattice, places_A3: np.ndarray, state_S: np.ndarray) -> tuple[np.ndarray, WordLattice]:
-    """The order of the new arcs, and the lattice made of copies of another one's arcs and states.
+    """The order of the new arcs, and a lattice made of copies of another one's arcs and states.
 
-    A row of `places_A3` is (source, target, arc of the other lattice); `state_S` has the other lattice's states.
+    A row of `places_A3` is (source, target, arc of the other lattice); `state_S` has the other lattice's state for each
+    new state.
     """
     order_A = np.lexsort((places_A3[:, 1], places_A3[:, 0]))
     source_A, target_A, arc_A = places_A3[order_A].T

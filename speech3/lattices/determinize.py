@@ -5,11 +5,11 @@ cost and residual pdfs of the cheapest path to it. The common part goes on the a
 the set, and the longest common prefix of the pdfs of all its paths. Sets with equal states, costs (within `_SAME`) and
 pdfs are merged into one state.
 
-States are expanded in the order of the best path through them, which is known in advance from the old lattice, so
-states outside the beam are never created, and a lattice that grows too large can be cut short: what is complete by then
-are the paths within a narrower beam (as with Kaldi's --max-mem).
+States are expanded in the order of the cost of the best path through them, which is known in advance from the old
+lattice. So states outside the beam are never created, and work on a lattice that grows too large can be stopped: the
+paths within a narrower beam are complete by then (as with Kaldi's --max-mem).
 
-Compiled code without bounds checks; its only caller is `word_lattice.words_of`.
+The compiled code does no bounds checks; its only caller is `word_lattice.words_of`.
 
 Axes: S states of the old lattice, S1 one more, A its arcs.
 """

@@ -1,6 +1,6 @@
 """The directory of `speech3 decode --lattice`, which `speech3 rescore` and `speech3 score` read.
 
-    lat.ark, lat.scp    Kaldi's compact lattices, one per utterance (`lattice_archive`), acoustic costs unscaled
+    lat.ark, lat.scp    Kaldi's compact lattices, one per utterance (`archive`), acoustic costs unscaled
     words.txt           the symbol table of their labels
     lattice.json        `LatticesAbout`: the graph that was searched, and how
 
@@ -43,7 +43,7 @@ class LatticesAbout:
     model, graph
         Directories.
     graph_about
-        The contents of the graph's ``graph.json``: if they have changed, the graph is another one.
+        The contents of the graph's ``graph.json``: if they have changed, the graph has been rebuilt.
     acoustic_scale, word_penalty
         Settings of the search. The penalty is included in the graph costs.
     beam
@@ -90,7 +90,7 @@ class LatticeDir:
         return mark_of(self.symbols)
 
     def with_unseen(self, lm: ArpaLm) -> ArpaLm:
-        """A model of words with the unseen words that the graph spells, if it does."""
+        """A language model of words, to which the unseen words that the graph can spell are added, if it spells any."""
         spelling = None if are_pieces(lm.words) else read_spelling(Path(self.about.graph))
         return spelling.added_to(lm) if spelling else lm
 

@@ -1,10 +1,10 @@
 """The cheapest path of a word sequence through G, in which back-off arcs may be taken from any state.
 
-In a decoding graph, back-off arcs are ordinary arcs: a word with an arc of its own may still be reached through the
+In a decoding graph, back-off arcs are ordinary arcs: a word with an arc of its own may also be reached through the
 back-off state, and is where that is cheaper (for one bigram in fourteen of minilibri's language model). The cost of
 words in a graph is therefore not the one that the ARPA format defines, and to remove it from a lattice, the same
-minimum must be computed. After a word sequence, a set of states is active, each with its residual cost: what the
-cheapest path to it costs beyond the cheapest path to any of them. For an n-gram model of order n, a set has at most
+minimum must be computed. After a word sequence, a set of states is active, each with a residual cost: the cost of the
+cheapest path to it, minus that of the cheapest path to any of them. For an n-gram model of order n, a set has at most
 n - 1 states.
 
 Axes: none; elements of sets are pairs of state and residual cost, in lists.

@@ -74,8 +74,8 @@ def words_of(lattice: Lattice, acoustic_scale: float, beam: float = np.inf) -> W
     Parameters
     ----------
     beam
-        Word sequences that cost more than the best by this much are pruned; with a narrower beam if the lattice becomes
-        too large.
+        Word sequences that cost more than the best by over this much are pruned; the beam is narrowed if the lattice
+        becomes too large.
     """
     states = len(lattice.final_S)
     arrays = LatticeArrays(
@@ -88,7 +88,7 @@ def words_of(lattice: Lattice, acoustic_scale: float, beam: float = np.inf) -> W
         arcs, costs, finals, final_costs, pdfs, reached = determinized(arrays, float(acoustic_scale), beam, most)
         if reached >= beam:
             break
-        # In a long utterance even the best path may have more elements: it is always completed.
+        # The next attempt may have twice as many elements: in a long utterance even the best path may need them.
         beam, most = min(beam, max(0.999 * reached, _NARROWEST)), 2 * most
     arcs_A5 = np.array(arcs, np.int64).reshape(-1, 5)
     order_S = topological(arcs_A5[:, 0], arcs_A5[:, 1], len(finals))

@@ -1,4 +1,4 @@
-"""From a recipe to a word error rate: stages that run in order, each again only when its dependencies change.
+"""From a recipe to a word error rate: stages that run in order, and run again only when their dependencies change.
 
-This package is at the end of the road (DESIGN.md) and may import every other.
+This package may import every other, except `speech3.cli`.
 """

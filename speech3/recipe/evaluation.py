@@ -40,7 +40,7 @@ from speech3.scoring.wer import Metric, Score, score
 
 # Tensors of a model that are not trained: offsets of the pdfs' Gaussians, class priors, statistics of inputs.
 _NOT_TRAINED = {"offset", "log_prior", "shift_F", "scale_F", "running_mean", "running_var", "num_batches_tracked"}
-OWN = "test_own"  # test as decoded with our own language model
+OWN = "test_own"  # the test set decoded with our own language model
 TOLERANCES_MS = (10, 20, 30, 40, 50)
 
 
@@ -48,17 +48,17 @@ def _never(one: str, other: str) -> bool:
     return False
 
 
-# Corpora with a reference alignment: which pairs of phones count as one, and which borders it does not mark.
+# Corpora with a reference alignment: which pairs of phones count as one, and which boundaries it does not mark.
 BORDERS: dict[str, tuple[Callable[[str, str], bool], Callable[[str, str], bool]]] = {
     "digits": (digits.one_vowel, digits.unmarked_border), "timit": (_never, _never)
 }  # fmt: skip
 
 
 def decode_system(e: Experiment, system: str) -> None:
-    """Tune the acoustic scale and the word penalty on dev; decode test with the best, also with our own graph if any.
+    """Tune acoustic scale and word penalty on dev, and decode test with them; again with our own graph if there is one.
 
     Decoding makes lattices, for confidences and for `lm.rescore`; the measured time includes them. The grid is stored
-    with the model, for `speech3 tune`, also for models that are trained on its senones.
+    with the model, for later use of `speech3 tune` on it or on models that are trained on its senones.
     """
     recognizer = load_recognizer(e.model(system))
     dev, test = (ArkReader(e.features(e.feature_preset(system), split) / "feats.scp") for split in ("dev", "test"))
@@ -100,9 +100,14 @@ def _table(found: Tuning, metric: Metric) -> str:
 
 
 def score_of(e: Experiment, system: str, decoded: str = "test", normalize: Sequence[str] = ()) -> Score:
-    """The score of a system on the test set, intervals over speakers; `decoded`: `test` or `OWN`.
+    """The score of a system on the test set, with intervals over speakers.
 
-    `normalize` replaces what the recipe's metric does to reference and hypothesis.
+    Parameters
+    ----------
+    decoded
+        Which hypotheses: `test`, `OWN` or `RESCORED`.
+    normalize
+        Steps that replace those of the recipe's metric.
     """
     utterances = read_datadir(e.data("test")).utterances
     references = {key: utterance.text or "" for key, utterance in utterances.items()}
@@ -150,11 +155,11 @@ def _write_card(e: Experiment, system: str, result: Score) -> None:
     except Speech3Error as error:
         if system in e.systems:
             raise
-        say(f"  {system}: no model card ({error})")  # left by an older speech3, which wrote other files
+        say(f"  {system}: no model card ({error})")  # a system that an older version of speech3 trained
 
 
 def score_borders(e: Experiment) -> None:
-    """Compare the aligner with the corpus's reference alignment of test; of a synthesised one, of clean utterances."""
+    """Compare the aligner with the reference alignment of test; in a synthesised corpus, only of clean utterances."""
     data, out = e.data("test"), e.out / "score" / "aligner" / "borders.json"
     reference = read_ctm(data / "reference.ctm")
     if (data / "conditions").exists():

@@ -1,8 +1,9 @@
 """How long the steps of an experiment will take and how much disk they will need, for ``--dry-run``.
 
-Times are measured rates times hours of speech. They were measured with `recipes/minilibri`: its sizes of models, one
-AMD EPYC core with AVX-512 a process; larger models take longer, smaller ones less. Disk follows from the dimensions of
-the features. What was not measured has no time, and is not in the sum: data, language models, graphs.
+Times are hours of speech multiplied by measured rates. The rates are those of `recipes/minilibri`: with models of its
+sizes, one process per core of an AMD EPYC with AVX-512; larger models take longer, smaller ones less. Disk space
+follows from the dimensions of the features. The times for data, language models and graphs were not measured, and are
+not in the sum.
 """
 
 import os
@@ -27,28 +28,28 @@ from speech3.recipe.steps import Plan
 _HOURS = 2.02  # of minilibri's training speech: 2.24 without the tenth that is dev
 # Seconds of one core for an hour of speech.
 _FEATURES = 3600 / 1190  # tests/benchmarks/README.md, plp13_pitch1_d2_realtime, the slowest of ours
-# recipes/minilibri/README.md, table of costs. The aligner was not measured apart; it is like the monophones.
+# recipes/minilibri/README.md, table of costs. The aligner was not measured by itself; it is similar to the monophones.
 _HMM = {"mono": 46.0 / _HOURS, "aligner": 46.0 / _HOURS, "tri": 74.2 / _HOURS, "align": 13.9 / _HOURS}
-# The same of one pass over the speech: dnn from that table; cnn, lstm, blstm from the table of families, upper bounds;
-# lfmmi: 161 updates of 0.375 s (the paragraph `Whole sentences`); bmmi: an iteration, on a core with AVX2.
+# The same for one pass over the speech. dnn: from that table; cnn, lstm, blstm: upper bounds, from the table of
+# families; lfmmi: 161 updates of 0.375 s (paragraph `Whole sentences`); bmmi: one iteration, on a core with AVX2.
 _PASS = {
     "dnn": 53 / _HOURS, "cnn": 23.4 * 60 / 7 / _HOURS, "lstm": 20.6 * 60 / 10 / _HOURS,
     "blstm": 26.5 * 60 / 10 / _HOURS, LFMMI: 161 * 0.375 / _HOURS, BMMI: 105 / _HOURS,
 }  # fmt: skip
-# CPU time of decoding over the length of the speech: table of costs, paragraph `Whole sentences`, section on families.
+# CPU time of decoding divided by the length of the speech, from the same three places.
 _DECODING = {
     "mono": 0.08, "tri": 0.08, BMMI: 0.08, "dnn": 0.11, "cnn": 0.150, "lstm": 0.142, "blstm": 0.160, LFMMI: 0.050
 }  # fmt: skip
-_SEARCHES_OF_DEV = 3  # scales and penalties are tuned mostly on lattices: two searches or three
-_FRAMES = 360_000  # an hour
-_SAMPLES = {".raw": 32_000.0}  # bytes a second of recordings without a header: 16 bits at 16 kHz
+_SEARCHES_OF_DEV = 3  # tuning needs two or three searches; the other scales and penalties are tried on lattices
+_FRAMES = 360_000  # per hour
+_SAMPLES = {".raw": 32_000.0}  # bytes per second of recordings without a header: 16 bits at 16 kHz
 _SOUNDS = (*AUDIO, ".wv1", *_SAMPLES)
-_OPENED = 20  # recordings of each kind whose length is looked at
+_OPENED = 20  # most recordings of each kind whose headers are read
 
 
 @dataclass(frozen=True)
 class Speech:
-    """Hours of each split; `exact`: from the data directories, else estimated, and all of it counted as train."""
+    """Hours of each split; if not `exact`, they are estimated from the source, and all of them counted as train."""
 
     train: float
     dev: float = 0.0
@@ -58,19 +59,19 @@ class Speech:
     def __str__(self) -> str:
         if self.exact:
             return f"speech: train {self.train:.2f} h, dev {self.dev:.2f} h, test {self.test:.2f} h"
-        return f"speech: about {self.train:.3g} h in --source, by its recordings; all counted as training speech"
+        return f"speech: about {self.train:.3g} h in --source (by its recordings), all counted as training speech"
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What is expected of a step: seconds of one core, in how many processes at most, and bytes of disk."""
+    """The expected cost of a step: seconds of one core, the most processes that it uses (0: any), bytes of disk."""
 
     seconds: float = 0.0
     processes: int = 1
     size: float = 0.0
 
     def wall_s(self, cores: int) -> float:
-        """Seconds on so many cores."""
+        """Seconds on `cores` cores."""
         return self.seconds / min(self.processes or cores, cores)
 
 
@@ -128,7 +129,7 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
 
 
 def _bytes(config: FeatureConfig, width: int) -> float:
-    """Bytes of an hour of features with so many bytes a value."""
+    """Bytes of an hour of features with `width` bytes per value."""
     if config.kind == "given":
         return 0.0
     dim = static_dim(config) * (1 + config.deltas) * (1 + config.left_context + config.right_context)
@@ -136,7 +137,7 @@ def _bytes(config: FeatureConfig, width: int) -> float:
 
 
 def remarks(expected: dict[str, Cost], cores: int) -> dict[str, str]:
-    """What the plan says of each step: ``; about 5 min, 1.2 GB``."""
+    """For each step, what the plan prints about its cost: ``; about 5 min, 1.2 GB``."""
     return {name: f"; {_remark(cost, cores)}" for name, cost in expected.items()}
 
 
@@ -146,15 +147,15 @@ def _remark(cost: Cost, cores: int) -> str:
 
 
 def total(expected: dict[str, Cost], plan: Sequence[Plan], e: Experiment) -> str:
-    """The sum over the steps that would run, on this machine's cores, on 2 and on 16; and the disk."""
+    """The times of all steps that would run, on this machine's cores, on 2 and on 16; and their disk space."""
     wanted = [expected[each.step.name] for each in plan if each.why and each.step.name in expected]
     times = [f"{_time(sum(cost.wall_s(cores) for cost in wanted))} on {cores} cores" for cores in (2, 16)]
     here = f"{_time(sum(cost.wall_s(e.jobs) for cost in wanted))} with jobs={e.jobs}"
     place = next(path for path in (e.out, *e.out.parents) if path.exists())
     return (
         f"expected: {here} ({', '.join(times)}), {_size(sum(cost.size for cost in wanted))} of disk"
-        f" ({_size(shutil.disk_usage(place).free)} are free); by rates of recipes/minilibri/README.md, on idle cores"
-        " with models of its sizes; without data, language models and graphs"
+        f" ({_size(shutil.disk_usage(place).free)} are free); at the rates of recipes/minilibri/README.md, for idle"
+        " cores and models of its sizes; without data, language models and graphs"
     )
 
 
@@ -170,7 +171,7 @@ def _size(count: float) -> str:
 
 
 def _hours_in(source: Path) -> float:
-    """Hours in the recordings below a directory, by their sizes and the bytes a second of a few of each kind."""
+    """Hours of the recordings below a directory: their sizes, divided by the bytes per second of a few of each kind."""
     given = [path for path in (source, *(source / part for part in ("train", "dev", "test"))) if _is_datadir(path)]
     if given:
         return sum(sum(lengths_s(read_datadir(path)).values()) for path in given) / 3600
@@ -195,7 +196,7 @@ def _recordings(source: Path) -> Iterator[tuple[Path, int]]:
         for name in sorted(names):
             if name.lower().endswith(_SOUNDS):
                 path = Path(directory, name)
-                if path.is_file():  # not a link to a disk that is not mounted
+                if path.is_file():  # a link may be broken, for instance because a disk is not mounted
                     yield path, path.stat().st_size
 
 
@@ -205,7 +206,7 @@ def _length_s(path: Path) -> float | None:
     except (soundfile.SoundFileError, RuntimeError, TypeError):
         try:
             with path.open("rb") as stream:
-                head = stream.read(1024).decode("latin-1")  # sphere that is compressed by shorten
+                head = stream.read(1024).decode("latin-1")  # NIST sphere, compressed by shorten
         except OSError:
             return None
     found = [re.search(rf"{key} -i (\d+)", head) for key in ("sample_count", "sample_rate")]

@@ -1,17 +1,18 @@
 """One experiment: its recipe, and the layout of its files.
 
-OUT/data/{train,dev,test}, lexicon.txt      Kaldi data directories; train_sp if the recipe perturbs the speed, train_aug
-                                            (train_sp_aug) if it augments: only the copies, only for the networks
+OUT/data/{train,dev,test}, lexicon.txt      Kaldi data directories; train_sp: with copies at other speeds; train_aug
+                                            (train_sp_aug): only augmented copies, for networks alone
 OUT/data/lm.arpa.gz                         if the corpus includes a language model
 OUT/features/PRESET/{train,dev,test}        feats.ark, feats.scp
 OUT/lm/{lm,tuning,own}.arpa.gz              language models (`speech3.recipe.language`)
 OUT/mono, OUT/tri, OUT/dnn, OUT/cnn, ...    model directories (`speech3.decoding.recognizer`); networks of several
                                             families that were trained one after another are kept side by side
 OUT/tri/align/{train,dev}                   alignments; also in OUT/dnn, if another network learns from it; in OUT/flat
-                                            if hmm.flat_start is lfmmi
+                                            instead, if hmm.flat_start is lfmmi
 OUT/frames/tri/{train,heldout}.frames       packed frames, labelled by the system's alignment
 OUT/decode/SYSTEM/{dev,test,test_own}       tuning.txt; hyp.txt, hyp.ctm; hyp.txt with our own language model
-OUT/decode/SYSTEM/{dev,test}_rescored       with lm.rescore: hyp.txt, rescore.json, lattices; those before in dev, test
+OUT/decode/SYSTEM/{dev,test}_rescored       with lm.rescore: hyp.txt, rescore.json, lattices; dev and test then have
+                                            the lattices before rescoring
 OUT/score/SYSTEM                            tables; score.json; own_lm.json; rescored.json
 OUT/report.html
 """
@@ -118,7 +119,7 @@ class Experiment:
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """All systems of this run that learn from an alignment: GMMs by boosted MMI, and networks."""
+        """All systems of this run that learn from an alignment: GMMs trained by boosted MMI, and networks."""
         gmms, lfmmi = self.recipe.hmm.tri.discriminative, self.recipe.lfmmi
         return (*([BMMI] if gmms else []), *self.networks, *([LFMMI] if lfmmi else []))
 
@@ -144,7 +145,7 @@ class Experiment:
 
     @property
     def training(self) -> TrainingConfig:
-        """The recipe's training of networks, without warps and masks of frequency if the features are not mel bins."""
+        """The training config of networks, without frequency warps and masks if the features are not mel bins."""
         if self.presets[self.recipe.features].kind in ("fbank", "given"):
             return self.recipe.training
         return self.recipe.training.model_copy(update={"frequency_warp": 0.0, "frequency_masks": 0})
@@ -172,7 +173,7 @@ class Experiment:
 
     @property
     def least_minutes(self) -> float:
-        """Least training speech for which there is an LF-MMI system; 0: this does not depend on the amount."""
+        """Least minutes of training speech for an LF-MMI system; 0 if the amount does not matter."""
         return self.recipe.lfmmi.least_minutes if self.recipe.lfmmi and self.bootstrap != FLAT else 0.0
 
     def settled(self) -> "Experiment":
@@ -214,12 +215,12 @@ class Experiment:
 
     @property
     def rescoring_lm(self) -> Path:
-        """The language model that lattices are rescored with, where the recipe has `lm.rescore`."""
+        """The language model with which lattices are rescored, if the recipe sets `lm.rescore`."""
         rescore = self.recipe.lm.rescore
         return Path(rescore) if isinstance(rescore, str) else self.out / "lm" / "rescore.arpa.gz"
 
     def alignment(self, system: str, split: str) -> Path:
-        """A directory of alignments: by `tri` or a network (for training) or by `aligner` (for inspection)."""
+        """A directory of alignments by `tri` or a network (for training), or by `aligner` (for inspection)."""
         return self.out / system / "align" / split
 
     def frames(self, network: str) -> Path:
@@ -276,8 +277,8 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
     experiment = Experiment(name, recipe, (out or Path("exp") / name).resolve(), source and source.resolve(), command)
     if experiment.source and experiment.out.is_relative_to(experiment.source):
         raise Speech3Error(
-            f"{experiment.out}: lies in --source {experiment.source}, so every run would change its own input and start"
-            " again; give an --out elsewhere"
+            f"{experiment.out}: is inside --source {experiment.source}, so every run would change its own input and"
+            " start again; give an --out elsewhere"
         )
     if recipe.augment and experiment.presets[recipe.features].kind == "given":
         raise Speech3Error(

@@ -1,12 +1,12 @@
 """The stage `graph`: language models, and the decoding graphs made from them.
 
-OUT/lm/lm.arpa.gz       for decoding: given, or estimated                 OUT/SYSTEM/graph
-OUT/lm/tuning.arpa.gz   for tuning, if the text holds sentences of dev:   OUT/SYSTEM/graph_tuning
+OUT/lm/lm.arpa.gz       for decoding: given, or estimated                     OUT/SYSTEM/graph
+OUT/lm/tuning.arpa.gz   for tuning, if the text contains sentences of dev:    OUT/SYSTEM/graph_tuning
                         estimated without them
-OUT/lm/own.arpa.gz      if a model and its text are given: our own        OUT/SYSTEM/graph_own
-                        estimate on the text, for a second error rate
-OUT/lm/letters.arpa.gz  of the letters of words, with lm.letters: spells unseen words in each of the graphs
-OUT/lm/rescore.arpa.gz  with lm.rescore=ORDER: for the lattices; estimated without dev's sentences
+OUT/lm/own.arpa.gz      if a model and its text are given: our own model,     OUT/SYSTEM/graph_own
+                        estimated on the text, for a second error rate
+OUT/lm/letters.arpa.gz  with lm.letters: model of the letters of words, which spells unseen words in each of the graphs
+OUT/lm/rescore.arpa.gz  with lm.rescore=ORDER: for rescoring lattices; estimated without dev's sentences
 """
 
 import re
@@ -45,7 +45,7 @@ Sentences = list[list[str]]
 
 @dataclass(frozen=True)
 class _Text:
-    """The text on which language models are estimated; `vocabulary`: the words with a probability, seen or not."""
+    """The text on which language models are estimated; `vocabulary`: the words that get a probability, seen or not."""
 
     sentences: Sentences
     vocabulary: set[str]
@@ -75,7 +75,7 @@ def make_lm(e: Experiment) -> None:
         models[_SECOND[OWN_GRAPH] if given else _LM] = ours
         kept = text.without(set(_said(e, "dev")) - set(_said(e, "train")))
         if removed := len(text.sentences) - len(kept):
-            say(f"  {removed} of the text's {len(text.sentences):,} sentences are dev's: tuned without them")
+            say(f"  {removed} of the text's {len(text.sentences):,} sentences are in dev; the tuning model omits them")
             name, source = _SECOND[TUNING_GRAPH], "the language model's text without dev's sentences"
             models[name] = estimate(kept, text.order, text.vocabulary, source)
     for name in (_LM, _LETTERS, *_SECOND.values()):
@@ -89,7 +89,7 @@ def make_lm(e: Experiment) -> None:
 
 
 def _make_letters(e: Experiment, lm: ArpaLm) -> None:
-    """Estimate the model of letters on the words of the language model, each counted once."""
+    """Estimate the letter model on the words of the language model, each counted once."""
     letters = sorted(_phones_of_letters(e), key=len, reverse=True)
     cut = re.compile("|".join(map(re.escape, letters)))
     spellings = [parts for word in lm.words if len(parts := cut.findall(word)) > 1 and "".join(parts) == word]
@@ -109,14 +109,14 @@ def _phones_of_letters(e: Experiment) -> dict[str, tuple[str, ...]]:
 
 
 def make_rescoring_lm(e: Experiment) -> None:
-    """Estimate the model that lattices are rescored with, without dev's sentences, on which its weight is tuned."""
+    """Estimate the model for rescoring lattices, without the sentences of dev, on which its weight is tuned."""
     order, given = e.recipe.lm.rescore, _given(e)
     assert isinstance(order, int)
     text = _text(e, given)
     if text is None:
         raise Speech3Error(
-            f"lm.rescore={order}: there is no text to estimate it on, only a model: give lm.text, or an ARPA file as"
-            " lm.rescore"
+            f"lm.rescore={order}: there is no text to estimate it on, only an ARPA file: give lm.text, or an ARPA file"
+            " as lm.rescore"
         )
     kept = text.without(set(_said(e, "dev")) - set(_said(e, "train")))
     model = estimate(kept, order, text.vocabulary, "the language model's text without dev's sentences")
@@ -181,7 +181,8 @@ def _perplexity(e: Experiment, model: ArpaLm, split: str) -> str:
 def make_graphs(e: Experiment, system: str) -> None:
     """Build H o C o L o G of a system for each of its language models.
 
-    The weight of unseen words makes the language model, without dev's sentences, expect as many in dev as there are.
+    The weight of unseen words is such that a language model that has not seen dev expects as many of them in dev as dev
+    has.
     """
     names = [GRAPH]
     for name, arpa in _SECOND.items():

@@ -1,7 +1,7 @@
 """The steps of a recipe's LF-MMI system: its HMM and denominator, its packed frames, its network.
 
 OUT/tri/align/{train,dev}/labels.ark        phone labels of frames (`speech3.frames.segments`);
-                                            in OUT/flat if hmm.flat_start is lfmmi
+                                            in OUT/flat instead, if hmm.flat_start is lfmmi
 OUT/lfmmi_hmm                               left biphones, denominator.safetensors, decoding graphs
 OUT/frames/lfmmi/{train,heldout}.frames     packed frames, labelled by phones
 OUT/lfmmi                                   the model directory
@@ -28,7 +28,7 @@ from speech3.recipe.stages import pack_split
 from speech3.sequence.denominator import make_denominator
 from speech3.sequence.phone_lm import estimate
 
-_MIN_LEAF_OUTPUTS = 30  # least number of outputs for a leaf of the tree
+_MIN_LEAF_OUTPUTS = 30  # least number of training outputs (one for three frames) in a leaf of the tree
 _TOO_SHORT = "too_short.json"
 
 

@@ -75,7 +75,7 @@ def steps(experiment: Experiment) -> list[Step]:
 
 
 def _decoding_settings(e: Experiment) -> object:
-    """What the results of decoding depend on; as older versions had it where nothing is rescored."""
+    """The settings that decoding depends on; in the form that older versions recorded, if nothing is rescored."""
     decoding = e.recipe.decode.model_copy(update={"metric": e.recipe.metric}).model_dump()
     return [decoding, e.recipe.lm.rescore] if e.recipe.lm.rescore is not None else decoding
 
@@ -86,7 +86,7 @@ def _hmm_steps(e: Experiment) -> list[Step]:
 
     recipe, lfmmi = e.recipe, e.recipe.lfmmi
     hmm = recipe.hmm.model_dump(exclude={"features", "aligner_features", "flat_start", "bmmi"})
-    hmm["tri"].pop("discriminative")  # those GMMs are the same without it
+    hmm["tri"].pop("discriminative")  # it does not affect these GMMs
     questions = [Path(recipe.hmm.extra_questions)] if recipe.hmm.extra_questions else []
     shared = {key: value for key, value in hmm.items() if key not in ("mono", "tri", "aligner")} | {"seed": recipe.seed}
     hmm_features, aligner_features = (
@@ -189,7 +189,7 @@ def _graph_steps(e: Experiment) -> list[Step]:
     lm = e.recipe.lm
     given = [Path(path) for path in (lm.text, lm.arpa) if path]
     arpa = [] if lm.grammar else [e.out / "lm" / "lm.arpa.gz"]
-    # Without letters the fingerprint is that of earlier versions, so that nothing is done again.
+    # Without letters the fingerprint is the one that earlier versions recorded, so that no step runs again.
     letters = [e.recipe.letters] if e.recipe.letters else []
     settings = [lm.model_dump(exclude={"self_loop_scale", "rescore", "letters"}),
                 "the lexicon's words; dev's sentences apart", *letters]  # fmt: skip

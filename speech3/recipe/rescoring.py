@@ -1,4 +1,4 @@
-"""A recipe's lattices with a second language model: `lm.rescore`."""
+"""Rescoring of a recipe's lattices with a second language model: `lm.rescore`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,11 +18,12 @@ RESCORED = "test_rescored"
 
 
 def rescore_system(e: Experiment, recognizer: Recognizer, dev: Mapping[str, np.ndarray], out: Path) -> None:
-    """Find the second model's weight on dev's lattices, and give it to those of test, which are there.
+    """Tune the second model's weight on lattices of dev, and rescore the lattices of test, which exist, with it.
 
-    Dev is searched with the graph that has not seen its sentences; nor has the second model.
+    Dev is decoded with the graph whose language model has not seen its sentences; the second model has not seen them
+    either.
     """
-    say("  lattices of dev and test, with the language model of lm.rescore")
+    say("  rescoring lattices of dev and test with the language model of lm.rescore")
     decode_latticed(recognizer, dev, out / "dev", Wanted(archive=True), e.jobs, recognizer.tuning_graph)
     references: dict[str, Sequence[str]] = {
         key: (utterance.text or "").split() for key, utterance in read_datadir(e.data("dev")).utterances.items()

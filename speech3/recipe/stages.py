@@ -1,4 +1,4 @@
-"""The stages `data`, `features`, `hmm` and `train`: each calls its package and puts files in place."""
+"""The stages `data`, `features`, `hmm` and `train`: each calls its package and stores the results."""
 
 import inspect
 import shutil
@@ -46,7 +46,7 @@ def make_data(e: Experiment) -> None:
             " lang/text of the source"
         )
     known = {p.name: p.annotation for p in inspect.signature(prepare).parameters.values() if p.kind is p.KEYWORD_ONLY}
-    of_corpus = ("lang", "lexicon", "units", "pieces", "tier", "graphemes")  # those that most corpora do not know
+    of_corpus = ("lang", "lexicon", "units", "pieces", "tier", "graphemes")  # keys that most corpora do not use
     of_recipe = {"jobs": e.jobs, **{key: getattr(e.recipe, key) for key in (*of_corpus, "sample_rate")}}
     passed: dict[str, Any] = {key: value for key, value in of_recipe.items() if known.pop(key, None)}
     default = type(e.recipe).model_fields
@@ -62,7 +62,7 @@ def make_data(e: Experiment) -> None:
             raise Speech3Error(f"corpus_options.{key}: {error.errors()[0]['msg']} (got {value!r})") from error
     prepare(e.source, e.out / "data", e.recipe.seed, **passed, **e.recipe.corpus_options)
     if (given := e.out / "data" / "lm.arpa.gz").exists():
-        read_checked(given)  # a fault in it is found now, not after an hour of training
+        read_checked(given)  # so that a fault in it is found now, not after an hour of training
 
 
 def perturb_train(e: Experiment) -> None:
@@ -71,7 +71,7 @@ def perturb_train(e: Experiment) -> None:
 
 
 def augment_train(e: Experiment) -> None:
-    """Make copies of the training data with noise, reverberation, ...; their timing, and so alignment, is unchanged."""
+    """Make copies of the training data with noise, reverberation and so on; they keep the originals' alignment."""
     assert e.recipe.augment is not None
     data, out = read_datadir(e.data(e.train)), e.data(e.augmented)
     report = augment_data(data, out, e.recipe.augment, seed=e.recipe.seed, jobs=e.jobs)
@@ -80,7 +80,7 @@ def augment_train(e: Experiment) -> None:
 
 
 def extract_features(e: Experiment, preset: str) -> None:
-    """Extract all splits, training first: with global CMVN, its statistics are used for the other splits."""
+    """Extract the features of all splits, of training first: its global CMVN statistics are used for the others."""
     config = e.presets[preset]
     for split in e.splits:
         report = extract(read_datadir(e.data(split)), e.features(preset, split), config, e.jobs, relative=True)
@@ -90,7 +90,7 @@ def extract_features(e: Experiment, preset: str) -> None:
 
 
 def extract_augmented(e: Experiment) -> None:
-    """Extract the augmented copies with the configs of the networks' features of the training data."""
+    """Extract the networks' features of the augmented copies, with the same configs as those of the training data."""
     for preset in e.network_features:
         path = e.features(preset, e.train) / "features.yaml"
         config = parse(FeatureConfig, read_yaml(path), path)
@@ -114,7 +114,7 @@ def training_material(e: Experiment, preset: str) -> tuple[Lexicon, Transcripts,
 
 
 def _sized(e: Experiment, lexicon: Lexicon) -> HmmConfig:
-    """The config of the bootstrap, with sizes chosen by the amount of speech where it has 0."""
+    """The config of the GMMs; sizes of 0 are replaced by sizes that depend on the amount of speech."""
     hmm = e.recipe.hmm
     if all((hmm.mono.gaussians, hmm.aligner.gaussians, hmm.tri.leaves, hmm.tri.gaussians)):
         return hmm
@@ -133,8 +133,8 @@ def _save(e: Experiment, name: str, system: GmmSystem, features: Path, preset: s
 def train_mono(e: Experiment, name: str) -> None:
     """Train monophone GMMs: the system `mono`, or the smaller `aligner` with its own features.
 
-    Derivatives see four frames to either side. On synthesised speech this blurs the boundaries of phones; but on real
-    speech, where phones change gradually, boundary errors are a third larger without derivatives
+    Derivatives depend on four frames to either side. On synthesised speech this blurs the boundaries of phones; but on
+    real speech, where phones change gradually, boundary errors are a third larger without derivatives
     (tests/recipe/test_aligner.py).
     """
     preset = e.recipe.hmm.aligner_features if name == "aligner" else e.recipe.hmm.features
@@ -163,7 +163,7 @@ def train_tri(e: Experiment) -> None:
 
 
 def align_data(e: Experiment, name: str, preset: str, splits: Sequence[str]) -> None:
-    """Align some splits with a system; words that only dev and test have are spelled, where letters are the phones."""
+    """Align some splits with a system; if letters are the phones, words that only dev and test have are spelled."""
     recognizer = load_recognizer(e.model(name))
     if (spellings := e.out / "data" / HELD_OUT_LEXICON).exists():
         found = read_lexicon(spellings).pronunciations
@@ -179,7 +179,7 @@ def align_split(recognizer: Recognizer, feats: ArkReader, data: Path, out: Path,
     texts = {key: utterance.text for key, utterance in read_datadir(data).utterances.items()}
     alignments, bad = recognizer.align(feats, texts, jobs)
     write_alignments(out, recognizer.hmm, alignments, texts, recognizer.clock, bad=bad, textgrids=False)
-    # Labels are per frame. With a subsampling model there may be too many at the end, which `pack` cuts off.
+    # There is a label for each frame; a model with subsampling may give too many at the end, which `pack` cuts off.
     every = recognizer.hmm.subsampling
     write_ark(out / "labels.ark", ((u, segment_labels(a.phones, every * a.starts)) for u, a in alignments.items()))
     for utterance, reason in bad.items():
@@ -201,12 +201,12 @@ def pack_split(
     dtype: Literal["float16", "float32"],
     info: dict[str, Any], left_out: Collection[str] = (),
 ) -> None:  # fmt: skip
-    """Pack features and labels of a split; the training split with its augmented copies, labelled as their originals.
+    """Pack features and labels of a split; for training, also of its augmented copies, with the originals' labels.
 
     Parameters
     ----------
     left_out
-        Utterances that are not packed, nor their copies.
+        Utterances that are not packed, and neither are their copies.
     """
     feats: Mapping[str, np.ndarray] = ArkReader(e.features(preset, split) / "feats.scp")
     used, info = [utterance for utterance in feats if utterance not in left_out], {"corpus": e.name, **info}
@@ -215,7 +215,7 @@ def pack_split(
         copies, prefix = ArkReader(e.features(preset, e.augmented) / "feats.scp"), copy_prefix(1)
         used += [copy for copy in copies if copy.removeprefix(prefix) not in left_out]
         labels |= {prefix + key: labels_T for key, labels_T in labels.items()}
-        feats = ChainMap({}, feats, copies)  # type: ignore[arg-type]  # readers, which are never written to
+        feats = ChainMap({}, feats, copies)  # type: ignore[arg-type]  # the readers are not written to
     report = pack(out, feats, labels, num_labels, utterances=used, dtype=dtype, info=info)
     for utterance, reason in report.skipped.items():
         say(f"  left out {utterance}: {reason}")

@@ -2,8 +2,8 @@
 
 A step's fingerprint covers its own config, the names, sizes and times of its external inputs, and the fingerprints of
 the steps it needs. It is written to ``.done/`` when the step has finished, so a killed step is started again (and
-resumes by itself, if it can). The file also records which run of the needed steps was used, since a step may run again
-with the same fingerprint (``--from``, or a lost output) and the recipe be stopped before the steps that need it.
+resumes by itself, if it can). The file also records which run of the needed steps was used: a step may run again with
+the same fingerprint (``--from``, or a lost output), and the recipe may be stopped before the steps that need it run.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from speech3.errors import Speech3Error
 from speech3.io.atomic import explained_disk_errors, read_json, write_json
 from speech3.io.progress import say
 
-_SHOWN, _LONGEST = 3, 40  # changes that a reason names, and letters of a value in it
+_SHOWN, _LONGEST = 3, 40  # most changes that a reason names, and most characters of a value in it
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Step:
     config
         The settings that affect its result, as plain values.
     keys
-        The recipe's keys of which `config` has the values, one for each of its items, or one for all of it.
+        The recipe's keys whose values are in `config`: one for each item of `config`, or one for all of it.
     needs
         Names of the steps that must run before it.
     inputs
@@ -62,7 +62,7 @@ class Step:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `config` holds, by the recipe's keys."""
+        """The values in `config`, by the recipe's keys."""
         several = len(self.keys) > 1
         values = dict(zip(self.keys, self.config, strict=True)) if several else {"".join(self.keys): self.config}
         return dict(_flat(json.loads(json.dumps(values, default=str))))
@@ -72,7 +72,7 @@ class Step:
 class Plan:
     """A step with its fingerprint and the reason why it would run (empty: it is done).
 
-    `inputs`: what stands for the content of each input. `afresh`: do not use the files of a killed run.
+    `inputs`: a hash of each input's size and time. `afresh`: do not use the files of a killed run.
     """
 
     step: Step
@@ -92,7 +92,7 @@ def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _stamp(path: Path) -> list[Any]:
-    """Size and time of a file, or names, sizes and times of all files below a directory."""
+    """Size and modification time of a file; names, sizes and times of all files below a directory."""
     if path.is_dir():
         return [[str(p.relative_to(path)), *_stamp(p)] for p in sorted(path.rglob("*")) if p.is_file()]
     status = path.stat()
@@ -170,7 +170,7 @@ def _why(step: Step, out: Path, fingerprint: str, inputs: Mapping[str, str], par
 
 
 def _changes(done: Mapping[str, Any], step: Step, inputs: Mapping[str, str]) -> list[str]:
-    """The inputs and keys that differ from those of the finished run; none if an earlier release recorded none."""
+    """The inputs and keys that differ from those of the finished run; none if that was run by an earlier release."""
     return _changed_inputs(done.get("inputs", inputs), inputs) + _changed_settings(
         done.get("settings", step.settings), step.settings
     )
@@ -207,7 +207,7 @@ def _begun(out: Path, step: Step) -> Path:
 
 
 def up_to_date(out: Path, name: str) -> bool:
-    """Whether a step has finished, and no step that it depends on, directly or indirectly, has started again since."""
+    """Whether a step has finished and no step that it depends on, directly or indirectly, has started again since."""
     if not _path(out, name).exists():
         return False
     used = read_json(_path(out, name)).get("used", {})
@@ -215,12 +215,12 @@ def up_to_date(out: Path, name: str) -> bool:
 
 
 def ended_ns(out: Path, name: str) -> Any:
-    """When a finished step ended, which identifies the run."""
+    """The time at which a finished step ended, in nanoseconds since 1970, which identifies the run."""
     return read_json(_path(out, name)).get("ended_ns")
 
 
 def seconds_of(out: Path, name: str) -> float:
-    """How long a finished step took."""
+    """The time that a finished step took, in seconds."""
     return float(read_json(_path(out, name))["seconds"])
 
 

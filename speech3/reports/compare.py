@@ -39,11 +39,11 @@ class Run:
     metric, error_rate
         WER or CER as a recipe scored it, a fraction; None if the run was not scored.
     asynchrony
-        None: the run was not asynchronous.
+        Staleness, drops and shards; None if the run was not asynchronous.
     sent
         Bytes sent per minibatch to the server and back, in the last epoch; None: nothing is sent.
     heldout
-        Digest of the held-out frames; empty if unknown.
+        Hash of the held-out frames; empty if unknown.
     plain
         Whether the run had one worker with plain SGD.
     notes
@@ -75,7 +75,7 @@ class Comparison:
 
 
 def read_run(path: Path, name: str) -> Run:
-    """Read a run directory, finished or not.
+    """Read the directory of a run, finished or not.
 
     Raises
     ------
@@ -166,7 +166,10 @@ def _cautions(runs: Sequence[Run], table: Table, baseline: Run | None) -> Iterat
     """Reasons why some of the numbers are less meaningful than they look."""
     if baseline is None:
         fewest = min(runs, key=lambda run: run.curve.workers).curve.name
-        yield f"no run is plain SGD on one worker, so no efficiency; the accuracies are shares of the best of {fewest}"
+        yield (
+            f"no run is plain SGD on one worker, so no efficiency is shown; the accuracies are relative to the best of"
+            f" {fewest}"
+        )
     for run in runs:
         if run.heldout != runs[0].heldout:
             yield (

@@ -8,7 +8,7 @@ from speech3.scoring.confidence import Reliability
 
 
 def confidence_section(systems: Mapping[str, Reliability | None], best: str) -> str:
-    """Normalised cross-entropy of each system, and what the confidences of the best one are worth."""
+    """The normalised cross-entropy of each system, and the best one's reliability table; empty if there is neither."""
     known = {name: found for name, found in systems.items() if found}
     if not known:
         return ""
@@ -16,8 +16,8 @@ def confidence_section(systems: Mapping[str, Reliability | None], best: str) -> 
             for name, found in known.items()]  # fmt: skip
     table = html.table(["system", "words", "correct %", "normalised cross-entropy"], rows)
     note = (
-        '<p class="quiet">1 is perfect; 0 is what each word has if its confidence is the share of correct words; '
-        "confidences are posteriors in lattices, calibrated on dev.</p>"
+        '<p class="quiet">Normalised cross-entropy: 1 is perfect; 0 if the confidence of every word is the share of '
+        "correct words. Confidences are posteriors in lattices, calibrated on dev.</p>"
     )
     name = best if best in known else next(iter(known))
     header = [f"confidence, {escape(name)}", "words", "mean confidence", "correct", ""]

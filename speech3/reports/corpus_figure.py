@@ -28,8 +28,8 @@ _STYLE: dict[Any, Any] = {
     "grid.linewidth": 0.6,
 }
 _FILL, _MARK = "#3b6ea8", "#c2551e"
-_NAMED = 30  # at most so many speakers get a bar each
-_LETTERS = 55  # of speakers' names that fit side by side
+_NAMED = 30  # most speakers that get a bar each
+_LETTERS = 55  # most letters of speakers' names that fit side by side
 _UNEVEN = 20  # the axis is logarithmic if the largest value is more than this times the median
 
 
@@ -50,7 +50,7 @@ def write_histograms(stats: Stats, path: Path) -> None:
         else:
             _bars(right, minutes)
         with atomic_path(path) as temporary, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box in place of a letter is enough
+            warnings.filterwarnings("ignore", message="Glyph .* missing")  # the missing letter is drawn as a box
             figure.savefig(temporary, format="png", metadata={"Software": None})
 
 

@@ -1,4 +1,4 @@
-"""What of this machine speech3 will use, and what is missing for the rest of what it can do."""
+"""The hardware and libraries that speech3 will use on this machine, and the optional parts that are missing."""
 
 import importlib.util
 import shutil
@@ -26,7 +26,7 @@ _EXTRAS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Finding:
 
 
 def examine(directory: Path) -> list[Finding]:
-    """Look at processor, memory, GPUs, disk space in `directory`, audio formats, espeak-ng and optional packages."""
+    """Check processor, memory, GPUs, disk space in `directory`, audio formats, espeak-ng and optional packages."""
     known = environment()
     found = [
         Finding(name, known[name]) for name in ("processor", "cores", "memory", "Python", "torch", "numpy", "numba")
@@ -50,7 +50,7 @@ def examine(directory: Path) -> list[Finding]:
     found += _gpus()
     found.append(_space("disk", directory, _LITTLE_DISK, "choose another --out: an experiment takes some gigabytes"))
     if _SHARED.is_dir():
-        remedy = "give it more (docker run --shm-size=8g): workers share parameters and frames through it"
+        remedy = "make it larger (docker run --shm-size=8g): workers share parameters and frames through it"
         found.append(_space("shared memory", _SHARED, _LITTLE_SHARED, remedy))
     if "MP3" not in soundfile.available_formats():
         found.append(

@@ -19,10 +19,10 @@ from speech3.training.curves import Curve
 
 Against = Literal["seconds", "frames"]
 
-_COLOURS = 6  # in a style's cycle; further lines differ in their line style
+_COLOURS = 6  # colours in a style's cycle; further lines differ in their line style
 _STROKES = ("-", "--", ":", "-.")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # with the colours, 42 combinations
-_NAMES_INSIDE = 4  # most lines for which the legend fits inside the axes; else it stands beside them
+_NAMES_INSIDE = 4  # most lines for which the legend fits inside the axes; otherwise it is beside them
 _FAR = 10  # ratio of the longest and the shortest run above which the time axis is logarithmic
 _MARGIN = 1.3  # factor by which a logarithmic axis extends beyond the data
 _DOTS = 25  # most points of a line that are drawn with markers

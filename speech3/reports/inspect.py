@@ -37,7 +37,7 @@ _SENONES_SHOWN = 5
 
 @dataclass(frozen=True)
 class Inspection:
-    """The result of an inspection: pairs of a name and a text; a picture to draw."""
+    """The result of an inspection: pairs of a name and a text, and a picture to draw."""
 
     lines: list[tuple[str, str]]
     picture: Picture
@@ -89,7 +89,7 @@ def picture_path(path: Path, out: Path | None) -> Path:
     Raises
     ------
     Speech3Error
-        That name is taken by something that is not such a picture (a file that `out` names is replaced, however).
+        A file of that name exists and is not such a picture (a file that `out` names is replaced, however).
     """
     if out is not None:
         return out
@@ -206,7 +206,7 @@ def _statistics(path: Path, dim: int, utterances: Iterable[tuple[str, np.ndarray
     statistics = FeatureStatistics(dim)
     for name, feats_TF in utterances:
         if feats_TF.shape[1] != dim:
-            raise Speech3Error(f"{path}: {name}: {feats_TF.shape[1]} values per frame where others have {dim}")
+            raise Speech3Error(f"{path}: {name}: {feats_TF.shape[1]} values per frame, but others have {dim}")
         statistics.add(name, feats_TF)
     return statistics
 

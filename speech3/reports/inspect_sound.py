@@ -156,7 +156,7 @@ def _features(wave_S: np.ndarray, config: FeatureConfig, name: str) -> np.ndarra
     feats_NTF, frames_N = static_features(waves_NS, lengths_N, config, config.sample_frequency or 0)
     if not frames_N[0]:
         raise Speech3Error(f"{name}: shorter than one frame ({config.frame_length:g} ms): nothing to draw")
-    if config.cmvn == "global" and config.global_stats is None:  # for a single recording this is the same
+    if config.cmvn == "global" and config.global_stats is None:  # the only recording's statistics are the global ones
         config = config.model_copy(update={"cmvn": "utterance"})
     return finish([feats_NTF[0]], config)[0].numpy()
 

@@ -18,7 +18,7 @@ from speech3.scoring.wer import Counts, Metric, Score, paired_test
 
 _WORST = 20
 _CONFUSIONS = 30
-_SPEAKERS = 25  # more are folded away
+_SPEAKERS = 25  # further speakers are folded
 _NONE = "–"
 
 
@@ -35,7 +35,7 @@ class System:
     of_48_phones
         Its phone error rate with 48 phones in place of 39 classes.
     reliability
-        How far its confidences can be trusted.
+        How well its confidences predict correct words.
     tuned
         Decoding parameters chosen on dev, such as ``{"acoustic scale": 0.1}``.
     metrics

@@ -43,10 +43,10 @@ _STYLE: dict[Any, Any] = {
     "text.color": _INK,
 }
 _NARROWEST, _WIDEST = 9.0, 28.0  # inches
-_INCHES_PER_S, _INCHES_PER_S_SENONES = 0.9, 2.5  # wide enough for the number of a senone of three frames
+_INCHES_PER_S, _INCHES_PER_S_SENONES = 0.9, 2.5  # the latter is wide enough to print the senone of three frames
 _BAR, _SIDE = 0.13, 1.7  # inches: the columns of the colour bars and of the statistics
 _DPI = 110
-_COLUMNS = 4000  # of the waveform; each shows the extremes of its samples
+_COLUMNS = 4000  # columns of the waveform, each of which shows the extremes of its samples
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ _NONE = "-"
 
 
 class Size(NamedTuple):
-    """Size of a drawing: how many of the last epochs and of the first shards it lists; with or without blank lines."""
+    """Size of a drawing: the number of last epochs and of first shards that it lists; with or without blank lines."""
 
     epochs: int
     shards: int
@@ -65,7 +65,7 @@ def _live(run_dir: Path, console: Console) -> RunView | None:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             for view in follow(run_dir, partial(time.sleep, _POLL_S)):
                 live.update(fitting(view, console, time.time()), refresh=True)
-    except KeyboardInterrupt:  # the usual way to leave
+    except KeyboardInterrupt:  # the usual way to end `speech3 watch`
         pass
     return view
 

@@ -73,9 +73,9 @@ class RunView:
     seconds
         Training time of the whole run, virtual in a simulation.
     seconds_left, run_seconds_left
-        Estimated training time until the end of the current epoch, and of the run if it does all its epochs.
+        Estimated training time until the end of the current epoch, and of the run if it does not stop early.
     epochs
-        In order; the last may be unfinished.
+        The epochs in order; the last may be unfinished.
     best_epoch
         The epoch whose parameters are the best so far, or the result.
     averaged

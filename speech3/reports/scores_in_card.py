@@ -9,7 +9,7 @@ from speech3.training.card import Scored, write_card
 
 
 def write_scores(model: Path, name: str, result: Score) -> None:
-    """Write the card of a model directory again, with its error rates on one test set, which replaces earlier ones.
+    """Rewrite the card of a model directory with its error rates on one test set, which replace earlier ones.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""Error rates of words, characters and phones, with intervals and significance; borders and confidences scored."""
+"""Error rates of words, characters and phones, with intervals and significance; boundaries and confidences scored."""

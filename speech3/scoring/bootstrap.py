@@ -2,9 +2,10 @@
 
 M. Bisani and H. Ney, "Bootstrap estimates for confidence intervals in ASR performance evaluation", ICASSP 2004:
 utterances (or speakers, whose utterances are not independent) are drawn with replacement, and the rate of every draw
-is its errors over its words. The p value is that of the matched-pairs randomisation test: if two systems were equal,
-the difference of their errors on a unit could as well have had the other sign (L. Gillick and S. Cox, "Some
-statistical issues in the comparison of speech recognition algorithms", ICASSP 1989, use its normal approximation).
+is the number of its errors over that of its words. The p value is that of the matched-pairs randomisation test: if two
+systems were equal, the difference of their errors on a unit could as well have had the other sign (L. Gillick and
+S. Cox, "Some statistical issues in the comparison of speech recognition algorithms", ICASSP 1989, use its normal
+approximation).
 
 Axes: U units (utterances or speakers), R resamples, C columns of counts.
 """
@@ -12,12 +13,12 @@ Axes: U units (utterances or speakers), R resamples, C columns of counts.
 import numpy as np
 
 RESAMPLES = 10_000
-_CHUNK = 2_000_000  # draws held in memory at a time
+_CHUNK = 2_000_000  # numbers drawn at a time, to limit memory
 
 
 def _resampled_sums(counts_UC: np.ndarray, seed: int) -> np.ndarray:
     """Column sums (R, C) over U rows drawn with replacement."""
-    # Units with the same counts are interchangeable: one multinomial over the distinct rows instead of U draws each.
+    # Units with the same counts are interchangeable, so one multinomial over the distinct rows replaces U draws.
     rows_KC, multiplicity_K = np.unique(counts_UC, axis=0, return_counts=True)
     units = len(counts_UC)
     generator = np.random.default_rng(seed)
@@ -62,9 +63,9 @@ def difference_interval(
 
 
 def matched_pairs_p(errors_U: np.ndarray, other_errors_U: np.ndarray, seed: int = 0) -> float:
-    """Two-sided p value of "the two systems make equally many errors", from a matched-pairs randomisation test.
+    """Two-sided p value of the hypothesis that two systems make equally many errors (matched-pairs randomisation test).
 
-    Its smallest value is 1 / (resamples + 1); with few units it is also at least 2 to the power of 1 - U.
+    Its smallest value is 1 / (resamples + 1); with few units it is also at least about 2 to the power of 1 - U.
     """
     difference_U = other_errors_U - errors_U
     sizes_M, numbers_M = np.unique(np.abs(difference_U[difference_U != 0]), return_counts=True)

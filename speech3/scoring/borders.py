@@ -16,7 +16,7 @@ from speech3.lexicon.lexicon import SILENCE
 
 @dataclass(frozen=True)
 class Borders:
-    """Differences (aligned minus reference, in seconds) of the boundaries that count, and of those set apart.
+    """Differences (aligned minus reference, in seconds) of the boundaries that are counted, and of those set apart.
 
     Attributes
     ----------
@@ -45,10 +45,10 @@ def compare_borders(
     Parameters
     ----------
     merge
-        Says of two consecutive phones, in both alignments, whether the second is a part of the first.
+        Called with two consecutive phones of either alignment: whether the second is a part of the first.
     apart
-        Says of two consecutive phones in the reference whether to set their boundary apart, as one that the reference
-        does not mark.
+        Called with two consecutive phones of the reference: whether to set their boundary apart, as one that the
+        reference does not mark.
 
     Raises
     ------

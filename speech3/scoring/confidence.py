@@ -1,12 +1,12 @@
 """How good confidences are: normalised cross-entropy (NIST's sclite) and a reliability table.
 
-The cross-entropy of knowing nothing but the share of correct words, H, is what a recogniser would have that gives every
-word that share as its confidence. NCE is what the confidences save of it:
+H is the cross-entropy of a recogniser that gives every word the same confidence, the share of correct words. NCE is the
+fraction of H by which the confidences c reduce the cross-entropy:
 
     NCE = (H + sum over correct words of log2 c + sum over wrong words of log2 (1 - c)) / H
 
-It is 1 at best, 0 for that constant, and below 0 for confidences that are worse than it. Words of the hypothesis count:
-substitutions and insertions are wrong.
+It is 1 at best, 0 for that constant confidence, and negative for confidences that are worse. The words are those of the
+hypothesis: substitutions and insertions are wrong.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ from speech3.alignment.times import Segment, read_ctm
 from speech3.corpus.normalize import normalize_text
 from speech3.scoring.wer import Score
 
-LEAST = 5e-4  # a confidence of 0.000 or 1.000 in a CTM may be half a digit away from it, and counts as that
+LEAST = 5e-4  # confidences are clipped to this distance from 0 and 1: 0.000 and 1.000 in a CTM are rounded values
 
 
 @dataclass(frozen=True)
 class Bin:
-    """Words with confidences from `low` up to `high`: how many, their mean confidence, the share that is correct."""
+    """Words with confidences from `low` to `high`: their number, mean confidence, and the share of correct ones."""
 
     low: float
     high: float
@@ -35,7 +35,11 @@ class Bin:
 
 @dataclass(frozen=True)
 class Reliability:
-    """What confidences are worth; `nce` is NaN where all words are correct or none is."""
+    """How well confidences predict which words are correct.
+
+    `correct` is the share of correct words. `nce` is NaN if all words are correct, or none. `bins` has only bins with
+    words.
+    """
 
     words: int
     correct: float
@@ -44,7 +48,7 @@ class Reliability:
 
 
 def reliability(confidences: Sequence[float], correct: Sequence[bool], bins: int = 10) -> Reliability:
-    """Of words with these confidences, of which these are correct."""
+    """The reliability of confidences (from 0 to 1), given which of the words are correct; `bins` have equal widths."""
     sure = np.clip(np.asarray(confidences, np.float64), LEAST, 1 - LEAST)
     right = np.asarray(correct, bool)
     share = float(right.mean()) if len(right) else float("nan")
@@ -63,10 +67,10 @@ def reliability(confidences: Sequence[float], correct: Sequence[bool], bins: int
 
 
 def reliability_of(score: Score, tracks: Mapping[str, Sequence[Segment]]) -> Reliability | None:
-    """Of a score's words with the confidences of a CTM; None where the CTM has none, or other words.
+    """The reliability of the confidences in a CTM for the words of a score; None if it has none, or other words.
 
-    An utterance of which the CTM has another number of words than was scored (such as normalisation changed) is left
-    out; where that is more than one in twenty, the CTM is of another decoding.
+    Utterances whose number of words in the CTM is not the number scored (normalisation may change it) are left out. If
+    they are more than one in twenty, the CTM is taken to be that of another decoding.
     """
     sure: list[float] = []
     right: list[bool] = []
@@ -84,19 +88,19 @@ def reliability_of(score: Score, tracks: Mapping[str, Sequence[Segment]]) -> Rel
 
 
 def reliability_beside(score: Score, hypothesis: Path) -> Reliability | None:
-    """That of the CTM beside a hypothesis's text: ``hyp.ctm`` of ``hyp.txt``; None where there is none that fits it."""
+    """The reliability of the CTM beside the text of a hypothesis: ``hyp.ctm`` for ``hyp.txt``; None if none fits it."""
     path = hypothesis.with_suffix(".ctm")
     if path == hypothesis or not path.is_file():
         return None
     try:
         tracks = read_ctm(path)
     except ValueError:
-        return None  # not ours
+        return None  # not a CTM file that speech3 wrote
     return reliability_of(score, tracks)
 
 
 def confidence_lines(found: Reliability) -> str:
-    """The figures as text."""
+    """The NCE and the reliability table as text."""
     head = (
         f"NCE {found.nce:.3f}  of the confidences of {found.words} words, {100 * found.correct:.2f} % of them correct"
     )

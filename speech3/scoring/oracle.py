@@ -14,12 +14,13 @@ from speech3.lattices.word_paths import oracle_words
 
 
 def oracle_texts(archive: Path, references: Mapping[str, str]) -> dict[str, str]:
-    """The words of that path in each lattice of an utterance that has a reference.
+    """For each utterance with a lattice and a reference, the words of the lattice's path with the fewest errors.
 
     Raises
     ------
     Speech3Error
-        The archive is missing or damaged, is not of `speech3 decode --lattice`, or has no utterance of the reference.
+        The archive is missing or damaged, was not written by `speech3 decode --lattice`, or has no utterance of the
+        reference.
     """
     directory = open_lattices(archive.parent)
     texts = {
@@ -40,7 +41,10 @@ def _oracle_text(lattice: WordLattice, symbols: tuple[str, ...], mark: str, refe
 
 
 def _of_words(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLattice, list[str]]:
-    """Words on the arcs that end them in place of pieces, and on arcs to one more state at the end; their names."""
+    """A lattice of whole words from one of pieces, and the words' names.
+
+    Each word is on the arc that completes it; words that are completed where a path ends are on arcs to one more state.
+    """
     expanded, words, last = spelled(lattice, symbols)
     names = ["", *sorted({*words, *last} - {""})]
     number = {name: label for label, name in enumerate(names)}

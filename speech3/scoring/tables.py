@@ -10,8 +10,8 @@ from speech3.io.atomic import write_text
 from speech3.scoring.wer import Counts, Metric, PairedTest, Score, Utterance
 
 _MARKS = {"equal": "C", "substitute": "S", "delete": "D", "insert": "I"}
-_SHOWN = 10  # rows of each table that `full` prints
-_NAMED = 50  # utterances that a warning names
+_SHOWN = 10  # most rows of each table that `full` prints
+_NAMED = 50  # most utterances that a warning names
 ALWAYS: tuple[Metric, ...] = ("WER", "CER")
 UNITS: dict[Metric, str] = {"WER": "words", "CER": "characters", "PER": "phones"}
 
@@ -97,7 +97,7 @@ def alignment_lines(utterance: Utterance) -> str:
 
 
 def warnings(score: Score, hypothesis: str) -> list[str]:
-    """Warnings about the figures, one line each; `hypothesis` is the name of the file."""
+    """Warnings about the score, one line each; `hypothesis` is the name of the file."""
     found = []
     if score.missing:
         found.append(

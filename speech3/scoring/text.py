@@ -36,12 +36,12 @@ def character_error_rate(references: Sequence[str], hypotheses: Sequence[str]) -
 
 
 def phone_error_rate(references: Sequence[str], hypotheses: Sequence[str]) -> float:
-    """PER over all utterances, a fraction: of phones, after `PHONE_CLASSES`."""
+    """PER over all utterances, a fraction; phones are first mapped to `PHONE_CLASSES`."""
     folded = [[normalize_text(text, PHONE_CLASSES) for text in side] for side in (references, hypotheses)]
     return float(jiwer.wer(folded[0], folded[1]))
 
 
-PHONE_CLASSES = ("phones39",)  # the normalisation of a phone error rate
+PHONE_CLASSES = ("phones39",)  # the normalisation for phone error rates
 ERROR_RATES: dict[str, Callable[[list[str], list[str]], float]] = {
     "WER": jiwer.wer, "CER": character_error_rate, "PER": phone_error_rate
 }  # fmt: skip

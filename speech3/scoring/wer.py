@@ -22,7 +22,7 @@ __all__ = ["Counts", "Metric", "PairedTest", "Score", "Utterance", "paired_test"
 
 FEW_SPEAKERS = 6  # with 5 units no randomisation test can reach p < 0.05: 2 to the power of 1 - 5 is 0.0625
 
-Metric = Literal["WER", "CER", "PER"]  # phone error rate: that of words, which are phones folded to classes
+Metric = Literal["WER", "CER", "PER"]  # the phone error rate is a word error rate whose words are classes of phones
 Operation = Literal["equal", "substitute", "delete", "insert"]
 
 
@@ -211,7 +211,7 @@ def score(
         Utterance to speaker. If given, it must name every utterance of `ref`, and the intervals are bootstrapped over
         speakers; with fewer than six speakers they also cover the interval over utterances.
     normalize
-        Steps of `speech3.scoring.text.normalize_text`, applied to both.
+        Steps of `speech3.corpus.normalize.normalize_text`, applied to both.
     seed
         Seed of the bootstrap.
 
@@ -325,6 +325,6 @@ def _rate_interval(utterances: list[Utterance], counts: list[Counts], seed: int)
     low, high = bootstrap.rate_interval(_sums(errors, groups), _sums(lengths, groups), seed)
     if speakers >= FEW_SPEAKERS:
         return (low, high), f"{speakers} speakers"
-    # Draws of so few speakers are unreliable, and the interval would have no width if their rates happened to agree.
+    # Intervals over so few speakers are unreliable, and have no width if the speakers' rates are equal by chance.
     low_alone, high_alone = bootstrap.rate_interval(np.array(errors), np.array(lengths), seed)
     return (min(low, low_alone), max(high, high_alone)), f"{speakers} speakers and {over_utterances}, the wider"

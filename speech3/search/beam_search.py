@@ -13,8 +13,8 @@ from speech3.search.lattice import Lattice
 from speech3.search.linked_frames import Block, LinkedFrames
 from speech3.search.search_graph import SearchGraph
 
-_ROOM = 2**21  # tokens of past frames, 32 MB, kept before those that lead nowhere are dropped
-_PIECE = 500  # frames read in one call; between two calls, the interpreter may be interrupted
+_ROOM = 2**21  # tokens of past frames, 32 MB; when there are more, those that lead to no current token are dropped
+_PIECE = 500  # frames read in one call; Ctrl-C takes effect only between two calls
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class BeamSearch:
     ) -> None:
         """Begin an utterance, whose name is used in messages, and discard the previous one.
 
-        `lattice` is available only with a `lattice_beam`; without one, the search is faster.
+        A lattice can be had only with a `lattice_beam`; without one, the search is faster.
         """
         if len(self._memory.slot_S) != len(graph.final_S):
             self._memory = kernel.new_tokens(len(graph.final_S), _ROOM)
@@ -137,7 +137,7 @@ class BeamSearch:
     def _make_room(self) -> None:
         states = len(self._graph.final_S)
         room = len(self._memory.tokens_H4) - states
-        if 2 * self._end > room:  # there is little more to drop
+        if 2 * self._end > room:  # dropping tokens freed less than half of the room
             larger = kernel.new_tokens(states, 2 * max(room, self._end))
             larger.tokens_H4[: self._end] = self._memory.tokens_H4[: self._end]
             larger.slot_S[:] = -1

@@ -1,18 +1,18 @@
 """From the tokens of a search to a lattice of the arcs within the lattice beam (Kaldi's lattice-faster-decoder.cc).
 
-Going backwards through the frames, every arc between two tokens is visited again. Its slack is what the path through it
-to its target costs beyond the best path to the target (0 on the best path). The extra cost of a token is what the best
-path through it costs beyond the best path of all. The slack of an arc plus the extra cost of its target is the extra
-cost of the arc. Arcs whose extra cost exceeds `lattice_beam` are dropped, and then tokens without arcs. Kaldi stores
-links for all tokens as it reads frames; here they are made after a block of frames has been read, when few tokens are
-left.
+Every arc between two tokens is visited again, going backwards through the frames. Its slack is the cost of the best
+path to its target that ends with the arc, minus the cost of the best path to the target (so 0 on the latter). The extra
+cost of a token is the cost of the best path through it, minus that of the best path of all. The slack of an arc plus
+the extra cost of its target is the extra cost of the arc. Arcs whose extra cost exceeds `lattice_beam` are dropped, and
+then tokens without arcs. A link is an arc that is kept, with the two tokens. Kaldi stores links for all tokens as it
+reads frames; here they are made after a block of frames has been read, when few tokens are left.
 
-While more frames are to come, all tokens of the last frame have extra cost 0, so nothing is dropped that could still
-come to lie within the beam.
+While more frames are to come, all tokens of the last frame have extra cost 0, so nothing is dropped that later frames
+could bring within the beam.
 
 Links are ordered such that all links into a token come before all links out of it.
 
-Compiled code without bounds checks, like `token_passing`.
+The compiled code does no bounds checks, as in `token_passing`.
 
 Axes: T frames, T1 one more, P pdfs, H tokens, L links; the 5 columns of a link are SOURCE, TARGET and ARC, SLACK and
 SCORE (the log likelihood, unscaled) in the float32 view of the same memory.
@@ -87,7 +87,7 @@ def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_
 
 @jit
 def _find(memory, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Remember which token of a frame each state has."""
+    """Write the index of each state's token in a frame to `slot_S`."""
     for i in range(begin, end):
         memory.slot_S[memory.tokens_H4[i, STATE]] = i
 
@@ -131,7 +131,7 @@ def _link_silent(graph, memory, begin, end, base, extra, lattice_beam, links, fi
         s = tokens[i, STATE]
         if graph.silent_S[s] < graph.begin_S1[s + 1]:
             top = max(top, graph.level_S[s])
-    newest = np.full(top + 1, -1, np.int32)  # the tokens of each level: the last one, which is chained to those before
+    newest = np.full(top + 1, -1, np.int32)  # the last token of each level, linked to the earlier ones by `chain`
     for i in range(begin, end):
         s = tokens[i, STATE]
         if graph.silent_S[s] < graph.begin_S1[s + 1]:

@@ -36,7 +36,7 @@ class LinkedFrames:
     lattice_beam: float
     block: list[Block] = field(default_factory=list)
     links: list[np.ndarray] = field(default_factory=list)
-    few: int = 0  # number of links after all were last pruned
+    few: int = 0  # number of links when all of them were last pruned
 
     def wanted(self, tokens: int) -> int:
         """Number of frames to read before the block is linked, if frames have as many tokens as this one."""
@@ -56,7 +56,8 @@ class LinkedFrames:
         links, extra_H = self._of_block(memory, end, np.zeros(end - begin, np.float32), False)
         self.block = []
         self.links.append(links)
-        begin, end = self._keep(memory, extra_H, first, begin, end, 2)  # the block before ends where this one begins
+        # The links of the block before also contain tokens of the frame in which this block begins.
+        begin, end = self._keep(memory, extra_H, first, begin, end, 2)
         if sum(map(len, self.links)) > 2 * self.few + _MANY:
             links = np.concatenate(self.links)
             keep, extra_H = kernel.prune_links(links, begin, end, np.zeros(end - begin, np.float32), self._beam)
@@ -94,7 +95,7 @@ class LinkedFrames:
         """The lattice of all frames so far; more of them may follow."""
         last_extra, final = kernel.final_extras(self.graph, memory, begin, end)
         links = list(self.links)
-        if not self.block:  # no frame since the last block: the epsilon links of the last frame are missing
+        if not self.block:  # no frame was read since the last block: only its last frame's epsilon links are missing
             nothing = np.empty(0, np.float32), np.empty((0, self.graph.num_pdfs), np.float32)
             self.block = [Block(np.array([begin], np.int32), nothing[0], nothing[0], nothing[1])]
             found, extra_H = self._of_block(memory, end, last_extra, True)

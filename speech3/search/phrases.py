@@ -49,11 +49,11 @@ class Phrases:
     boost_D: np.ndarray
     shares: Mapping[int, float]
     spelled: tuple[str, ...] | None = None
-    _next_D: dict[int, np.ndarray] = field(default_factory=dict)  # of the phrases' symbols that were read before
+    _next_D: dict[int, np.ndarray] = field(default_factory=dict)  # for each symbol read so far that is in a phrase
 
     @property
     def start(self) -> int:
-        """The state before the first label: pieces begin a word there even if the first one does not say so."""
+        """The state before the first label, in which the first piece begins a word even if it lacks the mark."""
         return self.moves[0].get(_WORD_START, 0) if self.spelled else 0
 
     def step(self, state: int, symbol: int) -> int:
@@ -93,7 +93,7 @@ class Phrases:
 def automaton(
     phrases: Mapping[tuple[int, ...], float], shares: Mapping[int, float], spelled: tuple[str, ...] | None = None
 ) -> Phrases:
-    """Build the automaton of phrases, given as sequences of symbols with the boost of each (see `Phrases`)."""
+    """Build the automaton of phrases: sequences of symbols, each with its boost (see `Phrases`)."""
     moves: list[dict[int, int]] = [{}]
     boosts = [0.0]
     for phrase, boost in phrases.items():

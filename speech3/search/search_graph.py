@@ -152,7 +152,7 @@ def _by_target(arcs, begin, silent):  # type: ignore[no-untyped-def] # pragma: n
 
 @numba.njit(cache=True, nogil=True)
 def _levels(arcs, begin, silent):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Levels of the states along non-emitting arcs by topological sorting (Kahn 1962), and whether it was complete."""
+    """Levels of the states along non-emitting arcs by topological sorting (Kahn 1962); false if there is a cycle."""
     states = len(silent)
     level, waiting = np.zeros(states, np.int32), np.zeros(states, np.int32)
     for s in range(states):

@@ -1,8 +1,8 @@
 """Token passing through a decoding graph, frame by frame (Young et al. 1989; pruned as Kaldi's faster-decoder does).
 
-A token is the best path to one state at one frame. One array holds the tokens of each frame, followed by those of the
-next; each token stores its predecessor and the arc that it came by. When the array is full, tokens that are on no path
-to a token of the current frame are dropped.
+A token is the best path to one state at one frame. One array holds the tokens of all frames, frame after frame; each
+token stores its predecessor and its last arc. When the array is full, tokens that are on no path to a token of the
+current frame are dropped.
 
 Costs are float32, relative to the best cost of the frame before; the subtracted costs are summed in float64.
 
@@ -33,7 +33,8 @@ class Tokens(NamedTuple):
     tokens_H4, cost_H4
         int32 and float32 views of the same memory.
     slot_S
-        int32: index of the newest token of each state; it is of an earlier frame if it lies before the frame's first.
+        int32: index of the newest token of each state, -1 if there is none. The token belongs to an earlier frame if
+        its index is below that of the current frame's first token.
     costs_S, work_S
         float32 and int32 work space, used within a frame.
     """
@@ -109,7 +110,7 @@ def _cutoff(costs, cost_of, begin, end, beam, max_active):  # type: ignore[no-un
 
 @jit
 def begin_search(graph, memory):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Put tokens on the start state and on what non-emitting arcs reach from it; return where the tokens end."""
+    """Make tokens of the start state and the states that non-emitting arcs reach from it; return where they end."""
     memory.slot_S[:] = -1
     memory.slot_S[graph.start] = 0
     memory.tokens_H4[0, STATE] = graph.start
@@ -175,7 +176,7 @@ def _read(graph, memory, begin, end, ac, beam, max_active):  # type: ignore[no-u
     best, cutoff, width = _cutoff(memory.costs_S, tokens_f, begin, end, beam, max_active)
     limit, new_end = _INF, end
     for i in range(begin, end):
-        if tokens_f[i, COST] == best:  # the best token first, for a good first estimate of the limit
+        if tokens_f[i, COST] == best:  # the best token gives a good first estimate of the limit
             s = tokens_i[i, STATE]
             for a in range(graph.begin_S1[s], graph.silent_S[s]):
                 limit = min(limit, graph.weight_A4[a, 2] + ac[graph.arcs_A4[a, 0] - 1] + width)

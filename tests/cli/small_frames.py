@@ -1,4 +1,4 @@
-"""Frames so few that a run of `speech3 train` takes seconds."""
+"""A corpus of so few frames that `speech3 train` takes seconds."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ SENONES, DIM, MINIBATCHES = 4, 3, 12
 
 
 def config_with_frames(home: Path, training: dict[str, Any]) -> Path:
-    """``home/my.yaml`` with minibatches of 32 frames, 12 an epoch, and what `training` says."""
+    """Write ``home/my.yaml`` with minibatches of 32 frames, 12 per epoch, and the keys in `training`."""
     rng = np.random.default_rng(0)
     for name, count in (("train", MINIBATCHES), ("heldout", 2)):
         labels = {f"{name}{i}": rng.integers(0, SENONES, 32).astype(np.int32) for i in range(count)}

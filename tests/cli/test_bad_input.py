@@ -1,4 +1,4 @@
-"""What users get wrong, through the command line: one message that names the culprit, status 1, no traceback."""
+"""Users' mistakes on the command line: one message that names the file or utterance, exit status 1, no traceback."""
 
 import resource
 import shutil
@@ -15,7 +15,7 @@ RATE_HZ = 16000
 
 
 def refused(process: subprocess.CompletedProcess[str], *culprits: str | Path) -> str:
-    """Check that it ended with a message about the culprits; returns it."""
+    """Check that the program ended with a message that names all culprits; return the message."""
     assert process.returncode == 1, process.stdout + process.stderr
     assert "Traceback" not in process.stderr
     message = process.stderr[process.stderr.index("error: ") :]
@@ -26,7 +26,7 @@ def refused(process: subprocess.CompletedProcess[str], *culprits: str | Path) ->
 
 @pytest.fixture
 def data(experiment: Path, tmp_path: Path) -> Path:
-    """A copy of the test set, to be spoilt: 22 utterances, so one bad one is less than 5 %."""
+    """A copy of the test set, to be damaged: 22 utterances, so one bad utterance is less than 5 %."""
     shutil.copytree(experiment / "data" / "test", tmp_path / "test")
     return tmp_path / "test"
 
@@ -125,7 +125,7 @@ def test_a_bad_transcript_is_listed(
     lines = (data / "text").read_text().splitlines()
     (data / "text").write_text("\n".join([f"s40-000 {text}".rstrip(), *lines[1:]]) + "\n")
     process = speech3("align", experiment / "mono", data, tmp_path / "out")
-    if process.returncode:  # an empty transcript may be refused as a fault of the directory
+    if process.returncode:  # an empty transcript may be reported as a fault of the directory
         refused(process, "s40-000")
     else:
         assert "not aligned: s40-000: " in process.stderr and reason in process.stderr
@@ -203,7 +203,7 @@ def _small_files() -> None:
 def test_a_file_larger_than_may_be_written(
     mine: Path, speech3: Run, started: Callable[..., subprocess.Popen[str]], tiny: Sequence[str]
 ) -> None:
-    """The limit stands for a full disk or quota: the write fails half way."""
+    """The limit acts like a full disk or quota: a write fails in the middle of the file."""
     options = ("recipe", "digits", "--out", mine, *tiny)
     limited = started(*options, "--from", "features", "--to", "features", preexec_fn=_small_files)
     stdout, stderr = limited.communicate(timeout=300)

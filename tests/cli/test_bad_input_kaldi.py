@@ -1,4 +1,4 @@
-"""What users get wrong with directories, models and recipes of their own: the culprit and the remedy are named."""
+"""Users' mistakes with their own directories, models and recipes: the message names the culprit and the remedy."""
 
 import contextlib
 import shutil
@@ -19,7 +19,7 @@ HOUR_S, RATE_HZ = 3600, 8000
 
 
 def refused(*arguments: str | Path, cwd: Path) -> str:
-    """Run a verb in this process and return what it says to the user; anything but a `Speech3Error` is a defect."""
+    """Run a verb in this process and return its error message; any exception but `Speech3Error` is a defect."""
     with contextlib.chdir(cwd):
         result = typer.testing.CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert isinstance(result.exception, Speech3Error), result.output
@@ -87,7 +87,7 @@ def test_languages_that_do_not_fit(experiment: Path, tmp_path: Path) -> None:
     text = tmp_path / "test" / "text"
     text.write_text(text.read_text().replace("SEVEN", "SAUDADE"))
     said = refused(*options, "pt", cwd=tmp_path)
-    assert said.startswith("the model's lexicon: ") and "--lexicon FILE" in said  # eleven words teach no phones
+    assert said.startswith("the model's lexicon: ") and "--lexicon FILE" in said  # eleven words are too few
     assert not (tmp_path / "out").exists()
 
 

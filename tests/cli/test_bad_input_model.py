@@ -1,4 +1,4 @@
-"""A model on other features, or with another context, than it was trained on: who is at fault, and what to do."""
+"""A model with other features or another context than in training: the message names the file and the remedy."""
 
 import re
 import shutil
@@ -17,7 +17,7 @@ from speech3.training import train
 
 @pytest.fixture
 def copy(experiment: Path, tmp_path: Path) -> Path:
-    """The experiment's models, to be spoilt."""
+    """A copy of the experiment's models, to be damaged."""
     for name in ("dnn", "tri"):
         shutil.copytree(experiment / name, tmp_path / name)
     return tmp_path
@@ -25,13 +25,13 @@ def copy(experiment: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("system", "values"), [("dnn", 120), ("tri", 39)])
 def test_the_features_of_another_model(copy: Path, system: str, values: int) -> None:
-    """What decode, transcribe, align, tune and forward begin with."""
+    """Loading the model, with which decode, transcribe, align, tune and forward begin."""
     path = copy / system / "features.yaml"
     path.write_text(re.sub("deltas: 2", "deltas: 1", path.read_text()))
     message = (
         f"{path}: {2 * values // 3} values per frame, but {copy / system}/model.safetensors was trained on {values}; "
     )
-    with pytest.raises(Speech3Error, match=re.escape(message + "put back the features.yaml")):
+    with pytest.raises(Speech3Error, match=re.escape(message + "restore the features.yaml")):
         load_recognizer(copy / system)
 
 

@@ -1,4 +1,4 @@
-"""`speech3 doctor` on machines that lack one thing or another."""
+"""`speech3 doctor` on machines that lack different things."""
 
 import importlib.util
 import shutil

@@ -1,4 +1,4 @@
-"""`speech3 forward`: log likelihoods of GMMs and what is left out. (A network's are in test_import.)"""
+"""`speech3 forward`: log likelihoods of GMMs, and utterances that are left out. (For networks see test_import.)"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""From a directory of Kaldi's to a trained network, its words and its log likelihoods; and what cannot be."""
+"""From a Kaldi directory to a trained network, its words and its log likelihoods; and directories that are refused."""
 
 import contextlib
 import gzip
@@ -32,7 +32,7 @@ SPEAKERS, EACH, DIM = 6, 8, 5
 
 @dataclass
 class Ran:
-    """How a verb ended."""
+    """The exit status and output of a verb."""
 
     returncode: int
     stdout: str
@@ -40,7 +40,7 @@ class Ran:
 
 
 def speech3(*arguments: str | Path, cwd: Path) -> Ran:
-    """Run a verb in this process: starting one takes seconds. What is not said for a user comes out as it is."""
+    """Run a verb in this process, because starting one takes seconds; only a `Speech3Error` is caught."""
     with contextlib.chdir(cwd):
         result = typer.testing.CliRunner().invoke(app, [str(argument) for argument in arguments])
     if isinstance(result.exception, Speech3Error):
@@ -58,7 +58,7 @@ def refused(ran: Ran, *words: str) -> None:
 
 @pytest.fixture(scope="module")
 def kaldi(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An experiment: data/, lang/, ali/, graph/; each utterance is one word between silences."""
+    """A Kaldi experiment: data/, lang/, ali/, graph/; each utterance is one word between silences."""
     root = tmp_path_factory.mktemp("kaldi")
     rng = np.random.default_rng(0)
     means = rng.normal(0, 4, (HMM.num_pdfs, DIM))
@@ -71,7 +71,7 @@ def kaldi(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path = [(phone - 1) * 3 + state for phone in phones for state in range(3)]
             pdfs[name] = np.repeat(path, rng.integers(2, 6, len(path))).astype(np.int32)
             noise = rng.normal(0, 1, (len(pdfs[name]), DIM))
-            feats[name] = (means[pdfs[name]] + noise + speaker).astype(np.float32)  # speakers have means of their own
+            feats[name] = (means[pdfs[name]] + noise + speaker).astype(np.float32)  # each speaker has its own mean
             words[name], speaker_of[name] = word, f"s{speaker}"
     data = root / "data"
     data.mkdir()
@@ -99,7 +99,7 @@ def kaldi(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(kaldi: Path) -> Path:
-    """The network trained on it, decoded, with everything that the verbs printed found right."""
+    """The experiment with a network trained on it; decoded, with the output of all verbs checked."""
     steps = (
         (("import", "ali", "imported", "--lang", "lang", "--graph", "graph"), "48 utterances, "),
         (
@@ -161,7 +161,7 @@ def test_words_and_likelihoods(trained: Path) -> None:
 
 
 def test_silence_with_more_states(trained: Path, tmp_path: Path) -> None:
-    """Kaldi's usual silence: trains, decodes and forwards, cannot align, and says so."""
+    """With Kaldi's usual silence, a model can be trained and can decode, but cannot align, and a message says so."""
     ali = tmp_path / "ali"
     shutil.copytree(trained / "ali", ali)
     text = (ali / "final.mdl").read_text()

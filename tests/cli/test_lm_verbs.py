@@ -1,4 +1,4 @@
-"""`speech3 lm`: what its verbs print, and what they say to users' mistakes."""
+"""`speech3 lm`: the output of its verbs, and their messages about users' mistakes."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ OTHER = "the bird sang\na bird sat\nthe cat sang\n" * 4
 
 
 def run(*arguments: str | Path) -> str:
-    """Standard output of a verb that succeeds."""
+    """Run a verb that must succeed; return its standard output."""
     result = CliRunner().invoke(verbs, [str(argument) for argument in arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -31,7 +31,7 @@ def run(*arguments: str | Path) -> str:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with texts, to stand in."""
+    """A directory with texts, which becomes the working directory."""
     monkeypatch.chdir(tmp_path)
     for name, text in (("train.txt", TRAIN), ("held.txt", HELD_OUT), ("other.txt", OTHER)):
         Path(name).write_text(text)

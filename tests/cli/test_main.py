@@ -1,4 +1,4 @@
-"""How the program ends."""
+"""The exit status and the last message of the program."""
 
 import errno
 

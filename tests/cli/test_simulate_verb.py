@@ -23,7 +23,7 @@ def conf(experiment, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def simulated(conf, speech3):
-    """The directory of a finished simulation, and what it printed."""
+    """The directory of a finished simulation, and its output."""
     out = conf.parent / "out"
     process = speech3("simulate", conf, "--workers", "1,3", "--rates", "0.1,0.3", "--seeds", "1,2", "--out", out)
     assert process.returncode == 0, process.stderr
@@ -38,7 +38,7 @@ def test_a_row_for_every_number_of_workers(simulated):
     assert "(100.0)" in rows["sgd"] and "sync3" in table and "rate" in table
     for picture in ("accuracy_time.png", "accuracy_frames.png"):
         assert (out / picture).read_bytes().startswith(b"\x89PNG")
-    # Every rate with the first seed; the best one of each row with the second (rows of one and of the most workers).
+    # Every rate with the first seed; the best rate with the second seed in the rows of one and of the most workers.
     runs = {path.name for path in out.iterdir() if path.is_dir()}
     assert len([run for run in runs if run.endswith("seed1")]) == 6
     assert len([run for run in runs if run.endswith("seed2")]) == 3
@@ -57,7 +57,7 @@ def test_of_another_config_says_what_helps(simulated, conf, speech3):
     process = speech3("simulate", conf, *changed)
     assert process.returncode == 1 and "holds a run of another config (training.momentum" in process.stderr
     assert f"give another --out, or remove {out}/sgd_rate0.1_seed1 (or all of {out}," in process.stderr
-    assert "--restart" not in process.stderr  # which this verb has not
+    assert "--restart" not in process.stderr  # an option that this verb does not have
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_throughput_trains_nothing(conf, speech3, tmp_path):
         "dnn_small", "cnn_small",
     ]  # fmt: skip
     slow = [point for point in found["points"] if point["bandwidth"] == 125e3 and point["workers"] == 4]
-    assert all(point["gain"] > 2 for point in slow)  # there the bytes are all that counts
+    assert all(point["gain"] > 2 for point in slow)  # on a slow link only the number of bytes matters
     assert (tmp_path / "out" / "throughput.png").read_bytes().startswith(b"\x89PNG")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"throughput.json", "throughput.png"}
 

@@ -1,4 +1,4 @@
-"""`speech3 train --world cluster`: with a Ray of its own, without Ray, and at an address where nobody answers."""
+"""`speech3 train --world cluster`: with a Ray of its own, without Ray, and with an address where no Ray is running."""
 
 import importlib.util
 import socket
@@ -14,7 +14,7 @@ from speech3.io.progress import read_metrics
 
 @pytest.fixture(scope="module")
 def conf(tmp_path_factory):
-    """A config with frames that make 12 minibatches an epoch, all of them asynchronous."""
+    """A config with frames for 12 minibatches per epoch, all of them asynchronous."""
     training = {"max_epochs": 1, "asgd": {"warm_start": 0}, "codec": "ternary"}
     return config_with_frames(tmp_path_factory.mktemp("home"), training)
 
@@ -33,7 +33,7 @@ def test_with_a_ray_of_its_own(conf, tmp_path, monkeypatch):
     monkeypatch.setattr("speech3.engine.cluster.messages._engine_digest", lambda: "")  # it may be edited meanwhile
     result = _run(conf, tmp_path / "out")
     assert result.exit_code == 0, result.exception
-    assert result.stdout.count("\n") == 1 and "held-out frame accuracy" in result.stdout  # Ray says nothing there
+    assert result.stdout.count("\n") == 1 and "held-out frame accuracy" in result.stdout  # Ray prints nothing there
     (epoch,) = (record for record in read_metrics(tmp_path / "out" / "metrics.jsonl") if record["event"] == "epoch")
     assert epoch["world"] == "cluster" and epoch["minibatches"]["used"] == 12
     assert epoch["shards"][0]["minibatches"] == 12

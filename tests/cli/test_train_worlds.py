@@ -1,4 +1,4 @@
-"""`speech3 train --workers --world`, and engine settings that cannot be: one line that names the key, nothing begun."""
+"""`speech3 train --workers --world`, and impossible settings: a one-line message names the key, no run is begun."""
 
 import multiprocessing
 import re
@@ -19,7 +19,7 @@ CORES = available_jobs()
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A config `my.yaml` with frames that make 12 minibatches an epoch."""
+    """A config `my.yaml` with frames for 12 minibatches per epoch."""
     return config_with_frames(tmp_path_factory.mktemp("home"), {"max_epochs": 2}).parent
 
 
@@ -32,7 +32,7 @@ def _run(home, out, *options):
 
 
 def _refused(home, out, *options):
-    """What is said; no traceback, and nothing of a run is left."""
+    """Check that there is an error message, and no files of a run; return the message."""
     result = _run(home, out, *options)
     assert isinstance(result.exception, Speech3Error), result.output
     assert not out.exists()
@@ -47,7 +47,7 @@ def test_the_virtual_world(home, tmp_path):
     assert result.exit_code == 0, result.exception
     records = read_metrics(tmp_path / "out" / "metrics.jsonl")
     assert records[-1]["world"] == "simulated" and records[-1]["workers"] == 3
-    # After 12 minibatches of plain SGD by one, three workers need at least 4 minibatches each.
+    # After 12 minibatches of plain SGD by one worker, three workers need the time of at least 4 minibatches.
     assert records[1]["seconds"] - records[0]["seconds"] >= 0.04
     assert len(records[1]["shards"]) == 3
 
@@ -151,7 +151,7 @@ def test_a_run_of_plain_sgd_is_no_run_of_two_shards(home, tmp_path):
 
 
 def test_what_left_nothing_does_not_bar_the_next(home, tmp_path):
-    """A run that ended before its first checkpoint, here because it diverged, may be begun again with other keys."""
+    """A run that ended before its first checkpoint, here because it diverged, can be started with other keys."""
     out = tmp_path / "out"
     result = _run(home, out, "training.learning_rate=1e30")
     assert isinstance(result.exception, Speech3Error) and "training.learning_rate" in str(result.exception)
@@ -162,7 +162,7 @@ def test_what_left_nothing_does_not_bar_the_next(home, tmp_path):
 
 def test_another_models_checkpoint_is_refused_and_kept(home, tmp_path):
     def copied(*options):
-        """A run whose checkpoints were put in the place of another's that was not finished."""
+        """Run again, with the other run's checkpoint in place of those of an unfinished run."""
         (mine / "model.safetensors").unlink()
         for path in (mine / "checkpoints").iterdir():
             path.write_bytes(checkpoint)
@@ -206,7 +206,7 @@ def test_a_run_that_cannot_begin_leaves_no_shard(home, tmp_path, monkeypatch):
 
 
 def test_sigterm_is_taken_as_ctrl_c(tmp_path, started):
-    """As `timeout` and batch systems send it, also to a background job, which does not see Ctrl-C."""
+    """`timeout` and batch systems send SIGTERM, also to background jobs, which ignore Ctrl-C."""
 
     def in_the_background():
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""`speech3 tune`: the grid of the model's recipe, or keys of one's own."""
+"""`speech3 tune`: with the grid of the model's recipe, or with other keys."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ GRID = ("decode.acoustic_scales=[0.09,0.11]", "decode.word_penalties=[0.25]")
 
 @pytest.fixture
 def model(experiment: Path, tmp_path: Path) -> Path:
-    """The recipe's network, not tuned."""
+    """The recipe's network before tuning."""
     model = Path(shutil.copytree(experiment / "dnn", tmp_path / "dnn"))
     (model / "decode.json").unlink()
     return model
@@ -41,7 +41,7 @@ def test_the_recipe_left_its_grid(model: Path, experiment: Path, speech3) -> Non
     after = read_json(model / "decode.json")
     assert after.pop("confidence") == pytest.approx(
         before.pop("confidence"), abs=0.01
-    )  # another BLAS may round otherwise
+    )  # another BLAS may round differently
     assert after == before, process.stderr
     (model / "tuning.json").write_text(json.dumps({**kept, "acoustic_scales": [0.3], "word_penalties": [2.0]}))
     process = speech3("tune", model, experiment / "data" / "dev")

@@ -1,4 +1,4 @@
-"""`speech3 watch` as a user runs it: in a pipe, on a terminal, and where there is nothing to see."""
+"""`speech3 watch` as a user runs it: in a pipe, on a terminal, and in directories with nothing to show."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def test_a_finished_run_in_a_pipe(run_dir: Path, speech3: Run) -> None:
     done = speech3("watch", run_dir)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("asgd2: world shared, 2 workers\nfinished after 2 of 3 epochs; the result is from")
-    assert "metrics.jsonl: ignoring unreadable line 2" in done.stdout  # and the cut one is to come yet
+    assert "metrics.jsonl: ignoring unreadable line 2" in done.stdout  # the last line may still be incomplete
     assert "whole run 36 2 2 6" in " ".join(done.stdout.split())
     assert "\x1b" not in done.stdout
 
@@ -72,19 +72,19 @@ class Terminal:
         os.close(its)
 
     def wait_for(self, words: str) -> None:
-        """Read until `words` are there."""
+        """Read until `words` appear."""
         said, deadline = b"", time.monotonic() + 60
         while words.encode() not in said:
             assert time.monotonic() < deadline, said
             said += os.read(self._own, 65536)
 
     def rest(self) -> str:
-        """What follows until the program has ended."""
+        """The output from here until the program has ended."""
         said = b""
         try:
             while piece := os.read(self._own, 65536):
                 said += piece
-        except OSError:  # how Linux tells that the other side was closed
+        except OSError:  # on Linux: the other side was closed
             pass
         os.close(self._own)
         return said.decode()
@@ -100,7 +100,7 @@ def test_a_run_that_is_watched_to_its_end(run_dir: Path) -> None:
     (run_dir / "model.safetensors").touch()
     said = terminal.rest()
     assert terminal.process.wait(60) == 0
-    screen, _, after = said.rpartition("\x1b[?1049l")  # back from the screen of its own
+    screen, _, after = said.rpartition("\x1b[?1049l")  # the terminal's former content is restored
     assert "finished after 2 of 3 epochs" in screen and "finished after 2 of 3 epochs" in after
 
 

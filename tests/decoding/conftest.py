@@ -1,4 +1,4 @@
-"""Recognisers of the language of whistles, and sounds in it."""
+"""Fixtures: recognisers for the language of `whistles`, and recordings in it."""
 
 import shutil
 from pathlib import Path
@@ -10,13 +10,13 @@ from whistles import RATE_HZ, SAID, save_gmm, whistled
 
 @pytest.fixture(scope="session")
 def gmm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of Gaussians, not to be changed."""
+    """A model directory with GMMs, which must not be changed."""
     return save_gmm(tmp_path_factory.mktemp("gmm"))
 
 
 @pytest.fixture
 def model(gmm: Path, tmp_path: Path) -> Path:
-    """A copy that a test may spoil."""
+    """A copy of the model directory, which a test may damage."""
     return Path(shutil.copytree(gmm, tmp_path / "model"))
 
 
@@ -31,7 +31,7 @@ def sounds(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.fixture
 def data(sounds: dict[str, Path], tmp_path: Path) -> Path:
-    """The sounds as a data directory."""
+    """The recordings as a data directory."""
     path = tmp_path / "data"
     path.mkdir()
     (path / "wav.scp").write_text("".join(f"{name} {sound}\n" for name, sound in sounds.items()))

@@ -1,4 +1,4 @@
-"""Another graph for a model: by the program from end to end, and every mistake."""
+"""Another graph for a model: with the program from end to end, and all mistakes."""
 
 import json
 import math
@@ -25,7 +25,7 @@ from speech3.lm.arpa import read_arpa, write_arpa
 
 @pytest.fixture
 def baa(tmp_path: Path) -> Path:
-    """A recording of b, a, a: no word of the model."""
+    """A recording of the phones b, a, a, which are no word of the model."""
     path = tmp_path / "baa.wav"
     soundfile.write(path, whistled(("SIL", 0.3), ("b", 0.25), ("a", 0.5), ("SIL", 0.3)), RATE_HZ)
     return path
@@ -86,7 +86,7 @@ def test_sentences_a_grammar_a_model_and_text(model: Path, tmp_path: Path, sound
         assert set(recognizer.graph.words) == {"<eps>", "A", "BB", "#0"}
         (result,) = transcribe(recognizer, [sounds["a-bb"]])
         assert result.text == "A BB"
-        (result,) = transcribe(recognizer, [sounds["ab"]])  # AB is no word here
+        (result,) = transcribe(recognizer, [sounds["ab"]])  # AB is not a word of this graph
         assert result.text and "AB" not in result.text.split()
         assert (out / "lm.arpa.gz").exists() == (option == "text") and not (out / "lexicon.txt").exists()
     write_arpa(toys.estimate([["A", "QUAGGA"], ["A"]], 2), tmp_path / "other.arpa")
@@ -94,7 +94,7 @@ def test_sentences_a_grammar_a_model_and_text(model: Path, tmp_path: Path, sound
     assert about["dropped"] == ["QUAGGA"] and (tmp_path / "lm" / "dropped.txt").read_text() == "QUAGGA\n"
     make_graph(
         model, tmp_path / "lm", GraphSources(sentences=made(tmp_path, "file.txt", "A\n"))
-    )  # over the earlier one
+    )  # in place of the earlier graph
     assert not (tmp_path / "lm" / "dropped.txt").exists() and not (tmp_path / "lm" / "lm.arpa.gz").exists()
 
 
@@ -129,7 +129,7 @@ def test_letters_say_how_words_are_pronounced() -> None:
     ]
     assert guesses.unpronounced.keys() == {"lodo", "zan"}
     assert "no word of the lexicon has" in guesses.unpronounced["zan"]
-    assert "does not know at that place" in guesses.unpronounced["lodo"]  # which no word ends in
+    assert "does not know at that place" in guesses.unpronounced["lodo"]  # no word of the lexicon ends in o
     assert "0% of the phones come out wrong" in guesses.how
 
 

@@ -1,4 +1,4 @@
-"""Confidences fitted to what is known to be correct."""
+"""Calibration of confidences on words that are known to be correct or wrong."""
 
 import math
 from pathlib import Path
@@ -21,7 +21,7 @@ def test_the_calibration_that_made_the_words_is_found() -> None:
     assert found.offset == pytest.approx(truth.offset, abs=0.05) and found.slope == pytest.approx(truth.slope, abs=0.03)
     odds = math.log(0.9 / 0.1)
     assert truth(0.9) == pytest.approx(1 / (1 + math.exp(0.7 - 0.6 * odds)))
-    step = 1e-3  # no neighbour is likelier
+    step = 1e-3  # neighbours at this distance are less likely
 
     def likelihood(each: Calibration) -> float:
         sure = np.array([each(p) for p in posteriors[:2000]])

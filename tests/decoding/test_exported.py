@@ -1,4 +1,4 @@
-"""An exported network: written with what decoding needs, used as its model directory is, refused where it is spoilt."""
+"""An exported network: written with the files for decoding, used like its model directory, refused if damaged."""
 
 import json
 import shutil
@@ -90,7 +90,7 @@ def test_int8(model: Path, out: Path, keys: dict[str, Any], expected: tuple[int,
     save_network(model, **keys)
     done: Export = export(model, out, int8=True)
     _, single, int8 = done.forms
-    assert (done.int8_products, done.products) == expected  # convolutions stay as they are
+    assert (done.int8_products, done.products) == expected  # convolutions stay in float32
     assert int8.num_bytes == out.stat().st_size
     assert single.largest_difference < 1e-3 < int8.largest_difference < 0.5
     assert OnnxNetwork(out).about["int8"]
@@ -103,7 +103,7 @@ def test_a_model_without_graph_or_settings(network: Path, sounds: dict[str, Path
     export(network, out)
     (network / "decode.json").unlink()
     assert not export(network, out).tuned
-    assert not (out.with_suffix(".decode") / "decode.json").exists()  # that of the first export is gone
+    assert not (out.with_suffix(".decode") / "decode.json").exists()  # the first export's file has been removed
     recognizer = load_recognizer(out)
     feats = {"u": features_of_file(recognizer, sounds["ab"])}
     with pytest.raises(Speech3Error, match=rf"not tuned yet: run speech3 tune {out} DIR"):
@@ -128,7 +128,7 @@ def test_parts_that_do_not_belong_together(network: Path, model: Path, out: Path
     with pytest.raises(Speech3Error, match=r"whistles\.onnx: 12 outputs, but the tree beside it has 9 pdfs"):
         load_recognizer(out)
     shutil.rmtree(rest)
-    with pytest.raises(Speech3Error, match=r"whistles\.onnx: the network .*decoding also needs .*whistles\.decode"):
+    with pytest.raises(Speech3Error, match=r"whistles\.onnx: .*network .*decoding also needs .*whistles\.decode"):
         load_recognizer(out)
     rest.mkdir()
     (rest / "thesis.txt").touch()
@@ -162,4 +162,4 @@ def test_other_scores_than_pytorch_are_not_published(network: Path, out: Path, m
     with pytest.raises(Speech3Error, match=r"not written, .* by nan"):
         export(network, out)
     assert out.read_bytes() == before and inside(out.parent) >= {"whistles.onnx", "whistles.decode/hmm.json"}
-    assert len(list(out.parent.iterdir())) == 2  # nothing is left of it
+    assert len(list(out.parent.iterdir())) == 2  # no other file is left

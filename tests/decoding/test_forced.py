@@ -1,4 +1,4 @@
-"""What `speech3 align` leaves in its directory (how it aligns: tests/cli/test_align.py)."""
+"""The files that `speech3 align` writes and removes (for its results see tests/cli/test_align.py)."""
 
 from pathlib import Path
 
@@ -14,4 +14,4 @@ def test_parts_of_an_earlier_run_do_not_stay(tmp_path: Path) -> None:
         (tmp_path / "split" / name).write_text("a a\n")
     data = DataDir(tmp_path, {"a": "a.wav"}, {})
     _write_split(tmp_path, data, Outcome(Aligned(), {}, [], {}), {}, {}, {}, FrameClock(0.01, 0.0075))
-    assert [path.name for path in (tmp_path / "split").iterdir()] == ["wav"]  # what is not ours stays
+    assert [path.name for path in (tmp_path / "split").iterdir()] == ["wav"]  # other files are kept

@@ -1,4 +1,4 @@
-"""The graph and the search together against an exhaustive enumeration of all that could have been said."""
+"""The graph and the search together, compared with an enumeration of all possible sentences."""
 
 import numpy as np
 import pytest
@@ -85,7 +85,7 @@ def test_words_may_have_silences_of_their_own(tmp_path, context):
 
 
 def test_words_that_share_all_their_pdfs_are_still_told_apart_by_the_language_model(tmp_path):
-    # As two words do that differ in stress alone, or in the places of their phones, under a tree that asks for neither.
+    # Like two words that differ only in stress, or in positions of phones, with a tree that asks about neither.
     lexicon = Lexicon((Pronunciation("A", ("a0", "b")), Pronunciation("B", ("a1", "b")), Pronunciation("C", ("a1",))))
     tree = monophone_tree(np.array([0, 1, 1, 2]))  # SIL, a0 and a1, b
     assert tree.alike.tolist() == [0, 1, 2, 2, 4]

@@ -20,7 +20,7 @@ SENTENCE = (("SIL", 0.3), ("a", 0.3), ("b", 0.25), ("SIL", 0.2), ("b", 0.3), ("S
 
 
 def talk(*sections: tuple[float, float]) -> np.ndarray:
-    """Noise of so many seconds at so loud a level, one after the other."""
+    """Noise in sections of (seconds, amplitude), one after another."""
     rng = np.random.default_rng(0)
     return np.concatenate([level * rng.standard_normal(round(s * HZ)) for s, level in sections]).astype(np.float32)
 
@@ -51,7 +51,7 @@ def test_parts_hold_all_that_is_loud(sections: list[tuple[float, float]], size: 
         assert not covered[first : first + len(part.wave_S)].any() and len(part.wave_S) <= 30 * HZ
         covered[first : first + len(part.wave_S)] = True
     for first, end in np.flatnonzero(np.diff(np.r_[1, covered, 1])).reshape(-1, 2):
-        # What was left out is silence, or (where it is all that a part held) equally loud throughout.
+        # The audio that was left out is silence, or equally loud throughout a whole part.
         level = np.abs(wave_S[first:end])
         assert level.max() < 0.01 or (end - first > 2 * HZ and np.median(level) > 0.1)
 
@@ -63,7 +63,7 @@ def test_what_is_no_speech() -> None:
     assert begins(talk((20, 0.3))) == begins(np.zeros(5000, np.float32)) == begins(np.zeros(0, np.float32)) == []
     ((begin_s, duration_s),) = begins(talk((5, 0.001), (1, 0.1), (5, 0.001)))
     assert (begin_s, duration_s) == pytest.approx((4.4, 2.2), abs=0.2)
-    assert begins(talk((0.1, 0.1))) == [(0, 0.1)]  # too short to tell
+    assert begins(talk((0.1, 0.1))) == [(0, 0.1)]  # too short to be called noise
 
 
 def test_what_waits_does_not_grow() -> None:
@@ -82,7 +82,7 @@ def test_what_waits_does_not_grow() -> None:
 
 @pytest.fixture(scope="module")
 def long_S() -> np.ndarray:
-    """Forty sentences, and a minute of silence among them."""
+    """Twenty sentences, a minute of silence, and twenty sentences."""
     silence_S = np.zeros(60 * RATE_HZ, np.float32)
     said_S = np.tile(whistled(*SENTENCE), 20)
     return np.concatenate([said_S, silence_S, said_S])

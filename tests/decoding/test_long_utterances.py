@@ -1,4 +1,4 @@
-"""Utterances of more than five minutes are cut at pauses by decode, and their results joined."""
+"""`speech3 decode` cuts utterances of more than five minutes at pauses, and joins the results."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def test_decoded_in_parts_and_joined(model: Path, long_data: Path, tmp_path: Pat
     named = [line.split()[0] for line in (out / "lat.scp").read_text().splitlines()]
     assert named[-1] == "s-short" and len(named) > 4
     assert all(name.startswith("s-long-0") for name in named[:-1])
-    # the same cuts as transcribe's
+    # `transcribe` cuts in the same places.
     wave_S, _ = audio.read_file(long_data / "talk.flac", start_s=BEFORE_S, end_s=BEFORE_S + 362)
     soundfile.write(tmp_path / "long.flac", wave_S, RATE_HZ)
     (found,) = transcribe(load_recognizer(model), [tmp_path / "long.flac"], times=True)

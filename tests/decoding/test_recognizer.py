@@ -1,4 +1,4 @@
-"""A model directory as users have it: read, refused where its parts do not belong together, applied to sound."""
+"""A user's model directory: it is read, refused if its files do not belong together, and applied to recordings."""
 
 import dataclasses
 import json
@@ -69,7 +69,7 @@ def test_files_that_cannot_be_recognised_are_named(model: Path, tmp_path: Path) 
     soundfile.write(tmp_path / "short.wav", np.zeros(150, np.float32), RATE_HZ)
     with pytest.raises(Speech3Error, match=r"short\.wav: shorter than one frame \(25 ms\)"):
         list(transcribe(recognizer, [tmp_path / "short.wav"]))
-    soundfile.write(tmp_path / "few.wav", whistled(("a", 0.035)), RATE_HZ)  # two frames, and a word has three at least
+    soundfile.write(tmp_path / "few.wav", whistled(("a", 0.035)), RATE_HZ)  # two frames; a word needs three
     with pytest.raises(Speech3Error, match=r"few\.wav: no word ends within its 2 frames: it is too short"):
         list(transcribe(recognizer, [tmp_path / "few.wav"]))
     with pytest.raises(Speech3Error, match=r"gone\.wav"):
@@ -149,7 +149,7 @@ def test_a_model_without_settings_asks_to_be_tuned(model: Path, sounds: dict[str
 
 
 def test_the_graph_to_tune_with_is_another_one_where_there_is_one(model: Path, sounds: dict[str, Path]) -> None:
-    """Through a graph of BB alone nothing is found, whatever the scale."""
+    """With a tuning graph of BB alone, no other word is found, whatever the scale."""
     feats = {name: features_of_file(load_recognizer(model), path) for name, path in sounds.items()}
     truth = {name: words for name, (words, _) in SAID.items()}
     config = DecodeConfig(acoustic_scales=(0.1, 0.5), word_penalties=(0.0,))
@@ -292,7 +292,7 @@ def test_empty_and_unfinished_hypotheses(model: Path, sounds: dict[str, Path], t
     write_decoding(tmp_path / "out", recognizer, feats, Decoding((silent, unfinished), {}))
     assert (tmp_path / "out" / "hyp.txt").read_text() == "ab\na-bb A\n"
     times = [line.split() for line in (tmp_path / "out" / "hyp.ctm").read_text().splitlines()]
-    assert [(fields[0], fields[4]) for fields in times] == [("a-bb", "A")]  # the words of hyp.txt, finished or not
+    assert [(fields[0], fields[4]) for fields in times] == [("a-bb", "A")]  # as in hyp.txt, unfinished or not
     with pytest.raises(Speech3Error, match="no utterance could be decoded"):
         write_decoding(tmp_path / "none", recognizer, feats, Decoding((), {"ab": "why"}))
     assert not (tmp_path / "none").exists()
@@ -310,7 +310,7 @@ def test_complete_makes_a_network_stand_on_its_own(gmm: Path, sounds: dict[str, 
     np.testing.assert_array_equal(recognizer.hmm.self_loop, HMM.self_loop)
     for name in ("HCLG.fst", "words.txt", "graph.json"):
         assert (out / "graph" / name).read_bytes() == (gmm / "graph" / name).read_bytes()
-    with pytest.raises(Speech3Error, match="not tuned yet"):  # the scale of a GMM would not do
+    with pytest.raises(Speech3Error, match="not tuned yet"):  # the GMMs' scale does not suit a network
         _ = recognizer.settings
     SETTINGS.save(out)
     (found,) = transcribe(recognizer, [sounds["ab"]])

@@ -1,4 +1,4 @@
-"""From `decode --lattice` to `rescore`, on whistles: files, errors, and that nothing is lost."""
+"""From `decode --lattice` to `rescore`, on the language of `whistles`: files, errors, and costs of all paths."""
 
 import dataclasses
 import json
@@ -44,7 +44,7 @@ def data(tmp_path: Path, sounds: dict[str, Path]) -> Path:
 
 @pytest.fixture
 def decoded(model: Path, data: Path, tmp_path: Path) -> Path:
-    """With weak acoustics and cheap words, so lattices are of most words in most places."""
+    """A decoding with a small acoustic scale and cheap words, so that lattices have most words in most places."""
     settings = read_json(model / "decode.json") | {"acoustic_scale": 0.02, "word_penalty": -2.0}
     write_json(model / "decode.json", settings)
     decode_verb.command(model, data, tmp_path / "decoded", nbest=50, lattice=True, jobs=1)
@@ -124,7 +124,7 @@ def test_the_weight_of_the_fewest_errors_is_taken(
 ) -> None:
     lm = lm_of(tmp_path / "n.arpa", toys.estimate([["A"] * 12] * 5 + [["BB", "AB"]], 3))
     rescore(open_lattices(decoded), lm, tmp_path / "each", Options(0.6))
-    shutil.copyfile(tmp_path / "each" / "hyp.txt", tmp_path / "text")  # what was said, for this once
+    shutil.copyfile(tmp_path / "each" / "hyp.txt", tmp_path / "text")  # used as the references here
     truth = dict(line.split(maxsplit=1) for line in (tmp_path / "text").read_text().splitlines())
     rescore_verb.command(decoded, lm, tmp_path / "out", weight=0.0, tune=tmp_path / "text", ctm=True, jobs=1)
     found = read_json(tmp_path / "out" / "rescore.json")

@@ -1,4 +1,4 @@
-"""Graphs that spell unseen words: against enumeration, and what each program that reads such a graph does with them."""
+"""Graphs that spell unseen words: compared with enumeration, and used by every program that reads graphs."""
 
 import itertools
 import json
@@ -40,7 +40,7 @@ LETTERS = letter_model(map(units_of, ("AB", "BA", "BABA", "BAB", "BABAA", "ABAB"
 
 
 def cost_in(graph: Path, units: Sequence[str]) -> float:
-    """Of the language model in a graph, where backing off may be cheaper than the ARPA format says."""
+    """The language model cost in a graph, in which backing off may be cheaper than the ARPA format allows."""
     words = load_graph(graph).words
     grammar = of_grammar(read_fst(graph / "G.fst"), words.index("#0"), graph)
     return cheapest_cost(grammar, [words.index(unit) for unit in units])
@@ -54,7 +54,7 @@ def arpa_cost(lm: ArpaLm, units: Sequence[str]) -> float:
 @pytest.mark.parametrize("positions", [False, True])
 @pytest.mark.parametrize("lexicon", [toys.LEXICON, toys.SILENCES], ids=["plain", "silences"])
 def test_the_best_path_is_that_of_an_enumeration(tmp_path: Path, lexicon: Lexicon, positions: bool) -> None:
-    """Eight frames hold two phones, so an unseen word has two letters and is alone."""
+    """Eight frames are enough for two phones, so an unseen word has two letters and is the only word."""
     lexicon = mark_positions(lexicon) if positions else lexicon
     hmm, lm = toys.toy_hmm(lexicon, context=True), toys.bigram()
     spelling = spelling_with(hmm, LETTERS, 30.0, PHONES)
@@ -87,7 +87,7 @@ def test_the_best_path_is_that_of_an_enumeration(tmp_path: Path, lexicon: Lexico
 
 @pytest.fixture
 def spelling_model(model: Path) -> Path:
-    """The recogniser of whistles, which knows A, AB and BB, and spells."""
+    """The recogniser of `whistles`, which has the words A, AB and BB and spells others."""
     spelling = spelling_with(HMM, LETTERS, 3.0, PHONES)
     build_graph(HMM, toys.estimate([["A"], ["AB"], ["BB"], ["A", "BB"]], 2), model / "graph", toys.SCALE, spelling)
     return model
@@ -148,7 +148,7 @@ def test_another_graph_spells_too_unless_it_has_a_grammar(spelling_model: Path, 
     recognizer = with_graph(load_recognizer(spelling_model), tmp_path / "added")
     (found,) = transcribe(recognizer, [baa])
     assert found.text == "BABA"
-    write_text(tmp_path / "hot.txt", "BB 30\n")  # whole words can be hot
+    write_text(tmp_path / "hot.txt", "BB 30\n")  # hot words are possible beside letters
     with_graph(load_recognizer(spelling_model), tmp_path / "added", tmp_path / "hot.txt")
     write_text(tmp_path / "said.txt", "A BB\nAB\n")
     make_graph(spelling_model, tmp_path / "closed", GraphSources(sentences=tmp_path / "said.txt"))

@@ -1,4 +1,4 @@
-"""Words while somebody speaks: those of offline recognition, whatever the pieces; a result at every pause."""
+"""Streaming recognition: the words of offline recognition, however the samples are split; a result at every pause."""
 
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,12 @@ WHOLE = Pauses(after_words_s=100, before_words_s=100, long_s=100, longest_s=100)
 
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that does not normalise, not to be changed."""
+    """A model without normalisation, which must not be changed."""
     return save_gmm(tmp_path_factory.mktemp("plain"), FEATURES.model_copy(update={"cmvn": "none"}))
 
 
 def fed(stream: Stream, wave_S: np.ndarray, size: int) -> tuple[list[str], list[Result], Result]:
-    """Partial results, segments that ended on the way, and the rest."""
+    """Feed a stream; return the partial results, the segments that ended meanwhile, and the final result."""
     partials, ended = [], []
     for start in range(0, len(wave_S), size):
         partials.append(stream.accept(wave_S[start : start + size]))
@@ -118,7 +118,7 @@ def test_memory_does_not_grow_with_the_stream(plain: Path, gmm: Path, sound: str
     rng = np.random.default_rng(1)
     minute_S = {
         "silence": 0.003 * rng.standard_normal(60 * RATE_HZ),
-        "noise": 0.2 * rng.standard_normal(12 * RATE_HZ),  # which takes long, for nothing is unlikely in it
+        "noise": 0.2 * rng.standard_normal(12 * RATE_HZ),  # shorter, because search in noise is slow
         "digital silence": np.zeros(60 * RATE_HZ),
         "speech": np.tile(spoken(*AGAIN), 6),
     }[sound]
@@ -167,7 +167,7 @@ def test_samples_that_cannot_be_used(plain: Path, samples: Any, message: str) ->
     stream = recognizer.stream(RATE_HZ)
     with pytest.raises(Speech3Error, match=message):
         stream.accept(samples)
-    stream.accept(whistled(*SAID["ab"][1]))  # it can go on
+    stream.accept(whistled(*SAID["ab"][1]))  # the stream can still be used
     assert stream.finish().text == "AB"
 
 

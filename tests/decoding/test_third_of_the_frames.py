@@ -1,4 +1,4 @@
-"""A model of LF-MMI's kind applied to sound: outputs at every third frame, used as log likelihoods at scale 1."""
+"""A model like those of LF-MMI on recordings: an output for every third frame, used as log likelihoods at scale 1."""
 
 import dataclasses
 import shutil
@@ -26,10 +26,10 @@ from speech3.io.ark import read_int_ark
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.models.registry import build
 
-# Where the words' sounds begin and end, and the phones of "ab".
+# Where the audio of each word begins and ends.
 WORDS_S = {"ab": [("AB", 0.3, 0.7)], "a-bb": [("A", 0.25, 0.55), ("BB", 0.75, 1.05)]}
 DIM = FEATURES.num_mel_bins
-NEAR = 0.0275  # half of an output, and half of the window that is loud as soon as its end is
+NEAR = 0.0275  # half an output (30 ms) and half a window (25 ms), which is loud as soon as its last samples are
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Models that score together: the mean of their scores, whatever features they read; and those that cannot."""
+"""Models that score together: the mean of their scores, whatever features they read; models that cannot be combined."""
 
 import shutil
 from pathlib import Path
@@ -29,7 +29,7 @@ def network(model: Path) -> Path:
 
 
 def _other(network: Path, tmp_path: Path, scale: float = -0.5) -> Path:
-    """A copy whose own scores are wrong: those of the first, times a factor."""
+    """A copy of the network whose scores are wrong: those of the original, multiplied by `scale`."""
     other = Path(shutil.copytree(network, tmp_path / "other"))
     tensors, about = load_tensors(other / "model.safetensors")
     changed = {name: scale * array if name.startswith("output.") else array for name, array in tensors.items()}
@@ -53,7 +53,7 @@ def test_the_mean_of_log_likelihoods(network: Path, tmp_path: Path) -> None:
 
 
 def test_decode_with_another_model(speech3, network: Path, data: Path, tmp_path: Path) -> None:
-    # Alone the second finds no words of the first; the first is right with half of its scores taken away.
+    # The second alone gets the words wrong; the mean, which is a quarter of the first one's scores, gets them right.
     other = _other(network, tmp_path)
     right = {name: words for name, (words, _) in SAID.items()}
     assert speech3("decode", other, data, tmp_path / "alone", "--jobs", "1").returncode == 0

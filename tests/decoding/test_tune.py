@@ -91,7 +91,7 @@ def test_scores_are_computed_once_and_points_said(graph, scores, capsys):
         for line in capsys.readouterr().err.splitlines()
         if line.startswith("  acoustic scale ")
     )
-    for p in found.table:  # the last that was said of a point is what is known of it, or it was searched before
+    for p in found.table:  # a point may be printed several times; the last time counts, unless it was searched before
         point = f"acoustic scale {p.acoustic_scale:g}, word penalty {p.word_penalty:g}"
         assert point in said
     best = f"acoustic scale {found.best.acoustic_scale:g}, word penalty {found.best.word_penalty:g}"

@@ -1,4 +1,4 @@
-"""A language of two whistles, whose recognisers can be written down."""
+"""A language whose two phones are whistles, with recognisers that need no training."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ SETTINGS = DecodeSettings(acoustic_scale=0.1, word_penalty=0.0, beam=30.0, max_a
 
 
 def whistled(*segments: tuple[str, float]) -> np.ndarray:
-    """Sound of (phone or "SIL", seconds), float32 (samples,)."""
+    """The audio of segments (phone or "SIL", seconds), float32 (samples,)."""
     rng = np.random.default_rng(0)
     parts = []
     for phone, seconds in segments:
@@ -54,7 +54,7 @@ def features(wave_S: np.ndarray, directory: Path, config: FeatureConfig = FEATUR
 
 
 def save_gmm(directory: Path, config: FeatureConfig = FEATURES) -> Path:
-    """A model directory with one Gaussian a phone (its three states alike), placed on the sounds above."""
+    """Write a model directory with one Gaussian per phone (the same in its three states), with means from `SAID`."""
     lexicon = HMM.lexicon
     _, segments = SAID["a-bb"]
     feats_TF = features(whistled(*segments), directory, config)
@@ -75,7 +75,7 @@ def save_gmm(directory: Path, config: FeatureConfig = FEATURES) -> Path:
 def save_network(
     directory: Path, num_senones: int = HMM.num_pdfs, feat_dim: int = FEATURES.num_mel_bins, **keys: object
 ) -> tuple[torch.nn.Module, np.ndarray]:
-    """A network with random parameters and priors as training writes it."""
+    """Write a network with random parameters and priors, in the form that training writes."""
     config = ModelConfig.model_validate({"left_context": 1, "right_context": 2, **(keys or SMALL)})
     network = build(config, feat_dim, num_senones, seed=3).eval()
     log_prior = np.log(np.random.default_rng(1).dirichlet(np.ones(num_senones))).astype(np.float32)
@@ -92,7 +92,7 @@ def write_network(
 
 
 def gaussians_to_network(directory: Path) -> None:
-    """Put the network without hidden layers in place of the Gaussians of one variance, whose scores it has."""
+    """Replace Gaussians with a common variance by a network without hidden layers that gives the same scores."""
     gaussians = load_gmm(directory / "model.safetensors")
     config = ModelConfig.model_validate({"layers": 0, "left_context": 0, "right_context": 0})
     network = build(config, gaussians.mean.shape[1], gaussians.num_pdfs, seed=0)

@@ -1,7 +1,7 @@
-"""The aligner of the recipes, on hand-corrected borders of real speech where these are here, else on synthesised ones.
+"""The aligner of the recipes, on hand-corrected boundaries of real speech if available, otherwise on synthesised ones.
 
-What is best on synthesised speech is not what is best on real speech: without derivatives, 93 % of the digits' borders
-lie within 20 ms, but those of the words in ../shared/corpora/borders are a third further off.
+The best settings for synthesised speech are not the best for real speech: without derivatives, 93 % of the boundaries
+of digits are within 20 ms, but the errors on the words in ../shared/corpora/borders are a third larger.
 """
 
 from pathlib import Path
@@ -54,7 +54,7 @@ def _aligned(
 @pytest.mark.skipif(not BORDERS.exists(), reason="../shared/corpora/borders is not here")
 def test_borders_that_people_corrected(tmp_path: Path) -> None:
     data, lexicon = read_datadir(BORDERS), BORDERS / "lang" / "lexicon.txt"
-    # 0.30 hours, as the recipe for any speech would have it.
+    # The sizes that recipe `any` chooses for 0.30 hours.
     hmm = sized(_recipe("any"), 0.30, len(phone_groups(read_lexicon(lexicon))))
     found, reference = _aligned(hmm, lexicon, data, data, tmp_path, 2), read_ctm(BORDERS / "ref.ctm")
     off_s = []
@@ -82,5 +82,5 @@ def test_borders_that_the_synthesiser_marks(tmp_path: Path) -> None:
     borders = compare_borders(clean, found, digits.one_vowel, digits.unmarked_border)
     assert not borders.mismatched and len(borders.differences_s) > 500
     assert borders.within(0.020) >= 0.60 and borders.within(0.050) >= 0.90  # 0.69, 0.96
-    # The clock is right: borders are neither early nor late on the whole.
+    # The frame clock is right: on average, boundaries are neither early nor late.
     assert abs(np.median(borders.differences_s)) < 0.005

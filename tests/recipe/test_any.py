@@ -1,4 +1,4 @@
-"""`speech3 recipe any` on a minute of synthesised Swahili: guessed words, pieces, the model used afterwards."""
+"""`speech3 recipe any` on a minute of synthesised Swahili: guessed pronunciations, pieces, later use of the model."""
 
 import re
 import subprocess
@@ -66,7 +66,7 @@ def test_from_a_directory_to_word_error_rates(source: Path, tmp_path: Path, spee
     assert process.returncode == 0, process.stderr
     said = [line.partition(" ")[2] for line in process.stdout.splitlines()]
     assert "▁" not in process.stdout
-    assert jiwer.wer(list(hypotheses.values()), said) < 0.3  # features are normalised by file in place of by speaker
+    assert jiwer.wer(list(hypotheses.values()), said) < 0.3  # features are normalised by file here, not by speaker
 
 
 def test_what_is_refused_before_anything_is_done(source: Path, tmp_path: Path, speech3: Run) -> None:

@@ -1,4 +1,4 @@
-"""The recipe with `augment`: copies for the networks alone, with the alignment of their originals."""
+"""The recipe with `augment`: only the networks are trained on the copies, with the alignment of the originals."""
 
 import re
 from pathlib import Path

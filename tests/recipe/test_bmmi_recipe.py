@@ -1,4 +1,4 @@
-"""A recipe's boosted MMI system, from its key to its line of results."""
+"""A recipe's boosted MMI system, from its key to its error rate."""
 
 import re
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_from_the_alignment_to_an_error_rate(speech3, tiny, mine: Path):
     tri, bmmi = (load_gmm(mine / system / "model.safetensors") for system in ("tri", "bmmi"))
     assert (bmmi.offset == tri.offset).all() and not (bmmi.mean == tri.mean).all()
     assert ">bmmi</td>" in (mine / "report.html").read_text()
-    again = speech3("recipe", "digits", "--out", mine, *tiny)  # without the key it is one of an earlier run
+    again = speech3("recipe", "digits", "--out", mine, *tiny)  # without the key it is a system of an earlier run
     assert again.returncode == 0, again.stderr
     assert not re.search("^digits bmmi", again.stdout, re.M)
     assert ">bmmi</td>" in (mine / "report.html").read_text()

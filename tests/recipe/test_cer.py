@@ -1,4 +1,4 @@
-"""A recipe whose metric is CER says so wherever it states a figure."""
+"""A recipe whose metric is CER names it beside every error rate."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from speech3.recipe.experiment import Experiment, open_experiment
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Experiment:
-    """Decoded: eight speakers, each with one error in two words of two characters."""
+    """An experiment after decoding: eight speakers, each with one error in two words of two characters."""
     e = open_experiment("shuzi", tmp_path, None, [], "speech3 recipe shuzi")
     keys = [f"s{n}-000" for n in range(8)]
     rows = {key: Utterance(key, key, key[:2], "三百 五十") for key in keys}

@@ -1,4 +1,4 @@
-"""`model=cnn` beside an earlier DNN: the same GMMs, frames and graph, one report; names of the other families."""
+"""`model=cnn` after an earlier DNN: the same GMMs, frames and graph, one report; names of the other families."""
 
 import re
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def test_a_cnn_beside_the_dnn(speech3, tiny: Sequence[str], mine: Path) -> None:
 
 
 def test_a_network_that_is_out_of_date_is_not_shown(speech3, tiny: Sequence[str], mine: Path) -> None:
-    """Its graph was built again, so its words are not comparable."""
+    """Its graph has been built again, so its results are not comparable."""
     options = (*tiny, "lm.self_loop_scale=0.5", "--from", "graph", "--to", "graph")
     assert speech3("recipe", "digits", "--out", mine, *options).returncode == 0
     experiment = open_experiment("digits", mine, None, [*_others(tiny), *CNN], "")

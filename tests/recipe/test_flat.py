@@ -1,4 +1,4 @@
-"""What the flat start without GMMs is given to learn from, and what it leaves out."""
+"""The training data of the flat start without GMMs, and the utterances that it leaves out."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ USUAL = 40  # utterances of "one two three", 8 phones, in 30 frames
 
 
 def experiment(root: Path, *odd: tuple[str, int]) -> Experiment:
-    """A recipe whose train and dev have, beside the usual utterances, those of an odd text or number of frames."""
+    """A recipe whose train and dev have the usual utterances and some with another text or number of frames."""
     e = open_experiment("digits", root, None, ["hmm.flat_start=lfmmi", "lfmmi={}", "flat.longest_s=1.0"], "")
     preset = e.feature_preset("flat")
     for split in ("train", "dev"):
@@ -60,7 +60,7 @@ def test_what_cannot_be_learnt_from_is_left_out_and_said(tmp_path: Path, capsys:
         assert re.search(rf"skipped {split}-41: .*not in the lexicon: four", said)
         assert f"1 of 43 utterances of {split} are longer than 1 s" in said
     assert (e.frames("flat") / "features.yaml").exists()
-    # Both ways to say "two" are in the phone language model.
+    # Both pronunciations of "two" are in the phone language model.
     phones = hmm.lexicon.phone_ids
     assert {phones["UW"], phones["UH"]} <= set(denominator.lm.phone_J.tolist())
 

@@ -1,4 +1,4 @@
-"""Where CMVN is global, all splits of a recipe are normalised by the training data."""
+"""With global CMVN, all splits of a recipe are normalised with the statistics of the training data."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ def test_later_splits_get_the_statistics_of_the_first(tmp_path: Path, cmvn: str)
     extract_features(experiment, "mine")
     train, dev = (ArkReader(tmp_path / "mine" / split / "feats.scp")["u"] for split in ("train", "dev"))
     assert abs(train.mean()) < 1e-4
-    # a hundredth of the amplitude: twice the logarithm of 100 less energy
+    # A hundredth of the amplitude: log energies are lower by twice the logarithm of 100.
     expected = 2 * np.log(1 / 100) if cmvn == "global" else 0.0
     assert abs(dev.mean() - expected) < 0.2
     files = [(tmp_path / "mine" / split / "features.yaml").read_bytes() for split in ("train", "dev")]

@@ -1,4 +1,4 @@
-"""Words that only dev and test have are aligned by their spelling, so a corpus of new words passes the stage `hmm`."""
+"""Words that only dev and test have are aligned by their letters, so the stage `hmm` accepts corpora with new words."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from speech3.recipe.experiment import open_experiment
 
 
 class _Flat:
-    """A scorer to which all pdfs are equally likely."""
+    """A scorer for which all pdfs are equally likely."""
 
     pseudo_likelihoods = False
     subsampling = 1

@@ -1,4 +1,4 @@
-"""Language models of a recipe: dev's sentences are not in the one to tune with; the lexicon's words are in ours."""
+"""Language models of a recipe: the one for tuning has not seen dev's sentences; our own has the lexicon's words."""
 
 import gzip
 from pathlib import Path
@@ -25,7 +25,7 @@ SAID = {"train": ["a b", "c"], "dev": ["b c", "c"], "test": ["a d"]}  # "c" is s
 
 
 def experiment(out: Path, *overrides: str, source: Path | None = None, name: str = "any") -> Experiment:
-    """With data as the stage `data` leaves it."""
+    """An experiment with data as the stage `data` writes them."""
     e = open_experiment(name, out, source or out / "in", ["jobs=1", *overrides], "")
     for split, sentences in SAID.items():
         rows = {f"{split}{n}": Utterance(f"{split}{n}", f"{split}{n}", "s", text) for n, text in enumerate(sentences)}
@@ -41,7 +41,7 @@ def with_text(out: Path, *overrides: str) -> Experiment:
 
 
 def with_given(out: Path, text: bool = True) -> Experiment:
-    """A model came with the corpus, and perhaps its text."""
+    """An experiment whose corpus includes a language model and, with `text`, the text of the model."""
     source = out.parent / "source"
     (source / "lang").mkdir(parents=True)
     e = experiment(out, source=source, name="minilibri")
@@ -57,7 +57,7 @@ def lm(e: Experiment, name: str) -> ArpaLm:
 
 
 def same(one: ArpaLm, other: ArpaLm) -> bool:
-    """To the digits of an ARPA file."""
+    """Whether two models are equal up to the precision of an ARPA file."""
     return len(one.ngrams) == len(other.ngrams) and all(
         ours == {words: pytest.approx(values, abs=1e-5) for words, values in theirs.items()}
         for ours, theirs in zip(one.ngrams, other.ngrams, strict=True)
@@ -94,7 +94,7 @@ def test_the_model_to_tune_with_lacks_sentences_that_only_dev_says(
 ) -> None:
     e = with_text(tmp_path / "out", "lm.order=2")
     language.make_lm(e)
-    assert "1 of the text's 6 sentences are dev's: tuned without them" in capsys.readouterr().err
+    assert "1 of the text's 6 sentences are in dev" in capsys.readouterr().err
     kept = [line.split() for line in TEXT if line != "b c"]
     assert same(lm(e, "tuning"), estimate(kept, 2, {"a", "b", "c", "rare"}))
     assert not (e.out / "lm" / "own.arpa.gz").exists(), "lm.arpa.gz is ours"

@@ -1,4 +1,4 @@
-"""A recipe's LF-MMI system, from its keys to its line of results."""
+"""A recipe's LF-MMI system, from its keys to its error rate."""
 
 import re
 from pathlib import Path
@@ -84,7 +84,7 @@ def test_is_left_out_where_there_is_too_little_speech(speech3, tiny, experiment:
     assert re.search(r"no LF-MMI system: .*\d+ min.* of speech.* lfmmi.least_minutes is 500", process.stderr)
     process = speech3("recipe", "digits", "--out", experiment, *tiny, "lfmmi.least_minutes=0.1", "--dry-run")
     assert "train/lfmmi: would run" in process.stdout and not process.stderr
-    # Before there are data, nobody knows.
+    # Before the stage `data` has run, the amount of speech is not known.
     process = speech3("recipe", "digits", "--out", tmp_path / "new", *tiny, *much, "--dry-run")
     assert "train/lfmmi: would run" in process.stdout
     assert process.stdout.startswith("The steps of lfmmi run only if there are at least 500 minutes to train on:")

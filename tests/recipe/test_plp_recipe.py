@@ -1,4 +1,4 @@
-"""A recipe whose network reads PLP and pitch: what concerns mel bins alone is left out, and said."""
+"""A recipe whose network reads PLP and pitch: frequency warps and masks are left out, with a message."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""The recipe with all that the HMM room can: places of phones, probabilities of silence, realignment by the network.
+"""The recipe with position-dependent phones, silence probabilities and realignment by the network.
 
-And with a lexicon that holds more than was said, and a language model that holds more than the lexicon.
+The lexicon has words that are not in the speech, and the language model has words that are not in the lexicon.
 """
 
 import gzip
@@ -26,7 +26,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 def process(
     speech3: Run, tiny: Sequence[str], experiment: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> subprocess.CompletedProcess[str]:
-    """The recipe, from `hmm` on, in the directory that is its last argument."""
+    """The recipe, run from stage `hmm` on, in the directory that is its last argument."""
     mine = tmp_path_factory.mktemp("realigned") / "digits"
     shutil.copytree(experiment, mine, symlinks=True)
     lexicon, arpa = mine / "data" / "lexicon.txt", mine.parent / "lm.arpa.gz"
@@ -40,13 +40,13 @@ def process(
 
 @pytest.fixture
 def mine(process: subprocess.CompletedProcess[str]) -> Path:
-    """The directory; not to be changed."""
+    """The directory of the recipe, which must not be changed."""
     assert process.returncode == 0, process.stderr
     return Path(process.args[-1])
 
 
 def test_phones_and_words_without_data(process: subprocess.CompletedProcess[str], mine: Path) -> None:
-    """A lexicon may hold more than was said, and a language model more than the lexicon; both work."""
+    """The lexicon may have words that are not in the speech, and the language model words that the lexicon lacks."""
     assert "1 words of the language model are not in the lexicon" in process.stderr
     assert (mine / "tri" / "graph" / "dropped.txt").read_text() == "NESS\n"
     assert process.stdout.count(" WER ") == 4

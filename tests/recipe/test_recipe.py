@@ -1,4 +1,4 @@
-"""`speech3 recipe digits` from nothing to report.html, again, changed, killed, interrupted; then its models."""
+"""`speech3 recipe digits` from the beginning to report.html; run again, changed, killed, interrupted; its models."""
 
 import os
 import re
@@ -25,12 +25,12 @@ def results(process: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def ran(stderr: str) -> list[str]:
-    """Names of the steps that ran, not those that were done before."""
+    """Names of the steps that ran, without those that were already done."""
     return re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", stderr, re.M)
 
 
 def plan(speech3: Run, out: Path, *arguments: str) -> dict[str, str]:
-    """Each step of a dry run with what is said of it."""
+    """Each step of a dry run, with the text printed for it."""
     process = speech3("recipe", "digits", "--out", out, "--dry-run", *arguments)
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""
@@ -106,7 +106,7 @@ def test_to_and_from(mine: Path, speech3: Run, tiny: Sequence[str]) -> None:
 @pytest.mark.slow
 def test_a_moved_experiment_still_works(finished: Finished, mine: Path, speech3: Run, tiny: Sequence[str]) -> None:
     assert set(plan(speech3, mine, *tiny).values()) == {"done"}
-    # Nothing that is read names the old place. (A graph says which language model it was made of, a card its HMM.)
+    # No file that is read contains the old path. (A graph names its language model, and a model card its HMM.)
     read = [path for place in ("data", "features", "frames", ".done") for path in (mine / place).rglob("*")]
     for path in read:
         assert path.is_dir() or str(finished[0]).encode() not in path.read_bytes(), path
@@ -122,7 +122,7 @@ def test_recipes_are_listed(speech3: Run) -> None:
 
 
 def stop(process: subprocess.Popen[str], line: str, kind: int, after_s: float = 0.0) -> str:
-    """Read what the process says up to `line`; then send the signal to all its processes, or to itself (SIGKILL)."""
+    """Read the messages up to `line`; then send the signal to the group of processes, or SIGKILL to the first only."""
     assert process.stderr
     said = ""
     for said_now in process.stderr:
@@ -131,7 +131,7 @@ def stop(process: subprocess.Popen[str], line: str, kind: int, after_s: float = 
             break
     else:
         pytest.fail(f"it ended without saying {line!r}: {said}")
-    for _ in range(200):  # the step's name is said just before it begins
+    for _ in range(200):  # the step's name is printed just before it begins
         if list((Path(str(process.args[4])) / ".done").glob("*.begun")):
             break
         time.sleep(0.01)
@@ -141,7 +141,7 @@ def stop(process: subprocess.Popen[str], line: str, kind: int, after_s: float = 
 
 
 def gone(group: int) -> bool:
-    """No process of the group is left, soon."""
+    """Whether within ten seconds no process of the group is left."""
     for _ in range(100):
         left = subprocess.run(["ps", "-o", "stat=", "-g", str(group)], capture_output=True, text=True).stdout.split()
         if all(state.startswith("Z") for state in left):
@@ -181,7 +181,7 @@ def test_a_killed_run_goes_on(
 
 @pytest.mark.parametrize("stage", ["data", "features", "hmm", "train", "decode"])
 def test_ctrl_c(mine: Path, started: Start, speech3: Run, tiny: Sequence[str], stage: str) -> None:
-    """All processes get it, as from a terminal; only one answers."""
+    """All processes get the signal, as from a terminal; only one prints a message."""
     changes = {"data": ["corpus_options.train=200"],
                "train": ["training.max_epochs=500", "training.schedule=constant"]}  # fmt: skip
     options = ("recipe", "digits", "--out", mine, *tiny, *changes.get(stage, []))

@@ -1,4 +1,4 @@
-"""Steps: each runs once, and again when its config, its input, its output or what it used changed; never by half."""
+"""Steps: each runs once, and again if its config, input, output or a step that it needs has changed; never partly."""
 
 import fcntl
 import json
@@ -14,7 +14,7 @@ from speech3.recipe.steps import Step, describe, make_plan, run_plan
 
 
 class Kitchen:
-    """Three stages: `chop` reads the market, `cook` has two parts, `eat` needs both."""
+    """Three stages: `chop` reads the directory `market`, `cook` has two parts, `eat` needs both of them."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.out, self.market = root, root / "out", root / "market"
@@ -48,7 +48,7 @@ class Kitchen:
         return work
 
     def run(self, from_stage: str | None = None, to_stage: str | None = None) -> list[str]:
-        """What ran."""
+        """Run the plan; return the names of the steps that ran."""
         self.ran = []
         run_plan(make_plan(self.steps(), self.out, from_stage, to_stage), self.out)
         return self.ran
@@ -122,7 +122,7 @@ def test_a_changed_input_reruns_what_depends_on_it(done: Kitchen, change: Callab
 
 
 def test_the_same_input_elsewhere_is_another_input(done: Kitchen) -> None:
-    """Outputs may hold paths into it, as a wav.scp does."""
+    """Outputs may contain paths into the input directory, as a wav.scp does."""
     done.market = done.market.rename(done.root / "supermarket")
     assert done.run() == ["chop", "cook/soup", "eat"]
 
@@ -206,7 +206,7 @@ def test_a_killed_step_begins_again_if_what_it_used_was_made_again(kitchen: Kitc
 
 
 def test_what_ran_again_by_itself_reruns_its_users_next_time(done: Kitchen) -> None:
-    """Its fingerprint is the same as before, but an output may hold the time of day, or the program may be another."""
+    """The fingerprint is the same, but outputs may differ, because they contain times or the program has changed."""
     assert done.run("cook", "cook") == ["cook/soup", "cook/bread"]
     assert done.why()["eat"] == "cook/soup has run again"
     assert done.run() == ["eat"]

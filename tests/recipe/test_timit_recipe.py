@@ -1,4 +1,4 @@
-"""TIMIT's recipe from a small tree to its phone error rates, and what a dry run expects of it."""
+"""TIMIT's recipe from a small corpus to phone error rates, and the times and sizes that a dry run expects."""
 
 import re
 import subprocess
@@ -57,7 +57,7 @@ def test_phone_error_rates_and_borders(source: Path, tmp_path: Path, speech3: Ru
     for name, cost in costs(e, speech).items():
         if name.startswith("features/"):
             there = sum(path.stat().st_size for path in (out / name).glob("*/feats.ark"))
-            assert cost.size == pytest.approx(there, rel=0.05), name  # frames that do not fit the ends are not there
+            assert cost.size == pytest.approx(there, rel=0.05), name  # the ends of utterances have fewer frames
     packed = sum(path.stat().st_size for path in (out / "frames" / "tri").glob("*.frames"))
     assert costs(e, speech)["train/tri.frames"].size == pytest.approx(packed, rel=0.1)
 
@@ -71,7 +71,7 @@ def test_what_a_dry_run_expects(source: Path, tmp_path: Path, speech3: Run) -> N
     assert said and float(said[1]) * 3600 == pytest.approx(seconds, rel=0.02)
     assert first == "data/corpus: would run (not done yet)"
     by_name = dict(line.split(": ", 1) for line in rest)
-    # 53 s an epoch for 2.02 hours, 14 epochs (recipes/minilibri/README.md); 120 values of four bytes, 100 a second.
+    # 53 s per epoch for 2.02 hours, 14 epochs (recipes/minilibri/README.md); 120 values of 4 bytes, 100 per second.
     assert by_name["train/dnn"] == f"would run (not done yet); about {53 / 2.02 * 14 * seconds / 3600:.0f} s"
     size = re.search(r", (\S+) MB$", by_name["features/fbank40_d2"])
     assert size and float(size[1]) == pytest.approx(seconds * 100 * 120 * 4 / 1e6, rel=0.02)

@@ -22,7 +22,7 @@ SAID = {"train": ["ba nga", "ngaba"], "dev": ["ba ab", "nganga ba", "ba nga"], "
 
 
 def experiment(out: Path, *overrides: str) -> Experiment:
-    """With data as the stage `data` leaves it."""
+    """An experiment with data as the stage `data` writes them."""
     e = open_experiment("any", out, out / "in", ["jobs=1", "lexicon=graphemes", *overrides], "")
     for split, sentences in SAID.items():
         rows = {f"{split}{n}": Utterance(f"{split}{n}", f"{split}{n}", "s", text) for n, text in enumerate(sentences)}
