@@ -29,10 +29,10 @@ def command(
     from speech3.augment.copies import augment_data
     from speech3.config import AugmentConfig, load_preset
     from speech3.corpus.datadir import read_datadir
-    from speech3.decoding.apply import tell
+    from speech3.decoding.apply import say_skipped
 
     config = load_preset(AugmentConfig, "augment", augment)
     report = augment_data(read_datadir(directory), out, config, copies=copies, seed=seed, jobs=jobs)
-    tell(report.skipped, "skipped")
+    say_skipped(report.skipped, "skipped")
     clean = sum(done == "clean" for done in report.done.values())
     print(f"{len(report.done)} copies, {clean} of them unchanged: {out}; changes are listed in {out / 'augment.txt'}")

@@ -40,7 +40,7 @@ def command(
     likelihoods of each frame. The models must have the same senones; the graph and the settings are those of MODEL.
     """
     from speech3.corpus.datadir import read_datadir
-    from speech3.decoding.apply import tell
+    from speech3.decoding.apply import say_skipped
     from speech3.decoding.chosen_graph import with_graph
     from speech3.decoding.latticed import NBEST, Wanted, decode_latticed
     from speech3.decoding.long_utterances import Parts, cut_long
@@ -55,8 +55,8 @@ def command(
     recognizer, feats, skipped = features_together(recognizer, more, data, jobs, out)
     decoding, kept = decode_latticed(recognizer, feats, out, Wanted(nbest, lattice, mbr), jobs)
     written = write_decoding(out, recognizer, feats, decoding, jobs, parts)
-    tell({**skipped, **decoding.failed}, "not decoded")
-    tell(kept.without, "no lattice")
+    say_skipped({**skipped, **decoding.failed}, "not decoded")
+    say_skipped(kept.without, "no lattice")
     times = f", {out}/hyp.ctm" if (out / "hyp.ctm").exists() else ""
     paths = f", {out / NBEST}" if nbest else ""
     print(f"{len(written.hypotheses)} utterances: {out}/hyp.txt{times}{paths}")

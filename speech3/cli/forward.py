@@ -26,12 +26,12 @@ def command(
     The columns are the pdfs. Utterances without features are listed in `OUT/bad.txt`.
     """
     from speech3.corpus.datadir import read_datadir
-    from speech3.decoding.apply import features_for, tell, write_loglikes
+    from speech3.decoding.apply import features_for, say_skipped, write_loglikes
     from speech3.decoding.recognizer import load_recognizer
     from speech3.io.parallel import available_jobs
 
     recognizer = load_recognizer(model)
     feats, skipped = features_for(recognizer, read_datadir(directory), jobs or available_jobs(), out)
     written = write_loglikes(recognizer, feats, out, skipped)
-    tell(skipped, "left out")
+    say_skipped(skipped, "left out")
     print(f"{written} utterances, {recognizer.outputs.num_pdfs} pdfs: {out}/loglikes.scp")

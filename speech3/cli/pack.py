@@ -29,7 +29,7 @@ def command(
     """
     from speech3.config import FeatureConfig, load_preset
     from speech3.corpus.datadir import read_datadir
-    from speech3.decoding.apply import tell
+    from speech3.decoding.apply import say_skipped
     from speech3.io.parallel import available_jobs
     from speech3.training.packing import pack_aligned
 
@@ -37,6 +37,6 @@ def command(
     packed = pack_aligned(
         read_datadir(directory), ali, hmm or ali, out, config, heldout=heldout, seed=seed, jobs=jobs or available_jobs()
     )
-    tell(packed.skipped, "left out")
+    say_skipped(packed.skipped, "left out")
     for name, report in (("train", packed.train), ("heldout", packed.heldout)):
         print(f"{out}/{name}.frames: {report.utterances} utterances, {report.frames} frames")

@@ -28,7 +28,7 @@ def command(
 
     from speech3.config import changed
     from speech3.corpus.datadir import read_datadir
-    from speech3.decoding.apply import features_for, tell
+    from speech3.decoding.apply import features_for, say_skipped
     from speech3.decoding.recognizer import TUNING, load_recognizer, load_tuning, tune_recognizer
     from speech3.errors import Speech3Error, listed
     from speech3.io.parallel import available_jobs
@@ -46,7 +46,7 @@ def command(
         )
     with TemporaryDirectory(prefix="speech3-") as scratch:
         feats, skipped = features_for(recognizer, data, jobs, Path(scratch))
-        tell(skipped, "left out")
+        say_skipped(skipped, "left out")
         best = tune_recognizer(recognizer, feats, texts, config, jobs, ERROR_RATES[config.metric]).best
     print(f"{model}/decode.json: acoustic scale {best.acoustic_scale:g}, word penalty {best.word_penalty:g},", end=" ")
     print(f"{config.metric} {100 * best.error_rate:.2f} % on {directory}")

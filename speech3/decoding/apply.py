@@ -74,7 +74,7 @@ def _warn_of_first(recognizer: Recognizer, data: DataDir) -> None:
     warn_of_rate(recording, rate_hz, recognizer.features.sample_frequency or 0)
 
 
-def tell(bad: Mapping[str, str], what: str) -> None:
+def say_skipped(bad: Mapping[str, str], what: str) -> None:
     """Print which utterances were left out, and why; at most ten of them."""
     for utterance, reason in list(bad.items())[:_SHOWN]:
         say(f"{what}: {utterance}: {reason}")

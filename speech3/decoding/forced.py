@@ -18,7 +18,7 @@ from speech3.alignment.times import FrameClock
 from speech3.config import FeatureConfig
 from speech3.corpus.datadir import FILES, DataDir, Utterance, write_datadir
 from speech3.corpus.lengths import lengths_s
-from speech3.decoding.apply import features_for, tell
+from speech3.decoding.apply import features_for, say_skipped
 from speech3.decoding.recognizer import BEAM, RETRY_BEAM, Recognizer
 from speech3.errors import Speech3Error, check_bad
 from speech3.hmm.model import Hmm
@@ -107,7 +107,7 @@ def align_datadir(
     )  # fmt: skip
     _write_lists(out, outcome, texts, durations, clock)
     _write_split(out, data, outcome, parts, texts, durations, clock)
-    tell(aligned.bad, "not aligned")
+    say_skipped(aligned.bad, "not aligned")
     check_bad(
         aligned.bad, total, str(data.path), "could not be aligned",
         f"the others were; check the utterances listed in {out}/bad.txt and {out}/suspicious.txt"
