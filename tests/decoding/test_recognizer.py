@@ -14,7 +14,7 @@ from whistles import FEATURES, HMM, RATE_HZ, SAID, SETTINGS, save_network, whist
 
 from speech3.alignment.times import read_ctm
 from speech3.config import DecodeConfig
-from speech3.decoding.apply import features_of_file, tell, transcribe
+from speech3.decoding.apply import features_of_file, say_skipped, transcribe
 from speech3.decoding.output import word_times, write_decoding
 from speech3.decoding.recognizer import (
     NetworkScorer,
@@ -333,8 +333,8 @@ def test_complete_takes_the_grid_and_the_graph_to_tune_with(model: Path, tmp_pat
 
 
 def test_only_the_first_of_many_bad_utterances_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    tell({f"u{n}": "is [bad]" for n in range(12)}, "not decoded")
+    say_skipped({f"u{n}": "is [bad]" for n in range(12)}, "not decoded")
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "not decoded: u0: is [bad]" and len(lines) == 11 and lines[-1] == "not decoded: 2 more"
-    tell({}, "not decoded")
+    say_skipped({}, "not decoded")
     assert capsys.readouterr().err == ""
