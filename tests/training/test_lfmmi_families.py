@@ -41,7 +41,7 @@ def _config(corpus, family, **training):
     """As from a file: the keys that depend on the objective are left out."""
     base = config_of(corpus, **training)
     values = {"max_epochs": 6, **base.training.model_dump(), **training}
-    return TrainConfig(frames=base.data, hmm=base.hmm, model=ModelConfig(**FAMILIES[family]),
+    return TrainConfig(frames=base.frames, hmm=base.hmm, model=ModelConfig(**FAMILIES[family]),
                        training=TrainingConfig.model_validate(values))  # fmt: skip
 
 
@@ -164,7 +164,7 @@ def test_what_cannot_be_trained_is_named(corpus, tmp_path, model, training, word
     base = config_of(corpus, **training)
     with pytest.raises((Speech3Error, ValueError), match=words):
         values = {"model": {"family": "dnn", **model}, "training": base.training}
-        train(TrainConfig(frames=base.data, hmm=base.hmm, **values), tmp_path / "out")
+        train(TrainConfig(frames=base.frames, hmm=base.hmm, **values), tmp_path / "out")
 
 
 @pytest.mark.parametrize("preset", ["dnn", "cnn", "lstm", "lstmp", "blstm", "tc_dnn_blstm_dnn", "tdnn", "cnn_tdnn"])

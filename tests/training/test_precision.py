@@ -55,7 +55,7 @@ def config_of(corpus: Path, family: str, **training: Any) -> TrainConfig:
 
 def parts_of(corpus: Path, family: str, name: str) -> Parts:
     given = config_of(corpus, family, precision=name)
-    parts = make_parts(given, open_packed(Path(given.data) / "train.frames"), CPU)
+    parts = make_parts(given, open_packed(Path(given.frames) / "train.frames"), CPU)
     parts.model.train()
     return parts
 
