@@ -107,7 +107,7 @@ def test_a_long_recording_is_cut(
     alone = read_ctm(tmp_path / "single-out" / "words.ctm")
     expected = [(begin_s + s.start_s, s.label) for begin_s, name in begins for s in alone[name]]
     near = sum(any(s.label == label and abs(s.start_s - start_s) < 0.1 for s in found) for start_s, label in expected)
-    assert near > 0.85 * len(expected)  # the model was trained on only 66 utterances
+    assert near > 0.75 * len(expected)  # the model was trained on 66 utterances of other voices
     assert all(a.end_s <= b.start_s + 0.002 for a, b in pairwise(found))
     split = read_datadir(tmp_path / "long-out" / "split")
     assert all(0 < (u.end_s or 0) - u.start_s <= 30 and u.speaker == "talk" for u in split.utterances.values())
