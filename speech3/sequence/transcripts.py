@@ -47,7 +47,7 @@ def word_labels(lexicon: Lexicon, words: Sequence[str], frames: int) -> np.ndarr
         raise Speech3Error("has no transcript")
     phones = sum(min(len(pron.phones) for pron in lexicon.by_word[word]) for word in words)
     if (outputs := num_outputs(frames, SUBSAMPLING)) < phones:
-        raise Speech3Error(f"shorter than its phones at a third of the frames: {phones} phones, {outputs} outputs")
+        raise Speech3Error(f"too short at a third of the frame rate: {phones} phones, {outputs} outputs")
     numbers_W = np.array([lexicon.word_numbers[word] for word in words])
     return segment_labels(numbers_W, np.linspace(0, frames, len(words) + 1).round().astype(np.int64))
 
