@@ -51,7 +51,7 @@ def merge_stats(parts: list[ContextStats]) -> ContextStats:
 def phone_groups(lexicon: Lexicon) -> list[tuple[int, ...]]:
     """Phones that share a root: those that differ only in their position in the word, in a final digit, tone or length.
 
-    The digit is the stress in CMUdict and the tone in pinyin; `graphemes.plain` removes the tone and length of a letter.
+    The digit is the stress in CMUdict and the tone in pinyin; `graphemes.plain` removes tone and length of a letter.
     """
     groups: dict[str, list[int]] = {}
     for phone, number in lexicon.phone_ids.items():

@@ -123,8 +123,8 @@ def load_hmm(directory: Path | str) -> Hmm:
     about = read_json(directory / "hmm.json")
     if isinstance(about, dict) and "pdfs_only" in about:
         raise Speech3Error(
-            f"{directory}: only the number of its outputs is known, so it cannot align, and no graph can be built for it:"
-            f" {about['pdfs_only']}; use the graph that came with it"
+            f"{directory}: only the number of its outputs is known, so it cannot align, and no graph can be built for"
+            f" it: {about['pdfs_only']}; use the graph that came with it"
         )
     try:
         phones, silence_phones = about["phones"], tuple(about["silence_phones"])

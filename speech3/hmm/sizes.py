@@ -20,8 +20,8 @@ def biphone_leaves(hours: float, groups: int) -> int:
 def lfmmi_passes(hours: float) -> int:
     """Passes of LF-MMI over the speech: 100 over ten minutes, 65 over half an hour, 40 over two hours.
 
-    For these amounts no other number that was tried was better (`recipes/any`, `recipes/minilibri`). For larger ones the
-    formula was not tested; it gives 9 for 100 hours, about as many as in Kaldi's recipes.
+    For these amounts no other number that was tried was better (`recipes/any`, `recipes/minilibri`). The formula was
+    not tested on larger ones; it gives 9 for 100 hours, about as many as in Kaldi's recipes.
     """
     return min(100, max(6, round(40 * (2 / hours) ** 0.37)))
 
