@@ -21,7 +21,7 @@ from speech3 import cli
 
 pytest_plugins = ("small_data", "small_language")  # fixtures that tests of several packages use
 
-# If the tests run as a background job, SIGINT is ignored, also by every program that they would start.
+# If the tests run as a background job, SIGINT is ignored, and would also be ignored by every program that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROGRAM = Path(sys.executable).with_name("speech3")

@@ -70,7 +70,7 @@ def check_rate(words: int, duration_s: float) -> None:
     if words < _SLOWEST * duration_s:
         raise Speech3Error(
             f"{words} words for {duration_s:,.0f} s of audio, one in {duration_s / max(words, 1):.0f} s: not a"
-            " transcript of the whole recording; give all words, or the part that they belong to (a line of `segments`)"
+            " transcript of the whole recording; give all words, or select their part of it (a line of `segments`)"
         )
     if words > _FASTEST * duration_s:
         raise Speech3Error(

@@ -6,7 +6,7 @@ denominator). A Gaussian with mean mu, variance v, sums, sums of squares and the
     mu' = (sum_num - sum_den + D mu) / (n + D)
     v'  = (squares_num - squares_den + D (v + mu^2)) / (n + D) - mu'^2
 
-The larger D is, the smaller is the step, and F rises if D is large enough. As in Kaldi (gmm/ebw-diag-gmm.cc),
+The larger D, the smaller the step; F rises if D is large enough. As in Kaldi (gmm/ebw-diag-gmm.cc),
 
     D = max(tau + E den, 2 * the smallest D with positive variances)
 

@@ -162,7 +162,7 @@ def errors(reference: Sequence[int] | np.ndarray, hypothesis: Sequence[int] | np
 def _search(scores, stay, advance, leave, bigram):  # type: ignore[no-untyped-def] # pragma: no cover
     frames, phones, states = scores.shape
     edge = phones
-    came = np.zeros((frames, phones, states), np.int8)  # from 0: the same state, 1: the previous one, 2: another phone
+    came = np.zeros((frames, phones, states), np.int8)  # from: 0 this state, 1 the previous one, 2 another phone
     phone_before = np.full((frames, phones), -1, np.int16)
     state_before = np.zeros((frames, phones), np.int8)  # where each phone ended in the previous frame
     old = np.full((phones, states), _NEVER, np.float32)
