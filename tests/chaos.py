@@ -40,7 +40,7 @@ MODEL = {"layers": 3, "width": 256}  # so small that a sync takes some tenths of
 TRAINING = {"world": "shared", "workers": 2, "minibatch": MINIBATCH, "schedule": "constant", "learning_rate": 0.05,
             "asgd": {"warm_start": 0.25, "sync_every": 1}}  # fmt: skip
 DELAY_S = 1.0  # at most, before a kill
-PATIENCE_S = 60.0  # for a shard to be started, to be met inside a sync, or to be ended because it hangs
+PATIENCE_S = 60.0  # at most, until a shard is started, is found inside a sync, or is ended because it hangs
 SHARDS, FAULTS, MINUTES, MINIBATCH_S = 32, 62, 30, 8.0  # simulated
 
 
@@ -159,7 +159,7 @@ def _training(experiment: Path, out: Path, epochs: int) -> Iterator[subprocess.P
 
 
 def _end_one(process: subprocess.Popen[bytes], shards: list[int], dice: random.Random, count: Count) -> float:
-    """After a random time stop a shard, or kill it, every second time inside a sync; return when (0: none ended)."""
+    """Stop or kill a shard after a random delay, every second time in a sync; return the time (0: none was ended)."""
     time.sleep(dice.uniform(0, DELAY_S))
     if process.poll() is not None or not shards:
         return 0.0

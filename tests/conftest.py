@@ -21,7 +21,7 @@ from speech3 import cli
 
 pytest_plugins = ("small_data", "small_language")  # fixtures that tests of several packages use
 
-# If the tests run as a background job, SIGINT is ignored, and it would be ignored in every program that they start.
+# If the tests run as a background job, SIGINT is ignored, and would also be ignored by every program that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROGRAM = Path(sys.executable).with_name("speech3")
@@ -48,9 +48,9 @@ _ONE_RAY = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One file that needs the finished recipe comes first, the others last: another process need not wait for it.
+    """Run one file that needs the finished recipe first and the others last, so that no other process waits for it.
 
-    Slow ones come before others, so that both processes end at about the same time.
+    Slow tests come before the others, so that both processes end at about the same time.
     """
     needing = {item.path for item in items if "finished" in getattr(item, "fixturenames", ())}
     slow = {item.path for item in items if item.get_closest_marker("slow")}
@@ -62,8 +62,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """If several processes share the tests, run those of a file in one process, so that its fixtures are made once.
 
-    All tests that start Ray also run in one process, because each would find the Ray of the others. (`--dist loadgroup`
-    groups nothing with pytest 9.2.)
+    All tests that start Ray also run in one process, since each would connect to the Ray of the others. (`--dist
+    loadgroup` has no effect with pytest 9.2.)
     """
     from xdist.scheduler import LoadFileScheduling
 
@@ -85,7 +85,7 @@ def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
 
 
 def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run `speech3` to its end as if in a process of its own, but in this one, which has imported the modules."""
+    """Run `speech3` as if in a process of its own, but in this one, which has already imported the modules."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err, _as_a_program(arguments, cwd):
         with _written_to(1, out), _written_to(2, err):
             code = _exit_status()

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NEEDS = ("pydantic", "yaml", "numba", "safetensors", "rich")  # modules that all parts need that import speech3
 _TAIL, _WIDTH = 40, 200  # how many of the last lines of a failed part are shown, and how many characters of each
 _NO_TESTS = 5  # pytest's exit status if everything in a file is skipped
-_LEAST_S = 20.0  # a part is not begun if less time than this is left
+_LEAST_S = 20.0  # a part is not started if less time than this is left
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Part:
     group
         ``correctness`` or ``speed``.
     run
-        Files of tests, or a script with its arguments.
+        Test files, or a script with its arguments.
     limit_s
-        If it takes longer, it is taken to hang: several times the time that it should take.
+        A part that takes longer is assumed to hang: several times the expected time, in seconds.
     """
 
     name: str
@@ -151,7 +151,7 @@ def run(part: Part, device: str, limit_s: float, log: TextIO | None) -> Outcome:
             not_run.append(line[:_WIDTH])
     status, hung = process.wait(), time.monotonic() - start >= limit_s
     timer.cancel()
-    _end(process)  # in case it has left processes behind
+    _end(process)  # in case it did not end all processes that it started
     seconds = time.monotonic() - start
     if not part.is_script and skipped and not hung and status in (0, _NO_TESTS) and not re.search(r"\d+ passed", last):
         return Outcome(part, "left out", skipped, seconds)
@@ -183,13 +183,13 @@ def main() -> int:
     """Run the parts and print the summary; return the exit status."""
     parser = argparse.ArgumentParser(prog="tests/gpu.sh", description=__doc__)
     parser.add_argument("--only", default="", help="parts or groups (correctness, speed), separated by commas")
-    parser.add_argument("--device", default="cuda:0", help="cpu: try the parts out with small sizes")
+    parser.add_argument("--device", default="cuda:0", help="cpu: run the parts with small sizes")
     parser.add_argument("--minutes", type=float, default=1e6, help="end all parts after this many minutes")
     parser.add_argument("--log", type=Path, help="file for everything that the parts print")
     given = parser.parse_args()
     parts, end = chosen(given.only), time.monotonic() + 60 * given.minutes
     if given.device != "cpu" and not torch.cuda.is_available():
-        print(f"gpu: PyTorch {torch.__version__} sees no GPU here; --device cpu tries the parts out")
+        print(f"gpu: PyTorch {torch.__version__} sees no GPU here; --device cpu runs the parts without one")
         return 2
     name = given.device if given.device == "cpu" else torch.cuda.get_device_name(given.device)
     log, outcomes = given.log.open("w") if given.log else None, list[Outcome]()

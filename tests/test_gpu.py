@@ -78,7 +78,7 @@ def test_every_part_names_files_that_are_there(gpu_py):
         assert (ROOT / part.run[0]).exists()
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_without_a_gpu_it_says_so():
     process = run()
     assert process.returncode == 2

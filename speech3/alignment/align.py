@@ -62,7 +62,7 @@ def usable_transcripts(texts: Mapping[str, str | None], lexicon: Lexicon, uttera
 
 @dataclass(frozen=True)
 class Aligned:
-    """Alignments sorted by utterance; utterances without one, with the reasons; those tried again at the retry beam."""
+    """Alignments sorted by utterance; utterances without one, with the reasons; those that needed the retry beam."""
 
     alignments: dict[str, Alignment] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
@@ -148,7 +148,7 @@ def write_alignments(
         The sixth column of both CTM files.
     parts
         Parts of long recordings. Their alignments, texts and durations are given per part, and ``ali.ark`` is written
-        per part; CTM and TextGrid describe whole recordings, without what no part covers.
+        per part; CTM and TextGrid describe whole recordings, except what no part covers.
     """
     out.mkdir(parents=True, exist_ok=True)
     durations, sure = durations_s or {}, confidences or {}

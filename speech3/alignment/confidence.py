@@ -1,4 +1,4 @@
-"""Confidence of an alignment in its words: how far the aligned pdfs are below the best ones.
+"""Confidence in the words of an alignment: how far the likelihoods of its pdfs are below those of the best pdfs.
 
 The measure is the Goodness of Pronunciation of Witt and Young (Speech Communication 30, 2000), the log likelihood of
 the aligned phone minus that of the best competitor, per frame. They used a phone loop; here every pdf competes in every
@@ -10,7 +10,8 @@ frame, and the result is scaled so that it means the same for all models and rec
     c(word)       = 1 - mean over its phones of d / D, at least 0; c(utterance) likewise over all phones of its words
 
 So 1 means that no pdf fits any frame better, 0 that a pdf picked at random would fit as well. All phones have the same
-weight, whatever their length: a wrong word is often one long vowel that fits by chance, and phones that do not fit.
+weight, whatever their length, because a wrong word often has one long vowel that fits by chance among phones that do
+not.
 
 It is not a probability. Measured with triphones on unseen LibriSpeech speakers, correct words have 0.87 on average (one
 in twenty is below 0.73), wrong words 0.52. Of a dozen measures (log likelihood ratio, posteriors of pdf and phone,
@@ -32,7 +33,7 @@ _LEAST_SPREAD = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Confidence:
-    """Confidences in [0, 1], float64: of an utterance, its words (W,), and the phones and silences aligned (S,)."""
+    """Confidences in [0, 1], float64: of an utterance, of its words (W,), and of its phones and silences (S,)."""
 
     utterance: float
     words_W: np.ndarray

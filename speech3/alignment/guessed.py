@@ -1,4 +1,4 @@
-"""Pronunciations, in a model's phones, of words that its lexicon lacks: by espeak-ng, or by their letters."""
+"""Guess pronunciations, in a model's phones, of words that its lexicon lacks: with espeak-ng, or from their letters."""
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,16 +19,16 @@ _ITS_LEXICON = "the model's lexicon"
 
 @dataclass(frozen=True)
 class Guesses:
-    """What was found out about words.
+    """Guessed pronunciations of words.
 
     Attributes
     ----------
     pronunciations
-        Without places in the word; a word may have several.
+        With phones that are not marked with positions in the word; a word may have several.
     how
-        Where they are from, for people.
+        How they were guessed, as text for messages.
     unpronounced
-        Words without, and why.
+        Words without a pronunciation, with the reasons.
     """
 
     pronunciations: tuple[Pronunciation, ...]
@@ -37,23 +37,24 @@ class Guesses:
 
 
 def by_espeak(hmm: Hmm, words: Sequence[str], counts: Mapping[str, int], lang: str) -> Guesses:
-    """As espeak-ng says the words, in phones that are learnt from those of the lexicon.
+    """Pronunciations by espeak-ng, converted to the model's phones as learnt from the words of its lexicon.
 
     Parameters
     ----------
     counts
-        How often each word of the text, known or not, is said: if most of them cannot be, that is an error. Empty: no
-        matter.
+        How often each word of the text, known or not, occurs: it is an error if most of the text cannot be pronounced.
+        Empty: not checked.
     lang
         espeak-ng's code of the language.
 
     Raises
     ------
     Speech3Error
-        espeak-ng is not installed or does not know the language; the lexicon shares too few words with it.
+        espeak-ng is not installed, does not know the language, or pronounces too few words of the lexicon; or most of
+        the text cannot be pronounced.
     """
     if not words:
-        voice_of(lang)  # an unknown code is a mistake even where it would not be used
+        voice_of(lang)  # reject an unknown code, although it is not used
         return Guesses((), "", {})
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / f"{lang}-lexicon.txt"
@@ -66,7 +67,7 @@ def by_espeak(hmm: Hmm, words: Sequence[str], counts: Mapping[str, int], lang: s
 
 
 def by_letters(hmm: Hmm, words: Sequence[str]) -> Guesses:
-    """As the letters of the lexicon's words are pronounced.
+    """Pronunciations from the letters, as learnt from the words of the lexicon.
 
     Raises
     ------
@@ -78,7 +79,7 @@ def by_letters(hmm: Hmm, words: Sequence[str]) -> Guesses:
         if SPOKEN_NOISE not in pron.phones:
             table.setdefault(pron.word, []).append(_plain(hmm.lexicon, pron))
     found, wrong = from_spelling(words, table, _ITS_LEXICON)
-    how = f"from their letters (of words that the lexicon knows, {wrong:.0%} of the phones come out wrong)"
+    how = f"from their letters (in held-out words of the lexicon, {wrong:.0%} of the phones are wrong)"
     reasons = {word: "has a letter that no word of the lexicon has" for word, phones in found.items() if not phones}
     return _guesses(hmm, {word: [phones] for word, phones in found.items() if phones}, how, reasons)
 
@@ -87,7 +88,7 @@ def _guesses(hmm: Hmm, table: Mapping[str, Sequence[Phones]], how: str, reasons:
     guessed = [Pronunciation(word, tuple(phones)) for word, variants in table.items() for phones in variants]
     kept = tuple(pron for pron in guessed if sayable(pron, hmm.lexicon))
     left = set(table) - {pron.word for pron in kept}
-    why = "has a sound that the model does not know at that place in a word"
+    why = "has a phone that the model lacks at that position in a word"
     return Guesses(kept, how, {**reasons, **dict.fromkeys(sorted(left), why)})
 
 

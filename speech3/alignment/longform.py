@@ -1,8 +1,8 @@
 """Cut a long recording into utterances: find where the words of its transcript are spoken, and where to cut.
 
 `longsearch` finds the words. This module keeps the chain of words in the transcript's order that covers the most
-frames, drops isolated words between stretches of garbage, and keeps words that were not found if the gap has time for
-them, to be aligned with their neighbours. It then cuts the recording at pauses into parts. Forced alignment takes them
+frames, drops isolated words between stretches of garbage, and keeps words that were not found, to be aligned with their
+neighbours, if the gap has time for them. It then cuts the recording at pauses into parts. Forced alignment treats these
 as utterances and determines the final times (two passes, as in Kaldi's segment_long_utterances.sh and in Moreno et al.
 1998, "A recursive algorithm for the forced alignment of very long audio segments").
 """
@@ -69,13 +69,13 @@ def check_rate(words: int, duration_s: float) -> None:
     """
     if words < _SLOWEST * duration_s:
         raise Speech3Error(
-            f"{words} words for {duration_s:,.0f} s of audio, one in {duration_s / max(words, 1):.0f} s: no transcript"
-            " of the whole recording; give all words, or select the part that they belong to (a line of `segments`)"
+            f"{words} words for {duration_s:,.0f} s of audio, one in {duration_s / max(words, 1):.0f} s: not a"
+            " transcript of the whole recording; give all words, or select their part of it (a line of `segments`)"
         )
     if words > _FASTEST * duration_s:
         raise Speech3Error(
-            f"{words:,} words for {duration_s:,.0f} s of audio, {words / duration_s:.0f} per second: nobody speaks that"
-            " fast; give the words of this recording only"
+            f"{words:,} words for {duration_s:,.0f} s of audio, {words / duration_s:.0f} per second: too fast for"
+            " speech; give the words of this recording only"
         )
 
 
@@ -83,7 +83,7 @@ def lay_out(
     hmm: Hmm, scorer: Scorer, utterance: str, words: Sequence[str], feats_TF: np.ndarray, config: FeatureConfig,
     acoustic_scale: float = 0.1,
 ) -> Layout:  # fmt: skip
-    """Find the words of a long utterance, and cut it into parts of at most `LONGEST_PART_S`, mostly `PART_S`.
+    """Find the words of a long utterance, and cut it into parts of at most `PART_S`, longer only where pauses are rare.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def _together(a: Found, b: Found, rate: float) -> bool:
 
 
 def _inside(row: Sequence[Found], rate: float) -> tuple[int, ...]:
-    """Words of a stretch: those found, and those between them that the gaps have time for."""
+    """Words of a stretch: those found, and those between them if the gap has time for them."""
     inside = [row[0].word]
     for a, b in pairwise(row):
         unfound = range(a.word + 1, b.word)
@@ -229,7 +229,7 @@ def _gaps(parts: Sequence[Part], words: int, frames: int, rate: float) -> Iterat
 
 
 def part_names(parts: Iterable[Part], rate: float) -> dict[str, Part]:
-    """The parts by name."""
+    """The parts by the names of their segments; `rate` in frames per second."""
     return {segment_name(part.utterance, part.start / rate, part.end / rate): part for part in parts}
 
 

@@ -1,4 +1,4 @@
-"""The parts that a long recording is cut into, their features, and the joining of their alignments.
+"""The parts into which a long recording is cut, their features, and how their alignments are joined.
 
 Axes: T frames, F features.
 """
@@ -29,15 +29,15 @@ class Part:
     words: tuple[int, ...]
 
     def times_s(self, clock: FrameClock) -> tuple[float, float]:
-        """Start and end of the audio that its frames are computed from, in seconds of the utterance."""
+        """Start and end of the audio from which its frames are computed, in seconds from the utterance's beginning."""
         return self.start * clock.shift_s, self.end * clock.shift_s + 2 * clock.offset_s
 
 
 def local_features(feats_TF: np.ndarray, start: int, end: int, config: FeatureConfig) -> np.ndarray:
-    """Features of a part of a recording, normalised by the part itself, with the audio around it if it is short.
+    """Features of a part of a recording, normalised over the part, and over the audio around it if the part is short.
 
-    In an hour, microphone and speaker may change. Normalising the static features again undoes the normalisation by the
-    whole recording; derivatives and spliced frames are computed anew.
+    Microphone and speaker may change within an hour. Normalising the static features again undoes the normalisation
+    over the whole recording; derivatives and spliced frames are computed anew.
     """
     if config.cmvn not in ("utterance", "speaker"):
         return feats_TF[start:end]

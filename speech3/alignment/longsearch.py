@@ -1,10 +1,11 @@
 """Find the words of a long transcript in a long recording: one pass of token passing with a garbage model.
 
 The search may leave the transcript's HMM after any word for a garbage state, and return at any word: the garbage state
-absorbs speech that is not in the transcript, a jump skips words that were not spoken. The likelihood of garbage is the
-"online garbage model" of Bourlard, D'hoore and Boite (ICASSP 1994), computed from the likelihoods of the frame: here a
-fraction `GARBAGE` of the distance from the best pdf down to the median one, which lies between the values of correct
-and of wrong words (see `confidence`). Costs are multiples of that distance, so they suit any model.
+absorbs speech that is not in the transcript, and a jump skips words that were not spoken. The likelihood of garbage is
+the "online garbage model" of Bourlard, D'hoore and Boite (ICASSP 1994), computed from the likelihoods of the frame: it
+is below that of the best pdf by a fraction `GARBAGE` of the distance from the best pdf to the median one, which lies
+between the values of correct and of wrong words (see `confidence`). Costs are multiples of that distance, so they suit
+any model.
 
 A token remembers its words, not its states (token passing: Young, Russell and Thornton 1989), and records that no token
 refers to are discarded, so memory does not grow with the length of the recording.
@@ -27,10 +28,10 @@ GARBAGE = 0.27
 # Costs of entering garbage and of a jump to another word than the next, and the beam, in multiples of that distance.
 ENTER, JUMP, BEAM = 1.0, 10.0, 18.0
 _JUMP_EVERY = 4  # frames; the alignment that follows finds the exact start of a word
-# After _ROW words in a row the place in the transcript is known. From there a jump may go _REACH words forward, half as
-# many back, and _REACH_A_FRAME further per frame since; at half the cost to the _NEXT words, at _FAR_PRICE times the
-# cost beyond _NEAR words. (In garbage a word fits here and there by chance, seldom two in a row; if these counted, the
-# search would drift away.)
+# After _ROW words in a row the position in the transcript is known. From there a jump may go _REACH words forward, or
+# half as many back, and _REACH_A_FRAME words further for each frame since then. A jump costs half to one of the _NEXT
+# words, and _FAR_PRICE times as much beyond _NEAR words. (In garbage, single words often fit by chance, but seldom two
+# in a row; if single words counted, the search would drift away.)
 _ROW = 8
 _REACH, _REACH_A_FRAME, _NEXT, _NEAR, _FAR_PRICE = 1000, 0.1, 20, 300, 1.5
 _RECORDS = 1 << 21
@@ -55,7 +56,7 @@ def find_words(graph: TranscriptGraph, hmm: Hmm, chunks: Iterator[np.ndarray], a
     Returns
     -------
     list of Found
-        In order of time, which counts rows of `chunks`. After a jump back, the words are out of order.
+        In order of time; their frames are rows of `chunks`. After a jump back, the words are out of order.
     """
     search = _Search(graph, hmm, acoustic_scale)
     for loglikes_TP in chunks:
@@ -168,14 +169,14 @@ def _advance(  # type: ignore[no-untyped-def] # pragma: no cover
             if ends[s] and gone - enter > inside:
                 inside, source = gone - enter, s
         waiting = garbage[0]
-        # From garbage into words: free to the next one, else at the cost of a jump.
+        # From garbage into words: without cost into the next one, else at the cost of a jump.
         following = records[record, 0] + 1 if record >= 0 else 0
         if waiting > -beam:
             for i in range(
                 entry_ptr[min(following, len(entry_ptr) - 1)], entry_ptr[min(following + 1, len(entry_ptr) - 1)]
             ):
                 new = _relax(entries[i], waiting, record, t, t, scores[other], tokens[other], active[other], new)
-        if t % jump_every == 0 and waiting > -0.3 * enter:  # garbage is as good as any word: the place is lost
+        if t % jump_every == 0 and waiting > -0.3 * enter:  # garbage is about as good as any word: position lost
             base = records[record, 5] + 1 if record >= 0 else 0
             reach = int(_REACH + reach_a_frame * (t - (records[record, 6] if record >= 0 else 0)))
             low, high = max(base - reach // 2, 0), min(base + reach, len(entry_ptr) - 1)
@@ -220,7 +221,7 @@ def _relax(s, value, behind, first, t, scores, tokens, active, count):  # type: 
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _record(records, used, memo, s, t, word, first, behind):  # type: ignore[no-untyped-def] # pragma: no cover
-    if memo[0, s] == t:  # already made for another arc out of this state
+    if memo[0, s] == t:  # already made for another arc from this state
         return used, memo[1, s]
     records[used, 0], records[used, 1], records[used, 2], records[used, 3] = word, first, t, behind
     row, anchor, known = 1, -1, 0

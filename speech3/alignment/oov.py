@@ -1,4 +1,4 @@
-"""Out-of-vocabulary words, and how to add words to the lexicon of a model."""
+"""Find out-of-vocabulary words, and add words to the lexicon of a model."""
 
 import statistics
 from collections.abc import Iterable, Mapping
@@ -45,17 +45,17 @@ def with_words(hmm: Hmm, pronunciations: Iterable[Pronunciation], source: str) -
 
 
 def with_pronunciations(hmm: Hmm, pronunciations: Iterable[Pronunciation], source: str) -> Hmm:
-    """The same, but words that the model knows are pronounced in the new ways alone."""
+    """Like `with_words`, but the new pronunciations of words that the model has replace the old ones."""
     new, lexicon = tuple(pronunciations), hmm.lexicon
     words = {pron.word for pron in new}
     kept = tuple(pron for pron in lexicon.pronunciations if pron.word not in words)
-    phones = lexicon.phones  # which the tree numbers, used or not
+    phones = lexicon.phones  # all that the tree has, including those that no pronunciation uses any more
     new = _in_phones_of(lexicon, new, source)
     return replace(hmm, lexicon=replace(lexicon, pronunciations=kept + new, inventory=phones))
 
 
 def sayable(pron: Pronunciation, lexicon: Lexicon) -> bool:
-    """Are these, without places in the word, phones that the model has at such places?"""
+    """Whether the model has all phones of `pron` (not marked with positions) at their positions in the word."""
     (marked,) = _marked((pron,), lexicon)
     return all(phone in lexicon.phone_ids for phone in marked.phones)
 

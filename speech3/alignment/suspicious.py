@@ -4,9 +4,9 @@ A word's confidence is a mean over its phones, so it is less reliable for a shor
 phones is ``(usual - confidence) * sqrt(n)``, where `usual` is the median of all words. On LibriSpeech, with words
 replaced, left out or taken from other utterances, one threshold gave the same false alarm rate for triphones and
 monophones, on speakers of the training data and on others: 0.5 % of the words at 0.57, 0.3 % at `DOUBTFUL`. Models with
-an output for every third frame have fewer and thus less precise values per phone, but separate wrong from correct words
-far better: on minilibri's dev, with one word of each utterance replaced, 0.3 % of the correct words are above
-`DOUBTFUL_SUBSAMPLED`, and 95 % of the replaced ones; for triphones, at the same false alarm rate, 60 %.
+an output for every third frame have fewer values per phone, so their mean is less precise, but they separate wrong from
+correct words far better: on minilibri's dev, with one word of each utterance replaced, 0.3 % of the correct words and
+95 % of the replaced ones are above `DOUBTFUL_SUBSAMPLED`; triphones, at the same false alarm rate, find 60 %.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ class Usual:
 
 
 def usual(aligned: Aligned) -> Usual:
-    """Estimate them. An outlier is `OUTLIER` times 1.4826 times the median absolute deviation below the median."""
+    """Estimate `Usual`. Outliers are `OUTLIER` * 1.4826 median absolute deviations or more below the median."""
     if not aligned.confidences:
         return Usual(UTTERANCE, _USUAL_WORD)
     utterances = np.array([sure.utterance for sure in aligned.confidences.values()])

@@ -58,7 +58,7 @@ class Alignment:
 
 
 def from_path(graph: TranscriptGraph, path: np.ndarray, score: float) -> Alignment:
-    """Convert a path of states through a transcript's HMM to an alignment."""
+    """Convert a path through a transcript's HMM, (T,) states, to an alignment."""
     copy = graph.copy[path]
     first = np.flatnonzero(np.concatenate([[True], copy[1:] != copy[:-1]]))
     starts = np.concatenate([first, [len(path)]]).astype(np.int32)

@@ -1,4 +1,4 @@
-"""The phone loop of LF-MMI models: every left biphone with its own pdfs, at a third of the frames.
+"""The phone loop of LF-MMI models: every left biphone has its own pdfs, and there is one output for three frames.
 
 The outputs of such a model are not posteriors, so those of several contexts cannot be added up as in `phone_loop`; but
 since the left neighbour is the only context, the loop can be searched exactly. The bigram is that of `phone_loop`, of
@@ -22,14 +22,14 @@ _NEVER = np.float32(-1e30)
 
 @dataclass(frozen=True, eq=False)
 class Biphones:
-    """The pdfs of each phone after each left neighbour, and the loop's phone that it belongs to.
+    """The pdfs of each phone after each left neighbour, and the phone of the loop to which it belongs.
 
     Attributes
     ----------
     first_NN, loop_NN
         (N1, N1) int32: pdf of the first frame and pdf of the later frames, by left phone (0: none) and phone.
     group_N
-        (N1,) int64: the loop's phone of each phone, and the edge, G, of 0.
+        (N1,) int64: the phone of the loop to which each phone belongs; for 0, the edge, G.
     """
 
     first_NN: np.ndarray
@@ -37,7 +37,7 @@ class Biphones:
     group_N: np.ndarray
 
     def heard(self, outputs_TP: np.ndarray, bigram: np.ndarray) -> np.ndarray:
-        """The phones of the loop on the best path, int64, including silence.
+        """The phones (int64, numbers of the loop) on the best path, including silence.
 
         Parameters
         ----------

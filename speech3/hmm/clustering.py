@@ -51,7 +51,7 @@ def merge_stats(parts: list[ContextStats]) -> ContextStats:
 def phone_groups(lexicon: Lexicon) -> list[tuple[int, ...]]:
     """Phones that share a root: those that differ only in their position in the word, in a final digit, tone or length.
 
-    The digit is the stress in CMUdict and the tone in pinyin; tone and length of a letter are as in `graphemes.plain`.
+    The digit is the stress in CMUdict and the tone in pinyin; `graphemes.plain` removes tone and length of a letter.
     """
     groups: dict[str, list[int]] = {}
     for phone, number in lexicon.phone_ids.items():
@@ -68,7 +68,7 @@ def group_numbers(lexicon: Lexicon) -> np.ndarray:
 
 
 def phone_sets(lexicon: Lexicon) -> list[frozenset[int]]:
-    """Sets for questions that clustering groups cannot find: one per position in the word, stress, tone or length."""
+    """Phone sets that clustering the groups cannot find: one for each position in the word, stress, tone or length."""
     sets: dict[str, set[int]] = {}
     for phone, number in lexicon.phone_ids.items():
         base = lexicon.base_phone(phone)
@@ -109,7 +109,7 @@ def read_phone_sets(path: Path | str, lexicon: Lexicon) -> list[frozenset[int]]:
 
 @dataclass
 class _Growing:
-    """The nodes so far; a leaf's `yes` and `no` are filled in when it is numbered."""
+    """The nodes of the tree so far; a leaf's `yes` and `no` are set when the leaves are numbered."""
 
     num_phones: int
     side: list[int] = field(default_factory=list)

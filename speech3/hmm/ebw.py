@@ -1,19 +1,19 @@
-"""Extended Baum-Welch: GMMs from statistics of what was said and of what could have been said.
+"""Extended Baum-Welch: re-estimation of GMMs from numerator and denominator statistics.
 
 A discriminative criterion F raises the likelihood of frames for some pdfs (the numerator) and lowers it for others (the
-denominator). With the counts, sums and sums of squares of a Gaussian, where ``n = num - den``, mean mu and variance v,
+denominator). A Gaussian with mean mu, variance v, sums, sums of squares and the count ``n = num - den`` becomes
 
     mu' = (sum_num - sum_den + D mu) / (n + D)
     v'  = (squares_num - squares_den + D (v + mu^2)) / (n + D) - mu'^2
 
-The larger D, the smaller the step, and F rises if it is large enough. As in Kaldi (gmm/ebw-diag-gmm.cc), it is
+The larger D, the smaller the step; F rises if D is large enough. As in Kaldi (gmm/ebw-diag-gmm.cc),
 
     D = max(tau + E den, 2 * the smallest D with positive variances)
 
-where tau counts as so many frames drawn from the Gaussian itself: I-smoothing towards the model before the update
-(Povey et al. 2008), which needs no other statistics.
+where tau acts as that many frames drawn from the Gaussian itself: I-smoothing towards the model before the update
+(Povey et al. 2008), which needs no further statistics.
 
-Weights c of a mixture maximise ``sum num log c - den c / c_old`` (Povey 2003, section 4.4), which has no step size.
+The weights c of a mixture maximise ``sum num log c - den c / c_old`` (Povey 2003, section 4.4), which has no step size.
 
 Axes: G Gaussians, D dimensions, J pdfs.
 """
@@ -26,7 +26,7 @@ from speech3.errors import Speech3Error
 from speech3.hmm.gmm import MIN_VARIANCE, MIN_WEIGHT, Gmm, GmmStats, normalized
 
 _WEIGHT_ITERATIONS = 50
-_WEIGHT_TAU = 10.0  # frames that smooth the weights of a pdf towards those before, as in Kaldi's train_mmi.sh
+_WEIGHT_TAU = 10.0  # smooths the weights of a pdf towards its old ones, in frames, as in Kaldi's train_mmi.sh
 
 
 def update(gmm: Gmm, numerator: GmmStats, denominator: GmmStats, tau: float, e: float = 2.0) -> Gmm:
@@ -35,8 +35,8 @@ def update(gmm: Gmm, numerator: GmmStats, denominator: GmmStats, tau: float, e: 
     Parameters
     ----------
     numerator, denominator
-        Of pairs of frame and pdf with weights of at least zero. Only their difference matters for means and variances,
-        but D grows with the counts of the denominator; so what they have in common in a frame is best cancelled.
+        Sums over pairs of a frame and a pdf, with weights of at least zero. Only their difference matters for means and
+        variances, but D grows with the counts of the denominator; so what they share in a frame should be cancelled.
     tau
         I-smoothing, in frames.
     e
@@ -45,7 +45,7 @@ def update(gmm: Gmm, numerator: GmmStats, denominator: GmmStats, tau: float, e: 
     Raises
     ------
     Speech3Error
-        Statistics are not finite.
+        The statistics are not finite.
     """
     arrays = [array for stats in (numerator, denominator) for array in (stats.count, stats.first, stats.second)]
     if not all(np.isfinite(array).all() for array in arrays):
@@ -65,7 +65,7 @@ def update(gmm: Gmm, numerator: GmmStats, denominator: GmmStats, tau: float, e: 
 def smallest_d(gmm: Gmm, count: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """The smallest D above which all new variances are positive, (G,) float64; at least zero.
 
-    Multiplied by ``(n + D)^2``, the new variance is ``v D^2 + b D + c`` with the values below.
+    Multiplied by ``(n + D)^2``, the new variance is ``v D^2 + b D + c``, with b and c as computed below.
     """
     n = count[:, None]
     b = second + n * (gmm.var + gmm.mean**2) - 2 * first * gmm.mean

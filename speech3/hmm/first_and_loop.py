@@ -50,7 +50,7 @@ def convert(alignment: Alignment, subsampling: int = SUBSAMPLING) -> Alignment:
     outputs, phones = num_outputs(alignment.num_frames, subsampling), len(alignment.phones)
     if outputs < phones:
         part = "a third" if subsampling == 3 else f"1/{subsampling}"
-        raise Speech3Error(f"shorter than its phones at {part} of the frames: {phones} phones, {outputs} outputs")
+        raise Speech3Error(f"too short at {part} of the frame rate: {phones} phones, {outputs} outputs")
     # An output belongs to the phone of its middle frame.
     nearest = (alignment.starts + subsampling // 2) // subsampling
     nearest[-1] = outputs
@@ -63,9 +63,9 @@ def convert(alignment: Alignment, subsampling: int = SUBSAMPLING) -> Alignment:
 
 
 def left_biphone_pdfs(hmm: Hmm) -> np.ndarray:
-    """The pdfs of each phone after each left phone (0: the beginning), (N + 1, N + 1, 2) int32 by left phone and phone.
+    """The pdfs of each phone after each left phone, (N + 1, N + 1, 2) int32 by left phone (0: none) and phone.
 
-    The first is that of the phone's first frame, the second that of its later frames; entries for phone 0 are zero.
+    The first of two is that of the phone's first frame, the second that of its later ones; those of phone 0 are zero.
 
     Raises
     ------

@@ -98,7 +98,7 @@ def difference(one: Hmm | PdfsOnly, other: Hmm | PdfsOnly) -> str:
     same = (one.lexicon.phones, one.subsampling) == (other.lexicon.phones, other.subsampling) and all(
         np.array_equal(getattr(one.tree, name), getattr(other.tree, name)) for name in _TREE
     )
-    return "" if same else f"{one.num_pdfs} senones in both, but of another tree"
+    return "" if same else f"{one.num_pdfs} senones in both, but of different trees"
 
 
 def load_outputs(directory: Path | str) -> Hmm | PdfsOnly:
@@ -115,7 +115,7 @@ def load_hmm(directory: Path | str) -> Hmm:
     Raises
     ------
     Speech3Error
-        A file is missing or of another version, or lexicon, tree and topology do not match.
+        A file is missing or was written by another version, or lexicon, tree and topology do not match.
     """
     directory = Path(directory)
     if not (directory / "hmm.json").exists():
@@ -123,14 +123,14 @@ def load_hmm(directory: Path | str) -> Hmm:
     about = read_json(directory / "hmm.json")
     if isinstance(about, dict) and "pdfs_only" in about:
         raise Speech3Error(
-            f"{directory}: its outputs are known by number only, so it cannot align, and no graph can be built for it:"
-            f" {about['pdfs_only']}; use the graph that came with it"
+            f"{directory}: only the number of its outputs is known, so it cannot align, and no graph can be built for"
+            f" it: {about['pdfs_only']}; use the graph that came with it"
         )
     try:
         phones, silence_phones = about["phones"], tuple(about["silence_phones"])
         silence_prob, positions = about["silence_prob"], about["position_dependent"]
         end = about["end"] and Silences(**about["end"])
-        # Models written before there were topologies do not name theirs.
+        # Models saved before topologies were added do not name one.
         topology = topology_named(about.get("topology", THREE_STATES.name), directory / "hmm.json")
         subsampling = int(about.get("subsampling", 1))
     except (KeyError, TypeError) as error:

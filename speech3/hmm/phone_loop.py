@@ -4,10 +4,10 @@ Phones that differ only in stress, tone or position in the word are one phone he
 the probabilities of a phone bigram; silence is one of the phones, and is left out of the comparison.
 
 A state of such a phone stands for all its tied states in all contexts: its score is the logarithm of the sum of their
-posteriors over the sum of their priors, which is what a network with context-independent states would give (not that of
-the best tied state, since one of a rare context would win too often). So the loop needs no context expansion, and a
-frame costs G * G steps. Neighbours that do not fit a context are not excluded, so a decoder with full contexts makes
-somewhat fewer errors.
+posteriors over the sum of their priors, which is what a network with context-independent states would give. (If it were
+the score of the best tied state, states of rare contexts would win too often.) So the loop needs no context expansion,
+and a frame costs G * G steps. Neighbours that do not fit a context are not excluded, so a decoder with full contexts
+makes somewhat fewer errors.
 
 Axes: T frames, P pdfs, G phones of the loop (G1: with the utterance's edge), S states of a phone.
 """
@@ -99,7 +99,7 @@ def _transitions(hmm: Hmm, place_P: np.ndarray) -> tuple[np.ndarray, np.ndarray,
     """`LoopPhones.stay_GS`, `advance_GS` and `leave_GS`.
 
     A state's self-loop probability is the mean over its pdfs; the rest is divided equally between the next state and
-    leaving the phone. If the topology is not weighted, all are free.
+    leaving the phone. If the topology is not weighted, all log probabilities are 0.
     """
     topology, count_X = hmm.topology, np.bincount(place_P)
     repeats_S, states = topology.loops_S, topology.states
@@ -162,9 +162,9 @@ def errors(reference: Sequence[int] | np.ndarray, hypothesis: Sequence[int] | np
 def _search(scores, stay, advance, leave, bigram):  # type: ignore[no-untyped-def] # pragma: no cover
     frames, phones, states = scores.shape
     edge = phones
-    came = np.zeros((frames, phones, states), np.int8)  # from: 0 the same state, 1 the one before it, 2 another phone
+    came = np.zeros((frames, phones, states), np.int8)  # from: 0 this state, 1 the previous one, 2 another phone
     phone_before = np.full((frames, phones), -1, np.int16)
-    state_before = np.zeros((frames, phones), np.int8)  # in which each phone ended in the previous frame
+    state_before = np.zeros((frames, phones), np.int8)  # where each phone ended in the previous frame
     old = np.full((phones, states), _NEVER, np.float32)
     new = np.full((phones, states), _NEVER, np.float32)
     ended = np.full(phones, _NEVER, np.float32)

@@ -4,7 +4,7 @@ G. Chen, H. Xu, M. Wu, D. Povey, S. Khudanpur: Pronunciation and silence probabi
 (Kaldi's steps/get_prons.sh and utils/dict_dir_add_pronprobs.sh). C are counts, w is a pronunciation of a word,
 s is silence and n is no silence:
 
-    P(w | word)      = (C(w) + 1) / (C(word) + variants), divided by the largest of the word
+    P(w | word)      = (C(w) + 1) / (C(word) + variants), divided by the largest for the word
     P(s after w)     = (C(w s) + 2 P(s)) / (C(w) + 2)
     F(s before w)    = (C(s w) + 2) / (sum of P(s after v) over every v before w, + 2);  F(n before w) likewise
 """
@@ -38,7 +38,7 @@ class Counts:
 
 
 def count(alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]) -> Counts:
-    """Count the pairs of neighbouring pronunciations along some alignments."""
+    """Count the pairs of neighbouring pronunciations in the alignments; `words` are the transcripts."""
     counts = Counts()
     for utterance, alignment in alignments.items():
         before, silence = EDGE, False
@@ -58,7 +58,7 @@ def count(alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]) -
 def estimate(lexicon: Lexicon, counts: Counts) -> Lexicon:
     """The lexicon with estimated pronunciation and silence probabilities.
 
-    A word that does not occur keeps equally probable pronunciations and gets the average silence.
+    A word that does not occur keeps equally probable pronunciations and gets the average silence probability.
     """
     said: Counter[Key] = Counter()
     silence_after: Counter[Key] = Counter()
@@ -73,7 +73,7 @@ def estimate(lexicon: Lexicon, counts: Counts) -> Lexicon:
 
     with_silence: Counter[Key] = Counter()
     without: Counter[Key] = Counter()
-    expected: defaultdict[Key, float] = defaultdict(float)  # expected number of silences before it
+    expected: defaultdict[Key, float] = defaultdict(float)  # expected number of silences before each
     for (before, silence, key), n in counts.joins.items():
         (with_silence if silence else without)[key] += n
         expected[key] += n * after(before)

@@ -1,8 +1,8 @@
-"""Sizes of the bootstrap's models for a given amount of speech, where the config has 0.
+"""Sizes of the bootstrap's models for a given amount of speech, used where the config has 0.
 
-They are powers of the hours: up to two hours through the best values for fsdd (a quarter of an hour: 80 leaves, 250
-Gaussians, 200 of monophones) and minilibri (2.24 hours: 800, 8,000, 1,000); above that they grow as slowly as in
-Kaldi's recipes.
+They are powers of the number of hours. Up to two hours, the curves pass through the best values for fsdd (a quarter of
+an hour: 80 leaves, 250 Gaussians, 200 for monophones) and minilibri (2.24 hours: 800, 8,000, 1,000); above that they
+grow as slowly as in Kaldi's recipes.
 """
 
 from speech3.config import HmmConfig
@@ -12,7 +12,7 @@ _LARGEST_LEAVES, _LARGEST_GAUSSIANS = 6000, 60_000
 
 
 def biphone_leaves(hours: float, groups: int) -> int:
-    """Leaves of the left-biphone tree of LF-MMI: five eighths of the triphones', 500 for minilibri's two hours."""
+    """Leaves of LF-MMI's left-biphone tree: five eighths of the triphone tree's; 500 for minilibri's two hours."""
     roots = groups * FIRST_AND_LOOP.states
     return max(round(1.2 * roots), round(0.625 * min(_LARGEST_LEAVES, 360 * hours, 520 * hours**0.55)))
 
@@ -20,8 +20,8 @@ def biphone_leaves(hours: float, groups: int) -> int:
 def lfmmi_passes(hours: float) -> int:
     """Passes of LF-MMI over the speech: 100 over ten minutes, 65 over half an hour, 40 over two hours.
 
-    For these amounts no other number that was tried was better (`recipes/any`, `recipes/minilibri`). Beyond them the
-    power was not measured; it gives 9 over 100 hours, about as many as Kaldi's recipes have.
+    For these amounts no other number that was tried was better (`recipes/any`, `recipes/minilibri`). The formula was
+    not tested on larger ones; it gives 9 for 100 hours, about as many as in Kaldi's recipes.
     """
     return min(100, max(6, round(40 * (2 / hours) ** 0.37)))
 

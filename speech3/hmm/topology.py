@@ -25,7 +25,7 @@ class Topology:
     exits
         States from which the phone may be left.
     weighted
-        Whether staying and leaving have probabilities; if not, both are free.
+        Whether staying and leaving have probabilities; if not, their log probabilities are 0.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Topology:
 
     @property
     def min_frames(self) -> int:
-        """Frames of the shortest phone."""
+        """Smallest number of frames of a phone."""
         return min(self.exits) + 1
 
     @cached_property
@@ -51,7 +51,7 @@ class Topology:
     def states_of_parts(self, part_T: np.ndarray) -> np.ndarray:
         """(T,) int8 state of each frame, where each phone was divided into `min_frames` parts.
 
-        A part stays in the state of its number; if that state has no self-loop, its later frames are in the next.
+        Part k of a phone is in state k; if that state has no self-loop, the later frames of the part are in the next.
 
         Parameters
         ----------

@@ -37,8 +37,8 @@ def train_monophone(
     """Train context-independent GMMs from a flat start.
 
     Kaldi's flat start divides each utterance's frames equally among the states of its phones and trains from there.
-    With few words that ends in a poor optimum, because nothing distinguishes the states of neighbouring phones. So the
-    phones are trained first, with one Gaussian each, then their states.
+    With a small vocabulary that ends in a poor optimum, because nothing distinguishes the states of neighbouring
+    phones. So the phones are trained first, with one Gaussian each, then their states.
 
     Raises
     ------

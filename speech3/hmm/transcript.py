@@ -59,7 +59,7 @@ class TranscriptGraph:
 
     @cached_property
     def reach(self) -> np.ndarray:
-        """(S,) int32: for each state the furthest state that it, or one before it, has an arc to."""
+        """(S,) int32: for each state, the last state to which it or one before it has an arc."""
         reach = np.arange(len(self.pdf), dtype=np.int32)
         targets = np.repeat(reach, np.diff(self.pred_ptr))
         np.maximum.at(reach, self.pred_src, targets)
@@ -101,7 +101,7 @@ def _phone_graph(lexicon: Lexicon, words: Sequence[str]) -> tuple[_Phones, list[
     graph = _Phones()
 
     def with_silence(ends: list[tuple[Arc, float]]) -> list[Arc]:
-        """Sources of the next word's first phone, given the ends of the last word and their silence probabilities."""
+        """Arcs into the next word's first phone, from the ends of the last word and their silence probabilities."""
         arcs = [(source, logp + math.log(prob)) for (source, logp), prob in ends]
         silence = graph.add(lexicon.silence, NO_WORD, arcs)
         return [(source, logp + math.log1p(-prob)) for (source, logp), prob in ends] + [(silence, 0.0)]

@@ -91,7 +91,7 @@ class Tree:
         return self._known[window]
 
     def pdfs_of(self, phones_W3: np.ndarray) -> np.ndarray:
-        """(W, states) int32: the same for many windows (left, phone, right) at once."""
+        """(W, states) int32: the pdfs of all states of many windows (left, phone, right) at once."""
         pdfs_WS = np.empty((len(phones_W3), self.states), np.int32)
         for state in range(self.states):
             node_W = self.root[phones_W3[:, CENTRE], state].copy()

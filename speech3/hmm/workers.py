@@ -48,7 +48,7 @@ class Share:
     _tree: object = None
 
     def shown(self, label: str) -> Iterable[str]:
-        """The utterances; the first share shows its progress, which is that of all, as they cost about the same."""
+        """The utterances; only the first share shows its progress, since all shares cost about the same."""
         of_all = f" (one of {self.parts} processes)" if self.parts > 1 else ""
         return self.words if self.number else progress(self.words, len(self.words), f"{label}{of_all}")
 
@@ -76,7 +76,7 @@ def _call(function: Callable[..., R], arguments: tuple[Any, ...]) -> R:
 
 
 class Workers:
-    """`jobs` processes with equal shares; a context manager. With one job everything runs in this process."""
+    """`jobs` processes with equal shares; a context manager. With one job, everything runs in this process."""
 
     def __init__(self, words: dict[str, list[str]], feats: Mapping[str, np.ndarray], jobs: int) -> None:
         names = list(words)

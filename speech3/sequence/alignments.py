@@ -1,8 +1,8 @@
-"""Numerators of LF-MMI from alignments: the phones of a chunk with a tolerance in time, made when it is drawn.
+"""Numerators of LF-MMI from alignments: the phones of a chunk with a tolerance in time, made when the chunk is drawn.
 
-A chunk is a stretch of an utterance, possibly at another speed. Its numerator is the chain of the phones of an
-alignment, each of which may begin some output frames earlier or later than aligned (Povey et al. 2016). Its arcs have
-the probabilities of the phone language model, and its initial states the initial weights of the denominator. So every
+A chunk is a stretch of an utterance, possibly at another speed. Its numerator is the sequence of the aligned phones,
+each of which may begin some output frames earlier or later than aligned (Povey et al. 2016). Its arcs have the
+probabilities of the phone language model, and its initial states the initial weights of the denominator. So every
 path of the numerator is a path of the denominator with the same weight, and the criterion is never above zero. Pairs of
 phones that did not occur in training, as in held-out speech, have about the weight of the leak.
 
@@ -55,7 +55,7 @@ class AlignmentNumerators:
         ]  # fmt: skip
         size_B = np.array([len(first_N) for first_N, *_ in found])
         first_K, loop_K, begin_K, low_K, high_K, enter_K = (np.concatenate(each) for each in zip(*found, strict=True))
-        # In a chain each phone but the first has one arc, from the phone before.
+        # Each phone but the first of a chunk has one arc, from the previous phone.
         ptr_B1 = np.append(0, size_B.cumsum())
         has_arc_K = np.ones(ptr_B1[-1], np.bool_)
         has_arc_K[ptr_B1[:-1]] = False
@@ -72,7 +72,7 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
     frames = len(labels)
     reach = int((tolerance + 2) * sub * speed) + 1
     first = max(0, min(start - reach, frames - 1))
-    known = 0  # earlier phones that determine the state of the phone language model
+    known = 0  # number of earlier phones found: they determine the state of the phone language model
     while first > 0 and (known < 4 or not labels[first] & 1):
         known += labels[first] & 1
         first -= 1

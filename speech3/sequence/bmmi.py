@@ -1,15 +1,15 @@
 """Boosted MMI of GMMs, lattice-free: extended Baum-Welch over a graph of senones (Povey et al. 2008).
 
 The criterion is that of networks (`speech3.sequence.discriminative`): the log posterior of the alignment among all
-senone sequences of the graph, in which a path's correct frames cost `boost`. Its gradient by the log likelihood of a
-senone in a frame is the acoustic scale times the posterior in the numerator minus that in the denominator. The
-positive part of this difference weights the frame in the statistics of the numerator, the negative part in those of
-the denominator, so what both have in common is cancelled (``--cancel`` in Kaldi's train_mmi.sh). Then
-`speech3.hmm.ebw` moves the Gaussians.
+senone sequences of the graph, in which each correct frame lowers the score of a path by `boost`. Its derivative with
+respect to the log likelihood of a senone in a frame is the acoustic scale times the posterior in the numerator minus
+that in the denominator. The positive part of this difference weights the frame in the statistics of the numerator, the
+negative part in those of the denominator, so what both have in common is cancelled (``--cancel`` in Kaldi's
+train_mmi.sh). Then `speech3.hmm.ebw` updates the Gaussians.
 
 Utterances are cut into chunks of about 1.5 s; a chunk may begin in any state, as in the training of networks. Unknown
-words are left out, of the graph as well: no decoding graph says the phone that stands for them, and as it fits
-everything a little, it had most of the denominator of minilibri's dev set.
+words are left out, also from the graph: no decoding graph contains the phone that stands for them, and since it fits
+everything a little, it had most of the posterior in the denominator on minilibri's dev set.
 
 Axes: B chunks, T frames of a chunk, D dimensions, S senones, N frames of all chunks, W windows of three phones.
 """
@@ -37,7 +37,7 @@ from speech3.sequence.senones import senone_graph
 
 _FRAMES = 150  # of a chunk, about
 _AT_A_TIME = 16  # chunks
-_LEAST = 1e-3  # differences of posteriors that are smaller are left out of the statistics
+_LEAST = 1e-3  # smaller differences of posteriors are left out of the statistics
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Chunk:
 
 @dataclass(eq=False)
 class Statistics:
-    """What a pass accumulates; `log_posterior`: of the alignment against boosted paths, a sum over `frames`."""
+    """What a pass accumulates; `log_posterior` is that of the alignment among boosted paths, summed over `frames`."""
 
     numerator: GmmStats
     denominator: GmmStats
@@ -72,7 +72,7 @@ class Statistics:
 
 
 def unknown_senones(hmm: Hmm) -> np.ndarray:
-    """(S,) bool: the senones of phones that only the pronunciation of unknown words has."""
+    """(S,) bool: the senones of phones that occur only in the pronunciation of unknown words."""
     lexicon, none_S = hmm.lexicon, np.zeros(hmm.num_pdfs, np.bool_)
     others = {phone for pron in lexicon.pronunciations if pron.word != UNKNOWN for phone in pron.phones}
     noises = [phone for pron in lexicon.by_word.get(UNKNOWN, ()) for phone in pron.phones if phone not in others]
@@ -129,7 +129,7 @@ def collect(
 
 
 def _shown(share: Share, work: list[list[Chunk]], label: str) -> Iterator[list[Chunk]]:
-    """The first share shows its progress, which is that of all."""
+    """Only the first share shows its progress, since all shares cost about the same."""
     of_all = f" (one of {share.parts} processes)" if share.parts > 1 else ""
     return iter(work) if share.number else iter(progress(work, len(work), f"{label}{of_all}"))
 
@@ -137,14 +137,14 @@ def _shown(share: Share, work: list[list[Chunk]], label: str) -> Iterator[list[C
 def weights(
     gmm: Gmm, criterion: Discriminative, feats_ND: np.ndarray, senones_N: np.ndarray, frames: int
 ) -> tuple[float, np.ndarray]:
-    """Log posterior of the alignment of chunks, and its gradient by the log likelihoods over the acoustic scale.
+    """Log posterior of the chunks' alignment, and its gradient by the log likelihoods, divided by the acoustic scale.
 
     Parameters
     ----------
     feats_ND, senones_N
         All chunks, one after the other.
     frames
-        Of each chunk.
+        Number of frames of each chunk.
 
     Returns
     -------
@@ -172,7 +172,7 @@ def train(
     Raises
     ------
     Speech3Error
-        The alignment is empty or of other senones, or the criterion is not finite.
+        The alignment is empty or has other senones, or the criterion is not finite.
     """
     senones = read_int_ark(alignment)
     if (largest := max((int(each.max()) for each in senones.values()), default=0)) >= gmm.num_pdfs:

@@ -1,8 +1,8 @@
 """The denominator graph of LF-MMI: every phone sequence that the phone language model allows (Povey et al. 2016).
 
-Its states are those of the phone language model. Each state knows the last two phones, so the left-biphone tree gives
-its pdfs: an arc into a state emits the pdf of its phone's first frame, and the state's loop emits the loop pdf. HMM
-transitions have no probabilities, which would be the same constant for each frame.
+Its states are those of the phone language model. Each state determines the last two phones, so the left-biphone tree
+gives its pdfs: an arc into a state emits the pdf of its phone's first frame, and the state's loop emits the loop pdf.
+HMM transitions have no probabilities, since these would be the same constant in each frame.
 
 A chunk begins anywhere in an utterance, so the initial weight of a state is its average occupancy over the first
 hundred frames; a chunk may end in any state.

@@ -1,7 +1,7 @@
-"""MMI, boosted MMI and sMBR of senone sequences, to continue a network trained by cross-entropy.
+"""MMI, boosted MMI and sMBR of senone sequences, to train a network further after cross-entropy.
 
-The scores of a frame are those of a hybrid decoder, ``acoustic_scale * (output - log prior)``; what could have been
-said is the graph of `speech3.sequence.senones`.
+The scores of a frame are those of a hybrid decoder, ``acoustic_scale * (output - log prior)``; the competing sequences
+are the paths of the graph of `speech3.sequence.senones`.
 
 - **MMI** (Bahl et al. 1986): the log posterior of the alignment, a mean over frames. **Boosted** (Povey et al. 2008):
   each correct frame of a path lowers its score in the denominator by `boost`, so paths with more errors count
@@ -38,9 +38,9 @@ class Discriminative:
     log_prior_S
         float32, natural logarithms of the senones' relative frequencies.
     smbr
-        sMBR instead of MMI.
+        Whether the criterion is sMBR instead of MMI.
     boost
-        Of MMI; 0: not boosted.
+        Boost of MMI; 0: not boosted.
     leak
         Leak probability of the leaky HMM.
     cross_entropy
@@ -56,7 +56,7 @@ class Discriminative:
     cross_entropy: float = 0.0
 
     def __call__(self, y_BTS: Tensor, senones_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean loss over frames, and how many of them predict the senone of the alignment.
+        """Mean loss over frames, and in how many of them the largest output is the alignment's senone.
 
         Parameters
         ----------
@@ -72,7 +72,7 @@ class Discriminative:
         if y_BTS.shape[2] != self.graph.num_pdfs:
             raise Speech3Error(
                 f"the network has {y_BTS.shape[2]} outputs, but the denominator {self.graph.num_pdfs} senones: it "
-                "was made from the alignment of another tree"
+                "was made from an alignment with another tree"
             )
         scores_BTS = self.acoustic_scale * (y_BTS - torch.from_numpy(self.log_prior_S).to(y_BTS))
         loss_B = self._smbr(scores_BTS, senones_BT) if self.smbr else self._mmi(scores_BTS, senones_BT)

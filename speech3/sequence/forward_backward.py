@@ -12,16 +12,16 @@ With alpha the forward probabilities, i the initial weights, x the exponentials 
     alpha_t = pre_t / tot_t + c i,  tot_t = sum of pre_t
     log Z = sum of log tot_t
 
-If each frame of a path has an accuracy a_t[pdf], the expected accuracy of a path is the derivative of log Z by e where
-x_t is multiplied by exp(e a_t). Its gradient, which sMBR needs, is then the derivative of the posteriors by e. Both
-passes compute these derivatives along with the values: a value's derivative lies beside it in the batch axis, so the
-arcs, which are linear, treat both alike. Instead of a_t the derivatives are by a_t - m_t, where m_t is the expected
-accuracy that frame t adds to the sum of those before it. This keeps them small (they are the differences from the mean
-that Povey's thesis, 2003, section 6.3, has for MPE), and their sum over the states of a frame is zero; so the leak has
-no derivative in the forward pass, and log Z none at all.
+If each frame of a path has an accuracy a_t[pdf], the expected accuracy of the paths is the derivative of log Z with
+respect to e if x_t is multiplied by exp(e a_t). Its gradient, which sMBR needs, is then the derivative of the
+posteriors with respect to e. Both passes compute these derivatives along with the values: a value's derivative is
+stored beside it in the batch axis, so the arcs, which are linear, treat both alike. The derivatives are computed with
+a_t - m_t instead of a_t, where m_t is the expected accuracy that frame t adds to the sum of those before it. This keeps
+them small (they are the differences from the mean in section 6.3, on MPE, of Povey's thesis, 2003), and their sum over
+the states of a frame is zero; so the leak has no derivative in the forward pass, and log Z none at all.
 
-Axes: T frames, S pdfs, J states, A arcs, B chunks, D accuracies: as many or none, L lanes: B values and D
-derivatives.
+Axes: T frames, S pdfs, J states, A arcs, B chunks, D accuracies (as many as chunks, or none), L lanes (B values and D
+derivatives).
 """
 
 import numba
@@ -56,7 +56,7 @@ def denominator_posteriors(x_TSB: np.ndarray, graph: Graph, leak: float) -> tupl
 
 
 def expected_accuracy(x_TSB: np.ndarray, a_TSB: np.ndarray, graph: Graph, leak: float) -> tuple[np.ndarray, np.ndarray]:
-    """Expected accuracy of the paths of each chunk, a sum over its frames, and its gradient by the outputs.
+    """Expected accuracy of each chunk's paths, summed over frames, and its gradient with respect to the outputs.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def expected_accuracy(x_TSB: np.ndarray, a_TSB: np.ndarray, graph: Graph, leak: 
 
 
 def _in_parts(x_TSB: np.ndarray, a_TSD: np.ndarray, graph: Graph, leak: float) -> tuple[np.ndarray, np.ndarray]:
-    """Both passes, some chunks at a time; totals and posteriors, or with accuracies only the derivatives of both."""
+    """Both passes, some chunks at a time; totals and posteriors or, with accuracies, only the derivatives of both."""
     frames, _, batch = x_TSB.shape
     lanes = 2 if a_TSD.shape[2] else 1
     fit = _ALPHA_BYTES // ((frames + 1) * graph.num_states * lanes * x_TSB.itemsize) // _LANES * _LANES

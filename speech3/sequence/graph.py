@@ -1,6 +1,6 @@
 """Graphs as arrays, for the forward-backward computation: states with loops, and arcs that emit a pdf.
 
-An arc into a state emits the state's first pdf, its loop the loop pdf. The structure is that of a language model
+An arc into a state emits the state's first pdf, its loop emits the loop pdf. The structure is that of a language model
 (`speech3.sequence.phone_lm`), over phones for LF-MMI and over senones for MMI and sMBR.
 
 Axes: J states, A arcs.
@@ -27,7 +27,8 @@ class Graph:
     loops_J
         float32: weight of each state's loop, 0 for the start, which has none.
     in_ptr_J1, in_src_A, in_weight_A
-        Arcs sorted by the state that they enter: int32, int32, float32.
+        Arcs sorted by the state that they enter: int32, int32, float32. Those of state j are ``ptr[j]`` up to
+        ``ptr[j + 1]``.
     out_ptr_J1, out_dst_A, out_weight_A
         The same arcs sorted by the state that they leave.
     initial_J
@@ -74,7 +75,7 @@ def sources(lm: PhoneLm) -> np.ndarray:
 
 
 def average_occupancy(lm: PhoneLm, stay_J: np.ndarray, frames: int) -> np.ndarray:
-    """Average occupancy of the states over the first frames; the end of an utterance leads back to the start.
+    """Average occupancy (J,) of the states over the first `frames`; the end of an utterance leads back to the start.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Numerators of LF-MMI as arrays, and their forward-backward: graphs of the transcript of each chunk of a batch.
 
 A numerator is a small graph whose only cycles are the loops of its states. Each state is a phone with its left
-neighbour: the arcs into it emit the pdf of the phone's first frame, its loop emits the pdf of the others. Numerators
+neighbour: the arcs into it emit the pdf of the phone's first frame, its loop emits that of the later frames. Numerators
 come from alignments (`speech3.sequence.alignments`) or from transcripts alone (`speech3.sequence.transcripts`).
 
 Axes: B chunks, T output frames of a chunk, S pdfs, K states of all chunks, A arcs of all chunks.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-UNSEEN = 1e-8  # initial weight of a phone after a neighbour with which the phone language model has not seen it
+UNSEEN = 1e-8  # initial weight of a phone that the phone language model lacks after its left neighbour
 NEVER = -1e30
 
 
@@ -36,7 +36,7 @@ class Numerators:
     low_K, high_K
         int32: only output frames from low through high may be in the state.
     arc_ptr_K1, src_A, weight_A
-        Arcs sorted by the state that they enter: int64, int32 (from the chunk's first state), float64 log weight.
+        Arcs sorted by the state that they enter: int64, int32 (from the chunk's first state on), float64 log weight.
     """
 
     frames: int

@@ -31,7 +31,7 @@ class PhoneLm:
     arc_phone_A, next_A
         int32: the phone that an arc reads, and the state that it enters.
     prob_A
-        float64: probability of the arc; the rest to one at a state is the probability of the end of the utterance.
+        float64: probability of the arc; one minus their sum at a state is the probability that the utterance ends.
     """
 
     left_J: np.ndarray
@@ -71,9 +71,9 @@ def estimate(sequences: Iterable[Sequence[int]], longer_histories: int = 2000, h
     Parameters
     ----------
     longer_histories
-        How many histories of one phone more, the most frequent, become states.
+        How many histories that are one phone longer, the most frequent ones, become states.
     history
-        Phones of all other histories, at least 1.
+        Number of phones of all other histories, at least 1.
 
     Raises
     ------

@@ -1,9 +1,9 @@
 """The denominator graph of MMI and sMBR: the senone sequences of the training alignment, as an n-gram.
 
-A sequence objective continues a network that has learnt the senones of a tree at every frame, so the competing
-sequences are those of the same senones. A senone determines its phone, its state and, by the tree's questions, much of
-its neighbours, so an n-gram of senones is a language model of phones in context. Like that of LF-MMI (Povey et al.
-2016), it has no back-off. It is estimated on the alignment of the packed frames alone, so no tree is needed.
+A sequence objective trains a network further that has learnt the senones of a tree at every frame, so the competing
+sequences are those of the same senones. A senone determines its phone, its state and, by the tree's questions, much
+about its neighbours, so an n-gram of senones is a language model of phones in context. Like that of LF-MMI (Povey et
+al. 2016), it has no back-off. It is estimated on the alignment of the packed frames alone, so no tree is needed.
 
 Histories are short, as a senone already says much about its neighbours: the alignment of minilibri's dev set has the
 log weight -0.866 per frame with single senones as histories, -0.857 with all pairs, -0.882 with all triples (estimated
@@ -11,12 +11,11 @@ on half of train, 107,000 senones in a row; 801, 3,326 and 8,114 states).
 
 Each state is a senone after some history. Its loop has the probability of staying in the senone, an arc into the next
 senone that of leaving times that of the n-gram. Kaldi's MMI and sMBR (nnet-train-mmi-sequential.cc,
-nnet-train-mpe-sequential.cc) use word lattices instead. They cost a decoding of the training data, must be stored, and
-hold the competitors of the network that made them; the graph is always searched with the present network, as in
-lattice-free sMBR (Kanda, Fujita and Nagamatsu 2018).
+nnet-train-mpe-sequential.cc) use word lattices instead. The training data must be decoded for them, they must be
+stored, and they hold the competitors of the network that made them; the graph is always searched with the current
+network, as in lattice-free sMBR (Kanda, Fujita and Nagamatsu 2018).
 
-Axes: N frames, S senones, U utterances (U1: and the end of the last), J states, A arcs,
-B chunks, T frames of a chunk.
+Axes: N frames, S senones, U utterances (U1: and the end of the last), J states, A arcs, B chunks, T frames of a chunk.
 """
 
 import math
@@ -40,7 +39,7 @@ def senone_graph(senones_N: np.ndarray, offsets_U1: np.ndarray, num_senones: int
     senones_N, offsets_U1
         The senone of each frame, and the first frame of each utterance and the end.
     longer_histories
-        How many pairs of senones, the most frequent, are histories; the others are single senones.
+        How many pairs of senones, the most frequent ones, are histories; all other histories are single senones.
     """
     said = [runs(senones_N[a:b]) for a, b in _spans(offsets_U1)]
     lm = estimate(((senones + 1).tolist() for senones in said), longer_histories, history=1)
@@ -56,7 +55,7 @@ def senone_graph(senones_N: np.ndarray, offsets_U1: np.ndarray, num_senones: int
 
 
 def runs(senones_T: np.ndarray) -> np.ndarray:
-    """The senones of an utterance without the repetitions of the frames before."""
+    """The senones of an utterance, with one frame for each run of the same senone."""
     return senones_T[np.flatnonzero(np.diff(senones_T, prepend=-1))]
 
 

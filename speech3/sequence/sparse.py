@@ -41,7 +41,7 @@ def denominator_log_z(y_TSB: Tensor, graph: Graph, leak: float) -> Tensor:
 
 
 def expected_accuracy(y_TSB: Tensor, a_TSB: Tensor, graph: Graph, leak: float) -> Tensor:
-    """Expected accuracy of the paths of each chunk, (B,), differentiable by `y_TSB`, which must require a gradient.
+    """Expected accuracy of the paths of each chunk, (B,), differentiable in `y_TSB`, which must require a gradient.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def _on(graph: Graph, device: torch.device, dtype: torch.dtype) -> _OnDevice:
         )  # fmt: skip
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that sparse matrices are a beta feature of PyTorch
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch's sparse matrices are a beta feature
         into_JJ = matrix(graph.in_ptr_J1, graph.in_src_A, graph.in_weight_A)
         out_of_JJ = matrix(graph.out_ptr_J1, graph.out_dst_A, graph.out_weight_A)
     loops_J1, initial_J1 = (tensor(array).to(dtype)[:, None] for array in (graph.loops_J, graph.initial_J))

@@ -1,4 +1,4 @@
-"""Numerators of LF-MMI without an alignment: all ways to say a transcript over its whole utterance.
+"""Numerators of LF-MMI without an alignment: all ways to pronounce the transcript of a whole utterance.
 
 Hadian et al. 2018, "End-to-end speech recognition using lattice-free MMI". The HMM of the transcript, with every
 pronunciation of its words and optional silence (`speech3.hmm.transcript`), is composed with the phone language model of
@@ -7,7 +7,7 @@ however many paths through the lexicon produce it. So each path of the numerator
 same weight, and the criterion is below zero. The exception, as in `alignments`, is a phone that the language model has
 not seen after its history: it is entered through the leak, for which this holds only approximately.
 
-Transcripts are packed as labels of their frames, which do not say when a word is spoken (`word_labels`).
+Transcripts are packed as labels of frames, which do not give the times of the words (`word_labels`).
 
 Axes: T frames, W words, B utterances, K states of all utterances of a batch, A arcs.
 """
@@ -32,7 +32,7 @@ from speech3.sequence.denominator import Denominator
 from speech3.sequence.numerators import NEVER, UNSEEN, Numerators
 from speech3.sequence.phone_lm import START
 
-_KEPT_GRAPHS = 4096  # of utterances, about 10 kB each; for a large corpus they are made again when drawn
+_KEPT_GRAPHS = 4096  # of utterances, about 10 kB each; those of a large corpus are made again when drawn
 
 
 def word_labels(lexicon: Lexicon, words: Sequence[str], frames: int) -> np.ndarray:
@@ -41,19 +41,19 @@ def word_labels(lexicon: Lexicon, words: Sequence[str], frames: int) -> np.ndarr
     Raises
     ------
     Speech3Error
-        There are no words, or more phones in their shortest pronunciations than outputs at a third of the frames.
+        There are no words, or more phones in their shortest pronunciations than outputs at a third of the frame rate.
     """
     if not words:
         raise Speech3Error("has no transcript")
     phones = sum(min(len(pron.phones) for pron in lexicon.by_word[word]) for word in words)
     if (outputs := num_outputs(frames, SUBSAMPLING)) < phones:
-        raise Speech3Error(f"shorter than its phones at a third of the frames: {phones} phones, {outputs} outputs")
+        raise Speech3Error(f"too short at a third of the frame rate: {phones} phones, {outputs} outputs")
     numbers_W = np.array([lexicon.word_numbers[word] for word in words])
     return segment_labels(numbers_W, np.linspace(0, frames, len(words) + 1).round().astype(np.int64))
 
 
 def spoken_at_random(lexicon: Lexicon, words: Sequence[str], generator: np.random.Generator) -> list[int]:
-    """One way to say the words: pronunciations and silences drawn by their probabilities in the lexicon."""
+    """The phones of one way to say the words: pronunciations and silences drawn by their lexicon probabilities."""
     phones: list[int] = []
     silence = lexicon.silence_prob
     for word in words:

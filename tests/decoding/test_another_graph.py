@@ -130,7 +130,7 @@ def test_letters_say_how_words_are_pronounced() -> None:
     assert guesses.unpronounced.keys() == {"lodo", "zan"}
     assert "no word of the lexicon has" in guesses.unpronounced["zan"]
     assert "does not know at that place" in guesses.unpronounced["lodo"]  # no word of the lexicon ends in o
-    assert "0% of the phones come out wrong" in guesses.how
+    assert "0% of the phones are wrong" in guesses.how
 
 
 def test_other_pronunciations_keep_the_numbers_of_phones() -> None:

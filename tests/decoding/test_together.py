@@ -124,7 +124,7 @@ def _spoilt(kind: str, gmm: Path, other: Path) -> Path:
         ("gmm", "consists of GMMs"),
         ("rate", "one has scores every 10 ms, the other every 30 ms"),
         ("senones", "senones, the other"),
-        ("tree", "senones in both, but of another tree"),
+        ("tree", "senones in both, but of different trees"),
         ("objective", "only one of them was trained with LF-MMI"),
     ],
 )

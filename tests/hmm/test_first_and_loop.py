@@ -40,7 +40,7 @@ def smallest_shift(wanted: list[int], outputs: int) -> int:
 def test_every_phone_has_an_output_and_borders_hardly_move(lengths: list[int]) -> None:
     alignment, outputs = alignment_of(lengths), -(-sum(lengths) // 3)
     if outputs < len(lengths):
-        with pytest.raises(Speech3Error, match="shorter than its phones at a third of the frames"):
+        with pytest.raises(Speech3Error, match="too short at a third of the frame rate"):
             convert(alignment)
         return
     found = convert(alignment)
@@ -68,7 +68,7 @@ def test_the_rate_may_stay() -> None:
 
 
 def test_utterances_that_are_too_short_are_refused() -> None:
-    with pytest.raises(Speech3Error, match="shorter than its phones at a third of the frames: 4 phones, 2 outputs"):
+    with pytest.raises(Speech3Error, match="too short at a third of the frame rate: 4 phones, 2 outputs"):
         convert(alignment_of([1, 1, 1, 1]))
 
 

@@ -56,7 +56,7 @@ def test_what_cannot_be_learnt_from_is_left_out_and_said(tmp_path: Path, capsys:
         assert packed.utterances == tuple(f"{split}-{number:02}" for number in range(USUAL))
         words = segment_numbers(packed.senones_N[:30])
         assert [list(hmm.lexicon.word_numbers)[word] for word in words] == ["one", "two", "three"]
-        assert re.search(rf"skipped {split}-40: shorter than its phones at a third .*: 8 phones, 7 outputs", said)
+        assert re.search(rf"skipped {split}-40: too short at a third .*: 8 phones, 7 outputs", said)
         assert re.search(rf"skipped {split}-41: .*not in the lexicon: four", said)
         assert f"1 of 43 utterances of {split} are longer than 1 s" in said
     assert (e.frames("flat") / "features.yaml").exists()
@@ -68,7 +68,7 @@ def test_what_cannot_be_learnt_from_is_left_out_and_said(tmp_path: Path, capsys:
 def test_too_many_short_utterances_stop_it(tmp_path: Path) -> None:
     e = experiment(tmp_path, *[("one two three", 21)] * 4)
     with pytest.raises(
-        Speech3Error, match=r"4 of 44 utterances cannot be used for training.*(\n.*)*shorter than its phones"
+        Speech3Error, match=r"4 of 44 utterances cannot be used for training.*(\n.*)*too short at a third"
     ):
         flat.prepare(e)
 

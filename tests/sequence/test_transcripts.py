@@ -184,7 +184,7 @@ def test_labels_hold_the_words_and_refuse_what_cannot_be_said_in_the_time() -> N
     assert len(labels) == 11
     assert [list(LEXICON.word_numbers)[word] for word in segment_numbers(labels)] == ["one", "two", "two"]
     assert labels.max() < 2 * len(LEXICON.by_word)
-    with pytest.raises(Speech3Error, match="shorter than its phones at a third of the frames: 5 phones, 4 outputs"):
+    with pytest.raises(Speech3Error, match="too short at a third of the frame rate: 5 phones, 4 outputs"):
         word_labels(LEXICON, ["one", "three", "three"], 12)
     with pytest.raises(Speech3Error, match="no transcript"):
         word_labels(LEXICON, [], 12)

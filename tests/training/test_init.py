@@ -105,8 +105,8 @@ def _other_tree():
     ("data", "hmm", "why"),
     [
         ("more", _hmm("ab"), "6 senones there, 9 here"),
-        ("frames", _hmm("a", _other_tree()), "6 senones in both, but of another tree"),
-        ("frames", _hmm("b"), "6 senones in both, but of another tree"),
+        ("frames", _hmm("a", _other_tree()), "6 senones in both, but of different trees"),
+        ("frames", _hmm("b"), "6 senones in both, but of different trees"),
     ],
 )
 def test_other_senones_get_a_new_output_layer(home, monkeypatch, capsys, data, hmm, why):
