@@ -53,7 +53,7 @@ class Group(Protocol):
         """A pool from which all members draw the same minibatches."""
 
     def orders(self, first: "Iterator[Rate]", epoch: np.ndarray) -> "Iterator[Rate]":
-        """The learning rate of each epoch, which the first member sends to the others; `epoch` is the current one."""
+        """The learning rate of each epoch, which the first member sends to the others; `epoch` gets its number."""
 
 
 @dataclass(frozen=True, eq=False)
