@@ -52,7 +52,7 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 
 
 def not_trained(model: nn.Module) -> list[Tensor]:
-    """The tensors that follow them in the flat vector: frozen parameters and buffers, where they are float32."""
+    """The float32 tensors after the trained parameters in the flat vector: frozen parameters and buffers."""
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     return [tensor for tensor in [*frozen, *model.buffers()] if tensor.dtype == torch.float32]
 

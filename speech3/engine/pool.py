@@ -23,7 +23,7 @@ class Pool:
     Parameters
     ----------
     ledger
-        Its states tell which minibatches are waiting.
+        Says which minibatches are waiting.
     cursor
         int64 (1,): the number of a minibatch; none before it is waiting.
     lock

@@ -95,7 +95,7 @@ class Partition:
         return ended
 
     def settle(self) -> None:
-        """Mark the minibatches of the published version as used: the shard that published it may have died before."""
+        """Mark the minibatches of the published version as used: the shard that published it may have died first."""
         count, staleness, *numbers = self.record.journal_2J[self.record.index].tolist()
         self.ledger.publish(numbers[:count], staleness)
 

@@ -126,7 +126,7 @@ class Shard:
         if not self.parts.model.training:  # train() visits all modules: 0.3 % of the time of a small minibatch
             self.parts.model.train()
         with torch.enable_grad():
-            # The server checks the push, and so the gradient. It never sees the moments of AdamW, so check here.
+            # The server checks the push, and so the gradient, but not the moments of AdamW: with AdamW, check here.
             step, g = gradient(self.parts, epoch, number, check=self.parts.betas is not None)
         now, key = rate(position(number, self.parts.source.rows, self.workers)), key_of(self.parts.seed, epoch, number)
         for push in self.pushes:

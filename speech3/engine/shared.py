@@ -301,7 +301,7 @@ def _orders(memory: ServerMemory, row: np.ndarray, coordinator: int) -> Iterator
 
 
 def _enter(partition: Partition) -> None:
-    """Begin a sync, with the lock held; if a shard died in a sync before, wait until its GPU kernels have ended."""
+    """Begin a sync, with the lock held; if the last shard to sync died in it, wait until its GPU kernels have ended."""
     if partition.record.syncing[0] and partition.published.vector_K.is_cuda:
         time.sleep(_KERNELS_S)
     partition.record.syncing[0] = 1
