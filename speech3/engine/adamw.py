@@ -1,8 +1,8 @@
 """AdamW (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"), and the choice of a worker's optimizer.
 
-A shard of an asynchronous world keeps its own moments, of the gradients that it computed itself, wherever the
-parameters were fetched from. Its pushes are differences of parameters, as with any local updates. The server does not
-hold the moments, so a shard that is restarted, or resumed from a checkpoint, begins without any.
+A shard of an asynchronous world keeps its own moments, of only the gradients that it computed itself; a fetch does not
+change them. Its pushes are differences of parameters, as always with local updates. The server does not hold the
+moments, so a shard that is restarted, or resumed from a checkpoint, begins without any.
 """
 
 import math
@@ -24,7 +24,7 @@ class AdamW:
     Parameters
     ----------
     betas
-        Decay per step of the averages of the gradient and of its square.
+        Decay factors per step of the moving averages of the gradient and of its square.
     weight_decay
         Applied to all parameters, including biases and normalisation, as in `torch.optim.AdamW`; it is multiplied by
         the learning rate.
@@ -46,7 +46,7 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, gradient: Iterable[Tensor], learning_rate: float) -> None:
-        """Apply one gradient, given parameter by parameter."""
+        """Apply one gradient: a tensor for each parameter."""
         for view, each in zip(self._gradient.views, gradient, strict=True):
             view.copy_(each)
         g_P, mean_P, square_P = self._gradient.vector_K, self.mean.vector_K, self.square.vector_K
@@ -68,14 +68,14 @@ class AdamW:
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Load parameters and moments; missing moments begin at zero."""
+        """Load parameters and moments; missing moments become zero."""
         self.parameters.vector_K.copy_(tensors["parameters"])
         self.steps = int(tensors["adam.steps"].item()) if "adam.steps" in tensors else 0
         for name, slot in (("adam.mean", self.mean), ("adam.square", self.square)):
             slot.vector_K.copy_(tensors[name]) if name in tensors else slot.vector_K.zero_()
 
 
-SLOTS = ("velocity", "adam.mean", "adam.square", "adam.steps")  # what a state may hold besides the parameters
+SLOTS = ("velocity", "adam.mean", "adam.square", "adam.steps")  # what a state may contain besides the parameters
 
 
 def optimizer_of(parts: Parts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Sgd | AdamW:

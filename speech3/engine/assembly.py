@@ -1,7 +1,7 @@
-"""Assembles the server from a config and its memory, converts its state to and from checkpoints, and counts an epoch.
+"""Assembles the server from a config and memory, converts its state to and from checkpoints, and reports progress.
 
-Axes: M minibatches of an epoch, N shards, K values of the model, P of them parameters, J minibatches of a push plus
-two, S partitions of the server.
+Axes: M minibatches of an epoch, N shards, K values of the model, of which P are parameters, J the most minibatches in a
+push plus two, S partitions of the server.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from speech3.engine.world import Progress, ShardReport
 
 @dataclass(frozen=True, eq=False)
 class Server:
-    """The whole parameter server, as one process sees it; its partitions together hold the parameters."""
+    """One process's view of the whole parameter server; its partitions together hold the parameters."""
 
     memory: ServerMemory
     pool: Pool
@@ -38,7 +38,7 @@ class Server:
 
     @property
     def version(self) -> int:
-        """Published updates so far; with partitions, the largest number of any partition."""
+        """Number of updates published so far; with several partitions, the largest of their numbers."""
         return max(partition.version for partition in self.partitions)
 
     def settle(self) -> None:
@@ -57,7 +57,7 @@ def rule_of(config: AsgdConfig, workers: int) -> Rule:
 
 
 def sizes_of(own: Flat, config: AsgdConfig, workers: int, minibatches: int) -> Sizes:
-    """Sizes of the server's memory; the state of a model on a GPU lies on the GPU, so its sizes here are 0."""
+    """Sizes of the server's memory; the state of a model on a GPU is kept on the GPU, so its sizes here are 0."""
     on_cpu = own.vector_K.device.type == "cpu"
     return Sizes(
         minibatches, workers, config.partitions, push=config.max_distance,
@@ -68,7 +68,10 @@ def sizes_of(own: Flat, config: AsgdConfig, workers: int, minibatches: int) -> S
 
 
 def tensors_on_gpu(own: Flat, config: AsgdConfig) -> tuple[Tensor, Tensor, Tensor] | None:
-    """State, velocity and squares on the GPU of `own`, to share with other processes (CUDA IPC); None on a CPU."""
+    """State (2, K), velocity and squares (2, P) on the GPU of `own`, shared by CUDA IPC; None if `own` is on a CPU.
+
+    Velocity and squares have no values if the config does not need them.
+    """
     if not own.vector_K.is_cuda:
         return None
     slots = (own.num_parameters if wanted else 0 for wanted in (config.momentum, config.adagrad))
@@ -108,7 +111,7 @@ def _buffers(
 
 
 def published_tensors(server: Server) -> dict[str, Tensor]:
-    """Copies of the published parameters and slots; call with all locks held, or while no shard is at work."""
+    """Copies of the published parameters and slots; call with all locks held, or while all shards are idle."""
     published = [partition.published for partition in server.partitions]
     named = {
         "parameters": [buffer.vector_K for buffer in published],
@@ -121,7 +124,7 @@ def published_tensors(server: Server) -> dict[str, Tensor]:
 
 
 def load_tensors(server: Server, tensors: dict[str, Tensor]) -> None:
-    """Set the published state; call while no shard is at work. Missing slots become zero."""
+    """Set the published state; call while all shards are idle. Missing slots become zero."""
     begin = 0
     for partition in server.partitions:
         published, state = partition.published, partition.published.state
@@ -137,14 +140,14 @@ def load_tensors(server: Server, tensors: dict[str, Tensor]) -> None:
 
 @dataclass(frozen=True)
 class Before:
-    """The server's version and counts when an epoch was begun or resumed."""
+    """The server's version and its numbers of used, stale and refused minibatches when an epoch began or resumed."""
 
     version: int
     counts: dict[int, int]
 
 
 def begin_epoch(server: Server, states_M: np.ndarray) -> Before:
-    """Fill the pool and reset the counts; call while no shard is at work."""
+    """Fill the pool and reset the counts; call while all shards are idle."""
     server.memory.journal_S2J[:] = 0
     server.memory.ended_S[:] = 0
     server.pool.fill(states_M)
@@ -153,7 +156,7 @@ def begin_epoch(server: Server, states_M: np.ndarray) -> Before:
 
 
 def epoch_progress(server: Server, before: Before, *, seconds: float, returned: int, restarts: int) -> Progress:
-    """Progress of the epoch since it was begun or resumed, from the published state."""
+    """Progress of the epoch since it began or resumed, from the published state."""
     shards_N = server.memory.shards_N
     reports = (dict(zip(SHARD, row, strict=True)) for row in shards_N.tolist())
     return replace(

@@ -13,7 +13,7 @@ from speech3.errors import Speech3Error
 from speech3.io.parallel import available_jobs
 
 _CODECS = ("none", "bf16", "ternary", "topk")
-_SHARED_SCALE = ("none", "ternary")  # codecs of synchronous gradients, whose mean is sent back
+_SHARED_SCALE = ("none", "ternary")  # codecs of synchronous training, which sends back the mean of the gradients
 
 
 def check_workers(training: TrainingConfig) -> None:
@@ -27,7 +27,8 @@ def check_workers(training: TrainingConfig) -> None:
     world, workers = training.world, training.workers
     if world == "sgd" and workers > 1:
         raise Speech3Error(
-            f"training.workers={workers}: world sgd has one; choose shared, ddp or simulated (--world), or --workers 1"
+            f"training.workers={workers}: world sgd has one; choose shared, ddp or simulated (--world), or set "
+            f"--workers 1"
         )
     _check_partitions(training)
     _check_precision(training)
@@ -42,7 +43,8 @@ def check_workers(training: TrainingConfig) -> None:
         )
     if world == "ddp" and training.device.startswith("cuda") and workers > torch.cuda.device_count():
         raise Speech3Error(
-            f"training.workers={workers}: ddp needs a GPU for each, and this machine has {torch.cuda.device_count()}"
+            f"training.workers={workers}: ddp needs a GPU for each; this machine has {torch.cuda.device_count()}, so "
+            f"use no more workers than that"
         )
     if world == "ddp" and training.device.startswith("cuda:") and workers > 1:
         raise Speech3Error(
@@ -56,19 +58,19 @@ def check_workers(training: TrainingConfig) -> None:
         codecs = {"asgd": _CODECS, "synchronous": _SHARED_SCALE}.get(training.simulation.method, ("none",))
     if training.codec.down != "float32" and codecs != _CODECS:
         raise Speech3Error(
-            f"training.codec.down={training.codec.down}: only shards fetch parameters: in world shared, in cluster, "
-            f"and in simulated with training.simulation.method=asgd; remove it"
+            f"training.codec.down={training.codec.down}: only shards fetch parameters, that is, workers of the worlds "
+            f"shared, cluster, and simulated with training.simulation.method=asgd; remove it"
         )
     if training.codec.kind not in codecs:
         raise Speech3Error(
-            f"training.codec={training.codec.kind}: this world supports only {' and '.join(codecs)}; other codecs "
-            f"need world shared, cluster or simulated asgd (training.simulation.method), or, for ternary only, "
-            f"synchronous training: ddp or simulated"
+            f"training.codec={training.codec.kind}: this world supports only {' and '.join(codecs)}; all codecs work "
+            f"in world shared, in cluster, and in simulated with training.simulation.method=asgd; ternary also works "
+            f"in ddp, and in simulated with training.simulation.method=synchronous"
         )
     if _lbfgs(training) and training.gradient_clip is not None:
         raise Speech3Error(
             f"training.gradient_clip={training.gradient_clip:g}: the line search of sandblaster needs the true "
-            f"gradient of the loss, and a clipped one is not; remove it"
+            f"gradient of the loss, not a clipped one; remove it"
         )
 
 
@@ -88,7 +90,7 @@ def _check_partitions(training: TrainingConfig) -> None:
         )
     if on_gpus and partitions > max(1, gpus):
         raise Speech3Error(
-            f"training.model_partitions={partitions}: each needs its own GPU, and this machine has "
+            f"training.model_partitions={partitions}: each partition needs its own GPU, and this machine has "
             f"{gpus}; use no more partitions than GPUs"
         )
 
@@ -107,7 +109,8 @@ def _check_precision(training: TrainingConfig) -> None:
         )
     if training.precision == "bf16" and _lbfgs(training):
         raise Speech3Error(
-            f"{key}: the line search of sandblaster compares losses that differ by less than bf16 rounds; use float32"
+            f"{key}: the line search of sandblaster compares losses that differ by less than the rounding error of "
+            f"bf16; use float32"
         )
     if training.precision == "bf16" and training.model_partitions > 1:
         raise Speech3Error(
@@ -126,7 +129,7 @@ def _check_cluster(training: TrainingConfig) -> None:
         raise Speech3Error("training.world=cluster: needs Ray, which is not installed; `pip install speech3[cluster]`")
     if training.device not in ("cpu", "cuda"):
         raise Speech3Error(
-            f"training.device={training.device}: in world cluster Ray assigns each shard its GPU; use cuda"
+            f"training.device={training.device}: in world cluster, Ray assigns each shard its GPU; use cuda"
         )
 
 
@@ -136,9 +139,9 @@ def check_epoch(training: TrainingConfig, minibatches: int, warm_start: float) -
     Parameters
     ----------
     minibatches
-        Minibatches in an epoch.
+        Number of minibatches in an epoch.
     warm_start
-        Epochs of warm start that training will have: 0 where it begins with a trained model.
+        Length of the warm start in epochs: 0 if training begins with a trained model.
 
     Raises
     ------
@@ -156,7 +159,7 @@ def check_epoch(training: TrainingConfig, minibatches: int, warm_start: float) -
         return
     if warm_start >= training.max_epochs:
         raise Speech3Error(
-            f"training.asgd.warm_start={warm_start:g}: that is all of training.max_epochs={training.max_epochs}, and "
+            f"training.asgd.warm_start={warm_start:g}: that is all of training.max_epochs={training.max_epochs}, so "
             f"nothing is left for world {training.world}; shorten it (to 0.25, for example), or train longer"
         )
     if asgd.sync_every > minibatches:
@@ -170,13 +173,15 @@ def _check_simulation(given: SimulationConfig, workers: int) -> None:
     if isinstance(given.compute_s, tuple) and len(given.compute_s) != workers:
         raise Speech3Error(
             f"training.simulation.compute_s: {len(given.compute_s)} times for training.workers={workers}; give one for "
-            f"all workers, or one for each"
+            f"all workers, or one for each worker"
         )
     if given.method == "synchronous" and given.failures:
         raise Speech3Error(
-            "training.simulation.failures: a worker that dies ends training where all step together; remove it, or set "
-            "training.simulation.method=synchronous"
+            "training.simulation.failures: a worker that dies ends synchronous training, where all step together; "
+            "remove it, or set training.simulation.method=asgd"
         )
     for worker, _ in given.failures:
         if not 0 <= worker < workers:
-            raise Speech3Error(f"training.simulation.failures: no worker {worker} of {workers}; they count from 0")
+            raise Speech3Error(
+                f"training.simulation.failures: no worker {worker} of {workers}; workers are numbered from 0"
+            )

@@ -1,13 +1,13 @@
 """World ddp: PyTorch's own synchronous data parallelism, as a baseline.
 
-Each of N processes has `torch.nn.parallel.DistributedDataParallel` around its copy of the model, over gloo on CPUs and
-NCCL on GPUs. In each step they compute one minibatch each, and the mean gradient moves all copies alike (Li et al.
-2020, "PyTorch Distributed"); gradient clipping applies to that mean. Gradients may be sent as ternary codes
+Each of N processes wraps its copy of the model in `torch.nn.parallel.DistributedDataParallel`, with gloo on CPUs and
+NCCL on GPUs. In each step every process computes one minibatch, and all copies are updated with the mean gradient (Li
+et al. 2020, "PyTorch Distributed"); gradient clipping applies to that mean. Gradients may be sent as ternary codes
 (`codecs.ddp_hook`).
 
 There is no server, so a process that dies ends the run, which can be resumed from its last checkpoint. A process that
-hangs would block all others, so a watchdog (`Deadline`) stops the run when no process has begun a step for many times
-the usual time of a step. This module is the coordinator; the processes run `ddp_process`.
+hangs would block all others, so a watchdog (`Deadline`) stops the run if no process has begun a step for many times the
+usual time of a step. This module is the coordinator; the processes run `ddp_process`.
 
 Axes: N processes, M minibatches of an epoch.
 """
@@ -45,14 +45,14 @@ _ASLEEP_S = 2.0  # if the coordinator has not checked for this long, all process
 
 @dataclass
 class Deadline:
-    """The watchdog's deadline for the next heartbeat of any process; each half step begun is a heartbeat.
+    """The watchdog's deadline for the next heartbeat of any process; the beginning of each half step is a heartbeat.
 
     Attributes
     ----------
     usual_s
-        Usual seconds of a step, as last known; 0: not known yet.
+        Usual seconds of a step, as last measured; 0: not known yet.
     since
-        No waiting time before this moment counts.
+        Time before this moment does not count.
     looked
         When the coordinator last checked.
     """
@@ -62,11 +62,11 @@ class Deadline:
     looked: float = field(default_factory=time.monotonic)
 
     def late_s(self, now: float, signs_N2: np.ndarray) -> float:
-        """Seconds without a heartbeat of any process if past the deadline, else 0; `signs_N2` is that of `Member`.
+        """Seconds without a heartbeat of any process if past the deadline, else 0; `signs_N2` is `Member.signs`.
 
-        A process that hangs blocks all others within a step, so the latest heartbeat of any process is what counts. On
-        a GPU a process may run ahead of its device by all steps between two reports, and then wait for all of them, so
-        the deadline allows for these. There is no deadline until every process has begun its first step.
+        A process that hangs blocks all others within a step, so the latest heartbeat of any process is the one that
+        counts. On a GPU, a process may run ahead of its device by all steps between two reports and then wait for all
+        of them, so the deadline allows for that. There is no deadline until every process has begun its first step.
         """
         if now - self.looked > _ASLEEP_S:
             self.since = now
@@ -87,7 +87,7 @@ class Ddp:
     Raises
     ------
     Speech3Error
-        A process failed, died or hung.
+        A process fails, dies or hangs; raised by `epoch`.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Ddp:
             raise
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
-        """Run an epoch; yields at each report of the first process, and ten times a second, to allow Ctrl-C."""
+        """Run an epoch; yields progress at each report of the first process, and ten times a second, for Ctrl-C."""
         self.newest, progress = Snapshot(self.tensors, states_M, Progress()), Progress()
         for pipe in self.workers.pipes:
             self._send(pipe, (epoch, states_M, rate, self.tensors))
@@ -145,7 +145,7 @@ class Ddp:
         return self.workers.processes
 
     def snapshot(self) -> Snapshot:
-        """The last state that the first process sent."""
+        """The last state that the first process has sent."""
         return self.newest
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
@@ -170,7 +170,7 @@ class Ddp:
             return _DIED
 
     def _fail(self, said: Failed) -> NoReturn:
-        """Raise the cause: a killed process, not those that lost their connection to it; else the first error."""
+        """Raise the cause: a process that was killed, not one that lost the connection to it; else the first error."""
         ended = multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=1.0)
         why = min([said, *self._last_words()], key=lambda words: words.at).why
         for rank, process in enumerate(self.processes):
@@ -183,7 +183,7 @@ class Ddp:
         raise Speech3Error(f"world ddp: {why}")
 
     def _end_hung(self, late_s: float) -> NoReturn:
-        """Stop all processes; the one that hangs has begun the fewest half steps, unless it hangs in an exchange."""
+        """Stop all processes; the one that hangs has begun the fewest half steps, except if it hangs in an exchange."""
         steps_N = self.signs_N2[:, 0]
         behind = np.flatnonzero(steps_N == steps_N.min()).tolist()
         who = f"process {behind[0]}" if len(behind) == 1 else "a process"

@@ -1,8 +1,8 @@
 """A process of world ddp: its share of each epoch, in step with the other processes. The coordinator is in `ddp`.
 
-On a GPU a process does not wait for each step: results stay on the device until the processes report, and are checked
-then. So a loss or gradient that is not finite is noticed some steps late, but before anything computed from it leaves a
-process.
+On a GPU, a process does not wait for each step: results stay on the device until the processes report, and are checked
+only then. So a loss or gradient that is not finite is noticed some steps late, but before a process sends anything that
+was computed from it to the coordinator.
 
 Axes: N processes, R steps since the last report, K values of the state.
 """
@@ -34,9 +34,9 @@ from speech3.engine.gradient import Diverged, limit, loss_of, together
 from speech3.engine.sgd import Sgd
 from speech3.engine.world import USED, BuildOn, Parts, Progress, Rate, minibatch_seed, seed_generators, turns
 
-REPORT_STEPS = 50  # between two reports, for which the processes add up their results
+REPORT_STEPS = 50  # between two reports, for each of which the processes add up their results
 _SNAPSHOT_S = 5.0  # between two copies of the parameters in the first process's reports, for checkpoints in an epoch
-_RENDEZVOUS = timedelta(minutes=5)  # of collectives, too; the coordinator's watchdog acts first while it lives
+_RENDEZVOUS = timedelta(minutes=5)  # also for collectives; if the coordinator runs, its watchdog acts earlier
 _STEPS, _SINCE = range(2)
 
 
@@ -48,7 +48,7 @@ class Member:
     ----------
     signs
         Heartbeats, 2 N values in memory shared with the coordinator: for each process the number of half steps that it
-        has begun, and when it began the last, by `time.monotonic`.
+        has begun, and when it began the last of them, on the clock `time.monotonic`.
     """
 
     rank: int
@@ -57,7 +57,7 @@ class Member:
     signs: Any
 
     def began(self) -> None:
-        """Write a heartbeat: a half step begins, which is to draw and compute, or to exchange gradients."""
+        """Write a heartbeat: a half step begins (draw a minibatch and compute its loss; or exchange gradients)."""
         signs_N2 = np.frombuffer(self.signs).reshape(-1, 2)
         signs_N2[self.rank] = signs_N2[self.rank, _STEPS] + 1, time.monotonic()
 
@@ -69,11 +69,11 @@ class UncheckedSteps:
     Attributes
     ----------
     results_R3
-        On the device, for each unchecked step: loss, number classified correctly, norm of the gradient.
+        float64, on the device, for each unchecked step: loss, number classified correctly, norm of the gradient.
     sums
         Totals of the checked steps: frames, loss times frames, frames classified correctly.
     steps
-        For each unchecked step its minibatch and frames; 0 frames where the minibatch has no weight.
+        For each unchecked step, the minibatch's number and its number of frames, which is 0 if it has no weight.
     """
 
     results_R3: Tensor
@@ -91,7 +91,7 @@ class UncheckedSteps:
         Returns
         -------
         step, number, loss
-            The first of these steps (from 1) whose loss or gradient is not finite, its minibatch and loss; zeros if
+            The first of these steps (from 1) whose loss or gradient is not finite, its minibatch and its loss; zeros if
             there is none.
         """
         results = self.results_R3[: len(self.steps)].tolist()
@@ -120,7 +120,7 @@ def main(
     member: Member, store: str, build: BuildOn, momentum: float, weight_decay: float, codec: CodecConfig,
     pipe: Connection,
 ) -> None:  # fmt: skip
-    """The main function of a process: work on the epochs that the coordinator sends, until it is gone."""
+    """The main function of a process: work on the epochs that the coordinator sends, until the coordinator exits."""
     coordinator, on_gpu = os.getppid(), member.device.startswith("cuda")
     if on_gpu:
         torch.cuda.set_device(member.device)  # otherwise all processes would hold their barriers on the first GPU
@@ -139,7 +139,7 @@ def main(
     if codec.kind == "ternary":
         both.register_comm_hook(exchange, mean_of_codes)
         codes = SharedCodes(sgd.parameters, codec)
-        codes.alone(sgd.parameters.zeros_like().views, member.workers)  # so that numba loads its code now
+        codes.alone(sgd.parameters.zeros_like().views, member.workers)  # so that numba loads its compiled code now
     dist.barrier()
     while os.getppid() == coordinator:
         if pipe.poll(1.0):
@@ -151,12 +151,12 @@ def run_epoch(
     member: Member, parts: Parts, sgd: Sgd | AdamW, both: nn.Module, exchange: Exchange,
     epoch: int, states_M: np.ndarray, rate: Rate, tensors: dict[str, Tensor],
 ) -> Iterator[tuple[str, Any]]:  # fmt: skip
-    """Compute this process's share of an epoch: of every `workers` waiting minibatches, the one at its rank.
+    """Compute this process's share of an epoch: in each group of `workers` waiting minibatches, the one at its rank.
 
     Yields
     ------
-    In the first process, the reports to the coordinator: ``moved`` or ``ended``, with the progress, sometimes the
-    state, and what became of the minibatches.
+    In the first process, the reports to the coordinator: ``moved`` or ``ended``, with the progress, the state (None in
+    most reports), and what became of the minibatches.
     """
     sgd.load(tensors)
     parts.model.train()
@@ -168,7 +168,8 @@ def run_epoch(
     states = states_M.copy()
     for turn, (before, group) in enumerate(groups, start=1):
         member.began()
-        # If the last group is short, surplus workers compute with weight 0; weights make up for DDP's division.
+        # DDP divides by the number of workers. If the last group is smaller, the surplus workers compute with weight 0,
+        # and the weights of the others correct the divisor.
         in_group = member.rank < len(group)
         weight, number = (member.workers / len(group), group[member.rank]) if in_group else (0.0, group[0])
         inputs, targets = parts.source.draw(epoch, number)
@@ -203,7 +204,8 @@ def _added_up(member: Member, unchecked: UncheckedSteps, exchange: Exchange, epo
     Raises
     ------
     Diverged
-        The same in every process; it names a loss that is not finite rather than a mean gradient that contains it.
+        A loss or gradient is not finite. The same error is raised in every process; it names the minibatch whose loss
+        is not finite, rather than one of those that were in the same mean gradient.
     """
     troubles_N3 = [[0.0, 0.0, 0.0] for _ in range(member.workers)]
     troubles_N3[member.rank] = list(unchecked.check())

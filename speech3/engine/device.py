@@ -1,8 +1,8 @@
-"""Where and how a run computes: the device that its config names, PyTorch's threads, and the precision of products.
+"""How a run computes: the device that its config names, PyTorch's threads, and the precision of matrix products.
 
 PyTorch's own default on a GPU is mixed: convolutions round their inputs to tf32 (10 bits of mantissa), matrix products
-do not. Here either both do or neither does, and no other module sets this. The precisions ``float32`` and ``bf16`` keep
-tf32 off, so operations that autocast does not cover are exact.
+do not. Here either both do or neither does, and no other module sets this. With the precisions ``float32`` and
+``bf16``, tf32 is off, so operations that autocast does not cover are computed in full float32.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def precision(name: str) -> Iterator[None]:
 
 
 def use_precision(name: str) -> None:
-    """Set the precision for the rest of a worker's process."""
+    """Set the precision for the rest of this process, which is a worker."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "tf32"
 
 
@@ -47,7 +47,7 @@ def autocast_of(training: TrainingConfig) -> torch.dtype | None:
 
 
 def device_of(name: str) -> torch.device:
-    """The device of that name; raises `Speech3Error` if this machine does not have it."""
+    """The device with this name; raises `Speech3Error` if this machine does not have it."""
     try:
         device = torch.device(name)
     except RuntimeError as error:

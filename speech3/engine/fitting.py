@@ -1,8 +1,8 @@
 """The engine as one call, for any PyTorch model: `fit`.
 
-It makes the parts of a worker from a model, a dataset and a loss, opens the worlds of a strategy, and lets `Trainer`
-drive them, as `speech3 train` does. This module adds the caller's side: it checks the arguments, writes the trained
-parameters into the caller's model however training ends, and makes errors name the arguments.
+It makes the parts of a worker from a model, a dataset and a loss, opens the worlds of a strategy, and runs them by
+`Trainer`, as `speech3 train` does. In addition it checks the caller's arguments, writes the trained parameters into the
+caller's model however training ends, and makes errors name the arguments.
 """
 
 import copy
@@ -38,22 +38,23 @@ from speech3.io.parallel import available_jobs
 
 @dataclass(frozen=True)
 class EpochResult:
-    """What one epoch did.
+    """The results of one epoch.
 
     Attributes
     ----------
     seconds
-        Training time; with `simulate` on the virtual clock, where a minibatch takes one second.
+        Training time; with `simulate`, on the virtual clock, where a minibatch takes one second by default.
     loss, accuracy
-        Means over the items used, each measured before its step; accuracy is None where there are no classes.
+        Means over the items used, measured before the update by each minibatch; accuracy is None without classes.
     used, stale, refused
-        What became of the epoch's minibatches; stale and refused minibatches did not change the parameters.
+        Numbers of minibatches; those that were stale or refused did not change the parameters.
     returned, restarts
-        Minibatches that dead workers returned, for others to compute, and the number of workers that were replaced.
+        Number of minibatches that workers had not finished when they died, and that others computed; number of workers
+        that were replaced.
     staleness
-        Used minibatches by the staleness of their push, from 0; empty where there is no server.
+        Number of used minibatches for each staleness of their push, from 0; empty if there is no server.
     shares
-        Share of the minibatches that each worker computed; empty where all step together.
+        Share of the minibatches that each worker computed; empty for synchronous strategies.
     note
         A remark on how the epoch ended; may be empty.
     """
@@ -82,7 +83,7 @@ class FitResult:
 
     @property
     def seconds(self) -> float:
-        """Training time over all epochs."""
+        """Training time of all epochs."""
         return sum(epoch.seconds for epoch in self.history)
 
     @property
@@ -92,7 +93,7 @@ class FitResult:
 
     @property
     def restarts(self) -> int:
-        """Workers that died and were replaced."""
+        """Number of workers that died and were replaced."""
         return sum(epoch.restarts for epoch in self.history)
 
 
@@ -101,7 +102,7 @@ def fit(
     workers: int | None = None, epochs: int = 10, minibatch: int = 256, learning_rate: float = 0.1, seed: int = 1,
     device: str = "cpu", simulate: bool = False, options: Mapping[str, Any] | None = None,
 ) -> FitResult:  # fmt: skip
-    """Train a PyTorch model by any of the engine's strategies; the model has the trained parameters afterwards.
+    """Train a PyTorch model with any of the engine's strategies; the model has the trained parameters afterwards.
 
     Workers are processes that import the calling script: call `fit` under ``if __name__ == "__main__":``, and define
     model, dataset and loss in a file, not in a notebook. They are pickled; tensors in them pass through shared memory.
@@ -109,11 +110,11 @@ def fit(
     Parameters
     ----------
     model
-        Called with the input of a minibatch. Its parameters are float32; those with ``requires_grad=False`` are not
-        changed. It also receives the trained buffers (batch normalisation); its mode is not changed.
+        Called with the inputs of a minibatch. Its parameters are float32; those with ``requires_grad=False`` are not
+        changed. It also receives the trained buffers (batch normalisation); its mode (training or evaluation) stays.
     dataset
         Has a length, and items that are pairs (input, target): tensors, numbers, arrays, or nested tuples and
-        dictionaries of them. PyTorch's generator, if it draws from it (augmentation), is seeded by the minibatch.
+        dictionaries of them. PyTorch's generator is seeded for every minibatch, for datasets that augment at random.
     loss
         Maps outputs and targets of a minibatch to a scalar tensor, the mean over its items.
     strategy
@@ -126,14 +127,14 @@ def fit(
     learning_rate
         Constant, unless `options` contain a schedule.
     seed
-        Seed of the order of items and of a minibatch's random numbers, such as dropout; the caller's generators are not
-        touched. With one worker or with `simulate` the same seed gives the same parameters.
+        Seed of the order of items and of each minibatch's random numbers, such as dropout; the caller's generators are
+        not changed. With one worker or with `simulate`, the same seed gives the same parameters.
     device
         ``cpu``; ``cuda``: workers are distributed over all GPUs; ``cuda:N``.
     simulate
         Use one process and a virtual clock for any number of workers: real gradients, the same result every time.
     options
-        Other keys of a config's ``training`` (`speech3.config.TrainingConfig`), those in `strategies.OPTIONS`:
+        Other keys of a config's ``training`` (`speech3.config.TrainingConfig`) that `strategies.OPTIONS` names:
         ``{"momentum": 0.9, "asgd": {"push_scale": "1/workers"}, "simulation": {"failures": [[1, 20.0]]}}``.
 
     Raises
@@ -182,7 +183,7 @@ def fit(
 
 @dataclass(frozen=True, eq=False)
 class Build:
-    """Makes the parts of a worker, in any process; picklable if model, dataset and loss are."""
+    """Makes the parts of a worker, in any process; can be pickled if model, dataset and loss can."""
 
     model: nn.Module
     dataset: Any
@@ -198,7 +199,7 @@ class Build:
         return self.parts(device)
 
     def parts(self, device: str) -> Parts:
-        """Make the parts with a copy of the model, since one from another process may be in memory shared with it."""
+        """Make the parts with a copy of the model, since the original may be in memory shared with another process."""
         training, on = self.training, torch.device(device)
         loss = copy.deepcopy(self.loss).to(on) if isinstance(self.loss, nn.Module) else self.loss
         return Parts(
@@ -218,10 +219,10 @@ def _gpus(training: TrainingConfig) -> list[int]:
 
 
 def _check(model: nn.Module, dataset: Any, training: TrainingConfig, seed: int) -> None:
-    """Refuse arguments that cannot be trained, or not by this number of workers."""
+    """Refuse arguments that cannot be trained at all, or not by this number of workers."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise Speech3Error(
-            "fit was called by one of its own worker processes while that imported your script: put the call under "
+            "fit was called by one of its own worker processes, when that imported your script: put the call under "
             '`if __name__ == "__main__":`'
         )
     device_of(training.device)
@@ -347,7 +348,7 @@ def _leave(trainer: Trainer, model: nn.Module) -> None:
 
 
 def _with_items(error: Diverged, source: Items) -> Speech3Error:
-    """The error with the items of the minibatch that are not finite: the caller knows items, not minibatches."""
+    """The error, naming the minibatch's items that are not finite: the caller knows items, not minibatches."""
     found = source.not_finite(error.epoch, error.number)
     return Speech3Error(
         f"{error}; not finite in the dataset: items {listed(map(str, found), 5)}" if found else str(error)
@@ -356,7 +357,7 @@ def _with_items(error: Diverged, source: Items) -> Speech3Error:
 
 @contextmanager
 def _as_arguments() -> Iterator[None]:
-    """Make errors name arguments and `options`: the engine's errors name keys of a config's ``training``."""
+    """Make errors name the arguments and `options` of `fit`: the engine's errors name keys of ``training``."""
     try:
         yield
     except Speech3Error as error:

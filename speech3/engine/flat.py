@@ -1,9 +1,9 @@
 """All parameters of a model in one flat float32 vector, so that a step, a push or a checkpoint is one operation.
 
 After the parameters come the frozen parameters (``requires_grad=False``) and the model's floating-point buffers
-(running means of normalisation): the model computes with them, but no gradient moves them.
+(such as the running means of batch normalisation): the model computes with them, but no gradient changes them.
 
-Axes: K all values: first P of the trained parameters with padding between them, then the others.
+Axes: K all values: first the P values of the trained parameters and the padding between them, then the others.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _ALIGN = 16  # floats: every parameter starts on a cache line
 
 @dataclass(frozen=True, eq=False)
 class Flat:
-    """A flat vector and its views, one in the shape of each parameter. Padding is zero and stays zero."""
+    """A flat vector and its views, one for each trained parameter, in its shape. Padding is zero and stays zero."""
 
     vector_K: Tensor
     views: tuple[Tensor, ...]
@@ -26,12 +26,12 @@ class Flat:
 
     @property
     def parameters_P(self) -> Tensor:
-        """The part that gradients move."""
+        """The part that gradients change."""
         return self.vector_K[: self.num_parameters]
 
     @property
     def buffers(self) -> Tensor:
-        """The rest, which gradients do not move: (K - P,)."""
+        """The rest, which no gradient changes: (K - P,)."""
         return self.vector_K[self.num_parameters :]
 
     def cut(self, stretch: slice) -> "Flat":
@@ -47,12 +47,12 @@ class Flat:
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that gradients move, in the order of the flat vector."""
+    """The parameters that gradients change, in the order of the flat vector."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def not_trained(model: nn.Module) -> list[Tensor]:
-    """The tensors after them in the flat vector: frozen parameters and buffers that are float32."""
+    """The float32 tensors after the trained parameters in the flat vector: frozen parameters and buffers."""
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     return [tensor for tensor in [*frozen, *model.buffers()] if tensor.dtype == torch.float32]
 
@@ -63,7 +63,7 @@ def flatten(model: nn.Module) -> Flat:
     Raises
     ------
     ValueError
-        A parameter is not float32.
+        A trained parameter is not float32.
     """
     parameters, buffers = trained(model), not_trained(model)
     offsets, size, num_parameters = [], 0, 0
@@ -84,7 +84,7 @@ def flatten(model: nn.Module) -> Flat:
 
 
 def partition_bounds(flat: Flat, count: int) -> list[slice]:
-    """Divide a vector into partitions of equal numbers of parameters, in cache lines; the last also has the buffers.
+    """Divide a vector into partitions of equal size in whole cache lines; the last one also has the buffers.
 
     Raises
     ------

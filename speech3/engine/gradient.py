@@ -17,7 +17,7 @@ from speech3.errors import Speech3Error
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Results of one minibatch: its frames, their mean loss and the number classified correctly, before the step."""
+    """Results of one minibatch before the update: number of frames, their mean loss, number classified correctly."""
 
     frames: int
     loss: float
@@ -25,21 +25,21 @@ class Step:
 
 
 def gradient(parts: Parts, epoch: int, number: int, *, check: bool = True) -> tuple[Step, tuple[Tensor, ...] | None]:
-    """Draw a minibatch and compute its gradient, the mean over its frames, parameter by parameter.
+    """Draw a minibatch and compute its gradient, the mean over its frames, as one tensor per parameter.
 
     The host waits for the device only once, after all work is started, and gets all results in one transfer.
 
     Parameters
     ----------
     check
-        Whether to check that the gradient is finite. False where its effect is checked later, as the server does with a
-        push: the check costs one to two per cent of a small network's step.
+        Whether to check that the gradient is finite. False where its effect is checked later, as the server checks a
+        push: the check takes 1 to 2 % of the time of a small network's minibatch.
 
     Returns
     -------
     step, gradient
-        The gradient is None if the loss or a checked gradient is not finite. With a recorder it is valid until the next
-        one is computed.
+        The gradient is None if the loss or a checked gradient is not finite. With a recorder it is valid only until the
+        next gradient is computed.
     """
     inputs, targets = parts.source.draw(epoch, number)
     seed_generators(minibatch_seed(parts.seed, epoch, number), parts.device)
@@ -54,7 +54,7 @@ def gradient(parts: Parts, epoch: int, number: int, *, check: bool = True) -> tu
 
 
 def _passes(parts: Parts, check: bool, inputs: Any, targets: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Start both passes; returns loss, number correct and maybe the gradient's norm as one tensor, and the gradient."""
+    """Start both passes; returns loss, number correct and the norm if computed, as one tensor, and the gradient."""
     total, correct = loss_of(parts, inputs, targets)
     g = torch.autograd.grad(total, trained(parts.model))
     results = [total.detach(), correct]
@@ -64,7 +64,10 @@ def _passes(parts: Parts, check: bool, inputs: Any, targets: Any) -> tuple[Tenso
 
 
 def loss_of(parts: Parts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
-    """The loss and number correct of a minibatch, in the precision of `parts`; the loss gets float32 outputs."""
+    """The loss of a minibatch and the number classified correctly.
+
+    The model computes in the precision of `parts`; the loss always gets float32 outputs.
+    """
     if parts.autocast is None:
         return parts.loss(parts.model(inputs), targets)
     with torch.autocast(parts.device.type, parts.autocast):
@@ -86,8 +89,8 @@ def limit(
     Returns
     -------
     length
-        The norm before clipping, a scalar on the gradient's device; the host has not waited for it. It is not finite
-        if a value of the gradient is not; the gradient is then left unchanged.
+        The norm before clipping, a scalar on the gradient's device; the host does not wait for it. It is not finite if
+        a value of the gradient is not; the gradient is then left unchanged.
     """
     length = norm(g)
     if max_norm < math.inf:

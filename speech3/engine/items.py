@@ -1,4 +1,4 @@
-"""Adapters from the caller's map-style dataset and loss to the engine's source of minibatches and loss.
+"""Adapters that make the engine's source and loss from the caller's map-style dataset and loss.
 
 Axes: B items of a minibatch, C classes.
 """
@@ -22,7 +22,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Targets:
-    """The stacked targets of a minibatch; `len` is the number of its items, whatever the targets are."""
+    """The stacked targets of a minibatch; its `len` is the number of items, whatever the targets are."""
 
     stacked: Any
     items: int
@@ -36,8 +36,8 @@ class Items:
     """Minibatches of a dataset whose items are pairs (input, target), in a different order in each epoch.
 
     Inputs and targets are stacked separately by PyTorch's ``default_collate``: tensors, numbers, arrays, and tuples and
-    dictionaries of them. The last minibatch may be smaller. Before items are read, PyTorch's generator is seeded by the
-    minibatch, so the dataset draws the same random numbers whichever worker reads them.
+    dictionaries of them. The last minibatch may be smaller. PyTorch's generator is seeded before the items of a
+    minibatch are read, so the dataset draws the same random numbers whichever worker reads them.
 
     Attributes
     ----------
@@ -75,12 +75,12 @@ class Items:
         return there[0], Targets(there[1], len(indices_B))
 
     def indices(self, epoch: int, number: int) -> list[int]:
-        """The items of a minibatch."""
+        """The indices of a minibatch's items in the dataset."""
         order = _order(self.seed, epoch, len(self.dataset))
         return order[number * self.minibatch : (number + 1) * self.minibatch].tolist()
 
     def not_finite(self, epoch: int, number: int) -> list[int]:
-        """The items of a minibatch that contain NaN or infinity."""
+        """The indices of those items of a minibatch that contain NaN or infinity."""
         return [
             index for index in self.indices(epoch, number)
             if not all(_finite(default_collate([value])) for value in self._item(index))
@@ -143,7 +143,7 @@ def each_tensor(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 @dataclass(frozen=True)
 class MeanLoss:
-    """The caller's loss in the engine's form, which also counts how many items are classified correctly."""
+    """The caller's loss in the engine's form, which also returns how many items are classified correctly."""
 
     loss: Callable[[Any, Any], Tensor]
 
@@ -172,7 +172,7 @@ class MeanLoss:
 
 
 def classified_right(outputs: Any, targets: Any) -> Tensor | None:
-    """How many logits (B, C) are largest at their class (B,), int64; None for outputs and targets of other kinds."""
+    """In how many rows of logits (B, C) the target class (B,) is largest, int64; None for other outputs and targets."""
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or targets.dtype == torch.bool:
         return None
     if outputs.dim() != 2 or outputs.shape[1] < 2 or targets.shape != outputs.shape[:1] or targets.is_floating_point():

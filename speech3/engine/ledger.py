@@ -1,12 +1,12 @@
-"""The ledger of an epoch: one row per minibatch, written only by the shard that has the minibatch out.
+"""The ledger of an epoch: one row per minibatch, written only by the shard to which the minibatch is assigned.
 
-A minibatch is waiting, out with a shard, used (it is in a published version) or dropped (stale or refused). Progress is
-a sum over the rows of the used minibatches, so no minibatch can be counted twice, or be counted without being in the
-parameters. The shard writes a minibatch's results when it has computed them; the state changes by single stores, so a
-shard that is killed between two stores leaves the minibatch in one state or the other.
+A minibatch is waiting, assigned to a shard, used (it is in a published version) or dropped (stale or refused). Progress
+is a sum over the rows of the used minibatches, so no minibatch can be counted twice, or be counted without being in the
+parameters. The shard writes a minibatch's results when it has computed them; each change of state is a single store, so
+a shard that is killed at any instruction leaves the minibatch in one state or the other.
 
-If the server has partitions, a minibatch is used as soon as one partition has published it, and dropped if all have
-refused it; its staleness is the largest among the partitions that published it.
+If the server has several partitions, a minibatch is used as soon as one partition has published it, and dropped if none
+of them has applied it; its staleness is the largest among the partitions that published it.
 
 Axes: M minibatches of an epoch.
 """
@@ -34,9 +34,10 @@ class Ledger:
     Attributes
     ----------
     states_M
-        int32: WAITING, USED, STALE, REFUSED, or s + 1 while shard s has it.
+        int32: WAITING, USED, STALE, REFUSED, or s + 1 while the minibatch is assigned to shard s.
     frames_M, loss_M, correct_M
-        Its frames, their mean loss and the number classified correctly, before the step; zero until it is computed.
+        Its number of frames, their mean loss and the number classified correctly, all before the update; zero until
+        they are computed.
     refusals_M
         Number of server partitions that did not apply it.
     staleness_M
@@ -59,13 +60,13 @@ class Ledger:
         return len(self.states_M)
 
     def begin(self, states_M: np.ndarray) -> None:
-        """Begin an epoch, or the rest of one: minibatches used or dropped before are not counted again."""
+        """Begin an epoch, or the rest of one: minibatches that were used or dropped before are not counted again."""
         for field in fields(self):
             getattr(self, field.name)[:] = 0
         self.states_M[:] = states_M
 
     def computed(self, number: int, step: Step) -> None:
-        """Write a minibatch's results; called by the shard that has it out."""
+        """Write a minibatch's results; called by the shard that computed it."""
         self.frames_M[number], self.loss_M[number], self.correct_M[number] = step.frames, step.loss, step.correct
         self.refusals_M[number] = self.staleness_M[number] = 0
 
@@ -81,14 +82,17 @@ class Ledger:
             self.states_M[number] = USED
 
     def refuse(self, numbers: Sequence[int], ended: int, partitions: int) -> None:
-        """One of `partitions` partitions did not apply them; those that none applied are dropped as `ended`."""
+        """Count that one of `partitions` partitions did not apply these minibatches; drop those that none applied.
+
+        `ended` is STALE or REFUSED, the state of those that are dropped.
+        """
         for number in numbers:
             self.refusals_M[number] += 1
             if self.refusals_M[number] == partitions:
                 self.states_M[number] = ended
 
     def give_back(self, shard: int) -> np.ndarray:
-        """Mark what a dead shard had out as waiting; returns the numbers."""
+        """Mark the minibatches that were assigned to a dead shard as waiting; returns their numbers, ascending."""
         out = np.flatnonzero(self.states_M == shard + 1)
         self.states_M[out] = WAITING
         return out
@@ -99,11 +103,11 @@ class Ledger:
         return bool((self.states_M < 0).all())
 
     def counts(self) -> dict[int, int]:
-        """Numbers of minibatches that are USED, STALE and REFUSED."""
+        """How many minibatches are USED, STALE and REFUSED."""
         return {state: int(np.count_nonzero(self.states_M == state)) for state in (USED, STALE, REFUSED)}
 
     def progress(self, before: dict[int, int]) -> Progress:
-        """Minibatches used and dropped since `counts` was `before`, and the results of those used."""
+        """Minibatches used and dropped since `counts` returned `before`, and the results of those used."""
         counts = {state: count - before[state] for state, count in self.counts().items()}
         bins = np.zeros(STALENESS_BINS, np.int64)
         frames, loss_sum, correct, missed = _sums(
@@ -118,11 +122,11 @@ class Ledger:
 
 @numba.njit(cache=True, nogil=True)
 def _sums(states, frames, loss, correct, refusals, staleness, bins):  # type: ignore[no-untyped-def] # pragma: no cover
-    # One pass: the coordinator calls this ten times a second, and with all locks held for a snapshot. An epoch of 1,000
-    # hours has 1.4 million rows, for which NumPy takes 30 ms to sum over a mask.
+    # One pass: the coordinator calls this ten times a second, and for a snapshot with all locks held. An epoch of 1,000
+    # hours has 1.4 million rows; NumPy takes 30 ms to sum over a mask of that length.
     total, loss_sum, right, missed = 0, 0.0, 0, 0
     for number in range(len(states)):
-        if states[number] == USED and frames[number] > 0:  # those used before this part of the epoch have no results
+        if states[number] == USED and frames[number] > 0:  # those used in an earlier part of the epoch have no results
             total += frames[number]
             loss_sum += loss[number] * frames[number]
             right += correct[number]

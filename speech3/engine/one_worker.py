@@ -1,4 +1,4 @@
-"""World sgd: one worker draws a minibatch, computes its gradient and steps. All other worlds are compared with it."""
+"""World sgd: one worker, plain SGD. All other worlds are compared with it."""
 
 import time
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from speech3.engine.world import USED, WAITING, Parts, Progress, Rate, Snapshot
 
 
 class OneWorker:
-    """The world of one worker, which computes the minibatches of an epoch one after another in this process."""
+    """The world of one worker, which computes the minibatches of an epoch one after another, in this process."""
 
     def __init__(self, parts: Parts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
         self.parts = parts
@@ -22,12 +22,12 @@ class OneWorker:
         self.progress = Progress()
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
-        """Run an epoch; yields after every minibatch, when the parameters are consistent.
+        """Run an epoch; yields progress after every minibatch, when the parameters are consistent.
 
         Raises
         ------
         Speech3Error
-            A loss or a gradient is not finite; the parameters are those before that minibatch.
+            A loss or a gradient is not finite; the parameters stay as they were before that minibatch.
         """
         self.states_M, self.progress = states_M.copy(), Progress()
         self.parts.model.train()
@@ -50,7 +50,7 @@ class OneWorker:
         return Snapshot(self.sgd.state(), self.states_M.copy(), self.progress)
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
-        """Load parameters and whatever the state contains for the optimizer."""
+        """Load parameters and, where the state contains them, the optimizer's slots."""
         self.sgd.load(tensors)
 
     def close(self) -> None:

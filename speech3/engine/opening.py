@@ -1,7 +1,8 @@
 """Opens the worlds that a training config asks for.
 
-Every training has a world of one worker, which does the warm start and all of plain SGD, and also the world named by
-the key `world`. Worlds are imported when they are opened: Ray and PyTorch's distributed package take seconds to import.
+Every run has a world of one worker, which computes the warm start, or everything for plain SGD; unless that is all, it
+also has the world named by the key `world`. Worlds are imported when they are opened: Ray and PyTorch's distributed
+package take seconds to import.
 """
 
 import copy
@@ -30,13 +31,13 @@ def own_method(training: TrainingConfig) -> str:
 
 
 def asynchronous(training: TrainingConfig) -> bool:
-    """Whether training is asynchronous: shards push to a server, rather than step together."""
+    """Whether training is asynchronous: shards push to a server, each in its own time."""
     simulated = training.world == "simulated" and training.simulation.method == "asgd"
     return training.world in ("shared", "cluster") or simulated
 
 
 def times_of(simulation: SimulationConfig, workers: int) -> Times:
-    """The virtual clock of `workers` workers; the config must give the times of a minibatch and of a sync."""
+    """The times on the virtual clock of `workers` workers; `compute_s` and `sync_s` must be set."""
     compute_s, sync_s = simulation.compute_s, simulation.sync_s
     assert compute_s is not None and sync_s is not None
     return Times(
@@ -49,18 +50,18 @@ def open_worlds(
     training: TrainingConfig, parts: Parts, build: BuildOn, *, clock: Times | None = None,
     split: Sequence[nn.Module] = (),
 ) -> tuple[OneWorker, World | None]:  # fmt: skip
-    """Open the world of one worker and the config's world; the second is None if the config asks for one worker.
+    """Open the world of one worker and the config's world; the latter is None for world sgd.
 
     Parameters
     ----------
     parts
-        Parts of the first worker in this process. Other worlds in it get copies of its model, and the same minibatches.
+        Parts of a worker in this process, for the world of one worker. The config's world gets a copy of the model.
     build
         Makes the parts of a worker in a process of its own.
     clock
-        The clock of world simulated.
+        The times on the virtual clock; needed by world simulated only.
     split
-        The slices of the model that the members of a replica hold, where there are `model_partitions`.
+        The slices of the model that the members of a replica hold; needed with `model_partitions` only.
 
     Raises
     ------

@@ -1,11 +1,11 @@
 """The pool: one queue of minibatches for all shards, so that a slow shard draws fewer.
 
 Where a recurrent model carries its state from one minibatch to the next, minibatches form rows. A shard continues with
-its row, then begins another; when all are begun, it takes over the second half of the longest remaining stretch. So all
-shards are busy to the end, and each such split loses only one state. The minibatches that a dead shard had out return
-to the queue.
+its row to the end, then begins another; when all rows have been begun, it takes over the second half of the longest
+stretch that is still waiting. So all shards are busy to the end, and each such split loses only one state. The
+minibatches that were assigned to a shard when it died return to the queue.
 
-Axes: M minibatches of an epoch.
+Axes: M minibatches of an epoch, R rows of them.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ class Pool:
     Parameters
     ----------
     ledger
-        Its states say which minibatches are waiting.
+        Says which minibatches are waiting.
     cursor
-        int64 (1,): no minibatch before it is waiting.
+        int64 (1,): the number of a minibatch; none before it is waiting.
     lock
         Held while minibatches are drawn or returned, by processes that draw from the same memory.
     rows
@@ -44,15 +44,16 @@ class Pool:
             self.begins_M[self.starts_R] = True
 
     def fill(self, states_M: np.ndarray) -> None:
-        """Begin an epoch, or the rest of an epoch."""
+        """Begin an epoch, or the rest of one; `states_M` is the state of each minibatch."""
         self.ledger.begin(states_M)
         self.cursor[0] = 0
 
     def draw(self, shard: int, after: int | None = None) -> int | None:
-        """Draw a waiting minibatch, which is out with `shard` from now on; None if none is waiting.
+        """Draw a waiting minibatch, which is assigned to `shard` from now on; None if none is waiting.
 
-        It is the first that waits; with rows, the one following the shard's previous minibatch (`after`), if that waits
-        and is in the same row. Only a shard at the end of its row searches further, since all shards wait meanwhile.
+        It is the first that is waiting; with rows, the one following the shard's previous minibatch (`after`), if that
+        is waiting and in the same row. Only a shard at the end of its row searches all rows, since the other shards
+        cannot draw meanwhile.
         """
         if self.cursor[0] >= len(self.states_M):
             return None
@@ -68,7 +69,7 @@ class Pool:
         return number
 
     def _follows(self, number: int) -> bool:
-        """Whether it waits, and is in the same row as the minibatch before it."""
+        """Whether this minibatch is waiting, and in the same row as the one before it."""
         return not self.begins_M[number] and bool(self.states_M[number] == WAITING)
 
     def _skip(self, number: int) -> int | None:
@@ -90,14 +91,14 @@ class Pool:
         return int(begins[longest] + ends[longest]) // 2
 
     def give_back(self, shard: int) -> int:
-        """Return to the queue what a dead shard had out; returns how many minibatches."""
+        """Return a dead shard's minibatches to the queue; returns their number."""
         with self.lock:
             numbers = self.ledger.give_back(shard)
             self.reopen(numbers)
         return len(numbers)
 
     def reopen(self, numbers: np.ndarray) -> None:
-        """Move the cursor back to minibatches that wait again; call with the lock held."""
+        """Move the cursor back to minibatches (their numbers, ascending) that wait again; call with the lock held."""
         if len(numbers):
             self.cursor[0] = min(int(self.cursor[0]), int(numbers[0]))
 

@@ -1,16 +1,17 @@
 """Push and fetch: what a shard sends to a partition of the server, and what it receives.
 
 A shard has one push for each partition, over that slice of its copy of the parameters: what it has computed since its
-last push there. `pack` codes it before the partition is locked, and `unpack` decodes the reply after it is released, so
-that no shard waits for another's codec.
+last push there. `pack` encodes it before the partition is locked, and `unpack` decodes the reply after the partition is
+released, so that no shard waits for another's codec.
 
 Pushes may be more or less frequent than fetches (`n_push` and `n_fetch` of Downpour SGD, Dean et al. 2012). After a
 push without a fetch, the shard continues from its own copy, which already contains the push; after a fetch without a
 push, what is not yet pushed stays with the shard, as the paper's "accrued gradients" do. We depart from the paper in
-two ways: a push contains the learning rate, that of the shard's own steps; and nothing is sent in the background, but a
-busy partition is skipped and gets the push, with what was computed since, in a later round.
+two ways: the gradients of a push are already multiplied by the learning rate of the shard's own steps; and nothing is
+sent in the background: a busy partition is skipped, and receives the push in a later round, with what the shard has
+computed in the meantime.
 
-Axes: K values of a slice, P of them parameters.
+Axes: K values of a slice, of which P are parameters.
 """
 
 from dataclasses import dataclass, field
@@ -32,17 +33,18 @@ class Push:
     own
         The partition's slice of the shard's copy.
     fetched_P
-        With local updates, the parameters as fetched: the push is fetched minus own. A push without a fetch sets them
-        to the shard's own parameters, and a fetch without a push adds what was not pushed, so that this stays true.
+        With local updates, the parameters as fetched: the push is these minus the shard's own. A push without a fetch
+        sets them to the shard's own parameters, and a fetch without a push adds to them what was not pushed, so that
+        the difference stays the push.
     push_P
         Without local updates, the learning rate times the sum of the gradients.
     wire
-        The wire that carries it.
+        What encodes the push and decodes the reply.
     version
-        The partition's version at the last fetch, plus one for each push without a fetch since: the versions that other
-        shards published since then are the staleness of the push.
+        The partition's version at the last fetch, plus one for each of the shard's pushes since. The staleness of the
+        push is the partition's version minus this: the number of versions that other shards have published.
     numbers
-        The minibatches in the push.
+        The numbers of the minibatches in the push.
     distance
         Minibatches since the last fetch.
     rate
@@ -52,9 +54,9 @@ class Push:
     brings, takes
         Whether a push is due, and whether a fetch is.
     packed
-        The push as the rule sees it, between `pack` and the sync.
+        The encoded push, as the rule sees it, between `pack` and the sync; None if there is none or it is not finite.
     came, whole, kept_P
-        Between sync and `unpack`: whether parameters were fetched, whether they need no more work, and what was not
+        Between the sync and `unpack`: whether parameters were fetched, whether they need no more work, and what was not
         pushed.
     """
 
@@ -88,7 +90,7 @@ class Push:
 
     @torch.no_grad()
     def pack(self) -> None:
-        """Code the push, if it is due and finite; call before the partition is locked."""
+        """Encode the push, if it is due and finite; call before the partition is locked."""
         self.packed = None
         if self.brings and self.numbers and self.finite:
             own = Own(self.own.parameters_P, self.fetched_P, self.push_P)
@@ -125,7 +127,7 @@ class Push:
             return
         self.came = False
         self.wire.receive(self.own)
-        if self.fetched_P is not None and not self.whole:  # else the rule has done it in its one pass
+        if self.fetched_P is not None and not self.whole:  # otherwise the rule has already copied them in its one pass
             self.fetched_P.copy_(self.own.parameters_P)
         if self.fetched_P is not None and self.kept_P is not None:
             self.fetched_P.add_(self.kept_P)

@@ -1,11 +1,11 @@
-"""CUDA graphs: forward and backward pass are recorded once and replayed for every minibatch of the same shape.
+"""CUDA graphs: forward and backward passes are recorded once and replayed for every minibatch of the same shape.
 
 The host then starts a minibatch with one call instead of some hundred kernel launches, each of which takes longer than
 a GPU needs for a small kernel. A graph uses fixed memory: a minibatch is copied to where the recorded one was, and its
-gradient is valid until the next one is computed. It also has fixed operations: the model's Python code runs once, while
-it is recorded. So a minibatch is replayed only if it equals the recorded one in everything except the values of its
-tensors: shapes, types, and other inputs of the model, such as the position of a chunk in its utterance. Where these
-keep changing (sequences), minibatches are computed directly, and a warning says so.
+gradient is valid only until the next one is computed. A graph also has fixed operations: the model's Python code runs
+only once, during the recording. So a recording is replayed only for minibatches that equal the recorded one in
+everything except the values of its tensors: shapes, types, and other inputs of the model, such as the position of a
+chunk in its utterance. Where these keep changing (sequences), minibatches are computed directly, and a warning says so.
 
 Each replay draws random numbers from the current state of the generator, so dropout is the same as without a graph.
 """
@@ -25,8 +25,8 @@ from speech3.errors import Speech3Error
 Results = tuple[Tensor, tuple[Tensor, ...]]  # loss and counts of a minibatch, and its gradient
 Work = Callable[[Any, Any], Results]
 
-_WARM = 3  # minibatches computed directly before recording, in which libraries choose kernels and allocate memory
-_KINDS = 8  # most kinds of minibatches; a corpus usually has one, and another for the last of an epoch
+_WARM = 3  # minibatches of a kind computed before recording it, in which libraries choose kernels and allocate memory
+_KINDS = 8  # most kinds of minibatches to record; usually there is one, and another for the last minibatch of an epoch
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,20 +38,20 @@ class _Recording:
 
 @dataclass(eq=False)
 class Recorder:
-    """The recordings of a worker's minibatches. A recorder belongs to one process and is empty when sent to it."""
+    """The recordings of a worker's minibatches; a recorder is used in one process, and must be empty when pickled."""
 
     seen: Counter[Hashable] = field(default_factory=Counter)
     recordings: dict[Hashable, _Recording] = field(default_factory=dict)
 
     def __call__(self, work: Work, inputs: Any, targets: Any, place: Hashable) -> Results:
-        """Compute the results of a minibatch, by replaying a recording where there is one.
+        """Compute the results of a minibatch, by replaying a recording if there is one.
 
         Parameters
         ----------
         work
-            Starts forward and backward pass; it must not wait for results of the device.
+            Starts the forward and backward passes; it must not wait for results of the device.
         place
-            What else must be equal for a recording to be valid: where the parameters lie, and how `work` computes.
+            What else must be equal for a recording to be valid: the address of the parameters, and how `work` computes.
 
         Raises
         ------
@@ -79,7 +79,7 @@ class Recorder:
             warnings.warn(
                 f"training.cuda_graph=true: {_KINDS} minibatches were of different kinds (in shapes or other inputs of "
                 f"the model), so further kinds are computed without a graph; CUDA graphs suit models of windows, such "
-                f"as dnn and cnn: set it to false",
+                f"as dnn and cnn; for this model, set it to false",
                 RuntimeWarning, stacklevel=4,
             )  # fmt: skip
         return self.seen[kind] > _WARM
@@ -122,7 +122,7 @@ def tensors(values: Any) -> list[Tensor]:
 
 
 def described(values: Any) -> Hashable:
-    """A key of everything in nested values except the values of tensors; unhashable objects count by identity."""
+    """A key of everything in nested values except the values of tensors; unhashable objects are equal if identical."""
     match values:
         case Tensor():
             return tuple(values.shape), values.dtype, values.device

@@ -1,10 +1,11 @@
-"""The server's update: how a push moves the parameters, with the refinements of the literature.
+"""The server's update: how a push changes the parameters, with the refinements of the literature.
 
     v = momentum v + scale d;  p = p - v;  scale = push_scale * decay^staleness
 
 d is the push (`push.py`). `delay_compensation` adds lambda g g (p now - p at fetch) to the gradient g (Zheng et al.
-2017, "DC-ASGD"); `projection` removes from d its component against v (named in CMU's SPEECH3 talk; where d.v < 0,
-d = d - (d.v / v.v) v); `adagrad` divides each value by the root of the sum of its squares (Dean et al. 2012).
+2017, "DC-ASGD"); `projection` removes from d its component against v (the name is from CMU's SPEECH3 talk, the formula
+is ours: if d.v < 0, d = d - (d.v / v.v) v); `adagrad` divides each value of d by the square root of the sum of the
+squares of all its values so far (Dean et al. 2012).
 
 A step reads the published buffer, writes the other one, and also writes the new parameters into the shard's copy. On a
 CPU all of that is one pass over memory, since memory is the bottleneck: five PyTorch operations take 2.4 times as long.
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 _EPSILON = 1e-10
-_SMALL = 0.01  # RMS of parameters; weights of 1,024 inputs are initialised two to four times as large
+_SMALL = 0.01  # RMS of parameters; the weights of a layer with 1,024 inputs are initialised two to four times as large
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,10 +37,10 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Own:
-    """The shard's side of the step: its parameters, with the fetched parameters (local updates), the push, or both.
+    """The shard's side of the step: its parameters, and the fetched parameters (local updates), the push, or both.
 
-    If `push_P` is None, the push is fetched minus own. Delay compensation uses the fetched parameters if they are given
-    and otherwise the shard's own.
+    If `push_P` is None, the push is the fetched parameters minus the shard's own. Delay compensation uses the fetched
+    parameters if they are given, and otherwise the shard's own.
     """
 
     parameters_P: Tensor
@@ -47,7 +48,7 @@ class Own:
     push_P: Tensor | None
 
     def push(self) -> Tensor:
-        """The push d: the accumulated gradients, or fetched minus own."""
+        """The push d: the accumulated gradients, or the fetched parameters minus the shard's own."""
         if self.push_P is not None:
             return self.push_P
         assert self.fetched_P is not None
@@ -66,7 +67,7 @@ class Rule:
     delay_compensation: float = 0.0
 
     def scale(self, staleness: int, minibatches: int) -> float:
-        """The factor for a push of `minibatches` minibatches; with Adagrad it is the decay alone."""
+        """The factor of a push of `minibatches` minibatches; with Adagrad it is the decay alone."""
         share = 1 / minibatches if self.push_scale is None else self.push_scale
         return (1.0 if self.adagrad else share) * self.decay**staleness
 
@@ -77,20 +78,20 @@ class Rule:
         Parameters
         ----------
         rate
-            The learning rate in the push, by which delay compensation recovers the gradient.
+            The learning rate of the push; delay compensation divides by it to recover the gradient.
 
         Returns
         -------
         length
-            How far the parameters moved: the Euclidean norm of the change over that of the parameters, but at least
-            that of parameters of size `_SMALL`, since a partition may hold only biases, which begin at zero. Not
-            finite if a value of the push or of the change is not.
+            How far the parameters moved: the Euclidean norm of the change divided by that of the parameters. The
+            divisor is at least the norm of parameters of size `_SMALL`, since a partition may hold only biases, which
+            begin at zero. Not finite if a value of the push or of the change is not.
         """
         step = _step_numba if old.parameters_P.device.type == "cpu" else step_torch
         return _length(old, *step(old, new, own, *self._constants(old, own, staleness, minibatches, rate)))
 
     def rehearse(self, state: State, own: Own) -> None:
-        """Run the step on a few zeros, so that numba's loading, a third of a second, does not fall into a sync."""
+        """Run the step on a few zeros, so that loading the compiled code (a third of a second) delays no sync."""
 
         def few(tensor: Tensor) -> Tensor:
             return torch.zeros_like(tensor[:16])
@@ -98,7 +99,7 @@ class Rule:
         def some(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else few(tensor)
 
-        for staleness in (0, 1):  # only the second compensates delay
+        for staleness in (0, 1):  # delay is compensated only if the push is stale
             old, new = (State(few(state.parameters_P), some(state.velocity_P), some(state.squares_P)) for _ in range(2))
             small = Own(few(own.parameters_P), some(own.fetched_P), some(own.push_P))
             self.step(old, new, small, staleness=staleness, minibatches=1, rate=1.0)
@@ -112,7 +113,7 @@ class Rule:
 
 
 def _along(push_P: Tensor, velocity_P: Tensor) -> float:
-    """The multiple of the momentum that projection subtracts from the push: 0 if they agree."""
+    """The multiple of the momentum that projection subtracts from the push: 0 if they agree (d.v >= 0)."""
     push_P = push_P.to(velocity_P.device)  # the shard may be on another GPU
     along, square = torch.stack([push_P @ velocity_P, velocity_P @ velocity_P]).tolist()
     return float(along / square) if along < 0 else 0.0
@@ -144,7 +145,7 @@ def step_torch(
         own.fetched_P.copy_(new.parameters_P)
     if own.push_P is not None:
         own.push_P.zero_()
-    push, moved, norm = norms.tolist()  # the only wait for the device, when all is written
+    push, moved, norm = norms.tolist()  # the only wait for the device
     return push, moved, norm
 
 

@@ -1,19 +1,19 @@
-"""The passive parameter server: memory, a version, and what a shard does to them while it holds the lock.
+"""The passive parameter server: parameters in memory, a version, and what a shard does to both while it holds the lock.
 
 Follows CMU's SPEECH3 (an update happens whenever a shard finds the server free) and Zhang et al. 2013, "Asynchronous
 stochastic gradient descent for DNN training" (version stamps). There is no server process: the shard that holds the
-lock applies its own push to the parameters and fetches the new ones. `shard.py` decides when it syncs, `push.py` what
-it sends, `rule.py` how the parameters move.
+lock applies its own push to the parameters and fetches the new ones. `shard.py` decides when a shard syncs, `push.py`
+defines what it sends, and `rule.py` how the push changes the parameters.
 
 The state has two buffers. A push is written into the buffer that is not published, together with the numbers of its
-minibatches; then a single store of the version publishes both. So a shard that is killed at any instruction leaves the
-last published version intact. If it died just after publishing, the next shard to hold the lock finds in the journal
-which minibatches are used (`ledger.py`).
+minibatches (the journal); then a single store of the version publishes both. So a shard that is killed at any
+instruction leaves the last published version intact. If it died just after publishing, the next shard to hold the lock
+reads from the journal which minibatches are used, and marks them (`ledger.py`).
 
 The parameters may be divided into partitions (DistBelief, Dean et al. 2012), each a server of its own: a shard syncs
 with one after the other and skips those that are busy.
 
-Axes: K values of a partition, P of them parameters, J minibatches of a push.
+Axes: K values of a partition, of which P are parameters; J minibatches of a push.
 """
 
 import math
@@ -33,7 +33,7 @@ from speech3.engine.world import REFUSED, STALE, USED
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """One of the two buffers: a partition's values, including the model's buffers, and the rule's view of it."""
+    """One of the two buffers: a partition's values, including the model's buffers, and the rule's view of them."""
 
     vector_K: Tensor
     state: State
@@ -41,18 +41,18 @@ class Buffer:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """A view of a partition of the server; every process that opens the memory has its own view.
+    """A view of one partition of the server; every process that opens the memory has its own view.
 
     Attributes
     ----------
     record
-        Its version and journal.
+        The partition's version and journal.
     buffers
         The two buffers, in the memory of the CPU or of a GPU.
     max_staleness
-        Pushes of greater staleness are dropped; None: no push is.
+        Pushes with a greater staleness are dropped; None: no push is too stale.
     max_push
-        How far a push may move the parameters, relative to their norm; a longer push is refused.
+        How far a push may move the parameters, relative to their norm; a push that moves them further is refused.
     """
 
     record: Record
@@ -65,7 +65,7 @@ class Partition:
 
     @property
     def version(self) -> int:
-        """Published updates so far."""
+        """Number of updates published so far."""
         return int(self.record.version[0])
 
     @property
@@ -74,10 +74,10 @@ class Partition:
         return self.buffers[self.record.index]
 
     def sync(self, push: Push) -> int:
-        """Apply the push if it is due, and fetch the newest parameters if that is due; call with the lock held.
+        """Apply the push if it is due, and fetch the newest parameters if a fetch is due; call with the lock held.
 
-        The push must be packed. Returns what became of its minibatches in this partition: USED, STALE or REFUSED;
-        USED also if nothing was pushed.
+        `push.pack` must have been called. Returns what became of the push's minibatches in this partition: USED, STALE
+        or REFUSED; USED also if nothing was pushed.
         """
         self.settle()
         if not (push.brings and push.numbers):
@@ -89,7 +89,7 @@ class Partition:
             self.ledger.refuse(numbers, ended, self.partitions)
             push.take(self.version, self.published.vector_K, used=False)
         elif push.takes:
-            push.take(self.version, None, used=True)  # the step has left the newest with the shard
+            push.take(self.version, None, used=True)  # the step has written the newest parameters into the shard's copy
         else:
             push.brought()
         return ended
@@ -108,7 +108,7 @@ class Partition:
             return STALE
         old, new = self.published, self.buffers[1 - self.record.index]
         finite = new.vector_K[push.own.num_parameters :].copy_(push.own.buffers).isfinite().all()
-        length = self.rule.step(  # waits for the GPU, if there is one, when all is written
+        length = self.rule.step(  # on a GPU, returns only when everything is written
             old.state, new.state, push.packed, staleness=staleness, minibatches=len(numbers), rate=push.rate
         )  # fmt: skip
         if not (math.isfinite(length) and length <= self.max_push and bool(finite)):

@@ -1,10 +1,10 @@
 """The parameter server's memory, which all processes of a run share, and its locks.
 
-The memory belongs to no file system (memfd): other processes open it through /proc while its creator lives, and the
-kernel frees it when the last of them has exited, killed or not. Where memfd is missing it is a temporary file.
+The memory is in no file system (memfd): other processes open it through /proc while its creator runs, and the kernel
+frees it when the last of them has exited, even if it was killed. Where memfd is missing, it is a temporary file.
 
-Axes: M minibatches of an epoch, N shards, K values of the model, P of them parameters, J minibatches of a push plus
-two, S partitions of the server.
+Axes: M minibatches of an epoch, N shards, K values of the model, of which P are parameters, J the most minibatches in a
+push plus two, S partitions of the server.
 """
 
 import fcntl
@@ -49,27 +49,28 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class ServerMemory:
-    """The server's arrays in one block of memory. An axis of 2 is the two buffers: version mod 2 is the published one.
+    """The server's arrays. An axis of size 2 is the two buffers, of which number `version % 2` is the published one.
 
     Attributes
     ----------
     version_S
         int64: storing a new version publishes what was written into the other buffer.
     state_2K, velocity_2P, squares_2P
-        float32: parameters and the model's buffers; the server's momentum; Adagrad's sums of squares. The last two may
-        be empty.
+        float32: parameters and the model's buffers; the server's momentum; Adagrad's sums of squares. Those that the
+        rule does not need are empty, and all three are if they are on a GPU.
     journal_S2J
-        int64: the number of minibatches in the push that made this version, its staleness, and their numbers.
+        int64, for each buffer: how many minibatches the push had that it was written by, the push's staleness, and the
+        minibatches' numbers.
     ended_S
-        float64: when a push was last published, by `time.monotonic`; 0: none yet in this epoch.
+        float64: when a push was last published, on the clock `time.monotonic`; 0: none yet in this epoch.
     syncing_S
-        int64: 1 while a shard holds the lock of the partition; it remains 1 if that shard dies.
+        int64: 1 while a shard syncs with the partition; it remains 1 if that shard dies.
     ledger
         What became of each minibatch.
     cursor
         int64 (1,): see `speech3.engine.pool`.
     order
-        float64 (5,): the epoch that shards must work on (0: none) and its learning rate: base, warm-up, decay, last.
+        float64 (5,): the epoch that shards must work on (0: none), and base, warmup, decay and last of its `Rate`.
     shards_N
         float64 (N, `SHARD`): the status of each shard: counts and seconds of the epoch, the epoch that it works on
         (0: none), its current activity and when that began, as a heartbeat (`speech3.engine.watchdog`).
@@ -89,7 +90,7 @@ class ServerMemory:
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray]) -> "ServerMemory":
-        """Make it from the arrays that `Sizes.shapes` names."""
+        """Make it from the arrays that `Sizes.shapes` names; removes the ledger's from `arrays`."""
         ledger = Ledger(**{name: arrays.pop(name) for name in ROW})
         return cls(**arrays, ledger=ledger)
 
@@ -104,8 +105,8 @@ class ServerMemory:
 class Sizes:
     """What determines the size of the memory.
 
-    Numbers of minibatches, shards and partitions, the most minibatches in a push, and numbers of values of the state,
-    its velocity and its squares; the last three are 0 where they lie on a GPU.
+    Numbers of minibatches, shards and partitions, the most minibatches in a push, and the numbers of values of state,
+    velocity and squares; the last three are 0 if they are on a GPU.
     """
 
     minibatches: int
@@ -135,7 +136,7 @@ def private_memory(sizes: Sizes) -> ServerMemory:
 
 
 def shared_memory(sizes: Sizes, block: "SharedMemory") -> ServerMemory:
-    """The server's memory in `block`, the same in every process that opens the block."""
+    """The server's memory in `block`, shared by every process that opens the block."""
     arrays: dict[str, np.ndarray] = {}
     offset = 0
     for name, (dtype, shape) in sizes.shapes().items():
@@ -152,7 +153,7 @@ def memory_bytes(sizes: Sizes) -> int:
 
 
 class SharedMemory:
-    """A block of memory with a path by which other processes of this host can open it while its creator lives."""
+    """A block of memory that every process of this host can open by its path, while the block's creator runs."""
 
     def __init__(self, path: str, size: int) -> None:
         self.path = path
@@ -165,7 +166,7 @@ class SharedMemory:
 
 @contextmanager
 def memory_file(name: str, size: int) -> Iterator[str]:
-    """Path of a new zeroed block of `size` bytes, allocated now so that no process runs out of memory in it later.
+    """Path of a new zeroed block of `size` bytes, allocated at once so that no access fails for lack of memory later.
 
     Raises
     ------
@@ -201,7 +202,7 @@ class FileLock:
 
     def __init__(self, path: str) -> None:
         self.meanwhile: Callable[[], None] | None = None  # called repeatedly while `acquire` waits
-        self.descriptor = os.open(path, os.O_RDWR)  # a new one: an inherited descriptor would share its lock
+        self.descriptor = os.open(path, os.O_RDWR)  # a new descriptor: an inherited one would share its holder's lock
         self.close = weakref.finalize(self, os.close, self.descriptor)
 
     def try_acquire(self) -> bool:

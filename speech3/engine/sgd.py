@@ -1,8 +1,8 @@
-"""Stochastic gradient descent with momentum and weight decay: how a worker steps its own parameters.
+"""Stochastic gradient descent with momentum and weight decay: how a worker updates its own parameters p.
 
-With g the mean gradient of a minibatch: v = momentum v + learning rate (g + weight decay p); p = p - v. This equals the
-server's step of the asynchronous engine with the push d = learning rate g; at a constant learning rate it also equals
-`torch.optim.SGD`.
+With the mean gradient g of a minibatch: v = momentum v + learning rate (g + weight decay p); p = p - v. Without weight
+decay this equals the server's step of the asynchronous engine with the push d = learning rate g; at a constant learning
+rate it also equals `torch.optim.SGD`.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ class Sgd:
 
     @torch.no_grad()
     def step(self, gradient: Iterable[Tensor], learning_rate: float) -> None:
-        """Apply one gradient, given parameter by parameter as autograd returns it, which saves a copy."""
+        """Apply one gradient: a tensor for each parameter, as autograd returns them, which saves a copy."""
         if self.velocity is None:
             if self.weight_decay:
                 self.parameters.parameters_P.mul_(1 - learning_rate * self.weight_decay)
@@ -51,7 +51,7 @@ class Sgd:
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Load parameters and velocity; a missing velocity is zero."""
+        """Load parameters and velocity; if the velocity is missing, it becomes zero."""
         self.parameters.vector_K.copy_(tensors["parameters"])
         if self.velocity:
             self.velocity.vector_K.copy_(

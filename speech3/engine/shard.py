@@ -1,8 +1,8 @@
 """A shard, an asynchronous worker: it draws a minibatch, computes its gradient, and syncs with the server.
 
 A sync pushes what the shard has computed and fetches the newest parameters, partition by partition, wherever the server
-is free. The loop is a generator that yields requests; the world that drives it carries them out. So processes on a host
-and workers of a simulation run the same code, and a schedule recorded by the one can be replayed by the other.
+is free. The loop is a generator that yields requests; the world that runs it carries them out. So processes on a host
+and workers of a simulation run the same code, and a schedule recorded by the former can be replayed by the latter.
 """
 
 from collections.abc import Generator, Sequence
@@ -38,7 +38,7 @@ class Compute:
 
 @dataclass(frozen=True)
 class Sync:
-    """Request a sync: pack the push of a partition, call `Partition.sync` with the lock held, unpack the push.
+    """Request a sync: pack the push to a partition, call `Partition.sync` with the lock held, unpack the push.
 
     It is carried out if the partition is free or, with `wait`, as soon as it is. Result: whether it was carried out.
     """
@@ -56,14 +56,15 @@ class Shard:
     Parameters
     ----------
     number
-        Number of the worker: each begins its rounds with a different partition.
+        Number of the worker: each worker begins its rounds with a different partition.
 
     Attributes
     ----------
     accumulated
-        Without local updates, the learning rate times the sum of the gradients: the pushes are slices of it.
+        Without local updates, the learning rate times the sum of the gradients, of which each push is a slice; with
+        local updates, None.
     pushes
-        The push for each partition.
+        The push to each partition.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Shard:
         self.round = [*range(first, len(self.pushes)), *range(first)]
 
     def run(self) -> Generator[Want, Any, None]:
-        """Work through the rest of an epoch, as long as minibatches are waiting."""
+        """Compute minibatches of an epoch as long as any are waiting, and sync; the last sync pushes what is left."""
         self.begin()
         for partition in self.round:
             yield Sync(partition, wait=True)  # there is nothing to push yet, so this only fetches
@@ -95,12 +96,12 @@ class Shard:
         yield from self.visit(last=True)
 
     def begin(self) -> None:
-        """Reset the pushes: the successor of a dead shard pushes nothing of its work, which is computed again."""
+        """Reset the pushes: the successor of a dead shard pushes none of that shard's work, which is computed again."""
         for push in self.pushes:
             push.begin()
 
     def visit(self, *, last: bool) -> Generator[Want, Any, None]:
-        """Sync with each partition with which a sync is due; a busy one is left for the next round where possible."""
+        """Sync with each partition where a push or fetch is due; skip a busy one until the next round if possible."""
         for partition in self.round:
             config, push = self.config, self.pushes[partition]
             # A push that is not finite is sent at once: the server refuses it, and the shard fetches intact parameters.
@@ -111,7 +112,7 @@ class Shard:
                 yield Sync(partition, wait=now or self.far(push))
 
     def far(self, push: Push) -> bool:
-        """Whether it is so far from the parameters it fetched, or has so much to push, that it must wait."""
+        """Whether the shard is so far from the parameters it fetched, or has so much to push, that it must wait."""
         if max(push.distance, len(push.numbers)) >= self.config.max_distance:
             return True
         limit, fetched_P = self.config.max_relative_distance, push.fetched_P
@@ -121,11 +122,11 @@ class Shard:
 
     @torch.no_grad()
     def compute(self, epoch: int, number: int, rate: Rate) -> Step:
-        """Compute the gradient of a minibatch; step the own copy with it, or add it to the push."""
-        if not self.parts.model.training:  # train() visits all modules: 0.3 % of a small minibatch
+        """Compute the gradient of a minibatch; update the shard's own copy with it, or add it to the pushes."""
+        if not self.parts.model.training:  # train() visits all modules: 0.3 % of the time of a small minibatch
             self.parts.model.train()
         with torch.enable_grad():
-            # The server checks the push, and with it the gradient; nothing else would check the moments of AdamW.
+            # The server checks the push, and so the gradient, but not the moments of AdamW: with AdamW, check here.
             step, g = gradient(self.parts, epoch, number, check=self.parts.betas is not None)
         now, key = rate(position(number, self.parts.source.rows, self.workers)), key_of(self.parts.seed, epoch, number)
         for push in self.pushes:

@@ -1,8 +1,8 @@
 """World shared: shards as processes on one host, with the parameter server in their shared memory.
 
 The coordinator (the process that opens this world) starts the shards, gives them epochs to work on, and watches them.
-If a shard dies, the minibatches that it had out return to the pool and another shard takes its place; the kernel has
-released its locks, so the other shards are not affected. Between two epochs shards rest.
+If a shard dies, the minibatches that were assigned to it return to the pool and a new shard takes its place; the kernel
+has released its locks, so the other shards are not affected. Between epochs the shards are idle.
 """
 
 import json
@@ -61,14 +61,14 @@ from speech3.engine.workers import Workers
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
 
 LOOK_S = 0.1  # between two checks of shards and pool
-_KERNELS_S = 0.5  # within which the GPU kernels of a killed process end
-_REST_S = 0.0005  # between two checks of a resting shard for an epoch to work on
-Event = tuple[str, int | None, int]  # kind, value, partition
+_KERNELS_S = 0.5  # the GPU kernels of a killed process end within this time
+_REST_S = 0.0005  # between two checks of an idle shard for an epoch to work on
+Event = tuple[str, int | None, int]  # kind, minibatch or version, partition
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a process needs to find the server: paths of its memory and locks, and sizes and settings."""
+    """What a process needs to open the server: the paths of its memory and locks, its sizes and its settings."""
 
     memory: str
     locks: tuple[str, ...]  # one for each partition
@@ -97,16 +97,17 @@ class Shared:
     build
         Makes the parts of a shard in its process.
     parts
-        Parts of this process; only the size of the model is used.
+        Parts of this process, which give the sizes of the model and of an epoch; they compute nothing.
     device
-        ``cpu``; ``cuda``: shards are distributed over all GPUs and the server is on the first; ``cuda:N``: all on one.
+        ``cpu``; ``cuda``: shards are distributed over all GPUs and the server is on the first; ``cuda:N``: all are on
+        GPU N.
     record
-        Directory in which each shard writes its events, for a replay.
+        Directory in which each shard records its events, for a replay.
 
     Raises
     ------
     Speech3Error
-        There is no memory for the server; a shard fails, or dies repeatedly.
+        There is not enough memory for the server; a shard fails, or dies repeatedly.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class Shared:
         self.build, self.device = build, device
         self.server, self.locks = self.place.open(own, self.on_gpu)
         self.workers = Workers("shard", "minibatch", workers, self._task)
-        self.computed = [0.0] * workers  # minibatches of the epoch when the process began
+        self.computed = [0.0] * workers  # each worker's minibatches of the epoch when its process started
         self.before, self.began = Before(0, self.server.ledger.counts()), 0.0
         self.returned = self.restarts = 0
         self.watchdog, self.hung, self.note = Watchdog(np.zeros(workers)), dict[int, Hang](), ""
@@ -172,17 +173,17 @@ class Shared:
         yield self._progress()
 
     def snapshot(self) -> Snapshot:
-        """The published state; a shard that finds the server busy meanwhile continues to compute."""
+        """The published state; a shard that finds the server locked by this continues to compute."""
         with self._all_locks():
             self.server.settle()
             return Snapshot(published_tensors(self.server), self.server.ledger.states_M.copy(), self._progress())
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
-        """Set the published state, while shards rest."""
+        """Set the published state; call between epochs, when the shards are idle."""
         load_tensors(self.server, tensors)
 
     def close(self) -> None:
-        """Stop the shards; the memory is freed with the last of them."""
+        """Stop the shards; the memory is freed when the last of them has exited."""
         self.workers.close()
         self.stack.close()
 
@@ -223,7 +224,7 @@ class Shared:
         return self.build, place_of(self.device, worker)
 
     def _end_who_hangs(self) -> None:
-        """Kill a shard that hangs, at most one; it is then replaced like any shard that died."""
+        """Kill a shard that hangs, at most one per call; it is then replaced like any shard that died."""
         memory = self.server.memory
         work = memory.order[0] > 0 and memory.cursor[0] < len(memory.ledger)
         if hang := self.watchdog.look(memory.shards_N, bool(work)):
@@ -231,7 +232,7 @@ class Shared:
             self.processes[hang.worker].kill()
 
     def _look_after(self) -> None:
-        """Wait a little; if a shard died, return its minibatches to the pool and start another."""
+        """Wait up to `LOOK_S`; if a shard died, return its minibatches to the pool and start a new one."""
         self._end_who_hangs()
         multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=LOOK_S)
         for worker in [worker for worker, process in enumerate(self.processes) if not process.is_alive()]:
@@ -251,7 +252,7 @@ class Shared:
 
 
 def _serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, _: Any) -> None:
-    """A shard's process: work on the epochs that the coordinator gives, and rest between them, while it lives."""
+    """A shard's process: work on each epoch that the coordinator begins, until the coordinator exits."""
     parts = build(device)
     shard = Shard(
         parts, place.config, number=worker, workers=place.workers, weight_decay=place.weight_decay, codec=place.codec
@@ -263,7 +264,7 @@ def _serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, 
     if parts.group is not None:
         server = replace(server, pool=parts.group.pool(server.pool))
         orders = parts.group.orders(orders, row[EPOCH : EPOCH + 1])
-        gradient(parts, 1, 0)  # PyTorch connects the members, which takes a second that must not count as training
+        gradient(parts, 1, 0)  # makes PyTorch connect the members: this second must not count as training time
     row[SINCE] = time.monotonic()
     row[READY] = 1
     for rate in orders:
@@ -276,7 +277,7 @@ def _serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, 
 
 
 def _rehearse(server: Server, shard: Shard) -> None:
-    """Load compiled code now: it takes a third of a second, which must not fall into a sync."""
+    """Load compiled code now: that takes a third of a second, and must not delay a sync."""
     for partition, push in zip(server.partitions, shard.pushes, strict=True):
         for push.takes in (True, not shard.config.fetch_every):
             push.numbers = [0]
@@ -287,10 +288,10 @@ def _rehearse(server: Server, shard: Shard) -> None:
 
 
 def _orders(memory: ServerMemory, row: np.ndarray, coordinator: int) -> Iterator[Rate]:
-    """Wait for epochs and yield the learning rate of each; the caller does the work between two items."""
+    """Wait for epochs and yield the learning rate of each; the caller works on the epoch between two items."""
     order = memory.order
     while os.getppid() == coordinator:
-        # Written before `order` is read again, so that the coordinator sees every shard that is at work.
+        # Written before `order` is read again, so that the coordinator sees every shard that is working.
         row[EPOCH] = order[0]
         if row[EPOCH] and order[0] == row[EPOCH] and memory.cursor[0] < len(memory.ledger):
             yield Rate(order[1], int(order[0]), len(memory.ledger), order[2], order[3], int(order[4]))
@@ -300,14 +301,14 @@ def _orders(memory: ServerMemory, row: np.ndarray, coordinator: int) -> Iterator
 
 
 def _enter(partition: Partition) -> None:
-    """Begin a sync, with the lock held; if its last holder died in a sync, wait until its GPU kernels have ended."""
+    """Begin a sync, with the lock held; if the last shard to sync died in it, wait until its GPU kernels have ended."""
     if partition.record.syncing[0] and partition.published.vector_K.is_cuda:
         time.sleep(_KERNELS_S)
     partition.record.syncing[0] = 1
 
 
 def _forget(event: Event) -> None:
-    """Drop an event: an epoch of 1,000 hours has millions of them."""
+    """Discard an event: an epoch of 1,000 hours has millions of them."""
 
 
 def _drive(
@@ -316,7 +317,7 @@ def _drive(
 ) -> None:  # fmt: skip
     """Carry out the requests of the shard's loop.
 
-    Events passed to `note`: draws, syncs with the version that they found, and busy partitions.
+    Passes events to `note`: draws with the minibatch, syncs with the version that they found, and busy partitions.
     """
     row, loop, answer = server.memory.shards_N[worker], shard.run(), None
     note(("epoch", rate.epoch, 0))
@@ -366,4 +367,4 @@ def _drive(
                 push.unpack()
                 row[[UP, DOWN]] += push.wire.counted()
                 row[SYNC_S] += time.perf_counter() - begun
-                row[SINCE], row[DOING] = time.monotonic(), COMPUTES  # very soon
+                row[SINCE], row[DOING] = time.monotonic(), COMPUTES  # the next request follows at once

@@ -1,9 +1,9 @@
 """World simulated: many workers in one process, with real gradients and a virtual clock.
 
-It shows on a laptop what five GPUs would do. The shards are those of world shared, driven by events: a compute ends
-`compute_s` after it begins; a sync holds the server for `sync_s` plus the time that its bytes take on the link; a shard
-that finds the server busy continues to compute or waits. Nothing depends on the speed of this machine, so for a given
-seed and given times a result is the same to the last bit. Held-out evaluation takes no virtual time.
+It shows on a laptop what five GPUs would do. The shards are those of world shared, run by events: the computation of a
+minibatch takes `compute_s`; a sync occupies the server for `sync_s` plus the time that its bytes take on the link; a
+shard that finds the server busy continues to compute, or waits. Nothing depends on the speed of this machine, so with
+the same seed and the same times a result is the same to the last bit. Held-out evaluation takes no virtual time.
 """
 
 import copy
@@ -46,17 +46,18 @@ class Times:
     compute_s
         Time of a minibatch, for each worker.
     sync_s
-        Time for which a sync holds the server.
+        Time for which a sync occupies the server; each of S partitions is occupied for `sync_s` / S.
     jitter
         Standard deviation of the logarithm of compute times.
     failures
-        (worker, seconds of training): the worker dies then, and is replaced `restart_s` later.
+        (worker, seconds of training): the worker dies at that time, and is replaced `restart_s` later.
     hangs
-        (worker, seconds of training): the worker hangs then; it is noticed and killed `notice_s` later.
+        (worker, seconds of training): the worker hangs at that time, is killed `notice_s` later, and is then replaced
+        like one that died.
     bandwidth
         Bytes per second of each link.
     latency_s
-        Latency of a message.
+        Latency of a message; a sync sends two.
     """
 
     compute_s: tuple[float, ...]
@@ -116,7 +117,7 @@ class Simulated:
         return Snapshot(published_tensors(self.server), self.memory.ledger.states_M.copy(), self.progress)
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
-        """Set the published state; failures are given on the clock of the whole run."""
+        """Set the published state; failures that the run had before `seconds` do not happen again."""
         load_tensors(self.server, tensors)
         self.began = seconds
         faults = [*((when, worker, 0.0) for worker, when in self.times.failures),
@@ -131,9 +132,9 @@ _NOTICED = object()
 
 
 class _Epoch:
-    """The events of one epoch, earliest first; events of the same time in the order in which they were created.
+    """The events of one epoch, earliest first; events at the same time in the order in which they were created.
 
-    Its clock begins at zero, so that a resumed run is rounded in the same way as one that was not killed.
+    The clock of an epoch begins at zero, so that times are rounded in a resumed run as they are in one without a crash.
     """
 
     def __init__(self, world: Simulated, epoch: int, rate: Rate) -> None:
@@ -149,7 +150,7 @@ class _Epoch:
         self.returned = self.restarts = 0
 
     def events(self) -> Iterator[float]:
-        """Yield the time after each event, until every minibatch is used or dropped, in all partitions."""
+        """Yield the time after each event, until every minibatch is used or dropped and all pushes have been sent."""
         world = self.world
         for worker in range(world.workers):
             self._begin(worker, 0.0)
@@ -186,14 +187,14 @@ class _Epoch:
         shard, report, times = world.shards[worker], world.memory.shards_N[worker], world.times
         assert loop is not None
         while True:
-            if isinstance(answer, Sync):  # it waited for the server; another shard may have been first
+            if isinstance(answer, Sync):  # the shard waited for the server; another may have got it first
                 want: Want = answer
             else:
                 try:
                     want = loop.send(answer)
                 except StopIteration:
                     self.loops[worker] = None
-                    if self._waiting():  # returned by a dead shard during this shard's last push
+                    if self._waiting():  # a dead shard's minibatches were returned during this shard's last push
                         self._begin(worker, time)
                     return
             match want:
@@ -224,7 +225,7 @@ class _Epoch:
                     return self._later(worker, time + held_s + 2 * times.latency_s, True)
 
     def _stop(self, worker: int, time: float, unnoticed_s: float) -> None:
-        """A worker dies, or it hangs, which is noticed later."""
+        """A worker dies, or hangs if `unnoticed_s` is not 0: the seconds until that is noticed."""
         self.incarnation[worker] += 1
         if unnoticed_s:
             self.hung.add(worker)
@@ -251,7 +252,10 @@ class _Epoch:
 def measure(
     parts: Parts, config: AsgdConfig, rounds: int = 7, *, codec: CodecConfig | None = None
 ) -> tuple[float, float]:
-    """Seconds of a minibatch and of a sync on this machine: medians of `rounds`; `parts` must not be used again."""
+    """Seconds that a minibatch and a sync take on this machine: medians over `rounds` of them.
+
+    `parts` must not be used again.
+    """
     world = Simulated(parts, config.model_copy(update={"fetch_every": None}), Times((1.0,), 0.0), codec=codec)
     shard, rate = world.shards[0], Rate(1e-3, 1, len(parts.source))
     own_K = shard.sgd.parameters.vector_K
@@ -264,7 +268,7 @@ def measure(
             partition.sync(push)
             push.unpack()
 
-    sync()  # the first only fetches; the measured ones publish
+    sync()  # the first sync only fetches; those that are measured publish, too
     minibatches, syncs = [], []
     for number in range(rounds + 2):
         begun = time.perf_counter()

@@ -1,8 +1,8 @@
 """The training config of a named strategy, for `speech3.engine.fit`.
 
-A strategy is plain SGD, PyTorch's DDP, or a preset of ``conf/training``. Of a preset are used the workers (`world`,
-`workers`), the way in which shards and server work together (`asgd`), the codec (`codec`) and the line search
-(`lbfgs`). Its learning rate, schedule and minibatch were chosen for speech and are dropped.
+A strategy is plain SGD, PyTorch's DDP, or a preset of ``conf/training``. It takes from the preset the world and number
+of workers (`world`, `workers`) and the settings of shards and server (`asgd`), of the codec (`codec`) and of L-BFGS
+(`lbfgs`). The preset's learning rate, schedule and minibatch were chosen for speech and are not used.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from speech3.config import TrainingConfig, load_preset, parse
 from speech3.engine.opening import own_method
 from speech3.errors import Speech3Error
 
-_OF_PRESETS = {"world", "workers", "asgd", "codec", "lbfgs"}  # the rest of a preset was tuned on speech
+_OF_PRESETS = {"world", "workers", "asgd", "codec", "lbfgs"}  # the other keys of presets were chosen for speech
 STRATEGIES = (
     "sgd", "ddp", "terngrad_ddp", "asgd", "asgd_speech3", "asgd_zhang", "asgd_ternary", "downpour", "downpour_adagrad",
     "sandblaster",
@@ -21,11 +21,17 @@ OPTIONS = (
     "asgd", "codec", "lbfgs", "optimizer", "betas", "momentum", "weight_decay", "gradient_clip", "schedule",
     "final_rate", "warmup", "threads", "precision", "cuda_graph", "simulation",
 )  # fmt: skip
-_COMPUTE_S, _SYNC_S = 1.0, 0.06  # virtual clock: its unit is a minibatch, and a sync costs the measured 6 % of one
+_COMPUTE_S, _SYNC_S = 1.0, 0.06  # on the virtual clock; a sync was measured to take 6 % of the time of a minibatch
 
 
 def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **arguments: Any) -> TrainingConfig:
-    """The config of a call of `fit`."""
+    """The config of a call of `fit`; `arguments` are keys of `training`, None where the preset's value is used.
+
+    Raises
+    ------
+    Speech3Error
+        The strategy, an argument or an option is unknown or out of range.
+    """
     if strategy not in STRATEGIES:
         raise Speech3Error(f"strategy={strategy!r}: unknown; known here: {', '.join(STRATEGIES)}")
     if unknown := sorted(set(options) - set(OPTIONS)):

@@ -1,13 +1,14 @@
-"""Synchronous SGD on the virtual clock, a baseline for asynchronous training: workers average gradients and step.
+"""Synchronous SGD on the virtual clock, a baseline for asynchronous training: in each step workers average gradients.
 
-A step takes as long as its slowest worker plus the exchange of gradients, which is charged by TernGrad's performance
+A step takes as long as its slowest worker plus the exchange of gradients, whose time follows TernGrad's performance
 model (Wen et al. 2017, "TernGrad: Ternary gradients to reduce communication in distributed deep learning"): N workers
-send their gradients up a tree and the mean comes down it, which takes 2 log2(N) W / bandwidth for W bytes per worker.
-Here the bytes of each direction are those that are really sent: coded as ternary, the mean takes more bytes than a
-gradient (`levels`). Each of the 2 log2(N) levels also costs the latency, and the whole exchange costs `sync_s`.
+send their gradients up a tree and the mean is sent down, which takes 2 log2(N) W / bandwidth for W bytes per worker.
+Here the bytes of each direction are those that are really sent: the ternary code of the mean takes more bytes than that
+of a gradient, since the mean has more levels. Each of the 2 log2(N) steps along the tree also costs the latency, and
+the whole exchange costs `sync_s`.
 
 One worker exchanges nothing and is plain SGD; N workers are plain SGD with N times larger minibatches, except that
-gradient clipping applies to each minibatch's own gradient. Ternary gradients are coded with a scale that all workers
+gradient clipping applies to each minibatch's own gradient. Ternary gradients are encoded with a scale that all workers
 share, and averaged (`codecs.shared`).
 """
 
@@ -71,6 +72,6 @@ class Synchronous(OneWorker):
 
 
 def exchange_s(times: Times, workers: int, size: int) -> float:
-    """Seconds that N workers take to exchange gradients; `size` is the bytes per worker, up and down together."""
+    """Seconds that the workers take to exchange gradients; `size` is the bytes per worker, up and down together."""
     depth = math.log2(workers)
     return depth * size / times.bandwidth + 2 * depth * times.latency_s + (times.sync_s if workers > 1 else 0.0)

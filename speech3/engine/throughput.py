@@ -1,13 +1,12 @@
 """Predicts frames per second of N synchronous workers by TernGrad's performance model (Wen et al. 2017, "TernGrad").
 
-A step takes the time of a minibatch, of coding, and of the exchange, 2 log2(N) W / bandwidth for W bytes of gradient
-(`synchronous.exchange_s`). The inputs of the model are measured on one machine, as in the paper: the minibatch, a
-worker's part of the coding for each N (statistics and packing, adding up its share of all workers' codes, unpacking the
-mean), and the bytes of the buffers that it would send and receive. We depart from the paper, where codes take the same
-bytes both ways: here the mean comes back with 2N + 1 levels, log2(2N + 1) bits per value. So where the exchange
-dominates, more workers gain less.
-
-Axes: M words, N workers.
+The time of a step is the sum of the times of a minibatch, of encoding and decoding, and of the exchange, which takes
+2 log2(N) W / bandwidth for W bytes of gradient (`synchronous.exchange_s`). The inputs of the performance model are
+measured on one machine, as in the paper: the time of a minibatch; the time of a worker's part of the coding for each N
+(statistics and packing, adding up its share of all workers' codes, unpacking the mean); and the bytes of the buffers
+that it would send and receive. We depart from the paper in one way: there, codes have the same size in both directions;
+here, the mean has 2N + 1 levels, log2(2N + 1) bits per value. So where the exchange dominates, the gain is smaller with
+more workers.
 """
 
 import statistics
@@ -29,13 +28,13 @@ from speech3.engine.synchronous import exchange_s
 from speech3.engine.world import Parts
 from speech3.errors import Speech3Error
 
-LEVEL = 0.02  # gains that differ by less count as equal: measured times vary by as much between runs
+LEVEL = 0.02  # gains with a smaller relative difference count as equal: measured times vary that much between runs
 _ROUNDS = 15
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A worker's part of the exchange of one step: bytes sent, bytes received, seconds of coding."""
+    """A worker's part of the exchange of one step: bytes sent, bytes received, seconds of encoding and decoding."""
 
     up: int
     down: int
@@ -51,9 +50,10 @@ class Costs:
     frames
         Mean number of frames in a minibatch.
     compute_s
-        Seconds for its gradient and the step.
-    ternary
-        Exchange by number of workers; `float32` is the same for any number.
+        Seconds to compute a minibatch's gradient and update the parameters.
+    float32, ternary
+        The exchange of float32 gradients, which is the same for any number of workers, and that of ternary gradients,
+        for each number of workers.
     """
 
     frames: float
@@ -64,7 +64,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Point:
-    """Frames per second of `workers` workers with links of `bandwidth` bytes per second."""
+    """Frames per second of `workers` workers with links of `bandwidth` bytes per second, for each kind of gradients."""
 
     network: str
     bandwidth: float
@@ -80,14 +80,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """A claim about the gain, and how often it held from one point to the next.
+    """A claim about the gain, and how often it holds from one point to the next.
 
     Attributes
     ----------
     steps
         Number of steps from one point to the next in which the gain changes by more than `LEVEL` of the smaller gain.
     level
-        Number of the other steps, which are not evidence.
+        Number of the other steps, which are no evidence for or against the claim.
     against
         The pairs of points, among `steps`, that contradict the claim.
     """
@@ -99,7 +99,12 @@ class Conclusion:
 
 
 def measure_costs(parts: Parts, codec: CodecConfig, workers: Sequence[int]) -> Costs:
-    """Measure on the device of `parts`, which must not be used again; results are medians of a few rounds.
+    """Measure the costs on the device of `parts`, which must not be used again; times are medians over some rounds.
+
+    Parameters
+    ----------
+    workers
+        Numbers of workers for which to measure ternary gradients.
 
     Raises
     ------
@@ -130,7 +135,7 @@ def measure_costs(parts: Parts, codec: CodecConfig, workers: Sequence[int]) -> C
 
 
 def _medians_s(works: Sequence[Callable[[int], object]], numbers: Sequence[int], on: Tensor) -> list[float]:
-    """Median seconds of each, after one warm-up; they take turns, so that a slow machine slows all of them alike."""
+    """Median seconds of each function after one warm-up; in turns, so that a slow phase of the machine affects all."""
     for work in works:
         work(numbers[0])
     seconds: list[list[float]] = [[] for _ in works]
@@ -145,7 +150,10 @@ def _medians_s(works: Sequence[Callable[[int], object]], numbers: Sequence[int],
 
 
 def frames_per_s(costs: Costs, sent: Sent | None, workers: int, network: Times) -> float:
-    """The performance model; `sent` is None for one worker. Only bandwidth and latency of `network` are used."""
+    """Frames per second by the performance model; `sent` is None for one worker.
+
+    Only bandwidth and latency of `network` are used.
+    """
     coding_s, size = (sent.coding_s, sent.up + sent.down) if sent else (0.0, 0)
     return workers * costs.frames / (costs.compute_s + coding_s + exchange_s(network, workers, size))
 
@@ -153,7 +161,7 @@ def frames_per_s(costs: Costs, sent: Sent | None, workers: int, network: Times) 
 def throughputs(
     costs: dict[str, Costs], workers: Sequence[int], bandwidths: Sequence[float], latency_s: float = 0.0
 ) -> list[Point]:
-    """A point for every network, bandwidth (bytes per second) and number of workers, in this order."""
+    """A point for each neural network in `costs`, bandwidth (bytes per second) and number of workers, in this order."""
     points = []
     for name, each in costs.items():
         for bandwidth in bandwidths:
@@ -171,7 +179,7 @@ def conclusions(points: Sequence[Point], connected: dict[str, float]) -> list[Co
     Parameters
     ----------
     connected
-        Share of each network's parameters that are used once per frame.
+        For each neural network, the share of its parameters that are used once per frame.
     """
     return [
         _conclude("more workers gain more", points, lambda p: (p.network, p.bandwidth), lambda p: p.workers),
@@ -195,7 +203,7 @@ def _conclude(
 def _steps(
     points: Sequence[Point], same: Callable[[Point], tuple[Any, ...]], more: Callable[[Point], float]
 ) -> Iterator[tuple[Point, Point]]:
-    """Pairs of points that differ only in `more`, and are neighbours in it."""
+    """Pairs of points that differ only in `more`, with neighbouring values of it."""
     for _, group in groupby(sorted(points, key=same), key=same):
         ranks = [list(rank) for _, rank in groupby(sorted(group, key=more), key=more)]
         for few, many in pairwise(ranks):

@@ -1,7 +1,7 @@
 """The training loop: it runs worlds through the minibatches of one epoch after another.
 
-The minibatches of the warm start are computed by the world of one worker, the others by the world of the config. The
-caller iterates over an epoch, and can save, evaluate, report or stop between two items.
+The minibatches of the warm start are computed by the world of one worker, the others by the world that the config
+names. The caller iterates over an epoch, and can save, evaluate, report or stop between two items.
 
 Axes: M minibatches of an epoch.
 """
@@ -16,26 +16,26 @@ from speech3.engine.one_worker import OneWorker
 from speech3.engine.world import USED, Progress, Rate, World
 from speech3.errors import Speech3Error
 
-# Training stops if more minibatches of an epoch are refused than this number and this share of it.
+# Training stops if at least this number of an epoch's minibatches, and more than this share of them, are refused.
 _FEW_REFUSED, _MAX_REFUSED = 20, 0.05
 
 
 class Trainer:
-    """The state of a training, and the worlds that advance it.
+    """The state of training, and the worlds that advance it.
 
     Parameters
     ----------
     one
-        The world that does the warm start, and everything if there is no other world.
+        The world of one worker, which computes the warm start, and everything if there is no other world.
     warm_start
         Length of the warm start in epochs.
 
     Attributes
     ----------
     tensors
-        The state that was taken last; if no world is at work, the next minibatch starts from it.
+        The state that was taken last; when no world is running, the next minibatch starts from it.
     states_M
-        What became of each minibatch of the epoch, in that state.
+        int32: what became of each minibatch of the epoch, in that state (`speech3.engine.world`).
     done
         Progress of the epoch, in that state.
     """
@@ -48,7 +48,7 @@ class Trainer:
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
-        """Begin an epoch of which nothing is done yet."""
+        """Begin an epoch, with every minibatch waiting."""
         self.states_M, self.done = np.zeros(self.minibatches, np.int32), Progress()
         self._at_work: tuple[World, Progress, int] | None = None
 
@@ -62,7 +62,7 @@ class Trainer:
         Raises
         ------
         Speech3Error
-            Too many minibatches were refused; whatever the worlds raise.
+            Too many minibatches were refused, or the parameters are not finite; also whatever the worlds raise.
         """
         warm = self.warm_minibatches - (rate.epoch - 1) * self.minibatches
         for world, upto in ((self.one, min(warm, self.minibatches)), (self.world or self.one, self.minibatches)):
@@ -71,7 +71,7 @@ class Trainer:
             self._at_work = world, self.done, upto
             world.load(self.tensors, seconds + self.done.seconds)
             states_M = self.states_M.copy()
-            states_M[upto:] = USED  # not this world's
+            states_M[upto:] = USED  # minibatches that this world must not compute
             for done in world.epoch(rate.epoch, states_M, rate):
                 progress = self._at_work[1] + done
                 self._check_refused(progress, rate)
@@ -79,7 +79,13 @@ class Trainer:
             self.take()
 
     def take(self) -> None:
-        """Take the newest consistent state from the world that is at work, without stopping its workers."""
+        """Take the newest consistent state from the world that is running, without stopping its workers.
+
+        Raises
+        ------
+        Speech3Error
+            A value of the state is not finite.
+        """
         if self._at_work is not None:
             world, before, upto = self._at_work
             snapshot = world.snapshot()
@@ -103,7 +109,7 @@ class Trainer:
 
 
 def rate_of(learning_rate: float, epoch: int, minibatches: int, training: TrainingConfig) -> Rate:
-    """The learning rate in `epoch` (from 1), by the schedule of the config, which begins with `learning_rate`."""
+    """The learning rate in `epoch` (from 1) by the schedule of the config, whose base is `learning_rate`."""
     decay = training.final_rate ** (1 / training.max_epochs) if training.schedule == "exponential" else 1.0
     last = training.max_epochs if training.schedule == "cosine" else 0
     return Rate(learning_rate, epoch, minibatches, training.warmup, decay, last)

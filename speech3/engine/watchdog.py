@@ -1,11 +1,13 @@
 """The watchdog: it finds shards that hang, by comparing their heartbeats with deadlines.
 
 A shard may be stopped or stuck in a driver, and it may hold a lock that all others wait for. The kernel reports a
-death, but not a hang. So each shard writes its current activity and when it began that (its heartbeat) into shared
-memory. The coordinator kills a shard that has been at one activity for far longer than that usually takes; the shard is
-then replaced like any that died. A shard that waits for a lock has a later deadline than the holder of the lock, which
-is therefore killed first. All deadlines start anew when a shard is killed, and when the coordinator itself was stopped
-or too busy to check.
+death, but not a hang. So each shard writes its current activity and the time when it began (its heartbeat) into shared
+memory. The coordinator kills a shard whose activity takes far longer than usual; the shard is then replaced like any
+shard that died. A shard that waits for a lock has a later deadline than the holder of the lock, so the holder is killed
+first. All deadlines start anew when a shard is killed, and when the coordinator itself was stopped or too busy to
+check.
+
+Axes: N shards.
 """
 
 import math
@@ -19,10 +21,10 @@ from speech3.engine.server_memory import COMPUTE_S, DOING, EPOCH, MINIBATCHES, R
 RESTS, COMPUTES, DRAWS, SYNCS, WAITS = range(5)  # activities of a shard
 _WORDS = ("before it began an epoch", "in a minibatch", "drawing a minibatch", "in a sync", "waiting for the server")
 
-LEAST_S = 20.0  # shortest deadline for a minibatch, and for resting while there is work
-FIRST_S = 300.0  # deadline for the first minibatch, which loads much and whose usual time is unknown
+LEAST_S = 20.0  # shortest deadline for a minibatch, for waiting for a lock, and for being idle while there is work
+FIRST_S = 300.0  # deadline for the first minibatch, which loads code and data, and whose usual time is unknown
 HELD_S = 5.0  # shortest deadline while holding a lock, for which others may wait
-_TIMES = 20  # a deadline as a multiple of the usual time
+_TIMES = 20  # a deadline is this multiple of the usual time
 _ASLEEP_S = 2.0  # if the coordinator has not checked for this long, it was stopped or busy
 
 
@@ -50,11 +52,11 @@ class Watchdog:
     Attributes
     ----------
     usual_N
-        Each shard's usual seconds per minibatch, as last known; 0: not known yet.
+        Each shard's usual seconds per minibatch, as last measured; 0: not known yet.
     looked
         When the coordinator last checked.
     since
-        No waiting time before this moment counts.
+        Time before this moment does not count.
     """
 
     usual_N: np.ndarray
@@ -62,14 +64,14 @@ class Watchdog:
     since: float = 0.0
 
     def look(self, shards_N: np.ndarray, work: bool) -> Hang | None:
-        """Return the shard that hangs, if any; of several the longest, since the others may be waiting for it.
+        """Return the shard that hangs, if any; of several, the one that has hung longest: others may wait for it.
 
         Parameters
         ----------
         shards_N
             See `ServerMemory`.
         work
-            Whether there is an epoch to work on with waiting minibatches.
+            Whether there is an epoch to work on in which minibatches are waiting.
         """
         now = time.monotonic()
         if now - self.looked > _ASLEEP_S:
@@ -84,7 +86,7 @@ class Watchdog:
         ]
         worst = max(late, key=lambda hang: hang.seconds, default=None)
         if worst:
-            self.since = now  # those that waited for it get a new deadline
+            self.since = now  # shards that waited for it get a new deadline
         return worst
 
     def _limit(self, worker: int, row: np.ndarray, work: bool) -> float:

@@ -1,16 +1,17 @@
-"""The wire between a shard and the server: what is sent each way, how it is coded, and how many bytes it is.
+"""The wire between a shard and the server: what is sent in each direction, how it is encoded, and its size in bytes.
 
-Up goes the push, coded (`codecs`) or as float32. The server steps by the decoded values. On one host nothing needs to
-be sent, but the codes are made and decoded all the same, so a run here is the run that it would be on a slow network.
+Up (to the server) goes the push, encoded (`codecs`) or as float32. The server applies the decoded values. On one host
+nothing needs to be sent, but pushes are encoded and decoded all the same, so that a run has the same result as it would
+have over a network.
 
-Down come the newest parameters as float32, or ternary codes of their difference from what the shard has. The server
-does that coding and knows what the shard has (`has_P`), so the error of one coding is part of the next difference. That
-is stable only if a coding loses less than it is given. With one scale for 64 values, the error settles at 2.6 times the
-step between two fetches (of normally distributed steps); with one scale for a whole tensor it grows without bound, to
-60 times the step after 200 fetches. So buckets here have at most 64 values, 2.5 bits per value. The first fetch of an
-epoch is float32.
+Down (to the shard) go the newest parameters as float32, or the ternary code of their difference from those that the
+shard has. The server encodes them and knows what the shard has (`has_P`), so the error of one encoding is part of the
+next difference. That is stable only if the error of an encoding is smaller than the encoded difference. With one scale
+for 64 values, the error stays at 2.6 times the step between two fetches (if steps are normally distributed); with one
+scale for a whole tensor it grows without bound, to 60 times the step after 200 fetches. So buckets here have at most 64
+values, which takes 2.5 bits per value. The first fetch of an epoch is float32.
 
-The model's buffers go both ways as float32.
+The model's buffers are sent in both directions as float32.
 
 Axes: P parameters.
 """
@@ -29,7 +30,7 @@ _DOWN_BUCKET = 64
 
 
 def wire_of(config: CodecConfig, views: Sequence[Tensor], stretch: slice = slice(None)) -> "Wire":
-    """The configured wire for a slice of the flat vector of which a model's parameters are the `views`."""
+    """The configured wire for the slice `stretch` of a model's flat vector; `views` are its parameters."""
     down = None
     if config.down == "ternary":
         bucket = min(config.bucket or _DOWN_BUCKET, _DOWN_BUCKET)
@@ -49,9 +50,9 @@ class Wire:
     up, down
         Bytes since the last call of `counted`.
     sent
-        Bytes sent up that are not yet counted as arrived.
+        Bytes sent up that are not yet counted in `up`.
     came
-        What came down last: parameters, or codes.
+        What the shard received last: float32 parameters, or codes.
     """
 
     came: Tensor
@@ -64,17 +65,17 @@ class Wire:
 
     @property
     def plain(self) -> bool:
-        """Whether both directions are float32."""
+        """Whether float32 is sent in both directions."""
         return self.sender is None and self.down_codec is None
 
     def begin(self) -> None:
-        """Forget all earlier coding errors, so that an epoch resumed after a kill equals one that was not killed."""
+        """Forget all earlier encoding errors, so that an epoch resumed after a crash equals one without a crash."""
         self.has_P, self.sent = None, 0
         if self.sender:
             self.sender.forget()
 
     def send(self, own: Own, buffers: Tensor) -> Own:
-        """Code a push; returns it as the rule sees it. If the server is busy, a later call replaces it."""
+        """Encode a push; returns it as the rule sees it, decoded. If the server is busy, a later call replaces it."""
         self.sent = buffers.nbytes
         if self.sender is None:
             self.sent += own.parameters_P.nbytes
@@ -86,18 +87,18 @@ class Wire:
         return Own(own.parameters_P, own.fetched_P, decoded_P)
 
     def settle(self, *, used: bool) -> None:
-        """Count what was sent last, if anything, as arrived; it was used or refused."""
+        """Count the last push, if there is one, as received by the server, which used or refused it."""
         self.up, self.sent = self.up + self.sent, 0
         if self.sender:
             self.sender.settle(used=used)
 
     def receive(self, own: Flat) -> None:
-        """Replace the newest parameters in `own` by what the shard decodes from the wire."""
+        """Replace the newest parameters in `own` by those that the shard decodes."""
         self.came = self._come_down(own.parameters_P)
         self.down += own.buffers.nbytes + self.came.nbytes
 
     def _come_down(self, own_P: Tensor) -> Tensor:
-        """What is sent to the shard for the newest parameters `own_P`, which become the decoded ones."""
+        """What is sent to the shard for the newest parameters `own_P`, which are replaced by the decoded ones."""
         if self.down_codec is None:
             return own_P
         if self.has_P is None:

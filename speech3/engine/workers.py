@@ -1,6 +1,6 @@
 """The worker processes of a world on this host: how they are started, monitored, replaced and stopped.
 
-A process that fails reports why, which ends the run. A process that is killed, by the kernel or because it hangs
+A process that raises an error reports it, and the run ends. A process that is killed, by the kernel or because it hangs
 (`watchdog.py`), is replaced, unless it dies repeatedly without progress.
 """
 
@@ -17,12 +17,12 @@ from speech3.errors import Speech3Error
 from speech3.io.parallel import NOT_BEGUN, end_processes, starting_workers
 
 DEATHS = 3  # deaths of one worker without progress in between, after which the run ends
-_SAID = 5000  # characters kept of an error's beginning and of its end; a pipe without a reader holds little
+_SAID = 5000  # characters kept of an error's beginning and of its end, since a pipe holds little until it is read
 
 
 @dataclass(frozen=True)
 class Failed:
-    """From a worker: why it failed, and when. One failure may cause others, so the earliest is the cause."""
+    """A worker's message: why it failed, and when. One failure may cause others, so the earliest is the cause."""
 
     at: float
     why: str
@@ -33,10 +33,10 @@ def run(function: Callable[..., None], args: tuple[Any, ...], pipe: Any, coordin
     try:
         function(*args, pipe)
     except Exception as error:
-        if os.getppid() == coordinator:  # otherwise nothing receives it
+        if os.getppid() == coordinator:  # otherwise no process would receive the message
             why = str(error) if isinstance(error, Speech3Error) else traceback.format_exc()
             pipe.send(Failed(time.monotonic(), why[:_SAID] + why[_SAID:][-_SAID:]))
-        os._exit(1)  # an orderly exit would abort in libraries' threads that wait for other processes
+        os._exit(1)  # a normal exit would abort in threads of libraries that wait for other processes
 
 
 class Workers:
@@ -45,9 +45,9 @@ class Workers:
     Parameters
     ----------
     kind, unit
-        What messages call a worker, and the unit of its progress.
+        The words for a worker and for the unit of its progress in error messages.
     task
-        Maps a worker's number to the function that it runs and its arguments; the worker's pipe is added to these.
+        Maps a worker's number to the function that it runs and its arguments, to which the worker's pipe is added.
     """
 
     def __init__(self, kind: str, unit: str, count: int, task: Callable[[int], tuple[Any, tuple[Any, ...]]]) -> None:
@@ -55,7 +55,7 @@ class Workers:
         self.context = torch.multiprocessing.get_context("spawn")
         self.processes: list[Any] = [None] * count
         self.pipes: list[Any] = [None] * count
-        self.deaths = [0] * count  # in succession, of each worker
+        self.deaths = [0] * count  # of each worker, without progress in between
 
     def start(self, number: int) -> None:
         """Start a process for worker `number`."""
@@ -88,21 +88,21 @@ class Workers:
         return int(process.exitcode)
 
     def replace(self, number: int, status: int, *, progressed: bool, hang: str = "") -> None:
-        """Start another process in place of one that died.
+        """Start a new process in place of one that died.
 
         Parameters
         ----------
         status
             Exit status of the dead process.
         progressed
-            Whether it made progress since it was started.
+            Whether the process made progress after it was started.
         hang
-            The message to the user, if it was killed because it hung.
+            The message to the user, if the process was killed because it hung.
 
         Raises
         ------
         Speech3Error
-            It is the third in succession that died without progress.
+            It was the third process of this worker in succession that died without progress.
         """
         self.deaths[number] = 1 if progressed else self.deaths[number] + 1
         if self.deaths[number] >= DEATHS and hang:

@@ -1,7 +1,9 @@
 """The interface of worlds: what every world is given, and the progress that it reports.
 
-A world computes those minibatches of an epoch that are still waiting, with one worker or many. It is driven as an
-iterator, so the run that uses it can save, evaluate or stop between two items.
+A world computes those minibatches of an epoch that are still waiting, with one worker or many. It is an iterator over
+progress, so its caller can save, evaluate or stop between two items.
+
+Axes: M minibatches of an epoch.
 """
 
 import math
@@ -19,9 +21,9 @@ if TYPE_CHECKING:
     from speech3.engine.pool import Pool
     from speech3.engine.recorded import Recorder
 
-Loss = Callable[[Any, Any], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified right
+Loss = Callable[[Any, Any], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified correctly
 
-WAITING, USED, STALE, REFUSED = 0, -1, -2, -3  # states of a minibatch; s + 1: it is out with shard s
+WAITING, USED, STALE, REFUSED = 0, -1, -2, -3  # states of a minibatch; s + 1: it is assigned to shard s
 
 
 class Source(Protocol):
@@ -31,7 +33,7 @@ class Source(Protocol):
     def rows(self) -> tuple[range, ...] | None:
         """Numbers of minibatches that one worker should compute in order; None: the order does not matter.
 
-        A recurrent model carries its state from each to the next.
+        A recurrent model carries its state from each of them to the next.
         """
 
     def __len__(self) -> int:
@@ -51,7 +53,7 @@ class Group(Protocol):
         """A pool from which all members draw the same minibatches."""
 
     def orders(self, first: "Iterator[Rate]", epoch: np.ndarray) -> "Iterator[Rate]":
-        """The learning rates of epochs, which the first member sends to the others."""
+        """The learning rate of each epoch, which the first member sends to the others; `epoch` gets its number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,12 +62,14 @@ class Parts:
 
     Attributes
     ----------
+    seed
+        Seed from which the random numbers of every minibatch are derived.
     max_norm
         Norm to which the gradient of a minibatch is clipped.
     group
-        The processes that share the model, where each holds only a slice of it.
+        The processes that share the model, if each holds only a slice of it.
     betas
-        The betas of AdamW, by which every worker steps its own parameters; None: SGD.
+        The betas of AdamW, with which every worker updates its own parameters; None: SGD.
     autocast
         Type in which the model computes its products (`torch.autocast`); parameters, loss and gradients are float32.
     recorder
@@ -88,19 +92,21 @@ class Parts:
         return next(self.model.parameters()).device
 
 
-BuildOn = Callable[[str], Parts]  # makes the parts on a device, once in every process; picklable
+BuildOn = Callable[[str], Parts]  # makes the parts on a device, called once in every process; picklable
 
 
 @dataclass(frozen=True)
 class Rate:
-    """The learning rate in one epoch, by the number of the minibatch, whichever worker draws it.
+    """The learning rate in one epoch: a function of the minibatch's number, whichever worker draws it.
 
     Attributes
     ----------
+    minibatches
+        Number of minibatches in an epoch.
     warmup
         Epochs over which it rises linearly from a tenth of `base`.
     decay
-        Factor of its exponential decay per epoch.
+        Factor by which it decays in each epoch, continuously.
     last
         The epoch at whose end cosine decay reaches zero; 0: no cosine decay.
     """
@@ -113,7 +119,7 @@ class Rate:
     last: int = 0
 
     def __call__(self, number: int) -> float:
-        """The learning rate for minibatch `number`, from 0."""
+        """The learning rate for minibatch `number` (from 0)."""
         passed = self.epoch - 1 + number / self.minibatches
         rise = min(1.0, 0.1 + 0.9 * passed / self.warmup) if self.warmup else 1.0
         fall = 0.5 + 0.5 * math.cos(math.pi * min(1.0, passed / self.last)) if self.last else 1.0
@@ -136,12 +142,12 @@ class ShardReport:
 
     @property
     def total_s(self) -> float:
-        """Seconds of all activities."""
+        """Seconds of all activities together."""
         return self.compute_s + self.sync_s + self.wait_s + self.draw_s
 
     @property
     def sync_share(self) -> float:
-        """Share of its time spent in syncs and waiting for them."""
+        """Share of its time that the shard spent in syncs and waiting for them."""
         return (self.sync_s + self.wait_s) / self.total_s if self.total_s else 0.0
 
     def __add__(self, other: "ShardReport") -> "ShardReport":
@@ -161,10 +167,14 @@ class Progress:
 
     Attributes
     ----------
+    used, stale, refused
+        Numbers of minibatches.
+    frames, loss_sum, correct
+        Of the used minibatches: number of frames, sum of their losses, and number classified correctly.
     seconds
         Training time, without held-out evaluations and start-up; virtual in a simulation.
     versions
-        Published updates.
+        Number of published updates.
     returned, restarts
         Minibatches that dead workers returned, and workers that were replaced.
     up, down
@@ -172,7 +182,9 @@ class Progress:
     missed
         How often one partition of the server did not apply a minibatch that others applied.
     staleness
-        Used minibatches by the staleness of their push, from 0.
+        Number of used minibatches for each staleness of their push, from 0.
+    shards
+        What each shard did.
     note
         A remark for the user on how the epoch ended; may be empty.
     """
@@ -214,7 +226,7 @@ class Progress:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A consistent state: parameters, optimizer slots, what became of each minibatch, and the progress up to it."""
+    """A consistent state: parameters, optimizer slots, the state of each minibatch, and the progress up to it."""
 
     tensors: dict[str, Tensor]
     states_M: np.ndarray
@@ -230,13 +242,13 @@ class World(Protocol):
     """Workers of one kind, and the way in which they train together."""
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
-        """Compute every minibatch that waits by `states_M` (int32, by number), which is not modified."""
+        """Compute every minibatch that is WAITING in `states_M` (int32), which is not modified."""
 
     def snapshot(self) -> Snapshot:
         """The newest consistent state; workers are not stopped."""
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
-        """Load a state between two epochs, reached after `seconds` of training; missing slots are zero."""
+        """Load a state that was reached after `seconds` of training; call between epochs. Missing slots become zero."""
 
     def close(self) -> None:
         """Stop processes and free memory."""
@@ -245,14 +257,14 @@ class World(Protocol):
 def turns(states_M: np.ndarray, workers: int, rows: Sequence[range] | None) -> list[tuple[int, list[int]]]:
     """Group the waiting minibatches into steps of synchronous training, with one minibatch per worker.
 
-    The minibatches of a step are neighbours; with rows, each worker has a stretch of its own, so that it can carry the
-    state of a recurrent model.
+    The minibatches of a step have consecutive numbers; with rows, each worker has a stretch of the epoch of its own, so
+    that it can carry the state of a recurrent model.
 
     Returns
     -------
     turns
-        For each step, the number of the epoch's minibatches before it, which sets the learning rate, and its
-        minibatches.
+        For each step, the number of the epoch's minibatches that precede it, which determines the learning rate, and
+        the numbers of its minibatches.
     """
     waiting = np.flatnonzero(states_M == WAITING)
     if rows is None or workers == 1:
@@ -265,15 +277,15 @@ def turns(states_M: np.ndarray, workers: int, rows: Sequence[range] | None) -> l
 
 
 def position(number: int, rows: Sequence[range] | None, workers: int) -> int:
-    """About how many minibatches of the epoch are done when this one is computed, which sets its learning rate.
+    """Approximate number of minibatches of the epoch computed before this one, which determines its learning rate.
 
-    Workers compute as many rows side by side, so the first minibatch of a row is computed much earlier than its number
-    suggests.
+    As many rows are computed at once as there are workers, so most minibatches are computed earlier or later than their
+    numbers suggest.
     """
     if rows is None or workers == 1:
         return number
     row = bisect_right(rows, number, key=lambda row: row.start) - 1
-    first = row // workers * workers  # of the rows that are computed side by side
+    first = row // workers * workers  # the first of the rows that are computed at once
     beside = min(workers, len(rows) - first)
     return rows[first].start + (number - rows[row].start) * beside + row - first
 
@@ -286,6 +298,6 @@ def minibatch_seed(seed: int, epoch: int, number: int) -> int:
 def seed_generators(seed: int, device: torch.device) -> None:
     """Seed PyTorch's generator of a device; torch.manual_seed would seed every accelerator, which takes 0.1 ms."""
     if device.type == "cuda":
-        torch.cuda.default_generators[device.index].manual_seed(seed)  # manual_seed is for the current GPU
+        torch.cuda.default_generators[device.index].manual_seed(seed)  # torch.cuda.manual_seed seeds the current GPU
     else:
         torch.default_generator.manual_seed(seed)
