@@ -35,7 +35,7 @@ VOWELS = frozenset({"AH", "AO", "AY", "EH", "EY", "IH", "IY", "OW", "UW"})
 
 
 def prepare(
-    source: Path | None, out: Path, seed: int, *, jobs: int = 0, train: int = 1000, dev: int = 150, test: int = 840
+    source: Path | None, out: Path, seed: int, *, jobs: int = 0, train: int = 1000, dev: int = 150, test: int = 1680
 ) -> None:
     """Synthesise the corpus into ``out``, where it appears only when it is complete.
 
