@@ -151,11 +151,11 @@ def write_alignments(
         per part; CTM and TextGrid describe whole recordings, except what no part covers.
     """
     out.mkdir(parents=True, exist_ok=True)
-    durations, sure = durations_s or {}, confidences or {}
-    phones = {u: phone_segments(a, hmm.lexicon, clock, durations.get(u), sure.get(u)) for u, a in alignments.items()}
+    durations, known = durations_s or {}, confidences or {}
+    phones = {u: phone_segments(a, hmm.lexicon, clock, durations.get(u), known.get(u)) for u, a in alignments.items()}
     words = {
         u: word_segments(
-            a, (texts.get(u) or UNKNOWN).split(), clock, durations.get(u), sure[u].words_W if u in sure else None
+            a, (texts.get(u) or UNKNOWN).split(), clock, durations.get(u), known[u].words_W if u in known else None
         )
         for u, a in alignments.items()
     }

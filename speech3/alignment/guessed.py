@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from speech3.alignment.oov import sayable
+from speech3.alignment.oov import has_phones
 from speech3.errors import Speech3Error
 from speech3.hmm.model import Hmm
 from speech3.io.atomic import write_text
@@ -86,7 +86,7 @@ def by_letters(hmm: Hmm, words: Sequence[str]) -> Guesses:
 
 def _guesses(hmm: Hmm, table: Mapping[str, Sequence[Phones]], how: str, reasons: Mapping[str, str]) -> Guesses:
     guessed = [Pronunciation(word, tuple(phones)) for word, variants in table.items() for phones in variants]
-    kept = tuple(pron for pron in guessed if sayable(pron, hmm.lexicon))
+    kept = tuple(pron for pron in guessed if has_phones(pron, hmm.lexicon))
     left = set(table) - {pron.word for pron in kept}
     why = "has a phone that the model lacks at that position in a word"
     return Guesses(kept, how, {**reasons, **dict.fromkeys(sorted(left), why)})

@@ -54,7 +54,7 @@ def with_pronunciations(hmm: Hmm, pronunciations: Iterable[Pronunciation], sourc
     return replace(hmm, lexicon=replace(lexicon, pronunciations=kept + new, inventory=phones))
 
 
-def sayable(pron: Pronunciation, lexicon: Lexicon) -> bool:
+def has_phones(pron: Pronunciation, lexicon: Lexicon) -> bool:
     """Whether the model has all phones of `pron` (not marked with positions) at their positions in the word."""
     (marked,) = _marked((pron,), lexicon)
     return all(phone in lexicon.phone_ids for phone in marked.phones)

@@ -35,24 +35,24 @@ class Suspicion:
 
 
 @dataclass(frozen=True)
-class Usual:
-    """Confidences of a set: the one below which an utterance is suspicious, and that of a usual word."""
+class Limits:
+    """An utterance of less confidence than `utterance` is suspicious; `word` is the median confidence of words."""
 
     utterance: float
     word: float
 
 
-def usual(aligned: Aligned) -> Usual:
-    """Estimate `Usual`. Outliers are `OUTLIER` * 1.4826 median absolute deviations or more below the median."""
+def limits_of(aligned: Aligned) -> Limits:
+    """Estimate `Limits`. Outliers are `OUTLIER` * 1.4826 median absolute deviations or more below the median."""
     if not aligned.confidences:
-        return Usual(UTTERANCE, _USUAL_WORD)
-    utterances = np.array([sure.utterance for sure in aligned.confidences.values()])
-    word = float(np.median(np.concatenate([sure.words_W for sure in aligned.confidences.values()])))
+        return Limits(UTTERANCE, _USUAL_WORD)
+    utterances = np.array([confidence.utterance for confidence in aligned.confidences.values()])
+    word = float(np.median(np.concatenate([confidence.words_W for confidence in aligned.confidences.values()])))
     if len(utterances) < _LEAST_SET:
-        return Usual(UTTERANCE, max(word, _USUAL_WORD))
+        return Limits(UTTERANCE, max(word, _USUAL_WORD))
     middle = float(np.median(utterances))
     outlier = middle - max(OUTLIER * 1.4826 * float(np.median(np.abs(utterances - middle))), LEAST)
-    return Usual(max(UTTERANCE, outlier), word)
+    return Limits(max(UTTERANCE, outlier), word)
 
 
 def doubtful_words(aligned: Aligned, utterance: str, word: float, doubtful: float) -> np.ndarray:
@@ -71,17 +71,17 @@ def suspicions(aligned: Aligned, texts: Mapping[str, str | None], subsampling: i
     subsampling
         Frames per output of the model.
     """
-    limits, doubtful = usual(aligned), DOUBTFUL_SUBSAMPLED if subsampling > 1 else DOUBTFUL
+    limits, doubtful = limits_of(aligned), DOUBTFUL_SUBSAMPLED if subsampling > 1 else DOUBTFUL
     found = [
         Suspicion(utterance, 0.0, reason, texts.get(utterance) or "")
         for utterance, reason in aligned.bad.items()
         if utterance in aligned.retried
     ]
-    for utterance, sure in aligned.confidences.items():
+    for utterance, confidence in aligned.confidences.items():
         words = (texts.get(utterance) or "").split()
         doubtful_W = doubtful_words(aligned, utterance, limits.word, doubtful)
         reasons = []
-        if sure.utterance < limits.utterance:
+        if confidence.utterance < limits.utterance:
             reasons.append(f"below {limits.utterance:.2f} as a whole")
         if doubtful_W.any():
             reasons.append(f"{doubtful_W.sum()} of {len(words)} words doubtful")
@@ -89,5 +89,5 @@ def suspicions(aligned: Aligned, texts: Mapping[str, str | None], subsampling: i
             reasons.append("aligned at the retry beam only")
         if reasons:
             marked = " ".join(f"*{word}*" if bad else word for word, bad in zip(words, doubtful_W, strict=True))
-            found.append(Suspicion(utterance, sure.utterance, ", ".join(reasons), marked))
+            found.append(Suspicion(utterance, confidence.utterance, ", ".join(reasons), marked))
     return sorted(found, key=lambda s: (s.confidence, s.utterance))

@@ -68,8 +68,8 @@ def phone_segments(
     """Every phone and silence of an alignment, without gaps; phones without their position in the word."""
     edges = clock.edges(alignment.starts, duration_s).tolist()
     labels = [lexicon.base_phone(lexicon.phones[phone - 1]) for phone in alignment.phones]
-    sure = [None] * len(labels) if confidence is None else confidence.phones_S.tolist()
-    return [Segment(a, b, label, c) for a, b, label, c in zip(edges[:-1], edges[1:], labels, sure, strict=True)]
+    values = [None] * len(labels) if confidence is None else confidence.phones_S.tolist()
+    return [Segment(a, b, label, c) for a, b, label, c in zip(edges[:-1], edges[1:], labels, values, strict=True)]
 
 
 def word_segments(
@@ -87,8 +87,8 @@ def word_segments(
     for begin, end in zip(first, last, strict=True):
         index = int(alignment.words[begin])
         if index != NO_WORD:
-            sure = None if words_W is None else float(words_W[index])
-            segments.append(Segment(float(edges[begin]), float(edges[end]), words[index], sure))
+            confidence = None if words_W is None else float(words_W[index])
+            segments.append(Segment(float(edges[begin]), float(edges[end]), words[index], confidence))
     return segments
 
 
@@ -109,8 +109,10 @@ def read_ctm(path: Path | str) -> dict[str, list[Segment]]:
     tracks: dict[str, list[Segment]] = {}
     for line in Path(path).read_text(encoding="utf-8").splitlines():
         utterance, _, start, duration, label, *rest = line.split()
-        sure = float(rest[0]) if rest else None
-        tracks.setdefault(utterance, []).append(Segment(float(start), float(start) + float(duration), label, sure))
+        confidence = float(rest[0]) if rest else None
+        tracks.setdefault(utterance, []).append(
+            Segment(float(start), float(start) + float(duration), label, confidence)
+        )
     return tracks
 
 

@@ -79,7 +79,7 @@ def command(
         texts, reading = read_texts(paths, text_format.value)
     speakers, speaker_note = find_speakers(ref, texts[0], reading, utt2spk)
     scores = [score(texts[0], text, speakers, steps) for text in texts[1:]]
-    sure = reliability_beside(scores[0], hyp)
+    reliability = reliability_beside(scores[0], hyp)
     paired = paired_test(scores[0], scores[1]) if against else None
     if details:
         tables.write_details(details, scores[0])
@@ -90,15 +90,17 @@ def command(
     warnings = [line for path, one in zip(paths[1:], scores, strict=True) for line in tables.warnings(one, str(path))]
     if as_json:
         print("".join(f"warning: {line}\n" for line in warnings), end="", file=sys.stderr)
-        values = _as_json(scores, paired) | ({"nce": sure.nce} if sure and sure.nce == sure.nce else {})
+        values = _as_json(scores, paired) | (
+            {"nce": reliability.nce} if reliability and reliability.nce == reliability.nce else {}
+        )
         print(json.dumps(values, indent=1, ensure_ascii=False))
         return
     kind = {"kaldi": "Kaldi text: an utterance id and its words", "plain": "plain text: one sentence per line"}[reading]
     print(f"read as     {kind}" + (" (detected; set it with --format)" if text_format is Format.auto else ""))
     print(f"normalised  {', '.join(steps) or 'nothing'}\nspeakers    {speaker_note}\n")
     print(tables.full(scores[0]))
-    if sure:
-        print(f"\n{confidence_lines(sure)}")
+    if reliability:
+        print(f"\n{confidence_lines(reliability)}")
     if paired:
         print(f"\nagainst {against}\n{tables.summary(scores[1])}\n")
         print(tables.paired_test_lines(paired, str(hyp), str(against)))

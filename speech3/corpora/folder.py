@@ -224,12 +224,12 @@ def _speakers(items: Sequence[_Item], source: Path) -> tuple[dict[str, str], str
     return cut, "the recordings' names up to the first space, _ or -"
 
 
-def _add_text(found: _Found, item: _Item, heard: AudioInfo, speaker: str) -> None:
+def _add_text(found: _Found, item: _Item, header: AudioInfo, speaker: str) -> None:
     words = plain_words(decoded(read_bytes(item.transcript), item.transcript))
     if not words:
         found.skip("empty", item.transcript, "has no words", "write what is said, or remove it")
         return
-    found.long(item.transcript, heard.duration_s)
+    found.long(item.transcript, header.duration_s)
     speaker = found.speaker(speaker)
     key = _prefixed(speaker, item.key)
     found.recordings[item.key] = str(item.audio.absolute())
@@ -251,7 +251,7 @@ def _voices(chosen: Iterable[Sequence[Tier]]) -> set[str]:
 
 
 def _add_tiers(
-    found: _Found, item: _Item, tiers: Sequence[Tier], heard: AudioInfo, otherwise: str, voices: set[str]
+    found: _Found, item: _Item, tiers: Sequence[Tier], header: AudioInfo, otherwise: str, voices: set[str]
 ) -> set[str]:
     """Add the annotations that can be used; return the speakers whom the tiers name."""
     spoken: list[tuple[str, Annotation]] = []
@@ -260,7 +260,7 @@ def _add_tiers(
         speaker = tier.speaker or (tier.name if tier.name.casefold() in voices else "")
         named |= {found.speaker(speaker)} if speaker and tier.annotations else set()
         for annotation in tier.annotations:
-            if kept := _usable(found, item, annotation, heard.duration_s):
+            if kept := _usable(found, item, annotation, header.duration_s):
                 spoken.append((found.speaker(speaker or otherwise), kept))
     spoken.sort(key=lambda pair: (pair[1].start_s, pair[1].end_s))
     shared_s = _overlaps([annotation for _, annotation in spoken])
@@ -317,8 +317,8 @@ def _overlaps(annotations: Sequence[Annotation]) -> list[float]:
 
 
 def _check_rates(infos: Mapping[str, AudioInfo], source: Path, sample_rate: int | None) -> None:
-    rates = Counter(heard.sample_rate_hz for heard in infos.values())
-    several = sum(heard.channels > 1 for heard in infos.values())
+    rates = Counter(header.sample_rate_hz for header in infos.values())
+    several = sum(header.channels > 1 for header in infos.values())
     if sample_rate or (len(rates) == 1 and not several):
         return
     shown = ", ".join(f"{count} of {rate} Hz" for rate, count in sorted(rates.items()))

@@ -33,7 +33,7 @@ def read_headers(data: DataDir) -> Headers:
             found.infos[recording] = info(data.recordings[recording], directory=data.path)
         except Speech3Error as error:
             found.bad.update((utterance.id, str(error)) for utterance in used[recording])
-    if lacking := [heard.missing_s for heard in found.infos.values() if heard.missing_s]:
+    if lacking := [header.missing_s for header in found.infos.values() if header.missing_s]:
         say(
             f"{len(lacking)} of the {len(used)} recordings of {data.path} end up to {1000 * max(lacking):.0f} ms before"
             " the end given in their headers; the rest is used"
@@ -58,8 +58,8 @@ def lengths_s(data: DataDir, headers: Headers | None = None) -> dict[str, float]
     headers = headers or read_headers(data.subset(key for key, end_s in ends.items() if end_s is None))
     lengths, bad = {}, dict(headers.bad)
     for key, utterance in data.utterances.items():
-        heard = headers.infos.get(utterance.recording)
-        end_s = ends[key] if ends[key] is not None else heard.duration_s if heard else None
+        header = headers.infos.get(utterance.recording)
+        end_s = ends[key] if ends[key] is not None else header.duration_s if header else None
         if end_s is not None:
             lengths[key] = max(end_s - utterance.start_s, 0.0)
         elif not data.recordings:

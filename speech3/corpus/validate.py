@@ -33,7 +33,7 @@ class Scan:
 
 
 @dataclass(frozen=True)
-class Heard:
+class ScannedData:
     """A data directory with the scan of each recording that has utterances."""
 
     data: DataDir
@@ -55,7 +55,7 @@ class Report:
     """What `validate` found."""
 
     data: DataDir
-    heard: Heard
+    scanned: ScannedData
     faults: tuple[Fault, ...]
     warnings: tuple[Fault, ...]
 
@@ -70,8 +70,8 @@ class Report:
         counts = f"{path}: fine: {len(data.utterances)} utterances, {len(data.speakers())} speakers"
         if not data.recordings:
             return f"{counts}, features without audio"
-        hours = sum(duration_s(utterance, found) for utterance, found in self.heard) / 3600
-        rates = "/".join(str(rate) for rate in sorted({found.sample_rate_hz for _, found in self.heard}))
+        hours = sum(duration_s(utterance, found) for utterance, found in self.scanned) / 3600
+        rates = "/".join(str(rate) for rate in sorted({found.sample_rate_hz for _, found in self.scanned}))
         return f"{counts}, {hours:.2f} hours, {rates} Hz"
 
 
@@ -81,7 +81,7 @@ def duration_s(utterance: Utterance, found: AudioInfo) -> float:
     return max(end_s - utterance.start_s, 0.0)
 
 
-Validator = Callable[[Heard], Iterator[Fault]]
+Validator = Callable[[ScannedData], Iterator[Fault]]
 VALIDATORS: list[Validator] = []
 
 
@@ -107,10 +107,10 @@ def validate(path: Path | str, *, jobs: int = 0, need_text: bool = True) -> Repo
         `path` is not a directory.
     """
     data, structural = parse(path, need_text=need_text)
-    heard = Heard(data, _scan_all(data, jobs))
-    found = [*structural, *(fault for check in VALIDATORS for fault in check(heard))]
+    scanned = ScannedData(data, _scan_all(data, jobs))
+    found = [*structural, *(fault for check in VALIDATORS for fault in check(scanned))]
     faults = tuple(fault for fault in found if not fault.warning)
-    return Report(data, heard, faults, tuple(fault for fault in found if fault.warning))
+    return Report(data, scanned, faults, tuple(fault for fault in found if fault.warning))
 
 
 def _scan_all(data: DataDir, jobs: int) -> dict[str, Scan]:
@@ -140,26 +140,26 @@ def _scan(directory: Path, item: tuple[str, list[Utterance]]) -> Scan:
 
 
 @validator
-def unusable_audio(heard: Heard) -> Iterator[Fault]:
+def unusable_audio(scanned: ScannedData) -> Iterator[Fault]:
     """Missing, unreadable, empty and truncated files."""
-    for recording, scan in heard.scans.items():
+    for recording, scan in scanned.scans.items():
         if scan.error:
-            ids = _of_recording(heard, recording)
+            ids = _of_recording(scanned, recording)
             yield Fault(scan.error.kind, scan.error.file, _named(ids), scan.error.problem, scan.error.remedy, drop=ids)
 
 
 @validator
-def missing_ends(heard: Heard) -> Iterator[Fault]:
+def missing_ends(scanned: ScannedData) -> Iterator[Fault]:
     """Files that lack so little at their end that no speech is missing: they are used as they are."""
-    for recording, scan in heard.scans.items():
+    for recording, scan in scanned.scans.items():
         if scan.info and scan.info.missing_s:
-            ids = _of_recording(heard, recording)
+            ids = _of_recording(scanned, recording)
             problem = f"its header promises {1000 * scan.info.missing_s:.0f} ms more than the file has"
-            yield Fault("missing end", heard.where(recording), _named(ids), problem, "the rest is used", warning=True)
+            yield Fault("missing end", scanned.where(recording), _named(ids), problem, "the rest is used", warning=True)
 
 
-def _of_recording(heard: Heard, recording: str) -> tuple[str, ...]:
-    return tuple(utt.id for utt in heard.data.utterances.values() if utt.recording == recording)
+def _of_recording(scanned: ScannedData, recording: str) -> tuple[str, ...]:
+    return tuple(utt.id for utt in scanned.data.utterances.values() if utt.recording == recording)
 
 
 def _named(ids: tuple[str, ...]) -> str:
@@ -167,14 +167,14 @@ def _named(ids: tuple[str, ...]) -> str:
 
 
 @validator
-def several_channels(heard: Heard) -> Iterator[Fault]:
+def several_channels(scanned: ScannedData) -> Iterator[Fault]:
     """Recordings that are not mono."""
-    for recording, scan in heard.scans.items():
+    for recording, scan in scanned.scans.items():
         if scan.info and scan.info.channels > 1:
-            ids = _of_recording(heard, recording)
+            ids = _of_recording(scanned, recording)
             yield Fault(
                 "several channels",
-                heard.where(recording),
+                scanned.where(recording),
                 _named(ids),
                 f"has {scan.info.channels} channels",
                 "convert it to one channel, or set mix_channels: true in the feature configuration",
@@ -183,19 +183,19 @@ def several_channels(heard: Heard) -> Iterator[Fault]:
 
 
 @validator
-def sample_rates(heard: Heard) -> Iterator[Fault]:
+def sample_rates(scanned: ScannedData) -> Iterator[Fault]:
     """Recordings whose rate is not that of most utterances."""
-    rates = Counter(found.sample_rate_hz for _, found in heard)
+    rates = Counter(found.sample_rate_hz for _, found in scanned)
     if len(rates) < 2:
         return
     usual_hz = max(rates, key=lambda rate_hz: (rates[rate_hz], rate_hz))
-    for recording, scan in heard.scans.items():
+    for recording, scan in scanned.scans.items():
         if scan.info and scan.info.sample_rate_hz != usual_hz:
-            ids = _of_recording(heard, recording)
+            ids = _of_recording(scanned, recording)
             problem = f"has {scan.info.sample_rate_hz} Hz, but {rates[usual_hz]} of the utterances have {usual_hz} Hz"
             yield Fault(
                 "other sample rate",
-                heard.where(recording),
+                scanned.where(recording),
                 _named(ids),
                 problem,
                 "convert it, or set resample: true in the feature configuration",
@@ -204,15 +204,15 @@ def sample_rates(heard: Heard) -> Iterator[Fault]:
 
 
 @validator
-def segments_outside(heard: Heard) -> Iterator[Fault]:
+def segments_outside(scanned: ScannedData) -> Iterator[Fault]:
     """Segments that reach beyond their recording: clipped if a part lies inside."""
-    for utterance, found in heard:
+    for utterance, found in scanned:
         problem = segment_fault(utterance.start_s, utterance.end_s, found.duration_s)
         inside = utterance.start_s < found.duration_s
         if problem:
             yield Fault(
                 "segment",
-                str(heard.data.path / "segments"),
+                str(scanned.data.path / "segments"),
                 utterance.id,
                 problem,
                 "correct the times",
@@ -223,14 +223,14 @@ def segments_outside(heard: Heard) -> Iterator[Fault]:
 
 
 @validator
-def too_short(heard: Heard) -> Iterator[Fault]:
+def too_short(scanned: ScannedData) -> Iterator[Fault]:
     """Utterances of less than one frame."""
-    for utterance, found in heard:
+    for utterance, found in scanned:
         length_s = duration_s(utterance, found)
         if 0 < length_s < FRAME_S:
             yield Fault(
                 "too short",
-                heard.where(utterance.recording),
+                scanned.where(utterance.recording),
                 utterance.id,
                 f"lasts {1000 * length_s:.1f} ms, less than one frame of {1000 * FRAME_S:.0f} ms",
                 "remove the utterance",
@@ -239,13 +239,13 @@ def too_short(heard: Heard) -> Iterator[Fault]:
 
 
 @validator
-def digital_silence(heard: Heard) -> Iterator[Fault]:
+def digital_silence(scanned: ScannedData) -> Iterator[Fault]:
     """Utterances without any sound; only a warning, since features can still be computed."""
-    for utterance, _ in heard:
-        if utterance.id in heard.scans[utterance.recording].silent:
+    for utterance, _ in scanned:
+        if utterance.id in scanned.scans[utterance.recording].silent:
             yield Fault(
                 "digital silence",
-                heard.where(utterance.recording),
+                scanned.where(utterance.recording),
                 utterance.id,
                 "all its samples are equal",
                 "check the recording, or remove the utterance",

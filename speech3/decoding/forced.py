@@ -183,10 +183,10 @@ def _write_lists(
 ) -> None:  # fmt: skip
     """Write tab-separated confidence.txt, suspicious.txt, oov.txt, and gaps.txt if a recording was long."""
     rows = []
-    for utterance, sure in outcome.aligned.confidences.items():
-        word = (texts[utterance] or "").split()[sure.worst]
-        worst = f"{sure.words_W[sure.worst]:.3f}"
-        rows.append((utterance, f"{sure.utterance:.3f}", word, worst, f"{durations[utterance]:.2f}"))
+    for utterance, confidence in outcome.aligned.confidences.items():
+        word = (texts[utterance] or "").split()[confidence.worst]
+        worst = f"{confidence.words_W[confidence.worst]:.3f}"
+        rows.append((utterance, f"{confidence.utterance:.3f}", word, worst, f"{durations[utterance]:.2f}"))
     _write_table(out / "confidence.txt", rows)
     _write_table(
         out / "suspicious.txt",

@@ -143,8 +143,8 @@ def _made(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float,
     said = tuple(graph.label_of[unit] for unit in best.units)
     if words is None or not small_enough(words, len(said)):
         # The lattice of the full beam is too large, so only narrower beams are tried.
-        sure = confidences_in(graph, lattice, best.units, scale, shares=(0.5, 0.25))
-        return replace(best, confidences=sure), words, lines
+        values = confidences_in(graph, lattice, best.units, scale, shares=(0.5, 0.25))
+        return replace(best, confidences=values), words, lines
     risk = (minimum_bayes_risk if wanted.bayes_risk else confidences)(words, said, scale)
     units = tuple(graph.words[label] for label in risk.words)
     best = replace(best, units=units, words=words_in(graph, risk.words), confidences=risk.confidences)

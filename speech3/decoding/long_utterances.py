@@ -59,7 +59,7 @@ class Parts:
 
 
 def _joined(whole: str, parts: Sequence[Hypothesis]) -> Hypothesis:
-    sure = [part.confidences for part in parts if part.confidences is not None]
+    known = [part.confidences for part in parts if part.confidences is not None]
     return Hypothesis(
         whole,
         tuple(chain.from_iterable(part.words for part in parts)),
@@ -68,7 +68,7 @@ def _joined(whole: str, parts: Sequence[Hypothesis]) -> Hypothesis:
         sum(part.acoustic_cost for part in parts),
         np.concatenate([np.empty(0, np.int32), *(part.pdfs_T for part in parts)]),
         all(part.reached_final for part in parts),
-        tuple(chain.from_iterable(sure)) if len(sure) == len(parts) else None,
+        tuple(chain.from_iterable(known)) if len(known) == len(parts) else None,
     )
 
 

@@ -27,21 +27,23 @@ def word_times(
     labels; Kaldi realigns lattices for the same reason (lattice-align-words).
     """
     units = {h.utterance: h.units for h in decoding.hypotheses if h.units}
-    sure = {h.utterance: h.confidences for h in decoding.hypotheses}
+    confidences = {h.utterance: h.confidences for h in decoding.hypotheses}
     texts: dict[str, str | None] = {utterance: " ".join(said) for utterance, said in units.items()}
     if not texts:
         return {}
     alignments, _ = recognizer.align({u: feats[u] for u in texts}, texts, jobs)
     clock = recognizer.clock
-    times = {key: word_segments(found, units[key], clock, words_W=sure[key]) for key, found in alignments.items()}
+    times = {
+        key: word_segments(found, units[key], clock, words_W=confidences[key]) for key, found in alignments.items()
+    }
     if mark := recognizer.graph.mark:
         times = {key: join_segments(found, mark) for key, found in times.items()}
     return {key: [_calibrated(word, recognizer) for word in found] for key, found in times.items()}
 
 
 def _calibrated(word: Segment, recognizer: Recognizer) -> Segment:
-    sure = word.confidence
-    return word if sure is None else replace(word, confidence=recognizer.settings.calibrated(sure))
+    posterior = word.confidence
+    return word if posterior is None else replace(word, confidence=recognizer.settings.calibrated(posterior))
 
 
 def write_hypotheses(path: Path, decoding: Decoding) -> None:

@@ -191,11 +191,15 @@ def _again(first: tuple[str, Rescored], items: Iterator[tuple[str, Rescored]]) -
     yield from items
 
 
-def _hypothesis(directory: LatticeDir, utterance: str, lattice: WordLattice, sure: bool) -> Hypothesis:
+def _hypothesis(directory: LatticeDir, utterance: str, lattice: WordLattice, with_confidences: bool) -> Hypothesis:
     scale = directory.about.acoustic_scale
     best = nbest(lattice, 1, scale)[0]
     units = tuple(directory.symbols[label] for label in best.words)
-    known = confidences(lattice, best.words, scale).confidences if sure and small_enough(lattice, len(units)) else None
+    known = (
+        confidences(lattice, best.words, scale).confidences
+        if with_confidences and small_enough(lattice, len(units))
+        else None
+    )
     acoustic = scale * best.acoustic_cost(lattice)
     return Hypothesis(
         utterance, directory.spelled(best.words), units, best.cost, acoustic, pdfs_of(lattice, best), True, known

@@ -265,8 +265,8 @@ class _Searcher:
         for scale, penalty in self.settings:
             best = self._best(utterance, scores_TP, scale, penalty)
             if isinstance(best, Hypothesis):
-                sure = confidences_in(self.graph, self.lattice_with_phrases(), best.units, scale)
-                best = replace(best, confidences=sure)
+                values = confidences_in(self.graph, self.lattice_with_phrases(), best.units, scale)
+                best = replace(best, confidences=values)
             found.append(best)
         return found
 

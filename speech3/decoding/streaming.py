@@ -258,8 +258,8 @@ class _Segment:
     def _hypothesis(self, best: BestPath) -> Hypothesis:
         graph, scale = self.recognizer.graph, self.recognizer.settings.acoustic_scale
         found = hypothesis_of(graph, self._name, best)
-        sure = confidences_in(graph, self._lattice, found.units, scale)
-        return replace(found, confidences=sure)
+        values = confidences_in(graph, self._lattice, found.units, scale)
+        return replace(found, confidences=values)
 
     def _again(self, scores_TP: np.ndarray) -> Hypothesis:
         """Search again with wider beams, as in offline decoding, because no path ended in a final state."""
@@ -274,7 +274,7 @@ class _Segment:
         recognizer, begin_s = self.recognizer, self._begin * self._output_s
         if found.confidences:
             calibrated = recognizer.settings.calibrated
-            found = replace(found, confidences=tuple(calibrated(sure) for sure in found.confidences))
+            found = replace(found, confidences=tuple(calibrated(posterior) for posterior in found.confidences))
         if isinstance(recognizer.outputs, Hmm) and found.units:
             scorer = recognizer.scorer
             given = GivenScores(scores_TP, scorer.subsampling, scorer.pseudo_likelihoods)
@@ -286,8 +286,8 @@ class _Segment:
                 segments = word_segments(aligned, found.units, recognizer.clock, words_W=found.confidences)
                 mark = recognizer.graph.mark
                 return words_of_segments(join_segments(segments, mark) if mark else segments, begin_s)
-        sure = found.confidences if found.confidences and len(found.confidences) == len(found.words) else None
-        return tuple(Word(word, None, None, sure[n] if sure else None) for n, word in enumerate(found.words))
+        values = found.confidences if found.confidences and len(found.confidences) == len(found.words) else None
+        return tuple(Word(word, None, None, values[n] if values else None) for n, word in enumerate(found.words))
 
 
 def silence_pdfs(recognizer: Recognizer) -> np.ndarray:

@@ -151,9 +151,9 @@ def _calibrated(
     posteriors: list[float] = []
     correct: list[bool] = []
     for utterance, each in progress(found.items(), len(found), "confidences"):
-        sure = confidences_in(graph, each[1], each[0].units, scale) if each else None
-        if each and sure:
-            posteriors += join_confidences(each[0].units, sure, graph.mark) if graph.mark else sure
+        values = confidences_in(graph, each[1], each[0].units, scale) if each else None
+        if each and values:
+            posteriors += join_confidences(each[0].units, values, graph.mark) if graph.mark else values
             correct += correct_words(references[utterance], each[0].words)
     return fit_calibration(posteriors, correct)
 

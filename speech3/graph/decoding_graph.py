@@ -186,7 +186,7 @@ def _clg(hmm: Hmm, grammar: Grammar) -> tuple[Fst, Labels]:
     """
     import kaldifst
 
-    lexicon, disambiguation = lexicon_fst(hmm.lexicon, grammar.words, hmm.tree.alike)
+    lexicon, disambiguation = lexicon_fst(hmm.lexicon, grammar.words, hmm.tree.phone_classes)
     left, right = to_kaldifst(lexicon), to_kaldifst(grammar.fst)
     kaldifst.arcsort(left, sort_type="olabel")
     kaldifst.arcsort(right, sort_type="ilabel")

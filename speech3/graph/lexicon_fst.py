@@ -12,15 +12,15 @@ from speech3.lexicon.lexicon import Lexicon
 from speech3.lexicon.subwords import JOINER
 
 
-def lexicon_fst(lexicon: Lexicon, words: Sequence[str], alike_P: np.ndarray) -> tuple[Fst, list[int]]:
+def lexicon_fst(lexicon: Lexicon, words: Sequence[str], class_P: np.ndarray) -> tuple[Fst, list[int]]:
     """Return L and its disambiguation symbols.
 
     Parameters
     ----------
     words
         Symbol table: `<eps>`, words of the lexicon, `#0`.
-    alike_P
-        Class of each phone (`Tree.alike`): pronunciations that differ only within classes may become the same pdfs, so
+    class_P
+        `Tree.phone_classes`: pronunciations that differ only within classes may become the same pdfs, so
         they are treated as homophones.
 
     Returns
@@ -35,7 +35,7 @@ def lexicon_fst(lexicon: Lexicon, words: Sequence[str], alike_P: np.ndarray) -> 
     wanted = set(words[1:-1])
     spoken = [pron for pron in lexicon.pronunciations if pron.word in wanted]
     ids, labels = lexicon.phone_ids, {word: label for label, word in enumerate(words)}
-    marks = _disambiguate([tuple(int(alike_P[ids[phone]]) for phone in pron.phones) for pron in spoken])
+    marks = _disambiguate([tuple(int(class_P[ids[phone]]) for phone in pron.phones) for pron in spoken])
     backoff = len(lexicon.phones) + 1
     silence_mark = backoff + 1 + max(marks, default=0)
     silence_spoken = any(lexicon.silence_phones[0] in pron.phones for pron in spoken)

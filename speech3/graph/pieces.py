@@ -51,8 +51,8 @@ def join_segments(pieces: Sequence[Segment], mark: str = WORD_START) -> list[Seg
     for piece in pieces:
         label = bare(piece.label)
         if words and continues(piece.label, mark):
-            sure = _least(words[-1].confidence, piece.confidence)
-            words[-1] = Segment(words[-1].start_s, piece.end_s, words[-1].label + label, sure)
+            confidence = _least(words[-1].confidence, piece.confidence)
+            words[-1] = Segment(words[-1].start_s, piece.end_s, words[-1].label + label, confidence)
         else:
             words.append(Segment(piece.start_s, piece.end_s, label, piece.confidence))
     return words
@@ -60,7 +60,7 @@ def join_segments(pieces: Sequence[Segment], mark: str = WORD_START) -> list[Seg
 
 def join_confidences(pieces: Sequence[str], confidences: Sequence[float], mark: str = WORD_START) -> list[float]:
     """Confidences of the words that `join_words` makes: the lowest of their pieces."""
-    parts = [Segment(0.0, 0.0, piece, sure) for piece, sure in zip(pieces, confidences, strict=True)]
+    parts = [Segment(0.0, 0.0, piece, confidence) for piece, confidence in zip(pieces, confidences, strict=True)]
     return [word.confidence or 0.0 for word in join_segments(parts, mark)]
 
 

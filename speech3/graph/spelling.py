@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from speech3.alignment.oov import sayable, with_pronunciations
+from speech3.alignment.oov import has_phones, with_pronunciations
 from speech3.errors import Speech3Error
 from speech3.graph.pieces import bare
 from speech3.hmm.model import Hmm, PdfsOnly
@@ -62,7 +62,7 @@ def spelling_with(hmm: Hmm, letters: ArpaLm, weight: float, phones: Mapping[str,
         The phones of each letter.
     """
     every = (Pronunciation(unit, phones[bare(unit)]) for unit in letters.words)
-    return Spelling(letters, weight, tuple(pron for pron in every if sayable(pron, hmm.lexicon)))
+    return Spelling(letters, weight, tuple(pron for pron in every if has_phones(pron, hmm.lexicon)))
 
 
 def read_spelling(graph: Path) -> Spelling | None:

@@ -36,7 +36,7 @@ class Biphones:
     loop_NN: np.ndarray
     group_N: np.ndarray
 
-    def heard(self, outputs_TP: np.ndarray, bigram: np.ndarray) -> np.ndarray:
+    def best_phones(self, outputs_TP: np.ndarray, bigram: np.ndarray) -> np.ndarray:
         """The phones (int64, numbers of the loop) on the best path, including silence.
 
         Parameters

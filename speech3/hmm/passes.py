@@ -58,7 +58,7 @@ def flat_start(share: Share, lexicon: Lexicon) -> dict[str, str]:
     return failed
 
 
-def even_out(share: Share) -> None:
+def divide_equally(share: Share) -> None:
     """Divide the frames of each phone equally among its states."""
     for utterance, alignment in share.alignments.items():
         share.alignments[utterance] = evened_out(alignment)

@@ -32,7 +32,7 @@ class LoopPhones:
     Attributes
     ----------
     silence_G
-        bool: the phone is left out of `heard` and of the reference.
+        bool: the phone is left out of `best_phones` and of the reference.
     place_P
         int64: ``phone * S + state`` of each pdf.
     stay_GS, advance_GS, leave_GS
@@ -135,7 +135,7 @@ def phone_bigram(sequences: Iterable[np.ndarray], num_phones: int) -> np.ndarray
     return np.log(counts_GG / counts_GG.sum(1, keepdims=True)).astype(np.float32)
 
 
-def heard(phones: LoopPhones, bigram: np.ndarray, scores_TGS: np.ndarray, acoustic_scale: float) -> np.ndarray:
+def best_phones(phones: LoopPhones, bigram: np.ndarray, scores_TGS: np.ndarray, acoustic_scale: float) -> np.ndarray:
     """The phones of the best path through the loop, int64, without silence.
 
     Parameters

@@ -52,7 +52,7 @@ def train_monophone(
     for _ in range(config.mono.phone_iterations):
         workers.run(passes.realign, hmm, gmm, config.beam, config.retry_beam)
         hmm, gmm, _ = _reestimate(workers, hmm, gmm)
-    workers.run(passes.even_out)
+    workers.run(passes.divide_equally)
     hmm, gmm = _single_gaussians(_context_stats(workers), lexicon, monophone_tree(number_P))
     return _train(workers, *_reestimate(workers, hmm, gmm), config, config.mono, generator, metrics, "mono")
 

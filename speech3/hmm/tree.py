@@ -39,7 +39,7 @@ class Tree:
     )
 
     @cached_property
-    def alike(self) -> np.ndarray:
+    def phone_classes(self) -> np.ndarray:
         """(P + 1,) int: phones that share a pdf have the same number, that of the first of them."""
         first: dict[int, int] = {}  # pdf -> first phone that has it
         number = np.arange(len(self.root))

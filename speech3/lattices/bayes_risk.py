@@ -94,8 +94,8 @@ def _risk(
         order = [int(word) for word in np.argsort(-posterior_W, kind="stable") if posterior_W[word] > 1e-9]
         slots.append(Slot(tuple(int(labels[word]) for word in order), tuple(float(posterior_W[w]) for w in order)))
     said = [place for place in range(len(kept)) if kept[place]]
-    sure = tuple(float(np.clip(kept_gamma[place, kept[place]], 0.0, 1.0)) for place in said)
-    return BayesRisk(tuple(int(labels[kept[place]]) for place in said), sure, float(best), tuple(slots))
+    posteriors = tuple(float(np.clip(kept_gamma[place, kept[place]], 0.0, 1.0)) for place in said)
+    return BayesRisk(tuple(int(labels[kept[place]]) for place in said), posteriors, float(best), tuple(slots))
 
 
 def _with_gaps(words: list[int]) -> np.ndarray:

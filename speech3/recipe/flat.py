@@ -31,7 +31,7 @@ from speech3.recipe.experiment import FLAT, FLAT_HMM, Experiment
 from speech3.recipe.stages import training_material
 from speech3.sequence.denominator import make_denominator
 from speech3.sequence.phone_lm import estimate
-from speech3.sequence.transcripts import spoken_at_random, word_labels
+from speech3.sequence.transcripts import random_phones, word_labels
 
 _DRAWN = 4  # random pronunciations drawn for each transcript, so that most of its pronunciations are seen
 
@@ -44,7 +44,7 @@ def prepare(e: Experiment) -> None:
     tree = monophone_tree(group_numbers(lexicon), FIRST_AND_LOOP.states)
     hmm = Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5), FIRST_AND_LOOP, SUBSAMPLING)
     generator = np.random.default_rng(e.recipe.seed)
-    spelled = (spoken_at_random(lexicon, words, generator) for words in [*transcripts.words.values()] * _DRAWN)
+    spelled = (random_phones(lexicon, words, generator) for words in [*transcripts.words.values()] * _DRAWN)
     denominator = make_denominator(estimate(spelled, e.recipe.lfmmi.longer_histories), hmm)
     hmm.save(out)
     denominator.save(out)

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from speech3.alignment.align import Transcripts, usable_transcripts, write_alignments
-from speech3.alignment.oov import sayable, with_words
+from speech3.alignment.oov import has_phones, with_words
 from speech3.augment.copies import augment_data, copy_prefix
 from speech3.augment.speed import perturb_speed
 from speech3.config import FeatureConfig, HmmConfig, TrainConfig, parse, read_yaml
@@ -167,7 +167,7 @@ def align_data(e: Experiment, name: str, preset: str, splits: Sequence[str]) -> 
     recognizer = load_recognizer(e.model(name))
     if (spellings := e.out / "data" / HELD_OUT_LEXICON).exists():
         found = read_lexicon(spellings).pronunciations
-        usable = [pron for pron in found if sayable(pron, recognizer.hmm.lexicon)]
+        usable = [pron for pron in found if has_phones(pron, recognizer.hmm.lexicon)]
         recognizer = replace(recognizer, outputs=with_words(recognizer.hmm, usable, str(spellings)))
     for split in splits:
         align_split(recognizer, ArkReader(e.features(preset, split) / "feats.scp"), e.data(split),

@@ -49,13 +49,13 @@ class Reliability:
 
 def reliability(confidences: Sequence[float], correct: Sequence[bool], bins: int = 10) -> Reliability:
     """The reliability of confidences (from 0 to 1), given which of the words are correct; `bins` have equal widths."""
-    sure = np.clip(np.asarray(confidences, np.float64), LEAST, 1 - LEAST)
+    clipped = np.clip(np.asarray(confidences, np.float64), LEAST, 1 - LEAST)
     right = np.asarray(correct, bool)
     share = float(right.mean()) if len(right) else float("nan")
     nce = float("nan")
     if 0 < share < 1:
         alone = -len(right) * (share * np.log2(share) + (1 - share) * np.log2(1 - share))
-        nce = float((alone + np.log2(sure[right]).sum() + np.log2(1 - sure[~right]).sum()) / alone)
+        nce = float((alone + np.log2(clipped[right]).sum() + np.log2(1 - clipped[~right]).sum()) / alone)
     place = np.minimum((np.asarray(confidences, np.float64) * bins).astype(int), bins - 1)
     rows = []
     for number in range(bins):
@@ -72,7 +72,7 @@ def reliability_of(score: Score, tracks: Mapping[str, Sequence[Segment]]) -> Rel
     Utterances whose number of words in the CTM is not the number scored (normalisation may change it) are left out. If
     they are more than one in twenty, the CTM is taken to be that of another decoding.
     """
-    sure: list[float] = []
+    confidences: list[float] = []
     right: list[bool] = []
     scored = [utterance for utterance in score.utterances if utterance.hyp]
     used = 0
@@ -82,9 +82,9 @@ def reliability_of(score: Score, tracks: Mapping[str, Sequence[Segment]]) -> Rel
         known = [each for each in track if each is not None]
         if len(known) == len(track) == len(utterance.hyp):
             used += 1
-            sure += known
+            confidences += known
             right += [kind == "equal" for kind, _, hyp in utterance.alignment() if hyp]
-    return reliability(sure, right) if sure and used >= 0.95 * len(scored) else None
+    return reliability(confidences, right) if confidences and used >= 0.95 * len(scored) else None
 
 
 def reliability_beside(score: Score, hypothesis: Path) -> Reliability | None:

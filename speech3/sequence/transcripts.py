@@ -52,7 +52,7 @@ def word_labels(lexicon: Lexicon, words: Sequence[str], frames: int) -> np.ndarr
     return segment_labels(numbers_W, np.linspace(0, frames, len(words) + 1).round().astype(np.int64))
 
 
-def spoken_at_random(lexicon: Lexicon, words: Sequence[str], generator: np.random.Generator) -> list[int]:
+def random_phones(lexicon: Lexicon, words: Sequence[str], generator: np.random.Generator) -> list[int]:
     """The phones of one way to say the words: pronunciations and silences drawn by their lexicon probabilities."""
     phones: list[int] = []
     silence = lexicon.silence_prob

@@ -17,7 +17,7 @@ from speech3.frames.segments import segment_numbers
 from speech3.hmm.biphone_loop import Biphones, biphones
 from speech3.hmm.clustering import group_numbers
 from speech3.hmm.model import Hmm, PdfsOnly
-from speech3.hmm.phone_loop import LoopPhones, errors, heard, loop_phones, phone_bigram
+from speech3.hmm.phone_loop import LoopPhones, best_phones, errors, loop_phones, phone_bigram
 from speech3.lexicon.lexicon import Lexicon
 from speech3.models import AcousticModel, logits
 
@@ -68,8 +68,8 @@ class PhoneErrors:
 
     def _heard(self, logits_TP: np.ndarray) -> np.ndarray:
         if self.biphones:
-            return self.phones.spoken(self.biphones.heard(PSEUDO_SCALE * logits_TP, self.bigram))
-        return heard(self.phones, self.bigram, self.phones.scores(logits_TP, self.log_prior_P), ACOUSTIC_SCALE)
+            return self.phones.spoken(self.biphones.best_phones(PSEUDO_SCALE * logits_TP, self.bigram))
+        return best_phones(self.phones, self.bigram, self.phones.scores(logits_TP, self.log_prior_P), ACOUSTIC_SCALE)
 
 
 def phone_errors(

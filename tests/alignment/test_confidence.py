@@ -9,7 +9,7 @@ from drawn import Drawn, draw
 from speech3.alignment.align import Aligned, Transcripts, align
 from speech3.alignment.confidence import Confidence, confidence, spread
 from speech3.alignment.oov import unknown_words, with_words
-from speech3.alignment.suspicious import suspicions, usual
+from speech3.alignment.suspicious import limits_of, suspicions
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.model import Hmm
@@ -70,7 +70,7 @@ def test_right_words_are_surer_than_wrong_ones_and_these_are_listed(hmm: Hmm) ->
     assert all("as a whole" in s.reason or s.transcript.startswith("*") for s in listed)
     assert any("doubtful" in s.reason for s in listed)
     assert [s.confidence for s in listed] == sorted(s.confidence for s in listed)
-    assert usual(found).word > 0.85
+    assert limits_of(found).word > 0.85
 
 
 def test_a_model_with_fewer_outputs_has_to_be_surer_of_its_doubt() -> None:

@@ -88,7 +88,7 @@ def test_words_that_share_all_their_pdfs_are_still_told_apart_by_the_language_mo
     # Like two words that differ only in stress, or in positions of phones, with a tree that asks about neither.
     lexicon = Lexicon((Pronunciation("A", ("a0", "b")), Pronunciation("B", ("a1", "b")), Pronunciation("C", ("a1",))))
     tree = monophone_tree(np.array([0, 1, 1, 2]))  # SIL, a0 and a1, b
-    assert tree.alike.tolist() == [0, 1, 2, 2, 4]
+    assert tree.phone_classes.tolist() == [0, 1, 2, 2, 4]
     hmm, lm = Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5)), estimate([["A", "C", "B"], ["C"], ["B", "A"], ["A"]], 2)
     build_graph(hmm, lm, tmp_path, toys.SCALE)
     language = toys.sentences(lm, 3)

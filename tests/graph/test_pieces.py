@@ -42,8 +42,8 @@ def test_no_silence_within_a_word_and_no_charge_for_that() -> None:
     pieces = (Pronunciation("▁a", ("a",)), Pronunciation("b", ("b",)), Pronunciation("▁ab", ("c",)))
     lexicon = Lexicon(pieces, silence_prob=0.2)
     words = ("<eps>", "▁a", "b", "▁ab", "#0")
-    alike = monophone_tree(np.arange(len(lexicon.phones))).alike
-    fst = to_kaldifst(lexicon_fst(lexicon, words, alike)[0])
+    classes = monophone_tree(np.arange(len(lexicon.phones))).phone_classes
+    fst = to_kaldifst(lexicon_fst(lexicon, words, classes)[0])
     kaldifst.arcsort(fst, sort_type="ilabel")
     sil, a, b, c = (lexicon.phone_ids[phone] for phone in ("SIL", "a", "b", "c"))
     whole = cost(fst, [c])
@@ -64,8 +64,8 @@ def test_estimated_silences_are_not_charged_within_a_word_either() -> None:
     )
     lexicon = Lexicon(pieces, silence_prob=0.9, end=Silences(0.9, 2.0, 0.1))
     words = ("<eps>", "▁a", "b", "▁ab", "#0")
-    alike = monophone_tree(np.arange(len(lexicon.phones))).alike
-    fst = to_kaldifst(lexicon_fst(lexicon, words, alike)[0])
+    classes = monophone_tree(np.arange(len(lexicon.phones))).phone_classes
+    fst = to_kaldifst(lexicon_fst(lexicon, words, classes)[0])
     kaldifst.arcsort(fst, sort_type="ilabel")
     sil, a, b, c = (lexicon.phone_ids[phone] for phone in ("SIL", "a", "b", "c"))
     for before, after in (([], []), ([sil], []), ([], [sil]), ([sil], [sil])):

@@ -39,7 +39,7 @@ def test_the_best_of_all_paths_is_found(seed: int) -> None:
     loop = Biphones(pdfs[0], pdfs[1], np.array([2, 0, 1, 1]))  # the last two phones differ in stress alone
     bigram = rng.normal(size=(3, 3)).astype(np.float32)
     outputs = rng.normal(0, 2, (4, PDFS)).astype(np.float32)
-    assert loop.heard(outputs, bigram).tolist() == _best(outputs, loop, bigram)[1]
+    assert loop.best_phones(outputs, bigram).tolist() == _best(outputs, loop, bigram)[1]
 
 
 def test_only_for_left_biphones_of_a_first_and_a_loop_pdf() -> None:

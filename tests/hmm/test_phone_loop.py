@@ -8,7 +8,7 @@ import pytest
 from drawn import draw
 
 from speech3.hmm.model import Hmm
-from speech3.hmm.phone_loop import LoopPhones, errors, heard, loop_phones, phone_bigram
+from speech3.hmm.phone_loop import LoopPhones, best_phones, errors, loop_phones, phone_bigram
 from speech3.hmm.tree import Tree, context_free_tree, monophone_tree
 from speech3.lexicon.lexicon import Lexicon, Pronunciation
 
@@ -56,7 +56,7 @@ def test_the_best_of_all_paths_is_found(repeats, ends):
             flat = scores.reshape(frames, -1)
             values = [value + flat[np.arange(frames), start].sum() for start, _, value in paths]
             best = paths[int(np.argmax(values))][1] if np.isfinite(max(values)) else ()
-            assert heard(loop, bigram, scores, 1.0).tolist() == [g for g in best if g != 0]
+            assert best_phones(loop, bigram, scores, 1.0).tolist() == [g for g in best if g != 0]
 
 
 def test_segments_of_phones_from_left_to_right():
@@ -149,7 +149,7 @@ def test_a_known_language_is_heard(hmm):
         loglikes = -0.5 * ((feats[:, None] - drawn.means) ** 2).sum(2)
         # Likelihoods are posteriors times priors, whatever the priors are.
         scores = loop.scores((loglikes + np.log(0.3)).astype(np.float32), np.log(np.full(hmm.num_pdfs, 0.3)))
-        wrong += errors(loop.spoken(truth[name]), heard(loop, bigram, scores, 1.0))
+        wrong += errors(loop.spoken(truth[name]), best_phones(loop, bigram, scores, 1.0))
         total += len(loop.spoken(truth[name]))
     assert total > 50 and wrong <= 0.02 * total
 
@@ -157,4 +157,4 @@ def test_a_known_language_is_heard(hmm):
 def test_an_utterance_too_short_for_any_phone_has_none():
     loop = _made((True, True, True), (False, False, True))
     scores = np.zeros((2, 2, 3), np.float32)
-    assert heard(loop, phone_bigram([np.array([1])], 2), scores, 1.0).tolist() == []
+    assert best_phones(loop, phone_bigram([np.array([1])], 2), scores, 1.0).tolist() == []

@@ -31,7 +31,7 @@ def labels_of(phones: list[int], lengths: list[int]) -> np.ndarray:
     return segment_labels(np.array(phones), np.cumsum([0, *lengths]))
 
 
-def sayable(graph, count: int, seed: int = 0) -> list[int]:
+def possible_phones(graph, count: int, seed: int = 0) -> list[int]:
     """Phones that the phone language model has seen after one another."""
     generator, state, phones = np.random.default_rng(seed), START, []
     while len(phones) < count:
@@ -106,7 +106,7 @@ def test_sparse_products_convert_no_matrix() -> None:
 @pytest.mark.parametrize("tolerance", [0, 1, 2])
 def test_numerator_of_a_whole_utterance_equals_enumeration(tolerance: int) -> None:
     graph = toy_denominator(0)
-    phones = sayable(graph, 3)
+    phones = possible_phones(graph, 3)
     maker = AlignmentNumerators(graph, frames=24, tolerance=tolerance, leak=LEAK)
     numerators = maker([Chunk(labels_of(phones, [9, 6, 9]), 0)])
     y = outputs(8, graph.num_pdfs, 1)[:, :, 0]
@@ -119,7 +119,9 @@ def test_numerator_of_a_whole_utterance_equals_enumeration(tolerance: int) -> No
 def test_numerator_posteriors_are_the_gradient() -> None:
     graph = toy_denominator(3)
     maker = AlignmentNumerators(graph, frames=18, leak=LEAK)
-    numerators = maker([Chunk(labels_of(sayable(graph, 5), [5, 7, 6, 9, 9]), 7), Chunk(labels_of([1, 2], [9, 9]), 0)])
+    numerators = maker(
+        [Chunk(labels_of(possible_phones(graph, 5), [5, 7, 6, 9, 9]), 7), Chunk(labels_of([1, 2], [9, 9]), 0)]
+    )
     y = outputs(6, graph.num_pdfs, 2).permute(2, 0, 1).contiguous().numpy()
     _, posterior = numerator_posteriors(y, numerators)
     step = 1e-5
@@ -135,7 +137,7 @@ def test_numerator_posteriors_are_the_gradient() -> None:
 @pytest.mark.parametrize("speed", [0.9, 1.0, 1.1])
 def test_numerator_is_never_above_the_denominator(start: int, speed: float) -> None:
     graph = toy_denominator(4)
-    labels = labels_of([*sayable(graph, 6), 3, 3], [4, 5, 3, 6, 8, 3, 4, 5])
+    labels = labels_of([*possible_phones(graph, 6), 3, 3], [4, 5, 3, 6, 8, 3, 4, 5])
     numerators = AlignmentNumerators(graph, frames=18, leak=LEAK)([Chunk(labels, start, speed)])
     for seed in range(5):
         y = 4 * outputs(6, graph.num_pdfs, 1, seed)
@@ -148,7 +150,7 @@ def test_numerator_is_never_above_the_denominator(start: int, speed: float) -> N
 @pytest.mark.parametrize("speed", [0.8, 1.0, 1.25])
 def test_phones_lie_where_the_alignment_has_them(start: int, speed: float) -> None:
     graph, tolerance, outputs_T = toy_denominator(4), 1, 6
-    phones, lengths = [*sayable(graph, 6), 3, 3], [4, 5, 13, 6, 8, 3, 4, 5]
+    phones, lengths = [*possible_phones(graph, 6), 3, 3], [4, 5, 13, 6, 8, 3, 4, 5]
     labels = labels_of(phones, lengths)
     found = AlignmentNumerators(graph, frames=18, tolerance=tolerance, leak=LEAK)([Chunk(labels, start, speed)])
     begins = np.cumsum([0, *lengths])
@@ -180,7 +182,9 @@ def test_phones_lie_where_the_alignment_has_them(start: int, speed: float) -> No
 
 def test_loss_has_the_gradient_of_its_value() -> None:
     graph = toy_denominator(5)
-    numerators = AlignmentNumerators(graph, frames=12, leak=LEAK)([Chunk(labels_of(sayable(graph, 3), [4, 4, 4]), 0)])
+    numerators = AlignmentNumerators(graph, frames=12, leak=LEAK)(
+        [Chunk(labels_of(possible_phones(graph, 3), [4, 4, 4]), 0)]
+    )
     criterion = LfMmi(graph, leak=LEAK, cross_entropy=0.3, l2=0.01)
     both = [outputs(4, graph.num_pdfs, 1, seed).permute(2, 0, 1).clone() for seed in (0, 1)]
     assert torch.autograd.gradcheck(lambda y: criterion(y, numerators)[0], both[0].clone().requires_grad_())
@@ -193,7 +197,9 @@ def test_loss_has_the_gradient_of_its_value() -> None:
 
 def test_outputs_beyond_the_limit_stay_finite_and_get_no_gradient_from_the_criterion() -> None:
     graph = toy_denominator(5)
-    numerators = AlignmentNumerators(graph, frames=12, leak=LEAK)([Chunk(labels_of(sayable(graph, 3), [4, 4, 4]), 0)])
+    numerators = AlignmentNumerators(graph, frames=12, leak=LEAK)(
+        [Chunk(labels_of(possible_phones(graph, 3), [4, 4, 4]), 0)]
+    )
     y = (200 * outputs(4, graph.num_pdfs, 1)).permute(2, 0, 1).float().requires_grad_()
     loss, _ = LfMmi(graph, leak=LEAK, l2=0.0)(y, numerators)
     (gradient,) = torch.autograd.grad(loss, y)

@@ -19,7 +19,7 @@ from speech3.sequence.lfmmi import LfMmi
 from speech3.sequence.numerators import numerator_posteriors
 from speech3.sequence.phone_lm import START, estimate
 from speech3.sequence.sparse import denominator_log_z
-from speech3.sequence.transcripts import TranscriptNumerators, spoken_at_random, word_labels
+from speech3.sequence.transcripts import TranscriptNumerators, random_phones, word_labels
 
 # "x" and "x y" before "y z" and "z": the sequence x y z can be read in two ways.
 LEXICON = Lexicon(
@@ -192,7 +192,7 @@ def test_labels_hold_the_words_and_refuse_what_cannot_be_said_in_the_time() -> N
 
 def test_random_spellings_follow_the_probabilities() -> None:
     generator, silence = np.random.default_rng(0), LEXICON.silence
-    drawn = [tuple(spoken_at_random(LEXICON, ["one"], generator)) for _ in range(3000)]
+    drawn = [tuple(random_phones(LEXICON, ["one"], generator)) for _ in range(3000)]
     assert set(drawn) == spellings(["one"])
     assert sum(phones[0] == silence for phones in drawn) / 3000 == pytest.approx(0.5, abs=0.03)
     assert sum(phones[-1] == silence for phones in drawn) / 3000 == pytest.approx(0.5, abs=0.03)

@@ -16,7 +16,7 @@ from speech3.lexicon.lexicon import Lexicon, Pronunciation
 from speech3.models import load_network
 from speech3.sequence.denominator import make_denominator
 from speech3.sequence.phone_lm import estimate
-from speech3.sequence.transcripts import spoken_at_random, word_labels
+from speech3.sequence.transcripts import random_phones, word_labels
 from speech3.training import train
 
 DIM = 8
@@ -38,13 +38,13 @@ def corpus(tmp_path_factory):
         labels = {}
         for utterance in (f"{name}{i}" for i in range(count)):
             words[utterance] = rng.choice(list(LEXICON.by_word), rng.integers(2, 5)).tolist()
-            phones = np.array(spoken_at_random(LEXICON, words[utterance], rng))
+            phones = np.array(random_phones(LEXICON, words[utterance], rng))
             lengths = rng.integers(6, 16, len(phones))
             truth[utterance] = phones, np.cumsum([0, *lengths])
             clean = centers[np.repeat(phones, lengths)]
             feats[utterance] = (clean + rng.normal(size=clean.shape)).astype(np.float32)
             labels[utterance] = word_labels(LEXICON, words[utterance], len(clean))
-            said.append(spoken_at_random(LEXICON, words[utterance], rng))
+            said.append(random_phones(LEXICON, words[utterance], rng))
         pack(root / "frames" / f"{name}.frames", feats, labels, 2 * len(LEXICON.by_word), utterances=list(labels))
     hmm.save(root / "hmm")
     make_denominator(estimate(said, 100), hmm).save(root / "hmm")

@@ -8,7 +8,7 @@ import torch
 from speech3.config import DnnConfig, TrainConfig, TrainingConfig
 from speech3.frames.packed import open_packed, pack
 from speech3.hmm.model import Hmm, PdfsOnly
-from speech3.hmm.phone_loop import heard, loop_phones
+from speech3.hmm.phone_loop import best_phones, loop_phones
 from speech3.hmm.tree import monophone_tree
 from speech3.io.progress import read_metrics
 from speech3.lexicon.lexicon import Lexicon, Pronunciation
@@ -66,7 +66,7 @@ def test_a_run_says_its_phone_errors(corpus):
     hypotheses = []
     for feats in np.split(packed.frames_NF, packed.offsets_U1[1:-1]):
         scores = loop.scores(logits(model, torch.from_numpy(feats.copy())).numpy(), log_prior)
-        hypotheses.append(" ".join(map(str, heard(loop, made.bigram, scores, module.ACOUSTIC_SCALE))))
+        hypotheses.append(" ".join(map(str, best_phones(loop, made.bigram, scores, module.ACOUSTIC_SCALE))))
     references = [" ".join(map(str, spoken[utterance])) for utterance in packed.utterances]
     assert jiwer.wer(references, hypotheses) == pytest.approx(about["heldout_per"])
 
