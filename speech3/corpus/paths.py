@@ -42,7 +42,7 @@ def moved_rspecifier(value: str, old: Path, new: Path) -> str:
 
 
 def entry(directory: Path, name: str) -> Path | None:
-    """Path of `name` in a directory, in upper or lower case, since copies of old CD-ROMs have either; None if absent."""
+    """Path of `name` in a directory; None if absent. The case is ignored: copies of old CD-ROMs have upper or lower."""
     if (exact := directory / name).exists():
         return exact
     if not directory.is_dir():
