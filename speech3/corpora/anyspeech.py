@@ -309,7 +309,7 @@ def _say_scripts(counts: Mapping[str, int]) -> None:
         (main, (letters, _)), *others = found.items()
         shown = "; ".join(f"{name}: {count:,} letters, as in {', '.join(words)}" for name, (count, words) in others)
         say(
-            f"  warning: the transcripts are in several scripts, {main} ({letters:,} letters) and {shown};  letters"
+            f"  warning: the transcripts are in several scripts, {main} ({letters:,} letters) and {shown}; letters"
             " that look alike but are of different scripts count as different: correct them, unless both are meant"
         )
 

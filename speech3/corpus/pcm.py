@@ -20,7 +20,7 @@ PATIENCE_S = 5.0  # a file that has not grown for this long is finished
 _READ = 8192  # bytes per read: a quarter of a second at 16 kHz
 _POLL_S = 0.1
 _LONGEST_HEADER = 1 << 20  # bytes of a WAV header, with all chunks before the samples
-_ENDLESS = 0x7FFFF000  # WAV headers of unknown length give this or more, or 0
+_ENDLESS = 0x7FFFF000  # a header gives this or more, or 0, if the length is unknown
 _PCM, _EXTENSIBLE = 1, 0xFFFE  # format tags
 _OTHER_FORMATS = {
     b"fLaC": "FLAC", b"OggS": "Ogg", b"ID3": "MP3", b"\xff\xfb": "MP3", b"NIST_1A": "NIST sphere", b"RF64": "RF64",
