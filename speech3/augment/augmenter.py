@@ -193,7 +193,7 @@ class _Chain:
             self.done.append("telephone")
 
     def level(self) -> None:
-        """Change the volume; after other changes, by 0 dB if not drawn: that only limits the peak to full scale."""
+        """Change the volume; if none is drawn after other changes, by 0 dB, which limits the peak to full scale."""
         gain_db = 0.0
         if self.rng.random() < self.of.config.volume_prob:
             gain_db = self.rng.uniform(*self.of.config.volume_db)

@@ -5,9 +5,9 @@ names of the phones are files in ``data/digits``; rooms and noise are those of `
 
 The reference alignment is espeak's, phone by phone, renamed by ``data/digits/phones.txt``, with two corrections.
 First, espeak marks a stop at its release; here its closure (the preceding samples that are exactly zero) is part of it,
-as in manual labels and in HMM alignments. After a pause the closure cannot be told from the pause and is part of that.
-Second, espeak gives a Scottish "four" an R of 0 to 25 ms; an R under 30 ms, the shortest time of three HMM states,
-counts as the end of the vowel. All pauses, and the silence at both ends, are ``SIL``.
+as in manual labels and in HMM alignments. After a pause the closure cannot be distinguished from the pause and is part
+of it. Second, espeak gives a Scottish "four" an R of 0 to 25 ms; an R under 30 ms, the shortest time of three HMM
+states, counts as the end of the vowel. All pauses, and the silence at both ends, are ``SIL``.
 
 espeak does not mark one kind of boundary: after a nasal or a liquid it reports a vowel only after the vowel's beginning
 with the formant transition has been synthesised (see ``Generate`` in its synthesize.c); see `unmarked_border`.

@@ -207,7 +207,7 @@ def _say(key: str, speaker: Speaker, rng: np.random.Generator) -> Spoken:
 
 
 def ssml(groups: Groups, rng: np.random.Generator) -> str:
-    """Join the parts of an utterance to SSML, with a pause between some of them."""
+    """Join the parts of an utterance as SSML, with a pause between some of them."""
     text = groups[0]
     for group in groups[1:]:
         pause_ms = rng.integers(60, 500)

@@ -53,7 +53,7 @@ class Speaker:
     voice: str
     rate_wpm: int
     pitch: int  # espeak's units, 0 to 99
-    pitch_range: int  # espeak's units, 0 to 99
+    pitch_range: int  # espeak's units
 
 
 @dataclass(frozen=True)
