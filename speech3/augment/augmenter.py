@@ -1,4 +1,4 @@
-"""Augmentation of one utterance: all changes are drawn from the seed and the utterance's key, the same in any process.
+"""Augmentation of one utterance: the seed and the utterance's key determine all changes, whichever process makes them.
 
 Their order follows the path of sound: the speaker (speed), room, other sounds, telephone, recorder (volume).
 
@@ -31,7 +31,7 @@ from speech3.corpus.audio import AudioError
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.errors import Speech3Error
 
-_MOST_FILES, _MOST_VOICES = 5000, 500  # at most this many are kept
+_MOST_FILES, _MOST_VOICES = 5000, 500  # more are not kept
 _TRIES = 20  # attempts to draw an utterance that can be read: a directory may have a few that cannot
 _LONGEST_VOICE_S = 30.0
 # Ranges of synthesised rooms and noise, as in the corpora that speech3 synthesises.
@@ -50,7 +50,7 @@ class Augmenter:
     Attributes
     ----------
     noises, babblers, voices, responses
-        The sounds to draw from. Where there are no noises or no responses, they are synthesised.
+        The sounds to draw from. If there are no noises or no responses, they are synthesised.
     """
 
     config: AugmentConfig
@@ -103,7 +103,7 @@ def make_augmenter(config: AugmentConfig, data: DataDir, seed: int) -> Augmenter
     rng = np.random.default_rng(seed)
     noises, babblers = split_speech(find_sounds(Path(config.noise_dir))) if config.noise_dir else ([], [])
     if config.noise_dir and config.noise_prob and not noises:
-        raise Speech3Error(f"{config.noise_dir}: holds speech only, but noise_prob asks for noise; set noise_prob to 0")
+        raise Speech3Error(f"{config.noise_dir}: has only speech, but noise_prob asks for noise; set noise_prob to 0")
     if config.noise_dir and not config.noise_prob and not babblers:
         raise Speech3Error(
             f"{config.noise_dir}: holds no speech (a directory of that name, as in MUSAN) for babble, and noise_prob is"
@@ -193,7 +193,7 @@ class _Chain:
             self.done.append("telephone")
 
     def level(self) -> None:
-        """Change the volume; after any other change also by 0 dB, since that change may have exceeded full scale."""
+        """Change the volume; if none is drawn after other changes, by 0 dB, which limits the peak to full scale."""
         gain_db = 0.0
         if self.rng.random() < self.of.config.volume_prob:
             gain_db = self.rng.uniform(*self.of.config.volume_db)

@@ -17,7 +17,7 @@ from speech3.errors import Speech3Error, check_bad
 from speech3.io.atomic import atomic_path, write_text
 from speech3.io.parallel import available_jobs, parallel_map
 
-_HANDFUL = 16  # utterances sent to a process at once, together with the lists of sounds to add
+_HANDFUL = 16  # utterances of one task; each task is sent to its process with the lists of sounds to add
 
 
 @dataclass
@@ -54,8 +54,8 @@ def augment_data(
     Raises
     ------
     Speech3Error
-        As `make_augmenter`; a noise or impulse response cannot be read; more than 5 % of the utterances cannot be used;
-        `out` is the directory to augment.
+        As for `make_augmenter`; a noise or impulse response cannot be read; more than 5 % of the utterances cannot be
+        used; `out` is the directory to augment.
     """
     if out.resolve() == data.path.resolve():
         raise Speech3Error(f"{out}: this is the directory to augment; give another one for the copies")

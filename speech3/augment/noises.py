@@ -1,4 +1,4 @@
-"""Sounds for augmentation: directories of noise and of room impulse responses, laid out as MUSAN and for Kaldi.
+"""Sounds for augmentation: directories of noise, in MUSAN's layout, and of room impulse responses, in Kaldi's.
 
 Legend: S samples, R taps of an impulse response.
 """
@@ -79,7 +79,7 @@ def split_speech(sounds: Sequence[Sound]) -> tuple[list[Sound], list[Sound]]:
 
 
 def find_responses(directory: Path) -> list[Sound]:
-    """Room impulse responses: those in Kaldi's `rir_list` files, if there are any, or else as `find_sounds`.
+    """Room impulse responses: those in Kaldi's `rir_list` files, if there are any, or else those of `find_sounds`.
 
     A line of `rir_list` (wav-reverberate's ``--rir-set-parameters``) ends in the path, relative to where the corpus was
     unpacked: ``--rir-id small-00001 --room-id Room001 RIRS_NOISES/simulated_rirs/smallroom/Room001-00001.wav``.
@@ -115,14 +115,14 @@ def _files(directory: Path) -> list[Path]:
 
 
 def some(items: Sequence[T], most: int, rng: np.random.Generator) -> tuple[T, ...]:
-    """At most `most` of the items, drawn at random if there are more: they are sent to every process with its work."""
+    """At most `most` of the items, drawn at random if there are more: they are sent with each task to its process."""
     if len(items) <= most:
         return tuple(items)
     return tuple(items[index] for index in sorted(rng.choice(len(items), most, replace=False)))
 
 
 def read_sound(sound: Sound, sample_rate_hz: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """A stretch of `count` samples, float32 (S,), from a random place; a shorter sound is repeated.
+    """Read `count` samples, float32 (S,), from a random place; a shorter sound is repeated.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def read_sound(sound: Sound, sample_rate_hz: int, count: int, rng: np.random.Gen
 
 
 def read_whole(sound: Sound, sample_rate_hz: int, most: int) -> np.ndarray:
-    """The first `most` samples, float32 (S,), or all if there are fewer; errors as `read_sound`."""
+    """The first `most` samples, float32 (S,), or all if there are fewer; errors as for `read_sound`."""
     wave_S, _ = audio.read_file(
         sound.location, directory=sound.directory, start_s=sound.start_s, end_s=sound.end_s,
         sample_rate_hz=sample_rate_hz, resample=True, mix_channels=True,
@@ -152,7 +152,7 @@ def read_whole(sound: Sound, sample_rate_hz: int, most: int) -> np.ndarray:
 
 
 def read_response(sound: Sound, sample_rate_hz: int) -> np.ndarray:
-    """An impulse response, float32 (R,); of a microphone array the first channel: a mean is not a room's response.
+    """Read an impulse response, float32 (R,): the first channel, since the mean of several is not a room's response.
 
     Raises
     ------

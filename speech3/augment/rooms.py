@@ -11,7 +11,7 @@ SPEED_OF_SOUND_M_S = 343.0
 def colored_noise(count: int, slope_db_per_octave: float, rng: np.random.Generator) -> np.ndarray:
     """Gaussian noise (N,) float64 of standard deviation 1 whose power falls by `slope_db_per_octave` (3: pink).
 
-    It is flat below 1/512 of the sampling rate, so that the lowest bins do not take all the power.
+    It is flat below 1/512 of the sampling rate, so that the lowest frequencies do not have all the power.
     """
     size = 1 << (count - 1).bit_length()
     spectrum_F = np.fft.rfft(rng.standard_normal(size))
@@ -51,14 +51,14 @@ def active_rms(speech_N: np.ndarray) -> float:
 
 
 def add_noise(speech_N: np.ndarray, noise_N: np.ndarray, snr_db: float) -> np.ndarray:
-    """Add `noise_N` (standard deviation 1, same length) so that active speech lies `snr_db` above it."""
+    """Add `noise_N` (standard deviation 1, same length) so that active speech is `snr_db` above it."""
     return speech_N + noise_N * (active_rms(speech_N) * 10 ** (-snr_db / 20))
 
 
 def room_response(
     sample_rate_hz: int, rt60_s: float, distance_m: float, direct_to_reverberant_db: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Impulse response (N,) of a room after Polack's model: the direct sound, then exponentially decaying noise.
+    """Impulse response (N,) of a room after Polack's model: direct sound, then exponentially decaying noise.
 
     Parameters
     ----------

@@ -21,12 +21,14 @@ from speech3.io.parallel import available_jobs, parallel_map
 
 
 def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: int = 0) -> DataDir:
-    """Write a data directory that holds `data` and a copy of it for each factor, with 16-bit audio in ``out/wav``.
+    """Write a data directory with `data` and a copy of it for each factor, the copies' 16-bit audio in ``out/wav``.
 
     Parameters
     ----------
     factors
-        1.1 is a tenth faster and higher. The ids and speakers of a copy begin with ``sp1.1-``.
+        1.1 is a tenth faster and higher in pitch. The ids and speakers of that copy begin with ``sp1.1-``.
+    jobs
+        Number of processes; 0: one per core.
 
     Raises
     ------
@@ -56,7 +58,7 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
 
 
 def _original(value: str, data: Path, out: Path) -> str:
-    """The original's value of wav.scp; relative to `out` if it is relative to `data`: both may be moved together."""
+    """The original's value in wav.scp; relative to `out` if it is relative to `data`: both may be moved together."""
     inside = not Path(value).is_absolute() and (data / value).is_file()
     return os.path.relpath(data / value, out) if inside else moved(value, data, out)
 
@@ -73,7 +75,7 @@ def _copy(item: tuple[DataDir, float, str], out: Path) -> Utterance:
     (utterance,) = data.utterances.values()
     wave_S, rate_hz = audio.load(data, utterance.id, mix_channels=True)
     name = prefix + utterance.id
-    # Taken as recorded at factor times its rate, the sound is that much faster; it is then resampled to its rate.
+    # The samples are taken as recorded at `factor` times their rate, so they play faster, and resampled to their rate.
     with atomic_path(out / "wav" / f"{name}.wav") as temporary:
         soundfile.write(temporary, resample(wave_S, round(rate_hz * factor), rate_hz), rate_hz, "PCM_16", format="WAV")
     return replace(utterance, id=name, recording=name, speaker=prefix + utterance.speaker, start_s=0.0, end_s=None)

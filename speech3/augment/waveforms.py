@@ -32,7 +32,7 @@ def add_noise(waves_NS: Tensor, lengths_N: Tensor, noises_NS: Tensor, snr_db_N: 
 def overlap(
     waves_NS: Tensor, lengths_N: Tensor, others_NM: Tensor, other_lengths_N: Tensor, start_N: Tensor, snr_db_N: Tensor
 ) -> Tensor:
-    """Add another speaker from sample `start_N` on (which may be negative); what does not fit is cut off.
+    """Add another speaker from sample `start_N` (which may be negative) on; what does not fit is cut off.
 
     The power of each signal is its mean over its own length, before the cut.
     """

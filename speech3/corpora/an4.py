@@ -1,6 +1,6 @@
 """AN4, CMU's census data: an hour of spelled names, numbers and dates, 16 kHz (1991).
 
-http://www.speech.cs.cmu.edu/databases/an4/ hands it out as raw samples or as NIST sphere files:
+http://www.speech.cs.cmu.edu/databases/an4/ distributes it as raw samples or as NIST sphere files:
 
     an4/wav/{an4_clstk,an4test_clstk}/SPEAKER/NAME.{sph,raw}
     an4/etc/{an4_train,an4_test}.fileids             lines ``an4_clstk/SPEAKER/NAME``
@@ -35,7 +35,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
     source
         The directory ``an4``, or the one that holds it.
     seed
-        Of the speakers drawn from train for dev: a tenth of the speech.
+        Random seed for drawing dev, a tenth of the speech, from train.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def _read(root: Path, name: str, converted: Path) -> DataDir:
         place = root / "wav" / line
         if place.name not in texts:
             raise Speech3Error(
-                f"{transcription}: no transcript of {place.name}, which {ids.name} names; unpack it again"
+                f"{transcription}: no transcript of {place.name}, which {ids.name} lists; unpack it again"
             )
         key = f"{place.parent.name}-{place.name}"
         recordings[key] = str(_recording(place, converted))
@@ -92,5 +92,5 @@ def _recording(place: Path, converted: Path) -> Path:
     content = raw.read_bytes()
     both = [np.frombuffer(content, order, len(content) // 2).astype(np.int16) for order in ("<i2", ">i2")]
     smooth = min(both, key=lambda samples_N: float(np.abs(np.diff(samples_N.astype(np.int64))).sum()))
-    soundfile.write(wav, smooth, _RATE_HZ)  # there is an archive of either byte order
+    soundfile.write(wav, smooth, _RATE_HZ)  # archives of both byte orders exist
     return wav

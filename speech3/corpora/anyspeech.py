@@ -2,9 +2,9 @@
 
 In place of a data directory there may be a folder of recordings with transcripts (`speech3.corpora.folder`).
 
-``lang/`` may hold ``lexicon.txt`` (or ``lexiconp.txt``), one ``*.arpa`` or ``*.arpa.gz``, and ``text`` (sentences for
-the language model, in addition to the transcripts of train; or, with an ARPA file, those that it was estimated on).
-What is missing is made: splits are drawn, pronunciations are guessed.
+``lang/`` may contain ``lexicon.txt`` (or ``lexiconp.txt``), one ``*.arpa`` or ``*.arpa.gz``, and ``text`` (sentences
+for the language model, in addition to the transcripts of train; or, with an ARPA file, the sentences that it was
+estimated on). Missing splits are drawn from train, missing pronunciations are guessed.
 """
 
 import gzip
@@ -29,9 +29,9 @@ from speech3.lexicon.subwords import Cutter, single_letters, train_pieces
 DEV_SHARE = 0.1
 TEST_SHARE = 0.1
 _LARGEST_SHARE = 0.25  # of dev and of test, if few speakers allow no smaller part
-_MANY_UNKNOWN = 0.2  # of the words
+_MANY_UNKNOWN = 0.2  # share of the words
 _ENOUGH_VOICES = 8  # speakers needed to hold some out for dev
-# Of dev and of test, if split by utterance: tuning scale and penalty needs some minutes, but so does training.
+# Size of dev and of test, if split by utterance: tuning scale and penalty needs some minutes, but so does training.
 _LEAST_PART_S, _LARGEST_PART = 180.0, 0.15
 HELD_OUT_LEXICON = "held_out_lexicon.txt"
 LETTERS = "letters.txt"
@@ -62,26 +62,28 @@ def prepare(
     ``out/splits.txt``: the speakers of each split, if any was drawn. ``out/guessed.txt``: words whose pronunciation was
     guessed, with their count in train. ``out/unpronounced.txt``: words without a pronunciation.
     ``out/held_out_lexicon.txt``: spellings of words that only dev and test have. ``out/letters.txt``: the letters that
-    words are spelled by, with their phones. ``out/left_out.txt``: what of a folder
-    of recordings is not used. ``out/lm.arpa.gz``, or ``out/lm_text``: sentences to estimate a model from.
+    words are spelled with, and their phones. ``out/left_out.txt``: the files and annotations of a folder of recordings
+    that are not used. ``out/lm.arpa.gz``, or ``out/lm_text``: sentences to estimate a language model from.
     ``out/pieces.model``, ``out/pieces.txt``: SentencePiece's model and pieces.
 
     Parameters
     ----------
     source
-        A data directory, a folder of recordings with transcripts, or a directory that holds ``train/``.
+        A data directory, a folder of recordings with transcripts, or a directory that contains ``train/``.
+    seed
+        Random seed of the splits that are drawn.
     lang
         espeak-ng's code of the language, with which it pronounces words that have no pronunciation.
     lexicon
         ``espeak``, or ``graphemes``: the letters of a word are its phones, even if there is a lexicon.
     units
-        ``words``, or ``sentencepiece``: the language model is of word pieces, whose phones are their letters.
+        ``words``, or ``sentencepiece``: the language model has word pieces, whose phones are their letters.
     pieces
         Number of pieces, if `units` is ``sentencepiece``.
     tier, sample_rate
-        Of a folder of recordings: as for `read_folder`.
+        For a folder of recordings: as for `read_folder`.
     graphemes
-        File of graphemes of several letters, if words are spelled by their letters.
+        File of graphemes of several letters, if words are spelled with their letters.
 
     Raises
     ------
@@ -110,7 +112,7 @@ def prepare(
     )  # fmt: skip
     if faults:
         write_text(out / "left_out.txt", "".join(f"{fault}\n" for fault in faults))
-        say(f"  everything that is left out: {out / 'left_out.txt'}")
+        say(f"  everything that is left out is listed in {out / 'left_out.txt'}")
     if drawn:
         write_text(out / "splits.txt", _members(parts))
 
@@ -128,8 +130,8 @@ def write_corpus(
 ) -> None:
     """Write the splits, and what is known or can be guessed about their language.
 
-    Parameters, files and errors are those of `prepare`, but `graphemes` are the graphemes themselves. Readers of
-    corpora with other layouts call this function too.
+    Parameters, files and errors are those of `prepare`, except that `given` is the content of ``lang/`` and `graphemes`
+    are the graphemes themselves. The modules of corpora with other layouts call this function, too.
     """
     spelled = lexicon == "graphemes" or units == "sentencepiece"
     if units == "sentencepiece" and given.arpa:
@@ -172,9 +174,9 @@ def write_corpus(
 
 
 def say_if_incomplete(part: str, found: int, whole: int) -> None:
-    """Say that a part of a well-known corpus has fewer utterances than it was published with."""
+    """Report, on stderr, that a part of a public corpus has fewer utterances than were published."""
     if found < whole:
-        say(f"  {part} has {found:,} of its {whole:,} utterances: unpack it again if that is not on purpose")
+        say(f"  {part} has {found:,} of its {whole:,} utterances: unpack it again, unless that is intended")
 
 
 def _is_datadir(path: Path) -> bool:
@@ -189,7 +191,7 @@ def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tu
     if not (source / "train").is_dir():
         raise Speech3Error(
             f"{source}: neither a Kaldi data directory (no wav.scp) nor one that contains train/, nor a folder of"
-            " recordings (wav, flac, mp3, ...), each with a transcript of its name (.eaf, .TextGrid or .txt)"
+            " recordings (wav, flac, mp3, ...), each with a transcript of the same name (.eaf, .TextGrid or .txt)"
         )
     given = {name: read(source / name, name) for name in SPLITS if (source / name).is_dir()}
     missing = {name: share for name, share in shares.items() if name not in given}
@@ -199,8 +201,8 @@ def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tu
         both = sorted(set(given["train"].speakers()) & set(given[name].speakers()))
         if both and name not in missing:
             say(
-                f"  {len(both)} speakers of {name}/ are in train/ too ({', '.join(both[:5])}): expect lower error rates"
-                " than on new speakers"
+                f"  {len(both)} speakers of {name}/ are also in train/ ({', '.join(both[:5])}): expect lower error"
+                " rates than on new speakers"
             )
     return {name: given[name] for name in SPLITS}, bool(missing)
 
@@ -213,10 +215,10 @@ def _with_text(path: Path, part: str) -> DataDir:
 
 
 def apart(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
-    """Split by speaker; with few speakers split dev by utterance, and with even fewer test too.
+    """Split by speaker; with few speakers, split off dev by utterance, and with even fewer test, too.
 
-    If one of few speakers were dev, the epoch, the scale and the penalty would be chosen for that speaker, and training
-    would lack the speech.
+    If dev were one of a few speakers, the epoch, the scale and the penalty would be chosen for that speaker, and the
+    speech would be missing in training.
     """
     voices = len(data.speakers())
     if voices >= _ENOUGH_VOICES:
@@ -264,8 +266,8 @@ def _by_utterance(data: DataDir, shares: Mapping[str, float], seed: int) -> dict
     they = "they are" if len(shares) > 1 else "it is"
     say(
         f"  {data.path}: {_number(len(data.speakers()), 'speaker')}, where {_ENOUGH_VOICES} are needed to hold some"
-        f" out: {sizes} split by utterance, so {they} of speakers that are also in train; expect more errors on new"
-        " speakers"
+        f" out: {sizes} split by utterance, so {they} from speakers that are also in train; expect more errors on"
+        " new speakers"
     )
     return parts
 
@@ -301,19 +303,19 @@ def _words(data: DataDir) -> list[str]:
 
 
 def _say_scripts(counts: Mapping[str, int]) -> None:
-    """Warn of letters of several scripts: mistyped look-alikes, or words of another language."""
+    """Warn about letters of several scripts: mistyped look-alikes, or words of another language."""
     found = scripts(counts)
     if len(found) > 1:
         (main, (letters, _)), *others = found.items()
         shown = "; ".join(f"{name}: {count:,} letters, as in {', '.join(words)}" for name, (count, words) in others)
         say(
-            f"  warning: the transcripts are in several scripts, {main} ({letters:,} letters) and {shown}; a"
-            " letter that only looks like another one is another letter: correct it, unless both are meant"
+            f"  warning: the transcripts are in several scripts, {main} ({letters:,} letters) and {shown}; letters"
+            " that look alike but are of different scripts count as different: correct them, unless both are meant"
         )
 
 
 def _write_pieces(out: Path, sentences: list[list[str]], words: Words, vocabulary: int) -> list[str]:
-    """Write the model, the pieces and the text in pieces; return the pieces' lines of the lexicon."""
+    """Write the model, the pieces and the text in pieces; return the pieces' lines for the lexicon."""
     usable = [[word for word in sentence if word in words.known] for sentence in sentences]
     usable = [sentence for sentence in usable if sentence]
     model = train_pieces(Counter(word for sentence in usable for word in sentence), vocabulary)

@@ -44,16 +44,16 @@ def prepare(
         The directory of a language: ``cv-corpus-VERSION/LANGUAGE``. Its ``lang/``, if you made one, is as for
         `speech3.corpora.anyspeech`.
     seed
-        Of the splits, where the release has none.
+        Random seed of the splits, if the release has none.
     normalize
-        What is done with the sentences (`speech3.corpus.normalize`).
+        Normalisation steps for the sentences (`speech3.corpus.normalize`).
     lang, lexicon, units, pieces
         As for `speech3.corpora.anyspeech.prepare`.
 
     Raises
     ------
     Speech3Error
-        `source` is not this corpus, or more than 5 % of its clips are missing; mp3 cannot be read here.
+        `source` is not this corpus, more than 5 % of its clips are missing, or libsndfile cannot read mp3.
     """
     if "MP3" not in soundfile.available_formats():
         raise Speech3Error("this libsndfile reads no mp3: pip install -U soundfile")

@@ -4,10 +4,10 @@ Nothing is downloaded, so this is the corpus of the demo and of tests. Speakers 
 names of the phones are files in ``data/digits``; rooms and noise are those of `speech3.corpora.synthetic`.
 
 The reference alignment is espeak's, phone by phone, renamed by ``data/digits/phones.txt``, with two corrections.
-espeak marks a stop at its release; here its closure (the preceding samples that are exactly zero) belongs to it, as in
-manual labels and in HMM alignments. After a pause the closure cannot be distinguished from the pause and stays with it.
-And espeak gives a Scottish "four" an R of 0 to 25 ms; an R under 30 ms, the shortest time of three HMM states, counts
-as the end of the vowel. All pauses, and the silence at both ends, are ``SIL``.
+First, espeak marks a stop at its release; here its closure (the preceding samples that are exactly zero) is part of it,
+as in manual labels and in HMM alignments. After a pause the closure cannot be distinguished from the pause and is part
+of it. Second, espeak gives a Scottish "four" an R of 0 to 25 ms; an R under 30 ms, the shortest time of three HMM
+states, counts as the end of the vowel. All pauses, and the silence at both ends, are ``SIL``.
 
 espeak does not mark one kind of boundary: after a nasal or a liquid it reports a vowel only after the vowel's beginning
 with the formant transition has been synthesised (see ``Generate`` in its synthesize.c); see `unmarked_border`.
@@ -26,9 +26,9 @@ from speech3.lexicon.espeak import PhoneEvent, Synthesis
 CORPUS = "digits"
 SILENCE = "SIL"
 DIGITS = ("ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE")
-OH_PROBABILITY = 0.4  # of saying OH for the digit 0
+OH_PROBABILITY = 0.4  # that the digit 0 is OH, not ZERO
 MOST_DIGITS = 7
-STOPS = ("t", "t̪", "k")  # in espeak's names
+STOPS = ("t", "t̪", "k")  # espeak's names
 SHORTEST_R_S = 0.03
 NASALS_AND_LIQUIDS = frozenset({"N", "R", "W"})
 VOWELS = frozenset({"AH", "AO", "AY", "EH", "EY", "IH", "IY", "OW", "UW"})
@@ -37,7 +37,7 @@ VOWELS = frozenset({"AH", "AO", "AY", "EH", "EY", "IH", "IY", "OW", "UW"})
 def prepare(
     source: Path | None, out: Path, seed: int, *, jobs: int = 0, train: int = 1000, dev: int = 150, test: int = 1680
 ) -> None:
-    """Synthesise the corpus into ``out``, where it appears only when it is complete.
+    """Synthesise the corpus into ``out``, which appears only when it is complete.
 
     See `synthetic.prepare`; the reference alignments are ``reference.ctm`` (phones of the lexicon and SIL, without
     gaps) and ``reference_words.ctm``.
@@ -49,12 +49,12 @@ def prepare(
     jobs
         Number of processes; 0: one per core. The result does not depend on it.
     train, dev, test
-        Number of utterances; each speaker of the split has one if these suffice.
+        Number of utterances; each speaker of the split has at least one if there are enough.
 
     Raises
     ------
     Speech3Error
-        As `synthetic.prepare`.
+        As for `synthetic.prepare`.
     """
     synthetic.prepare(CORPUS, _say, out, seed, {"train": train, "dev": dev, "test": test}, jobs)
 
@@ -70,7 +70,7 @@ def one_vowel(before: str, phone: str) -> bool:
 
 
 def read_phone_names() -> dict[str, str]:
-    """Our name for each of espeak's phones."""
+    """The lexicon's name for each of espeak's phones."""
     return dict(line.split() for line in synthetic.data_lines(CORPUS, "phones.txt"))
 
 
@@ -138,7 +138,7 @@ def align(
 
 
 def _without_short_r(events: list[PhoneEvent], names: dict[str, str]) -> list[PhoneEvent]:
-    """Remove every R that is too short; its time goes to the phone before. The last event is a pause."""
+    """Remove every R that is too short; the phone before it gets its time. The last event is a pause."""
     short = [
         names.get(event.ipa) == "R" and after.start_s - event.start_s < SHORTEST_R_S
         for event, after in pairwise(events)
@@ -147,7 +147,7 @@ def _without_short_r(events: list[PhoneEvent], names: dict[str, str]) -> list[Ph
 
 
 def _with_closures(synthesis: Synthesis) -> list[PhoneEvent]:
-    """Move the start of each stop to that of its closure, unless a pause precedes it."""
+    """Move the start of each stop to the start of its closure, unless a pause precedes it."""
     events = list(synthesis.events)
     for index in range(1, len(events)):
         before, event = events[index - 1], events[index]

@@ -1,7 +1,7 @@
 """Read ELAN's .eaf files (EAF 3.0, https://www.mpi.nl/tools/elan/EAFv3.0.xsd).
 
-An annotation has times of its own (``ALIGNABLE_ANNOTATION``), or refers to one of a parent tier (``REF_ANNOTATION``),
-whose times it then has. Several that refer to the same parent, such as its words, are joined in their order.
+An annotation has times of its own (``ALIGNABLE_ANNOTATION``), or refers to an annotation of a parent tier
+(``REF_ANNOTATION``) and has the times of that. Several with the same parent, such as its words, are joined in order.
 """
 
 import math
@@ -18,7 +18,7 @@ _ANNOTATIONS = ("ALIGNABLE_ANNOTATION", "REF_ANNOTATION")
 
 @dataclass(frozen=True)
 class _Stored:
-    """An annotation as the file has it: time slots, or the annotation that it refers to and the one before it."""
+    """An annotation as stored: with time slots, or with the annotation that it refers to and the one before it."""
 
     id: str
     text: str
@@ -30,8 +30,8 @@ class _Stored:
 def read_elan(path: Path) -> list[Tier]:
     """Read all tiers, with the times of their annotations.
 
-    An annotation whose times cannot be found has NaN. Those that share a stretch of time whose inner borders were never
-    set (ELAN shows them evenly spaced) become one.
+    An annotation whose times cannot be found has NaN. Annotations that divide a stretch of time, but whose inner
+    boundaries were never set (ELAN shows them evenly spaced), become one.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def _aligned(tier: list[_Stored], by_id: dict[str, _Stored], times_s: dict[str, 
     by_start = {each.slots[0]: each for each in tier}
     joined: set[str] = set()
     annotations = []
-    for each in sorted(tier, key=lambda each: each.slots[0] not in times_s):  # those with a set beginning first
+    for each in sorted(tier, key=lambda each: each.slots[0] not in times_s):  # those with a known start first
         if each.id in joined:
             continue
         texts, last = [each.text], each
@@ -102,7 +102,7 @@ def _of_parents(tier: list[_Stored], by_id: dict[str, _Stored], times_s: dict[st
     texts: dict[str, list[tuple[tuple[int, ...], str]]] = {}
     for each in tier:
         ancestor, places = each, [_place(each, by_id)]
-        while ancestor.parent in by_id and len(places) <= len(by_id):  # a file in which they go in circles ends
+        while ancestor.parent in by_id and len(places) <= len(by_id):  # circular references end, too
             ancestor = by_id[ancestor.parent]
             places.append(_place(ancestor, by_id))
         texts.setdefault(ancestor.id, []).append((tuple(reversed(places)), each.text))

@@ -1,6 +1,6 @@
-"""A folder as linguists have it: recordings, each with a transcript of the same name.
+"""A folder as linguists keep it: recordings, each with a transcript of the same name.
 
-A transcript is a ``.txt`` (what is said in the whole recording), a Praat ``.TextGrid`` or an ELAN ``.eaf``. It lies
+A transcript is a ``.txt`` (what is said in the whole recording), a Praat ``.TextGrid`` or an ELAN ``.eaf``. It is
 beside its recording, or anywhere in the folder if its name is unique. ``lang/`` and hidden files are not searched.
 """
 
@@ -29,14 +29,14 @@ _TRANSCRIPTS = (*_READERS, ".txt")
 AUDIO = tuple(f".{name.lower()}" for name in soundfile.available_formats() if name != "RAW")
 AUDIO += (".aif", ".aifc", ".oga", ".opus", ".sph")
 _NOT_READ = (".m4a", ".mp4", ".aac", ".wma", ".amr", ".mov", ".avi", ".mts")
-_MOST_OVERLAP = 0.1  # of an annotation
+_MOST_OVERLAP = 0.1  # share of an annotation's length
 _LONG_S = 60.0  # a longer utterance is hard to align
 _SHOWN = 3
 
 
 @dataclass(frozen=True)
 class _Item:
-    """A recording with its transcript, and the key of the recording."""
+    """A recording, its transcript, and its key in the data directory."""
 
     key: str
     audio: Path
@@ -45,7 +45,7 @@ class _Item:
 
 @dataclass
 class _Found:
-    """What was read so far, and what was left out; `spellings`: of the speakers, by their names in small letters."""
+    """What was read so far, and what was left out; `spellings`: a speaker's first spelling by case-folded name."""
 
     utterances: dict[str, Utterance] = field(default_factory=dict)
     recordings: dict[str, str] = field(default_factory=dict)
@@ -58,28 +58,28 @@ class _Found:
         return self.spellings.setdefault(key.casefold(), key)
 
     def long(self, where: Path, seconds: float, culprit: str = "") -> None:
-        """Warn of an utterance that is hard to align."""
+        """Warn about an utterance that is so long that it is hard to align."""
         if seconds > _LONG_S:
             problem, remedy = f"is one utterance of {seconds:.0f} s", "mark its sentences in Praat or ELAN"
             self.faults.append(Fault("long", str(where), culprit, problem, remedy, warning=True))
 
     def skip(self, kind: str, where: Path, problem: str, remedy: str, culprit: str = "") -> None:
-        """Note what is not used, and why."""
+        """Record what is not used, and why."""
         self.faults.append(Fault(kind, str(where), culprit, problem, remedy))
 
     def unreadable(self, transcript: Path, error: Speech3Error) -> None:
-        """Note a transcript that cannot be read."""
+        """Record a transcript that cannot be read."""
         problem, _, remedy = str(error).removeprefix(f"{transcript}: ").rpartition("; ")
         self.skip("unreadable transcript", transcript, problem, remedy)
 
 
 def has_recordings(source: Path) -> bool:
-    """Does the folder hold recordings, not only data directories?"""
+    """Does the folder, or a folder in it, contain recordings?"""
     return any(path.suffix.lower() in AUDIO for path in _files(source))
 
 
 def read_folder(source: Path, tier: str | None = None, sample_rate: int | None = None) -> tuple[DataDir, list[Fault]]:
-    """Read a folder of recordings with transcripts; what cannot be used is left out, and said.
+    """Read a folder of recordings with transcripts; what cannot be used is left out and reported.
 
     Parameters
     ----------
@@ -90,7 +90,8 @@ def read_folder(source: Path, tier: str | None = None, sample_rate: int | None =
 
     Returns
     -------
-    The utterances, and what was left out.
+    data, faults
+        The utterances; what was left out, and warnings.
 
     Raises
     ------
@@ -155,7 +156,7 @@ def _pairs(source: Path, found: _Found) -> list[_Item]:
     alone = Counter(_stem(path).casefold() for path in audio)
     items: dict[str, _Item] = {}
     for path in audio:
-        name = _stem(path).casefold()  # in another folder, or with other capitals, if there is no doubt
+        name = _stem(path).casefold()  # in another folder, or in another case, if it is unique
         there = [text for text in anywhere.get(name, []) if text.suffix == anywhere[name][0].suffix]
         transcript = beside.get((path.parent, _stem(path)))
         if not transcript and alone[name] == 1 and len(there) == 1:
@@ -195,7 +196,7 @@ def _note_others(files: Sequence[Path], texts: Iterable[Path], used: set[Path], 
 
 
 def _chosen(items: Sequence[_Item], wanted: str | None, source: Path, found: _Found) -> dict[Path, list[Tier]]:
-    """The tiers of each TextGrid and ELAN file that hold the transcript."""
+    """The tiers that contain the transcript, for each TextGrid and ELAN file."""
     read: dict[Path, list[Tier]] = {}
     for item in progress(items, len(items), f"transcripts of {source}"):
         reader = _READERS.get(item.transcript.suffix.lower())
@@ -215,7 +216,7 @@ def _chosen(items: Sequence[_Item], wanted: str | None, source: Path, found: _Fo
 
 
 def _speakers(items: Sequence[_Item], source: Path) -> tuple[dict[str, str], str]:
-    """The speaker of each recording where the transcript names none, and how it was found."""
+    """The speaker of each recording, for use where its transcript names none, and where the names are from."""
     parents = {item.audio.parent for item in items}
     if source not in parents and len(parents) > 1:
         by_folder = {item.key: "_".join(item.audio.parent.relative_to(source).parts) for item in items}
@@ -237,14 +238,14 @@ def _add_text(found: _Found, item: _Item, header: AudioInfo, speaker: str) -> No
 
 
 def _prefixed(speaker: str, recording: str) -> str:
-    """An utterance's id begins with its speaker, as Kaldi asks for."""
+    """Put the speaker before the recording's name: Kaldi requires that an utterance's id begin with its speaker."""
     return recording if recording.startswith(speaker) else f"{speaker}-{recording}"
 
 
 def _voices(chosen: Iterable[Sequence[Tier]]) -> set[str]:
-    """Names of tiers that are chosen beside others in some file, in small letters: those of its speakers.
+    """Names, in lower case, of tiers that are chosen beside others in some file: each is the name of a speaker.
 
-    Where only one of them speaks in another file, the name is still that speaker's.
+    If only one of these speakers speaks in another file, its tier still has that speaker's name.
     """
     names = [{tier.name.casefold() for tier in tiers} for tiers in chosen]
     return {name for of_file in names if len(of_file) > 1 for name in of_file}
@@ -266,8 +267,8 @@ def _add_tiers(
     shared_s = _overlaps([annotation for _, annotation in spoken])
     for (speaker, annotation), overlap_s in zip(spoken, shared_s, strict=True):
         if overlap_s > _MOST_OVERLAP * (annotation.end_s - annotation.start_s):
-            problem = f"{overlap_s:.2f} of its {annotation.end_s - annotation.start_s:.2f} s lie under another one"
-            found.skip("overlap", item.transcript, problem, "two voices at once are not trained on", _place(annotation))
+            problem = f"{overlap_s:.2f} of its {annotation.end_s - annotation.start_s:.2f} s overlap another one"
+            found.skip("overlap", item.transcript, problem, "simultaneous speech is not used", _place(annotation))
             continue
         found.long(item.transcript, annotation.end_s - annotation.start_s, _place(annotation))
         begin, end = (round(1000 * seconds) for seconds in (annotation.start_s, annotation.end_s))
@@ -281,15 +282,15 @@ def _usable(found: _Found, item: _Item, annotation: Annotation, duration_s: floa
     """The annotation with its words, and an end within the recording; None if it cannot be used."""
     words, place = plain_words(annotation.text), _place(annotation)
     if not words:
-        # An interval without text is how a TextGrid stores silence.
+        # A TextGrid stores silence as an interval without text.
         if annotation.text.strip() or item.transcript.suffix.lower() == ".eaf":
             found.skip("empty", item.transcript, "has no words", "write what is said", place)
     elif math.isnan(annotation.end_s - annotation.start_s):
         found.skip("no times", item.transcript, "its times are not set", "set them in ELAN", words)
     elif annotation.end_s <= annotation.start_s:
-        found.skip("no length", item.transcript, "does not end after it begins", "correct its times", place)
+        found.skip("no length", item.transcript, "does not end after its start", "correct its times", place)
     elif annotation.start_s < -END_TOLERANCE_S or annotation.end_s > duration_s + END_TOLERANCE_S:
-        problem = f"lies outside the recording, which has {duration_s:.2f} s"
+        problem = f"lies outside the recording, which lasts {duration_s:.2f} s"
         found.skip("outside", item.transcript, problem, "correct its times, or get the whole recording", place)
     else:
         return replace(
@@ -303,7 +304,7 @@ def _place(annotation: Annotation) -> str:
 
 
 def _overlaps(annotations: Sequence[Annotation]) -> list[float]:
-    """How many seconds of each annotation lie under others; the annotations are sorted by their start."""
+    """How many seconds of each annotation overlap others; the annotations are sorted by their start."""
     shared_s = [0.0] * len(annotations)
     for first, one in enumerate(annotations):
         for second in range(first + 1, len(annotations)):
@@ -324,7 +325,7 @@ def _check_rates(infos: Mapping[str, AudioInfo], source: Path, sample_rate: int 
     shown = ", ".join(f"{count} of {rate} Hz" for rate, count in sorted(rates.items()))
     channels = f", {several} with several channels" if several else ""
     raise Speech3Error(
-        f"{source}: the recordings must have one rate and one channel: {shown}{channels}; give"
+        f"{source}: all recordings must have the same rate, and one channel: {shown}{channels}; give"
         f" sample_rate={8000 if min(rates) < 16000 else 16000} to convert them (channels are averaged)"
     )
 
@@ -353,6 +354,6 @@ def _say_speakers(data: DataDir, how: str, named: set[str]) -> None:
     )
     if len(speakers) == len(data.recordings) == len(data.utterances) > _SHOWN and others:
         say(
-            "  each recording has a speaker of its own; if some are of one voice, put each voice's recordings in a"
-            " folder of its own, or error rates will be too low"
+            "  each recording counts as a different speaker; if several have the same voice, put the recordings of each"
+            " voice in a folder of its own, or the measured error rates will be too low"
         )

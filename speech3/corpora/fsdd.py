@@ -34,7 +34,7 @@ def prepare(source: Path, out: Path, seed: int, *, dev_speaker: str = "theo") ->
     Parameters
     ----------
     source
-        A copy of the corpus: recordings ``DIGIT_SPEAKER_NUMBER.wav`` in it or its ``recordings/`` or ``audio/``.
+        A copy of the corpus: recordings ``DIGIT_SPEAKER_NUMBER.wav`` in it, in ``recordings/`` or in ``audio/``.
     seed
         Not used: nothing is drawn, the split is fixed.
     dev_speaker

@@ -1,13 +1,13 @@
 """LibriSpeech and mini LibriSpeech: read English, 16 kHz (CC BY 4.0; Panayotov et al. 2015).
 
-https://www.openslr.org/12, https://www.openslr.org/31. A part is a directory of speakers of chapters:
+https://www.openslr.org/12, https://www.openslr.org/31. A part has a directory for each speaker and chapter:
 
     PART/SPEAKER/CHAPTER/SPEAKER-CHAPTER-0000.flac
     PART/SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt     lines ``SPEAKER-CHAPTER-0000 TEXT IN CAPITALS``
     SPEAKERS.TXT                                       lines ``ID | SEX | PART | MINUTES | NAME``
 
-Lexicon and language models (https://www.openslr.org/11) lie where they were downloaded to: beside the parts, or beside
-the directory ``LibriSpeech`` that holds them.
+Lexicon and language models (https://www.openslr.org/11) are beside the parts, or beside the directory ``LibriSpeech``
+that contains the parts; a subdirectory ``lm`` there is searched, too.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from speech3.errors import Speech3Error
 from speech3.io.progress import say
 from speech3.lexicon.langdir import LangDir, read_utf8
 
-# Utterances of each part.
+# Number of utterances of each part.
 PARTS = {
     "train-clean-5": 1519, "train-clean-100": 28539, "train-clean-360": 104014, "train-other-500": 148688,
     "dev-clean-2": 1089, "dev-clean": 2703, "dev-other": 2864, "test-clean": 2620, "test-other": 2939,
@@ -49,19 +49,19 @@ def prepare(
     source
         The directory ``LibriSpeech``, or the one that holds it.
     seed
-        Of the speakers drawn for dev, where no part is left for it.
+        Random seed for drawing dev from train, if no part is left for it.
     train
-        Parts to train on; all ``train-*`` that are there by default.
+        Parts to train on; by default all ``train-*`` in `source`.
     dev, test
-        A part each. By default test is test-clean or else, as in Kaldi's recipe for mini LibriSpeech, dev-clean-2.
-        Dev is dev-clean, else dev-clean-2, else a tenth of the training speech.
+        One part each. By default test is test-clean, else, as in Kaldi's recipe for mini LibriSpeech, dev-clean-2, else
+        test-other; dev is dev-clean, else dev-clean-2, else dev-other, else a tenth of the training speech.
     lang, lexicon, units, pieces
         As for `speech3.corpora.anyspeech.prepare`.
 
     Raises
     ------
     Speech3Error
-        `source` is not this corpus, or a part is missing, or incomplete in a way that cannot be meant.
+        `source` is not this corpus, a part is missing, or recordings are missing whose transcripts are there.
     """
     root = _root(source)
     there = [part for part in PARTS if (root / part).is_dir()]
@@ -133,7 +133,7 @@ def _texts(transcript: Path) -> dict[str, str]:
 
 
 def _sexes(path: Path) -> dict[str, str]:
-    """f or m for each speaker; none where the file was not unpacked."""
+    """f or m for each speaker; empty if the file was not unpacked."""
     if not path.exists():
         return {}
     rows = (line.split("|") for line in read_utf8(path).splitlines() if not line.startswith(";"))

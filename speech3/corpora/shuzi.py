@@ -23,8 +23,8 @@ CORPUS = "shuzi"
 DIGITS = "零一二三四五六七八九"
 LARGEST = 10**9
 MOST_DIGITS = 8
-ANOTHER_PROBABILITY = 0.3  # of a second item in the utterance
-PAUSE_PROBABILITY = 0.5  # between the parts of an item, such as month and day
+ANOTHER_PROBABILITY = 0.3  # that the utterance has a second item
+PAUSE_PROBABILITY = 0.5  # of a pause between the parts of an item, such as month and day
 Groups = list[str]  # parts of an item, between which a speaker may pause
 
 
@@ -36,7 +36,7 @@ def prepare(
     Raises
     ------
     Speech3Error
-        Also if espeak's pronunciation of a character differs from ``syllables.txt``.
+        Also: espeak's pronunciation of a character differs from ``syllables.txt``.
     """
     synthetic.prepare(CORPUS, _say, out, seed, {"train": train, "dev": dev, "test": test}, jobs)
 
@@ -48,12 +48,12 @@ def read_syllables() -> dict[str, list[str]]:
 
 
 def spell_number(value: int, liang: bool = True) -> str:
-    """Spell a whole number below 10**12 as it is said.
+    """Spell a whole number below 10**12 in characters, as it is spoken.
 
     Parameters
     ----------
     liang
-        Use 两 instead of 二 before 百 too, as always before 千, 万 and 亿.
+        Use 两 instead of 二 before 百, too, as always before 千, 万 and 亿.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def spell_number(value: int, liang: bool = True) -> str:
             gap = bool(text)
             continue
         spelled = "两" if part == 2 and unit else _below_ten_thousand(part, liang, first=not text)
-        # One zero stands for all zeros between two digits that are said.
+        # One 零 stands for all zeros between two spoken digits.
         text += ("零" if text and (gap or part < 1000) else "") + spelled + unit
         gap = False
     return text
@@ -207,7 +207,7 @@ def _say(key: str, speaker: Speaker, rng: np.random.Generator) -> Spoken:
 
 
 def ssml(groups: Groups, rng: np.random.Generator) -> str:
-    """Join the parts of an utterance, some with a pause."""
+    """Join the parts of an utterance as SSML, with a pause between some of them."""
     text = groups[0]
     for group in groups[1:]:
         pause_ms = rng.integers(60, 500)

@@ -39,7 +39,7 @@ SNR_DB = (5.0, 20.0)
 RT60_S = (0.25, 0.7)
 DIRECT_TO_REVERBERANT_DB = (-3.0, 9.0)
 BABBLERS = 3
-# Digital silence would make clean utterances unlike any recording, so all utterances have the hiss of a quiet room.
+# Digital silence would make clean utterances unlike any recording, so every utterance has the hiss of a quiet room.
 FLOOR_SNR_DB = (35.0, 50.0)
 LEVEL_DBFS = (-32.0, -20.0)
 
@@ -52,8 +52,8 @@ class Speaker:
     split: str
     voice: str
     rate_wpm: int
-    pitch: int
-    pitch_range: int
+    pitch: int  # espeak's units, 0 to 99
+    pitch_range: int  # espeak's units
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Spoken:
-    """A synthesised utterance without noise; `tracks` are its reference alignments by the name of their file."""
+    """A synthesised utterance without noise, float (N,); `tracks` are its reference alignments by file name."""
 
     samples_N: np.ndarray
     text: str
@@ -89,7 +89,7 @@ Say = Callable[[str, Speaker, np.random.Generator], Spoken]
 
 
 def prepare(corpus: str, say: Say, out: Path, seed: int, sizes: Mapping[str, int], jobs: int = 0) -> None:
-    """Synthesise a corpus into ``out``, where it appears only when it is complete.
+    """Synthesise a corpus into ``out``, which appears only when it is complete.
 
     Writes ``lexicon.txt`` and the Kaldi data directories ``train``, ``dev`` and ``test``, each with ``wav/`` (16 kHz,
     16 bit), ``conditions`` (utterance and one of `CONDITIONS`) and the tracks (``utterance 1 start duration label``, in
@@ -116,7 +116,7 @@ def prepare(corpus: str, say: Say, out: Path, seed: int, sizes: Mapping[str, int
         if size < 1:
             raise Speech3Error(f"{split}: {size} utterances; ask for at least one")
     speakers = [speaker for split, size in sizes.items() for speaker in read_speakers(corpus, split)[:size]]
-    synthesize("one", speakers[0].voice)  # a missing espeak-ng shows here, before anything is written
+    synthesize("one", speakers[0].voice)  # raises here if espeak-ng is missing, before anything is written
     with _staging(Path(out)) as staging:
         task = functools.partial(_speak_all, corpus=corpus, say=say, directory=staging, seed=seed, sizes=sizes)
         spoken = dict(zip(speakers, parallel_map(task, speakers, jobs or available_jobs(), "synthesis"), strict=True))
@@ -132,7 +132,7 @@ def speak(ssml: str, speaker: Speaker, rng: np.random.Generator) -> tuple[Synthe
     Returns
     -------
     synthesis, samples_N, lead_s
-        What espeak returned; its samples at 16 kHz with the silence, float; the silence before them in seconds.
+        What espeak returned; its samples with the silence, float at 16 kHz; the length of the first silence in seconds.
     """
     synthesis = synthesize(
         ssml,
@@ -178,7 +178,7 @@ def data_lines(corpus: str, name: str) -> list[str]:
 
 @contextmanager
 def _staging(out: Path) -> Iterator[Path]:
-    """Yield an empty directory beside `out`; move what is in it into `out` if the block succeeds."""
+    """Yield an empty directory beside `out`; move its contents into `out` if the block succeeds."""
     out = out.absolute()
     staging = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     with explained_disk_errors(out):
@@ -189,7 +189,7 @@ def _staging(out: Path) -> Iterator[Path]:
         try:
             yield staging
             out.mkdir(parents=True, exist_ok=True)
-            # The lexicon is removed first and added last: a corpus without it is not finished.
+            # The lexicon is removed first and added last: a corpus without one is not finished.
             (out / "lexicon.txt").unlink(missing_ok=True)
             for split in SPLITS:
                 shutil.rmtree(out / split, ignore_errors=True)
@@ -212,7 +212,7 @@ def _is_running(pid: str) -> bool:
 def _speak_all(
     speaker: Speaker, corpus: str, say: Say, directory: Path, seed: int, sizes: Mapping[str, int]
 ) -> list[_Written]:
-    """Synthesise and write the utterances of one speaker; the speakers of a split take turns in its utterances."""
+    """Synthesise and write one speaker's utterances; the utterances of a split are given to its speakers in turn."""
     colleagues = read_speakers(corpus, speaker.split)
     first, turns = colleagues.index(speaker), min(len(colleagues), sizes[speaker.split])
     background = _Background(corpus, [other for other in colleagues if other != speaker])
@@ -257,7 +257,7 @@ def _talking(speaker: Speaker, sentence: str) -> np.ndarray:
 
 
 def _in_room(speech_N: np.ndarray, condition: str, background: _Background, rng: np.random.Generator) -> np.ndarray:
-    """Apply the condition, the hiss and the level of the recording: (N,) float to (N,) int16."""
+    """Apply the condition, the hiss and the level of the recording: float (N,) to int16 (N,)."""
     heard_N = speech_N
     if "reverb" in condition:
         response_M = rooms.room_response(

@@ -5,9 +5,9 @@ https://www.openslr.org/7, https://www.openslr.org/19, https://www.openslr.org/5
 
     {train,dev,test}/sph/TALK.sph
     {train,dev,test}/stm/TALK.stm    lines ``TALK CHANNEL SPEAKER BEGIN END <o,f0,male> word word ...``, seconds
-    TEDLIUM*.dic                     a Sphinx dictionary, in capitals or small letters as the transcripts
+    TEDLIUM*.dic                     a Sphinx dictionary, in the letter case of the transcripts
 
-In release 3 train lies in ``data``, dev and test in ``legacy``. Segments that are marked
+In release 3, train is in ``data``, dev and test are in ``legacy``. Segments that are marked
 ``ignore_time_segment_in_scoring`` are left out.
 """
 
@@ -67,7 +67,7 @@ def _part(source: Path, name: str, known: Set[str]) -> DataDir:
     for transcript in sorted((root / "stm").glob("*.stm")):
         sound = root / "sph" / f"{transcript.stem}.sph"
         if not sound.is_file():
-            raise Speech3Error(f"{sound}: no such file, but there is its transcript; unpack {name} again")
+            raise Speech3Error(f"{sound}: no such file, but its transcript is there; unpack {name} again")
         recordings[transcript.stem] = str(sound.absolute())
         for number, line in enumerate(read_utf8(transcript).splitlines(), 1):
             if not line.strip() or line.startswith(";;") or _IGNORED in line:
@@ -100,7 +100,7 @@ def _utterance(line: str, place: str, talk: str, known: Set[str]) -> Utterance:
 
 
 def _joined(words: list[str], known: Set[str]) -> list[str]:
-    """``it 's`` as ``it's`` where the dictionary has it, as Kaldi's recipe joins them."""
+    """Join ``it 's`` to ``it's`` where the dictionary has that, as Kaldi's recipe does."""
     found: list[str] = []
     for word in words:
         if word.startswith("'") and found and found[-1] + word in known:

@@ -19,7 +19,7 @@ _SAVE = "open it in Praat and save it with Save as text file"
 
 
 def read_textgrid(path: Path) -> list[Tier]:
-    """Read the interval tiers; point tiers hold no stretch of speech and are left out.
+    """Read the interval tiers; point tiers have no intervals of speech and are left out.
 
     Raises
     ------
@@ -33,11 +33,11 @@ def read_textgrid(path: Path) -> list[Tier]:
         next(values), next(values)
         return [tier for _ in range(_whole(next(values))) if (tier := _tier(values))]
     except (StopIteration, TypeError, ValueError, OverflowError) as error:
-        raise Speech3Error(f"{path}: is not a whole TextGrid; {_SAVE}") from error
+        raise Speech3Error(f"{path}: is not a complete TextGrid; {_SAVE}") from error
 
 
 def _tier(values: Iterator[str | float]) -> Tier | None:
-    """The next tier, None for a point tier."""
+    """Read the next tier; None for a point tier."""
     kind, name = next(values), str(next(values))
     if kind not in ("IntervalTier", "TextTier"):
         raise ValueError(kind)
@@ -89,12 +89,12 @@ def read_bytes(path: Path) -> bytes:
 
 
 def decoded(content: bytes, path: Path) -> str:
-    """Text in UTF-8 or, with a byte order mark, UTF-16.
+    """Decode UTF-8 or, with a byte order mark, UTF-16.
 
     Raises
     ------
     Speech3Error
-        It is neither.
+        `content` is neither.
     """
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:

@@ -1,4 +1,4 @@
-"""Tiers of annotations, as Praat and ELAN files have them: which of them holds the transcript, and who speaks on it."""
+"""Tiers of annotations in Praat and ELAN files: which of them contain the transcript, and who speaks on each."""
 
 import re
 import shlex
@@ -9,8 +9,8 @@ from pathlib import Path
 from speech3.errors import Speech3Error
 
 _LONGEST_EXAMPLE = 40  # characters
-_MOST_KINDS = 25  # that a message lists
-# ref@SP (ELAN's usual way), SP - words (Montreal Forced Aligner), A_Transcription-txt-sw (FLEx: capitals, then _).
+_MOST_KINDS = 25  # listed in a message
+# ref@SP (usual in ELAN), SP - words (Montreal Forced Aligner), A_Transcription-txt-sw (FLEx: capitals, then _).
 _NAMED_SPEAKER = re.compile(
     r"(?P<kind>[^@]+)@(?P<a>[^@]+)|(?P<b>.+?) - (?P<kind_b>.+)|(?P<c>[A-Z][A-Z0-9]*)_(?P<kind_c>.+)"
 )
@@ -50,15 +50,15 @@ class Tier:
 
 
 def choose(files: Mapping[str, Sequence[Tier]], wanted: str | None, source: Path) -> dict[str, list[Tier]]:
-    """The tiers of each file that hold the transcript.
+    """Choose the tiers of each file that contain the transcript.
 
     Parameters
     ----------
     files
         The tiers of each file.
     wanted
-        Their name, the name without the speaker, or ELAN's type; several are separated by commas. None: the files have
-        one kind only.
+        Their name, the name without the speaker, or ELAN's type; several are separated by commas. None if the files
+        have only one kind of tier with text.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def _option(name: str) -> str:
 
 
 def _kinds(files: Mapping[str, Sequence[Tier]]) -> list[tuple[str, set[str], list[str]]]:
-    """Each kind of tier, the files that have it, and its texts; that of most files first."""
+    """Each kind of tier, the files that have it, and its texts; the kind that is in most files comes first."""
     found: dict[str, tuple[str, set[str], list[str]]] = {}
     for file, tiers in files.items():
         for tier in tiers:

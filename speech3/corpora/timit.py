@@ -1,6 +1,6 @@
 """TIMIT: read American English with phones labelled by hand, 16 kHz (LDC93S1; Garofolo et al. 1993).
 
-https://catalog.ldc.upenn.edu/LDC93S1. Names in capitals or in small letters:
+https://catalog.ldc.upenn.edu/LDC93S1. Names are in upper or in lower case:
 
     TIMIT/{TRAIN,TEST}/DR*/SPEAKER/NAME.WAV    NIST sphere
     TIMIT/{TRAIN,TEST}/DR*/SPEAKER/NAME.PHN    lines ``BEGIN END PHONE``, in samples
@@ -24,7 +24,7 @@ from speech3.lexicon.langdir import read_utf8
 
 UTTERANCES = {"train": 3696, "dev": 400, "test": 192}
 ENDS = "h#"
-SILENCE = "SIL"  # as the HMM calls it
+SILENCE = "SIL"  # its name in the HMM
 _RATE_HZ = 16000
 _SPHERE = b"NIST_1A"
 
@@ -32,8 +32,8 @@ _SPHERE = b"NIST_1A"
 def prepare(source: Path, out: Path, seed: int) -> None:
     """Write the data directories ``out/train``, ``out/dev``, ``out/test``, the lexicon, and the labels of dev and test.
 
-    train: all of TRAIN. test: the core test set. dev: the 50 speakers of TEST that are usual. ``reference.ctm`` of dev
-    and test has the phones with the times that people gave them.
+    train: all of TRAIN. test: the core test set. dev: the usual 50 speakers of TEST. ``reference.ctm`` of dev and test
+    has the phones with the times that were labelled by hand.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
         if part != "train":
             write_text(out / part / "reference.ctm", "".join(tracks))
     write_text(out / "lexicon.txt", "".join(f"{phone} {phone}\n" for phone in phones61() if phone != ENDS))
-    say(f"  {len(phones61())} phones, {ENDS} as silence; 39 classes are counted")
+    say(f"  {len(phones61())} phones, {ENDS} as silence; 39 classes are scored")
 
 
 def _halves(source: Path) -> tuple[Path, Path]:
@@ -123,19 +123,19 @@ def _part(source: Path, speakers: dict[str, Path]) -> tuple[DataDir, list[str]]:
 def _recording(files: dict[str, Path], labels: Path) -> Path:
     path = files.get(f"{labels.stem.upper()}.WAV")
     if path is None:
-        raise Speech3Error(f"{labels.with_suffix('.WAV')}: no such file, but there are its labels; unpack it again")
+        raise Speech3Error(f"{labels.with_suffix('.WAV')}: no such file, but its labels are there; unpack it again")
     with path.open("rb") as stream:
         head = stream.read(1024)
     if head.startswith(_SPHERE) and b"shorten" in head:
         raise Speech3Error(
-            f"{path}: compressed by shorten, which TIMIT as distributed is not and libsndfile does not read; convert it"
+            f"{path}: compressed by shorten, unlike TIMIT as distributed, and libsndfile cannot read it; convert it"
             " with sph2pipe -f wav"
         )
     return path
 
 
 def _labels(path: Path) -> list[tuple[int, int, str]]:
-    """First sample, end and phone of each label."""
+    """First sample, sample after the last, and phone of each label."""
     known, track = set(phones61()), []
     for number, line in enumerate(read_utf8(path).splitlines(), 1):
         if not line.strip():

@@ -1,13 +1,13 @@
 """WSJ0 and WSJ1: read news, 16 kHz (LDC93S6A, LDC94S13A; Paul and Baker 1992).
 
 https://catalog.ldc.upenn.edu/LDC93S6A, https://catalog.ldc.upenn.edu/LDC94S13A. Discs, ``11-1.1`` to ``11-16.1`` and
-``13-1.1`` to ``13-34.1``, each with a directory ``wsj0`` or ``wsj1``; or both directories with all discs copied over
-one another. Index files list the recordings of a set by disc: ``11_1_1:wsj0/si_tr_s/01t/01to030v.wv1``.
+``13-1.1`` to ``13-34.1``, each with a directory ``wsj0`` or ``wsj1``; or one ``wsj0`` and one ``wsj1`` with the files
+of all discs. Index files list the recordings of a set by disc: ``11_1_1:wsj0/si_tr_s/01t/01to030v.wv1``.
 
     wsj0/si_tr_s/01t/01to030v.wv1    NIST sphere of the head-mounted microphone, mostly compressed by shorten
     **/01to0300.dot                  transcripts of the session 01to03: lines ``The words. (01to030v)``
 
-Language models are as distributed, in ``doc/lng_modl/base_lm``, or lie beside the discs as ARPA files.
+Language models are those distributed, in ``doc/lng_modl/base_lm``, or ARPA files beside the discs.
 """
 
 import gzip
@@ -47,7 +47,7 @@ SETS = {
     "eval92": Set(("wsj0/doc/indices/test/nvp/si_et_20.ndx",), 333, "WSJ0"),
     "eval92_5k": Set(("wsj0/doc/indices/test/nvp/si_et_05.ndx",), 330, "WSJ0"),
 }
-_NOT_ON_THE_DISC = "wsj0/si_tr_s/401/"  # in SI-84's index, under disc 11-2.1
+_NOT_ON_THE_DISC = "wsj0/si_tr_s/401/"  # SI-84's index lists it on disc 11-2.1, which lacks it
 _DISC = re.compile(r"(1[13])[-_](\d+)[-_.](\d+)")
 _LINE = re.compile(rf"{_DISC.pattern}\s*:\s*/?(\S+)")
 _TRANSCRIPT = re.compile(r"(.*?)\s*\(([^()\s]+)\)")
@@ -82,7 +82,7 @@ def prepare(
         A language model as distributed (bcb20onp, bcb05onp, tcb05cnp, ...), or the name of an ARPA file in `source`,
         such as lm_tgpr.
     lang
-        espeak-ng's code of the language, for words that CMUdict in `source` lacks, or for all if it is not there.
+        espeak-ng's code of the language, for words that CMUdict in `source` lacks, or for all words without CMUdict.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def prepare(
     transcripts = _transcripts(discs)
     parts = {key: _part(discs, chosen[key], listed, transcripts) for key, listed in lists.items()}
     dictionary = next((found for name in _DICTIONARIES if (found := entry(source, name))), None)
-    say(f"  lexicon: {dictionary or 'by espeak-ng, for there is no cmudict beside the discs'}; language model: {arpa}")
+    say(f"  lexicon: {dictionary or 'by espeak-ng, as there is no cmudict beside the discs'}; language model: {arpa}")
     lexicon = None
     if dictionary:
         lexicon = out / "cmudict.txt"
@@ -113,13 +113,13 @@ def prepare(
 
 @dataclass(frozen=True)
 class _Discs:
-    """Directories with ``wsj0`` or ``wsj1``, by the name of the disc; "" for those that were copied together."""
+    """Directories with ``wsj0`` or ``wsj1``, by the name of the disc, or by path if they have another name."""
 
     source: Path
     roots: Mapping[str, Path]
 
     def find(self, name: str, disc: str = "") -> Path | None:
-        """A file of a disc, or of any; in capitals or small letters."""
+        """Path of a file on `disc`, or else on any disc, in upper or lower case; None if absent."""
         first = [self.roots[disc]] if disc in self.roots else []
         for root in (*first, *(root for root in self.roots.values() if root not in first)):
             path: Path | None = root
@@ -145,7 +145,7 @@ def _discs(source: Path) -> _Discs:
 
 
 def _listed(discs: _Discs, name: str) -> dict[str, Path]:
-    """Recordings of a set by utterance."""
+    """The recordings of a set, by utterance."""
     found: dict[str, Path] = {}
     missing: dict[str, list[str]] = {}
     for index in SETS[name].indices:
@@ -177,7 +177,7 @@ def _listed(discs: _Discs, name: str) -> dict[str, Path]:
 
 
 def _transcripts(discs: _Discs) -> dict[str, Path]:
-    """The file of transcripts of each session, the first six letters of its utterances."""
+    """The file of transcripts of each session; its name is the first six letters of its utterances' names."""
     roots = dict.fromkeys(discs.roots.values())
     paths = (path for root in roots for path in root.rglob("*.[dD][oO][tT]"))
     found = {path.name[:6].lower(): path for path in sorted(paths)}
@@ -218,10 +218,10 @@ def _texts(path: Path) -> dict[str, str]:
 def normalized(transcript: str) -> str:
     """The words of a detailed transcript (.dot), in capitals, as the language models have them.
 
-    ``\\`` quotes the next character; ``[noise]`` and the marks of noises that last (``[<door]``, ``[door>]``,
-    ``[door/]``, ``[/door]``), pauses ``.``, and truncation ``~`` are left out; ``<word>`` was said though the prompt
-    lacks it, ``*word*`` was mispronounced, ``word!`` emphasised, ``wo:rd`` lengthened: the word stays. Format: the file
-    ``dot_spec.doc`` of the discs.
+    ``\\`` quotes the next character; ``[noise]`` and the marks of lasting noises (``[<door]``, ``[door>]``,
+    ``[door/]``, ``[/door]``), pauses ``.``, and truncation ``~`` are left out; of ``<word>`` (said, but not in the
+    prompt), ``*word*`` (mispronounced), ``word!`` (emphasised) and ``wo:rd`` (lengthened), only the word is kept. The
+    format is described in the file ``dot_spec.doc`` of the discs.
     """
     words = []
     for written in transcript.upper().split():
@@ -237,7 +237,7 @@ def normalized(transcript: str) -> str:
 
 
 def _recordings(name: str, sounds: Mapping[str, Path]) -> dict[str, str]:
-    """Values of wav.scp; a pipe through sph2pipe for what is compressed by shorten."""
+    """Values of wav.scp; pipes through sph2pipe for files that are compressed by shorten."""
     compressed = {key for key, path in sounds.items() if _shortened(path)}
     program = shutil.which(_SPH2PIPE)
     if compressed and not program:
@@ -276,9 +276,9 @@ def _arpa(discs: _Discs, model: str) -> Path:
 
 
 def _readable(arpa: Path, out: Path) -> Path:
-    """The model as gzipped ARPA text without what is written above its ``\\data\\``."""
+    """Write the model to `out` as gzipped ARPA text, without what precedes its line ``\\data\\``."""
     content = arpa.read_bytes()
-    if content[:2] in (b"\x1f\x9d", b"\x1f\x1e"):  # of compress or pack, which Python does not read
+    if content[:2] in (b"\x1f\x9d", b"\x1f\x1e"):  # of compress or pack, which Python cannot read
         done = subprocess.run(["gzip", "-dc"], input=content, capture_output=True)
         if done.returncode:
             raise Speech3Error(f"{arpa}: cannot be uncompressed ({done.stderr.decode().strip()}); copy it again")

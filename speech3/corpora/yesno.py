@@ -13,7 +13,7 @@ from speech3.io.atomic import write_text
 WORDS = {"1": "YES", "0": "NO"}
 LEXICON = "YES K E N\nNO L O\n"
 _NAME = re.compile(r"[01](_[01]){7}")
-# Kaldi trains on the names that begin with 0 and tests on those that begin with 1; every sixth of train is for tuning.
+# Kaldi trains on the names that begin with 0 and tests on those that begin with 1; here every sixth of train is dev.
 _EVERY = 6
 
 

@@ -23,13 +23,13 @@ from speech3.corpus.paths import pipe_directory, resolve
 from speech3.errors import Speech3Error
 from speech3.io.torchaudio_ import resample as change_rate
 
-# Segment times often have two decimals only: what rounding adds at the end is not a fault, but clipped.
+# Segment times often have only two decimals: an end that rounding puts beyond the recording is clipped, not a fault.
 SEGMENT_TOLERANCE_S = 0.01
-# A recorder that is stopped has written its header but loses its last buffer; the speech is complete.
+# A recorder that is stopped loses its last buffer, which its header already counts; the speech is complete.
 END_TOLERANCE_S = 0.1
 _UNKNOWN_LENGTH = 1 << 40  # libsndfile returns this or more if the header has no length
 _STREAMED_BYTES = 0x7FFFF000  # sox, ffmpeg and others write this or more into a header that they cannot rewrite
-_MP3_SLACK = 528  # samples: encoders disagree on the decoder's delay; the loss of a frame shows as 529 or more
+_MP3_SLACK = 528  # samples: encoders disagree on the decoder's delay; a lost frame makes a difference of 529 or more
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def load(
     samples
         float32 (samples,) in [-1, 1).
     sample_rate_hz
-        Their rate.
+        Their sample rate.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def read_file(
     Parameters
     ----------
     directory
-        Where relative paths are looked for first; the working directory comes next.
+        Where relative paths are looked up first; the working directory is next.
     start_s, end_s
         The part to read, in seconds; sample numbers are rounded to the nearest.
     """
@@ -169,19 +169,19 @@ def read_blocks(
     start_s: float = 0.0,
     end_s: float | None = None,
 ) -> Iterator[np.ndarray]:
-    """Yield a file, float32 (samples,), block by block, channels averaged; arguments and errors as for `read_file`."""
+    """Yield blocks of `block_s` seconds, float32 (samples,), channels averaged; other arguments as for `read_file`."""
     name, source = _source(path_or_pipe, directory, cached=start_s > 0 or end_s is not None)
     sound, _ = _opened(name, source)
     with sound:
         size = max(1, round(block_s * sound.samplerate))
         first, last = _bounds(name, sound, start_s, end_s)
         for start in range(first, last, size):
-            decode = _decode if start == first else _read  # the first one is looked for
+            decode = _decode if start == first else _read  # only the first block needs a seek
             yield _mono(decode(name, sound, start, min(start + size, last)))
 
 
 def info(path_or_pipe: Path | str, *, directory: Path | None = None) -> AudioInfo:
-    """Sample rate, channels and length, from the header alone (a pipe has to be run); errors as for `load`."""
+    """Sample rate, channels and length, from the header alone (a pipe's command is run); errors as for `load`."""
     name, source = _source(path_or_pipe, directory, cached=False)
     sound, missing_s = _opened(name, source)
     with sound:
@@ -218,7 +218,7 @@ def _run(command: str, directory: Path) -> bytes:
     return done.stdout
 
 
-# The segments of one recording are mostly read one after another; the cache avoids running its command for each.
+# The segments of one recording are mostly read one after another; the cache avoids running its command for each one.
 _run_cached = functools.lru_cache(maxsize=1)(_run)
 
 
@@ -302,7 +302,7 @@ def _cut_short(name: str, problem: str) -> AudioError:
 def _missing_end(stream: IO[bytes]) -> tuple[str, float]:
     """Describe how much shorter a RIFF, NIST or Ogg file is than it should be, and return the missing seconds.
 
-    The empty string and 0 for a complete file; infinite seconds if its header does not give the bytes per second.
+    A complete file gives the empty string and 0; the seconds are infinite if the header lacks the bytes per second.
     """
     size = stream.seek(0, io.SEEK_END)
     stream.seek(0)
@@ -319,7 +319,7 @@ def _missing_end(stream: IO[bytes]) -> tuple[str, float]:
 
 
 class _Sound(NamedTuple):
-    """Bytes of audio: those in the header, those in the file, and those per second."""
+    """Bytes of audio: according to the header, in the file, and per second."""
 
     promised: int
     there: int
@@ -348,7 +348,7 @@ def _nist_sound(stream: IO[bytes], size: int) -> _Sound:
     stream.seek(0)
     lines = stream.read(1024).decode("latin-1").split("\n")
     fields = {parts[0]: parts[2] for line in lines if len(parts := line.split(None, 2)) == 3}
-    if "," in fields.get("sample_coding", ""):  # compressed: the number of bytes says nothing
+    if "," in fields.get("sample_coding", ""):  # compressed: sample_count does not give the bytes
         return _Sound(0, 0, 0)
     try:
         header = int(lines[1])

@@ -15,19 +15,19 @@ def combine(parts: Sequence[DataDir], out: Path) -> tuple[DataDir, list[str]]:
     Parameters
     ----------
     out
-        Where the result will be written; its paths start there.
+        Where the result will be written; its relative paths start there.
 
     Returns
     -------
     data, left_out
         `text`, `spk2gender`, `feats.scp`, `cmvn.scp` (and `wav.scp`, if there are features) are left out if one of the
-        parts lacks them; `left_out` has a line for each.
+        parts lacks them; `left_out` has a line for each file left out.
 
     Raises
     ------
     Speech3Error
         An utterance is in two parts; a recording is a different file in two parts, or a speaker has different genders;
-        or neither audio nor features are in all of them.
+        or some part lacks audio and some part lacks features.
     """
     _refuse_twice(parts)
     lacking = {
@@ -55,7 +55,7 @@ def combine(parts: Sequence[DataDir], out: Path) -> tuple[DataDir, list[str]]:
         _merged(parts, genders, "speaker")
     try:
         statistics = {} if lacking["cmvn.scp"] else _merged(parts, cmvn, "speaker")
-    except Speech3Error as error:  # they are sums over only some of the speaker's utterances now
+    except Speech3Error as error:  # one part's statistics cover only some of the speaker's utterances
         statistics = {}
         left_out.append(f"cmvn.scp left out: {error}")
     utterances = {

@@ -74,7 +74,7 @@ class DataDir:
         return dict(sorted(table.items()))
 
     def subset(self, ids: Iterable[str]) -> "DataDir":
-        """Keep these utterances with their recordings and features; `path` stays, so relative paths remain valid.
+        """Keep these utterances with their recordings and features; `path` is the same, so relative paths stay valid.
 
         Raises
         ------
@@ -131,8 +131,8 @@ def read_datadir(path: Path | str) -> DataDir:
 def parse(path: Path | str, *, need_text: bool = False) -> tuple[DataDir, list[Fault]]:
     """Read what can be read, and list every structural fault.
 
-    Where something is wrong, the result has what `fix` keeps: the first of two lines with the same id, the utterance as
-    its own speaker if none is named, an empty text if there is none.
+    Where something is wrong, the result has what `fix` keeps: the first of two lines with the same id, the utterance's
+    id as its speaker if none is named, an empty text if there is none.
 
     Raises
     ------
@@ -177,8 +177,8 @@ def write_datadir(data: DataDir, path: Path | str) -> None:
     """Write `data` as a Kaldi data directory, every file sorted and replaced in one step, `wav.scp` last.
 
     `segments` is written only if an utterance is not a whole recording of the same name, `text` and `spk2gender` only
-    if known; old files of these names are removed. Paths of audio and features become absolute, unless they name the
-    same file from `path`.
+    if known; old files of these names are removed. Relative paths of audio and features become absolute, unless they
+    name the same file from `path`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Write a repaired copy of a data directory: faults are repaired if possible, unusable utterances are left out."""
+"""Write a repaired copy of a data directory: faults are repaired where possible, unusable utterances left out."""
 
 import dataclasses
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ from speech3.corpus.paths import resolve
 from speech3.errors import Speech3Error, check_bad
 from speech3.io.progress import progress, say
 
-FRAMES_PER_S = 100  # if there are only features: their shift is not recorded, but is nearly always 10 ms
+FRAMES_PER_S = 100  # of features without audio: their frame shift is not recorded, but is nearly always 10 ms
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ def read_headers(data: DataDir) -> Headers:
 
 
 def lengths_s(data: DataDir, headers: Headers | None = None) -> dict[str, float]:
-    """Seconds of each utterance whose length can be determined; the others are listed on stderr.
+    """Length in seconds of each utterance for which it can be determined; the others are listed on stderr.
 
     Parameters
     ----------
     headers
-        Pass them if they were already read. Segments that have an end need none.
+        Pass them if they were already read; None reads those of the utterances whose segments have no end.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Normalisation of transcripts: letter case, punctuation, Unicode's composition, classes of phones."""
+"""Normalisation of transcripts: letter case, punctuation, Unicode composition, phone classes."""
 
 import re
 import unicodedata
@@ -28,14 +28,14 @@ def _punct(text: str) -> str:
     return _LOOSE_APOSTROPHE.sub(" ", text.translate(_PUNCTUATION))
 
 
-# What people type for an apostrophe. U+02BB and U+02BC are letters in Unicode, so words may begin or end with them.
+# Characters typed as an apostrophe. U+02BB and U+02BC are letters in Unicode, so words may begin or end with them.
 APOSTROPHES = frozenset("'’‘`´′ꞌʼʻ")
 _WITHIN_WORDS = "'-:·"
 _SET_APART = re.compile(r"\[[^\]]*\]|<[^>]*>|\{[^}]*\}")  # [laughter], <noise>
 
 
 class _Marks(dict[int, str]):
-    """Table for str.translate: apostrophes become ASCII, other punctuation than `_WITHIN_WORDS` a space."""
+    """Table for str.translate: apostrophes become ASCII, punctuation outside `_WITHIN_WORDS` a space."""
 
     def __missing__(self, code: int) -> str:
         letter = chr(code)
@@ -52,11 +52,11 @@ _MARKS = _Marks()
 
 
 def plain_words(text: str) -> str:
-    """The words of a transcript as people write it: small letters without punctuation, composed (NFC).
+    """The words of a transcript in ordinary spelling: in lower case, without punctuation, composed (NFC).
 
     Apostrophes, hyphens, colons and middle dots stay between letters, where orthographies use them; an apostrophe there
-    is ASCII's. What is in square, angle or curly brackets becomes one word in brackets: ``[laughs loudly]`` is
-    ``[laughs_loudly]``. NFKC is not used, since it would make ``h`` of an aspiration.
+    becomes ASCII. What is in square, angle or curly brackets becomes one word in brackets: ``[laughs loudly]`` becomes
+    ``[laughs_loudly]``. NFKC is not used, since it would turn the sign of aspiration, U+02B0, into ``h``.
     """
     words: list[str] = []
     end = 0
@@ -98,12 +98,17 @@ def parse_steps(text: str) -> tuple[str, ...]:
 
 
 def normalize_text(text: str, steps: Sequence[str]) -> str:
-    """Apply `steps` in their order and join the words by single spaces.
+    """Apply `steps` in their order and join the words with single spaces.
 
-    ``nfkc`` is Unicode's compatibility composition, ``lower`` the lower case, and ``punct`` replaces each character of
-    Unicode's punctuation classes by a space, except an apostrophe between letters or digits (typographic ones become
-    ASCII). Symbols such as ``<``, ``$`` and ``+`` are not punctuation in Unicode, so ``<unk>`` survives. ``phones48``
-    and ``phones39`` fold TIMIT's phones to Lee and Hon's classes (`speech3.corpus.phone_classes`).
+    ``nfkc`` is Unicode's compatibility composition, ``lower`` changes to lower case, and ``punct`` replaces each
+    character of Unicode's punctuation classes with a space, except an apostrophe between letters or digits (typographic
+    ones become ASCII). Symbols such as ``<``, ``$`` and ``+`` are not punctuation in Unicode, so ``<unk>`` is kept.
+    ``phones48`` and ``phones39`` fold TIMIT's phones to Lee and Hon's classes (`speech3.corpus.phone_classes`).
+
+    Raises
+    ------
+    Speech3Error
+        A step is unknown.
     """
     for step in steps:
         if step not in _STEPS:

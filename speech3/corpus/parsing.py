@@ -51,7 +51,7 @@ def read_locations(table: Table, faults: list[Fault]) -> dict[str, str]:
 def read_spans(
     table: Table | None, named: Mapping[str, str], recordings: Mapping[str, str] | None, faults: list[Fault]
 ) -> Spans:
-    """The recording and the times of each utterance: from `segments`, else each of `named` as a whole."""
+    """The recording and the times of each utterance: from `segments`, or else the whole of each entry of `named`."""
     if table is None:
         return {key: (key, 0.0, None) for key in named}
     spans: Spans = {}
@@ -96,7 +96,7 @@ def _seconds(field: str) -> float | None:
 def read_texts(
     path: Path, table: Table | None, spans: Spans, known: Known, need_text: bool, faults: list[Fault]
 ) -> dict[str, str] | None:
-    """Words of each utterance; None without the file."""
+    """Words of each utterance; None if there is no file `text`."""
     if table is None:
         if need_text:
             faults.append(

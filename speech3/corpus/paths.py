@@ -17,13 +17,13 @@ def pipe_directory(command: str, directory: Path) -> Path:
 
 
 def resolve(value: str, directory: Path) -> Path:
-    """Path of an audio file; relative ones are looked for in the data directory, then in the working directory."""
+    """Path of a file; a relative one is looked up in the data directory, then in the working directory."""
     inside = directory / value
     return inside if Path(value).is_absolute() or inside.exists() or not Path(value).exists() else Path(value)
 
 
 def moved(value: str, old: Path, new: Path) -> str:
-    """Rewrite a wav.scp value of the directory `old` for the directory `new`."""
+    """Rewrite a value in wav.scp of the directory `old` so that it is valid in the directory `new`."""
     if value.endswith("|"):
         here = pipe_directory(value, old)
         return value if here == Path.cwd() or old == new else f"cd {shlex.quote(os.path.abspath(old))} && {value}"  # noqa: PTH100
@@ -42,7 +42,7 @@ def moved_rspecifier(value: str, old: Path, new: Path) -> str:
 
 
 def entry(directory: Path, name: str) -> Path | None:
-    """What is in a directory under a name, in capitals or small letters: copies of old CD-ROMs have either."""
+    """Path of `name` in a directory; None if absent. The case is ignored: copies of old CD-ROMs have upper or lower."""
     if (exact := directory / name).exists():
         return exact
     if not directory.is_dir():

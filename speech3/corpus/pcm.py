@@ -1,4 +1,4 @@
-"""Sound as it arrives: bytes of a pipe, or of a file that is still being written, to samples.
+"""Decode audio while it arrives: the bytes of a pipe, or of a file that is still being written, become samples.
 
 Axes: S samples, C channels.
 """
@@ -16,11 +16,11 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 
-PATIENCE_S = 5.0  # a file that has not grown for so long is finished
-_READ = 8192  # bytes at once: a quarter of a second at 16 kHz
+PATIENCE_S = 5.0  # a file that has not grown for this long is finished
+_READ = 8192  # bytes per read: a quarter of a second at 16 kHz
 _POLL_S = 0.1
-_LONGEST_HEADER = 1 << 20  # bytes of a WAV header, with what programs write before the sound
-_ENDLESS = 0x7FFFF000  # length in the header of a WAV stream whose end was not known, or more; 0 as well
+_LONGEST_HEADER = 1 << 20  # bytes of a WAV header, with all chunks before the samples
+_ENDLESS = 0x7FFFF000  # a header gives this or more, or 0, if the length is unknown
 _PCM, _EXTENSIBLE = 1, 0xFFFE  # format tags
 _OTHER_FORMATS = {
     b"fLaC": "FLAC", b"OggS": "Ogg", b"ID3": "MP3", b"\xff\xfb": "MP3", b"NIST_1A": "NIST sphere", b"RF64": "RF64",
@@ -35,18 +35,18 @@ class PcmDecoder:
     Parameters
     ----------
     name
-        For messages.
+        Name of the source in messages.
     rate_hz
-        Of raw samples, if it was said; a WAV stream must agree.
+        Sample rate of raw samples, None if unknown; if given, a WAV stream must have it, too.
     usual_hz
-        Of raw samples if it was not said.
+        Sample rate that raw samples are assumed to have if `rate_hz` is None.
 
     Attributes
     ----------
     rate_hz
-        0 until it is known.
+        Sample rate of the stream; 0 until it is known.
     ended
-        The WAV stream had as many samples as its header promised; what follows is not looked at.
+        The WAV stream had as many samples as its header promised; what follows is ignored.
     """
 
     def __init__(self, name: str, rate_hz: int | None, usual_hz: int) -> None:
@@ -59,12 +59,12 @@ class PcmDecoder:
         self.rate_hz, self.ended, self._bytes = 0, False, 0
 
     def feed(self, data: bytes) -> np.ndarray:
-        """Take the next bytes; return the samples that they complete, channels averaged.
+        """Take the next bytes; return the samples that they complete, float32 (S,), channels averaged.
 
         Raises
         ------
         Speech3Error
-            The stream is of another format, or of another rate than was said.
+            The stream has another format, or another sample rate than the one given.
         """
         self._bytes += len(data)
         self._waiting += data
@@ -80,12 +80,12 @@ class PcmDecoder:
         return (samples_SC.mean(1) / 32768).astype(np.float32)
 
     def fault(self) -> str:
-        """What is wrong with the end of a stream whose samples can be used; the empty string if nothing is.
+        """Describe what is wrong with the end of a stream whose samples can be used; empty if nothing is.
 
         Raises
         ------
         Speech3Error
-            It was empty, or ended within its header.
+            The stream was empty, or ended within its header.
         """
         if not self._bytes:
             raise Speech3Error(f"{self._name}: is empty (0 bytes); is the program that should write to it running?")
@@ -95,8 +95,8 @@ class PcmDecoder:
             return ""
         if self._waiting:
             return (
-                f"{self._name}: ends in the middle of a sample; {len(self._waiting)} bytes were left out (raw sound"
-                " must be 16 bits a sample, one channel)"
+                f"{self._name}: ends in the middle of a sample; {len(self._waiting)} bytes were left out (raw audio"
+                " must have 16 bits per sample and one channel)"
             )
         if self._wav and not self._endless:
             return f"{self._name}: is cut short: its header promises {self._left} bytes more"
@@ -123,13 +123,13 @@ class PcmDecoder:
             raise Speech3Error(f"{self._name}: a WAV stream with no sound in its first {len(head)} bytes")
 
     def _wav_begin(self, head: bytes) -> int:
-        """Where the sound begins; 0 if more bytes are needed to know. Looks on where it last stopped."""
+        """Offset of the samples in bytes; 0 if more bytes are needed. Each call resumes where the last one stopped."""
         while self._position + 8 <= len(head):
             identifier, length = struct.unpack_from("<4sI", head, self._position)
             begin = self._position + 8
             if identifier == b"data":
                 if self._format is None:
-                    raise Speech3Error(f"{self._name}: a WAV stream that does not say its format; convert it")
+                    raise Speech3Error(f"{self._name}: a WAV stream whose header does not say its format; convert it")
                 self._take_format(*self._format)
                 self._endless = length == 0 or length >= _ENDLESS
                 self._left = sys.maxsize if self._endless else length
@@ -159,9 +159,9 @@ class PcmDecoder:
 
 
 def arriving(source: str, stopped: Callable[[], bool]) -> Iterator[bytes]:
-    """Yield the bytes of standard input (``-``) or of a file as they arrive, until `stopped` says so.
+    """Yield the bytes of standard input (``-``) or of a file as they arrive, until `stopped` returns True.
 
-    A pipe ends where its writer closes it; a file that is being written, when it has not grown for `PATIENCE_S`.
+    A pipe ends when its writer closes it, a file when it has not grown for `PATIENCE_S`.
 
     Raises
     ------
@@ -171,7 +171,7 @@ def arriving(source: str, stopped: Callable[[], bool]) -> Iterator[bytes]:
     if source == "-":
         if sys.stdin is None or sys.stdin.isatty():
             raise Speech3Error(
-                "-: standard input is a terminal; pipe sound into it, for instance: arecord -t raw -f S16_LE -c 1"
+                "-: standard input is a terminal; pipe audio into it, for instance: arecord -t raw -f S16_LE -c 1"
                 " -r 16000 | speech3 transcribe --stream MODEL - --rate 16000"
             )
         yield from _read(sys.stdin.fileno(), stopped, patience_s=0.0)
@@ -182,7 +182,7 @@ def arriving(source: str, stopped: Callable[[], bool]) -> Iterator[bytes]:
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError as error:
-        raise Speech3Error(f"{path}: cannot be read ({error.strerror}); make it readable for you") from error
+        raise Speech3Error(f"{path}: cannot be read ({error.strerror}); make it readable") from error
     try:
         yield from _read(file, stopped, PATIENCE_S if stat.S_ISREG(os.fstat(file).st_mode) else 0.0)
     finally:

@@ -1,4 +1,4 @@
-"""TIMIT's 61 phones, the 48 of Lee and Hon that are trained elsewhere, and the 39 classes that are counted.
+"""TIMIT's 61 phones, Lee and Hon's 48 phones for training, and their 39 classes for scoring.
 
 K.-F. Lee, H.-W. Hon: Speaker-independent phone recognition using hidden Markov models, IEEE Trans. ASSP 37 (11), 1989.
 The table is ``data/timit/phones.txt``. The glottal stop ``q`` is deleted.
@@ -26,7 +26,7 @@ def _rows() -> tuple[_Row, ...]:
     lines = path.read_text(encoding="utf-8").splitlines()
     fields = [line.split() for line in lines if line.strip() and not line.startswith("#")]  # `h#` is a phone
     if any(len(row) != 3 for row in fields):
-        raise Speech3Error(f"{path}: needs three columns in every line; restore the file that came with speech3")
+        raise Speech3Error(f"{path}: every line needs three columns; restore the file that came with speech3")
     return tuple(_Row(*row) for row in fields)
 
 
@@ -45,7 +45,7 @@ def _table(size: Size) -> dict[str, str]:
 def fold(text: str, size: Size) -> str:
     """Replace the phones of `text` by their classes; what the table lacks stays as it is.
 
-    Phones that have already been folded to the 48, or to the same classes, are accepted, too.
+    Phones that are already folded to the 48, or to the same classes, are accepted, too.
     """
     table = _table(size)
     return " ".join(found for phone in text.split() if (found := table.get(phone, phone)) != _DELETED)

@@ -14,13 +14,13 @@ from speech3.io.progress import say
 def split_by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
     """Split into parts that share no speaker.
 
-    Speakers are taken in a random order; each goes to the first part that it does not make too large, so a speaker with
-    more speech than the other parts have room for goes to the largest part.
+    Speakers are taken in a random order; each goes to the first of the smaller parts that it does not make too large,
+    or else to the largest part.
 
     Parameters
     ----------
     shares
-        Share of the hours of each part; the shares add up to one.
+        Each part's share of the hours; the shares add up to one.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def seconds_of(data: DataDir) -> dict[str, float]:
 
 
 def _share_out(sizes: Mapping[str, float], shares: Mapping[str, float], seed: int) -> dict[str, list[str]]:
-    rest = max(reversed(list(shares)), key=lambda part: shares[part])  # of equal parts the last
+    rest = max(reversed(list(shares)), key=lambda part: shares[part])  # the last of equally large ones
     room = {part: share * sum(sizes.values()) for part, share in shares.items() if part != rest}
     members: dict[str, list[str]] = {part: [] for part in shares}
     names = sorted(sizes)

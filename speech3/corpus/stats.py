@@ -12,7 +12,7 @@ from speech3.corpus.lengths import lengths_s, read_headers
 from speech3.io.progress import say
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-_SHOWN = 10  # words outside the lexicon
+_SHOWN = 10  # words outside the lexicon that `describe` lists
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Words:
 
     running: int
     distinct: int
-    once: int  # distinct words that occur once
+    once: int  # words that occur once
     per_utterance: float
     per_second: float
-    without: int  # utterances that have no transcript
+    without: int  # utterances without a transcript
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class OutOfVocabulary:
 
     lexicon: int  # distinct words of the lexicon
     running: int
-    rate: float  # of the running words
+    rate: float  # share of the running words, 0 to 1
     distinct: int
-    utterances: int  # that hold at least one
-    counts: dict[str, int]  # the most frequent first
+    utterances: int  # those that contain at least one
+    counts: dict[str, int]  # by word, the most frequent first
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Stats:
     utterances: int
     speakers: int
     recordings: int
-    genders: dict[str, int]  # speakers of each
-    sample_rates_hz: dict[int, int]  # recordings of each
-    channels: dict[int, int]
+    genders: dict[str, int]  # speakers of each gender
+    sample_rates_hz: dict[int, int]  # recordings with each rate
+    channels: dict[int, int]  # recordings with each number of channels
     lengths_s: tuple[float, ...]  # of the utterances
-    speaker_s: dict[str, float]
+    speaker_s: dict[str, float]  # by speaker
     words: Words | None
     out_of_vocabulary: OutOfVocabulary | None
 
@@ -61,7 +61,7 @@ class Stats:
         return sum(self.lengths_s) / 3600
 
     def as_json(self) -> dict[str, Any]:
-        """All values except the lengths of single utterances, with units in the names."""
+        """All values except the lengths of single utterances; the keys name the units."""
         values = asdict(self)
         lengths_s, speaker_s = values.pop("lengths_s"), values.pop("speaker_s")
         return {
@@ -79,7 +79,7 @@ def measure(data: DataDir, lexicon: Collection[str] | None = None) -> Stats:
     Parameters
     ----------
     lexicon
-        Words that have a pronunciation.
+        Words that have a pronunciation; None to leave out `out_of_vocabulary`.
 
     Raises
     ------
@@ -188,7 +188,7 @@ def _describe_missing(oov: OutOfVocabulary) -> list[str]:
 
 
 def warn(stats: Stats) -> None:
-    """Report problems that should be known before training."""
+    """Print, on stderr, problems that should be known before training."""
     if len(stats.sample_rates_hz) > 1:
         say(f"{stats.path}: several sample rates; set resample: true in the feature configuration to use one")
     if any(count > 1 for count in stats.channels):

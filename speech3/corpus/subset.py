@@ -27,18 +27,18 @@ def subset(
     Parameters
     ----------
     speakers, utterances
-        How many to draw, or which to keep.
+        How many to draw at random, or the ids to keep.
     per_speaker
-        How many utterances to draw from each speaker; speakers with fewer keep all.
+        How many utterances to draw from each speaker; speakers with fewer keep all of theirs.
     shortest, first
-        How many of the shortest utterances, or of the first by name, to keep.
+        How many of the shortest utterances, or of the first by id, to keep.
     hours
-        How many hours of utterances to draw, at most.
+        The most hours of utterances to draw.
 
     Raises
     ------
     Speech3Error
-        There are not that many, named ones do not exist, or nothing is left.
+        More are requested than there are, an id does not exist, or nothing is left.
     """
     generator = np.random.default_rng(seed)
     if speakers is not None:
@@ -66,7 +66,7 @@ def subset(
 
 
 def read_list(path: Path) -> list[str]:
-    """Names in the first column of a file.
+    """Read the names in the first column of a file.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def read_list(path: Path) -> list[str]:
     """
     faults: list[Fault] = []
     table = read_table(path, faults)
-    faults = [fault for fault in faults if fault.kind != "duplicate id"]  # naming one twice does no harm
+    faults = [fault for fault in faults if fault.kind != "duplicate id"]  # a name given twice does no harm
     if faults:
         raise Speech3Error(str(faults[0]))
     if table is None or not table.entries:

@@ -20,7 +20,7 @@ class Fault:
     drop: Utterances = ()  # utterances that `fix` leaves out
     mend: str = ""  # what `fix` does if it need not leave out an utterance
     end_s: float | None = None  # the end that `fix` gives the segment `culprit`
-    warning: bool = False  # worth a look, but nothing will fail
+    warning: bool = False  # worth checking, but nothing will fail because of it
 
     def __str__(self) -> str:
         culprit = f"{self.culprit}: " if self.culprit else ""

@@ -19,7 +19,7 @@ from speech3.corpus.tables import Fault
 from speech3.io.parallel import available_jobs, parallel_map
 
 FRAME_S = 0.025  # one analysis window; shorter utterances have no frame
-# With fewer recordings, starting processes costs more than it saves (3,000 of FSDD: 0.7 s in one, 1.6 s in two).
+# With fewer recordings, starting processes costs more time than it saves (FSDD's 3,000: 0.7 s in one, 1.6 s in two).
 _MANY = 5000
 
 
@@ -60,7 +60,7 @@ class Report:
     warnings: tuple[Fault, ...]
 
     def summary(self) -> str:
-        """One line: how many faults of each kind, or what the directory holds."""
+        """One line: how many faults of each kind, or what the directory contains."""
         path, data = self.data.path, self.data
         if self.faults:
             kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(f.kind for f in self.faults).most_common())
@@ -150,7 +150,7 @@ def unusable_audio(scanned: ScannedData) -> Iterator[Fault]:
 
 @validator
 def missing_ends(scanned: ScannedData) -> Iterator[Fault]:
-    """Files that lack so little at their end that no speech is missing: they are used as they are."""
+    """Files whose ends lack so little that no speech is missing; they are used as they are."""
     for recording, scan in scanned.scans.items():
         if scan.info and scan.info.missing_s:
             ids = _of_recording(scanned, recording)

@@ -189,7 +189,7 @@ def test_what_is_refused(directory: Path, tmp_path: Path) -> None:
     speech = tmp_path / "musan" / "speech"
     speech.mkdir(parents=True)
     soundfile.write(speech / "a.wav", np.zeros(100), RATE_HZ)
-    with pytest.raises(Speech3Error, match="holds speech only"):
+    with pytest.raises(Speech3Error, match="has only speech"):
         augment_data(data, tmp_path / "out", AugmentConfig(noise_prob=1, noise_dir=str(tmp_path / "musan")))
     (speech.parent / "n.wav").write_bytes(b"no sound")
     with pytest.raises(Speech3Error, match=r"n\.wav: is not audio"):

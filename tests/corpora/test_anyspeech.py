@@ -60,13 +60,13 @@ def test_of_few_speakers_dev_has_the_voices_of_train(tmp_path: Path, capsys: pyt
     assert len(test.speakers()) == 1 and not set(test.speakers()) & set(train.speakers())
     assert len(train.speakers()) == 5 and set(dev.speakers()) < set(train.speakers()) and len(dev.speakers()) > 1
     assert (len(train.utterances), len(dev.utterances), len(test.utterances)) == (43, 7, 10)
-    assert "dev (15% of the speech) split by utterance, so it is of speakers that are also in train" in (
+    assert "dev (15% of the speech) split by utterance, so it is from speakers that are also in train" in (
         " ".join(capsys.readouterr().err.split())
     )
     prepare(datadir(tmp_path / "one", speakers=1, utterances=20), tmp_path / "out1", 1, lang="sw")
     sizes = [len(read_datadir(tmp_path / "out1" / name).utterances) for name in ("train", "dev", "test")]
     assert sizes == [14, 3, 3]
-    assert "they are of speakers that are also in train" in " ".join(capsys.readouterr().err.split())
+    assert "they are from speakers that are also in train" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_tenth_is_enough_where_there_is_more_speech(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,17 +183,17 @@ def test_annotations_that_cannot_be_used_are_counted(tmp_path: Path, capsys: pyt
     lines = (out / "left_out.txt").read_text().splitlines()
     assert [line.partition("story.eaf: ")[2] for line in lines] == [
         "'?!' at 4.00 s: has no words; write what is said",
-        "'leo' at 5.00 s: does not end after it begins; correct its times",
-        "'jana leo' at 9.00 s: lies outside the recording, which has 10.00 s; correct its times, or get the whole"
+        "'leo' at 5.00 s: does not end after its start; correct its times",
+        "'jana leo' at 9.00 s: lies outside the recording, which lasts 10.00 s; correct its times, or get the whole"
         " recording",
         "lost: its times are not set; set them in ELAN",
-        "'mama anasoma' at 0.00 s: 1.00 of its 2.00 s lie under another one; two voices at once are not trained on",
-        "'mm' at 1.00 s: 1.00 of its 1.00 s lie under another one; two voices at once are not trained on",
+        "'mama anasoma' at 0.00 s: 1.00 of its 2.00 s overlap another one; simultaneous speech is not used",
+        "'mm' at 1.00 s: 1.00 of its 1.00 s overlap another one; simultaneous speech is not used",
     ]
     told = said(capsys)
     for kind in ("1 (empty)", "1 (no length)", "1 (outside)", "1 (no times)", "2 (overlap)"):
         assert f"left out {kind}: story.eaf: " in told
-    assert f"everything that is left out: {out / 'left_out.txt'}" in told
+    assert f"everything that is left out is listed in {out / 'left_out.txt'}" in told
     kept = {u.id: u for part in ("train", "dev", "test") for u in read_datadir(out / part).utterances.values()}
     assert {key for key in kept if "story" in key} == {
         "K-story-00002000-00003000", "A-story-00002950-00004000", "K-story-00009000-00010000",
@@ -222,7 +222,7 @@ def test_files_that_cannot_be_used_are_counted(tmp_path: Path, capsys: pytest.Ca
         ("no such tier", "s0_other.eaf"), ("second transcript", "s0_00.txt"), ("second recording", "s1_01.wav"),
         ("format not read", "film.mp4"),
     }  # fmt: skip
-    assert "left out 2 (unreadable transcript): s0_bad.TextGrid: is not a whole TextGrid; open it in Praat" in said(
+    assert "left out 2 (unreadable transcript): s0_bad.TextGrid: is not a complete TextGrid; open it in Praat" in said(
         capsys
     )
 
@@ -241,7 +241,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     write(source / "b.TextGrid", "rubbish")
     refused(r"1 recordings and 1 transcripts, but none of the same name.*such as a\.TextGrid beside a\.wav")
     (source / "b.TextGrid").rename(source / "a.TextGrid")
-    refused(r"no utterance is left of 1 recordings\n.*a\.TextGrid: is not a whole TextGrid")
+    refused(r"no utterance is left of 1 recordings\n.*a\.TextGrid: is not a complete TextGrid")
     refused(r"tier=tx: there is no \.TextGrid or \.eaf that could be read", tier="tx")
     (source / "a.TextGrid").unlink()
     write(source / "a.txt", "leo")
@@ -250,7 +250,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     recording(source / "c.wav", rate_hz=44100)
     for name in "bc":
         write(source / f"{name}.txt", "leo")
-    refused(r"one rate and one channel: 2 of 8000 Hz, 1 of 44100 Hz, 1 with several channels; give sample_rate=8000")
+    refused(
+        r"the same rate, and one channel: 2 of 8000 Hz, 1 of 44100 Hz, 1 with several channels; give sample_rate=8000"
+    )
 
 
 def test_one_speaker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,7 +276,9 @@ def test_all_words_of_test_are_new_and_scripts_are_mixed(tmp_path: Path, capsys:
     prepare(source, tmp_path / "out", 1, lexicon="graphemes")
     told = said(capsys)
     assert "test: 6 of 6 words (100.0%) are outside the vocabulary and can only be spelled (lm.letters)" in told
-    assert "in several scripts, Latin (873 letters) and Cyrillic: 1 letters, as in mаma; a letter that only" in told
+    assert (
+        "in several scripts, Latin (873 letters) and Cyrillic: 1 letters, as in mаma; letters that look alike" in told
+    )
     assert "letters with fewer than 5 occurrences in train are treated as others: а as a" in told
 
 

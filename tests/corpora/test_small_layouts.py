@@ -160,5 +160,5 @@ def test_tedlium(tmp_path: Path, release: int) -> None:
     with pytest.raises(Speech3Error, match=r"testTalk\.stm:1: not a segment"):
         tedlium.prepare(root, tmp_path / "out", 1)
     next(root.glob("**/trainTalk.sph")).unlink()
-    with pytest.raises(Speech3Error, match=r"trainTalk\.sph: no such file, but there is its transcript"):
+    with pytest.raises(Speech3Error, match=r"trainTalk\.sph: no such file, but its transcript"):
         tedlium.prepare(root, tmp_path / "out", 1)

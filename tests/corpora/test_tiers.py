@@ -40,11 +40,11 @@ def test_textgrids_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "a.TextGrid"
     whole = short_textgrid(TIERS)
     for content, match in (
-        (b"ooBinaryFile\x08TextGrid", "binary TextGrid; open it in Praat"), (b"hello", "is not a whole TextGrid"),
+        (b"ooBinaryFile\x08TextGrid", "binary TextGrid; open it in Praat"), (b"hello", "is not a complete TextGrid"),
         (whole.replace('"TextGrid"', '"PitchTier"').encode(), "not a TextGrid in a text format"),
-        (whole[:-40].encode(), "not a whole TextGrid"), (b"", "not a whole TextGrid"),
-        (whole.replace("IntervalTier", "Tier").encode(), "not a whole TextGrid"),
-        (whole.replace("<exists>\n", "<exists>\n1e999 ").encode(), "not a whole TextGrid"),
+        (whole[:-40].encode(), "not a complete TextGrid"), (b"", "not a complete TextGrid"),
+        (whole.replace("IntervalTier", "Tier").encode(), "not a complete TextGrid"),
+        (whole.replace("<exists>\n", "<exists>\n1e999 ").encode(), "not a complete TextGrid"),
         (short_textgrid({"é": []}).encode("latin-1"), "byte .* is not UTF-8; save it as UTF-8"),
     ):  # fmt: skip
         path.write_bytes(content)

@@ -71,7 +71,7 @@ def test_what_is_missing_or_damaged(tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match=r"\.WAV: compressed by shorten.*sph2pipe"):
         timit.prepare(tmp_path, tmp_path / "out", 1)
     sound.unlink()
-    with pytest.raises(Speech3Error, match=r"\.WAV: no such file, but there are its labels"):
+    with pytest.raises(Speech3Error, match=r"\.WAV: no such file, but its labels"):
         timit.prepare(tmp_path, tmp_path / "out", 1)
     shutil.rmtree(root / "TRAIN")
     with pytest.raises(Speech3Error, match=r"TIMIT: TRAIN/DR\*/SPEAKER is missing"):
