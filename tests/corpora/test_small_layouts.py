@@ -109,7 +109,7 @@ def test_what_is_missing_from_an4(tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match=r"an4_test\.transcription:1: not `<s> WORDS </s> \(NAME\)`: `G M`"):
         an4.prepare(root, tmp_path / "out", 1)
     (root / "etc" / "an4_test.transcription").write_text("<s> G M </s> (other)\n")
-    with pytest.raises(Speech3Error, match=r"no transcript of cen0-t01-b, which an4_test\.fileids names"):
+    with pytest.raises(Speech3Error, match=r"no transcript of cen0-t01-b, which an4_test\.fileids"):
         an4.prepare(root, tmp_path / "out", 1)
 
 
