@@ -30,15 +30,15 @@ from torch import Tensor
 from speech3.config import CodecConfig
 from speech3.engine.adamw import SLOTS
 from speech3.engine.ddp_process import REPORT_STEPS, Member, main
-from speech3.engine.device import place_of
+from speech3.engine.device import device_for
 from speech3.engine.watchdog import patience_s
 from speech3.engine.workers import Failed, Workers
 from speech3.engine.world import BuildOn, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
 from speech3.io.parallel import NOT_BEGUN, end_processes
 
-_GO_ON = ", which stopped training: run it again (`speech3 train` resumes from the last checkpoint)"
-_DIED = Failed(math.inf, f"a process died{_GO_ON}")
+_RESUME = ", which stopped training: run it again (`speech3 train` resumes from the last checkpoint)"
+_DIED = Failed(math.inf, f"a process died{_RESUME}")
 _LOOK_S = 0.1
 _ASLEEP_S = 2.0  # if the coordinator has not checked for this long, all processes may have been suspended
 
@@ -61,8 +61,8 @@ class Deadline:
     since: float = field(default_factory=time.monotonic)
     looked: float = field(default_factory=time.monotonic)
 
-    def late_s(self, now: float, signs_N2: np.ndarray) -> float:
-        """Seconds without a heartbeat of any process if past the deadline, else 0; `signs_N2` is `Member.signs`.
+    def late_s(self, now: float, heartbeats_N2: np.ndarray) -> float:
+        """Seconds without a heartbeat of any process if past the deadline, else 0; given `Member.heartbeats`.
 
         A process that hangs blocks all others within a step, so the latest heartbeat of any process is the one that
         counts. On a GPU, a process may run ahead of its device by all steps between two reports and then wait for all
@@ -71,9 +71,9 @@ class Deadline:
         if now - self.looked > _ASLEEP_S:
             self.since = now
         self.looked = now
-        quiet_s = now - max(self.since, signs_N2[:, 1].max())
+        quiet_s = now - max(self.since, heartbeats_N2[:, 1].max())
         limit_s = patience_s(self.usual_s) + REPORT_STEPS * self.usual_s
-        return float(quiet_s) if signs_N2[:, 0].all() and quiet_s > limit_s else 0.0
+        return float(quiet_s) if heartbeats_N2[:, 0].all() and quiet_s > limit_s else 0.0
 
 
 class Ddp:
@@ -96,13 +96,13 @@ class Ddp:
     ) -> None:  # fmt: skip
         self.newest = Snapshot({}, np.zeros(0, np.int32), Progress())
         self.meeting = tempfile.TemporaryDirectory(prefix="speech3-ddp-")
-        self.deadline, signs = Deadline(), multiprocessing.get_context("spawn").RawArray("d", 2 * workers)
-        self.signs_N2 = np.frombuffer(signs).reshape(workers, 2)
+        self.deadline, heartbeats = Deadline(), multiprocessing.get_context("spawn").RawArray("d", 2 * workers)
+        self.heartbeats_N2 = np.frombuffer(heartbeats).reshape(workers, 2)
         self.tensors: dict[str, Tensor] = {}
         to_all = f"{self.meeting.name}/store", build, momentum, weight_decay, codec or CodecConfig()
         self.workers = Workers(
             "process", "step", workers,
-            lambda rank: (main, (Member(rank, workers, place_of(device, rank), signs), *to_all)),
+            lambda rank: (main, (Member(rank, workers, device_for(device, rank), heartbeats), *to_all)),
         )  # fmt: skip
         try:
             for rank in range(workers):
@@ -136,7 +136,7 @@ class Ddp:
             yield progress
             if not ended and not all(process.is_alive() for process in self.processes):
                 self._fail(_DIED)
-            if not ended and (late_s := self.deadline.late_s(time.monotonic(), self.signs_N2)):
+            if not ended and (late_s := self.deadline.late_s(time.monotonic(), self.heartbeats_N2)):
                 self._end_hung(late_s)
 
     @property
@@ -177,18 +177,18 @@ class Ddp:
             if process.sentinel in ended:
                 process.join()
                 if (process.exitcode or 0) < 0:
-                    why = f"process {rank} died (exit status {process.exitcode}){_GO_ON}"
+                    why = f"process {rank} died (exit status {process.exitcode}){_RESUME}"
                 elif process.exitcode == 1 and why == _DIED.why:
                     why = f"process {rank} {NOT_BEGUN}"
         raise Speech3Error(f"world ddp: {why}")
 
     def _end_hung(self, late_s: float) -> NoReturn:
         """Stop all processes; the one that hangs has begun the fewest half steps, except if it hangs in an exchange."""
-        steps_N = self.signs_N2[:, 0]
+        steps_N = self.heartbeats_N2[:, 0]
         behind = np.flatnonzero(steps_N == steps_N.min()).tolist()
         who = f"process {behind[0]}" if len(behind) == 1 else "a process"
         end_processes(self.processes)
-        raise Speech3Error(f"world ddp: {who} hung ({late_s:.0f} s without a heartbeat){_GO_ON}")
+        raise Speech3Error(f"world ddp: {who} hung ({late_s:.0f} s without a heartbeat){_RESUME}")
 
     def _last_words(self) -> Iterator[Failed]:
         for pipe in self.workers.pipes:

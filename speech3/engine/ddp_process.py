@@ -46,7 +46,7 @@ class Member:
 
     Attributes
     ----------
-    signs
+    heartbeats
         Heartbeats, 2 N values in memory shared with the coordinator: for each process the number of half steps that it
         has begun, and when it began the last of them, on the clock `time.monotonic`.
     """
@@ -54,12 +54,12 @@ class Member:
     rank: int
     workers: int
     device: str
-    signs: Any
+    heartbeats: Any
 
     def began(self) -> None:
         """Write a heartbeat: a half step begins (draw a minibatch and compute its loss; or exchange gradients)."""
-        signs_N2 = np.frombuffer(self.signs).reshape(-1, 2)
-        signs_N2[self.rank] = signs_N2[self.rank, _STEPS] + 1, time.monotonic()
+        heartbeats_N2 = np.frombuffer(self.heartbeats).reshape(-1, 2)
+        heartbeats_N2[self.rank] = heartbeats_N2[self.rank, _STEPS] + 1, time.monotonic()
 
 
 @dataclass

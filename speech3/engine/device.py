@@ -59,6 +59,6 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-def place_of(device: str, worker: int) -> str:
+def device_for(device: str, worker: int) -> str:
     """The device of a worker: ``cuda`` distributes workers over all GPUs; any other device is the same for all."""
     return f"cuda:{worker % torch.cuda.device_count()}" if device == "cuda" else device

@@ -34,10 +34,10 @@ class Flat:
         """The rest, which no gradient changes: (K - P,)."""
         return self.vector_K[self.num_parameters :]
 
-    def cut(self, stretch: slice) -> "Flat":
-        """A slice of the vector, without views."""
-        parameters = max(0, min(self.num_parameters - stretch.start, stretch.stop - stretch.start))
-        return Flat(self.vector_K[stretch], (), parameters)
+    def part(self, bounds: slice) -> "Flat":
+        """The values within `bounds`, without views."""
+        parameters = max(0, min(self.num_parameters - bounds.start, bounds.stop - bounds.start))
+        return Flat(self.vector_K[bounds], (), parameters)
 
     def zeros_like(self) -> "Flat":
         """Another vector with the same layout of the parameters, all zero, without buffers: an optimizer slot."""
@@ -51,7 +51,7 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def not_trained(model: nn.Module) -> list[Tensor]:
+def frozen_and_buffers(model: nn.Module) -> list[Tensor]:
     """The float32 tensors after the trained parameters in the flat vector: frozen parameters and buffers."""
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     return [tensor for tensor in [*frozen, *model.buffers()] if tensor.dtype == torch.float32]
@@ -65,7 +65,7 @@ def flatten(model: nn.Module) -> Flat:
     ValueError
         A trained parameter is not float32.
     """
-    parameters, buffers = trained(model), not_trained(model)
+    parameters, buffers = trained(model), frozen_and_buffers(model)
     offsets, size, num_parameters = [], 0, 0
     for index, tensor in enumerate([*parameters, *buffers]):
         if tensor.dtype != torch.float32:

@@ -51,11 +51,11 @@ class Push:
         The learning rate of the last minibatch.
     finite
         False once a loss was not finite.
-    brings, takes
+    push_due, fetch_due
         Whether a push is due, and whether a fetch is.
     packed
         The encoded push, as the rule sees it, between `pack` and the sync; None if there is none or it is not finite.
-    came, whole, kept_P
+    fetched, complete, kept_P
         Between the sync and `unpack`: whether parameters were fetched, whether they need no more work, and what was not
         pushed.
     """
@@ -69,17 +69,17 @@ class Push:
     distance: int = 0
     rate: float = 0.0
     finite: bool = True
-    brings: bool = True
-    takes: bool = True
+    push_due: bool = True
+    fetch_due: bool = True
     packed: Own | None = None
-    came: bool = False
-    whole: bool = False
+    fetched: bool = False
+    complete: bool = False
     kept_P: Tensor | None = None
 
     def begin(self) -> None:
         """Reset: nothing is computed yet, and nothing was sent."""
         self.version, self.distance, self.finite, self.numbers = -1, 0, True, []
-        self.brings = self.takes = True
+        self.push_due = self.fetch_due = True
         self.wire.begin()
 
     def add(self, number: int, rate: float, key: int, *, finite: bool) -> None:
@@ -92,14 +92,14 @@ class Push:
     def pack(self) -> None:
         """Encode the push, if it is due and finite; call before the partition is locked."""
         self.packed = None
-        if self.brings and self.numbers and self.finite:
+        if self.push_due and self.numbers and self.finite:
             own = Own(self.own.parameters_P, self.fetched_P, self.push_P)
-            if not self.takes:  # the rule writes the newest parameters into a copy
+            if not self.fetch_due:  # the rule writes the newest parameters into a copy
                 own = Own(self.own.parameters_P.clone(), None, own.push())
             self.packed = self.wire.send(own, self.own.buffers)
 
     @torch.no_grad()
-    def brought(self) -> None:
+    def pushed(self) -> None:
         """The push was published without a fetch: the shard continues from its own parameters."""
         self.version += 1
         self.wire.settle(used=True)
@@ -109,10 +109,10 @@ class Push:
             self.push_P.zero_()
 
     @torch.no_grad()
-    def take(self, version: int, newest_K: Tensor | None, *, used: bool) -> None:
+    def fetch(self, version: int, newest_K: Tensor | None, *, used: bool) -> None:
         """Fetch the newest parameters; `newest_K` is None if the server's step has already written them into `own`."""
         self.wire.settle(used=used)
-        self.came, self.whole = True, newest_K is None and self.wire.plain
+        self.fetched, self.complete = True, newest_K is None and self.wire.plain
         # With local updates, what was not pushed: steps that the newest parameters do not contain.
         self.kept_P = self.fetched_P - self.own.parameters_P if self.fetched_P is not None and self.numbers else None
         if newest_K is not None:
@@ -123,13 +123,15 @@ class Push:
     @torch.no_grad()
     def unpack(self) -> None:
         """Decode the fetched parameters after the partition is released; what was not pushed stays with the shard."""
-        if not self.came:
+        if not self.fetched:
             return
-        self.came = False
+        self.fetched = False
         self.wire.receive(self.own)
-        if self.fetched_P is not None and not self.whole:  # otherwise the rule has already copied them in its one pass
+        if (
+            self.fetched_P is not None and not self.complete
+        ):  # otherwise the rule has already copied them in its one pass
             self.fetched_P.copy_(self.own.parameters_P)
         if self.fetched_P is not None and self.kept_P is not None:
             self.fetched_P.add_(self.kept_P)
-        if self.push_P is not None and not (self.whole or self.numbers):
+        if self.push_P is not None and not (self.complete or self.numbers):
             self.push_P.zero_()

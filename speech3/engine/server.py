@@ -80,18 +80,20 @@ class Partition:
         or REFUSED; USED also if nothing was pushed.
         """
         self.settle()
-        if not (push.brings and push.numbers):
-            push.take(self.version, self.published.vector_K, used=False)
+        if not (push.push_due and push.numbers):
+            push.fetch(self.version, self.published.vector_K, used=False)
             return USED
         numbers, push.numbers = push.numbers, []
         ended = self._step(push, numbers)
         if ended != USED:
             self.ledger.refuse(numbers, ended, self.partitions)
-            push.take(self.version, self.published.vector_K, used=False)
-        elif push.takes:
-            push.take(self.version, None, used=True)  # the step has written the newest parameters into the shard's copy
+            push.fetch(self.version, self.published.vector_K, used=False)
+        elif push.fetch_due:
+            push.fetch(
+                self.version, None, used=True
+            )  # the step has written the newest parameters into the shard's copy
         else:
-            push.brought()
+            push.pushed()
         return ended
 
     def settle(self) -> None:

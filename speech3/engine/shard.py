@@ -47,7 +47,7 @@ class Sync:
     wait: bool
 
 
-Want = Draw | Compute | Sync
+Request = Draw | Compute | Sync
 
 
 class Shard:
@@ -76,15 +76,15 @@ class Shard:
         own = self.sgd.parameters
         self.accumulated = None if config.local_updates else own.zeros_like()
         self.pushes: list[Push] = []
-        for stretch in partition_bounds(own, config.partitions):
-            cut, wire = own.cut(stretch), wire_of(codec or CodecConfig(), own.views, stretch)
-            fetched_P = cut.parameters_P.clone() if config.local_updates else None
-            push_P = self.accumulated.cut(stretch).parameters_P if self.accumulated else None
-            self.pushes.append(Push(cut, fetched_P, push_P, wire))
+        for bounds in partition_bounds(own, config.partitions):
+            part, wire = own.part(bounds), wire_of(codec or CodecConfig(), own.views, bounds)
+            fetched_P = part.parameters_P.clone() if config.local_updates else None
+            push_P = self.accumulated.part(bounds).parameters_P if self.accumulated else None
+            self.pushes.append(Push(part, fetched_P, push_P, wire))
         first = number % len(self.pushes)
         self.round = [*range(first, len(self.pushes)), *range(first)]
 
-    def run(self) -> Generator[Want, Any, None]:
+    def run(self) -> Generator[Request, Any, None]:
         """Compute minibatches of an epoch as long as any are waiting, and sync; the last sync pushes what is left."""
         self.begin()
         for partition in self.round:
@@ -92,26 +92,26 @@ class Shard:
         number: int | None = None
         while (number := (yield Draw(number))) is not None:
             yield Compute(number)
-            yield from self.visit(last=False)
-        yield from self.visit(last=True)
+            yield from self.sync_due(last=False)
+        yield from self.sync_due(last=True)
 
     def begin(self) -> None:
         """Reset the pushes: the successor of a dead shard pushes none of that shard's work, which is computed again."""
         for push in self.pushes:
             push.begin()
 
-    def visit(self, *, last: bool) -> Generator[Want, Any, None]:
+    def sync_due(self, *, last: bool) -> Generator[Request, Any, None]:
         """Sync with each partition where a push or fetch is due; skip a busy one until the next round if possible."""
         for partition in self.round:
             config, push = self.config, self.pushes[partition]
             # A push that is not finite is sent at once: the server refuses it, and the shard fetches intact parameters.
             now = last or not push.finite
-            push.brings = now or len(push.numbers) >= config.sync_every
-            push.takes = push.brings if now or not config.fetch_every else push.distance >= config.fetch_every
-            if (push.brings and push.numbers) or (push.takes and not last):
-                yield Sync(partition, wait=now or self.far(push))
+            push.push_due = now or len(push.numbers) >= config.sync_every
+            push.fetch_due = push.push_due if now or not config.fetch_every else push.distance >= config.fetch_every
+            if (push.push_due and push.numbers) or (push.fetch_due and not last):
+                yield Sync(partition, wait=now or self.must_wait(push))
 
-    def far(self, push: Push) -> bool:
+    def must_wait(self, push: Push) -> bool:
         """Whether the shard is so far from the parameters it fetched, or has so much to push, that it must wait."""
         if max(push.distance, len(push.numbers)) >= self.config.max_distance:
             return True

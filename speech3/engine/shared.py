@@ -30,7 +30,7 @@ from speech3.engine.assembly import (
     sizes_of,
     tensors_on_gpu,
 )
-from speech3.engine.device import place_of
+from speech3.engine.device import device_for
 from speech3.engine.flat import Flat, flatten, wait_for_gpus
 from speech3.engine.gradient import gradient
 from speech3.engine.server import Partition
@@ -56,7 +56,7 @@ from speech3.engine.server_memory import (
     shared_memory,
 )
 from speech3.engine.shard import Compute, Draw, Shard, Sync
-from speech3.engine.watchdog import COMPUTES, DRAWS, RESTS, SYNCS, WAITS, Hang, Watchdog
+from speech3.engine.watchdog import COMPUTES, DRAWS, IDLE, SYNCS, WAITS, Hang, Watchdog
 from speech3.engine.workers import Workers
 from speech3.engine.world import BuildOn, Parts, Progress, Rate, Snapshot
 
@@ -141,7 +141,7 @@ class Shared:
         self.watchdog, self.hung, self.note = Watchdog(np.zeros(workers)), dict[int, Hang](), ""
         for lock in (*self.locks, self.server.pool.lock):  # a shard that hangs may hold it
             assert isinstance(lock, FileLock)
-            lock.meanwhile = self._end_who_hangs
+            lock.meanwhile = self._kill_hung
         try:
             for worker in range(workers):
                 self._start(worker)
@@ -155,7 +155,7 @@ class Shared:
         self.returned, self.restarts, self.note = 0, 0, ""
         self.before = begin_epoch(self.server, states_M)
         while not memory.shards_N[:, READY].all():
-            self._look_after()
+            self._replace_dead()
             yield self._progress()
         self.computed = [0.0] * len(self.computed)
         self.began = self.watchdog.since = time.monotonic()
@@ -163,12 +163,12 @@ class Shared:
         memory.order[0] = epoch
         try:
             while not pool.finished:
-                self._look_after()
+                self._replace_dead()
                 yield self._progress()
         finally:
             memory.order[0] = 0
         while memory.shards_N[:, EPOCH].any():
-            self._look_after()
+            self._replace_dead()
             yield self._progress()
         yield self._progress()
 
@@ -221,9 +221,9 @@ class Shared:
 
     def _build(self, worker: int) -> tuple[BuildOn, str]:
         """The function that makes the worker's parts, and the worker's device."""
-        return self.build, place_of(self.device, worker)
+        return self.build, device_for(self.device, worker)
 
-    def _end_who_hangs(self) -> None:
+    def _kill_hung(self) -> None:
         """Kill a shard that hangs, at most one per call; it is then replaced like any shard that died."""
         memory = self.server.memory
         work = memory.order[0] > 0 and memory.cursor[0] < len(memory.ledger)
@@ -231,9 +231,9 @@ class Shared:
             self.hung[hang.worker], self.note = hang, f"{hang} and was killed"
             self.processes[hang.worker].kill()
 
-    def _look_after(self) -> None:
+    def _replace_dead(self) -> None:
         """Wait up to `LOOK_S`; if a shard died, return its minibatches to the pool and start a new one."""
-        self._end_who_hangs()
+        self._kill_hung()
         multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=LOOK_S)
         for worker in [worker for worker, process in enumerate(self.processes) if not process.is_alive()]:
             status = self.workers.reap(worker)
@@ -270,7 +270,7 @@ def _serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, 
     for rate in orders:
         events: list[Event] = []
         note = events.append if place.record else _forget
-        _drive(worker, shard, server, locks, rate, place.coordinator, note)
+        _run_shard(worker, shard, server, locks, rate, place.coordinator, note)
         if place.record:
             with (place.record / f"shard{worker}.jsonl").open("a") as stream:
                 stream.writelines(json.dumps(event) + "\n" for event in events)
@@ -279,7 +279,7 @@ def _serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, 
 def _rehearse(server: Server, shard: Shard) -> None:
     """Load compiled code now: that takes a third of a second, and must not delay a sync."""
     for partition, push in zip(server.partitions, shard.pushes, strict=True):
-        for push.takes in (True, not shard.config.fetch_every):
+        for push.fetch_due in (True, not shard.config.fetch_every):
             push.numbers = [0]
             push.pack()
             assert push.packed
@@ -311,7 +311,7 @@ def _forget(event: Event) -> None:
     """Discard an event: an epoch of 1,000 hours has millions of them."""
 
 
-def _drive(
+def _run_shard(
     worker: int, shard: Shard, server: Server, locks: Sequence[FileLock], rate: Rate, coordinator: int,
     note: Callable[[Event], None],
 ) -> None:  # fmt: skip
@@ -325,7 +325,7 @@ def _drive(
         try:
             want = loop.send(answer)
         except StopIteration:
-            row[DOING] = RESTS
+            row[DOING] = IDLE
             return
         begun = time.perf_counter()
         match want:

@@ -32,7 +32,7 @@ from speech3.engine.assembly import (
 )
 from speech3.engine.flat import wait_for_gpus
 from speech3.engine.server_memory import BUSY, COMPUTE_S, DOWN, MINIBATCHES, SYNC_S, UP, WAIT_S, private_memory
-from speech3.engine.shard import Compute, Draw, Shard, Sync, Want
+from speech3.engine.shard import Compute, Draw, Request, Shard, Sync
 from speech3.engine.watchdog import LEAST_S
 from speech3.engine.world import WAITING, Parts, Progress, Rate, Snapshot
 
@@ -144,7 +144,7 @@ class _Epoch:
         self.queue: list[tuple[float, int, int, int, Any]] = []
         self.order = itertools.count()
         self.incarnation = [0] * world.workers  # events from before a shard's death are ignored
-        self.loops: list[Generator[Want, Any, None] | None] = [None] * world.workers
+        self.loops: list[Generator[Request, Any, None] | None] = [None] * world.workers
         self.random = [np.random.default_rng((world.seed, epoch, worker)) for worker in range(world.workers)]
         self.hung: set[int] = set()
         self.returned = self.restarts = 0
@@ -188,16 +188,16 @@ class _Epoch:
         assert loop is not None
         while True:
             if isinstance(answer, Sync):  # the shard waited for the server; another may have got it first
-                want: Want = answer
+                request: Request = answer
             else:
                 try:
-                    want = loop.send(answer)
+                    request = loop.send(answer)
                 except StopIteration:
                     self.loops[worker] = None
                     if self._waiting():  # a dead shard's minibatches were returned during this shard's last push
                         self._begin(worker, time)
                     return
-            match want:
+            match request:
                 case Draw(after):
                     answer = world.server.pool.draw(worker, after)
                 case Compute(number):
@@ -210,7 +210,7 @@ class _Epoch:
                     report[BUSY] += 1
                     if wait:
                         report[WAIT_S] += free_at - time
-                        return self._later(worker, free_at, want)
+                        return self._later(worker, free_at, request)
                     answer = False
                 case Sync(partition):
                     push = shard.pushes[partition]
@@ -263,7 +263,7 @@ def measure(
 
     def sync() -> None:
         for partition, push in zip(world.server.partitions, shard.pushes, strict=True):
-            push.brings = push.takes = True
+            push.push_due = push.fetch_due = True
             push.pack()
             partition.sync(push)
             push.unpack()

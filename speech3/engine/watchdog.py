@@ -18,7 +18,7 @@ import numpy as np
 
 from speech3.engine.server_memory import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SINCE, SYNC_S
 
-RESTS, COMPUTES, DRAWS, SYNCS, WAITS = range(5)  # activities of a shard
+IDLE, COMPUTES, DRAWS, SYNCS, WAITS = range(5)  # activities of a shard
 _WORDS = ("before it began an epoch", "in a minibatch", "drawing a minibatch", "in a sync", "waiting for the server")
 
 LEAST_S = 20.0  # shortest deadline for a minibatch, for waiting for a lock, and for being idle while there is work

@@ -55,7 +55,7 @@ class Wire:
         What the shard received last: float32 parameters, or codes.
     """
 
-    came: Tensor
+    received: Tensor
 
     def __init__(self, codec: Codec | None = None, down: Codec | None = None) -> None:
         self.sender = Sender(codec) if codec else None
@@ -94,8 +94,8 @@ class Wire:
 
     def receive(self, own: Flat) -> None:
         """Replace the newest parameters in `own` by those that the shard decodes."""
-        self.came = self._come_down(own.parameters_P)
-        self.down += own.buffers.nbytes + self.came.nbytes
+        self.received = self._come_down(own.parameters_P)
+        self.down += own.buffers.nbytes + self.received.nbytes
 
     def _come_down(self, own_P: Tensor) -> Tensor:
         """What is sent to the shard for the newest parameters `own_P`, which are replaced by the decoded ones."""

@@ -17,7 +17,7 @@ from speech3.errors import Speech3Error
 from speech3.io.parallel import NOT_BEGUN, end_processes, starting_workers
 
 DEATHS = 3  # deaths of one worker without progress in between, after which the run ends
-_SAID = 5000  # characters kept of an error's beginning and of its end, since a pipe holds little until it is read
+_MAX_CHARS = 5000  # characters kept of an error's beginning and of its end, since a pipe holds little until it is read
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def run(function: Callable[..., None], args: tuple[Any, ...], pipe: Any, coordin
     except Exception as error:
         if os.getppid() == coordinator:  # otherwise no process would receive the message
             why = str(error) if isinstance(error, Speech3Error) else traceback.format_exc()
-            pipe.send(Failed(time.monotonic(), why[:_SAID] + why[_SAID:][-_SAID:]))
+            pipe.send(Failed(time.monotonic(), why[:_MAX_CHARS] + why[_MAX_CHARS:][-_MAX_CHARS:]))
         os._exit(1)  # a normal exit would abort in threads of libraries that wait for other processes
 
 

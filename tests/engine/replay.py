@@ -17,7 +17,7 @@ from torch import Tensor
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.assembly import Server
 from speech3.engine.server import Partition
-from speech3.engine.shard import Compute, Draw, Shard, Sync, Want
+from speech3.engine.shard import Compute, Draw, Request, Shard, Sync
 from speech3.engine.simulate import Simulated, Times
 from speech3.engine.world import Parts, Rate
 from speech3.errors import Speech3Error
@@ -73,8 +73,8 @@ class _Again:
         self.shard, self.path, self.rates = shard, path, rates
         lines = path.read_text().splitlines()
         self.events: deque[tuple[str, Any, int]] = deque(tuple(json.loads(line)) for line in lines)
-        self.loop: Generator[Want, Any, None] | None = None
-        self.want: Want | None = None
+        self.loop: Generator[Request, Any, None] | None = None
+        self.request: Request | None = None
         self.rate: Rate
 
     def go_on(self, server: Server, fetches: Counter[tuple[Any, int]]) -> bool:
@@ -103,8 +103,10 @@ class _Again:
         if kind == "epoch" and value is not None:
             self.rate, self.loop = self.rates(value), self.shard.run()
             return self._answer(None)
-        if not isinstance(self.want, _WANTS[kind]) or getattr(self.want, "partition", 0) != partition:
-            raise Speech3Error(f"{self.path}: has {kind!r} where the shard wants {self.want}; is it of another config?")
+        if not isinstance(self.request, _WANTS[kind]) or getattr(self.request, "partition", 0) != partition:
+            raise Speech3Error(
+                f"{self.path}: has {kind!r} where the shard wants {self.request}; is it of another config?"
+            )
         if kind in ("sync", "publish"):
             tiny.visit(server, self.shard.pushes[partition])
             if (server.version != value) != (kind == "publish"):
@@ -113,12 +115,12 @@ class _Again:
 
     def _answer(self, answer: Any) -> None:
         assert self.loop is not None
-        self.want = None
+        self.request = None
         try:
-            want = self.loop.send(answer)
-            while isinstance(want, Compute):
-                self.shard.compute(self.rate.epoch, want.number, self.rate)
-                want = self.loop.send(None)
-            self.want = want
+            request = self.loop.send(answer)
+            while isinstance(request, Compute):
+                self.shard.compute(self.rate.epoch, request.number, self.rate)
+                request = self.loop.send(None)
+            self.request = request
         except StopIteration:
             pass

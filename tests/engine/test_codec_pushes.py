@@ -164,5 +164,5 @@ def test_a_wire_without_codec_hands_over_what_it_was_given():
     push.numbers = [0]
     push.pack()
     assert push.packed.push_P is push.push_P and wire.counted() == push.wire.counted() == (0, 0)
-    push.brought()
+    push.pushed()
     assert push.wire.counted() == (4 * VALUES, 0) and layout(own.views).words == 3 + 1 + 3 + 1

@@ -18,7 +18,7 @@ from speech3.engine.checks import check_workers
 from speech3.engine.codecs.ddp_hook import Exchange
 from speech3.engine.ddp import Ddp, Deadline
 from speech3.engine.ddp_process import Both, Member, run_epoch
-from speech3.engine.device import place_of
+from speech3.engine.device import device_for
 from speech3.engine.flat import flatten
 from speech3.engine.sgd import Sgd
 from speech3.engine.world import USED, Rate
@@ -187,12 +187,12 @@ def test_who_is_to_blame_for_a_gradient_that_is_not_finite(others, blamed, monke
 
 
 def test_which_gpu():
-    assert place_of("cuda:3", 1) == "cuda:3" and place_of("cpu", 1) == "cpu"
+    assert device_for("cuda:3", 1) == "cuda:3" and device_for("cpu", 1) == "cpu"
 
 
 def test_workers_take_turns_over_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert [place_of("cuda", worker) for worker in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert [device_for("cuda", worker) for worker in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
     check_workers(TrainingConfig(world="ddp", workers=2, device="cuda"))
     check_workers(TrainingConfig(world="ddp", workers=1, device="cuda:1"))
     with pytest.raises(Speech3Error, match=r"training\.device=cuda:1: that is one GPU, and ddp needs one for each"):

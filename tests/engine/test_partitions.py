@@ -210,8 +210,8 @@ class _Round:
         return number is not None
 
     def visit(self, worker):
-        for want in self.shards[worker].visit(last=worker == 1):
-            tiny.visit(self.server.partitions[want.partition], self.shards[worker].pushes[want.partition])
+        for request in self.shards[worker].sync_due(last=worker == 1):
+            tiny.visit(self.server.partitions[request.partition], self.shards[worker].pushes[request.partition])
 
     def published(self):
         """Of each partition, as bytes: values, momentum, the journal."""
@@ -243,8 +243,8 @@ def test_a_shard_killed_at_any_instruction_of_a_round_leaves_each_partition_whol
         while any([again.compute(0), again.compute(1)]):
             again.visit(0), again.visit(1)
         again.visit(1)
-        for want in again.shards[0].visit(last=True):
-            tiny.visit(again.server.partitions[want.partition], again.shards[0].pushes[want.partition])
+        for request in again.shards[0].sync_due(last=True):
+            tiny.visit(again.server.partitions[request.partition], again.shards[0].pushes[request.partition])
         done = epoch_progress(again.server, again.before, seconds=0.0, returned=0, restarts=0)
         assert again.server.pool.finished and done.used == 6 and done.frames == 6 * tiny.FRAMES
         assert sum(done.staleness) == 6

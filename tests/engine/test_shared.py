@@ -230,11 +230,11 @@ def test_successors_that_compute_nothing_are_given_up_too(monkeypatch):
     memory.journal_S2J[0, 0, :4] = 2, 0, 0, 1  # published, but it died before it could mark them
     try:
         for deaths in (1, 2):
-            world._look_after()
+            world._replace_dead()
             assert world.workers.deaths == [deaths] and world.returned == 1
             assert memory.ledger.states_M[:4].tolist() == [USED, USED, WAITING, WAITING]
         with pytest.raises(Speech3Error, match="shard 0 died 3 times"):
-            world._look_after()
+            world._replace_dead()
     finally:
         world.workers.processes = []
         world.close()

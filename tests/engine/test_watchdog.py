@@ -15,7 +15,7 @@ from speech3.engine import watchdog
 from speech3.engine.flat import flatten
 from speech3.engine.server_memory import COMPUTE_S, DOING, EPOCH, MINIBATCHES, READY, SHARD, SINCE, SYNC_S
 from speech3.engine.shared import Shared
-from speech3.engine.watchdog import COMPUTES, DRAWS, RESTS, SYNCS, WAITS, Watchdog
+from speech3.engine.watchdog import COMPUTES, DRAWS, IDLE, SYNCS, WAITS, Watchdog
 from speech3.engine.world import USED, Progress
 from speech3.errors import Speech3Error
 
@@ -130,7 +130,7 @@ def test_the_first_minibatch_has_longer_until_a_time_is_known() -> None:
 
 
 def test_who_rests_hangs_only_while_there_is_work_and_who_begins_never() -> None:
-    shards_N = rows((RESTS, 100.0), (COMPUTES, 1000.0))
+    shards_N = rows((IDLE, 100.0), (COMPUTES, 1000.0))
     shards_N[1, READY] = 0
     shards_N[0, EPOCH] = 0
     dog = Watchdog(np.zeros(2))

@@ -112,8 +112,8 @@ class PartitionActor:
         self.work[visit.incarnation] = visit.work
         partition, push = self.server.partitions[0], self.pushes[visit.incarnation]
         staleness = partition.version - visit.version
-        push.version, push.takes, push.rate, push.finite = visit.version, visit.takes, visit.rate, visit.finite
-        push.numbers, push.brings, push.wire.key = list(visit.steps), bool(visit.steps), visit.key
+        push.version, push.fetch_due, push.rate, push.finite = visit.version, visit.takes, visit.rate, visit.finite
+        push.numbers, push.push_due, push.wire.key = list(visit.steps), bool(visit.steps), visit.key
         self._read(visit, push)
         push.pack()
         ended = partition.sync(push)
@@ -122,7 +122,7 @@ class PartitionActor:
             self.events.append(Event(visit.incarnation, visit.steps, ended, staleness))
         if visit.steps and ended == USED and not visit.takes:
             return Answer(ended, partition.version)
-        return Answer(ended, partition.version, push.wire.came.numpy(), push.own.buffers.numpy())
+        return Answer(ended, partition.version, push.wire.received.numpy(), push.own.buffers.numpy())
 
     def report(self) -> Report:
         """What happened since the last report."""
@@ -243,8 +243,8 @@ class _Run:
     def _send(self, partition: int) -> None:
         """Send the push, if it is due; later minibatches belong to the next push."""
         begun, push = time.perf_counter(), self.shard.pushes[partition]
-        numbers = push.numbers if push.brings else []
-        visit = Visit(self.order.incarnation, push.version, push.takes, self.work)
+        numbers = push.numbers if push.push_due else []
+        visit = Visit(self.order.incarnation, push.version, push.fetch_due, self.work)
         if numbers:
             push.numbers = []
             visit = replace(
@@ -278,10 +278,10 @@ class _Run:
     def _take(self, partition: int, answer: Answer) -> None:
         push = self.shard.pushes[partition]
         if answer.values is None or answer.buffers is None:
-            push.brought()
+            push.pushed()
         else:
             newest_K = self._unpacked(partition, answer.values, answer.buffers).to(push.own.vector_K.device)
-            push.take(answer.version, newest_K, used=answer.ended == USED)
+            push.fetch(answer.version, newest_K, used=answer.ended == USED)
             push.unpack()
 
     def _unpacked(self, partition: int, values: np.ndarray, buffers: np.ndarray) -> Tensor:

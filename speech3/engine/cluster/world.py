@@ -360,8 +360,8 @@ def _plans(parts: Parts, own: Flat, config: AsgdConfig, workers: int, codec: Cod
     plans, source = [], parts.source
     wires = wires_on_cpu(codec, own, config.partitions)
     for stretch, wire in zip(partition_bounds(own, config.partitions), wires, strict=True):
-        cut, up = own.cut(stretch), wire.sender.codec if wire.sender else None
+        part, up = own.part(stretch), wire.sender.codec if wire.sender else None
         plans.append(Plan(
-            config, workers, len(cut.vector_K), cut.num_parameters, len(source), source.rows, up, wire.down_codec
+            config, workers, len(part.vector_K), part.num_parameters, len(source), source.rows, up, wire.down_codec
         ))  # fmt: skip
     return plans

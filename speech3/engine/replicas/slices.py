@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor, nn
 
-from speech3.engine.flat import flatten, not_trained, trained
+from speech3.engine.flat import flatten, frozen_and_buffers, trained
 
 
 class Slices:
@@ -75,4 +75,4 @@ def _sizes(model: nn.Module) -> tuple[int, int]:
 
 def _tensors(model: nn.Module) -> list[Tensor]:
     """The tensors of the flat vector, in its order."""
-    return [*(parameter.detach() for parameter in trained(model)), *not_trained(model)]
+    return [*(parameter.detach() for parameter in trained(model)), *frozen_and_buffers(model)]

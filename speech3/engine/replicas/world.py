@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.assembly import begin_epoch, load_tensors, published_tensors
-from speech3.engine.device import place_of
+from speech3.engine.device import device_for
 from speech3.engine.ledger import Ledger
 from speech3.engine.replicas.group import Group, combined, give_back
 from speech3.engine.replicas.slices import Slices
@@ -70,7 +70,7 @@ class Member(Shared):
         # Every `Member` starts the replicas in the same order, so this number is the same in the whole group.
         store, device = self.meeting / f"{worker}-{next(self.started)}", self.device
         if device.startswith("cuda"):
-            device = place_of("cuda", worker * self.group.size + self.group.rank)
+            device = device_for("cuda", worker * self.group.size + self.group.rank)
         return Join(self.build, self.group, store), device
 
 
@@ -121,7 +121,7 @@ class Replicas:
         first, *others = self.members
         first.returned = first.restarts = 0
         while not self._say(READY).all():
-            self._look_after()
+            self._replace_dead()
         for member in self.members:
             member.before, member.began = begin_epoch(member.server, states_M), time.monotonic()
             member.computed = [0.0] * self.workers
@@ -132,12 +132,12 @@ class Replicas:
         order[0] = epoch
         try:
             while not all(member.server.pool.finished for member in self.members):
-                self._look_after()
+                self._replace_dead()
                 yield self._progress()
         finally:
             order[0] = 0
         while self._say(EPOCH).any():
-            self._look_after()
+            self._replace_dead()
         yield self._progress()
 
     def snapshot(self) -> Snapshot:
@@ -185,7 +185,7 @@ class Replicas:
             seconds=max(report.seconds for report in reports), note=reports[0].note,
         )  # fmt: skip
 
-    def _look_after(self) -> None:
+    def _replace_dead(self) -> None:
         """Wait a little; if a member died, stop its group, return its minibatches to the pool and start another."""
         first = self.members[0]
         sentinels = [process.sentinel for member in self.members for process in member.processes]

@@ -74,7 +74,7 @@ class Accept:
     slot: int | None
 
 
-Want = Begin | Dots | Direct | Try | Accept
+Request = Begin | Dots | Direct | Try | Accept
 
 
 @dataclass
@@ -116,7 +116,7 @@ def coefficients(dots_JJ: np.ndarray) -> np.ndarray:
     return -c_J
 
 
-def descend(iterations: int, history: History, first: float) -> Generator[Want, Any, str]:
+def descend(iterations: int, history: History, first: float) -> Generator[Request, Any, str]:
     """Run iterations of L-BFGS on one objective, updating `history`.
 
     Parameters
@@ -155,7 +155,7 @@ def descend(iterations: int, history: History, first: float) -> Generator[Want, 
     return ""
 
 
-def _turn(history: History) -> Generator[Want, Any, float]:
+def _turn(history: History) -> Generator[Request, Any, float]:
     """Set the direction; returns its slope, or NaN if it is not a descent direction."""
     asked, pairs = tuple(history.slots), len(history.slots)
     dots_JJ = yield Dots(asked)
@@ -171,7 +171,7 @@ def _turn(history: History) -> Generator[Want, Any, float]:
     return math.nan
 
 
-def search(start: Point, first: float) -> Generator[Want, Point, Point | None]:
+def search(start: Point, first: float) -> Generator[Request, Point, Point | None]:
     """Find a step that meets the strong Wolfe conditions; else the best step that lowers the loss; else None.
 
     The returned point is the one tried last. Every trial computes loss and gradient of the whole batch, so slopes are

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import torch.multiprocessing
 
-from speech3.engine.device import place_of
+from speech3.engine.device import device_for
 from speech3.engine.sandblaster.partition import Layout, Operation, Vectors
 from speech3.engine.sandblaster.portions import Portions
 from speech3.engine.sandblaster.worker_group import Compute, Computed, Evaluation, Workspace, together, with_waits
@@ -230,7 +230,7 @@ class Processes:
             yield index, message
 
     def _task(self, index: int) -> tuple[Any, tuple[Any, ...]]:
-        return _serve, (index, self.path, self.layout, self.build, place_of(self.device, index))
+        return _serve, (index, self.path, self.layout, self.build, device_for(self.device, index))
 
     def _replace(self, index: int) -> None:
         """Start another process in the place of one that died."""

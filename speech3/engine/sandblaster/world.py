@@ -35,7 +35,7 @@ from torch import Tensor
 
 from speech3.config import LbfgsConfig
 from speech3.engine.flat import flatten
-from speech3.engine.sandblaster.lbfgs import Accept, Begin, Direct, Dots, History, Point, Try, Want, descend
+from speech3.engine.sandblaster.lbfgs import Accept, Begin, Direct, Dots, History, Point, Request, Try, descend
 from speech3.engine.sandblaster.partition import (
     Combine,
     Gather,
@@ -154,7 +154,7 @@ class Sandblaster:
         answer, accepted = None, False
         while True:
             try:
-                want: Want = algorithm.send(answer)
+                request: Request = algorithm.send(answer)
             except StopIteration as end:
                 if accepted:
                     yield
@@ -163,14 +163,14 @@ class Sandblaster:
                 return
             if accepted:
                 yield  # only now does the history contain the pair of this step
-            answer = yield from self._answer(want, batch, epoch)
-            accepted = isinstance(want, Accept)
+            answer = yield from self._answer(request, batch, epoch)
+            accepted = isinstance(request, Accept)
             if accepted:
                 self._publish(next(stretches))
 
-    def _answer(self, want: Want, batch: Batch, epoch: int) -> Generator[None, None, Any]:
+    def _answer(self, request: Request, batch: Batch, epoch: int) -> Generator[None, None, Any]:
         workers, base = self.workers, self.base
-        match want:
+        match request:
             case Begin():
                 return (yield from self._begin(batch, epoch))
             case Dots(slots):
