@@ -127,9 +127,7 @@ class Push:
             return
         self.fetched = False
         self.wire.receive(self.own)
-        if (
-            self.fetched_P is not None and not self.complete
-        ):  # otherwise the rule has already copied them in its one pass
+        if self.fetched_P is not None and not self.complete:  # else the rule has already copied them in its pass
             self.fetched_P.copy_(self.own.parameters_P)
         if self.fetched_P is not None and self.kept_P is not None:
             self.fetched_P.add_(self.kept_P)

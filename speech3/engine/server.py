@@ -89,9 +89,7 @@ class Partition:
             self.ledger.refuse(numbers, ended, self.partitions)
             push.fetch(self.version, self.published.vector_K, used=False)
         elif push.fetch_due:
-            push.fetch(
-                self.version, None, used=True
-            )  # the step has written the newest parameters into the shard's copy
+            push.fetch(self.version, None, used=True)  # the step has written the parameters into the shard's copy
         else:
             push.pushed()
         return ended

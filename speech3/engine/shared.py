@@ -323,12 +323,12 @@ def _run_shard(
     note(("epoch", rate.epoch, 0))
     while True:
         try:
-            want = loop.send(answer)
+            request = loop.send(answer)
         except StopIteration:
             row[DOING] = IDLE
             return
         begun = time.perf_counter()
-        match want:
+        match request:
             case Draw(after):
                 row[SINCE], row[DOING] = time.monotonic(), DRAWS
                 answer = server.pool.draw(worker, after) if os.getppid() == coordinator else None

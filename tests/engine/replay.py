@@ -22,7 +22,7 @@ from speech3.engine.simulate import Simulated, Times
 from speech3.engine.world import Parts, Rate
 from speech3.errors import Speech3Error
 
-_WANTS: dict[str, type[Draw] | type[Sync]] = {"draw": Draw, "busy": Sync, "sync": Sync, "publish": Sync}
+_REQUESTS: dict[str, type[Draw] | type[Sync]] = {"draw": Draw, "busy": Sync, "sync": Sync, "publish": Sync}
 
 
 def replay(
@@ -103,7 +103,7 @@ class _Again:
         if kind == "epoch" and value is not None:
             self.rate, self.loop = self.rates(value), self.shard.run()
             return self._answer(None)
-        if not isinstance(self.request, _WANTS[kind]) or getattr(self.request, "partition", 0) != partition:
+        if not isinstance(self.request, _REQUESTS[kind]) or getattr(self.request, "partition", 0) != partition:
             raise Speech3Error(
                 f"{self.path}: has {kind!r} where the shard wants {self.request}; is it of another config?"
             )

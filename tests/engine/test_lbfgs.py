@@ -42,10 +42,10 @@ class Driver:
         algorithm, answer = descend(iterations, self.history, first), None
         while True:
             try:
-                want = algorithm.send(answer)
+                request = algorithm.send(answer)
             except StopIteration as end:
                 return end.value
-            answer = self._answer(want)
+            answer = self._answer(request)
 
     def _evaluate(self, at_K):
         self.evaluations += 1
@@ -54,8 +54,8 @@ class Driver:
     def _basis(self, slots):
         return np.array([*(self.pairs[slot][0] for slot in slots), *(self.pairs[slot][1] for slot in slots), self.g_K])
 
-    def _answer(self, want):
-        match want:
+    def _answer(self, request):
+        match request:
             case Begin():
                 self.loss, self.g_K = self._evaluate(self.at_K)
                 return self.loss
@@ -149,14 +149,14 @@ CURVES = {  # loss and slope by step; at 0 the slope is below 0
 
 def _search(curve, first):
     start = Point(0.0, *curve(0.0))
-    algorithm, want, tried = search(start, first), None, []
+    algorithm, request, tried = search(start, first), None, []
     point = None
     while True:
         try:
-            want = algorithm.send(point)
+            request = algorithm.send(point)
         except StopIteration as end:
             return start, end.value, tried
-        point = Point(want.step, *curve(want.step))
+        point = Point(request.step, *curve(request.step))
         tried.append(point)
 
 

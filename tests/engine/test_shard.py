@@ -19,8 +19,8 @@ def _wants(shard, told):
     loop, answer, wants, numbers, told = shard.run(), None, [], iter(range(12)), iter(told)
     try:
         while True:
-            want = loop.send(answer)
-            match want:
+            request = loop.send(answer)
+            match request:
                 case Draw(_):
                     answer = next(numbers, None)
                     continue

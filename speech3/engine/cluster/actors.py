@@ -208,13 +208,13 @@ class _Run:
         loop, answer = self.shard.run(), None
         while True:
             try:
-                want = loop.send(answer)
+                request = loop.send(answer)
             except StopIteration:
                 self._receive()
                 return
-            if not isinstance(want, Sync):
+            if not isinstance(request, Sync):
                 self._receive()
-            match want:
+            match request:
                 case Draw(after):
                     answer = self._draw(after)
                 case Compute(number):
