@@ -225,8 +225,8 @@ class _Chain:
 
     def _others(self, voices: Sequence[Sound]) -> Sequence[Sound]:
         """Utterances of other speakers, or, if there are none, other utterances of the same speaker."""
-        strangers = [voice for voice in voices if voice.speaker != self.utterance.speaker]
-        return strangers or [voice for voice in voices if voice.name != self.utterance.id]
+        others_speech = [voice for voice in voices if voice.speaker != self.utterance.speaker]
+        return others_speech or [voice for voice in voices if voice.name != self.utterance.id]
 
     def _voice(self, voices: Sequence[Sound]) -> tuple[np.ndarray, str]:
         for _ in range(_TRIES):

@@ -17,7 +17,7 @@ from speech3.errors import Speech3Error, check_bad
 from speech3.io.atomic import atomic_path, write_text
 from speech3.io.parallel import available_jobs, parallel_map
 
-_HANDFUL = 16  # utterances of one task; each task is sent to its process with the lists of sounds to add
+_TASK_SIZE = 16  # utterances of one task; each task is sent to its process with the lists of sounds to add
 
 
 @dataclass
@@ -64,9 +64,9 @@ def augment_data(
     for utterance in data.utterances.values():
         data.recording(utterance)  # raises here, before any work is done, if there is no audio
     items = [
-        (_part(data, ids[start : start + _HANDFUL]), copy)
+        (_part(data, ids[start : start + _TASK_SIZE]), copy)
         for copy in range(1, copies + 1)
-        for start in range(0, len(ids), _HANDFUL)
+        for start in range(0, len(ids), _TASK_SIZE)
     ]
     work = functools.partial(_copies, augmenter=augmenter, out=out)
     report = AugmentReport(DataDir(out, {}, {}), {})

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from speech3.corpora.anyspeech import apart, write_corpus
+from speech3.corpora.anyspeech import split_data, write_corpus
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
@@ -49,7 +49,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
             " http://www.speech.cs.cmu.edu/databases/an4/ and unpack it"
         )
     train, test = _read(root, "an4_train", out / "audio"), _read(root, "an4_test", out / "audio")
-    parts = {**apart(train, {"dev": _DEV_SHARE}, seed), "test": test}
+    parts = {**split_data(train, {"dev": _DEV_SHARE}, seed), "test": test}
     parts = {name: parts[name] for name in ("train", "dev", "test")}
     lexicon = out / "an4.txt"
     write_text(lexicon, as_lexicon(read_dictionary(root / "etc" / "an4.dic")))

@@ -187,7 +187,7 @@ def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tu
     """The user's splits, with missing ones drawn from train; and whether any was drawn."""
     shares = {"dev": DEV_SHARE, "test": TEST_SHARE}
     if _is_datadir(source) or (not (source / "train").is_dir() and has_recordings(source)):
-        return apart(read(source, "train"), shares, seed), True
+        return split_data(read(source, "train"), shares, seed), True
     if not (source / "train").is_dir():
         raise Speech3Error(
             f"{source}: neither a Kaldi data directory (no wav.scp) nor one that contains train/, nor a folder of"
@@ -196,7 +196,7 @@ def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tu
     given = {name: read(source / name, name) for name in SPLITS if (source / name).is_dir()}
     missing = {name: share for name, share in shares.items() if name not in given}
     if missing:
-        given |= apart(given["train"], missing, seed)
+        given |= split_data(given["train"], missing, seed)
     for name in ("dev", "test"):
         both = sorted(set(given["train"].speakers()) & set(given[name].speakers()))
         if both and name not in missing:
@@ -214,7 +214,7 @@ def _with_text(path: Path, part: str) -> DataDir:
     return data
 
 
-def apart(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
+def split_data(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
     """Split by speaker; with few speakers, split off dev by utterance, and with even fewer test, too.
 
     If dev were one of a few speakers, the epoch, the scale and the penalty would be chosen for that speaker, and the
@@ -223,11 +223,11 @@ def apart(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, Da
     voices = len(data.speakers())
     if voices >= _ENOUGH_VOICES:
         return _by_speaker(data, shares, seed) or _by_utterance(data, shares, seed)
-    strangers = {name: share for name, share in shares.items() if name == "test"}
-    parts = _by_speaker(data, strangers, seed) if strangers else None
+    unseen = {name: share for name, share in shares.items() if name == "test"}
+    parts = _by_speaker(data, unseen, seed) if unseen else None
     if parts is None:
         return _by_utterance(data, shares, seed)
-    if len(shares) == len(strangers):
+    if len(shares) == len(unseen):
         return parts
     return {**parts, **_by_utterance(parts["train"], {"dev": shares["dev"]}, seed)}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import soundfile
 
-from speech3.corpora.anyspeech import DEV_SHARE, TEST_SHARE, apart, write_corpus
+from speech3.corpora.anyspeech import DEV_SHARE, TEST_SHARE, split_data, write_corpus
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.corpus.normalize import normalize_text, parse_steps
 from speech3.errors import Speech3Error, check_bad
@@ -62,7 +62,7 @@ def prepare(
         parts = {name: _read(source, f"{name}.tsv", steps) for name in _SPLITS}
     elif (source / "validated.tsv").is_file():
         say("  no official splits: drawn from validated.tsv")
-        drawn = apart(_read(source, "validated.tsv", steps), {"dev": DEV_SHARE, "test": TEST_SHARE}, seed)
+        drawn = split_data(_read(source, "validated.tsv", steps), {"dev": DEV_SHARE, "test": TEST_SHARE}, seed)
         parts = {name: drawn[name] for name in _SPLITS}
     else:
         raise Speech3Error(
@@ -77,7 +77,7 @@ def _read(source: Path, name: str, steps: tuple[str, ...]) -> DataDir:
     rows = list(csv.DictReader(read_utf8(table).splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
     if rows and (lacking := [column for column in _COLUMNS if rows[0].get(column) is None]):
         raise Speech3Error(f"{table}: no column {', '.join(lacking)}; this is not a table of Common Voice's clips")
-    there = {path.name for path in (source / "clips").iterdir()} if (source / "clips").is_dir() else set[str]()
+    available = {path.name for path in (source / "clips").iterdir()} if (source / "clips").is_dir() else set[str]()
     recordings, utterances, bad = dict[str, str](), dict[str, Utterance](), dict[str, str]()
     unspoken, shown = Counter[str](), list[str]()
     for row in rows:
@@ -85,7 +85,7 @@ def _read(source: Path, name: str, steps: tuple[str, ...]) -> DataDir:
         clip = clip if clip.endswith(".mp3") else f"{clip}.mp3"
         speaker = row["client_id"][:16]
         key = f"{speaker}-{Path(clip).stem}"
-        if clip not in there:
+        if clip not in available:
             bad[key] = f"{source / 'clips' / clip}: no such file"
         elif not said:
             unspoken[row["sentence"] or ""] += 1

@@ -57,15 +57,15 @@ class _Found:
         key = "_".join(unicodedata.normalize("NFC", name).split()).replace("/", "_") or "unknown"
         return self.spellings.setdefault(key.casefold(), key)
 
-    def long(self, where: Path, seconds: float, culprit: str = "") -> None:
+    def long(self, where: Path, seconds: float, subject: str = "") -> None:
         """Warn about an utterance that is so long that it is hard to align."""
         if seconds > _LONG_S:
             problem, remedy = f"is one utterance of {seconds:.0f} s", "mark its sentences in Praat or ELAN"
-            self.faults.append(Fault("long", str(where), culprit, problem, remedy, warning=True))
+            self.faults.append(Fault("long", str(where), subject, problem, remedy, warning=True))
 
-    def skip(self, kind: str, where: Path, problem: str, remedy: str, culprit: str = "") -> None:
+    def skip(self, kind: str, where: Path, problem: str, remedy: str, subject: str = "") -> None:
         """Record what is not used, and why."""
-        self.faults.append(Fault(kind, str(where), culprit, problem, remedy))
+        self.faults.append(Fault(kind, str(where), subject, problem, remedy))
 
     def unreadable(self, transcript: Path, error: Speech3Error) -> None:
         """Record a transcript that cannot be read."""
@@ -157,10 +157,10 @@ def _pairs(source: Path, found: _Found) -> list[_Item]:
     items: dict[str, _Item] = {}
     for path in audio:
         name = _stem(path).casefold()  # in another folder, or in another case, if it is unique
-        there = [text for text in anywhere.get(name, []) if text.suffix == anywhere[name][0].suffix]
+        available = [text for text in anywhere.get(name, []) if text.suffix == anywhere[name][0].suffix]
         transcript = beside.get((path.parent, _stem(path)))
-        if not transcript and alone[name] == 1 and len(there) == 1:
-            transcript = there[0]
+        if not transcript and alone[name] == 1 and len(available) == 1:
+            transcript = available[0]
         key = "_".join("_".join((*path.relative_to(source).parts[:-1], _stem(path))).split())
         if not transcript:
             remedy = "name it like the recording (.eaf, .TextGrid or .txt)"
@@ -335,8 +335,8 @@ def _say_skipped(source: Path, faults: Sequence[Fault]) -> None:
         first = next(fault for fault in faults if fault.kind == kind)
         what = "used, but" if first.warning else "left out"
         where = Path(first.where).relative_to(source) if Path(first.where).is_relative_to(source) else first.where
-        culprit = f"{first.culprit}: " if first.culprit else ""
-        say(f"  {what} {count} ({kind}): {where}: {culprit}{first.problem}; {first.remedy}")
+        subject = f"{first.subject}: " if first.subject else ""
+        say(f"  {what} {count} ({kind}): {where}: {subject}{first.problem}; {first.remedy}")
 
 
 def _first(faults: Sequence[Fault]) -> str:

@@ -13,7 +13,7 @@ that contains the parts; a subdirectory ``lm`` there is searched, too.
 from collections.abc import Sequence
 from pathlib import Path
 
-from speech3.corpora.anyspeech import apart, say_if_incomplete, write_corpus
+from speech3.corpora.anyspeech import say_if_incomplete, split_data, write_corpus
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.errors import Speech3Error
 from speech3.io.progress import say
@@ -64,11 +64,11 @@ def prepare(
         `source` is not this corpus, a part is missing, or recordings are missing whose transcripts are there.
     """
     root = _root(source)
-    there = [part for part in PARTS if (root / part).is_dir()]
-    names = list(train) or [part for part in there if part.startswith("train-")]
-    test = test or next((part for part in ("test-clean", "dev-clean-2", "test-other") if part in there), "")
+    available = [part for part in PARTS if (root / part).is_dir()]
+    names = list(train) or [part for part in available if part.startswith("train-")]
+    test = test or next((part for part in ("test-clean", "dev-clean-2", "test-other") if part in available), "")
     dev = dev or next(
-        (part for part in ("dev-clean", "dev-clean-2", "dev-other") if part in there and part != test), ""
+        (part for part in ("dev-clean", "dev-clean-2", "dev-other") if part in available and part != test), ""
     )
     if not names or not test:
         raise Speech3Error(
@@ -77,14 +77,14 @@ def prepare(
         )
     for name in dict.fromkeys((*names, test, *([dev] if dev else []))):
         if not (root / name).is_dir():
-            raise Speech3Error(f"{root}: no part {name} here; there are: {', '.join(there)}")
+            raise Speech3Error(f"{root}: no part {name} here; there are: {', '.join(available)}")
     sexes = _sexes(root / "SPEAKERS.TXT")
     say(f"  train: {', '.join(names)}; dev: {dev or 'a tenth of train'}; test: {test}")
     parts = {"train": _part(root, names, sexes), "test": _part(root, [test], sexes)}
     if dev:
         parts["dev"] = _part(root, [dev], sexes)
     else:
-        parts |= apart(parts["train"], {"dev": _DEV_SHARE}, seed)
+        parts |= split_data(parts["train"], {"dev": _DEV_SHARE}, seed)
     parts = {name: parts[name] for name in ("train", "dev", "test")}
     write_corpus(parts, _lang(root), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces)
 
@@ -106,14 +106,14 @@ def _part(root: Path, names: Sequence[str], sexes: dict[str, str]) -> DataDir:
         before = len(utterances)
         for transcript in sorted((root / name).glob("*/*/*.trans.txt")):
             speaker, texts = transcript.parent.parent.name, _texts(transcript)
-            there = {path.stem: str(path.absolute()) for path in transcript.parent.glob("*.flac")}
-            if lacking := sorted(set(texts) - set(there)):
+            available = {path.stem: str(path.absolute()) for path in transcript.parent.glob("*.flac")}
+            if lacking := sorted(set(texts) - set(available)):
                 raise Speech3Error(
                     f"{transcript}: {len(lacking)} of its {len(texts)} recordings are missing, such as"
                     f" {lacking[0]}.flac: unpack {name} again"
                 )
             for key, text in texts.items():
-                recordings[key] = there[key]
+                recordings[key] = available[key]
                 utterances[key] = Utterance(key, key, speaker, text, gender=sexes.get(speaker))
         found = len(utterances) - before
         if not found:

@@ -213,9 +213,9 @@ def _speak_all(
     speaker: Speaker, corpus: str, say: Say, directory: Path, seed: int, sizes: Mapping[str, int]
 ) -> list[_Written]:
     """Synthesise and write one speaker's utterances; the utterances of a split are given to its speakers in turn."""
-    colleagues = read_speakers(corpus, speaker.split)
-    first, turns = colleagues.index(speaker), min(len(colleagues), sizes[speaker.split])
-    background = _Background(corpus, [other for other in colleagues if other != speaker])
+    split_speakers = read_speakers(corpus, speaker.split)
+    first, turns = split_speakers.index(speaker), min(len(split_speakers), sizes[speaker.split])
+    background = _Background(corpus, [other for other in split_speakers if other != speaker])
     wav = directory / speaker.split / "wav"
     wav.mkdir(parents=True, exist_ok=True)
     written = []

@@ -49,14 +49,17 @@ def prepare(source: Path, out: Path, seed: int) -> None:
     """
     train, test = _halves(source)
     wanted = _speakers_of_test()
-    there = dict(_speakers(test))
+    available = dict(_speakers(test))
     for part, names in wanted.items():
-        if lacking := [name for name in names if name not in there]:
+        if lacking := [name for name in names if name not in available]:
             raise Speech3Error(
                 f"{test}: {len(lacking)} of the {len(names)} speakers of {part} are missing, such as {lacking[0]};"
                 " unpack the corpus again"
             )
-    parts = {"train": dict(_speakers(train)), **{p: {name: there[name] for name in wanted[p]} for p in ("dev", "test")}}
+    parts = {
+        "train": dict(_speakers(train)),
+        **{p: {name: available[name] for name in wanted[p]} for p in ("dev", "test")},
+    }
     for part, speakers in parts.items():
         data, tracks = _part(source, speakers)
         say_if_incomplete(part, len(data.utterances), UTTERANCES[part])

@@ -311,18 +311,20 @@ def _missing_end(stream: IO[bytes]) -> tuple[str, float]:
         problem = _missing_ogg_end(stream, size)
         return problem, math.inf if problem else 0.0
     sound = {b"RIFF": _riff_sound, b"NIST": _nist_sound}.get(magic, _unknown_sound)(stream, size)
-    if sound.promised <= sound.there + 1 or sound.promised >= _STREAMED_BYTES:  # + 1: the padding of an odd chunk
+    if (
+        sound.header_bytes <= sound.file_bytes + 1 or sound.header_bytes >= _STREAMED_BYTES
+    ):  # + 1: the padding of an odd chunk
         return "", 0.0
-    missing = sound.promised - sound.there
-    problem = f"is cut short: its header promises {sound.promised} bytes of audio, but there are {sound.there}"
+    missing = sound.header_bytes - sound.file_bytes
+    problem = f"is cut short: its header promises {sound.header_bytes} bytes of audio, but there are {sound.file_bytes}"
     return problem, missing / sound.bytes_a_second if sound.bytes_a_second else math.inf
 
 
 class _Sound(NamedTuple):
     """Bytes of audio: according to the header, in the file, and per second."""
 
-    promised: int
-    there: int
+    header_bytes: int
+    file_bytes: int
     bytes_a_second: int
 
 

@@ -50,7 +50,7 @@ def fix(path: Path | str, out: Path | str, *, jobs: int = 0) -> Repairs:
 
 def _kept(report: Report, drop: set[str]) -> DataDir:
     data = report.data.subset(set(report.data.utterances) - drop)
-    ends = {fault.culprit: fault.end_s for fault in report.faults if fault.end_s is not None}
+    ends = {fault.subject: fault.end_s for fault in report.faults if fault.end_s is not None}
     utterances = {
         key: dataclasses.replace(utt, end_s=ends[key]) if key in ends else utt for key, utt in data.utterances.items()
     }
@@ -58,6 +58,6 @@ def _kept(report: Report, drop: set[str]) -> DataDir:
 
 
 def _change(fault: Fault) -> str:
-    done = fault.mend or f"removed {len(fault.drop)} utterance{'s' if len(fault.drop) > 1 else ''}"
-    culprit = f"{fault.culprit}: " if fault.culprit else ""
-    return f"{fault.where}: {culprit}{fault.problem}: {done}"
+    done = fault.repair or f"removed {len(fault.drop)} utterance{'s' if len(fault.drop) > 1 else ''}"
+    subject = f"{fault.subject}: " if fault.subject else ""
+    return f"{fault.where}: {subject}{fault.problem}: {done}"

@@ -17,9 +17,9 @@ class Known:
     ids: set[str]
     file: str  # wav.scp, or feats.scp if there are only features
 
-    def stranger(self, where: str, key: str, remedy: str, mend: str) -> Fault:
+    def unknown(self, where: str, key: str, remedy: str, repair: str) -> Fault:
         """The fault of a line about an unknown utterance."""
-        return Fault("no audio", where, key, f"is neither in segments nor in {self.file}", remedy, mend=mend)
+        return Fault("no audio", where, key, f"is neither in segments nor in {self.file}", remedy, repair=repair)
 
 
 def no_recordings(path: Path, tables: Mapping[str, Table | None]) -> Fault:
@@ -44,7 +44,7 @@ def read_locations(table: Table, faults: list[Fault]) -> dict[str, str]:
     for key, entry in table.entries.items():
         if not entry.value:
             remedy = f"add the path of the {what}"
-            faults.append(Fault(f"no {what}", table.where(key), key, "names no file", remedy, mend="line dropped"))
+            faults.append(Fault(f"no {what}", table.where(key), key, "names no file", remedy, repair="line dropped"))
     return {key: entry.value for key, entry in table.entries.items() if entry.value}
 
 
@@ -67,7 +67,7 @@ def read_spans(
         elif times[1] != -1 and float(times[1] or 0) <= float(times[0] or 0):
             problem, remedy = f"ends at {times[1]:g} s, not after its start at {times[0]:g} s", "correct the times"
         if problem:
-            faults.append(Fault(kind, table.where(key), key, problem, remedy, mend="utterance removed"))
+            faults.append(Fault(kind, table.where(key), key, problem, remedy, repair="utterance removed"))
             continue
         start_s, end_s = float(times[0] or 0), None if times[1] == -1 else times[1]  # -1: Kaldi's "to the end"
         if start_s < 0:
@@ -78,7 +78,7 @@ def read_spans(
                     key,
                     f"starts at {start_s:g} s, before the recording",
                     "correct the times",
-                    mend="start set to 0",
+                    repair="start set to 0",
                 )
             )
         spans[key] = (fields[0], max(start_s, 0.0), end_s)
@@ -106,11 +106,11 @@ def read_texts(
                     "",
                     "has no file `text`",
                     "write one line `utterance word word ...` for each, or give --no-text if you only decode",
-                    mend="left without text",
+                    repair="left without text",
                 )
             )
         return None
-    _strangers(table, known, faults)
+    _unknown_keys(table, known, faults)
     for key in sorted(spans):
         remedy = "add its words, or remove the utterance"
         if key not in table.entries:
@@ -120,11 +120,11 @@ def read_texts(
     return {key: " ".join(table.entries[key].value.split()) if key in table.entries else "" for key in spans}
 
 
-def _strangers(table: Table, known: Known, faults: list[Fault]) -> None:
+def _unknown_keys(table: Table, known: Known, faults: list[Fault]) -> None:
     for key in table.entries:
         if key not in known.ids:
             faults.append(
-                known.stranger(table.where(key), key, "add its recording, or remove the line", mend="line dropped")
+                known.unknown(table.where(key), key, "add its recording, or remove the line", repair="line dropped")
             )
 
 
@@ -134,7 +134,7 @@ def read_speakers(
     listed = _inverted(spk2utt, known, faults) if spk2utt else {}
     speakers = {}
     if utt2spk:
-        _strangers(utt2spk, known, faults)
+        _unknown_keys(utt2spk, known, faults)
         for key, entry in utt2spk.entries.items():
             speaker, *more = entry.value.split() or [""]
             if more:
@@ -145,7 +145,7 @@ def read_speakers(
                         key,
                         "names more than one speaker",
                         "write `utterance speaker`",
-                        mend=f"taken as {speaker}",
+                        repair=f"taken as {speaker}",
                     )
                 )
             if speaker and listed.get(key, speaker) != speaker:
@@ -156,17 +156,19 @@ def read_speakers(
                         key,
                         f"the speaker is {speaker} here and {listed[key]} in spk2utt",
                         "remove spk2utt if utt2spk is right: it has no other information",
-                        mend=f"taken as {speaker}",
+                        repair=f"taken as {speaker}",
                     )
                 )
             speakers[key] = speaker
     else:
         speakers = listed
-    _unspoken(path, speakers, spans, bool(utt2spk or spk2utt), faults)
+    _missing_speakers(path, speakers, spans, bool(utt2spk or spk2utt), faults)
     return {key: speakers.get(key) or key for key in spans}
 
 
-def _unspoken(path: Path, speakers: Mapping[str, str], spans: Spans, any_file: bool, faults: list[Fault]) -> None:
+def _missing_speakers(
+    path: Path, speakers: Mapping[str, str], spans: Spans, any_file: bool, faults: list[Fault]
+) -> None:
     missing = [key for key in sorted(spans) if not speakers.get(key)]
     remedy = "add a line `utterance speaker` to utt2spk"
     if not any_file:
@@ -177,13 +179,13 @@ def _unspoken(path: Path, speakers: Mapping[str, str], spans: Spans, any_file: b
                 "",
                 f"has no utt2spk: {len(spans)} utterances without a speaker",
                 f"{remedy} for each of them",
-                mend="each utterance its own speaker",
+                repair="each utterance its own speaker",
             )
         )
         return
     for key in missing:
         faults.append(
-            Fault("no speaker", str(path / "utt2spk"), key, "has no speaker", remedy, mend="taken as its own speaker")
+            Fault("no speaker", str(path / "utt2spk"), key, "has no speaker", remedy, repair="taken as its own speaker")
         )
 
 
@@ -193,7 +195,7 @@ def _inverted(spk2utt: Table, known: Known, faults: list[Fault]) -> dict[str, st
         for key in entry.value.split():
             if key not in known.ids:
                 remedy = "add its recording, or remove it from the line"
-                faults.append(known.stranger(spk2utt.where(speaker), key, remedy, mend="dropped"))
+                faults.append(known.unknown(spk2utt.where(speaker), key, remedy, repair="dropped"))
             elif speakers.setdefault(key, speaker) != speaker:
                 faults.append(
                     Fault(
@@ -202,7 +204,7 @@ def _inverted(spk2utt: Table, known: Known, faults: list[Fault]) -> dict[str, st
                         key,
                         f"already belongs to {speakers[key]}",
                         "remove it from one of the speakers",
-                        mend=f"taken as {speakers[key]}",
+                        repair=f"taken as {speakers[key]}",
                     )
                 )
     return speakers
@@ -219,27 +221,27 @@ def read_genders(table: Table | None, speakers: set[str], faults: list[Fault]) -
                     speaker,
                     f"gender {entry.value!r}",
                     "write m or f, or remove the line",
-                    mend="line dropped",
+                    repair="line dropped",
                 )
             )
         elif table and speaker not in speakers:
-            faults.append(_silent_speaker(table, speaker))
+            faults.append(_unused_speaker(table, speaker))
         else:
             genders[speaker] = entry.value
     return genders
 
 
-def _silent_speaker(table: Table, speaker: str) -> Fault:
+def _unused_speaker(table: Table, speaker: str) -> Fault:
     problem, remedy = "has no utterance in this directory", "remove the line"
     where = table.where(speaker)
-    return Fault("unknown speaker", where, speaker, problem, remedy, mend="line dropped", warning=True)
+    return Fault("unknown speaker", where, speaker, problem, remedy, repair="line dropped", warning=True)
 
 
 def read_feats(table: Table | None, spans: Spans, known: Known, faults: list[Fault]) -> dict[str, str]:
     """Rspecifier of each utterance's features; without audio, an utterance that has none is a fault."""
     if table is None:
         return {}
-    _strangers(table, known, faults)
+    _unknown_keys(table, known, faults)
     only = known.file == table.path.name
     for key in sorted(set(spans) - set(table.entries)):
         remedy = "extract them, or remove the utterance"
@@ -254,7 +256,7 @@ def read_cmvn(table: Table | None, speakers: set[str], faults: list[Fault]) -> d
     """Rspecifier of each speaker's statistics."""
     if table is None:
         return {}
-    faults += [_silent_speaker(table, speaker) for speaker in table.entries if speaker not in speakers]
+    faults += [_unused_speaker(table, speaker) for speaker in table.entries if speaker not in speakers]
     for speaker in sorted(speakers - set(table.entries)):
         remedy = "compute them again"
         faults.append(Fault("no statistics", str(table.path), speaker, "has no statistics", remedy, warning=True))

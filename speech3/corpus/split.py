@@ -70,15 +70,15 @@ def seconds_of(data: DataDir) -> dict[str, float]:
 
 def _share_out(sizes: Mapping[str, float], shares: Mapping[str, float], seed: int) -> dict[str, list[str]]:
     rest = max(reversed(list(shares)), key=lambda part: shares[part])  # the last of equally large ones
-    room = {part: share * sum(sizes.values()) for part, share in shares.items() if part != rest}
+    remaining = {part: share * sum(sizes.values()) for part, share in shares.items() if part != rest}
     members: dict[str, list[str]] = {part: [] for part in shares}
     names = sorted(sizes)
     for index in np.random.default_rng(seed).permutation(len(names)):
         name = names[index]
-        part = next((part for part in room if sizes[name] <= room[part] + 1e-6), rest)
+        part = next((part for part in remaining if sizes[name] <= remaining[part] + 1e-6), rest)
         members[part].append(name)
         if part != rest:
-            room[part] -= sizes[name]
+            remaining[part] -= sizes[name]
     return members
 
 

@@ -107,12 +107,12 @@ def _first(path: Path, keys: list[str], count: int) -> list[str]:
 
 def _hours(data: DataDir, hours: float, generator: np.random.Generator) -> list[str]:
     lengths = lengths_s(data)
-    there = sum(lengths.values()) / 3600
-    if hours > there:
-        raise Speech3Error(f"{data.path}: {hours:g} hours requested, but there are only {there:.3g}")
-    kept, room_s = [], hours * 3600
+    available = sum(lengths.values()) / 3600
+    if hours > available:
+        raise Speech3Error(f"{data.path}: {hours:g} hours requested, but there are only {available:.3g}")
+    kept, remaining_s = [], hours * 3600
     for key in _drawn(sorted(lengths), len(lengths), generator):
-        if lengths[key] <= room_s:
+        if lengths[key] <= remaining_s:
             kept.append(key)
-            room_s -= lengths[key]
+            remaining_s -= lengths[key]
     return kept

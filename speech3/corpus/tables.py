@@ -14,17 +14,17 @@ class Fault:
 
     kind: str  # a few words, the same for all faults of a kind; faults are counted by it
     where: str  # file, or file:line
-    culprit: str  # utterance, recording or speaker
+    subject: str  # utterance, recording or speaker
     problem: str
     remedy: str
     drop: Utterances = ()  # utterances that `fix` leaves out
-    mend: str = ""  # what `fix` does if it need not leave out an utterance
-    end_s: float | None = None  # the end that `fix` gives the segment `culprit`
+    repair: str = ""  # what `fix` does if it need not leave out an utterance
+    end_s: float | None = None  # the end that `fix` gives the segment `subject`
     warning: bool = False  # worth checking, but nothing will fail because of it
 
     def __str__(self) -> str:
-        culprit = f"{self.culprit}: " if self.culprit else ""
-        return f"{'warning: ' if self.warning else ''}{self.where}: {culprit}{self.problem}; {self.remedy}"
+        subject = f"{self.subject}: " if self.subject else ""
+        return f"{'warning: ' if self.warning else ''}{self.where}: {subject}{self.problem}; {self.remedy}"
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def read_table(path: Path, faults: list[Fault]) -> Table | None:
                 "",
                 f"cannot be read ({error.strerror})",
                 "make it a readable file",
-                mend="taken as missing",
+                repair="taken as missing",
             )
         )
         return None
@@ -89,7 +89,7 @@ def _split(line: str) -> tuple[str, str]:
 def _without_mark(path: Path, data: bytes, faults: list[Fault]) -> bytes:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         faults.append(
-            Fault("not UTF-8", str(path), "", "is UTF-16 text", "save it as UTF-8", mend="converted to UTF-8")
+            Fault("not UTF-8", str(path), "", "is UTF-16 text", "save it as UTF-8", repair="converted to UTF-8")
         )
         return data.decode("utf-16", errors="replace").encode()
     return data.removeprefix(codecs.BOM_UTF8)
@@ -103,7 +103,7 @@ def _decode(raw: bytes, path: Path, number: int, faults: list[Fault]) -> str:
         key, byte = _split(text)[0], raw[error.start]
         problem = f"byte 0x{byte:02x} (number {error.start + 1} of the line) is not UTF-8"
         remedy = f"convert the file, for instance: iconv -f latin1 -t utf-8 {path}"
-        faults.append(Fault("not UTF-8", f"{path}:{number}", key, problem, remedy, mend="line read as Latin-1"))
+        faults.append(Fault("not UTF-8", f"{path}:{number}", key, problem, remedy, repair="line read as Latin-1"))
         return text
 
 
@@ -111,8 +111,8 @@ def _duplicate(path: Path, number: int, key: str, value: str, first: Entry) -> F
     where = f"{path}:{number}"
     if value.split() == first.value.split():
         problem = f"occurs a second time, as in line {first.line}"
-        return Fault("duplicate id", where, key, problem, "remove one of the lines", mend="second line dropped")
+        return Fault("duplicate id", where, key, problem, "remove one of the lines", repair="second line dropped")
     problem = f"occurs a second time, with another value than in line {first.line}"
     return Fault(
-        "duplicate id", where, key, problem, "remove the wrong one", mend=f"line {first.line} kept, this one dropped"
+        "duplicate id", where, key, problem, "remove the wrong one", repair=f"line {first.line} kept, this one dropped"
     )

@@ -218,7 +218,7 @@ def segments_outside(scanned: ScannedData) -> Iterator[Fault]:
                 "correct the times",
                 drop=() if inside else (utterance.id,),
                 end_s=found.duration_s if inside else None,
-                mend=f"end clipped to {found.duration_s:.3f} s" if inside else "",
+                repair=f"end clipped to {found.duration_s:.3f} s" if inside else "",
             )
 
 

@@ -19,8 +19,8 @@ def refused(process: subprocess.CompletedProcess[str], *culprits: str | Path) ->
     assert process.returncode == 1, process.stdout + process.stderr
     assert "Traceback" not in process.stderr
     message = process.stderr[process.stderr.index("error: ") :]
-    for culprit in culprits:
-        assert str(culprit) in message
+    for subject in culprits:
+        assert str(subject) in message
     return message
 
 
@@ -80,11 +80,11 @@ def _too_short(path: Path) -> None:
 def test_one_bad_recording_is_skipped_and_listed(
     experiment: Path, data: Path, tmp_path: Path, speech3: Run, spoil: Callable[[Path], None]
 ) -> None:
-    culprit = first(data)
-    spoil(culprit)
+    subject = first(data)
+    spoil(subject)
     process = speech3("decode", experiment / "mono", data, tmp_path / "out")
     assert process.returncode == 0, process.stderr
-    assert f"not decoded: {culprit.stem}: " in process.stderr
+    assert f"not decoded: {subject.stem}: " in process.stderr
     assert "Traceback" not in process.stderr
     assert "21 utterances" in process.stdout
     assert len((tmp_path / "out" / "hyp.txt").read_text().splitlines()) == 21
@@ -92,9 +92,9 @@ def test_one_bad_recording_is_skipped_and_listed(
 
 @pytest.mark.parametrize("spoil", [_no_bytes, _cut, _too_short])
 def test_a_bad_file_to_transcribe(experiment: Path, data: Path, speech3: Run, spoil: Callable[[Path], None]) -> None:
-    culprit = first(data)
-    spoil(culprit)
-    refused(speech3("transcribe", experiment / "dnn", culprit), culprit)
+    subject = first(data)
+    spoil(subject)
+    refused(speech3("transcribe", experiment / "dnn", subject), subject)
 
 
 def test_many_bad_recordings_stop_it(experiment: Path, data: Path, tmp_path: Path, speech3: Run) -> None:

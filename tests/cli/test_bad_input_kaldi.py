@@ -1,4 +1,4 @@
-"""Users' mistakes with their own directories, models and recipes: the message names the culprit and the remedy."""
+"""Users' mistakes with their own directories, models and recipes: the message names the subject and the remedy."""
 
 import contextlib
 import shutil

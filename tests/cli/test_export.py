@@ -19,7 +19,7 @@ def wav(experiment: Path) -> Path:
 
 def refused(process: subprocess.CompletedProcess[str], *culprits: str) -> None:
     assert process.returncode == 1 and "Traceback" not in process.stderr, process.stdout + process.stderr
-    assert all(culprit in process.stderr for culprit in ("error: ", *culprits)), process.stderr
+    assert all(subject in process.stderr for subject in ("error: ", *culprits)), process.stderr
 
 
 def test_a_network_decodes_from_its_file(experiment: Path, wav: Path, tmp_path: Path, speech3: Run) -> None:

@@ -47,7 +47,7 @@ def test_each_fault_of_the_audio_is_found_and_mended(make, tmp_path, program, ki
     directory = make()
     AUDIO_FAULTS[kind](directory)
     (fault,) = validate(directory).faults
-    assert fault.kind == kind and fault.culprit == "u2" and fault.drop == ("u2",)
+    assert fault.kind == kind and fault.subject == "u2" and fault.drop == ("u2",)
     assert fault.problem and fault.remedy
     done = program("validate", directory)
     assert done.exit_code == 1
@@ -76,8 +76,8 @@ def test_every_fault_at_once(make, tmp_path, program):
         ("no speaker", "u9"), ("no audio", "u0"), ("missing audio", "u1"), ("truncated audio", "u2"),
         ("other sample rate", "u5"), ("several channels", "u6"),
     }  # fmt: skip
-    assert {(fault.kind, fault.culprit) for fault in report.faults} == expected
-    assert [(fault.kind, fault.culprit) for fault in report.warnings] == [("digital silence", "u4")]
+    assert {(fault.kind, fault.subject) for fault in report.faults} == expected
+    assert [(fault.kind, fault.subject) for fault in report.warnings] == [("digital silence", "u4")]
     done = program("validate", directory)
     assert done.exit_code == 1 and len(done.stdout.splitlines()) == len(expected) + 1 + 1
 
@@ -99,7 +99,7 @@ def test_segments_are_clipped(make, tmp_path):
         text="u1 A\nu2 B\nu3 C\nu4 D\nu5 E\n",
         utt2spk="".join(f"u{k} s\n" for k in range(1, 6)),
     )
-    assert {fault.culprit for fault in validate(directory).faults} == {"u1", "u2", "u3", "u4", "u5"}
+    assert {fault.subject for fault in validate(directory).faults} == {"u1", "u2", "u3", "u4", "u5"}
     mended = fix(directory, tmp_path / "out")
     assert "u1" in mended.changes[2] and "end clipped to 0.500 s" in mended.changes[2]
     assert mended.removed == ("u3", "u4")  # of u3 only 10 ms would be left
@@ -113,7 +113,7 @@ def test_one_bad_recording_of_many_segments_is_one_fault(make, tmp_path):
     directory = make(wav_scp="r wav/u1.wav\ns wav/u2.wav\n", segments="u1 r 0 0.2\nu2 r 0.2 0.4\nu3 s 0 0.5\n")
     _cut(directory, "u1")
     (fault,) = validate(directory).faults
-    assert fault.culprit == "u1 and 1 other utterances" and fault.drop == ("u1", "u2")
+    assert fault.subject == "u1 and 1 other utterances" and fault.drop == ("u1", "u2")
     assert list(fix(directory, tmp_path / "out").data.recordings) == ["s"]
 
 
@@ -138,7 +138,7 @@ def test_constant_samples_are_silence_and_quiet_ones_are_not(make):
     _put(directory, "u1", np.full(4000, 0.25))
     _put(directory, "u2", np.eye(1, 4000)[0] / 32768)
     report = validate(directory)
-    assert [fault.culprit for fault in report.warnings] == ["u1"] and not report.faults
+    assert [fault.subject for fault in report.warnings] == ["u1"] and not report.faults
 
 
 def test_a_missing_end_is_a_warning_and_the_rest_is_used(make, tmp_path):
@@ -146,7 +146,7 @@ def test_a_missing_end_is_a_warning_and_the_rest_is_used(make, tmp_path):
     _cut(directory, "u2", samples=400)
     report = validate(directory)
     assert not report.faults
-    assert [(fault.kind, fault.culprit) for fault in report.warnings] == [("missing end", "u2")]
+    assert [(fault.kind, fault.subject) for fault in report.warnings] == [("missing end", "u2")]
     assert "promises 50 ms more than the file has; the rest is used" in str(report.warnings[0])
     assert fix(directory, tmp_path / "out").removed == ()
 
