@@ -10,7 +10,7 @@ of it. Second, espeak gives a Scottish "four" an R of 0 to 25 ms; an R under 30 
 states, counts as the end of the vowel. All pauses, and the silence at both ends, are ``SIL``.
 
 espeak does not mark one kind of boundary: after a nasal or a liquid it reports a vowel only after the vowel's beginning
-with the formant transition has been synthesised (see ``Generate`` in its synthesize.c); see `unmarked_border`.
+with the formant transition has been synthesised (see ``Generate`` in its synthesize.c); see `unmarked_boundary`.
 """
 
 from itertools import pairwise
@@ -59,7 +59,7 @@ def prepare(
     synthetic.prepare(CORPUS, _say, out, seed, {"train": train, "dev": dev, "test": test}, jobs)
 
 
-def unmarked_border(before: str, phone: str) -> bool:
+def unmarked_boundary(before: str, phone: str) -> bool:
     """Is the boundary between two phones of the reference one that espeak puts inside the vowel?"""
     return before in NASALS_AND_LIQUIDS and phone in VOWELS
 

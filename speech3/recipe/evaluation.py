@@ -33,7 +33,7 @@ from speech3.reports.figures import AlignedUtterance
 from speech3.reports.page import Report, System, Volume, write_report
 from speech3.reports.scores_in_card import write_scores
 from speech3.scoring import tables
-from speech3.scoring.borders import compare_borders
+from speech3.scoring.boundaries import compare_boundaries
 from speech3.scoring.confidence import reliability_beside
 from speech3.scoring.text import ERROR_RATES, PHONE_CLASSES, read_text
 from speech3.scoring.wer import Metric, Score, score
@@ -49,8 +49,8 @@ def _never(one: str, other: str) -> bool:
 
 
 # Corpora with a reference alignment: which pairs of phones count as one, and which boundaries it does not mark.
-BORDERS: dict[str, tuple[Callable[[str, str], bool], Callable[[str, str], bool]]] = {
-    "digits": (digits.one_vowel, digits.unmarked_border), "timit": (_never, _never)
+BOUNDARIES: dict[str, tuple[Callable[[str, str], bool], Callable[[str, str], bool]]] = {
+    "digits": (digits.one_vowel, digits.unmarked_boundary), "timit": (_never, _never)
 }  # fmt: skip
 
 
@@ -158,20 +158,20 @@ def _write_card(e: Experiment, system: str, result: Score) -> None:
         say(f"  {system}: no model card ({error})")  # a system that an older version of speech3 trained
 
 
-def score_borders(e: Experiment) -> None:
+def score_boundaries(e: Experiment) -> None:
     """Compare the aligner with the reference alignment of test; in a synthesised corpus, only of clean utterances."""
-    data, out = e.data("test"), e.out / "score" / "aligner" / "borders.json"
+    data, out = e.data("test"), e.out / "score" / "aligner" / "boundaries.json"
     reference = read_ctm(data / "reference.ctm")
     if (data / "conditions").exists():
         conditions = dict(line.split() for line in (data / "conditions").read_text(encoding="utf-8").splitlines())
         reference = {key: track for key, track in reference.items() if conditions[key] == "clean"}
     aligned = read_ctm(e.alignment("aligner", "test") / "phones.ctm")
-    found = compare_borders(reference, aligned, *BORDERS[e.recipe.corpus])
+    found = compare_boundaries(reference, aligned, *BOUNDARIES[e.recipe.corpus])
     off_ms = 1000 * np.abs(found.differences_s)
     write_json(out, {
-        "utterances": len(reference), "mismatched": list(found.mismatched), "borders": len(off_ms),
+        "utterances": len(reference), "mismatched": list(found.mismatched), "boundaries": len(off_ms),
         **{f"within_{ms}_ms": found.within(ms / 1000) for ms in TOLERANCES_MS},
-        "borders_unmarked_by_the_synthesiser": len(found.apart_s),
+        "boundaries_unmarked_by_the_synthesiser": len(found.apart_s),
         "within_20_ms_unmarked_included": found.within(0.020, everything=True),
         "median_difference_ms": 1000 * float(np.median(found.differences_s)),
         "mean_absolute_difference_ms": float(off_ms.mean()),

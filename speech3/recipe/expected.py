@@ -95,7 +95,7 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     copies = 2 if recipe.augment else 1
     packed_hours = copies * hours + speech.dev
     found = {f"hmm/{name}": Cost(rate * hours, 0) for name, rate in _HMM.items()}
-    found["hmm/borders"] = Cost(_HMM["align"] * (speech.dev + speech.test), 0)
+    found["hmm/boundaries"] = Cost(_HMM["align"] * (speech.dev + speech.test), 0)
     wav = 2.0 * (recipe.sample_rate or 16000) * 3600
     if recipe.speed_perturb:
         found["data/speed"] = Cost(0, 0, wav * hours * (1 - 1 / (1 + sum(1 / s for s in recipe.speed_perturb))))

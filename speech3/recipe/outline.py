@@ -64,10 +64,10 @@ def steps(experiment: Experiment) -> list[Step]:
         keys=("earlier systems",),
     )  # fmt: skip
     scores = [score]
-    if recipe.corpus in evaluation.BORDERS:
-        scores.append(Step("score/borders", partial(evaluation.score_borders, e), None,
-                           [e.out / "score" / "aligner" / "borders.json"], ["hmm/borders"]))  # fmt: skip
-    report = Step("report", partial(evaluation.report, e), None, [e.out / "report.html"], ["score", "hmm/borders"])
+    if recipe.corpus in evaluation.BOUNDARIES:
+        scores.append(Step("score/boundaries", partial(evaluation.score_boundaries, e), None,
+                           [e.out / "score" / "aligner" / "boundaries.json"], ["hmm/boundaries"]))  # fmt: skip
+    report = Step("report", partial(evaluation.report, e), None, [e.out / "report.html"], ["score", "hmm/boundaries"])
     return [
         *data, *extracted, *_hmm_steps(e), *lfmmi.get("hmm", ()), *_graph_steps(e), *bmmi, *training,
         *lfmmi.get("train", ()), *decoding, *scores, report,
@@ -124,7 +124,7 @@ def _hmm_steps(e: Experiment) -> list[Step]:
         Step("hmm/aligner", partial(stages.train_mono, e, "aligner"), [shared, hmm["aligner"]],
              [e.model("aligner") / "model.safetensors"], [aligner_features], owns=e.model("aligner"),
              keys=("hmm", "hmm.aligner")),
-        Step("hmm/borders", partial(stages.align_data, e, "aligner", recipe.hmm.aligner_features, ("dev", "test")),
+        Step("hmm/boundaries", partial(stages.align_data, e, "aligner", recipe.hmm.aligner_features, ("dev", "test")),
              None, [e.alignment("aligner", split) / "ali.ark" for split in ("dev", "test")], ["hmm/aligner"]),
     ]  # fmt: skip
 

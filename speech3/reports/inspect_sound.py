@@ -142,8 +142,8 @@ def _heard(sound: Sound, whole_s: float) -> Lines:
 
 def _in_runs(wave_S: np.ndarray, least: int) -> int:
     """Number of samples that are in runs of at least `least` equal samples."""
-    borders = np.flatnonzero(np.diff(wave_S)) + 1
-    runs = np.diff(np.concatenate([[0], borders, [len(wave_S)]]))
+    boundaries = np.flatnonzero(np.diff(wave_S)) + 1
+    runs = np.diff(np.concatenate([[0], boundaries, [len(wave_S)]]))
     return int(runs[runs >= max(least, 2)].sum())
 
 

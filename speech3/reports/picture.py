@@ -175,8 +175,8 @@ def _draw_feats(figure: Figure, axes: Axes, picture: Picture, grid: GridSpec, ro
     axes.set_ylabel("dimension" if picture.centres_hz is None else "mel bin")
     _bar(figure, grid[row, 1], image, "value")
     if picture.senones_T is not None:
-        for border in np.flatnonzero(np.diff(picture.senones_T)) + 1:
-            axes.axvline(left + border * picture.shift_s, color="white", linewidth=0.5, alpha=0.6)
+        for boundary in np.flatnonzero(np.diff(picture.senones_T)) + 1:
+            axes.axvline(left + boundary * picture.shift_s, color="white", linewidth=0.5, alpha=0.6)
     if picture.statistics is not None:
         _draw_statistics(figure.add_subplot(grid[row, 2], sharey=axes), picture.statistics, picture.centres_hz)
 
@@ -208,10 +208,10 @@ def _bar(figure: Figure, place: SubplotSpec, shades: ScalarMappable, title: str)
 def _draw_senones(figure: Figure, axes: Axes, picture: Picture, grid: GridSpec, row: int) -> None:
     assert picture.senones_T is not None
     senones_T = picture.senones_T
-    borders = [0, *(np.flatnonzero(np.diff(senones_T)) + 1).tolist(), len(senones_T)]
+    boundaries = [0, *(np.flatnonzero(np.diff(senones_T)) + 1).tolist(), len(senones_T)]
     points_a_frame = 72 * _width(picture) * picture.shift_s / picture.duration_s
-    for number, (start, end) in enumerate(pairwise(borders)):
-        left, right = (picture.offset_s + border * picture.shift_s for border in (start, end))
+    for number, (start, end) in enumerate(pairwise(boundaries)):
+        left, right = (picture.offset_s + boundary * picture.shift_s for boundary in (start, end))
         axes.axvspan(left, right, color="#e7ecf3" if number % 2 else "#f6f7f9", linewidth=0)
         size = min(9.0, points_a_frame * (end - start))
         if size >= 5:

@@ -84,7 +84,7 @@ def test_elan_times_come_from_the_parent(tmp_path: Path) -> None:
     assert (ref.speaker, ref.participant, ref.type, tx.speaker, tx.kind) == ("Kofi", "Kofi", "default-lt", "K", "tx")
 
 
-def test_elan_borders_that_were_never_set(tmp_path: Path) -> None:
+def test_elan_boundaries_that_were_never_set(tmp_path: Path) -> None:
     """Annotations that share slots without a time are one; those without any time have NaN; a circle ends."""
     path = tmp_path / "a.eaf"
     path.write_text(

@@ -15,7 +15,7 @@ PDFS, PHONES = 6, 3
 
 
 def _best(outputs: np.ndarray, loop: Biphones, bigram: np.ndarray) -> tuple[float, list[int]]:
-    """The best of all sequences of phones and all their borders."""
+    """The best of all sequences of phones and all their boundaries."""
     frames, best = len(outputs), (-np.inf, [])
     for count in range(1, frames + 1):
         for cuts in itertools.combinations(range(1, frames), count - 1):

@@ -23,21 +23,21 @@ def alignment_of(lengths: list[int], phones: list[int] | None = None) -> Alignme
     return Alignment(phones_P, np.arange(len(lengths), dtype=np.int32), starts, states, -1.0)
 
 
-def test_borders_go_to_the_nearest_output() -> None:
-    found = convert(alignment_of([4, 6, 7, 3]))  # borders at 4, 10, 17 of 20 frames: 1.33, 3.33, 5.67
+def test_boundaries_go_to_the_nearest_output() -> None:
+    found = convert(alignment_of([4, 6, 7, 3]))  # boundaries at 4, 10, 17 of 20 frames: 1.33, 3.33, 5.67
     assert found.starts.tolist() == [0, 1, 3, 6, 7]
     assert found.states.tolist() == [0, 0, 1, 0, 1, 1, 0]
     assert found.words.tolist() == [0, 1, 2, 3] and found.score == -1.0
 
 
 def smallest_shift(wanted: list[int], outputs: int) -> int:
-    """The smallest largest shift of borders that leaves each phone an output, by trying all."""
+    """The smallest largest shift of boundaries that leaves each phone an output, by trying all."""
     ways = itertools.combinations(range(1, outputs), len(wanted))
     return min(max((abs(a - b) for a, b in zip(way, wanted, strict=True)), default=0) for way in ways)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
-def test_every_phone_has_an_output_and_borders_hardly_move(lengths: list[int]) -> None:
+def test_every_phone_has_an_output_and_boundaries_hardly_move(lengths: list[int]) -> None:
     alignment, outputs = alignment_of(lengths), -(-sum(lengths) // 3)
     if outputs < len(lengths):
         with pytest.raises(Speech3Error, match="too short at a third of the frame rate"):
@@ -49,7 +49,7 @@ def test_every_phone_has_an_output_and_borders_hardly_move(lengths: list[int]) -
     first_K = np.isin(np.arange(outputs), found.starts)
     np.testing.assert_array_equal(found.states, ~first_K)
     np.testing.assert_array_equal(found.phones, alignment.phones)
-    nearest = [(border + 1) // 3 for border in alignment.starts[1:-1].tolist()]
+    nearest = [(boundary + 1) // 3 for boundary in alignment.starts[1:-1].tolist()]
     moved = max((abs(a - b) for a, b in zip(found.starts[1:-1].tolist(), nearest, strict=True)), default=0)
     assert moved == smallest_shift(nearest, outputs)
 
@@ -57,8 +57,8 @@ def test_every_phone_has_an_output_and_borders_hardly_move(lengths: list[int]) -
 @given(st.lists(st.integers(3, 12), min_size=1, max_size=8))
 def test_phones_of_three_states_move_by_no_more_than_one_output(lengths: list[int]) -> None:
     found = convert(alignment_of(lengths))
-    borders_s = found.starts[1:-1] * 3 - alignment_of(lengths).starts[1:-1]
-    assert np.abs(borders_s).max(initial=0) <= 3
+    boundaries_s = found.starts[1:-1] * 3 - alignment_of(lengths).starts[1:-1]
+    assert np.abs(boundaries_s).max(initial=0) <= 3
 
 
 def test_the_rate_may_stay() -> None:

@@ -29,8 +29,8 @@ def biphones(lexicon: Lexicon) -> Hmm:
 
 def segmentations(phones: int, frames: int) -> list[tuple[int, ...]]:
     """Lengths of `phones` phones of at least one frame."""
-    borders = itertools.combinations(range(1, frames), phones - 1)
-    return [tuple(np.diff([0, *inner, frames]).tolist()) for inner in borders]
+    boundaries = itertools.combinations(range(1, frames), phones - 1)
+    return [tuple(np.diff([0, *inner, frames]).tolist()) for inner in boundaries]
 
 
 def every_path(hmm: Hmm, words: list[str], frames: int) -> list[tuple[float, tuple[int, ...], list[int]]]:

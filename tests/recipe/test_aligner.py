@@ -22,9 +22,9 @@ from speech3.hmm.workers import Workers
 from speech3.io.ark import ArkReader
 from speech3.io.progress import Metrics
 from speech3.lexicon.lexicon import SILENCE, read_lexicon
-from speech3.scoring.borders import compare_borders
+from speech3.scoring.boundaries import compare_boundaries
 
-BORDERS = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "borders"
+BOUNDARIES = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "borders"
 
 
 def _recipe(name: str) -> HmmConfig:
@@ -51,12 +51,12 @@ def _aligned(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not BORDERS.exists(), reason="../shared/corpora/borders is not here")
-def test_borders_that_people_corrected(tmp_path: Path) -> None:
-    data, lexicon = read_datadir(BORDERS), BORDERS / "lang" / "lexicon.txt"
+@pytest.mark.skipif(not BOUNDARIES.exists(), reason="../shared/corpora/borders is not here")
+def test_boundaries_that_people_corrected(tmp_path: Path) -> None:
+    data, lexicon = read_datadir(BOUNDARIES), BOUNDARIES / "lang" / "lexicon.txt"
     # The sizes that recipe `any` chooses for 0.30 hours.
     hmm = sized(_recipe("any"), 0.30, len(phone_groups(read_lexicon(lexicon))))
-    found, reference = _aligned(hmm, lexicon, data, data, tmp_path, 2), read_ctm(BORDERS / "ref.ctm")
+    found, reference = _aligned(hmm, lexicon, data, data, tmp_path, 2), read_ctm(BOUNDARIES / "ref.ctm")
     off_s = []
     for word, truth in reference.items():
         phones = [stretch for stretch in found[word] if stretch.label != SILENCE]
@@ -69,8 +69,8 @@ def test_borders_that_people_corrected(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BORDERS.exists(), reason="the aligner is measured on ../shared/corpora/borders")
-def test_borders_that_the_synthesiser_marks(tmp_path: Path) -> None:
+@pytest.mark.skipif(BOUNDARIES.exists(), reason="the aligner is measured on ../shared/corpora/borders")
+def test_boundaries_that_the_synthesiser_marks(tmp_path: Path) -> None:
     pytest.importorskip("espeakng_loader", reason="the built-in corpus needs espeakng-loader")
     digits.prepare(None, tmp_path, seed=1, jobs=2, dev=6)
     train, test = (read_datadir(tmp_path / split) for split in ("train", "test"))
@@ -79,8 +79,8 @@ def test_borders_that_the_synthesiser_marks(tmp_path: Path) -> None:
     reference = read_ctm(tmp_path / "test" / "reference.ctm")
     clean = {key: track for key, track in reference.items() if conditions[key] == "clean"}
     assert clean.keys() <= found.keys()
-    borders = compare_borders(clean, found, digits.one_vowel, digits.unmarked_border)
-    assert not borders.mismatched and len(borders.differences_s) > 500
-    assert borders.within(0.020) >= 0.60 and borders.within(0.050) >= 0.90  # 0.69, 0.96
+    boundaries = compare_boundaries(clean, found, digits.one_vowel, digits.unmarked_boundary)
+    assert not boundaries.mismatched and len(boundaries.differences_s) > 500
+    assert boundaries.within(0.020) >= 0.60 and boundaries.within(0.050) >= 0.90  # 0.69, 0.96
     # The frame clock is right: on average, boundaries are neither early nor late.
-    assert abs(np.median(borders.differences_s)) < 0.005
+    assert abs(np.median(boundaries.differences_s)) < 0.005

@@ -32,7 +32,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_phone_error_rates_and_borders(source: Path, tmp_path: Path, speech3: Run) -> None:
+def test_phone_error_rates_and_boundaries(source: Path, tmp_path: Path, speech3: Run) -> None:
     out = tmp_path / "timit"
     process = speech3("recipe", "timit", "--source", source, "--out", out, *TINY)
     assert process.returncode == 0, process.stderr
@@ -44,9 +44,9 @@ def test_phone_error_rates_and_borders(source: Path, tmp_path: Path, speech3: Ru
     assert of_48["words"] == found["words"]
     text = (out / "data" / "test" / "text").read_text().split()
     assert found["words"] == len(text) - 24 - text.count("q"), "q is not counted, and each line has a name"
-    borders = read_json(out / "score" / "aligner" / "borders.json")
-    assert borders["utterances"] == 24 and borders["borders"] == 24 * 8 and not borders["mismatched"]
-    assert borders["within_20_ms"] > 0.9 and abs(borders["median_difference_ms"]) < 5
+    boundaries = read_json(out / "score" / "aligner" / "boundaries.json")
+    assert boundaries["utterances"] == 24 and boundaries["boundaries"] == 24 * 8 and not boundaries["mismatched"]
+    assert boundaries["within_20_ms"] > 0.9 and abs(boundaries["median_difference_ms"]) < 5
     assert "192 phone boundaries of 24 test utterances; within 10 ms" in process.stderr
     assert "PER" in (out / "report.html").read_text()
 

@@ -1,4 +1,4 @@
-"""A flat start from transcripts alone: a toy corpus whose phone borders are known."""
+"""A flat start from transcripts alone: a toy corpus whose phone boundaries are known."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def _config(root, **training):
     )  # fmt: skip
 
 
-def test_finds_the_borders_of_phones(corpus, tmp_path):
+def test_finds_the_boundaries_of_phones(corpus, tmp_path):
     root, hmm, words, truth, feats = corpus
     train(_config(root), tmp_path / "out")
     history = [record for record in read_metrics(tmp_path / "out" / "metrics.jsonl") if record["event"] == "epoch"]

@@ -15,7 +15,7 @@ from speech3.lexicon.lexicon import SILENCE
 
 
 @dataclass(frozen=True)
-class Borders:
+class Boundaries:
     """Differences (aligned minus reference, in seconds) of the boundaries that are counted, and of those set apart.
 
     Attributes
@@ -34,12 +34,12 @@ class Borders:
         return float((np.abs(values) <= tolerance_s + 1e-9).mean())
 
 
-def compare_borders(
+def compare_boundaries(
     reference: Mapping[str, Sequence[Segment]],
     aligned: Mapping[str, Sequence[Segment]],
     merge: Callable[[str, str], bool] = lambda before, phone: False,
     apart: Callable[[str, str], bool] = lambda before, phone: False,
-) -> Borders:
+) -> Boundaries:
     """Compare the utterances that both alignments have.
 
     Parameters
@@ -74,7 +74,7 @@ def compare_borders(
         raise Speech3Error(
             "the two alignments have no utterance with the same phones; give alignments of the same data"
         )
-    return Borders(np.array(counted), np.array(set_apart), tuple(mismatched))
+    return Boundaries(np.array(counted), np.array(set_apart), tuple(mismatched))
 
 
 def _merged(segments: Sequence[Segment], merge: Callable[[str, str], bool]) -> list[Segment]:
