@@ -79,7 +79,7 @@ def test_every_part_names_files_that_are_there(gpu_py):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_without_a_gpu_it_says_so():
+def test_without_a_gpu_a_message_says_why():
     process = run()
     assert process.returncode == 2
     assert process.stdout.count("\n") == 1 and "sees no GPU" in process.stdout

@@ -100,7 +100,7 @@ def test_at_a_third_of_the_frames(lexicon: Lexicon) -> None:
     assert max(part.end for part in layout.parts) <= len(long.feats)
 
 
-def test_a_search_that_needs_more_room_than_there_is_says_so(hmm: Hmm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_without_enough_memory_is_an_error(hmm: Hmm, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = draw(hmm, 60, seed=4)
     monkeypatch.setattr(longsearch, "_RECORDS", 1010)
     with pytest.raises(

@@ -150,7 +150,7 @@ def test_one_bad_recording_is_not_aligned(experiment: Path, data: Path, tmp_path
     assert len({line.split()[0] for line in (tmp_path / "out" / "words.ctm").read_text().splitlines()}) == 21
 
 
-def test_words_nobody_can_pronounce_stop_training(mine: Path, speech3: Run, tiny: Sequence[str]) -> None:
+def test_words_without_a_pronunciation_stop_training(mine: Path, speech3: Run, tiny: Sequence[str]) -> None:
     text = mine / "data" / "train" / "text"
     text.write_text(text.read_text().replace("SEVEN", "SEVENTY"))
     options = ("recipe", "digits", "--out", mine, *tiny)

@@ -48,7 +48,7 @@ def test_without_ray(conf, tmp_path, monkeypatch):
     assert "needs Ray, which is not installed; `pip install speech3[cluster]`" in str(result.exception)
 
 
-def test_nobody_at_the_address(conf, tmp_path):
+def test_no_cluster_at_the_address(conf, tmp_path):
     pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]

@@ -18,7 +18,7 @@ def halves(make, tmp_path):
     return whole, read_datadir(tmp_path / "one"), read_datadir(tmp_path / "two")
 
 
-def test_what_was_cut_is_put_together_again(halves, tmp_path):
+def test_parts_are_joined_again(halves, tmp_path):
     whole, one, two = halves
     data, left_out = combine([two, one], tmp_path / "all")
     assert left_out == []

@@ -182,7 +182,7 @@ def _with_feats(make, **files):
     return directory
 
 
-def test_features_go_along(make, tmp_path):
+def test_features_are_copied_too(make, tmp_path):
     data = read_datadir(_with_feats(make))
     assert data.feats["u2"] == "ark/f.ark:99[0:9,0:12]" and data.cmvn == {"a": "ark/c.ark:3", "b": "ark/c.ark:44"}
     part = data.subset(["u2"])

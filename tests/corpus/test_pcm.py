@@ -126,7 +126,7 @@ def test_a_growing_file_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     writer.join()
 
 
-def test_reading_stops_when_it_is_told_to(tmp_path: Path) -> None:
+def test_reading_stops_on_request(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     with path.open("r+b", buffering=0) as writer:  # open at both ends, so nobody waits

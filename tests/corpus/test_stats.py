@@ -41,7 +41,7 @@ def test_numbers_by_hand(directory):
     assert values["minutes_of_speaker"] == {"a": 0.05, "b": 0.1}
 
 
-def test_for_people(directory):
+def test_as_text(directory):
     text = describe(measure(read_datadir(directory), ["ONE", "THREE"]))
     for line in (
         "speakers    2 (1 f, 1 m)",

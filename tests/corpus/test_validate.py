@@ -43,7 +43,7 @@ def test_fine(make, program):
 
 
 @pytest.mark.parametrize("kind", AUDIO_FAULTS)
-def test_each_fault_of_the_audio_is_found_and_mended(make, tmp_path, program, kind):
+def test_each_fault_of_the_audio_is_found_and_repaired(make, tmp_path, program, kind):
     directory = make()
     AUDIO_FAULTS[kind](directory)
     (fault,) = validate(directory).faults

@@ -84,7 +84,7 @@ def test_words_may_have_silences_of_their_own(tmp_path, context):
         assert found.cost == pytest.approx(min(costs.values()), abs=2e-3)
 
 
-def test_words_that_share_all_their_pdfs_are_still_told_apart_by_the_language_model(tmp_path):
+def test_words_that_share_all_their_pdfs_are_distinguished_by_the_language_model(tmp_path):
     # Like two words that differ only in stress, or in positions of phones, with a tree that asks about neither.
     lexicon = Lexicon((Pronunciation("A", ("a0", "b")), Pronunciation("B", ("a1", "b")), Pronunciation("C", ("a1",))))
     tree = monophone_tree(np.array([0, 1, 1, 2]))  # SIL, a0 and a1, b
@@ -112,7 +112,7 @@ def test_word_penalty_is_a_cost_of_each_word(toy):
     assert lengths[0] > lengths[2]
 
 
-def test_silence_spelled_in_the_lexicon_is_told_from_optional_silence(tmp_path):
+def test_silence_in_the_lexicon_is_distinguished_from_optional_silence(tmp_path):
     lexicon = Lexicon((Pronunciation("A", ("a",)), Pronunciation("B", ("b",)), Pronunciation("C", ("SIL", "a"))), 0.4)
     hmm, lm = toys.toy_hmm(lexicon, context=True), estimate([["A", "C", "B"], ["C"], ["B", "A"], ["A"]], 2)
     build_graph(hmm, lm, tmp_path, toys.SCALE)

@@ -89,7 +89,7 @@ def test_an_utterance_of_silence_has_no_words(model: Path, tmp_path: Path, speec
     assert (tmp_path / "out" / "hyp.txt").read_text() == "said AB BB\nsilent\n"
 
 
-def test_a_name_that_is_taken(tmp_path: Path) -> None:
+def test_a_name_that_exists_already(tmp_path: Path) -> None:
     loud = np.random.default_rng(0).normal(0, 0.1, 25_000).astype(np.float32)
     loud[5000:10_000] *= 0.001
     data = recordings(tmp_path, {"a": loud})

@@ -332,7 +332,7 @@ def test_complete_takes_the_grid_and_the_graph_to_tune_with(model: Path, tmp_pat
     assert not graph.exists() and (out / "graph" / "HCLG.fst").exists()
 
 
-def test_only_the_first_of_many_bad_utterances_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_first_of_many_bad_utterances_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     say_skipped({f"u{n}": "is [bad]" for n in range(12)}, "not decoded")
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "not decoded: u0: is [bad]" and len(lines) == 11 and lines[-1] == "not decoded: 2 more"

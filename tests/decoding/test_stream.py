@@ -72,7 +72,7 @@ def test_results_do_not_depend_on_the_pieces(plain: Path) -> None:
     assert found[0] == found[1] == found[2]
 
 
-def test_a_pause_ends_a_segment_and_times_go_on(plain: Path) -> None:
+def test_a_pause_ends_a_segment_and_times_continue(plain: Path) -> None:
     recognizer = load_recognizer(plain)
     partials, ended, last = fed(recognizer.stream(RATE_HZ), spoken(*AGAIN), 80)
     assert [result.text for result in ended] == ["AB", "BB"] and last.text == "A"

@@ -44,7 +44,7 @@ def test_steps_are_those_of_pytorch():
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_a_worker_goes_on_from_its_state():
+def test_a_worker_resumes_from_its_state():
     whole, first, second = (OneWorker(_parts(), weight_decay=0.1) for _ in range(3))
     _train(whole)
     _train(first, range(5))

@@ -164,7 +164,7 @@ class Dies(Handle):
         return super().__getattr__(method)
 
 
-def test_a_shard_says_so_if_a_partition_is_lost_or_does_not_know_it():
+def test_a_shard_reports_a_partition_that_is_lost_or_does_not_know_it():
     ours = pair(AsgdConfig(sync_every=2), tiny.Build(BATCHES))
     ours.partitions[0].admit(1)
     outcome = ours.shard.run(Order(1, 1, RATE, [Dies(ours.partitions[0])]))

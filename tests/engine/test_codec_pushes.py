@@ -69,7 +69,7 @@ def test_the_server_steps_by_what_the_codes_stand_for(codec, local):
 
 
 @pytest.mark.parametrize("codec", [*CODECS[1:], BOTH_WAYS], ids=lambda codec: codec.kind + codec.down)
-def test_coded_pushes_learn_and_a_run_that_goes_on_is_the_same(codec):
+def test_coded_pushes_learn_and_a_resumed_run_is_the_same(codec):
     config, right = AsgdConfig(sync_every=1, max_distance=3, push_scale=0.5), {}
     for each in (CODECS[0], codec):
         world = simulated(config, each, workers=3)

@@ -149,7 +149,7 @@ def _alone(monkeypatch, parts, minibatches, others=None):
     )  # fmt: skip
 
 
-def test_between_two_reports_nobody_waits_for_the_device(monkeypatch):
+def test_between_two_reports_no_process_waits_for_the_device(monkeypatch):
     parts = replace(Build(BATCHES)(), loss=tiny.loss, max_norm=0.5)
     with operations(monkeypatch) as seen:
         reports = []
@@ -173,7 +173,7 @@ def test_between_two_reports_nobody_waits_for_the_device(monkeypatch):
         ([0.0] * 8 + [3.0, 9.0, float("nan")], r"minibatch 5: the gradient is not finite"),  # a step later
     ],
 )
-def test_who_is_to_blame_for_a_gradient_that_is_not_finite(others, blamed, monkeypatch):
+def test_the_source_of_a_gradient_that_is_not_finite(others, blamed, monkeypatch):
     from test_not_finite import spoiled
 
     others = torch.tensor(others, dtype=torch.float64)

@@ -17,7 +17,7 @@ def test_the_last_are_handed_out_twice_and_kept_once():
     assert portions.finished and portions.keepers == (1, 2)
 
 
-def test_nobody_gets_what_it_has_already():
+def test_no_worker_gets_a_portion_twice():
     portions = Portions(1)
     assert portions.hand(0) == 0 and portions.hand(0) is None
 

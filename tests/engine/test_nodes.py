@@ -42,7 +42,7 @@ def test_a_name_that_can_be_no_hosts(host):
     assert f"--address {host}:6379: no Ray answers there (" in _refused(f"{host}:6379")
 
 
-def test_nobody_answers(monkeypatch):
+def test_no_reply_from_the_address(monkeypatch):
     monkeypatch.setattr(nodes, "_KNOCK_S", 0.2)
     with _listening() as door:
         address = f"127.0.0.1:{door.getsockname()[1]}"

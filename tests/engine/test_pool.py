@@ -44,7 +44,7 @@ def _in_rows(states, *starts):
     return pool
 
 
-def test_a_shard_goes_on_with_its_row_then_begins_another():
+def test_a_shard_continues_its_row_then_begins_another():
     pool = _in_rows((0,) * 9, 0, 3, 6)
     assert [pool.draw(0), pool.draw(1), pool.draw(0, 0), pool.draw(1, 3), pool.draw(0, 1)] == [0, 3, 1, 4, 2]
     assert [pool.draw(0, 2), pool.draw(1, 4)] == [6, 5]  # the first went over to the third row

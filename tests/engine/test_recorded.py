@@ -132,7 +132,7 @@ def test_where_shapes_vary_it_is_said_once_and_computed_directly(recordings: Rec
     assert "cuda_graph=true: 8 minibatches were of different kinds" in str(warning.message)
 
 
-def test_parameters_that_lie_elsewhere_are_another_recording(recordings: Recordings) -> None:
+def test_parameters_in_other_memory_are_recorded_again(recordings: Recordings) -> None:
     """A graph reads and writes the memory of its own; a server may hand a worker another buffer."""
     parts = parts_of(dropout=0.0, norm=False, recorder=Recorder())
     for number in range(4):

@@ -179,7 +179,7 @@ def test_one_worker_that_always_syncs_is_torch_sgd_with_momentum(local):
 
 
 @pytest.mark.parametrize(("rule", "local"), RULES)
-def test_every_form_of_the_step_is_rehearsed_and_nothing_moves(monkeypatch, rule, local):
+def test_every_form_of_the_step_is_compiled_and_nothing_moves(monkeypatch, rule, local):
     """A form: which arguments are missing, for numba compiles each set of them for itself."""
     forms = []
     monkeypatch.setattr(rule_module, "_one_pass", lambda *args: forms.append(tuple(map(type, args))) or (0.0,) * 3)

@@ -205,7 +205,7 @@ def test_what_is_minimised_has_the_weight_decay(world):
     assert abs(_loss(world, weight_decay=0.05) - convex.least(30, 0.05)) < 1e-5
 
 
-def test_the_middle_of_an_epoch_is_a_whole_state_and_goes_on(world, reference):
+def test_training_resumes_from_the_middle_of_an_epoch(world, reference):
     _begin_again(world)
     moves = world.epoch(1, np.zeros(30, np.int32), Rate(0.1, 1, 30))
     done = next(done for done in moves if done.versions == 4)
@@ -253,7 +253,7 @@ def test_one_that_is_stopped_is_ended_and_replaced(world, reference, monkeypatch
     torch.testing.assert_close(world.snapshot().tensors["parameters"], reference[0], rtol=1e-3, atol=1e-4)
 
 
-def test_a_worker_that_is_held_up_holds_up_nobody_and_its_death_loses_nothing(tmp_path, reference):
+def test_a_slow_worker_delays_no_other_and_its_death_loses_nothing(tmp_path, reference):
     """It sits on a portion for half an epoch, a sum in its hands, then it is killed."""
     build = convex.Build(convex.Source(stuck=tmp_path / "stuck"))
     world = _world(2, build)

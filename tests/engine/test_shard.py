@@ -88,7 +88,7 @@ class _Poisoned(tiny.Batches):
 
 
 @pytest.mark.parametrize("local", [True, False])
-def test_a_loss_that_is_not_finite_is_refused_and_training_goes_on(local):
+def test_a_loss_that_is_not_finite_is_refused_and_training_continues(local):
     """Its statistics, which the bad inputs have reached, are refused with it."""
     batches = _Poisoned()
     parts = tiny.Build(batches, norm=True)()

@@ -69,7 +69,7 @@ def world(tmp_path_factory):
     world.close()
 
 
-def test_shards_are_told_all_of_the_learning_rate():
+def test_shards_get_the_whole_learning_rate_schedule():
     batches = tiny.Batches(20)
     world = Shared(tiny.Build(batches), tiny.Build(batches)(), CONFIG, workers=1)
     try:

@@ -82,7 +82,7 @@ def test_what_is_counted_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert waits(seen) == ["_local_scalar_dense", "_local_scalar_dense", "nonzero", "nonzero", "numpy"]
 
 
-def test_a_finite_loss_with_another_gradient_is_told_with_it() -> None:
+def test_a_finite_loss_with_another_gradient_is_reported_with_it() -> None:
     step, g = gradient(spoiled(), 1, 5)
     assert g is None and math.isfinite(step.loss)
     step, g = gradient(spoiled(), 1, 5, check=False)  # the server will look

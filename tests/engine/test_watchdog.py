@@ -144,7 +144,7 @@ def test_of_several_the_longest_and_the_others_are_given_time_then() -> None:
     assert dog.look(shards_N, True) is None
 
 
-def test_what_passed_while_nobody_looked_counts_for_nobody() -> None:
+def test_time_while_the_watchdog_was_stopped_does_not_count() -> None:
     dog = Watchdog(np.zeros(1))
     dog.looked -= 100
     assert dog.look(rows((COMPUTES, 100.0)), True) is None

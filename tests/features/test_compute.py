@@ -146,7 +146,7 @@ def test_presets_have_the_size_in_their_name(name: str, values: int) -> None:
     assert finish([one(noise(4000), config)], config)[0].shape[1] == values
 
 
-def test_mfcc_has_the_energy_unless_told_otherwise_as_in_kaldi() -> None:
+def test_mfcc_has_the_energy_by_default_as_in_kaldi() -> None:
     assert FeatureConfig(kind="mfcc").use_energy
     assert not FeatureConfig(kind="mfcc", use_energy=False).use_energy
     assert not FeatureConfig().use_energy

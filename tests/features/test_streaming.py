@@ -126,6 +126,6 @@ def test_pitch_beside_at_a_rate_whose_frames_drift() -> None:
 
 
 @pytest.mark.parametrize("cmvn", ["speaker", "utterance"])
-def test_what_needs_the_whole_says_so(cmvn: str) -> None:
+def test_what_needs_the_whole_utterance_is_refused(cmvn: str) -> None:
     with pytest.raises(Speech3Error, match=f"cmvn: {cmvn} needs whole recordings.*sliding"):
         OnlineFeatures(FeatureConfig(cmvn=cmvn), 16000)

@@ -70,7 +70,7 @@ def sources(packed: PackedFrames, device: torch.device) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("free", [float("inf"), 0.0])
-def test_nobody_waits_for_a_copy(packed: PackedFrames, monkeypatch: pytest.MonkeyPatch, free: float) -> None:
+def test_no_draw_waits_for_a_copy(packed: PackedFrames, monkeypatch: pytest.MonkeyPatch, free: float) -> None:
     monkeypatch.setattr("speech3.frames.minibatches.free_bytes", lambda device: free)
     monkeypatch.setattr(Tensor, "pin_memory", _pin)
     for here, there in zip(sources(packed, torch.device("cpu")), sources(packed, META), strict=True):

@@ -49,7 +49,7 @@ def _chunks(length, chunk):
 @pytest.mark.parametrize(
     ("chunk", "streams", "row_minibatches"), [(8, 3, 4), (8, 1, 4), (4, 5, 7), (20, 2, 50), (64, 4, 1), (500, 30, 1)]
 )
-def test_an_epoch_has_every_chunk_once_in_streams_that_go_on(corpus, chunk, streams, row_minibatches, delay, lookahead):
+def test_an_epoch_has_every_chunk_once_in_continuous_streams(corpus, chunk, streams, row_minibatches, delay, lookahead):
     _, packed = corpus
     source = _sequences(
         packed, chunk=chunk, streams=streams, row_minibatches=row_minibatches, delay=delay, lookahead=lookahead

@@ -55,7 +55,7 @@ def test_graph_json_lists_what_was_left_out(tmp_path):
     assert (graph.num_pdfs, about["states"]) == (9, len(graph.fst.final_S))
 
 
-def test_nobody_says_the_unknown_word(tmp_path):
+def test_the_unknown_word_is_never_recognised(tmp_path):
     lexicon = Lexicon((*toys.LEXICON.pronunciations, Pronunciation("<unk>", ("SPN",))))
     lm = estimate([["A", "ZEBRA", "AB"]], 2, [*lexicon.by_word])
     assert "<unk>" in lm.words

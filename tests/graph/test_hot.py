@@ -193,7 +193,7 @@ def test_lines_of_a_list(tmp_path: Path) -> None:
         ("A 1e9\n", r"hot\.txt:1: give a boost between -50 and 50 .*, not 1e9"),
     ],
 )
-def test_lists_that_are_none(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_lists(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "hot.txt"
     path.write_text(text)
     with pytest.raises(Speech3Error, match=message):

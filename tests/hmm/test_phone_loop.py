@@ -140,7 +140,7 @@ def test_errors_are_jiwers():
         assert errors(ref, hyp) == round(jiwer.wer(*texts) * len(ref))
 
 
-def test_a_known_language_is_heard(hmm):
+def test_a_known_language_is_recognised(hmm):
     drawn = draw(hmm, 12, seed=4, separation=2.0)
     loop = loop_phones(hmm)
     truth = {name: loop.segments(pdfs) for name, pdfs in drawn.states.items()}

@@ -88,7 +88,7 @@ def test_errors_of_the_work_pass_through(jobs: int, pooled: None) -> None:
         list(parallel_map(_mistaken, [0, 3, 0, 0], jobs, "test"))
 
 
-def test_a_killed_worker_is_an_error_that_says_so(pooled: None) -> None:
+def test_a_killed_worker_is_an_error(pooled: None) -> None:
     found = []
     with pytest.raises(Speech3Error, match=r"features: a worker process died.*memory.*fewer jobs"):
         for number in parallel_map(partial(_killed, parent=os.getpid()), range(6), 2, "features"):

@@ -86,7 +86,7 @@ def test_a_file_cut_in_place(path: Path) -> None:
         assert found(tail) == (True, [4])
 
 
-def test_damaged_lines_are_told_by_number(path: Path) -> None:
+def test_damaged_lines_are_listed_by_number(path: Path) -> None:
     append(path, lines(1) + "{'epoch'}\n\n" + lines(2) + "3\n")
     with Tail(path) as tail:
         assert tail.read() == Appended(False, ({"epoch": 1}, {"epoch": 2}), (2, 5))

@@ -93,7 +93,7 @@ def test_a_list_of_words(tmp_path: Path) -> None:
         ("A 2\nA like B\n", r"words\.txt:2: A has another weight than in line 1"),
     ],
 )
-def test_lists_that_are_none(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_lists(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(Speech3Error, match=message):
         listed(tmp_path, text)
 

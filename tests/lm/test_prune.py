@@ -70,7 +70,7 @@ def test_every_history_still_sums_to_one(threshold: float) -> None:
         )
 
 
-def test_broken_weights_are_named_and_mended() -> None:
+def test_broken_weights_are_named_and_repaired() -> None:
     lm = estimate(small_texts.text(60, seed=4), 3, [*"abcdefgh", "rare"])
     check_sums(lm)
     check_sums(prune(lm, 1e-3))

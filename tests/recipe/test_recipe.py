@@ -154,7 +154,7 @@ def gone(group: int) -> bool:
 @pytest.mark.parametrize(
     ("step", "line"), [("hmm/mono", "hmm/mono: requested by --from, running"), ("train/dnn", "epoch 1:")]
 )
-def test_a_killed_run_goes_on(
+def test_a_killed_run_resumes(
     finished: Finished, mine: Path, started: Start, speech3: Run, tiny: Sequence[str], step: str, line: str
 ) -> None:
     options = ("recipe", "digits", "--out", mine, *tiny, "training.max_epochs=60", "training.schedule=constant")

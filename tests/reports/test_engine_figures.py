@@ -65,7 +65,7 @@ def test_a_simulators_clock_is_called_virtual(axes: Axes) -> None:
     assert axes.get_legend() is None
 
 
-def test_more_lines_than_colours_are_told_apart(axes: Axes) -> None:
+def test_more_lines_than_colours_can_be_distinguished(axes: Axes) -> None:
     draw_lines(axes, [Line(str(number), [0, 1], [0, 1], number) for number in range(14)], "x")
     looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
     assert len(looks) == 14

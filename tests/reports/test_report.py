@@ -146,7 +146,7 @@ def asynchronous(epochs: int) -> list[dict[str, object]]:
     ]  # fmt: skip
 
 
-def test_what_asynchrony_did_is_shown(tmp_path: Path) -> None:
+def test_the_effects_of_asynchrony_are_shown(tmp_path: Path) -> None:
     one = score({"u": "a"}, {"u": "a"})
     evaluated = {"event": "heldout", "epoch": 1, "seconds": 50.0, "frames": 500, "heldout_accuracy": 0.2}
     systems = [

@@ -184,7 +184,7 @@ def test_a_long_run_is_not_kept_in_memory(run_dir: Path, monkeypatch: pytest.Mon
     assert lengths == [3] and view.minibatches == (19, 20) and view.frames_per_s == 64.0
 
 
-def test_what_is_no_run(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_run(tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match=r"nowhere: no such directory; give one that `speech3 train` writes"):
         next(views(tmp_path / "nowhere"))
     with pytest.raises(Speech3Error, match=r"not the directory of a training run; give one"):

@@ -63,7 +63,7 @@ def test_the_graph_has_the_probabilities_of_the_alignment():
     assert (graph.loops_J[0], graph.initial_J.sum()) == (0, pytest.approx(1))
 
 
-def test_histories_of_one_and_of_two_are_told_apart():
+def test_histories_of_one_and_of_two_are_distinguished():
     text = [[1, 2, 3], [4, 2, 1]] * 2
     short, long = (estimate(text, longer, history=1) for longer in (0, 2))
     assert short.log_prob([1, 2, 1]) == pytest.approx(math.log(1 / 2 * 1 / 2 * 1 / 2 * 1 / 2))

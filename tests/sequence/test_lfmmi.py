@@ -252,7 +252,7 @@ def test_phone_lm_is_relative_frequency() -> None:
     assert lm.log_prob([1, 2]) == -math.inf
 
 
-def test_longer_histories_are_told_apart() -> None:
+def test_longer_histories_are_distinguished() -> None:
     text = [[1, 2, 3, 1], [4, 2, 3, 4]] * 3
     short, long = estimate(text, 0), estimate(text, 10)
     assert short.log_prob([1, 2, 3, 1]) == pytest.approx(2 * math.log(1 / 2))

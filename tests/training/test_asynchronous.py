@@ -168,7 +168,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_a_run_of_two_shards_goes_on_in_the_middle_of_an_epoch(corpus, tmp_path):
+def test_a_run_of_two_shards_resumes_in_the_middle_of_an_epoch(corpus, tmp_path):
     """Ctrl-C, going on, SIGKILL of everything, going on to the end: one epoch in three lives."""
     config = _config(corpus, {"width": 256}, world="shared", minibatch=1, max_epochs=1, checkpoint_s=0,
                      learning_rate=0.01, asgd={"warm_start": 0.05, "sync_every": 1})  # fmt: skip
@@ -232,7 +232,7 @@ def test_a_simulation_is_the_same_every_time(corpus, tmp_path):
 
 
 @pytest.mark.parametrize("asgd", [{"momentum": 0.3}, {"local_updates": False, "adagrad": 0.05, "warm_start": 0}])
-def test_a_simulation_goes_on_at_the_end_of_an_epoch(corpus, tmp_path, monkeypatch, asgd):
+def test_a_simulation_resumes_at_the_end_of_an_epoch(corpus, tmp_path, monkeypatch, asgd):
     config = _config(corpus, workers=3, asgd=asgd)
     train(config, tmp_path / "whole")
     end, ends = run_module._Run._end_epoch, []
@@ -263,7 +263,7 @@ def test_a_table_with_a_worker_that_dies(corpus, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["asgd", "synchronous"])
-def test_a_simulation_goes_on_inside_an_epoch(corpus, tmp_path, monkeypatch, method):
+def test_a_simulation_resumes_inside_an_epoch(corpus, tmp_path, monkeypatch, method):
     """Not bit for bit, for what was out is computed again: but every minibatch is counted once over both lives."""
     config = _config(corpus, workers=3, checkpoint_s=0, max_epochs=2, evaluations=4,
                      simulation={"compute_s": 0.01, "sync_s": 0.001, "method": method})  # fmt: skip

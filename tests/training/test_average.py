@@ -157,7 +157,7 @@ def test_a_killed_run_ends_as_one_that_was_not(corpus, tmp_path, monkeypatch):
         np.testing.assert_array_equal(array, b[name])
 
 
-def test_a_run_begun_before_a_key_existed_goes_on(corpus, tmp_path, monkeypatch):
+def test_a_run_begun_before_a_key_existed_resumes(corpus, tmp_path, monkeypatch):
     config = _config(corpus, average=0)
     whole = train(config, tmp_path / "whole")
     monkeypatch.setattr(run_module._Run, "finish", lambda run: {})

@@ -84,7 +84,7 @@ def test_same_senones_keep_every_parameter(home, monkeypatch, capsys, ckpt, data
         assert record["heldout_loss"] == about["heldout_loss"]
 
 
-def test_training_goes_on_and_ends_no_worse(home):
+def test_training_continues_and_ends_no_worse(home):
     before = train(_config(home, "same", init="old", learning_rate=1e-6, max_epochs=1), home / "probe")["before"]
     tuned = train(_config(home, "same", init="old", learning_rate=0.05), home / "tuned")
     assert before["heldout_accuracy"] == tuned["before"]["heldout_accuracy"] < tuned["heldout_accuracy"]
@@ -198,7 +198,7 @@ def test_other_features_of_as_many_bins_are_said(home, monkeypatch, capsys):
     assert "was trained on features that differ" in said and "kind fbank there, mfcc here" in said
 
 
-def test_a_killed_run_goes_on_as_if_it_was_not(home, monkeypatch):
+def test_a_killed_run_resumes_as_if_it_had_not_been_killed(home, monkeypatch):
     config = _config(home, "same", init="old", schedule="constant", max_epochs=3, momentum=0.5)
     whole = train(config, home / "whole")
     end, ends = run_module._Run._end_epoch, []

@@ -108,7 +108,7 @@ def test_a_chunk_in_the_middle_has_read_what_was_before(corpus):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_goes_on_from_cross_entropy(corpus, tmp_path, capsys, family):
+def test_it_continues_from_cross_entropy(corpus, tmp_path, capsys, family):
     """A model of senones at every frame keeps its layers, and gets new outputs."""
     narrow = build(ModelConfig(**FAMILIES[family]), DIM, 7, seed=5)
     about = {"kind": "nn", "model": FAMILIES[family], "feat_dim": DIM, "num_senones": 7}

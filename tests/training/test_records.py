@@ -24,7 +24,7 @@ def test_the_learning_rate_is_that_at_the_end_of_the_epoch(values, rate):
     assert (record["train_loss"], record["train_accuracy"]) == (2.0, 0.5)
 
 
-def test_what_a_partition_did_not_take_is_told():
+def test_what_a_partition_refused_is_reported():
     done = Progress(used=8, frames=80, loss_sum=20.0, correct=5, missed=3)
     record = epoch_record(TrainingConfig(), Standing(Schedule(0.4), epoch=1, done=done), 1.0, 0.5)
     assert record["missed_by_partitions"] == 3

@@ -112,7 +112,7 @@ def test_workers_learn(corpus, tmp_path, world):
     assert train(config, tmp_path / "out")["heldout_accuracy"] > 0.8
 
 
-def test_a_run_that_was_stopped_goes_on(corpus, tmp_path, monkeypatch):
+def test_a_run_that_was_stopped_resumes(corpus, tmp_path, monkeypatch):
     config = _config(corpus, max_epochs=6, checkpoint_s=1e6)
     look, looks = run_module._Run._heldout, []
 
@@ -131,7 +131,7 @@ def test_a_run_that_was_stopped_goes_on(corpus, tmp_path, monkeypatch):
     assert [e["heldout_loss"] for e in about["history"]] == [e["heldout_loss"] for e in whole["history"]]
 
 
-def test_a_run_that_was_killed_inside_an_epoch_goes_on_and_loses_one_state(corpus, tmp_path, monkeypatch):
+def test_a_run_that_was_killed_inside_an_epoch_resumes_and_loses_one_state(corpus, tmp_path, monkeypatch):
     config = _config(corpus, max_epochs=2, checkpoint_s=0)
     step, steps, take, taken = Sgd.step, [], Carried.take, {}
 

@@ -55,7 +55,7 @@ def corpus(tmp_path_factory):
     return root
 
 
-def test_it_learns_and_goes_on_in_the_middle_of_an_epoch(corpus, tmp_path, monkeypatch):
+def test_it_learns_and_resumes_in_the_middle_of_an_epoch(corpus, tmp_path, monkeypatch):
     """Two workers, killed in the second epoch before its fourth iteration is whole, against one who was left alone."""
     keys = {"max_epochs": 2, "checkpoint_s": 0.0, "lbfgs": LbfgsConfig(batches=2, iterations=3)}
     whole, config = train(_config(corpus, **keys), tmp_path / "whole"), _config(corpus, workers=2, **keys)

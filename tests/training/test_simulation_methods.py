@@ -99,14 +99,14 @@ def test_a_row_for_each_method_and_number_of_workers(conf, trained, tmp_path):
     assert [each.simulation.failures for each in by_name.values()] == [(), (), ((3, 1.0),), (), ((3, 1.0),)]
 
 
-def test_what_one_method_cannot_have_is_told_before_any_is_trained(conf, trained, tmp_path):
+def test_what_one_method_cannot_have_is_an_error_before_any_is_trained(conf, trained, tmp_path):
     methods = preset_methods(conf, ["training.gradient_clip=1"], ["sgd", "asgd", "sandblaster"])
     with pytest.raises(Speech3Error, match=r"sandblaster2: training\.gradient_clip=1: .*line search of sandblaster"):
         simulate(methods, [2], tmp_path / "out")
     assert not trained
 
 
-def test_an_epoch_too_small_for_one_method_is_told_before_any_is_trained(conf, trained, tmp_path):
+def test_an_epoch_too_small_for_one_method_is_an_error_before_any_is_trained(conf, trained, tmp_path):
     methods = preset_methods(conf, ["training.minibatch=2048"], ["sgd", "sandblaster"])
     with pytest.raises(Speech3Error, match=r"sandblaster2: training\.lbfgs: .* an epoch has only 5 minibatches"):
         simulate(methods, [2], tmp_path / "out")
