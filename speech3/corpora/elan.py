@@ -31,12 +31,14 @@ def read_elan(path: Path) -> list[Tier]:
     """Read all tiers, with the times of their annotations.
 
     An annotation whose times cannot be found has NaN. Annotations that divide a stretch of time, but whose inner
-    boundaries were never set (ELAN shows them evenly spaced), become one.
+    boundaries were never set (ELAN shows them evenly spaced), become one. Times are those of the recording: ELAN counts
+    from the point in it that ``TIME_ORIGIN`` names, if its beginning was cut off in ELAN's media synchronisation.
 
     Raises
     ------
     Speech3Error
-        The file cannot be read or is not an ELAN file.
+        The file cannot be read or is not an ELAN file, or it names several media with different beginnings, and none of
+        them has its name.
     """
     try:
         root = ElementTree.fromstring(read_bytes(path))
@@ -44,8 +46,9 @@ def read_elan(path: Path) -> list[Tier]:
         raise Speech3Error(f"{path}: is not XML ({error}); open it in ELAN and save it again") from error
     if root.tag != "ANNOTATION_DOCUMENT":
         raise Speech3Error(f"{path}: is not an ELAN file, its root is {root.tag}; open it in ELAN and save it again")
+    origin_ms = _origin_ms(root, path)
     times_s = {
-        slot.get("TIME_SLOT_ID", ""): int(slot.attrib["TIME_VALUE"]) / 1000
+        slot.get("TIME_SLOT_ID", ""): (origin_ms + int(slot.attrib["TIME_VALUE"])) / 1000
         for slot in root.iter("TIME_SLOT")
         if slot.get("TIME_VALUE", "").isdecimal()
     }
@@ -60,6 +63,22 @@ def read_elan(path: Path) -> list[Tier]:
         )
         for tier, all_of_tier in stored
     ]
+
+
+def _origin_ms(root: ElementTree.Element, path: Path) -> int:
+    """The time in the recording from which the annotations are counted."""
+    media: list[tuple[str, int]] = []
+    for each in root.iter("MEDIA_DESCRIPTOR"):
+        origin = each.get("TIME_ORIGIN", "")
+        stem = Path(each.get("RELATIVE_MEDIA_URL") or each.get("MEDIA_URL", "")).stem
+        media.append((stem, int(origin) if origin.lstrip("-").isdecimal() else 0))
+    origins = {origin for stem, origin in media if stem == path.stem} or {origin for _, origin in media} or {0}
+    if len(origins) > 1:
+        raise Speech3Error(
+            f"{path}: its media begin at several times ({', '.join(map(str, sorted(origins)))} ms), and none of them"
+            f" is called {path.stem}; rename the recording in ELAN (linked files) to that"
+        )
+    return origins.pop()
 
 
 def _stored(tier: ElementTree.Element) -> list[_Stored]:

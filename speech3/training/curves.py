@@ -87,11 +87,12 @@ def curve_of(name: str, records: Iterable[Mapping[str, Any]], workers: int = 1) 
         Number of workers, if the records do not contain it.
     """
     points: list[tuple[float, int, float]] = []
+    last_workers = workers
     for record in records:
         accuracy = record.get("heldout_accuracy")
         if record.get("event") not in _MEASURED or accuracy is None or not math.isfinite(accuracy):
             continue
-        workers = record.get("workers", workers)
+        last_workers = record.get("workers", last_workers)
         frames = record.get("frames", 0)
         point = (float(record.get("seconds", 0.0)), int(frames), float(accuracy))
         # A killed run resumes from a checkpoint that is older than some of its records: the repeated part replaces
@@ -102,7 +103,7 @@ def curve_of(name: str, records: Iterable[Mapping[str, Any]], workers: int = 1) 
     if not points:
         return None
     seconds, counts, accuracies = zip(*points, strict=True)
-    return Curve(name, workers, seconds, counts, accuracies)
+    return Curve(name, last_workers, seconds, counts, accuracies)
 
 
 def read_curve(run_dir: Path | str) -> Curve:

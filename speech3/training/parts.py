@@ -346,7 +346,7 @@ def _chunks(
     if chunk < step or chunk % step:
         raise Speech3Error(
             f"training.sequence={chunk}: a chunk must be a multiple of model.subsampling={step} frames; use "
-            f"{max(1, round(chunk / 3)) * step}"
+            f"{max(1, round(chunk / step)) * step}"
         )
     right, warm_up = network.right_context, None
     if isinstance(network, Lstm):

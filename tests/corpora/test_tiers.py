@@ -104,6 +104,31 @@ def test_elan_boundaries_that_were_never_set(tmp_path: Path) -> None:
         assert math.isnan(annotation.start_s) and annotation.text
 
 
+def test_elan_counts_from_the_origin_of_the_recording(tmp_path: Path) -> None:
+    content = eaf({"t1": 100, "t2": 900}, tier("words", aligned("a1", "t1", "t2", "a")))
+    path = tmp_path / "a.eaf"
+
+    def with_media(*media: tuple[str, str]) -> None:
+        described = "".join(
+            f'<MEDIA_DESCRIPTOR MEDIA_URL="file:///C:/field/{name}" MIME_TYPE="audio/x-wav"{origin}/>'
+            for name, origin in media
+        )
+        path.write_text(content.replace("<TIME_ORDER>", f"<HEADER>{described}</HEADER><TIME_ORDER>"))
+
+    for media, start_s in (
+        ([("a.wav", "")], 0.1),
+        ([("b.wav", ' TIME_ORIGIN="1500"')], 1.6),
+        ([("film.mp4", ' TIME_ORIGIN="1500"'), ("a.wav", ' TIME_ORIGIN="2000"')], 2.1),
+        ([("film.mp4", ""), ("a.wav", ' TIME_ORIGIN="-50"')], 0.05),
+    ):
+        with_media(*media)
+        (words,) = read_elan(path)
+        assert [(a.start_s, a.end_s) for a in words.annotations] == [pytest.approx((start_s, start_s + 0.8))]
+    with_media(("film.mp4", ' TIME_ORIGIN="1500"'), ("b.wav", ""))
+    with pytest.raises(Speech3Error, match=r"a\.eaf: .*0, 1500 ms.*none of them is called a"):
+        read_elan(path)
+
+
 def test_elan_files_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "a.eaf"
     for content, match in ((b"<a><b></a>", "is not XML"), (b"", "is not XML"), (b"<html/>", "its root is html")):
