@@ -12,7 +12,8 @@ _LONGEST_EXAMPLE = 40  # characters
 _MOST_KINDS = 25  # listed in a message
 # ref@SP (usual in ELAN), SP - words (Montreal Forced Aligner), A_Transcription-txt-sw (FLEx: capitals, then _).
 _NAMED_SPEAKER = re.compile(
-    r"(?P<kind>[^@]+)@(?P<a>[^@]+)|(?P<b>.+?) - (?P<kind_b>.+)|(?P<c>[A-Z][A-Z0-9]*)_(?P<kind_c>.+)"
+    r"(?P<kind>[^@]+)@(?P<a>[^@]+)|(?P<b>.+?) - (?P<kind_b>.+)"
+    r"|(?!(?:IPA|X?SAMPA|ARPABET|ORT|POS|ASR|ID|FT)_)(?P<c>[A-Z][A-Z0-9]*)_(?P<kind_c>.+)"  # IPA_words: no speaker
 )
 
 

@@ -147,6 +147,7 @@ def test_elan_files_that_are_none(tmp_path: Path) -> None:
         ("Kofi_tx", "Kofi", "", "Kofi", "tx"),
         ("tx@A", "Ama", "", "Ama", "tx"),
         ("word_txt", "", "", "", "word_txt"),
+        ("IPA_transcription", "", "", "", "IPA_transcription"),
         ("sentence", "", "", "", "sentence"),
     ],
 )
