@@ -107,7 +107,7 @@ def test_shards_one_of_which_is_killed(tmp_path):
     kills = tmp_path / "kills"
     kills.touch()
     model = moons.network()
-    result = fit(model, moons.Watched(moons.moons(), kills=kills), nn.CrossEntropyLoss(), epochs=5, workers=2, **FITTED)
+    result = fit(model, moons.Watched(moons.moons(), kills=kills), nn.CrossEntropyLoss(), epochs=8, workers=2, **FITTED)
     _whole(result)
     assert not kills.exists() and result.restarts == 1 and result.dropped == 0
     assert all(epoch.staleness and len(epoch.shares) == 2 for epoch in result.history)
