@@ -100,7 +100,7 @@ def test_an_hour_with_ten_words(experiment: Path, tmp_path: Path) -> None:
     (data / "utt2spk").write_text("lecture lecturer\n")
     (data / "text").write_text("lecture ONE TWO THREE FOUR FIVE SIX SEVEN EIGHT NINE ZERO\n")
     said = refused("align", experiment / "aligner", "hour", "out", "--jobs", "1", cwd=tmp_path)
-    assert "lecture: 10 words for 3,600 s of audio" in said and "give all words, or select the part" in said
+    assert "lecture: 10 words for 3,600 s of audio" in said and "give all words, or select their part" in said
     assert not (tmp_path / "out" / "words.ctm").exists()
 
 

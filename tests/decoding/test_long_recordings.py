@@ -41,6 +41,7 @@ def test_cuts_lie_in_pauses() -> None:
 
 @settings(max_examples=30, deadline=None)
 @example([(1.0, 0.3)], 1)
+@example([(1.75, 0.0), (12.25, 0.0), (5.0, 0.001), (20.0, 0.3), (19.75, 0.3), (1.0, 0.0), (13.0, 0.0)], 1)
 @given(st.lists(st.tuples(st.floats(0.1, 20), st.sampled_from([0.0, 0.001, 0.3])), max_size=12), st.integers(1, 30_000))
 def test_parts_hold_all_that_is_loud(sections: list[tuple[float, float]], size: int) -> None:
     wave_S = talk(*sections) if sections else np.zeros(0, np.float32)
@@ -51,9 +52,10 @@ def test_parts_hold_all_that_is_loud(sections: list[tuple[float, float]], size: 
         assert not covered[first : first + len(part.wave_S)].any() and len(part.wave_S) <= 30 * HZ
         covered[first : first + len(part.wave_S)] = True
     for first, end in np.flatnonzero(np.diff(np.r_[1, covered, 1])).reshape(-1, 2):
-        # The audio that was left out is silence, or equally loud throughout a whole part.
+        # What was left out is silence, or parts that are equally loud throughout, with silence around them.
         level = np.abs(wave_S[first:end])
-        assert level.max() < 0.01 or (end - first > 2 * HZ and np.median(level) > 0.1)
+        loud = level >= 0.01
+        assert not loud.any() or (end - first > 2 * HZ and np.median(level[loud]) > 0.1)
 
 
 def test_what_is_no_speech() -> None:
