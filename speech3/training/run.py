@@ -63,7 +63,7 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
     Parameters
     ----------
     config
-        ``data`` is the directory with ``train.frames`` and ``heldout.frames``; ``hmm`` the model directory with the
+        ``frames`` is the directory with ``train.frames`` and ``heldout.frames``; ``hmm`` the model directory with the
         same senones; ``init`` a model to start from (`speech3.training.init`).
     out
         Run directory: ``model.safetensors`` (the best epoch's parameters, input shift and scale, ``log_prior``),
