@@ -15,14 +15,14 @@ _MOST_TAPS = 10_000_000  # of all phases of the filter: 40 MB
 
 
 class OnlineResampler:
-    """`accept` samples as they come, then `finish`: together the same as of the whole at once, to within rounding.
+    """Call `accept` with samples as they arrive, then `finish`: the result is that of the whole, to within rounding.
 
-    A sample comes out when those that the filter sees after it have come, at most a few milliseconds.
+    A sample is returned once all later samples that the filter needs have arrived, at most a few milliseconds later.
 
     Raises
     ------
     Speech3Error
-        The rates have no common divisor that is worth it, as 44,101 and 16,000 Hz.
+        The common divisor of the rates is too small, as for 44,101 and 16,000 Hz.
     """
 
     def __init__(self, from_hz: int, to_hz: int) -> None:
