@@ -27,14 +27,14 @@ class AcousticModel(nn.Module):
     bidirectional
         A frame's scores depend on all later frames.
     subsampling
-        Input frames per output. The k-th of them is for the frames from `subsampling` k on, as many; its window is
+        Input frames per output. Output k is for the `subsampling` frames from k * `subsampling` on; its window is
         centred on the middle one.
     center
         Index of that frame among them.
     window
         W, the number of frames in a window.
     left_context, right_context
-        Frames before and after those of an output on which it depends, in a recurrent model those of a step.
+        Frames before and after an output's own frames on which it depends; in a recurrent model, those of a step.
     two_outputs
         In training on chunks there is a second output layer, for cross-entropy besides LF-MMI.
     """
@@ -71,14 +71,14 @@ class AcousticModel(nn.Module):
     def score(self, feats_TF: Tensor) -> Tensor:
         """Logits (T, S) of one utterance, with `subsampling` (ceil(T / subsampling), S).
 
-        Edge frames are repeated beyond the ends. But for the logits, memory does not grow with the utterance.
+        Edge frames are repeated beyond the ends. Apart from the logits, memory does not grow with the utterance.
         """
         raise NotImplementedError
 
     def score_inside(self, feats_TF: Tensor) -> Tensor:
         """Logits of the frames that have `left_context` and `right_context` around them in `feats_TF`, in order.
 
-        Of models that are not recurrent. With `subsampling` the T frames are those of whole outputs and the context.
+        Not for recurrent models. With `subsampling`, the T frames are those of complete outputs and the context.
         """
         raise NotImplementedError
 

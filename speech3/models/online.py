@@ -1,7 +1,7 @@
-"""A network applied to features as they come: outputs equal to those of the whole utterance, to within rounding.
+"""A network applied to features as they arrive: its outputs equal those of the whole utterance, to within rounding.
 
-Networks of bounded context see the same frames as offline: those before are kept, those after are waited for. Of
-recurrent ones the state is carried from span to span.
+A network of bounded context gets the same frames as offline: earlier frames are kept, and an output waits for the later
+ones. The state of a recurrent network is carried from span to span.
 
 Axes: T frames or outputs, F feature bins, S outputs' values.
 """
@@ -13,20 +13,20 @@ import numpy as np
 
 
 class OnlineNetwork(Protocol):
-    """Takes features of one recording as they come."""
+    """Scores the features of one recording as they arrive."""
 
     def accept(self, feats_TF: np.ndarray) -> np.ndarray:
         """Take the next frames; return the scores (T, S) that nothing after them changes, T often 0."""
 
     def finish(self) -> np.ndarray:
-        """Return the scores that were still waiting, the last frame repeated beyond the end."""
+        """Return the remaining scores, with the last frame repeated beyond the end."""
 
     def restart(self) -> None:
         """Begin a new utterance at the frame of the next output."""
 
 
 class OnlineWindows:
-    """A network that sees so many frames before and after each output.
+    """A network whose outputs depend on a bounded number of frames before and after them.
 
     Parameters
     ----------
