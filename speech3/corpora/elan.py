@@ -70,7 +70,7 @@ def _origin_ms(root: ElementTree.Element, path: Path) -> int:
     media: list[tuple[str, int]] = []
     for each in root.iter("MEDIA_DESCRIPTOR"):
         origin = each.get("TIME_ORIGIN", "")
-        stem = Path(each.get("RELATIVE_MEDIA_URL") or each.get("MEDIA_URL", "")).stem
+        stem = Path(each.get("RELATIVE_MEDIA_URL", "") or each.get("MEDIA_URL", "")).stem
         media.append((stem, int(origin) if origin.lstrip("-").isdecimal() else 0))
     origins = {origin for stem, origin in media if stem == path.stem} or {origin for _, origin in media} or {0}
     if len(origins) > 1:
