@@ -98,7 +98,7 @@ class PartitionActor:
         return self.pool.draw(incarnation, after) if incarnation in self.pushes else None
 
     def give_back(self, incarnation: int, states_M: np.ndarray) -> list[int]:
-        """Return to the pool what a shard had out and `states_M` does not show as used or dropped; returns which."""
+        """Return to the pool a shard's minibatches that `states_M` does not show as used or dropped; returns their numbers."""
         ended = np.flatnonzero((self.pool.states_M == incarnation + 1) & (states_M != WAITING))
         self.pool.states_M[ended] = states_M[ended]
         numbers = np.flatnonzero(self.pool.states_M == incarnation + 1).tolist()

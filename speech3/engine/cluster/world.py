@@ -48,7 +48,7 @@ class Worker:
     Attributes
     ----------
     coming
-        The pending reply: to `ping`, then to `prepare`, then the `Outcome` of each order; None: it rests.
+        The pending reply: to `ping`, then to `prepare`, then the `Outcome` of each order; None: it is idle.
     placed
         Its facts, once it has replied to `ping`, so a node has room for it.
     incarnation

@@ -78,7 +78,7 @@ class Group:
 
 
 class GroupPool(Pool):
-    """A member's pool: the first member draws, and all record in their rows that the minibatch is out."""
+    """A member's pool: the first member draws, and all record in their rows that it is assigned."""
 
     def __init__(self, pool: Pool, group: Group) -> None:
         super().__init__(pool.ledger, pool.cursor, pool.lock)
@@ -97,7 +97,7 @@ class GroupPool(Pool):
 
 
 def combined(ledgers: Sequence[Ledger]) -> Ledger:
-    """The ledger of the whole model: a minibatch is used if any slice is, dropped if all are; else out, or waiting."""
+    """The ledger of the whole model: a minibatch is used if any slice is, dropped if all are; else assigned, or waiting."""
 
     def rows(name: str) -> np.ndarray:
         return np.stack([getattr(ledger, name) for ledger in ledgers])
@@ -115,7 +115,7 @@ def combined(ledgers: Sequence[Ledger]) -> Ledger:
 
 
 def give_back(pools: Sequence[Pool], shard: int) -> int:
-    """Return to the pool what a dead group had out, unless a slice of it is used; returns how many wait again.
+    """Return a dead group's minibatches to the pool, unless a slice of one is used; returns how many wait again.
 
     The first pool is the one that is drawn from. All processes of the group must have exited.
     """

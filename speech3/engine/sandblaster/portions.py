@@ -2,7 +2,7 @@
 
 A free worker is assigned a new portion; there are many more portions than workers, so fast workers compute more. When
 all are assigned, a free worker gets a copy of the portion that has been outstanding longest: a backup task, as in
-MapReduce. The first worker to finish a portion is told to keep its result and the second is not, so none counts twice.
+MapReduce. Only the result of the first worker to finish a portion is kept, so none counts twice.
 """
 
 from collections import deque
