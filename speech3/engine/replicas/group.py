@@ -97,7 +97,7 @@ class GroupPool(Pool):
 
 
 def combined(ledgers: Sequence[Ledger]) -> Ledger:
-    """The ledger of the whole model: a minibatch is used if any slice is, dropped if all are; else assigned, or waiting."""
+    """Ledger of the whole model: a minibatch is used if any slice is, dropped if all are, else assigned or waiting."""
 
     def rows(name: str) -> np.ndarray:
         return np.stack([getattr(ledger, name) for ledger in ledgers])
