@@ -98,7 +98,7 @@ class PartitionActor:
         return self.pool.draw(incarnation, after) if incarnation in self.pushes else None
 
     def give_back(self, incarnation: int, states_M: np.ndarray) -> list[int]:
-        """Return a shard's minibatches to the pool, except those used or dropped in `states_M`; returns their numbers."""
+        """Return a shard's minibatches to the pool, except those used or dropped in `states_M`; returns which."""
         ended = np.flatnonzero((self.pool.states_M == incarnation + 1) & (states_M != WAITING))
         self.pool.states_M[ended] = states_M[ended]
         numbers = np.flatnonzero(self.pool.states_M == incarnation + 1).tolist()
