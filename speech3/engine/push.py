@@ -51,8 +51,6 @@ class Push:
         The learning rate of the last minibatch.
     finite
         False once a loss was not finite.
-    push_due, fetch_due
-        Whether a push is due, and whether a fetch is.
     packed
         The encoded push, as the rule sees it, between `pack` and the sync; None if there is none or it is not finite.
     fetched, complete, kept_P

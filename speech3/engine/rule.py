@@ -14,8 +14,8 @@ Axes: P parameters.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numba
 import numpy as np
@@ -55,6 +55,9 @@ class Own:
         return self.fetched_P - self.parameters_P
 
 
+_Tensors = TypeVar("_Tensors", State, Own)
+
+
 @dataclass(frozen=True)
 class Rule:
     """The constants of the update; with the defaults it is p = p - d."""
@@ -92,17 +95,8 @@ class Rule:
 
     def rehearse(self, state: State, own: Own) -> None:
         """Run the step on a few zeros, so that loading the compiled code (a third of a second) delays no sync."""
-
-        def few(tensor: Tensor) -> Tensor:
-            return torch.zeros_like(tensor[:16])
-
-        def some(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else few(tensor)
-
         for staleness in (0, 1):  # delay is compensated only if the push is stale
-            old, new = (State(few(state.parameters_P), some(state.velocity_P), some(state.squares_P)) for _ in range(2))
-            small = Own(few(own.parameters_P), some(own.fetched_P), some(own.push_P))
-            self.step(old, new, small, staleness=staleness, minibatches=1, rate=1.0)
+            self.step(_few(state), _few(state), _few(own), staleness=staleness, minibatches=1, rate=1.0)
 
     def _constants(
         self, old: State, own: Own, staleness: int, minibatches: int, rate: float
@@ -110,6 +104,11 @@ class Rule:
         along = _along(own.push(), old.velocity_P) if self.projection and old.velocity_P is not None else 0.0
         compensation = self.delay_compensation / rate if self.delay_compensation and staleness else 0.0
         return self.scale(staleness, minibatches), along, self.momentum, self.adagrad, compensation
+
+
+def _few(tensors: _Tensors) -> _Tensors:
+    present = {name: tensor for name, tensor in vars(tensors).items() if tensor is not None}
+    return replace(tensors, **{name: torch.zeros_like(tensor[:16]) for name, tensor in present.items()})
 
 
 def _along(push_P: Tensor, velocity_P: Tensor) -> float:

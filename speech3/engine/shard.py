@@ -53,18 +53,13 @@ Request = Draw | Compute | Sync
 class Shard:
     """A worker's copy of the model, and what it has computed since the last fetch.
 
-    Parameters
-    ----------
-    number
-        Number of the worker: each worker begins its rounds with a different partition.
+    Worker `number` begins its rounds with a partition of its own.
 
     Attributes
     ----------
     accumulated
         Without local updates, the learning rate times the sum of the gradients, of which each push is a slice; with
         local updates, None.
-    pushes
-        The push to each partition.
     """
 
     def __init__(
