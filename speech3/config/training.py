@@ -227,9 +227,11 @@ class TrainingConfig(Config):
         "they read first, rounded up to whole outputs",
     )
     learning_rate: float = Field(0.1, gt=0, description="applied to the mean gradient of a minibatch")
-    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="optimizer of every worker")
+    optimizer: Literal["sgd", "adamw", "muon"] = Field(
+        "sgd", description="optimizer of every worker; muon: for the matrices of hidden layers, AdamW for the rest"
+    )
     betas: tuple[float, float] = Field(
-        (0.9, 0.98), description="AdamW: decay of the averages of the gradient and its square"
+        (0.9, 0.98), description="AdamW and Muon: decay of the averages of the gradient and of its square"
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of plain SGD (including the warm start) and ddp")
     weight_decay: float = Field(0.0, ge=0)
@@ -290,10 +292,14 @@ class TrainingConfig(Config):
             raise ValueError(f"betas={list(self.betas)}: each must be at least 0 and below 1")
         if self.average == 1:
             raise ValueError("average=1: the mean of one epoch is that epoch; give at least 2, or 0 for no average")
-        if self.optimizer == "adamw" and self.momentum:
-            raise ValueError(f"momentum={self.momentum:g} is for SGD; for optimizer=adamw set betas instead")
-        if self.optimizer == "adamw" and not self.asgd.local_updates:
-            raise ValueError("optimizer=adamw updates the shards' own parameters: it needs asgd.local_updates=true")
+        if self.optimizer != "sgd" and self.momentum:
+            raise ValueError(f"momentum={self.momentum:g} is for SGD; for optimizer={self.optimizer} set betas instead")
+        if self.optimizer != "sgd" and not self.asgd.local_updates:
+            raise ValueError(
+                f"optimizer={self.optimizer} updates the shards' own parameters: it needs asgd.local_updates=true"
+            )
+        if self.optimizer == "muon" and self.model_partitions > 1:
+            raise ValueError("optimizer=muon needs whole matrices; use model_partitions=1, or optimizer=adamw")
         return self
 
     @property

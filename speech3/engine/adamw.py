@@ -1,4 +1,4 @@
-"""AdamW (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"), and the choice of a worker's optimizer.
+"""AdamW (Loshchilov and Hutter 2019, "Decoupled weight decay regularization").
 
 A shard of an asynchronous world keeps its own moments, of only the gradients that it computed itself; a fetch does not
 change them. Its pushes are differences of parameters, as always with local updates. The server does not hold the
@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from speech3.engine.flat import Flat, flatten
-from speech3.engine.sgd import Sgd
-from speech3.engine.world import Parts
 
 _EPSILON = 1e-8
 
@@ -41,7 +39,7 @@ class AdamW:
         self.betas, self.weight_decay = betas, weight_decay
         self.parameters: Flat = flatten(model)
         self.mean, self.square = self.parameters.zeros_like(), self.parameters.zeros_like()
-        self._gradient = self.parameters.zeros_like()
+        self._gradient, self._direction = self.parameters.zeros_like(), self.parameters.zeros_like()
         self.steps = 0
 
     @torch.no_grad()
@@ -49,15 +47,21 @@ class AdamW:
         """Apply one gradient: a tensor for each parameter."""
         for view, each in zip(self._gradient.views, gradient, strict=True):
             view.copy_(each)
-        g_P, mean_P, square_P = self._gradient.vector_K, self.mean.vector_K, self.square.vector_K
         (first, second), self.steps = self.betas, self.steps + 1
-        mean_P.lerp_(g_P, 1 - first)
-        square_P.mul_(second).addcmul_(g_P, g_P, value=1 - second)
+        g_P = self._gradient.vector_K
+        self.mean.vector_K.lerp_(g_P, 1 - first)
+        self.square.vector_K.mul_(second).addcmul_(g_P, g_P, value=1 - second)
+        self._turn()
         parameters_P = self.parameters.parameters_P
         parameters_P.mul_(1 - learning_rate * self.weight_decay)
+        parameters_P.sub_(self._direction.vector_K, alpha=learning_rate)
+
+    def _turn(self) -> None:
+        """Write the direction of the step, which the learning rate multiplies, from the moments."""
+        (first, second), direction_P = self.betas, self._direction.vector_K
         corrected = math.sqrt(1 - second**self.steps)
-        root_P = square_P.sqrt().add_(_EPSILON * corrected)
-        parameters_P.addcdiv_(mean_P, root_P, value=-learning_rate * corrected / (1 - first**self.steps))
+        torch.sqrt(self.square.vector_K, out=direction_P).add_(_EPSILON * corrected)
+        torch.div(self.mean.vector_K, direction_P, out=direction_P).mul_(corrected / (1 - first**self.steps))
 
     def state(self) -> dict[str, Tensor]:
         """Copies of parameters and moments, for a checkpoint."""
@@ -76,10 +80,3 @@ class AdamW:
 
 
 SLOTS = ("velocity", "adam.mean", "adam.square", "adam.steps")  # what a state may contain besides the parameters
-
-
-def optimizer_of(parts: Parts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Sgd | AdamW:
-    """The optimizer of a worker, for the parameters of ``parts.model``: AdamW if `parts` has betas, else SGD."""
-    if parts.betas is None:
-        return Sgd(parts.model, momentum=momentum, weight_decay=weight_decay)
-    return AdamW(parts.model, parts.betas, weight_decay=weight_decay)

@@ -25,12 +25,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from speech3.config import CodecConfig
-from speech3.engine.adamw import AdamW, optimizer_of
+from speech3.engine.adamw import AdamW
 from speech3.engine.codecs.codec import key_of
 from speech3.engine.codecs.ddp_hook import Exchange, mean_of_codes
 from speech3.engine.codecs.shared import SharedCodes
 from speech3.engine.flat import trained
 from speech3.engine.gradient import Diverged, limit, loss_of, together
+from speech3.engine.optimizers import optimizer_of
 from speech3.engine.sgd import Sgd
 from speech3.engine.world import USED, BuildOn, Parts, Progress, Rate, minibatch_seed, seed_generators, turns
 

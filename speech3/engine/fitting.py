@@ -204,7 +204,7 @@ class Build:
         loss = copy.deepcopy(self.loss).to(on) if isinstance(self.loss, nn.Module) else self.loss
         return Parts(
             copy.deepcopy(self.model).to(on), self.source(on), MeanLoss(loss), self.seed,
-            training.gradient_clip or math.inf, betas=training.betas if training.optimizer == "adamw" else None,
+            training.gradient_clip or math.inf, optimizer=training.optimizer, betas=training.betas,
             autocast=autocast_of(training), recorder=Recorder() if training.cuda_graph else None,
         )  # fmt: skip
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from speech3.engine.adamw import optimizer_of
 from speech3.engine.gradient import Diverged, gradient
+from speech3.engine.optimizers import optimizer_of
 from speech3.engine.world import USED, WAITING, Parts, Progress, Rate, Snapshot
 
 

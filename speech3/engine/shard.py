@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.adamw import optimizer_of
 from speech3.engine.codecs.codec import key_of
 from speech3.engine.flat import partition_bounds
 from speech3.engine.gradient import Step, gradient
+from speech3.engine.optimizers import optimizer_of
 from speech3.engine.push import Push
 from speech3.engine.wire import wire_of
 from speech3.engine.world import Parts, Rate, position
@@ -121,8 +121,8 @@ class Shard:
         if not self.parts.model.training:  # train() visits all modules: 0.3 % of the time of a small minibatch
             self.parts.model.train()
         with torch.enable_grad():
-            # The server checks the push, and so the gradient, but not the moments of AdamW: with AdamW, check here.
-            step, g = gradient(self.parts, epoch, number, check=self.parts.betas is not None)
+            # The server checks the push, and so the gradient, but not the moments of AdamW or Muon: check these here.
+            step, g = gradient(self.parts, epoch, number, check=self.parts.optimizer != "sgd")
         now, key = rate(position(number, self.parts.source.rows, self.workers)), key_of(self.parts.seed, epoch, number)
         for push in self.pushes:
             push.add(number, now, key, finite=g is not None)

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from itertools import accumulate, zip_longest
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -68,8 +68,8 @@ class Parts:
         Norm to which the gradient of a minibatch is clipped.
     group
         The processes that share the model, if each holds only a slice of it.
-    betas
-        The betas of AdamW, with which every worker updates its own parameters; None: SGD.
+    optimizer, betas
+        With what every worker updates its own parameters; the betas are those of AdamW and Muon.
     autocast
         Type in which the model computes its products (`torch.autocast`); parameters, loss and gradients are float32.
     recorder
@@ -82,7 +82,8 @@ class Parts:
     seed: int
     max_norm: float = math.inf
     group: Group | None = None
-    betas: tuple[float, float] | None = None
+    optimizer: Literal["sgd", "adamw", "muon"] = "sgd"
+    betas: tuple[float, float] = (0.9, 0.98)
     autocast: torch.dtype | None = None
     recorder: "Recorder | None" = None
 

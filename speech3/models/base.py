@@ -20,6 +20,8 @@ class AcousticModel(nn.Module):
 
     Attributes
     ----------
+    logit_layers
+        Names of the output layers (`speech3.engine.muon`).
     recurrent
         Trained on chunks of consecutive frames (`speech3.frames.sequences`), not on single windows.
     delay
@@ -41,6 +43,7 @@ class AcousticModel(nn.Module):
 
     shift_F: Tensor
     scale_F: Tensor
+    logit_layers = ("output", "xent_output")
     recurrent = False
     delay = 0
     bidirectional = False

@@ -130,6 +130,8 @@ class SemiOrthogonal(nn.Module):
         (2, outputs, inputs): its two halves, for the earlier and the later time.
     """
 
+    rows_axis = 1  # of the weight: `speech3.engine.muon`
+
     def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(2, outputs, inputs))

@@ -80,7 +80,7 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
     source = minibatches(config, frames, device, *augmentation(config, frames), train=True)
     return Parts(
         model.to(device), source, loss, seed, config.training.gradient_clip or math.inf,
-        betas=config.training.betas if config.training.optimizer == "adamw" else None,
+        optimizer=config.training.optimizer, betas=config.training.betas,
         autocast=autocast_of(config.training), recorder=Recorder() if config.training.cuda_graph else None,
     )  # fmt: skip
 

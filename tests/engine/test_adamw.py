@@ -14,7 +14,7 @@ from speech3.engine.simulate import Simulated, Times
 from speech3.engine.world import USED, Rate
 
 BETAS = (0.8, 0.95)
-PARTS = replace(tiny.Build()(), betas=BETAS)
+PARTS = replace(tiny.Build()(), optimizer="adamw", betas=BETAS)
 
 
 def _parts():

@@ -68,7 +68,7 @@ def trained_by(world: OneWorker | Simulated) -> dict[str, Tensor]:
     return world.snapshot().tensors
 
 
-@pytest.mark.parametrize("changes", [{}, {"max_norm": 0.1}, {"betas": (0.9, 0.98)}])
+@pytest.mark.parametrize("changes", [{}, {"max_norm": 0.1}, {"optimizer": "adamw"}])
 def test_a_worker_that_replays_is_one_that_does_not(changes: dict[str, Any], recordings: Recordings) -> None:
     """To the last bit, dropout and running means included."""
     plain = trained_by(OneWorker(parts_of(**changes)))

@@ -1,0 +1,14 @@
+"""The choice of a worker's optimizer."""
+
+from speech3.engine.adamw import AdamW
+from speech3.engine.muon import Muon
+from speech3.engine.sgd import Sgd
+from speech3.engine.world import Parts
+
+
+def optimizer_of(parts: Parts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Sgd | AdamW:
+    """The optimizer of a worker, for the parameters of ``parts.model``; `momentum` is that of SGD."""
+    if parts.optimizer == "sgd":
+        return Sgd(parts.model, momentum=momentum, weight_decay=weight_decay)
+    kind = Muon if parts.optimizer == "muon" else AdamW
+    return kind(parts.model, parts.betas, weight_decay=weight_decay)
