@@ -6,7 +6,7 @@ The network, denominator and chunks of `sequence.py`, 32 and 128 chunks per mini
 computed by PyTorch's sparse products and autograd, the numerator on the CPU.
 
 lfmmi_update_CHUNKS
-    Seconds of speech per second of computation: numerators, forward pass, criterion, backward pass, a step of AdamW.
+    Seconds of speech per second of computation: numerators, forward pass, criterion, backward pass, a step of Muon.
 lfmmi_share_CHUNKS, lfmmi_cpu_share_CHUNKS
     Time of the criterion over that of the update; and the same with the criterion on one core of the CPU, including the
     transfer of outputs and gradient.
@@ -22,7 +22,7 @@ from sequence import BINS, FRAMES, PDFS, problem
 from torch import Tensor
 
 from speech3.config import ModelConfig, load_preset
-from speech3.engine.adamw import AdamW
+from speech3.engine.muon import Muon
 from speech3.frames.chunks import Chunk
 from speech3.models import build
 from speech3.sequence.alignments import AlignmentNumerators
@@ -34,7 +34,7 @@ def figures(graph: Denominator, chunks: list[Chunk], device: str) -> None:
     """Print the figures for a minibatch of these chunks."""
     make, criterion = AlignmentNumerators(graph, FRAMES), LfMmi(graph)
     model: Any = build(load_preset(ModelConfig, "models", "cnn_tdnn"), BINS, PDFS, seed=0).to(device).train()
-    optimizer, parameters = AdamW(model, (0.9, 0.98), weight_decay=0.1), list(model.parameters())
+    optimizer, parameters = Muon(model, (0.95, 0.98), weight_decay=0.1), list(model.parameters())
     frames = model.left_context + FRAMES + model.right_context
     feats = torch.randn(len(chunks), frames, BINS, generator=torch.Generator().manual_seed(0)).to(device)
     y_BTS = torch.randn(len(chunks), FRAMES // 3, PDFS, device=device).requires_grad_()

@@ -10,16 +10,18 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 
 from speech3.config import ModelConfig, load_preset
 from speech3.engine.adamw import AdamW
+from speech3.engine.muon import Muon
 from speech3.frames.chunks import Chunk
 from speech3.frames.segments import segment_labels
 from speech3.models import build
-from speech3.sequence import lfmmi
+from speech3.sequence import passes
 from speech3.sequence.alignments import AlignmentNumerators
 from speech3.sequence.denominator import Denominator, assemble
 from speech3.sequence.lfmmi import LfMmi
@@ -42,7 +44,7 @@ def sentences(generator: np.random.Generator) -> list[list[int]]:
 
 
 def in_sparse_products(y_BTS: torch.Tensor, graph: Denominator, leak: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The results of `lfmmi._denominator`, as a user of PyTorch would compute them."""
+    """The results of `passes.total`, as a user of PyTorch would compute them."""
     with torch.enable_grad():
         y_TSB = y_BTS.permute(1, 2, 0).contiguous().requires_grad_()
         log_z = denominator_log_z(y_TSB, graph, leak)
@@ -76,7 +78,7 @@ def main() -> None:
     graph, chunks = problem()
     make, criterion = AlignmentNumerators(graph, FRAMES), LfMmi(graph)
     model = build(load_preset(ModelConfig, "models", "cnn_tdnn"), BINS, PDFS, seed=0)
-    optimizer = AdamW(model, (0.9, 0.98), weight_decay=0.1)
+    muon, adamw = Muon(model, (0.95, 0.98), weight_decay=0.1), AdamW(model, (0.9, 0.98), weight_decay=0.1)
     context = model.left_context + FRAMES + model.right_context
     feats = torch.randn(CHUNKS, context, BINS, generator=torch.Generator().manual_seed(0))
     y_BTS = torch.randn(CHUNKS, FRAMES // 3, PDFS).requires_grad_()
@@ -87,33 +89,32 @@ def main() -> None:
         torch.autograd.grad(loss, y_BTS)
 
     def loss_in_sparse_products() -> None:
-        ours, lfmmi._denominator = lfmmi._denominator, in_sparse_products
+        ours, passes.total = passes.total, in_sparse_products
         try:
             loss_alone()
         finally:
-            lfmmi._denominator = ours
+            passes.total = ours
 
-    def update() -> None:
+    def update(optimizer: AdamW) -> None:
         model.train()
         loss, _ = criterion(model(feats), make(chunks))
         optimizer.step(torch.autograd.grad(loss, list(model.parameters())), 1e-4)
 
-    ours, rival = (
-        lfmmi._denominator(y_BTS.detach(), graph, 0.1), in_sparse_products(y_BTS.detach(), graph, 0.1)
-    )  # fmt: skip
+    ours, rival = passes.total(y_BTS.detach(), graph, 0.1), in_sparse_products(y_BTS.detach(), graph, 0.1)
     assert torch.allclose(ours[0], rival[0], rtol=1e-5)
     assert torch.allclose(ours[1], rival[1], atol=1e-4)
-    works = loss_alone, loss_in_sparse_products, update
+    works = loss_alone, loss_in_sparse_products, partial(update, muon), partial(update, adamw)
     for work in works:
         work()
     times = [[seconds(work) for work in works] for _ in range(ROUNDS)]
-    alone, sparse, whole = (statistics.median(column) for column in zip(*times, strict=True))
+    alone, sparse, whole, with_adamw = (statistics.median(column) for column in zip(*times, strict=True))
     about = f"{graph.num_states} states, {len(graph.in_src_A)} arcs, {CHUNKS} chunks of {FRAMES} frames"
     figures = [
         ("lfmmi_over_torch_sparse", sparse / alone, "times", f"the same criterion in sparse PyTorch products; {about}"),
         ("lfmmi_share", alone / whole, "share", "an update of the preset cnn_tdnn, criterion included"),
         ("lfmmi_s_per_minute", 60 * alone / (len(numerators) * 0.03), "s", "none; criterion, a minute of speech"),
         ("update_s", whole, "s", "none"),
+        ("muon_over_adamw", whole / with_adamw, "ratio", "the same update with AdamW"),
     ]
     for name, value, unit, against in figures:
         print(json.dumps({"name": name, "value": round(value, 4), "unit": unit, "rival": against}), flush=True)
