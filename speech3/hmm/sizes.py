@@ -18,12 +18,13 @@ def biphone_leaves(hours: float, groups: int) -> int:
 
 
 def lfmmi_passes(hours: float) -> int:
-    """Passes of LF-MMI over the speech: 100 over ten minutes, 65 over half an hour, 40 over two hours.
+    """Passes of LF-MMI over the speech: 50 over ten minutes, 33 over half an hour, 20 over two hours.
 
-    For these amounts no other number that was tried was better (`recipes/any`, `recipes/minilibri`). The formula was
-    not tested on larger ones; it gives 9 for 100 hours, about as many as in Kaldi's recipes.
+    Half as many as AdamW needed, for which these were the best numbers that were tried (`recipes/any`,
+    `recipes/minilibri`). The formula was not tested on larger amounts; it gives 5 for 100 hours, about as many as in
+    Kaldi's recipes.
     """
-    return min(100, max(6, round(40 * (2 / hours) ** 0.37)))
+    return min(50, max(4, round(20 * (2 / hours) ** 0.37)))
 
 
 def sized(config: HmmConfig, hours: float, groups: int) -> HmmConfig:
