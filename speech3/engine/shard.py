@@ -125,7 +125,7 @@ class Shard:
             step, g = gradient(self.parts, epoch, number, check=self.parts.betas is not None)
         now, key = rate(position(number, self.parts.source.rows, self.workers)), key_of(self.parts.seed, epoch, number)
         for push in self.pushes:
-            push.add(number, now, key, finite=g is not None)
+            push.add(number, key, finite=g is not None)
         if g is not None:
             self._move(g, now)
         return step

@@ -121,21 +121,6 @@ def test_one_shard_is_that_of_the_simulated_world(config, codec):
     assert (outcome.work.up, outcome.work.down) == (done.up, done.down)
 
 
-def test_delay_compensation_goes_by_what_each_shard_fetched():
-    """Two shards in turns, against the closed form p - d - lambda/rate d d (p - p at fetch)."""
-    config = AsgdConfig(sync_every=1, push_scale=1.0, delay_compensation=0.04)
-    partition = pair(config, tiny.Build()).partitions[0]
-    for incarnation in (1, 2):
-        partition.admit(incarnation)
-        first = partition.sync(Visit(incarnation, -1, True, Work()))
-    p0, d = first.values.copy(), np.linspace(-0.05, 0.05, len(first.values), dtype=np.float32)
-    step, buffers = {0: Step(4, 1.0, 2)}, first.buffers.copy()
-    p1 = partition.sync(Visit(1, 0, True, Work(), rate=0.5, steps=step, values=d, buffers=buffers)).values.copy()
-    np.testing.assert_allclose(p1, p0 - d, atol=1e-7)
-    p2 = partition.sync(Visit(2, 0, True, Work(), rate=0.5, steps=step, values=2 * d, buffers=buffers)).values
-    np.testing.assert_allclose(p2, p1 - (2 * d + 0.04 / 0.5 * 4 * d * d * (p1 - p0)), atol=1e-7)
-
-
 def test_a_shard_that_is_given_up_changes_nothing_any_more():
     ours = pair(AsgdConfig(sync_every=2, partitions=2), tiny.Build(BATCHES))
     first, before = ours.partitions[0], ours.tensors()["parameters"]

@@ -158,7 +158,7 @@ class _Light(Shard):
 
     def compute(self, epoch, number, rate):
         for push in self.pushes:
-            push.add(number, 0.1, 0, finite=number != self.bad)
+            push.add(number, 0, finite=number != self.bad)
         for push in self.pushes if number != self.bad else ():
             if self.accumulated is None:
                 push.own.parameters_P[number] -= 1

@@ -112,7 +112,7 @@ class PartitionActor:
         self.work[visit.incarnation] = visit.work
         partition, push = self.server.partitions[0], self.pushes[visit.incarnation]
         staleness = partition.version - visit.version
-        push.version, push.fetch_due, push.rate, push.finite = visit.version, visit.takes, visit.rate, visit.finite
+        push.version, push.fetch_due, push.finite = visit.version, visit.takes, visit.finite
         push.numbers, push.push_due, push.wire.key = list(visit.steps), bool(visit.steps), visit.key
         self._read(visit, push)
         push.pack()
@@ -137,12 +137,9 @@ class PartitionActor:
     def _push(self) -> Push:
         """The partition's end of a shard's push, in the form of a shard that accumulates gradients.
 
-        Where the rule uses the fetched parameters (delay compensation), each push keeps its own copy of them. The
-        pushed values are needed only during a sync, so the pushes of all shards share memory for them.
+        Its values are needed only during a sync, so the pushes of all shards share memory for them.
         """
-        apart = self.plan.config.delay_compensation > 0
-        own = Flat(torch.zeros(self.plan.values), (), self.plan.parameters) if apart else self.like
-        return Push(own, None, self.push_P, wire=Wire(None, self.plan.down))
+        return Push(self.like, None, self.push_P, wire=Wire(None, self.plan.down))
 
     def _read(self, visit: Visit, push: Push) -> None:
         """Write the received values into the push; arrays from Ray are read-only and cannot be tensors."""
@@ -248,7 +245,7 @@ class _Run:
         if numbers:
             push.numbers = []
             visit = replace(
-                visit, key=push.wire.key, rate=push.rate, finite=push.finite,
+                visit, key=push.wire.key, finite=push.finite,
                 steps={number: self.steps[number] for number in numbers},
                 values=self._packed(push) if push.finite else None,
                 buffers=push.own.buffers.cpu().numpy() if push.finite else None,

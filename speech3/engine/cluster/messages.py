@@ -114,7 +114,6 @@ class Visit:
     takes: bool
     work: Work
     key: int = 0
-    rate: float = 0.0
     finite: bool = True
     steps: dict[int, Step] = field(default_factory=dict)
     values: np.ndarray | None = None
