@@ -134,7 +134,6 @@ class Shard:
         if self.accumulated is None:
             self.sgd.step(g, rate)
             return
-        for view, each in zip(self.accumulated.views, g, strict=True):
-            view.add_(each, alpha=rate)
+        torch._foreach_add_(self.accumulated.views, tuple(g), alpha=rate)
         if self.weight_decay:
             self.accumulated.vector_K.add_(self.sgd.parameters.parameters_P, alpha=rate * self.weight_decay)

@@ -171,7 +171,7 @@ def test_what_became_of_a_minibatch_in_two_slices():
     done = whole.progress({USED: 0, STALE: 0, REFUSED: 0})
     assert (done.used, done.stale, done.frames, done.loss_sum, done.missed) == (2, 1, 10, -20.0, 0)
     with tempfile.TemporaryFile() as lock:
-        pools = [Pool(ledger, np.array([7]), lock) for ledger in ledgers]
+        pools = [Pool(ledger, np.array([7, 0]), lock) for ledger in ledgers]
         assert give_back(pools, 0) == 2
     assert rows_GM.tolist() == [[0, 0, 2, USED, USED, 0, STALE], [0, 0, 2, USED, USED, 0, REFUSED]]
     assert pools[0].cursor[0] == 1

@@ -67,7 +67,7 @@ class PartitionActor:
         memory = private_memory(sizes_of(self.like, config, plan.workers, plan.minibatches))
         self.server = make_server(memory, config, plan.workers, self.like, nullcontext(), None, plan.rows)
         # The states in the pool's ledger are those of the whole server, those in `server.ledger` of this partition.
-        self.pool = Pool(Ledger.of(plan.minibatches), np.zeros(1, np.int64), nullcontext(), plan.rows)
+        self.pool = Pool(Ledger.of(plan.minibatches), np.zeros(2, np.int64), nullcontext(), plan.rows)
         self.push_P = torch.zeros(plan.parameters)
         self.pushes: dict[int, Push] = {}
         self.events: list[Event] = []
