@@ -19,10 +19,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from speech3.config import AsgdConfig, DnnConfig
-from speech3.engine.ledger import Ledger
+from speech3.engine.ledger import Ledger, combined
 from speech3.engine.one_worker import OneWorker
 from speech3.engine.pool import Pool
-from speech3.engine.replicas.group import combined, give_back
+from speech3.engine.replicas.group import give_back
 from speech3.engine.replicas.world import Replicas
 from speech3.engine.server_memory import UP
 from speech3.engine.world import REFUSED, STALE, USED, WAITING, Parts

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.assembly import begin_epoch, load_tensors, make_server, published_tensors, sizes_of
-from speech3.engine.cluster.account import Event
 from speech3.engine.cluster.messages import (
     Answer,
     Facts,
@@ -70,7 +69,8 @@ class PartitionActor:
         self.pool = Pool(Ledger.of(plan.minibatches), np.zeros(2, np.int64), nullcontext(), plan.rows)
         self.push_P = torch.zeros(plan.parameters)
         self.pushes: dict[int, Push] = {}
-        self.events: list[Event] = []
+        self.visited: list[int] = []  # minibatches of the pushes since the last report
+        self.reported = 0  # version of the last report
         self.work: dict[int, Work] = {}
         published = self.server.partitions[0].published.state
         self.server.rule.rehearse(published, Own(self.like.parameters_P, None, self.push_P))
@@ -81,6 +81,7 @@ class PartitionActor:
         self.pushes.clear()
         self.report()
         begin_epoch(self.server, states_M)
+        self.reported = self.server.version
         load_tensors(self.server, {name: torch.from_numpy(array.copy()) for name, array in tensors.items()})
         self.pool.fill(states_M)
 
@@ -111,22 +112,24 @@ class PartitionActor:
             return None
         self.work[visit.incarnation] = visit.work
         partition, push = self.server.partitions[0], self.pushes[visit.incarnation]
-        staleness = partition.version - visit.version
+        for number, step in visit.steps.items():
+            self.server.ledger.computed(number, step)
+        self.visited += visit.steps
         push.version, push.fetch_due, push.finite = visit.version, visit.takes, visit.finite
         push.numbers, push.push_due, push.wire.key = list(visit.steps), bool(visit.steps), visit.key
         self._read(visit, push)
         push.pack()
         ended = partition.sync(push)
         push.unpack()
-        if visit.steps:
-            self.events.append(Event(visit.incarnation, visit.steps, ended, staleness))
         if visit.steps and ended == USED and not visit.takes:
             return Answer(ended, partition.version)
         return Answer(ended, partition.version, push.wire.received.numpy(), push.own.buffers.numpy())
 
     def report(self) -> Report:
         """What happened since the last report."""
-        report, self.events, self.work = Report(self.events, self.work), [], {}
+        numbers, version = np.unique(np.array(self.visited, np.int64)), self.server.version
+        report = Report(numbers, self.server.ledger.rows(numbers), version - self.reported, self.work)
+        self.visited, self.reported, self.work = [], version, {}
         return report
 
     def snapshot(self) -> tuple[dict[str, np.ndarray], Report]:

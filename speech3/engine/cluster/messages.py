@@ -21,10 +21,10 @@ from torch import Tensor
 
 import speech3
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.cluster.account import Event
 from speech3.engine.codecs.codec import Codec
 from speech3.engine.flat import Flat, partition_bounds
 from speech3.engine.gradient import Step
+from speech3.engine.ledger import Ledger
 from speech3.engine.wire import Wire, wire_of
 from speech3.engine.world import Parts, Rate, ShardReport
 
@@ -142,9 +142,21 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """The pushes that a partition received since its last report, and the shards' work that came with them."""
+    """What happened in a partition since its last report.
 
-    events: list[Event]
+    Attributes
+    ----------
+    numbers, rows
+        The minibatches of the pushes that it received, and their rows in its ledger.
+    versions
+        Number of versions that it published.
+    work
+        The work of each shard that sent a push, by incarnation.
+    """
+
+    numbers: np.ndarray
+    rows: Ledger
+    versions: int
     work: dict[int, Work]
 
 

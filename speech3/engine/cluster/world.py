@@ -1,7 +1,7 @@
 """World cluster: shards and server partitions as Ray actors on any node, beyond one host.
 
 Shards, partitions, pushes and fetches are those of world shared, but are really sent (`actors`). This module is the
-coordinator: it sets shards to work, gathers the partitions' reports (`account`), and handles deaths.
+coordinator: it sets shards to work, gathers the partitions' ledgers into that of the server, and handles deaths.
 
 - A shard dies, alone or with its node: partitions ignore its messages from then on, its minibatches return to the pool,
   and another actor is started wherever there is room. Until there is room, the other shards continue.
@@ -16,6 +16,7 @@ copy and not in others, like the push of a shard that dies on its round; its min
 
 import time
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,13 +26,13 @@ from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.cluster.account import Account
 from speech3.engine.cluster.actors import ShardActor
 from speech3.engine.cluster.messages import Facts, Order, Outcome, Plan, Report, Work, facts_of, wires_on_cpu
 from speech3.engine.cluster.nodes import advice, connect, resources
 from speech3.engine.cluster.remote import TIMEOUT_S, Lost, RemoteServer, check, failure
 from speech3.engine.flat import Flat, flatten, partition_bounds
-from speech3.engine.world import USED, WAITING, BuildOn, Parts, Progress, Rate, Snapshot
+from speech3.engine.ledger import Ledger, combined
+from speech3.engine.world import WAITING, BuildOn, Parts, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
 
 LOOK_S = 0.1  # between two checks of the actors
@@ -81,6 +82,15 @@ class Worker:
         return self.prepared and not self.rests
 
 
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """A copy of the server's state, with the ledger and the number of published versions at that time."""
+
+    tensors: dict[str, Tensor]
+    ledger: Ledger
+    versions: int = 0
+
+
 class Cluster:
     """The world of Ray actors.
 
@@ -113,8 +123,8 @@ class Cluster:
         self.kind: Any = ray.remote(num_cpus=1, num_gpus=self.gpus)(ShardActor)
         plans = _plans(parts, own, config, workers, codec)
         self.server = RemoteServer(plans, partition_bounds(own, config.partitions), self.facts, self._hear)
-        self.tensors = {"parameters": own.vector_K.cpu().clone()}
-        self.account = self.copied = Account.of(np.zeros(len(parts.source), np.int32), config.partitions)
+        self.copied = Copy({"parameters": own.vector_K.cpu().clone()}, Ledger.of(len(parts.source)))
+        self.before = self.copied.ledger.counts()
         self.order, self.next_incarnation = Order(-1, 0, Rate(0.0, 1, 1), ()), 0
         self._count_from_zero()
         self.workers: list[Worker] = []
@@ -134,25 +144,30 @@ class Cluster:
         """Run an epoch; yields progress ten times a second, and at the end."""
         self._count_from_zero()
         self._wait_for_shards(0.0)
-        self.copied = Account.of(states_M, len(self.server.plans))
+        ledger = Ledger.of(len(states_M))
+        ledger.begin(np.minimum(states_M, WAITING))
+        self.copied, self.before = Copy(self.copied.tensors, ledger), ledger.counts()
         self.order, self.at_work = Order(-1, epoch, rate, ()), True
         self._begin_again()
         self.began = self.last_used = self.copied_at = time.monotonic()
         while not self._done():
             self._look()
-            yield self._progress(self.account)
-        yield self._progress(self.account)
+            yield self._progress(self.ledger, max(self.versions))
+        yield self._progress(self.ledger, max(self.versions))
 
     def snapshot(self) -> Snapshot:
         """A copy of the server now or, if a partition has just died, the last copy; shards are not stopped."""
         if self.at_work:
             self._guarded(self._copy)
-        return Snapshot(dict(self.tensors), self.copied.ledger.states_M.copy(), self._progress(self.copied))
+        copied = self.copied
+        progress = self._progress(copied.ledger, copied.versions)
+        return Snapshot(dict(copied.tensors), copied.ledger.states_M.copy(), progress)
 
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
         """Set the state from which the next epoch begins."""
         self.at_work = False
-        self.tensors = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
+        there = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
+        self.copied = replace(self.copied, tensors=there)
 
     def close(self) -> None:
         """Stop the actors, and the Ray cluster if it was started by this process."""
@@ -203,7 +218,7 @@ class Cluster:
         """Whether every minibatch is used or dropped, in all partitions, and a copy of that state was taken."""
         if any(worker.works for worker in self.workers):
             return False
-        if self.account.ledger.finished or not any(worker.go and worker.prepared for worker in self.workers):
+        if self.ledger.finished or not any(worker.go and worker.prepared for worker in self.workers):
             self._guarded(self._copy)
             self.at_work = not self.copied.ledger.finished
             if self.at_work:
@@ -214,10 +229,13 @@ class Cluster:
     # The server
 
     def _hear(self, partition: int, report: Report) -> None:
-        self.account.add(partition, report.events)
+        numbers = report.numbers
+        self.of_partitions[partition].write(numbers, report.rows)
+        self.ledger.write(numbers, combined([ledger.rows(numbers) for ledger in self.of_partitions]))
+        self.versions[partition] += report.versions
         for incarnation, work in report.work.items():
             self._worked(incarnation, work)
-        if any(event.ended == USED for event in report.events):
+        if report.versions:
             self.last_used = time.monotonic()
 
     def _worked(self, incarnation: int, work: Work) -> None:
@@ -228,10 +246,10 @@ class Cluster:
     def _copy(self) -> None:
         """Take a copy of the server, with what became of the minibatches."""
         begun = time.monotonic()
-        self.tensors = self.server.copy()
-        if self.account.ended > self.copied.ended:
+        tensors = self.server.copy()
+        if self.ledger.ended > self.copied.ledger.ended:
             self.deaths_since_copy = 0
-        self.copied, self.copied_at = self.account.copy(), time.monotonic()
+        self.copied, self.copied_at = Copy(tensors, deepcopy(self.ledger), max(self.versions)), time.monotonic()
         self.copy_took = self.copied_at - begun
 
     def _guarded(self, action: Callable[..., object], *args: Any) -> None:
@@ -246,14 +264,20 @@ class Cluster:
                     f"partitions of the server died {_DEATHS} times and nothing was trained in between; the last "
                     f"error: {lost}\nUse more partitions (training.asgd.partitions) or nodes with more memory"
                 ) from lost
-            self.undone += self.account.ended - self.copied.ended
+            self.undone += self.ledger.ended - self.copied.ledger.ended
             self._begin_again()
 
     def _begin_again(self) -> None:
         """Restore the server from the last copy, and set the shards to work again."""
-        self.account = self.copied.copy()
-        self.account.ledger.forget(np.flatnonzero(self.account.ledger.states_M == WAITING))
-        self.server.begin(self.tensors, self.account.ledger.states_M)
+        self.ledger = deepcopy(self.copied.ledger)
+        states_M = self.ledger.states_M
+        self.ledger.forget(np.flatnonzero(states_M == WAITING))
+        partitions = len(self.server.plans)
+        self.versions = [self.copied.versions] * partitions
+        self.of_partitions = [Ledger.of(len(states_M)) for _ in range(partitions)]
+        for ledger in self.of_partitions:
+            ledger.begin(states_M)
+        self.server.begin(self.copied.tensors, states_M)
         for worker in self.workers:
             worker.go = True
 
@@ -275,7 +299,7 @@ class Cluster:
             except RayError:
                 self._replace(number, worker)
                 return
-        if self.at_work and worker.prepared and worker.rests and worker.go and not self.account.ledger.finished:
+        if self.at_work and worker.prepared and worker.rests and worker.go and not self.ledger.finished:
             incarnation, self.next_incarnation = self.next_incarnation, self.next_incarnation + 1
             self.server.ask("admit", incarnation)
             self.incarnations[incarnation], worker.incarnation, worker.go = number, incarnation, False
@@ -314,22 +338,24 @@ class Cluster:
     def _give_back(self, incarnation: int) -> None:
         for partition, report in enumerate(self.server.ask("expel", incarnation)):
             self._hear(partition, report)
-        numbers = self.server.ask_pool("give_back", incarnation, self.account.ledger.states_M)
-        self.account.ledger.forget(numbers)
+        numbers = self.server.ask_pool("give_back", incarnation, self.ledger.states_M)
+        for ledger in (self.ledger, *self.of_partitions):
+            ledger.forget(numbers)
+            ledger.states_M[numbers] = WAITING
         self.returned += len(numbers)
         if numbers:
             for worker in self.workers:
                 worker.go = True
 
-    def _progress(self, account: Account) -> Progress:
+    def _progress(self, ledger: Ledger, versions: int) -> Progress:
         each = [
             sum((work for incarnation, work in self.work.items() if self.incarnations[incarnation] == number), Work())
             for number in range(len(self.workers))
         ]
         return replace(
-            account.progress, seconds=max(0.0, self.last_used - self.began), returned=self.returned,
-            restarts=self.restarts, up=sum(work.up for work in each), down=sum(work.down for work in each),
-            shards=tuple(work.report for work in each), note=self._note(),
+            ledger.progress(self.before), versions=versions, seconds=max(0.0, self.last_used - self.began),
+            returned=self.returned, restarts=self.restarts, up=sum(work.up for work in each),
+            down=sum(work.down for work in each), shards=tuple(work.report for work in each), note=self._note(),
         )  # fmt: skip
 
     def _note(self) -> str:

@@ -21,9 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from speech3.engine.ledger import Ledger
 from speech3.engine.pool import Pool
-from speech3.engine.world import REFUSED, STALE, USED, WAITING, Rate
+from speech3.engine.world import USED, WAITING, Rate
 
 _EVER = timedelta(days=365)  # a group rests in a collective; the coordinator watches it, so no timeout is needed
 
@@ -94,24 +93,6 @@ class GroupPool(Pool):
             return None
         self.states_M[number] = shard + 1
         return number
-
-
-def combined(ledgers: Sequence[Ledger]) -> Ledger:
-    """Ledger of the whole model: a minibatch is used if any slice is, dropped if all are, else assigned or waiting."""
-
-    def rows(name: str) -> np.ndarray:
-        return np.stack([getattr(ledger, name) for ledger in ledgers])
-
-    states_GM = rows("states_M")
-    used_M, dropped_GM = (states_GM == USED).any(0), np.isin(states_GM, (STALE, REFUSED))
-    wrote_1M = rows("frames_M").argmax(0)[None]  # all members that have written results wrote the same
-    frames_M, loss_M, correct_M = (
-        np.take_along_axis(rows(name), wrote_1M, 0)[0] for name in ("frames_M", "loss_M", "correct_M")
-    )
-    return Ledger(
-        np.where(used_M, USED, states_GM.max(0)), frames_M, loss_M, correct_M, dropped_GM.sum(0),
-        rows("staleness_M").max(0),
-    )  # fmt: skip
 
 
 def give_back(pools: Sequence[Pool], shard: int) -> int:

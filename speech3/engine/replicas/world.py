@@ -30,8 +30,8 @@ from torch import Tensor, nn
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.assembly import begin_epoch, load_tensors, published_tensors
 from speech3.engine.device import device_for
-from speech3.engine.ledger import Ledger
-from speech3.engine.replicas.group import Group, combined, give_back
+from speech3.engine.ledger import Ledger, combined
+from speech3.engine.replicas.group import Group, give_back
 from speech3.engine.replicas.slices import Slices
 from speech3.engine.server_memory import EPOCH, READY
 from speech3.engine.shared import LOOK_S, Shared
