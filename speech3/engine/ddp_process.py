@@ -122,8 +122,6 @@ def main(
 ) -> None:  # fmt: skip
     """The main function of a process: work on the epochs that the coordinator sends, until the coordinator exits."""
     coordinator, on_gpu = os.getppid(), member.device.startswith("cuda")
-    if on_gpu:
-        torch.cuda.set_device(member.device)  # otherwise all processes would hold their barriers on the first GPU
     parts = build(member.device)
     dist.init_process_group(
         "nccl" if on_gpu else "gloo", init_method=Path(store).as_uri(), rank=member.rank,

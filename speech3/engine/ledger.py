@@ -20,7 +20,7 @@ import numba
 import numpy as np
 
 from speech3.engine.gradient import Step
-from speech3.engine.world import REFUSED, STALE, USED, WAITING, Progress
+from speech3.engine.world import REFUSED, STALE, USED, Progress
 
 STALENESS_BINS = 64  # staleness of 63 and more counts as 63
 ROW = {
@@ -101,12 +101,6 @@ class Ledger:
             self.refusals_M[number] += 1
             if self.refusals_M[number] == partitions:
                 self.states_M[number] = ended
-
-    def give_back(self, shard: int) -> np.ndarray:
-        """Mark the minibatches that were assigned to a dead shard as waiting; returns their numbers, ascending."""
-        out = np.flatnonzero(self.states_M == shard + 1)
-        self.states_M[out] = WAITING
-        return out
 
     @property
     def ended(self) -> int:

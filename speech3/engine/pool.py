@@ -8,7 +8,7 @@ minibatches that were assigned to a shard when it died return to the queue.
 While one shard draws, the others cannot, so a draw does not search the epoch: two cursors say where to begin, and move
 back only when a shard dies.
 
-Axes: M minibatches of an epoch, R rows of them.
+Axes: M minibatches of an epoch, R rows of them, G members of a replica.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from speech3.engine.ledger import Ledger
-from speech3.engine.world import WAITING
+from speech3.engine.world import USED, WAITING
 
 
 class Pool:
@@ -104,10 +104,7 @@ class Pool:
 
     def give_back(self, shard: int) -> int:
         """Return a dead shard's minibatches to the queue; returns their number."""
-        with self.lock:
-            numbers = self.ledger.give_back(shard)
-            self.reopen(numbers)
-        return len(numbers)
+        return give_back([self], shard)
 
     def reopen(self, numbers: np.ndarray) -> None:
         """Move the cursors back to minibatches (their numbers, ascending) that wait again; call with the lock held."""
@@ -119,3 +116,20 @@ class Pool:
     def finished(self) -> bool:
         """Every minibatch is used or dropped."""
         return bool(self.cursor[0] >= len(self.states_M)) and self.ledger.finished
+
+
+def give_back(pools: Sequence[Pool], shard: int) -> int:
+    """Return a dead shard's minibatches to the first pool; returns their number.
+
+    The other pools are those of the other members of a replica, all of which must have exited. A minibatch that one of
+    them has used, for its slice of the model, is used.
+    """
+    with pools[0].lock:
+        states_GM = np.stack([pool.states_M for pool in pools])
+        out_M, used_M = (states_GM == shard + 1).any(0), (states_GM == USED).any(0)
+        for pool in pools:
+            pool.states_M[out_M & used_M] = USED
+            pool.states_M[out_M & ~used_M] = WAITING
+        waiting = np.flatnonzero(out_M & ~used_M)
+        pools[0].reopen(waiting)
+    return len(waiting)

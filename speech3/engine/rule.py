@@ -87,7 +87,7 @@ class Rule:
         constants = self.scale(staleness, minibatches), along, self.momentum, self.adagrad
         return _length(old, *step(old, new, own, *constants))
 
-    def rehearse(self, state: State, own: Own) -> None:
+    def warm_up(self, state: State, own: Own) -> None:
         """Run the step on a few zeros, so that loading the compiled code (a third of a second) delays no sync."""
         self.step(_few(state), _few(state), _few(own), staleness=0, minibatches=1)
 

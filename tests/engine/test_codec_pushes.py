@@ -10,7 +10,7 @@ import torch
 from replay import replay
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine import shared
+from speech3.engine import shard_process
 from speech3.engine.assembly import begin_epoch, load_tensors, sizes_of
 from speech3.engine.codecs.codec import Ternary, key_of, layout, make_codec
 from speech3.engine.flat import flatten
@@ -185,7 +185,7 @@ def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
             stack.enter_context(memory_file(name, size))
             for name, size in (("server", memory_bytes(sizes)), ("pool", 0), ("lock0", 0), ("lock1", 0))
         )
-        place = shared.Place(
+        place = shard_process.Place(
             memory, tuple(paths), pool_lock, sizes, config, 1, 0.0, os.getpid(), None, None, BOTH_WAYS
         )  # fmt: skip
         server, locks = place.open(own, None)
@@ -208,7 +208,7 @@ def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
         load_tensors(server, {"parameters": own.vector_K.clone()})
         begin_epoch(server, tiny.waiting(BATCHES))
         rate = tiny.rate(0.1, 1, BATCHES)
-        shared._run_shard(0, shard, server, locks, rate, os.getppid(), lambda _: None)
+        shard_process.run_shard(0, shard, server, locks, rate, os.getppid(), lambda _: None)
         assert server.ledger.finished
     assert set(seen["sync"]) == {1}  # the other partition is free: a shard never holds two
     assert set(seen["encode"]) == set(seen["add"]) == {2}

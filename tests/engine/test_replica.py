@@ -21,10 +21,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from speech3.config import AsgdConfig, DnnConfig
 from speech3.engine.ledger import Ledger, combined
 from speech3.engine.one_worker import OneWorker
-from speech3.engine.pool import Pool
-from speech3.engine.replicas.group import give_back
-from speech3.engine.replicas.world import Replicas
+from speech3.engine.pool import Pool, give_back
 from speech3.engine.server_memory import UP
+from speech3.engine.shared import Shared
 from speech3.engine.world import REFUSED, STALE, USED, WAITING, Parts
 from speech3.errors import Speech3Error
 from speech3.models import build
@@ -74,7 +73,7 @@ class Build:
 
 
 def _pids(world):
-    return [[process.pid for process in member.processes] for member in world.members]
+    return [[group[rank][0].pid for group in world.workers.groups] for rank in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +90,7 @@ def gate(tmp_path_factory):
 def world(curse, gate):
     made = Build(Cursed(120, pause_s=0.002, file=curse), dropout=0.1)
     config = AsgdConfig(sync_every=2, max_distance=6, partitions=2)
-    world = Replicas(tiny.Gated(made, gate), made(), slices(0.1), config, workers=2)
+    world = Shared(tiny.Gated(made, gate), made(), config, split=slices(0.1), workers=2)
     world.load(OneWorker(made()).snapshot().tensors)
     yield world
     pids = _pids(world)
@@ -123,7 +122,7 @@ def test_two_replicas_train(world, gate):
     assert (done.used, done.stale, done.refused, done.frames) == (120, 0, 0, 120 * tiny.FRAMES)
     assert (done.returned, done.restarts) == (0, 0)
     # Both members push their part: each at most 6 of the 120 minibatches at a time.
-    sent = [member.server.memory.shards_N[:, UP].sum() for member in world.members]
+    sent = [server.memory.shards_N[:, UP].sum() for server in world.servers]
     own = [sum(each.numel() for each in model.parameters()) for model in slices()]
     assert all(up >= 20 * 4 * values for up, values in zip(sent, own, strict=True))
     assert sum(sent) == done.up and done.down > 20 * 4 * sum(own)

@@ -179,9 +179,9 @@ def test_every_form_of_the_step_is_compiled_and_nothing_moves(monkeypatch, rule,
     monkeypatch.setattr(rule_module, "_one_pass", lambda *args: forms.append(tuple(map(type, args))) or (0.0,) * 3)
     old, new, own = _case(rule, local)
     before = [tensor.clone() for tensor in (old.parameters_P, own.parameters_P)]
-    rule.rehearse(old, own)
+    rule.warm_up(old, own)
     assert torch.equal(old.parameters_P, before[0]) and torch.equal(own.parameters_P, before[1])
-    rehearsed = set(forms)
+    warm = set(forms)
     for staleness in (0, 3):
         rule.step(old, new, own, staleness=staleness, minibatches=2)
-    assert rehearsed and rehearsed == set(forms)
+    assert warm and warm == set(forms)

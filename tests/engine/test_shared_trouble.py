@@ -9,8 +9,9 @@ import pytest
 import tiny
 
 from speech3.config import AsgdConfig
-from speech3.engine import shared
+from speech3.engine import shard_process
 from speech3.engine.shared import Shared
+from speech3.engine.workers import Workers
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(12)
@@ -37,15 +38,15 @@ def test_more_words_than_a_pipe_holds():
 
 
 def test_if_the_second_cannot_be_started_the_first_is_ended(monkeypatch):
-    start, begun = Shared._start, []
+    start, begun = Workers.start, []
 
     def only_the_first(self, worker):
         if worker:
-            begun.extend(self.processes[:1])
+            begun.extend(self.processes)
             raise OSError("no more processes")
         start(self, worker)
 
-    monkeypatch.setattr(Shared, "_start", only_the_first)
+    monkeypatch.setattr(Workers, "start", only_the_first)
     build = tiny.Build(BATCHES)
     with pytest.raises(OSError, match="no more processes"):
         Shared(build, build(), AsgdConfig(), workers=2)
@@ -59,8 +60,8 @@ def test_after_a_death_in_a_sync_the_next_lets_its_kernels_end(on_gpu, monkeypat
     partition = SimpleNamespace(
         record=record, published=SimpleNamespace(vector_K=SimpleNamespace(is_cuda=on_gpu))
     )  # fmt: skip
-    monkeypatch.setattr(shared.time, "sleep", slept.append)
-    shared._enter(partition)  # nobody had it
+    monkeypatch.setattr(shard_process.time, "sleep", slept.append)
+    shard_process._enter(partition)  # nobody had it
     assert record.syncing[0] == 1 and not slept
-    shared._enter(partition)  # who had it did not leave
-    assert slept == [shared._KERNELS_S] * on_gpu
+    shard_process._enter(partition)  # who had it did not leave
+    assert slept == [shard_process._KERNELS_S] * on_gpu

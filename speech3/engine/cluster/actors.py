@@ -73,7 +73,7 @@ class PartitionActor:
         self.reported = 0  # version of the last report
         self.work: dict[int, Work] = {}
         published = self.server.partitions[0].published.state
-        self.server.rule.rehearse(published, Own(self.like.parameters_P, None, self.push_P))
+        self.server.rule.warm_up(published, Own(self.like.parameters_P, None, self.push_P))
         return facts_of()
 
     def begin(self, tensors: dict[str, np.ndarray], states_M: np.ndarray) -> None:

@@ -12,7 +12,7 @@ Axes: G members, M minibatches of an epoch.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,7 +22,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from speech3.engine.pool import Pool
-from speech3.engine.world import USED, WAITING, Rate
+from speech3.engine.world import BuildOn, Parts, Rate
+from speech3.io.parallel import end_with_parent
 
 _EVER = timedelta(days=365)  # a group rests in a collective; the coordinator watches it, so no timeout is needed
 
@@ -36,8 +37,6 @@ class Group:
 
     def meet(self, store: Path, device: torch.device) -> None:
         """Join the group, waiting for the other members; `store` is a path that does not exist yet."""
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", init_method=store.as_uri(), rank=self.rank,
             world_size=self.size, timeout=_EVER,
@@ -95,17 +94,16 @@ class GroupPool(Pool):
         return number
 
 
-def give_back(pools: Sequence[Pool], shard: int) -> int:
-    """Return a dead group's minibatches to the pool, unless a slice of one is used; returns how many wait again.
+@dataclass(frozen=True)
+class Join:
+    """Joins the other members of a replica, then makes the parts of one member."""
 
-    The first pool is the one that is drawn from. All processes of the group must have exited.
-    """
-    with pools[0].lock:
-        states_GM = np.stack([pool.states_M for pool in pools])
-        out_M, used_M = (states_GM == shard + 1).any(0), (states_GM == USED).any(0)
-        for pool in pools:
-            pool.states_M[out_M & used_M] = USED
-            pool.states_M[out_M & ~used_M] = WAITING
-        waiting = np.flatnonzero(out_M & ~used_M)
-        pools[0].reopen(waiting)
-    return len(waiting)
+    build: BuildOn
+    group: Group
+    store: Path
+
+    def __call__(self, device: str) -> Parts:
+        """Make the parts on the member's device."""
+        end_with_parent()  # while it waits for the other members it cannot check for the coordinator
+        self.group.meet(self.store, torch.device(device))
+        return replace(self.build(device), group=self.group)
