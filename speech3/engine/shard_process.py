@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from speech3.engine.server_memory import (
 )
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 from speech3.engine.watchdog import COMPUTES, DRAWS, IDLE, SYNCS, WAITS
-from speech3.engine.world import BuildOn, Rate
+from speech3.engine.world import BuildOn, Group, Rate
 
 LEAVE = -1  # in place of an epoch's number: shards exit
 _KERNELS_S = 0.5  # the GPU kernels of a killed process end within this time
@@ -80,7 +80,6 @@ def serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, _
     row = server.memory.shards_N[worker]
     orders = _orders(server.memory, row, place.coordinator)
     if parts.group is not None:
-        server = replace(server, pool=parts.group.pool(server.pool))
         orders = parts.group.orders(orders, row[EPOCH : EPOCH + 1])
         gradient(parts, 1, 0)  # makes PyTorch connect the members: this second must not count as training time
     row[SINCE] = time.monotonic()
@@ -125,6 +124,16 @@ def _enter(partition: Partition) -> None:
     partition.record.syncing[0] = 1
 
 
+def _draw(worker: int, after: int | None, server: Server, group: Group | None) -> int | None:
+    """Draw a minibatch; in a replica the first member draws, and all record in their ledgers that it is assigned."""
+    if group is None:
+        return server.pool.draw(worker, after)
+    number = group.agreed(server.pool.draw(worker, after) if group.rank == 0 else None)
+    if number is not None:
+        server.ledger.states_M[number] = worker + 1
+    return number
+
+
 def _forget(event: Event) -> None:
     """Discard an event: an epoch of 1,000 hours has millions of them."""
 
@@ -149,7 +158,7 @@ def run_shard(
         match request:
             case Draw(after):
                 row[SINCE], row[DOING] = time.monotonic(), DRAWS
-                answer = server.pool.draw(worker, after) if os.getppid() == coordinator else None
+                answer = _draw(worker, after, server, shard.parts.group) if os.getppid() == coordinator else None
                 row[DRAW_S] += time.perf_counter() - begun
                 note(("draw", answer, 0))
             case Compute(number):

@@ -7,8 +7,6 @@ machines of a DistBelief replica.
 
 Each member's server has its own row of minibatch states: a minibatch is used as soon as one slice of it is in a
 published version, and dropped when all members' pushes of it were.
-
-Axes: G members, M minibatches of an epoch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +19,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from speech3.engine.pool import Pool
 from speech3.engine.world import BuildOn, Parts, Rate
 from speech3.io.parallel import end_with_parent
 
@@ -64,34 +61,17 @@ class Group:
             epoch[0] = 0
             dist.barrier()
 
-    def pool(self, pool: Pool) -> Pool:
-        """A pool from which all members draw the same minibatches."""
-        return GroupPool(pool, self)
+    def agreed(self, number: int | None) -> int | None:
+        """The number of the minibatch that the first member has drawn; those that the others pass are ignored."""
+        values = torch.tensor(-1 if number is None else number)
+        dist.broadcast(values, 0)
+        return None if int(values) < 0 else int(values)
 
     def norm(self, g: Sequence[Tensor]) -> Tensor:
         """The norm of the whole gradient, of which every member has a slice."""
         square = torch.nn.utils.get_total_norm(g).square()
         dist.all_reduce(square)
         return square.sqrt()
-
-
-class GroupPool(Pool):
-    """A member's pool: the first member draws, and all record in their rows that it is assigned."""
-
-    def __init__(self, pool: Pool, group: Group) -> None:
-        super().__init__(pool.ledger, pool.cursor, pool.lock)
-        self.starts_R, self.group = pool.starts_R, group
-
-    def draw(self, shard: int, after: int | None = None) -> int | None:
-        """See `Pool.draw`."""
-        drawn = super().draw(shard, after) if self.group.rank == 0 else None
-        values = torch.tensor(-1 if drawn is None else drawn)
-        dist.broadcast(values, 0)
-        number = int(values)
-        if number < 0:
-            return None
-        self.states_M[number] = shard + 1
-        return number
 
 
 @dataclass(frozen=True)
