@@ -1,6 +1,7 @@
 """A partition and a shard of world cluster, without Ray between them: they do what the simulated world does."""
 
 import pickle
+import time
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -15,16 +16,17 @@ from speech3.engine.flat import flatten, partition_bounds
 from speech3.engine.gradient import Step
 from speech3.engine.ledger import Ledger
 from speech3.engine.simulate import Simulated, Times
-from speech3.engine.world import REFUSED, STALE, USED, WAITING, Rate
+from speech3.engine.watchdog import Clock
+from speech3.engine.world import REFUSED, STALE, USED, WAITING, Rate, ShardReport
 from speech3.errors import Speech3Error
 
 ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
 
 from speech3.engine.cluster import actors as actors_module  # noqa: E402 - imports ray
 from speech3.engine.cluster.actors import PartitionActor, ShardActor  # noqa: E402
-from speech3.engine.cluster.messages import Order, Report, Visit, Work, facts_of  # noqa: E402
+from speech3.engine.cluster.messages import Order, PushMessage, Report, Work, facts_of  # noqa: E402
 from speech3.engine.cluster.remote import check  # noqa: E402
-from speech3.engine.cluster.world import Cluster, Copy, _plans  # noqa: E402
+from speech3.engine.cluster.world import Cluster, Copy, Worker, _plans  # noqa: E402
 
 BATCHES = tiny.Batches(24)
 RATE = Rate(0.3, 1, len(BATCHES), warmup=0.5)
@@ -73,7 +75,7 @@ class Pair:
             partition.admit(incarnation)
         outcome = self.shard.run(Order(incarnation, rate.epoch, rate, [Handle(each) for each in self.partitions]))
         for number, partition in enumerate(self.partitions):
-            self.world._hear(number, partition.report())
+            self.world._receive_report(number, partition.report())
         return outcome
 
     def tensors(self):
@@ -147,7 +149,7 @@ def test_a_shard_that_is_given_up_changes_nothing_any_more():
     first.admit(3)
     assert [first.draw(3, None), first.draw(3, 0)] == [0, 1]
     assert not first.expel(3).numbers.size and first.draw(3, 1) is None
-    assert first.sync(Visit(3, 0, True, Work(), steps={0: Step(1, 1.0, 1)})) is None
+    assert first.sync(PushMessage(3, 0, True, Work(), steps={0: Step(1, 1.0, 1)})) is None
     assert torch.equal(ours.tensors()["parameters"], before)
     # What it had out waits again, but not what a partition had published: 1, in the account of who asks.
     states_M = tiny.waiting(BATCHES)
@@ -158,7 +160,7 @@ def test_a_shard_that_is_given_up_changes_nothing_any_more():
 
 
 class Dies(Handle):
-    """A partition that dies at its third visit."""
+    """A partition that dies at its third message."""
 
     visits = 0
 
@@ -179,7 +181,7 @@ def test_a_shard_reports_a_partition_that_is_lost_or_does_not_know_it():
     # It can work again, with nothing left in its hands of what was lost.
     numbers = ours.partitions[0].give_back(1, tiny.waiting(BATCHES))
     assert numbers == [0, 1, 2, 3, 4]  # 4 was drawn while 3 was computed
-    ours.world._hear(0, ours.partitions[0].report())
+    ours.world._receive_report(0, ours.partitions[0].report())
     ours.partitions[0].begin({"parameters": flatten(tiny.model()).vector_K.numpy()}, tiny.waiting(BATCHES))
     ours.world = coordinator(tiny.waiting(BATCHES), 1)
     ours.work(incarnation=2)
@@ -204,7 +206,7 @@ def _told(world, partition, numbers, ended=USED, staleness=0):
         ledger.publish(numbers, staleness)
     else:
         ledger.refuse(numbers, ended, 1)
-    world._hear(partition, Report(np.array(numbers), ledger.rows(np.array(numbers)), int(ended == USED), {}))
+    world._receive_report(partition, Report(np.array(numbers), ledger.rows(np.array(numbers)), int(ended == USED), {}))
 
 
 def test_a_minibatch_is_counted_with_the_first_partition_and_dropped_by_the_last():
@@ -249,6 +251,28 @@ def test_what_one_partition_refused_and_the_other_used_is_missed():
     _told(world, 0, [0])
     _told(world, 1, [0], STALE, 9)  # too late, and elsewhere it is used
     assert world.ledger.finished and world.ledger.progress(world.before).missed == 2
+
+
+def test_a_shard_that_hangs_is_replaced(monkeypatch):
+    """It pushes at most every four minibatches, which take two seconds each: that makes 160 s."""
+    world = coordinator(tiny.waiting(BATCHES), 1)
+    monkeypatch.setattr(ray, "kill", lambda actor: None)
+    worker = Worker(Mock(), pending="a reply", placed=Mock(), prepared=True, incarnation=5, heard=1000.0)
+    world.workers, world.incarnations, world.most_pushed, world.hang, world.restarts = [worker], {5: 0}, 4, "", 0
+    world.work = {5: Work(ShardReport(minibatches=10, compute_s=20.0))}
+    world.server.ask.return_value, world.server.ask_pool.return_value, world.returned = [], [3, 4], 0
+    world.clock, world.kind = Clock(looked=1000.0), Mock()
+
+    def at(seconds):
+        for now in range(int(world.clock.looked), seconds):  # the coordinator looks all the time
+            world.clock.look(float(now))
+        monkeypatch.setattr(time, "monotonic", lambda: float(seconds))
+        world._replace_hung()
+        return world.workers[0]
+
+    assert at(1159) is worker and not world.hang
+    assert at(1161) is not worker and world.hang == "shard 0 hung (161 s without a push) and was killed"
+    assert (world.restarts, world.returned) == (1, 2) and world.workers[0].go
 
 
 def test_facts_differ_by_model_and_by_minibatches():

@@ -98,7 +98,7 @@ class Work:
 
 
 @dataclass(frozen=True, eq=False)
-class Visit:
+class PushMessage:
     """A shard's sync with a partition: its push, and whether it fetches.
 
     Attributes
@@ -111,7 +111,7 @@ class Visit:
 
     incarnation: int
     version: int
-    takes: bool
+    fetch_due: bool
     work: Work
     key: int = 0
     finite: bool = True
@@ -126,7 +126,7 @@ class Visit:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class Reply:
     """A partition's reply: what became of the push and, if they are fetched, the newest parameters or their code."""
 
     ended: int
