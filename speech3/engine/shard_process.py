@@ -158,7 +158,8 @@ def run_shard(
         match request:
             case Draw(after):
                 row[SINCE], row[DOING] = time.monotonic(), DRAWS
-                answer = _draw(worker, after, server, shard.parts.group) if os.getppid() == coordinator else None
+                goes_on = os.getppid() == coordinator and server.memory.order[0] != LEAVE
+                answer = _draw(worker, after, server, shard.parts.group) if goes_on else None
                 row[DRAW_S] += time.perf_counter() - begun
                 note(("draw", answer, 0))
             case Compute(number):

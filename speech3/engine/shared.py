@@ -200,8 +200,7 @@ class Shared:
 
     def _let_leave(self) -> None:
         """Let the shards exit: PyTorch never frees a GPU's memory while a process that was killed had it open."""
-        memory, limit = self.server.memory, time.monotonic() + _LEAVE_S
-        memory.cursor[0], memory.order[0] = len(memory.ledger), LEAVE
+        self.server.memory.order[0], limit = LEAVE, time.monotonic() + _LEAVE_S
         waiting = [process.sentinel for process in self.processes]
         while waiting and (left_s := limit - time.monotonic()) > 0:
             for sentinel in multiprocessing.connection.wait(waiting, timeout=left_s):

@@ -77,6 +77,7 @@ def test_shards_on_a_gpu_exit_by_themselves(monkeypatch):
     try:
         world.load({"parameters": flatten(tiny.model()).vector_K})
         list(world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)))
+        next(world.epoch(2, tiny.waiting(BATCHES), tiny.rate(0.1, 2, BATCHES)))  # and is left in it
         world.on_gpu = [("state", "velocity", "squares")]
         (process,) = world.processes
     finally:
