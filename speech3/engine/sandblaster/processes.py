@@ -119,11 +119,16 @@ class Processes:
         while not all(worker.ready for worker in self.workers):
             for _ in self._hear():
                 pass
-        self.epoch, self.returned, self.restarts = epoch, 0, 0
+        self.epoch, self.returned, self.restarts, self.processes.note = epoch, 0, 0, ""
         for worker in self.workers:
             worker.report = ShardReport()
         self.began = self.looked = time.monotonic()
         yield
+
+    @property
+    def note(self) -> str:
+        """The last remark about a worker that hung in the epoch; may be empty."""
+        return self.processes.note
 
     def seconds(self) -> float:
         """Seconds since the epoch began."""

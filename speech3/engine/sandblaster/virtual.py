@@ -38,6 +38,8 @@ class Virtual:
         Parts of one worker; each worker gets a copy of its model.
     """
 
+    note = ""
+
     def __init__(self, parts: Parts, times: Times, layout: Layout) -> None:
         self.times, self.layout, self.seed = times, layout, parts.seed
         self._vector = 4 * layout.values  # bytes
