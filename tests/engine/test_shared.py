@@ -204,7 +204,7 @@ class _Dead:
         return False
 
     def join(self, timeout=None):
-        pass
+        self.close()
 
     def kill(self):
         pass
@@ -213,7 +213,9 @@ class _Dead:
         return False
 
     def close(self):
-        os.close(self.sentinel)
+        descriptor, self.sentinel = self.sentinel, None
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def test_successors_that_compute_nothing_are_given_up_too(monkeypatch):
