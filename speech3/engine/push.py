@@ -83,6 +83,11 @@ class Push:
         self.distance, self.wire.key = self.distance + 1, key
         self.finite = self.finite and finite
 
+    def receive(self, version: int, numbers: list[int], key: int, *, fetch_due: bool, finite: bool) -> None:
+        """Become a push that was sent to a partition on another host; without minibatches, it is a fetch only."""
+        self.version, self.numbers, self.wire.key, self.finite = version, numbers, key, finite
+        self.push_due, self.fetch_due = bool(numbers), fetch_due
+
     @torch.no_grad()
     def pack(self) -> None:
         """Encode the push, if it is due and finite; call before the partition is locked."""

@@ -96,8 +96,8 @@ def serve(worker: int, place: Place, build: BuildOn, device: str, on_gpu: Any, _
 def _warm_up(server: Server, shard: Shard) -> None:
     """Load compiled code now: that takes a third of a second, and must not delay a sync."""
     for partition, push in zip(server.partitions, shard.pushes, strict=True):
-        for push.fetch_due in (True, not shard.config.fetch_every):
-            push.numbers = [0]
+        for fetch_due in (True, not shard.config.fetch_every):
+            push.receive(-1, [0], 0, fetch_due=fetch_due, finite=True)
             push.pack()
             assert push.packed
             server.rule.warm_up(partition.published.state, push.packed)

@@ -115,8 +115,8 @@ class PartitionActor:
         for number, step in message.steps.items():
             self.server.ledger.computed(number, step)
         self.pushed += message.steps
-        push.version, push.fetch_due, push.finite = message.version, message.fetch_due, message.finite
-        push.numbers, push.push_due, push.wire.key = list(message.steps), bool(message.steps), message.key
+        numbers, key = list(message.steps), message.key
+        push.receive(message.version, numbers, key, fetch_due=message.fetch_due, finite=message.finite)
         self._read(message, push)
         push.pack()
         ended = partition.sync(push)
