@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from speech3.config import AsgdConfig
 from speech3.engine import rule as rule_module
@@ -185,3 +186,24 @@ def test_every_form_of_the_step_is_compiled_and_nothing_moves(monkeypatch, rule,
     for staleness in (0, 3):
         rule.step(old, new, own, staleness=staleness, minibatches=2)
     assert warm and warm == set(forms)
+
+
+class _Copies(TorchDispatchMode):
+    """The addresses from which tensors are copied."""
+
+    def __init__(self):
+        super().__init__()
+        self.sources = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket.__name__ == "copy_":
+            self.sources.append(args[1].data_ptr())
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_new_parameters_leave_the_servers_gpu_once():
+    """What a shard keeps as fetched is a copy of its own parameters."""
+    old, new, own = _case(Rule(), True)
+    with _Copies() as copies:
+        step_torch(old, new, own, 1.0, 0.0, 0.0, 0.0)
+    assert copies.sources == [new.parameters_P.data_ptr(), own.parameters_P.data_ptr()]
