@@ -104,7 +104,7 @@ class UncheckedSteps:
         return 0, 0, 0
 
 
-class Both(nn.Module):
+class ModelWithLoss(nn.Module):
     """Model and loss in one module, as DDP requires: its forward pass prepares the exchange of gradients."""
 
     def __init__(self, parts: Parts) -> None:
@@ -131,7 +131,7 @@ def main(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has no equivalent successor yet
         both = DistributedDataParallel(
-            Both(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False
+            ModelWithLoss(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False
         )  # fmt: skip
     exchange = Exchange(trained(parts.model), codec)
     if codec.kind == "ternary":

@@ -95,10 +95,10 @@ class Wire:
 
     def receive(self, own: Flat) -> None:
         """Replace the newest parameters in `own` by those that the shard decodes."""
-        self.received = self._come_down(own.parameters_P)
+        self.received = self._encode_fetch(own.parameters_P)
         self.down += own.buffers.nbytes + self.received.nbytes
 
-    def _come_down(self, own_P: Tensor) -> Tensor:
+    def _encode_fetch(self, own_P: Tensor) -> Tensor:
         """What is sent to the shard for the newest parameters `own_P`, which are replaced by the decoded ones."""
         if self.down_codec is None:
             return own_P

@@ -32,7 +32,7 @@ class Group:
     rank: int
     size: int
 
-    def meet(self, store: Path, device: torch.device) -> None:
+    def join(self, store: Path, device: torch.device) -> None:
         """Join the group, waiting for the other members; `store` is a path that does not exist yet."""
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", init_method=store.as_uri(), rank=self.rank,
@@ -85,5 +85,5 @@ class Join:
     def __call__(self, device: str) -> Parts:
         """Make the parts on the member's device."""
         end_with_parent()  # while it waits for the other members it cannot check for the coordinator
-        self.group.meet(self.store, torch.device(device))
+        self.group.join(self.store, torch.device(device))
         return replace(self.build(device), group=self.group)

@@ -117,7 +117,7 @@ class Processes:
     def begin(self, epoch: int, seconds: float) -> Generator[None, None, None]:
         """Begin an epoch: wait until all workers are ready, and reset the counts."""
         while not all(worker.ready for worker in self.workers):
-            for _ in self._hear():
+            for _ in self._receive():
                 pass
         self.epoch, self.returned, self.restarts, self.processes.note = epoch, 0, 0, ""
         for worker in self.workers:
@@ -144,9 +144,9 @@ class Processes:
         portions, kept = Portions(len(numbers)), {}
         while not portions.finished or any(worker.keeping for worker in self.workers):
             for index, worker in enumerate(self.workers):
-                if worker.free and (portion := portions.hand(index)) is not None:
+                if worker.free and (portion := portions.assign(index)) is not None:
                     self._send(index, Compute(self.evaluation, at, self.epoch, portion, numbers[portion]))
-            for index, message in self._hear():
+            for index, message in self._receive():
                 match message:
                     case Died():
                         self.returned += portions.lost(index)
@@ -170,7 +170,7 @@ class Processes:
                 if worker.free and waiting:
                     out[index] = waiting.popleft()
                     self._send(index, Operate(operation, out[index]))
-            for index, message in self._hear():
+            for index, message in self._receive():
                 match message:
                     case Died() if index in out:
                         waiting.append(out.pop(index))
@@ -195,10 +195,10 @@ class Processes:
     def _send(self, index: int, order: Compute | Keep | Operate) -> None:
         worker = self.workers[index]
         worker.free, worker.since = False, time.monotonic()
-        with suppress(OSError):  # it died, which `_hear` notices next
+        with suppress(OSError):  # it died, which `_receive` notices next
             self.processes.pipes[index].send(order)
 
-    def _hear(self) -> Iterator[tuple[int, Any]]:
+    def _receive(self) -> Iterator[tuple[int, Any]]:
         """Receive the workers' messages, waiting a little for the first, and update which workers are free."""
         self.clock.look(time.monotonic())
         for index, worker in enumerate(self.workers):
