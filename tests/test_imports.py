@@ -1,6 +1,7 @@
 """A package of speech3 imports only packages that are listed before it in CONTRIBUTING.md."""
 
 import ast
+import graphlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,3 +52,16 @@ def test_the_engine_knows_nothing_of_speech() -> None:
 def test_files_are_short() -> None:
     long = [str(path) for path in MODULES if len(path.read_text(encoding="utf-8").splitlines()) >= 400]
     assert not long
+
+
+def test_no_modules_of_the_engine_import_each_other() -> None:
+    """Neither directly nor in a circle; imports for types and inside functions count."""
+    graph: dict[str, set[str]] = {}
+    for path in (ROOT / "speech3" / "engine").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        graph[module] = {node.module or "" for node in found} | {f"{n.module}.{a.name}" for n in found for a in n.names}
+    graph = {module: others & graph.keys() for module, others in graph.items()}
+    assert "speech3.engine.pool" in graph["speech3.engine.shared"]
+    graphlib.TopologicalSorter(graph).prepare()  # raises an error if there is a circle

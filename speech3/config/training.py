@@ -33,7 +33,6 @@ class AsgdConfig(Config):
     projection: bool = Field(False, description="remove from a push its component that opposes the server's momentum")
     decay: float = Field(1.0, gt=0, le=1, description="a push is multiplied by decay ** staleness")
     adagrad: float = Field(0.0, ge=0, description="gamma of Adagrad on the server, replaces push_scale; 0: no Adagrad")
-    delay_compensation: float = Field(0.0, ge=0, description="lambda of DC-ASGD; 0: no compensation")
     max_push: float = Field(
         1.0,
         gt=0,
@@ -53,11 +52,6 @@ class AsgdConfig(Config):
                 f"max_distance={self.max_distance} is below fetch_every={self.fetch_every}: a shard would have to wait "
                 f"before it may fetch; set max_distance to at least fetch_every"
             )
-        if self.fetch_every not in (None, self.sync_every) and self.delay_compensation:
-            raise ValueError(
-                "delay_compensation uses the parameters at which a push was computed, so it needs a fetch with every "
-                "push; remove fetch_every"
-            )
         if self.fetch_every not in (None, self.sync_every) and self.max_relative_distance is not None:
             raise ValueError(
                 "max_relative_distance uses the fetched parameters, which a shard keeps only until it pushes, so it "
@@ -71,10 +65,9 @@ class AsgdConfig(Config):
             raise ValueError("max_relative_distance measures a shard's own updates: it needs local_updates=true")
         if isinstance(self.push_scale, float) and not 0 < self.push_scale < math.inf:
             raise ValueError(f"push_scale={self.push_scale:g}: must be above 0, or no push would change the parameters")
-        if self.max_staleness == 0 and (self.delay_compensation or self.decay < 1):
+        if self.max_staleness == 0 and self.decay < 1:
             raise ValueError(
-                "max_staleness=0 drops every stale push, so delay_compensation and decay have no effect: raise "
-                "max_staleness, or remove them"
+                "max_staleness=0 drops every stale push, so decay has no effect: raise max_staleness, or remove decay"
             )
         return self
 

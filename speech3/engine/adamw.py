@@ -45,8 +45,7 @@ class AdamW:
     @torch.no_grad()
     def step(self, gradient: Iterable[Tensor], learning_rate: float) -> None:
         """Apply one gradient: a tensor for each parameter."""
-        for view, each in zip(self._gradient.views, gradient, strict=True):
-            view.copy_(each)
+        torch._foreach_copy_(self._gradient.views, tuple(gradient))
         (first, second), self.steps = self.betas, self.steps + 1
         g_P = self._gradient.vector_K
         self.mean.vector_K.lerp_(g_P, 1 - first)

@@ -52,7 +52,6 @@ def rule_of(config: AsgdConfig, workers: int) -> Rule:
     scale = {"1/workers": 1 / workers, "1/accumulated": None}.get(str(config.push_scale), config.push_scale)
     return Rule(
         None if scale is None else float(scale), config.momentum, config.decay, config.projection, config.adagrad,
-        config.delay_compensation,
     )  # fmt: skip
 
 

@@ -12,14 +12,13 @@ usual time of a step. This module is the coordinator; the processes run `ddp_pro
 Axes: N processes, M minibatches of an epoch.
 """
 
-import math
 import multiprocessing
 import multiprocessing.connection
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -31,35 +30,26 @@ from speech3.config import CodecConfig
 from speech3.engine.adamw import SLOTS
 from speech3.engine.ddp_process import REPORT_STEPS, Member, main
 from speech3.engine.device import device_for
-from speech3.engine.watchdog import patience_s
-from speech3.engine.workers import Failed, Workers
+from speech3.engine.watchdog import Clock, patience_s
+from speech3.engine.workers import LOOK_S, Failed, Task, Workers
 from speech3.engine.world import BuildOn, Progress, Rate, Snapshot
 from speech3.errors import Speech3Error
-from speech3.io.parallel import NOT_BEGUN, end_processes
+from speech3.io.parallel import end_processes
 
 _RESUME = ", which stopped training: run it again (`speech3 train` resumes from the last checkpoint)"
-_DIED = Failed(math.inf, f"a process died{_RESUME}")
-_LOOK_S = 0.1
-_ASLEEP_S = 2.0  # if the coordinator has not checked for this long, all processes may have been suspended
 
 
 @dataclass
-class Deadline:
+class Deadline(Clock):
     """The watchdog's deadline for the next heartbeat of any process; the beginning of each half step is a heartbeat.
 
     Attributes
     ----------
     usual_s
         Usual seconds of a step, as last measured; 0: not known yet.
-    since
-        Time before this moment does not count.
-    looked
-        When the coordinator last checked.
     """
 
     usual_s: float = 0.0
-    since: float = field(default_factory=time.monotonic)
-    looked: float = field(default_factory=time.monotonic)
 
     def late_s(self, now: float, heartbeats_N2: np.ndarray) -> float:
         """Seconds without a heartbeat of any process if past the deadline, else 0; given `Member.heartbeats`.
@@ -68,10 +58,8 @@ class Deadline:
         counts. On a GPU, a process may run ahead of its device by all steps between two reports and then wait for all
         of them, so the deadline allows for that. There is no deadline until every process has begun its first step.
         """
-        if now - self.looked > _ASLEEP_S:
-            self.since = now
-        self.looked = now
-        quiet_s = now - max(self.since, heartbeats_N2[:, 1].max())
+        self.look(now)
+        quiet_s = self.quiet_s(heartbeats_N2[:, 1].max())
         limit_s = patience_s(self.usual_s) + REPORT_STEPS * self.usual_s
         return float(quiet_s) if heartbeats_N2[:, 0].all() and quiet_s > limit_s else 0.0
 
@@ -100,33 +88,37 @@ class Ddp:
         self.heartbeats_N2 = np.frombuffer(heartbeats).reshape(workers, 2)
         self.tensors: dict[str, Tensor] = {}
         to_all = f"{self.meeting.name}/store", build, momentum, weight_decay, codec or CodecConfig()
-        self.workers = Workers(
-            "process", "step", workers,
-            lambda rank: (main, (Member(rank, workers, device_for(device, rank), heartbeats), *to_all)),
-        )  # fmt: skip
+        members = [Member(rank, workers, device_for(device, rank), heartbeats) for rank in range(workers)]
+        tasks = [Task(main, (member, *to_all), member.device) for member in members]
+        self.workers, self.error = Workers(["world ddp"], "step", lambda _: tasks), ""
         try:
-            for rank in range(workers):
-                self.workers.start(rank)
+            self.workers.start_all()
         except BaseException:
-            self.close()
+            self.meeting.cleanup()
             raise
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
         """Run an epoch; yields progress at each report of the first process, and ten times a second, for Ctrl-C."""
         self.newest, progress = Snapshot(self.tensors, states_M, Progress()), Progress()
+        if self.error:
+            raise Speech3Error(self.error)
         for pipe in self.workers.pipes:
-            self._send(pipe, (epoch, states_M, rate, self.tensors))
+            with suppress(OSError):  # a process died, which is noticed below
+                pipe.send((epoch, states_M, rate, self.tensors))
         ended, self.deadline.since = False, time.monotonic()
         while not ended:
             multiprocessing.connection.wait(
-                [*self.workers.pipes, *(process.sentinel for process in self.processes)], timeout=_LOOK_S
+                [*self.workers.pipes, *(process.sentinel for process in self.processes)], timeout=LOOK_S
             )
             for pipe in self.workers.pipes:
                 if not pipe.poll():
                     continue
-                message = self._receive(pipe)
+                try:
+                    message = pipe.recv()
+                except (EOFError, OSError):
+                    self._died()
                 if isinstance(message, Failed):
-                    self._fail(message)
+                    self._died(message)
                 kind, (progress, tensors, states_M) = message
                 self.deadline.usual_s = progress.seconds * len(self.processes) / max(1, progress.used)
                 if tensors is not None:
@@ -135,7 +127,7 @@ class Ddp:
                 ended = kind == "ended"
             yield progress
             if not ended and not all(process.is_alive() for process in self.processes):
-                self._fail(_DIED)
+                self._died()
             if not ended and (late_s := self.deadline.late_s(time.monotonic(), self.heartbeats_N2)):
                 self._end_hung(late_s)
 
@@ -157,30 +149,14 @@ class Ddp:
         self.workers.close()
         self.meeting.cleanup()
 
-    def _send(self, pipe: Any, value: Any) -> None:
+    def _died(self, *heard: Failed) -> NoReturn:
+        """A process has exited, or reports a failure: stop the others, and raise the cause."""
         try:
-            pipe.send(value)
-        except OSError:
-            self._fail(_DIED)
-
-    def _receive(self, pipe: Any) -> Any:
-        try:
-            return pipe.recv()
-        except (EOFError, OSError):
-            return _DIED
-
-    def _fail(self, said: Failed) -> NoReturn:
-        """Raise the cause: a process that was killed, not one that lost the connection to it; else the first error."""
-        ended = multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=1.0)
-        why = min([said, *self._last_words()], key=lambda words: words.at).why
-        for rank, process in enumerate(self.processes):
-            if process.sentinel in ended:
-                process.join()
-                if (process.exitcode or 0) < 0:
-                    why = f"process {rank} died (exit status {process.exitcode}){_RESUME}"
-                elif process.exitcode == 1 and why == _DIED.why:
-                    why = f"process {rank} {NOT_BEGUN}"
-        raise Speech3Error(f"world ddp: {why}")
+            death = self.workers.end(0, heard)
+            self.error = f"world ddp: process {death.rank} died (exit status {death.status}){_RESUME}"
+        except Speech3Error as error:
+            self.error = str(error)
+        raise Speech3Error(self.error)
 
     def _end_hung(self, late_s: float) -> NoReturn:
         """Stop all processes; the one that hangs has begun the fewest half steps, except if it hangs in an exchange."""
@@ -189,10 +165,3 @@ class Ddp:
         who = f"process {behind[0]}" if len(behind) == 1 else "a process"
         end_processes(self.processes)
         raise Speech3Error(f"world ddp: {who} hung ({late_s:.0f} s without a heartbeat){_RESUME}")
-
-    def _last_words(self) -> Iterator[Failed]:
-        for pipe in self.workers.pipes:
-            with suppress(EOFError, OSError):
-                while pipe.poll():
-                    if isinstance(message := pipe.recv(), Failed):
-                        yield message

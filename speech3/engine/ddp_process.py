@@ -105,7 +105,7 @@ class UncheckedSteps:
         return 0, 0, 0
 
 
-class Both(nn.Module):
+class ModelWithLoss(nn.Module):
     """Model and loss in one module, as DDP requires: its forward pass prepares the exchange of gradients."""
 
     def __init__(self, parts: Parts) -> None:
@@ -123,8 +123,6 @@ def main(
 ) -> None:  # fmt: skip
     """The main function of a process: work on the epochs that the coordinator sends, until the coordinator exits."""
     coordinator, on_gpu = os.getppid(), member.device.startswith("cuda")
-    if on_gpu:
-        torch.cuda.set_device(member.device)  # otherwise all processes would hold their barriers on the first GPU
     parts = build(member.device)
     dist.init_process_group(
         "nccl" if on_gpu else "gloo", init_method=Path(store).as_uri(), rank=member.rank,
@@ -134,7 +132,7 @@ def main(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has no equivalent successor yet
         both = DistributedDataParallel(
-            Both(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False
+            ModelWithLoss(parts), broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=False
         )  # fmt: skip
     exchange = Exchange(trained(parts.model), codec)
     if codec.kind == "ternary":

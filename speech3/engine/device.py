@@ -59,6 +59,12 @@ def device_of(name: str) -> torch.device:
     return device
 
 
+def use_device(name: str) -> None:
+    """Make a GPU the current one of this process, a worker; otherwise libraries would use the first GPU as well."""
+    if name.startswith("cuda"):
+        torch.cuda.set_device(name)
+
+
 def device_for(device: str, worker: int) -> str:
     """The device of a worker: ``cuda`` distributes workers over all GPUs; any other device is the same for all."""
     return f"cuda:{worker % torch.cuda.device_count()}" if device == "cuda" else device

@@ -102,9 +102,12 @@ def partition_bounds(flat: Flat, count: int) -> list[slice]:
 
 
 def wait_for_gpus(*tensors: Tensor) -> None:
-    """Wait until all work on the GPUs of these tensors has finished, so that other processes may see its results."""
+    """Wait until the work that made these tensors has finished, so that other processes may see its results.
+
+    The engine does everything on the current stream of each GPU; it does not wait for copies on other streams.
+    """
     for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()
 
 
 def _view(vector: Tensor, offset: int, like: Tensor) -> Tensor:

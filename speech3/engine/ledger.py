@@ -6,9 +6,11 @@ parameters. The shard writes a minibatch's results when it has computed them; ea
 a shard that is killed at any instruction leaves the minibatch in one state or the other.
 
 If the server has several partitions, a minibatch is used as soon as one partition has published it, and dropped if none
-of them has applied it; its staleness is the largest among the partitions that published it.
+of them has applied it; its staleness is the largest among the partitions that published it. On one host all partitions
+write into one ledger. Where each has a ledger of its own, `combined` makes that of the whole server: the partitions of
+world cluster, and the slices of a model that replicas share.
 
-Axes: M minibatches of an epoch.
+Axes: M minibatches of an epoch, L ledgers.
 """
 
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ import numba
 import numpy as np
 
 from speech3.engine.gradient import Step
-from speech3.engine.world import REFUSED, STALE, USED, WAITING, Progress
+from speech3.engine.world import REFUSED, STALE, USED, Progress
 
 STALENESS_BINS = 64  # staleness of 63 and more counts as 63
 ROW = {
@@ -75,6 +77,15 @@ class Ledger:
         for rows in (self.frames_M, self.refusals_M, self.staleness_M):
             rows[numbers] = 0
 
+    def rows(self, numbers: np.ndarray) -> "Ledger":
+        """A copy of the rows of some minibatches."""
+        return Ledger(**{field.name: getattr(self, field.name)[numbers] for field in fields(self)})
+
+    def write(self, numbers: np.ndarray, rows: "Ledger") -> None:
+        """Overwrite the rows of some minibatches."""
+        for field in fields(self):
+            getattr(self, field.name)[numbers] = getattr(rows, field.name)
+
     def publish(self, numbers: Sequence[int], staleness: int) -> None:
         """Mark minibatches of a published version as used; a second call with the same numbers changes nothing."""
         for number in numbers:
@@ -91,16 +102,15 @@ class Ledger:
             if self.refusals_M[number] == partitions:
                 self.states_M[number] = ended
 
-    def give_back(self, shard: int) -> np.ndarray:
-        """Mark the minibatches that were assigned to a dead shard as waiting; returns their numbers, ascending."""
-        out = np.flatnonzero(self.states_M == shard + 1)
-        self.states_M[out] = WAITING
-        return out
+    @property
+    def ended(self) -> int:
+        """Number of minibatches that are used or dropped."""
+        return int(np.count_nonzero(self.states_M < 0))
 
     @property
     def finished(self) -> bool:
         """Every minibatch is used or dropped."""
-        return bool((self.states_M < 0).all())
+        return self.ended == len(self)
 
     def counts(self) -> dict[int, int]:
         """How many minibatches are USED, STALE and REFUSED."""
@@ -118,6 +128,27 @@ class Ledger:
             used=counts[USED], stale=counts[STALE], refused=counts[REFUSED], frames=frames, loss_sum=loss_sum,
             correct=correct, missed=missed, staleness=tuple(bins[: last + 1].tolist()),
         )  # fmt: skip
+
+
+def combined(ledgers: Sequence[Ledger]) -> Ledger:
+    """The ledger of a whole server, from those of its parts, each of which wrote about its own part of the parameters.
+
+    A minibatch is used if any part has published it, dropped if all have dropped it, and else assigned or waiting.
+    """
+
+    def rows(name: str) -> np.ndarray:
+        return np.stack([getattr(ledger, name) for ledger in ledgers])
+
+    states_LM = rows("states_M")
+    used_M, dropped_LM = (states_LM == USED).any(0), np.isin(states_LM, (STALE, REFUSED))
+    wrote_1M = rows("frames_M").argmax(0)[None]  # all parts that have written results wrote the same
+    frames_M, loss_M, correct_M = (
+        np.take_along_axis(rows(name), wrote_1M, 0)[0] for name in ("frames_M", "loss_M", "correct_M")
+    )
+    return Ledger(
+        np.where(used_M, USED, states_LM.max(0)), frames_M, loss_M, correct_M, dropped_LM.sum(0),
+        rows("staleness_M").max(0),
+    )  # fmt: skip
 
 
 @numba.njit(cache=True, nogil=True)

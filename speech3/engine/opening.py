@@ -82,14 +82,10 @@ def open_worlds(
             assert clock is not None
             alone = Synchronous(parts, replace(clock, compute_s=clock.compute_s[:1]), **steps)
             return alone, _simulated(training, another(), clock)
-        case "shared" if training.model_partitions > 1:
-            from speech3.engine.replicas.world import Replicas
-
-            return OneWorker(parts, **steps), Replicas(build, another(), split, training.asgd, **here, **pushes)
         case "shared":
             from speech3.engine.shared import Shared
 
-            return OneWorker(parts, **steps), Shared(build, another(), training.asgd, **here, **pushes)
+            return OneWorker(parts, **steps), Shared(build, another(), training.asgd, split=split, **here, **pushes)
         case "sandblaster":
             from speech3.engine.sandblaster.processes import Processes
 

@@ -5,7 +5,10 @@ its row to the end, then begins another; when all rows have been begun, it takes
 stretch that is still waiting. So all shards are busy to the end, and each such split loses only one state. The
 minibatches that were assigned to a shard when it died return to the queue.
 
-Axes: M minibatches of an epoch, R rows of them.
+While one shard draws, the others cannot, so a draw does not search the epoch: two cursors say where to begin, and move
+back only when a shard dies.
+
+Axes: M minibatches of an epoch, R rows of them, G members of a replica.
 """
 
 from collections.abc import Sequence
@@ -14,7 +17,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from speech3.engine.ledger import Ledger
-from speech3.engine.world import WAITING
+from speech3.engine.world import USED, WAITING
 
 
 class Pool:
@@ -25,7 +28,8 @@ class Pool:
     ledger
         Says which minibatches are waiting.
     cursor
-        int64 (1,): the number of a minibatch; none before it is waiting.
+        int64 (2,): the number of a minibatch, and that of a row; no minibatch before the first is waiting, and no row
+        before the second has its first minibatch waiting.
     lock
         Held while minibatches are drawn or returned, by processes that draw from the same memory.
     rows
@@ -46,14 +50,13 @@ class Pool:
     def fill(self, states_M: np.ndarray) -> None:
         """Begin an epoch, or the rest of one; `states_M` is the state of each minibatch."""
         self.ledger.begin(states_M)
-        self.cursor[0] = 0
+        self.cursor[:] = 0
 
     def draw(self, shard: int, after: int | None = None) -> int | None:
         """Draw a waiting minibatch, which is assigned to `shard` from now on; None if none is waiting.
 
         It is the first that is waiting; with rows, the one following the shard's previous minibatch (`after`), if that
-        is waiting and in the same row. Only a shard at the end of its row searches all rows, since the other shards
-        cannot draw meanwhile.
+        is waiting and in the same row.
         """
         if self.cursor[0] >= len(self.states_M):
             return None
@@ -62,7 +65,7 @@ class Pool:
                 self.states_M[after + 1] = shard + 1
                 return after + 1
             first = self._skip(int(self.cursor[0]))
-            number = first if self.starts_R is None or first is None else self._in_rows(self.starts_R)
+            number = first if self.starts_R is None or first is None else self._in_rows(self.starts_R, first)
             if number is not None:
                 self.states_M[number] = shard + 1
             self.cursor[0] = len(self.states_M) if first is None else first + (number == first)
@@ -73,36 +76,60 @@ class Pool:
         return not self.begins_M[number] and bool(self.states_M[number] == WAITING)
 
     def _skip(self, number: int) -> int | None:
-        """The first waiting minibatch from `number` on."""
+        """The first waiting minibatch from `number` on: one of the next, except after a death."""
+        size = 1
         while number < len(self.states_M):
-            if self.states_M[number] == WAITING:
-                return number
-            number += 1
+            waiting = self.states_M[number : number + size] == WAITING
+            if waiting.any():
+                return number + int(waiting.argmax())
+            number, size = number + size, 2 * size
         return None
 
-    def _in_rows(self, starts_R: np.ndarray) -> int:
-        """The start of a row that no shard has begun; else the middle of the longest waiting stretch."""
-        if (whole_R := self.states_M[starts_R] == WAITING).any():
-            return int(starts_R[whole_R.argmax()])
-        waiting_M = self.states_M == WAITING
-        edges = np.flatnonzero(np.diff(waiting_M, prepend=False, append=False))
+    def _in_rows(self, starts_R: np.ndarray, first: int) -> int:
+        """The start of a row that no shard has begun; else the middle of the longest waiting stretch.
+
+        `first` is the first waiting minibatch. When all rows are begun, only the last of them have any waiting.
+        """
+        row = int(self.cursor[1])
+        while row < len(starts_R) and self.states_M[starts_R[row]] != WAITING:
+            row += 1
+        self.cursor[1] = row
+        if row < len(starts_R):
+            return int(starts_R[row])
+        waiting = self.states_M[first:] == WAITING
+        edges = first + np.flatnonzero(np.diff(waiting, prepend=False, append=False))
         begins, ends = edges[::2], edges[1::2]
         longest = (ends - begins).argmax()
         return int(begins[longest] + ends[longest]) // 2
 
     def give_back(self, shard: int) -> int:
         """Return a dead shard's minibatches to the queue; returns their number."""
-        with self.lock:
-            numbers = self.ledger.give_back(shard)
-            self.reopen(numbers)
-        return len(numbers)
+        return give_back([self], shard)
 
     def reopen(self, numbers: np.ndarray) -> None:
-        """Move the cursor back to minibatches (their numbers, ascending) that wait again; call with the lock held."""
+        """Move the cursors back to minibatches (their numbers, ascending) that wait again; call with the lock held."""
         if len(numbers):
-            self.cursor[0] = min(int(self.cursor[0]), int(numbers[0]))
+            row = 0 if self.starts_R is None else int(np.searchsorted(self.starts_R, numbers[0]))
+            self.cursor[:] = np.minimum(self.cursor, (numbers[0], row))
 
     @property
     def finished(self) -> bool:
         """Every minibatch is used or dropped."""
         return bool(self.cursor[0] >= len(self.states_M)) and self.ledger.finished
+
+
+def give_back(pools: Sequence[Pool], shard: int) -> int:
+    """Return a dead shard's minibatches to the first pool; returns their number.
+
+    The other pools are those of the other members of a replica, all of which must have exited. A minibatch that one of
+    them has used, for its slice of the model, is used.
+    """
+    with pools[0].lock:
+        states_GM = np.stack([pool.states_M for pool in pools])
+        out_M, used_M = (states_GM == shard + 1).any(0), (states_GM == USED).any(0)
+        for pool in pools:
+            pool.states_M[out_M & used_M] = USED
+            pool.states_M[out_M & ~used_M] = WAITING
+        waiting = np.flatnonzero(out_M & ~used_M)
+        pools[0].reopen(waiting)
+    return len(waiting)

@@ -47,8 +47,6 @@ class Push:
         The numbers of the minibatches in the push.
     distance
         Minibatches since the last fetch.
-    rate
-        The learning rate of the last minibatch.
     finite
         False once a loss was not finite.
     packed
@@ -65,7 +63,6 @@ class Push:
     version: int = -1
     numbers: list[int] = field(default_factory=list)
     distance: int = 0
-    rate: float = 0.0
     finite: bool = True
     push_due: bool = True
     fetch_due: bool = True
@@ -80,11 +77,16 @@ class Push:
         self.push_due = self.fetch_due = True
         self.wire.begin()
 
-    def add(self, number: int, rate: float, key: int, *, finite: bool) -> None:
+    def add(self, number: int, key: int, *, finite: bool) -> None:
         """Count a computed minibatch; `key` selects the random numbers of the push's codec."""
         self.numbers.append(number)
-        self.distance, self.rate, self.wire.key = self.distance + 1, rate, key
+        self.distance, self.wire.key = self.distance + 1, key
         self.finite = self.finite and finite
+
+    def receive(self, version: int, numbers: list[int], key: int, *, fetch_due: bool, finite: bool) -> None:
+        """Become a push that was sent to a partition on another host; without minibatches, it is a fetch only."""
+        self.version, self.numbers, self.wire.key, self.finite = version, numbers, key, finite
+        self.push_due, self.fetch_due = bool(numbers), fetch_due
 
     @torch.no_grad()
     def pack(self) -> None:

@@ -20,10 +20,8 @@ import torch
 from torch import Tensor
 
 from speech3.engine.items import Targets, each_tensor
+from speech3.engine.world import Results, Work
 from speech3.errors import Speech3Error
-
-Results = tuple[Tensor, tuple[Tensor, ...]]  # loss and counts of a minibatch, and its gradient
-Work = Callable[[Any, Any], Results]
 
 _WARM = 3  # minibatches of a kind computed before recording it, in which libraries choose kernels and allocate memory
 _KINDS = 8  # most kinds of minibatches to record; usually there is one, and another for the last minibatch of an epoch

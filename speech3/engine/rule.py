@@ -2,10 +2,9 @@
 
     v = momentum v + scale d;  p = p - v;  scale = push_scale * decay^staleness
 
-d is the push (`push.py`). `delay_compensation` adds lambda g g (p now - p at fetch) to the gradient g (Zheng et al.
-2017, "DC-ASGD"); `projection` removes from d its component against v (the name is from CMU's SPEECH3 talk, the formula
-is ours: if d.v < 0, d = d - (d.v / v.v) v); `adagrad` divides each value of d by the square root of the sum of the
-squares of all its values so far (Dean et al. 2012).
+d is the push (`push.py`). `projection` removes from d its component against v (the name is from CMU's SPEECH3 talk, the
+formula is ours: if d.v < 0, d = d - (d.v / v.v) v); `adagrad` divides each value of d by the square root of the sum of
+the squares of all its values so far (Dean et al. 2012).
 
 A step reads the published buffer, writes the other one, and also writes the new parameters into the shard's copy. On a
 CPU all of that is one pass over memory, since memory is the bottleneck: five PyTorch operations take 2.4 times as long.
@@ -39,8 +38,7 @@ class State:
 class Own:
     """The shard's side of the step: its parameters, and the fetched parameters (local updates), the push, or both.
 
-    If `push_P` is None, the push is the fetched parameters minus the shard's own. Delay compensation uses the fetched
-    parameters if they are given, and otherwise the shard's own.
+    If `push_P` is None, the push is the fetched parameters minus the shard's own.
     """
 
     parameters_P: Tensor
@@ -67,7 +65,6 @@ class Rule:
     decay: float = 1.0
     projection: bool = False
     adagrad: float = 0.0
-    delay_compensation: float = 0.0
 
     def scale(self, staleness: int, minibatches: int) -> float:
         """The factor of a push of `minibatches` minibatches; with Adagrad it is the decay alone."""
@@ -75,13 +72,8 @@ class Rule:
         return (1.0 if self.adagrad else share) * self.decay**staleness
 
     @torch.no_grad()
-    def step(self, old: State, new: State, own: Own, *, staleness: int, minibatches: int, rate: float) -> float:
+    def step(self, old: State, new: State, own: Own, *, staleness: int, minibatches: int) -> float:
         """Write the updated state into `new`, and its parameters into `own`; the push is zero afterwards.
-
-        Parameters
-        ----------
-        rate
-            The learning rate of the push; delay compensation divides by it to recover the gradient.
 
         Returns
         -------
@@ -91,19 +83,13 @@ class Rule:
             begin at zero. Not finite if a value of the push or of the change is not.
         """
         step = _step_numba if old.parameters_P.device.type == "cpu" else step_torch
-        return _length(old, *step(old, new, own, *self._constants(old, own, staleness, minibatches, rate)))
-
-    def rehearse(self, state: State, own: Own) -> None:
-        """Run the step on a few zeros, so that loading the compiled code (a third of a second) delays no sync."""
-        for staleness in (0, 1):  # delay is compensated only if the push is stale
-            self.step(_few(state), _few(state), _few(own), staleness=staleness, minibatches=1, rate=1.0)
-
-    def _constants(
-        self, old: State, own: Own, staleness: int, minibatches: int, rate: float
-    ) -> tuple[float, float, float, float, float]:
         along = _along(own.push(), old.velocity_P) if self.projection and old.velocity_P is not None else 0.0
-        compensation = self.delay_compensation / rate if self.delay_compensation and staleness else 0.0
-        return self.scale(staleness, minibatches), along, self.momentum, self.adagrad, compensation
+        constants = self.scale(staleness, minibatches), along, self.momentum, self.adagrad
+        return _length(old, *step(old, new, own, *constants))
+
+    def warm_up(self, state: State, own: Own) -> None:
+        """Run the step on a few zeros, so that loading the compiled code (a third of a second) delays no sync."""
+        self.step(_few(state), _few(state), _few(own), staleness=0, minibatches=1)
 
 
 def _few(tensors: _Tensors) -> _Tensors:
@@ -123,13 +109,10 @@ def _length(old: State, push: float, moved: float, norm: float) -> float:
 
 
 def step_torch(
-    old: State, new: State, own: Own, scale: float, along: float, momentum: float, gamma: float, compensation: float
+    old: State, new: State, own: Own, scale: float, along: float, momentum: float, gamma: float
 ) -> tuple[float, float, float]:
     """The step in PyTorch, on any device: the reference. Returns the norms of push, change and parameters."""
     push_P = d_P = own.push().to(old.parameters_P.device)
-    if compensation:
-        at_fetch_P = own.parameters_P if own.fetched_P is None else own.fetched_P
-        d_P = d_P + compensation * d_P * d_P * (old.parameters_P - at_fetch_P.to(d_P.device))
     if old.velocity_P is not None:
         d_P = d_P - along * old.velocity_P
     if old.squares_P is not None:
@@ -141,7 +124,7 @@ def step_torch(
     norms = torch.stack([push_P.norm(), d_P.norm(), old.parameters_P.norm()])
     own.parameters_P.copy_(torch.sub(old.parameters_P, d_P, out=new.parameters_P))
     if own.fetched_P is not None:
-        own.fetched_P.copy_(new.parameters_P)
+        own.fetched_P.copy_(own.parameters_P)  # not from the server's GPU a second time
     if own.push_P is not None:
         own.push_P.zero_()
     push, moved, norm = norms.tolist()  # the only wait for the device
@@ -149,19 +132,18 @@ def step_torch(
 
 
 def _step_numba(
-    old: State, new: State, own: Own, scale: float, along: float, momentum: float, gamma: float, compensation: float
+    old: State, new: State, own: Own, scale: float, along: float, momentum: float, gamma: float
 ) -> tuple[float, float, float]:
     tensors = (old.parameters_P, new.parameters_P, own.parameters_P, own.fetched_P, own.push_P,
               old.velocity_P, new.velocity_P, old.squares_P, new.squares_P)  # fmt: skip
     arrays: list[Any] = [None if tensor is None else tensor.numpy() for tensor in tensors]
-    arrays += map(np.float32, (scale, along, momentum, gamma))
-    squares = _one_pass(*arrays, np.float32(compensation) if compensation else None)  # type: ignore[call-arg]
+    squares = _one_pass(*arrays, *map(np.float32, (scale, along, momentum, gamma)))
     push, moved, norm = (float(square) ** 0.5 for square in squares)
     return push, moved, norm
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})  # keeps NaN and infinity
-def _one_pass(p, p_new, own, fetched, push, v, v_new, s, s_new, scale, along, momentum, gamma, compensation):  # type: ignore[no-untyped-def]
+def _one_pass(p, p_new, own, fetched, push, v, v_new, s, s_new, scale, along, momentum, gamma):  # type: ignore[no-untyped-def]
     # Arguments that are None are compiled away: there is one vectorised loop for each set of options. numba does so
     # only for a bare "if x is not None", so each optional argument has an if of its own.
     push_square, moved_square, square = np.float32(0), np.float32(0), np.float32(0)
@@ -173,11 +155,6 @@ def _one_pass(p, p_new, own, fetched, push, v, v_new, s, s_new, scale, along, mo
             d = push[i]
         push_square += d * d
         square += p[i] * p[i]
-        if compensation is not None:
-            at_fetch = own[i]
-            if fetched is not None:
-                at_fetch = fetched[i]
-            d += compensation * d * d * (p[i] - at_fetch)
         if v is not None:
             d -= along * v[i]
         if s is not None:

@@ -109,7 +109,7 @@ class Partition:
         old, new = self.published, self.buffers[1 - self.record.index]
         finite = new.vector_K[push.own.num_parameters :].copy_(push.own.buffers).isfinite().all()
         length = self.rule.step(  # on a GPU, returns only when everything is written
-            old.state, new.state, push.packed, staleness=staleness, minibatches=len(numbers), rate=push.rate
+            old.state, new.state, push.packed, staleness=staleness, minibatches=len(numbers)
         )  # fmt: skip
         if not (math.isfinite(length) and length <= self.max_push and bool(finite)):
             return REFUSED

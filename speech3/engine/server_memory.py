@@ -68,7 +68,7 @@ class ServerMemory:
     ledger
         What became of each minibatch.
     cursor
-        int64 (1,): see `speech3.engine.pool`.
+        int64 (2,): see `speech3.engine.pool`.
     order
         float64 (5,): the epoch that shards must work on (0: none), and base, warmup, decay and last of its `Rate`.
     shards_N
@@ -125,7 +125,7 @@ class Sizes:
             "journal_S2J": (np.int64, (self.partitions, 2, 2 + self.push)),
             "ended_S": (np.float64, (self.partitions,)), "syncing_S": (np.int64, (self.partitions,)),
             **{name: (dtype, (self.minibatches,)) for name, dtype in ROW.items()},
-            "cursor": (np.int64, (1,)), "order": (np.float64, (5,)),
+            "cursor": (np.int64, (2,)), "order": (np.float64, (5,)),
             "shards_N": (np.float64, (self.shards, len(SHARD))),
         }  # fmt: skip
 

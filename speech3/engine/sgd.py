@@ -35,14 +35,13 @@ class Sgd:
         if self.velocity is None:
             if self.weight_decay:
                 self.parameters.parameters_P.mul_(1 - learning_rate * self.weight_decay)
-            for parameter, g in zip(self.parameters.views, gradient, strict=True):
-                parameter.add_(g, alpha=-learning_rate)
+            torch._foreach_add_(self.parameters.views, tuple(gradient), alpha=-learning_rate)
             return
-        for parameter, v, g in zip(self.parameters.views, self.velocity.views, gradient, strict=True):
-            v.mul_(self.momentum).add_(g, alpha=learning_rate)
-            if self.weight_decay:
-                v.add_(parameter, alpha=learning_rate * self.weight_decay)
-            parameter.sub_(v)
+        v_P = self.velocity.vector_K.mul_(self.momentum)
+        torch._foreach_add_(self.velocity.views, tuple(gradient), alpha=learning_rate)
+        if self.weight_decay:
+            v_P.add_(self.parameters.parameters_P, alpha=learning_rate * self.weight_decay)
+        self.parameters.parameters_P.sub_(v_P)
 
     def state(self) -> dict[str, Tensor]:
         """Copies of parameters and velocity, for a checkpoint."""

@@ -125,7 +125,7 @@ class Shard:
             step, g = gradient(self.parts, epoch, number, check=self.parts.optimizer != "sgd")
         now, key = rate(position(number, self.parts.source.rows, self.workers)), key_of(self.parts.seed, epoch, number)
         for push in self.pushes:
-            push.add(number, now, key, finite=g is not None)
+            push.add(number, key, finite=g is not None)
         if g is not None:
             self._move(g, now)
         return step
@@ -134,7 +134,6 @@ class Shard:
         if self.accumulated is None:
             self.sgd.step(g, rate)
             return
-        for view, each in zip(self.accumulated.views, g, strict=True):
-            view.add_(each, alpha=rate)
+        torch._foreach_add_(self.accumulated.views, tuple(g), alpha=rate)
         if self.weight_decay:
             self.accumulated.vector_K.add_(self.sgd.parameters.parameters_P, alpha=rate * self.weight_decay)

@@ -45,25 +45,45 @@ class Hang:
         return f"shard {self.worker} hung {_WORDS[self.doing]} ({self.seconds:.0f} s without a heartbeat)"
 
 
+@dataclass(kw_only=True)
+class Clock:
+    """Measures how long ago a heartbeat was; time in which the coordinator was stopped or busy does not count.
+
+    Attributes
+    ----------
+    looked
+        When the coordinator last checked, on the clock `time.monotonic`.
+    since
+        Time before this moment does not count.
+    """
+
+    looked: float = field(default_factory=time.monotonic)
+    since: float = 0.0
+
+    def look(self, now: float) -> None:
+        """The coordinator checks."""
+        if now - self.looked > _ASLEEP_S:
+            self.since = now
+        self.looked = now
+
+    def quiet_s(self, heartbeat: float) -> float:
+        """Seconds that count between a heartbeat and the last check."""
+        return self.looked - max(self.since, heartbeat)
+
+
 @dataclass
-class Watchdog:
+class Watchdog(Clock):
     """Learns how long each shard's minibatches take, and reports a shard that is past its deadline.
 
     Attributes
     ----------
     usual_N
         Each shard's usual seconds per minibatch, as last measured; 0: not known yet.
-    looked
-        When the coordinator last checked.
-    since
-        Time before this moment does not count.
     """
 
     usual_N: np.ndarray
-    looked: float = field(default_factory=time.monotonic)
-    since: float = 0.0
 
-    def look(self, shards_N: np.ndarray, work: bool) -> Hang | None:
+    def find(self, shards_N: np.ndarray, work: bool) -> Hang | None:
         """Return the shard that hangs, if any; of several, the one that has hung longest: others may wait for it.
 
         Parameters
@@ -73,20 +93,17 @@ class Watchdog:
         work
             Whether there is an epoch to work on in which minibatches are waiting.
         """
-        now = time.monotonic()
-        if now - self.looked > _ASLEEP_S:
-            self.since = now
-        self.looked = now
+        self.look(time.monotonic())
         done_N = shards_N[:, MINIBATCHES] > 0
         self.usual_N[done_N] = shards_N[done_N, COMPUTE_S] / shards_N[done_N, MINIBATCHES]
         late = [
             Hang(worker, seconds, int(row[DOING]))
             for worker, row in enumerate(shards_N)
-            if (seconds := now - max(self.since, row[SINCE])) > self._limit(worker, row, work)
+            if (seconds := self.quiet_s(row[SINCE])) > self._limit(worker, row, work)
         ]
         worst = max(late, key=lambda hang: hang.seconds, default=None)
         if worst:
-            self.since = now  # shards that waited for it get a new deadline
+            self.since = self.looked  # shards that waited for it get a new deadline
         return worst
 
     def _limit(self, worker: int, row: np.ndarray, work: bool) -> float:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from speech3.config import CodecConfig
 from speech3.engine.codecs.codec import Codec, Sender, key_of, make_codec
-from speech3.engine.flat import Flat
+from speech3.engine.flat import Flat, wait_for_gpus
 from speech3.engine.rule import Own
 
 _DOWN_BUCKET = 64
@@ -84,6 +84,7 @@ class Wire:
         self.sent += message.nbytes
         decoded_P = torch.zeros_like(own.parameters_P)
         self.sender.codec.add(message, decoded_P)
+        wait_for_gpus(decoded_P)  # or the server's step would wait for the codec's kernels, with the partition locked
         return Own(own.parameters_P, own.fetched_P, decoded_P)
 
     def settle(self, *, used: bool) -> None:
@@ -94,10 +95,10 @@ class Wire:
 
     def receive(self, own: Flat) -> None:
         """Replace the newest parameters in `own` by those that the shard decodes."""
-        self.received = self._come_down(own.parameters_P)
+        self.received = self._encode_fetch(own.parameters_P)
         self.down += own.buffers.nbytes + self.received.nbytes
 
-    def _come_down(self, own_P: Tensor) -> Tensor:
+    def _encode_fetch(self, own_P: Tensor) -> Tensor:
         """What is sent to the shard for the newest parameters `own_P`, which are replaced by the decoded ones."""
         if self.down_codec is None:
             return own_P

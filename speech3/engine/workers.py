@@ -1,37 +1,62 @@
-"""The worker processes of a world on this host: how they are started, monitored, replaced and stopped.
+"""The worker processes of a world on this host: how they are started, watched, replaced and stopped.
 
-A process that raises an error reports it, and the run ends. A process that is killed, by the kernel or because it hangs
-(`watchdog.py`), is replaced, unless it dies repeatedly without progress.
+A worker is one process, or a group of processes that compute together: a replica, or all of world ddp. If one process
+of a group exits, the others are killed, since they would wait for it. A process that raises an error reports it, and
+the run ends. A worker that was killed, by the kernel or because it hung (`watchdog.py`), can be replaced, unless it
+dies repeatedly without progress.
 """
 
+import multiprocessing.connection
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch.multiprocessing
 
+from speech3.engine.device import use_device
 from speech3.errors import Speech3Error
 from speech3.io.parallel import NOT_BEGUN, end_processes, starting_workers
 
+LOOK_S = 0.1  # between two checks of the workers; also between two points at which a run may save or stop
 DEATHS = 3  # deaths of one worker without progress in between, after which the run ends
 _MAX_CHARS = 5000  # characters kept of an error's beginning and of its end, since a pipe holds little until it is read
+_REPORT_S = 2.0  # time for processes to report that they lost another; then they are killed
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a process does: it calls `function` with `args` and its end of a pipe; its current GPU is `device`."""
+
+    function: Callable[..., None]
+    args: tuple[Any, ...]
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A worker's message: why it failed, and when. One failure may cause others, so the earliest is the cause."""
+    """A process's message: why it failed, and when. One failure may cause others, so the earliest is the cause."""
 
     at: float
     why: str
 
 
-def run(function: Callable[..., None], args: tuple[Any, ...], pipe: Any, coordinator: int) -> None:
-    """The main function of a process: call `function` with `args` and the worker's end of a pipe."""
+@dataclass(frozen=True)
+class Death:
+    """How a worker died: the process that died first, by its rank in the worker, and its exit status."""
+
+    rank: int
+    status: int
+
+
+def run(task: Task, pipe: Any, coordinator: int) -> None:
+    """The main function of a process."""
     try:
-        function(*args, pipe)
+        use_device(task.device)
+        task.function(*task.args, pipe)
     except Exception as error:
         if os.getppid() == coordinator:  # otherwise no process would receive the message
             why = str(error) if isinstance(error, Speech3Error) else traceback.format_exc()
@@ -40,71 +65,114 @@ def run(function: Callable[..., None], args: tuple[Any, ...], pipe: Any, coordin
 
 
 class Workers:
-    """A fixed number of worker processes.
+    """A fixed number of workers.
 
     Parameters
     ----------
-    kind, unit
-        The words for a worker and for the unit of its progress in error messages.
-    task
-        Maps a worker's number to the function that it runs and its arguments, to which the worker's pipe is added.
+    names
+        The workers' names in error messages.
+    unit
+        The word for the unit of their progress.
+    tasks
+        Maps a worker's number to the tasks of its processes.
+
+    Attributes
+    ----------
+    groups
+        Each worker's processes, with this process's ends of their pipes.
+    deaths
+        Deaths of each worker without progress in between.
+    note
+        The last remark about a worker that hung; may be empty.
     """
 
-    def __init__(self, kind: str, unit: str, count: int, task: Callable[[int], tuple[Any, tuple[Any, ...]]]) -> None:
-        self.kind, self.unit, self.task = kind, unit, task
+    def __init__(self, names: Sequence[str], unit: str, tasks: Callable[[int], Sequence[Task]]) -> None:
+        self.names, self.unit, self.tasks = names, unit, tasks
         self.context = torch.multiprocessing.get_context("spawn")
-        self.processes: list[Any] = [None] * count
-        self.pipes: list[Any] = [None] * count
-        self.deaths = [0] * count  # of each worker, without progress in between
+        self.groups: list[list[tuple[Any, Any]]] = [[] for _ in names]
+        self.deaths = [0] * len(names)
+        self.note = ""
+        self._hung: dict[int, str] = {}
+
+    @property
+    def processes(self) -> list[Any]:
+        """All processes, worker by worker."""
+        return [process for group in self.groups for process, _ in group]
+
+    @property
+    def pipes(self) -> list[Any]:
+        """This process's ends of their pipes."""
+        return [pipe for group in self.groups for _, pipe in group]
+
+    def start_all(self) -> None:
+        """Start all workers; if one cannot be started, stop those that were."""
+        try:
+            for number in range(len(self.names)):
+                self.start(number)
+        except BaseException:
+            self.close()
+            raise
 
     def start(self, number: int) -> None:
-        """Start a process for worker `number`."""
-        self.pipes[number], theirs = self.context.Pipe()
-        function, args = self.task(number)
-        process = self.context.Process(target=run, args=(function, args, theirs, os.getpid()), daemon=True)
-        self.processes[number] = process
-        with starting_workers():
-            process.start()
-        theirs.close()
+        """Start the processes of a worker."""
+        self.groups[number] = []
+        for task in self.tasks(number):
+            pipe, theirs = self.context.Pipe()
+            process = self.context.Process(target=run, args=(task, theirs, os.getpid()), daemon=True)
+            with starting_workers():
+                process.start()
+            self.groups[number].append((process, pipe))
+            theirs.close()
 
-    def reap(self, number: int) -> int:
-        """Join a process that has exited; returns its exit status.
+    def dead(self) -> list[int]:
+        """Wait a little; returns the workers of which a process has exited."""
+        multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=LOOK_S)
+        return [
+            number for number, group in enumerate(self.groups) if not all(process.is_alive() for process, _ in group)
+        ]
+
+    def kill_hung(self, number: int, why: str) -> None:
+        """Kill a worker that hangs, which is noticed as a death; `why` is the remark for the user."""
+        self._hung[number], self.note = why, f"{why} and was killed"
+        for process, _ in self.groups[number]:
+            process.kill()
+
+    def end(self, number: int, heard: Sequence[Failed] = ()) -> Death:
+        """Stop what is left of a worker of which a process has exited; `heard` are failures already received from it.
 
         Raises
         ------
         Speech3Error
-            The process failed; the message says why.
+            No process was killed, but one failed; the message is that of the first failure.
         """
-        process, pipe = self.processes[number], self.pipes[number]
-        process.join()
-        try:
-            while pipe.poll():
-                if isinstance(said := pipe.recv(), Failed):
-                    raise Speech3Error(f"{self.kind} {number}: {said.why}")
-        except (EOFError, OSError):
-            pass
-        if process.exitcode == 1:
-            raise Speech3Error(f"{self.kind} {number} {NOT_BEGUN}")
-        return int(process.exitcode)
+        limit, failed, died = time.monotonic() + _REPORT_S, list(heard), list[Death]()
+        for rank, (process, pipe) in enumerate(self.groups[number]):
+            words = _last_words(pipe, limit)
+            failed += words
+            process.join(max(0.0, limit - time.monotonic()))
+            if process.exitcode is not None and not words:  # else it still waits for the others
+                died.append(Death(rank, process.exitcode))
+        end_processes([process for process, _ in self.groups[number]])
+        for _, pipe in self.groups[number]:
+            pipe.close()
+        killed = [death for death in died if death.status < 0]
+        if failed and not killed:
+            raise Speech3Error(f"{self.names[number]}: {min(failed, key=lambda each: each.at).why}")
+        first = (killed or died or [Death(0, -9)])[0]  # if none had exited in time, they were killed here
+        if first.status == 1:
+            raise Speech3Error(f"{self.names[number]} {NOT_BEGUN}")
+        return first
 
-    def replace(self, number: int, status: int, *, progressed: bool, hang: str = "") -> None:
-        """Start a new process in place of one that died.
-
-        Parameters
-        ----------
-        status
-            Exit status of the dead process.
-        progressed
-            Whether the process made progress after it was started.
-        hang
-            The message to the user, if the process was killed because it hung.
+    def replace(self, number: int, death: Death, *, progressed: bool) -> None:
+        """Start a worker in place of one that died, and had made progress or not.
 
         Raises
         ------
         Speech3Error
-            It was the third process of this worker in succession that died without progress.
+            It was the third in succession that died without progress.
         """
         self.deaths[number] = 1 if progressed else self.deaths[number] + 1
+        hang = self._hung.pop(number, "")
         if self.deaths[number] >= DEATHS and hang:
             raise Speech3Error(
                 f"{hang}, and so did its replacements: it was killed {DEATHS} times; check its device (dmesg), or "
@@ -112,14 +180,22 @@ class Workers:
             )
         if self.deaths[number] >= DEATHS:
             raise Speech3Error(
-                f"{self.kind} {number} died {DEATHS} times without a {self.unit} in between (exit status {status}; -9 "
-                f"is often the kernel, out of memory): use fewer workers or a smaller model"
+                f"{self.names[number]} died {DEATHS} times without a {self.unit} in between (exit status "
+                f"{death.status}; -9 is often the kernel, out of memory): use fewer workers or a smaller model"
             )
         self.start(number)
 
     def close(self) -> None:
         """Stop all processes."""
-        end_processes([process for process in self.processes if process is not None])
+        end_processes(self.processes)
         for pipe in self.pipes:
-            if pipe is not None:
-                pipe.close()
+            pipe.close()
+
+
+def _last_words(pipe: Any, limit: float) -> list[Failed]:
+    """The failure that a process reports before it exits; waits for either until `limit`."""
+    with suppress(EOFError, OSError):
+        while pipe.poll(max(0.0, limit - time.monotonic())):
+            if isinstance(said := pipe.recv(), Failed):
+                return [said]
+    return []

@@ -8,20 +8,18 @@ Axes: M minibatches of an epoch.
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from itertools import accumulate, zip_longest
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from speech3.engine.pool import Pool
-    from speech3.engine.recorded import Recorder
-
 Loss = Callable[[Any, Any], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified correctly
+Results = tuple[Tensor, tuple[Tensor, ...]]  # loss and counts of a minibatch, and its gradient
+Work = Callable[[Any, Any], Results]  # starts both passes of a minibatch, given inputs and targets
 
 WAITING, USED, STALE, REFUSED = 0, -1, -2, -3  # states of a minibatch; s + 1: it is assigned to shard s
 
@@ -46,11 +44,15 @@ class Source(Protocol):
 class Group(Protocol):
     """The processes of a replica that share a model, from one member's view (`speech3.engine.replicas.group`)."""
 
+    @property
+    def rank(self) -> int:
+        """This member's number."""
+
     def norm(self, g: Sequence[Tensor]) -> Tensor:
         """The norm of the whole gradient, of which every member has a slice."""
 
-    def pool(self, pool: "Pool") -> "Pool":
-        """A pool from which all members draw the same minibatches."""
+    def agreed(self, number: int | None) -> int | None:
+        """The number that the first member has drawn."""
 
     def orders(self, first: "Iterator[Rate]", epoch: np.ndarray) -> "Iterator[Rate]":
         """The learning rate of each epoch, which the first member sends to the others; `epoch` gets its number."""
@@ -73,7 +75,7 @@ class Parts:
     autocast
         Type in which the model computes its products (`torch.autocast`); parameters, loss and gradients are float32.
     recorder
-        Replays forward and backward passes as CUDA graphs.
+        Replays forward and backward passes as CUDA graphs (`speech3.engine.recorded`).
     """
 
     model: nn.Module
@@ -85,7 +87,7 @@ class Parts:
     optimizer: Literal["sgd", "adamw", "muon"] = "sgd"
     betas: tuple[float, float] = (0.9, 0.98)
     autocast: torch.dtype | None = None
-    recorder: "Recorder | None" = None
+    recorder: Callable[[Work, Any, Any, Hashable], Results] | None = None
 
     @property
     def device(self) -> torch.device:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import DnnConfig
-from speech3.engine.codecs.codec import Float32, Ternary, as_floats, layout
+from speech3.engine.codecs.codec import Ternary, as_floats, layout
 from speech3.engine.codecs.levels import encode_levels
 from speech3.engine.sgd import Sgd
 from speech3.models import build
@@ -94,7 +94,7 @@ def main() -> None:
     line("ternary_pack_over_torch", over, "ratio", rival="torch: std, max, rand, compare, shift", values=values, **ms)
     shares = [(p + a) / s for p, a, s in zip(seconds["pack"], seconds["add"], seconds["step"], strict=True)]
     line("ternary_roundtrip_share", statistics.median(shares), "share", rival="a step of ours", product=product())
-    plain = Float32().encode(flat.vector_K, 0).numel()
+    plain = flat.vector_K.nbytes
     all_coded = round(plain / whole.encode(flat.vector_K, 1).numel(), 2)
     line("push_ratio", plain / message.numel(), "ratio", bytes=message.numel(), no_floats=all_coded)
     digits = torch.randint(2 * WORKERS + 1, (16 * whole.layout.words,))

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import torch
 from engine import DNN, ROUNDS, ZHANG, figures, line
-from engine_rivals import RATE, Case, frames_per_s, in_turn, left_out, median_ratio, world, written
+from engine_rivals import Case, frames_per_s, in_turn, left_out, median_ratio, world, written
 
 from speech3.config import DnnConfig
 from speech3.engine.assembly import load_tensors, make_server, sizes_of, tensors_on_gpu
@@ -122,7 +122,7 @@ def _sync_and_copy(case: Case, directory: Path) -> tuple[Callable[[], None], Cal
     visit()  # fetches
 
     def sync() -> None:
-        push.numbers, push.rate = [0], RATE
+        push.numbers = [0]
         assert visit() == USED
 
     source_P, target_P = own.parameters_P.clone(), own.parameters_P.clone()

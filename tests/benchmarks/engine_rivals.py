@@ -46,7 +46,8 @@ class Case:
     frames
         Number of frames in the packed file; rounds compute its first minibatches.
     minibatches
-        Number per round, and per epoch of a whole run, which has a file with as many.
+        Number per worker in a round (fewer if the file has fewer), and per epoch of a whole run of one worker, which
+        has a file with as many.
     """
 
     name: str
@@ -77,7 +78,7 @@ class Case:
 
     @property
     def as_run(self) -> "Case":
-        """The training config, with an epoch as long as a round."""
+        """The case of a whole run, whose epochs are as long as a round of one worker."""
         return replace(self, frames=self.minibatches * self.minibatch)
 
     def write(self, directory: Path) -> None:
@@ -129,7 +130,7 @@ def world(case: Case, directory: Path, name: str, workers: int, sync_every: int 
     alone, opened = open_worlds(config, directory / "simulation.json", parts, BuildParts(config, product()))
     assert opened is not None
     tensors, total = alone.snapshot().tensors, len(parts.source)
-    epoch = 0
+    round_, epoch = min(workers * case.minibatches, total), 0
 
     def compute(minibatches: int) -> Progress:
         nonlocal epoch
@@ -142,8 +143,8 @@ def world(case: Case, directory: Path, name: str, workers: int, sync_every: int 
         return done
 
     try:
-        compute(min(12 * workers, case.minibatches))  # starts the workers and warms them up
-        yield Rival(lambda: compute(case.minibatches), [process.pid for process in opened.processes])  # type: ignore[attr-defined]
+        compute(min(6 * workers, round_))  # starts the workers and warms them up
+        yield Rival(lambda: compute(round_), [process.pid for process in opened.processes])  # type: ignore[attr-defined]
     finally:
         opened.close()
 

@@ -77,7 +77,7 @@ def _epoch(world, gate, epoch, after, torn=0):
     The model's gradients are constant, so the parameters tell that each minibatch is in them, and once; `torn` may be
     so in one partition only, having been on their way to the other when somebody died.
     """
-    before = world.tensors["parameters"].clone()
+    before = world.copied.tensors["parameters"].clone()
     gate.close(f"epoch{epoch}")
     for done in world.epoch(epoch, tiny.waiting(BATCHES), tiny.rate(RATE, epoch, BATCHES)):
         if after and done.used >= 60:
@@ -143,7 +143,7 @@ def test_a_partition_is_killed(world, gate, monkeypatch):
     def kill():
         copies.append(world.snapshot().progress.used)
         gate.open("epoch3")
-        tiny.until(lambda: world._look() or world.account.ended >= copies[0] + 80)
+        tiny.until(lambda: world._look() or world.ledger.ended >= copies[0] + 80)
         os.kill(first, signal.SIGKILL)
 
     done = _epoch(world, gate, 3, kill, torn=2 * CONFIG.max_distance)

@@ -1,6 +1,7 @@
 """A partition and a shard of world cluster, without Ray between them: they do what the simulated world does."""
 
 import pickle
+import time
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -11,20 +12,21 @@ import tiny
 import torch
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.cluster.account import Account, Event
 from speech3.engine.flat import flatten, partition_bounds
 from speech3.engine.gradient import Step
+from speech3.engine.ledger import Ledger
 from speech3.engine.simulate import Simulated, Times
-from speech3.engine.world import REFUSED, STALE, USED, WAITING, Rate
+from speech3.engine.watchdog import Clock
+from speech3.engine.world import REFUSED, STALE, USED, WAITING, Rate, ShardReport
 from speech3.errors import Speech3Error
 
 ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
 
 from speech3.engine.cluster import actors as actors_module  # noqa: E402 - imports ray
 from speech3.engine.cluster.actors import PartitionActor, ShardActor  # noqa: E402
-from speech3.engine.cluster.messages import Order, Visit, Work, facts_of  # noqa: E402
+from speech3.engine.cluster.messages import Order, PushMessage, Report, Work, facts_of  # noqa: E402
 from speech3.engine.cluster.remote import check  # noqa: E402
-from speech3.engine.cluster.world import Cluster, _plans  # noqa: E402
+from speech3.engine.cluster.world import Cluster, Copy, Worker, _plans  # noqa: E402
 
 BATCHES = tiny.Batches(24)
 RATE = Rate(0.3, 1, len(BATCHES), warmup=0.5)
@@ -58,19 +60,39 @@ class Pair:
 
     shard: ShardActor
     partitions: list[PartitionActor]
-    account: Account
+    world: Cluster
+
+    @property
+    def ledger(self):
+        return self.world.ledger
+
+    @property
+    def progress(self):
+        return replace(self.ledger.progress(self.world.before), versions=max(self.world.versions))
 
     def work(self, incarnation=7, rate=RATE):
         for partition in self.partitions:
             partition.admit(incarnation)
         outcome = self.shard.run(Order(incarnation, rate.epoch, rate, [Handle(each) for each in self.partitions]))
         for number, partition in enumerate(self.partitions):
-            self.account.add(number, partition.report().events)
+            self.world._receive_report(number, partition.report())
         return outcome
 
     def tensors(self):
         states = [partition.snapshot()[0] for partition in self.partitions]
         return {name: torch.cat([torch.from_numpy(each[name]) for each in states]) for name in states[0]}
+
+
+def coordinator(states_M, partitions):
+    """Of a server that does nothing: it gathers what the partitions report."""
+    world = object.__new__(Cluster)
+    ledger = Ledger.of(len(states_M))
+    ledger.begin(np.minimum(states_M, WAITING))
+    world.server, world.workers = Mock(plans=[None] * partitions), []
+    world.copied, world.before, world.incarnations, world.work = Copy({}, ledger), ledger.counts(), {}, {}
+    world.copied_at = world.copy_took = world.deaths_since_copy = 0
+    world._begin_again()
+    return world
 
 
 def pair(config, build, codec=CodecConfig(), states_M=None):  # noqa: B008 - frozen
@@ -85,7 +107,7 @@ def pair(config, build, codec=CodecConfig(), states_M=None):  # noqa: B008 - fro
         partition.prepare(mailed(plan))
         partition.begin({"parameters": own.vector_K[stretch].numpy()}, states_M)
         partitions.append(partition)
-    return Pair(shard, partitions, Account.of(states_M, config.partitions))
+    return Pair(shard, partitions, coordinator(states_M, config.partitions))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +135,7 @@ def test_one_shard_is_that_of_the_simulated_world(config, codec):
     assert tensors.keys() == theirs.keys()
     for name, tensor in tensors.items():
         torch.testing.assert_close(tensor, theirs[name], rtol=1e-5, atol=2e-6)
-    progress = ours.account.progress
+    progress = ours.progress
     assert progress.loss_sum == pytest.approx(done.loss_sum, rel=1e-5)
     sent = {"seconds": 0.0, "up": 0, "down": 0, "shards": (), "loss_sum": 0.0}
     assert replace(progress, **sent) == replace(done, **sent) and progress.used == len(BATCHES)
@@ -121,28 +143,13 @@ def test_one_shard_is_that_of_the_simulated_world(config, codec):
     assert (outcome.work.up, outcome.work.down) == (done.up, done.down)
 
 
-def test_delay_compensation_goes_by_what_each_shard_fetched():
-    """Two shards in turns, against the closed form p - d - lambda/rate d d (p - p at fetch)."""
-    config = AsgdConfig(sync_every=1, push_scale=1.0, delay_compensation=0.04)
-    partition = pair(config, tiny.Build()).partitions[0]
-    for incarnation in (1, 2):
-        partition.admit(incarnation)
-        first = partition.sync(Visit(incarnation, -1, True, Work()))
-    p0, d = first.values.copy(), np.linspace(-0.05, 0.05, len(first.values), dtype=np.float32)
-    step, buffers = {0: Step(4, 1.0, 2)}, first.buffers.copy()
-    p1 = partition.sync(Visit(1, 0, True, Work(), rate=0.5, steps=step, values=d, buffers=buffers)).values.copy()
-    np.testing.assert_allclose(p1, p0 - d, atol=1e-7)
-    p2 = partition.sync(Visit(2, 0, True, Work(), rate=0.5, steps=step, values=2 * d, buffers=buffers)).values
-    np.testing.assert_allclose(p2, p1 - (2 * d + 0.04 / 0.5 * 4 * d * d * (p1 - p0)), atol=1e-7)
-
-
 def test_a_shard_that_is_given_up_changes_nothing_any_more():
     ours = pair(AsgdConfig(sync_every=2, partitions=2), tiny.Build(BATCHES))
     first, before = ours.partitions[0], ours.tensors()["parameters"]
     first.admit(3)
     assert [first.draw(3, None), first.draw(3, 0)] == [0, 1]
-    assert first.expel(3).events == [] and first.draw(3, 1) is None
-    assert first.sync(Visit(3, 0, True, Work(), steps={0: Step(1, 1.0, 1)})) is None
+    assert not first.expel(3).numbers.size and first.draw(3, 1) is None
+    assert first.sync(PushMessage(3, 0, True, Work(), steps={0: Step(1, 1.0, 1)})) is None
     assert torch.equal(ours.tensors()["parameters"], before)
     # What it had out waits again, but not what a partition had published: 1, in the account of who asks.
     states_M = tiny.waiting(BATCHES)
@@ -153,7 +160,7 @@ def test_a_shard_that_is_given_up_changes_nothing_any_more():
 
 
 class Dies(Handle):
-    """A partition that dies at its third visit."""
+    """A partition that dies at its third message."""
 
     visits = 0
 
@@ -174,11 +181,11 @@ def test_a_shard_reports_a_partition_that_is_lost_or_does_not_know_it():
     # It can work again, with nothing left in its hands of what was lost.
     numbers = ours.partitions[0].give_back(1, tiny.waiting(BATCHES))
     assert numbers == [0, 1, 2, 3, 4]  # 4 was drawn while 3 was computed
-    ours.account.add(0, ours.partitions[0].report().events)
+    ours.world._receive_report(0, ours.partitions[0].report())
     ours.partitions[0].begin({"parameters": flatten(tiny.model()).vector_K.numpy()}, tiny.waiting(BATCHES))
-    ours.account = Account.of(tiny.waiting(BATCHES), 1)
+    ours.world = coordinator(tiny.waiting(BATCHES), 1)
     ours.work(incarnation=2)
-    assert ours.account.ledger.finished and ours.account.progress.frames == len(BATCHES) * tiny.FRAMES
+    assert ours.ledger.finished and ours.progress.frames == len(BATCHES) * tiny.FRAMES
 
 
 def test_what_is_too_long_is_refused_by_all_and_dropped():
@@ -186,50 +193,86 @@ def test_what_is_too_long_is_refused_by_all_and_dropped():
     ours = pair(config, tiny.Build(BATCHES))
     before = ours.tensors()["parameters"]
     ours.work()
-    assert (ours.account.ledger.states_M == REFUSED).all() and ours.account.progress.frames == 0
+    assert (ours.ledger.states_M == REFUSED).all() and ours.progress.frames == 0
     assert torch.equal(ours.tensors()["parameters"], before)
 
 
-def _event(numbers, ended=USED, staleness=0, incarnation=1):
-    return Event(incarnation, {number: Step(10, 0.5, 4) for number in numbers}, ended, staleness)
+def _told(world, partition, numbers, ended=USED, staleness=0):
+    """What a partition says of one push."""
+    ledger = Ledger.of(len(world.ledger))
+    for number in numbers:
+        ledger.computed(number, Step(10, 0.5, 4))
+    if ended == USED:
+        ledger.publish(numbers, staleness)
+    else:
+        ledger.refuse(numbers, ended, 1)
+    world._receive_report(partition, Report(np.array(numbers), ledger.rows(np.array(numbers)), int(ended == USED), {}))
 
 
 def test_a_minibatch_is_counted_with_the_first_partition_and_dropped_by_the_last():
-    account = Account.of(np.array([0, 0, 0, USED, 5], np.int32), 2)
-    states_M = account.ledger.states_M
-    assert states_M.tolist() == [WAITING, WAITING, WAITING, USED, WAITING]
-    account.add(0, [_event([0, 1], staleness=1), _event([2], STALE, 9)])
-    assert states_M.tolist() == [USED, USED, WAITING, USED, WAITING] and account.progress.frames == 20
-    copy = account.copy()
-    account.add(1, [_event([0, 1], staleness=3), _event([2], staleness=2)])
-    assert states_M.tolist() == [USED, USED, USED, USED, WAITING]
-    done = account.progress
+    world = coordinator(np.array([0, 0, 0, USED, 5], np.int32), 2)
+    assert world.ledger.states_M.tolist() == [WAITING, WAITING, WAITING, USED, WAITING]
+    _told(world, 0, [0, 1], staleness=1)
+    _told(world, 0, [2], STALE, 9)
+    assert world.ledger.states_M.tolist() == [USED, USED, WAITING, USED, WAITING]
+    assert world.ledger.progress(world.before).frames == 20
+    world.server.copy.return_value = {}
+    world._copy()
+    _told(world, 1, [0, 1], staleness=3)
+    _told(world, 1, [2], staleness=2)
+    assert world.ledger.states_M.tolist() == [USED, USED, USED, USED, WAITING]
+    done = world.ledger.progress(world.before)
     assert (done.used, done.frames, done.correct, done.loss_sum) == (3, 30, 12, 15.0)
-    assert (done.staleness, done.versions, done.missed) == ((0, 0, 1, 2), 2, 1)
-    # The copy is of its time; there the second refuses 2 as well.
-    copy.add(1, [_event([2], STALE, 9)])
-    assert copy.ledger.states_M.tolist() == [USED, USED, STALE, USED, WAITING] and copy.progress.stale == 1
-    assert copy.ended == 4 and not copy.ledger.finished and not copy.progress.missed
-    copy.add(1, [_event([0], STALE, 9)])  # too late, and elsewhere it is used
-    assert copy.ledger.states_M[0] == USED and copy.progress.missed == 1
+    assert (done.staleness, world.versions, done.missed) == ((0, 0, 1, 2), [1, 2], 1)
     # A dead shard's minibatch is everybody's again: one refusal of two is no longer held against it.
-    account.add(0, [_event([4], REFUSED)])
-    account.ledger.forget([4])
-    account.add(1, [_event([4], REFUSED, incarnation=2)])
-    assert not account.ledger.finished
-    account.add(0, [_event([4], REFUSED, incarnation=2)])
-    assert account.ledger.finished and account.ledger.counts() == {USED: 4, STALE: 0, REFUSED: 1}
-
-
-def test_a_server_that_was_taken_back_holds_no_refusal_against_anybody():
-    world = object.__new__(Cluster)
-    world.copied, world.server, world.tensors, world.workers = Account.of(np.zeros(2, np.int32), 2), Mock(), {}, []
-    world.copied.add(0, [_event([1], STALE, 9)])
+    _told(world, 0, [4], REFUSED)
+    world.server.ask.return_value, world.server.ask_pool.return_value, world.returned = [], [4], 0
+    world._give_back(1)
+    _told(world, 1, [4], REFUSED)
+    assert world.returned == 1 and not world.ledger.finished
+    _told(world, 0, [4], REFUSED)
+    assert world.ledger.finished and world.ledger.counts() == {USED: 4, STALE: 0, REFUSED: 1}
+    # The copy is of its time; the server begins again there.
+    assert world.copied.versions == 1 and world.copied.ledger.ended == 3
     world._begin_again()
-    world.account.add(0, [_event([1], STALE, 9, incarnation=2)])
-    assert world.account.ledger.states_M.tolist() == [WAITING, WAITING]
-    world.account.add(1, [_event([1], incarnation=2)])
-    assert world.account.ledger.states_M.tolist() == [WAITING, USED] and world.account.progress.missed == 1
+    assert world.ledger.states_M.tolist() == [USED, USED, WAITING, USED, WAITING] and world.versions == [1, 1]
+    _told(world, 1, [2], STALE, 9)
+    assert world.ledger.states_M[2] == WAITING and not world.ledger.progress(world.before).missed
+    _told(world, 0, [2], STALE, 9)
+    assert world.ledger.states_M[2] == STALE
+
+
+def test_what_one_partition_refused_and_the_other_used_is_missed():
+    world = coordinator(np.zeros(2, np.int32), 2)
+    _told(world, 0, [1], STALE, 9)
+    assert world.ledger.states_M.tolist() == [WAITING, WAITING]
+    _told(world, 1, [1])
+    assert world.ledger.states_M.tolist() == [WAITING, USED] and world.ledger.progress(world.before).missed == 1
+    _told(world, 0, [0])
+    _told(world, 1, [0], STALE, 9)  # too late, and elsewhere it is used
+    assert world.ledger.finished and world.ledger.progress(world.before).missed == 2
+
+
+def test_a_shard_that_hangs_is_replaced(monkeypatch):
+    """It pushes at most every four minibatches, which take two seconds each: that makes 160 s."""
+    world = coordinator(tiny.waiting(BATCHES), 1)
+    monkeypatch.setattr(ray, "kill", lambda actor: None)
+    worker = Worker(Mock(), pending="a reply", placed=Mock(), prepared=True, incarnation=5, heard=1000.0)
+    world.workers, world.incarnations, world.most_pushed, world.hang, world.restarts = [worker], {5: 0}, 4, "", 0
+    world.work = {5: Work(ShardReport(minibatches=10, compute_s=20.0))}
+    world.server.ask.return_value, world.server.ask_pool.return_value, world.returned = [], [3, 4], 0
+    world.clock, world.kind = Clock(looked=1000.0), Mock()
+
+    def at(seconds):
+        for now in range(int(world.clock.looked), seconds):  # the coordinator looks all the time
+            world.clock.look(float(now))
+        monkeypatch.setattr(time, "monotonic", lambda: float(seconds))
+        world._replace_hung()
+        return world.workers[0]
+
+    assert at(1159) is worker and not world.hang
+    assert at(1161) is not worker and world.hang == "shard 0 hung (161 s without a push) and was killed"
+    assert (world.restarts, world.returned) == (1, 2) and world.workers[0].go
 
 
 def test_facts_differ_by_model_and_by_minibatches():

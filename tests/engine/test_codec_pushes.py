@@ -1,6 +1,8 @@
 """Coded pushes: what the server steps by is what the codes stand for; bytes; what was lost; resume; two processes."""
 
 import math
+import os
+from contextlib import ExitStack
 
 import pytest
 import tiny
@@ -8,11 +10,15 @@ import torch
 from replay import replay
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.codecs.codec import key_of, layout, make_codec
+from speech3.engine import shard_process
+from speech3.engine.assembly import begin_epoch, load_tensors, sizes_of
+from speech3.engine.codecs.codec import Ternary, key_of, layout, make_codec
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
-from speech3.engine.server import Push
+from speech3.engine.server import Partition, Push
+from speech3.engine.server_memory import FileLock, memory_bytes, memory_file
 from speech3.engine.sgd import Sgd
+from speech3.engine.shard import Shard
 from speech3.engine.shared import Shared
 from speech3.engine.simulate import Simulated, Times
 from speech3.engine.wire import Wire, wire_of
@@ -166,3 +172,44 @@ def test_a_wire_without_codec_hands_over_what_it_was_given():
     assert push.packed.push_P is push.push_P and wire.counted() == push.wire.counted() == (0, 0)
     push.pushed()
     assert push.wire.counted() == (4 * VALUES, 0) and layout(own.views).words == 3 + 1 + 3 + 1
+
+
+def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
+    """A shard's driver of world shared, in this process; other descriptors of the locks see whether it holds one."""
+    config, parts = AsgdConfig(sync_every=1, partitions=2), tiny.Build(BATCHES)()
+    shard = Shard(parts, config, codec=BOTH_WAYS)
+    own = shard.sgd.parameters
+    sizes, seen = sizes_of(own, config, 1, len(BATCHES)), {"encode": [], "add": [], "sync": []}
+    with ExitStack() as stack:
+        memory, pool_lock, *paths = (
+            stack.enter_context(memory_file(name, size))
+            for name, size in (("server", memory_bytes(sizes)), ("pool", 0), ("lock0", 0), ("lock1", 0))
+        )
+        place = shard_process.Place(
+            memory, tuple(paths), pool_lock, sizes, config, 1, 0.0, os.getpid(), None, None, BOTH_WAYS
+        )  # fmt: skip
+        server, locks = place.open(own, None)
+        probes = [FileLock(path) for path in paths]
+
+        def noting(kind, name):
+            method = getattr(kind, name)
+
+            def noted(*args, **kwargs):
+                free = [probe.try_acquire() for probe in probes]
+                for probe in probes:
+                    probe.release()
+                seen[name].append(sum(free))
+                return method(*args, **kwargs)
+
+            monkeypatch.setattr(kind, name, noted)
+
+        for kind, name in ((Ternary, "encode"), (Ternary, "add"), (Partition, "sync")):
+            noting(kind, name)
+        load_tensors(server, {"parameters": own.vector_K.clone()})
+        begin_epoch(server, tiny.waiting(BATCHES))
+        rate = tiny.rate(0.1, 1, BATCHES)
+        shard_process.run_shard(0, shard, server, locks, rate, os.getppid(), lambda _: None)
+        assert server.ledger.finished
+    assert set(seen["sync"]) == {1}  # the other partition is free: a shard never holds two
+    assert set(seen["encode"]) == set(seen["add"]) == {2}
+    assert len(seen["encode"]) >= 2 * 2 * len(BATCHES)  # up and down, in both partitions

@@ -17,7 +17,7 @@ from speech3.engine import ddp, ddp_process
 from speech3.engine.checks import check_workers
 from speech3.engine.codecs.ddp_hook import Exchange
 from speech3.engine.ddp import Ddp, Deadline
-from speech3.engine.ddp_process import Both, Member, run_epoch
+from speech3.engine.ddp_process import Member, ModelWithLoss, run_epoch
 from speech3.engine.device import device_for
 from speech3.engine.flat import flatten
 from speech3.engine.sgd import Sgd
@@ -144,8 +144,8 @@ def _alone(monkeypatch, parts, minibatches, others=None):
     member = Member(0, workers, "cpu", multiprocessing.get_context("spawn").RawArray("d", 2 * workers))
     exchange = Exchange(list(parts.model.parameters()), ddp_process.CodecConfig())
     return run_epoch(
-        member, parts, sgd, Both(parts), exchange, 1, np.zeros(minibatches, np.int32), Rate(0.1, 1, minibatches),
-        {"parameters": sgd.parameters.vector_K.clone()},
+        member, parts, sgd, ModelWithLoss(parts), exchange, 1, np.zeros(minibatches, np.int32),
+        Rate(0.1, 1, minibatches), {"parameters": sgd.parameters.vector_K.clone()},
     )  # fmt: skip
 
 

@@ -60,7 +60,15 @@ class Local(moons.Watched):
     """Pickled by its name, which others do not know."""
 
 
+class Nowhere(nn.Linear):
+    """Can be copied in this process, but others do not know its class."""
+
+    def __init__(self):
+        super().__init__(2, 2)
+
+
 Local.__qualname__ = "nobody_knows.Local"
+Nowhere.__qualname__ = "nobody_knows.Nowhere"
 
 
 @pytest.mark.parametrize(
@@ -99,6 +107,8 @@ Local.__qualname__ = "nobody_knows.Local"
         (r"model: has no parameter", {"model": nn.Linear(2, 2).requires_grad_(False)}),
         (r"model: the loss does not depend on aside.weight, aside.bias; freeze", {"model": Aside()}),
         (r"model: cannot be copied .*lock", {"model": Locked()}),
+        (r"model: cannot be copied to other processes .*Nowhere",
+         {"strategy": "asgd", "workers": 1, "model": Nowhere()}),
         (r"loss: cannot be copied to other processes .*<lambda>.*top of a file",
          {"strategy": "asgd", "workers": 1, "loss": lambda outputs, targets: CROSS_ENTROPY(outputs, targets)}),
         (r"dataset: cannot be copied to other processes .*Local", {"strategy": "ddp", "workers": 1,

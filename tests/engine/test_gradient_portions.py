@@ -8,28 +8,28 @@ from speech3.engine.sandblaster.portions import Portions
 
 def test_the_last_are_handed_out_twice_and_kept_once():
     portions = Portions(3)
-    assert [portions.hand(worker) for worker in (0, 1, 2)] == [0, 1, 2]
+    assert [portions.assign(worker) for worker in (0, 1, 2)] == [0, 1, 2]
     assert portions.computed(1, 1)
-    assert portions.hand(1) == 0  # the longest out
+    assert portions.assign(1) == 0  # the longest out
     assert portions.computed(2, 2)
-    assert portions.hand(2) is None  # 0 is out twice
+    assert portions.assign(2) is None  # 0 is out twice
     assert portions.computed(1, 0) and not portions.computed(0, 0)
     assert portions.finished and portions.keepers == (1, 2)
 
 
 def test_no_worker_gets_a_portion_twice():
     portions = Portions(1)
-    assert portions.hand(0) == 0 and portions.hand(0) is None
+    assert portions.assign(0) == 0 and portions.assign(0) is None
 
 
 def test_a_sum_is_lost_with_its_worker():
     portions = Portions(4)
     for worker, portion in ((0, 0), (1, 1), (0, 2)):
-        assert portions.hand(worker) == portion
+        assert portions.assign(worker) == portion
         assert portions.computed(worker, portion)
-    assert portions.hand(0) == 3 and portions.hand(1) == 3
+    assert portions.assign(0) == 3 and portions.assign(1) == 3
     assert portions.lost(0) == 2  # what it had kept; the other goes on with the last
-    assert [portions.hand(0), portions.hand(0)] == [0, 2]
+    assert [portions.assign(0), portions.assign(0)] == [0, 2]
     assert portions.computed(1, 3) and not portions.finished
     assert portions.computed(0, 0) and portions.computed(0, 2)
     assert portions.finished and portions.keepers == (0, 1)
@@ -37,10 +37,10 @@ def test_a_sum_is_lost_with_its_worker():
 
 def test_what_a_dead_worker_had_alone_waits_again():
     portions = Portions(1)
-    assert portions.hand(0) == 0
+    assert portions.assign(0) == 0
     assert portions.lost(0) == 1
     assert not portions.computed(0, 0)
-    assert portions.hand(1) == 0
+    assert portions.assign(1) == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -57,7 +57,7 @@ def test_whatever_happens_each_is_in_one_sum(seed):
             portion = busy.pop(worker)
             if portions.computed(worker, portion):
                 sums[worker].append(portion)
-        elif (portion := portions.hand(worker)) is not None:
+        elif (portion := portions.assign(worker)) is not None:
             busy[worker] = portion
     assert sorted(portion for each in sums for portion in each) == list(range(30))
     assert portions.keepers == tuple(worker for worker in range(workers) if sums[worker])

@@ -43,7 +43,7 @@ def test_a_name_that_can_be_no_hosts(host):
 
 
 def test_no_reply_from_the_address(monkeypatch):
-    monkeypatch.setattr(nodes, "_KNOCK_S", 0.2)
+    monkeypatch.setattr(nodes, "_PROBE_S", 0.2)
     with _listening() as door:
         address = f"127.0.0.1:{door.getsockname()[1]}"
         assert f"--address {address}: no Ray answers there (timed out)" in _refused(address)

@@ -33,7 +33,7 @@ def _train(config, times, codec=None, batches=BATCHES, epochs=1):
 
 CONFIGS = {
     "local": AsgdConfig(sync_every=2, max_distance=4, momentum=0.5, decay=0.9, max_staleness=3),
-    "gradients": AsgdConfig(sync_every=3, max_distance=3, local_updates=False, delay_compensation=0.1),
+    "gradients": AsgdConfig(sync_every=3, max_distance=3, local_updates=False),
     "adagrad": AsgdConfig(sync_every=1, adagrad=0.05),
     "downpour": AsgdConfig(sync_every=2, fetch_every=3, max_distance=6, adagrad=0.05),
 }
@@ -252,10 +252,9 @@ def test_a_shard_killed_at_any_instruction_of_a_round_leaves_each_partition_whol
 
 
 def test_what_goes_by_the_parameters_fetched_wants_them_with_every_push():
-    for option in ({"delay_compensation": 0.1}, {"max_relative_distance": 0.1}):
-        AsgdConfig(sync_every=2, fetch_every=2, **option)
-        with pytest.raises(ValueError, match=rf"{next(iter(option))} uses .*remove fetch_every"):
-            AsgdConfig(sync_every=2, fetch_every=4, **option)
+    AsgdConfig(sync_every=2, fetch_every=2, max_relative_distance=0.1)
+    with pytest.raises(ValueError, match=r"max_relative_distance uses .*remove fetch_every"):
+        AsgdConfig(sync_every=2, fetch_every=4, max_relative_distance=0.1)
 
 
 def test_more_partitions_than_the_model_can_have():

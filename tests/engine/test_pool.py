@@ -22,7 +22,7 @@ from speech3.engine.world import REFUSED, STALE, USED, WAITING, Parts, position,
 
 
 def _pool(states=(0,) * 6):
-    pool = Pool(Ledger.of(len(states)), np.zeros(1, np.int64), nullcontext())
+    pool = Pool(Ledger.of(len(states)), np.zeros(2, np.int64), nullcontext())
     pool.fill(np.array(states, np.int32))
     return pool
 
@@ -37,7 +37,7 @@ def test_each_minibatch_is_drawn_once():
 def _in_rows(states, *starts):
     ends = [*starts[1:], len(states)]
     pool = Pool(
-        Ledger.of(len(states)), np.zeros(1, np.int64), nullcontext(),
+        Ledger.of(len(states)), np.zeros(2, np.int64), nullcontext(),
         [range(start, end) for start, end in zip(starts, ends, strict=True)],
     )  # fmt: skip
     pool.fill(np.array(states, np.int32))
@@ -72,22 +72,36 @@ def test_what_a_dead_shard_had_of_a_row_is_drawn_again():
 
 
 class _Looked(np.ndarray):
-    """States of which somebody may look at one or some, but not at all of them."""
+    """States that count how many of them are looked at."""
+
+    count = 0
 
     def __eq__(self, other):
-        assert self.size < 12, "all states are looked at"
-        return super().__eq__(other)
+        _Looked.count += self.size
+        return np.asarray(self) == other
+
+    def __ne__(self, other):
+        _Looked.count += self.size
+        return np.asarray(self) != other
 
 
-def test_a_draw_inside_a_row_looks_at_no_other_row():
-    pool = _in_rows((0,) * 12, 0, 4, 8)
+@pytest.mark.parametrize(("length", "each"), [(None, 4), (4, 8), (40, 8)])
+def test_a_draw_looks_at_a_few_minibatches(length, each, monkeypatch):
+    """Three shards draw an epoch, in rows of some length or in order; a fourth that died had the first two."""
+    states, size = (4, 4) + (0,) * 5998, 6000
+    pool = _in_rows(states, *range(0, size, length)) if length else _pool(states)
     pool.states_M = pool.states_M.view(_Looked)
-    last = pool.draw(0)
-    assert [last := pool.draw(0, last) for _ in range(11)] == list(range(1, 12))
-    with pytest.raises(AssertionError, match="all states"):  # the end of a row that is not the last
-        pool.states_M[[5, 6]] = WAITING
-        pool.cursor[0] = 0
-        pool.draw(1, 3)
+    monkeypatch.setattr(_Looked, "count", 0)
+    last, drawn = [None] * 3, []
+    for turn in range(2 * size):
+        shard = turn % 3
+        last[shard] = pool.draw(shard, last[shard])
+        drawn += [] if last[shard] is None else [last[shard]]
+        if len(drawn) == 5000 and pool.states_M[0] == 4:
+            pool.ledger.states_M[:2] = WAITING
+            pool.reopen(np.array([0, 1]))
+    assert sorted(drawn) == list(range(size))
+    assert _Looked.count < each * size
 
 
 def test_the_learning_rate_goes_by_what_is_done_not_by_the_place_in_the_line():
@@ -158,7 +172,7 @@ class _Light(Shard):
 
     def compute(self, epoch, number, rate):
         for push in self.pushes:
-            push.add(number, 0.1, 0, finite=number != self.bad)
+            push.add(number, 0, finite=number != self.bad)
         for push in self.pushes if number != self.bad else ():
             if self.accumulated is None:
                 push.own.parameters_P[number] -= 1

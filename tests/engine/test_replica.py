@@ -19,12 +19,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from speech3.config import AsgdConfig, DnnConfig
-from speech3.engine.ledger import Ledger
+from speech3.engine.ledger import Ledger, combined
 from speech3.engine.one_worker import OneWorker
-from speech3.engine.pool import Pool
-from speech3.engine.replicas.group import combined, give_back
-from speech3.engine.replicas.world import Replicas
+from speech3.engine.pool import Pool, give_back
 from speech3.engine.server_memory import UP
+from speech3.engine.shared import Shared
 from speech3.engine.world import REFUSED, STALE, USED, WAITING, Parts
 from speech3.errors import Speech3Error
 from speech3.models import build
@@ -74,7 +73,7 @@ class Build:
 
 
 def _pids(world):
-    return [[process.pid for process in member.processes] for member in world.members]
+    return [[group[rank][0].pid for group in world.workers.groups] for rank in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +90,7 @@ def gate(tmp_path_factory):
 def world(curse, gate):
     made = Build(Cursed(120, pause_s=0.002, file=curse), dropout=0.1)
     config = AsgdConfig(sync_every=2, max_distance=6, partitions=2)
-    world = Replicas(tiny.Gated(made, gate), made(), slices(0.1), config, workers=2)
+    world = Shared(tiny.Gated(made, gate), made(), config, split=slices(0.1), workers=2)
     world.load(OneWorker(made()).snapshot().tensors)
     yield world
     pids = _pids(world)
@@ -123,7 +122,7 @@ def test_two_replicas_train(world, gate):
     assert (done.used, done.stale, done.refused, done.frames) == (120, 0, 0, 120 * tiny.FRAMES)
     assert (done.returned, done.restarts) == (0, 0)
     # Both members push their part: each at most 6 of the 120 minibatches at a time.
-    sent = [member.server.memory.shards_N[:, UP].sum() for member in world.members]
+    sent = [server.memory.shards_N[:, UP].sum() for server in world.servers]
     own = [sum(each.numel() for each in model.parameters()) for model in slices()]
     assert all(up >= 20 * 4 * values for up, values in zip(sent, own, strict=True))
     assert sum(sent) == done.up and done.down > 20 * 4 * sum(own)
@@ -171,7 +170,7 @@ def test_what_became_of_a_minibatch_in_two_slices():
     done = whole.progress({USED: 0, STALE: 0, REFUSED: 0})
     assert (done.used, done.stale, done.frames, done.loss_sum, done.missed) == (2, 1, 10, -20.0, 0)
     with tempfile.TemporaryFile() as lock:
-        pools = [Pool(ledger, np.array([7]), lock) for ledger in ledgers]
+        pools = [Pool(ledger, np.array([7, 0]), lock) for ledger in ledgers]
         assert give_back(pools, 0) == 2
     assert rows_GM.tolist() == [[0, 0, 2, USED, USED, 0, STALE], [0, 0, 2, USED, USED, 0, REFUSED]]
     assert pools[0].cursor[0] == 1

@@ -249,6 +249,7 @@ def test_one_that_is_stopped_is_ended_and_replaced(world, reference, monkeypatch
             stopped = world.workers.processes.processes[0].pid
             os.kill(stopped, signal.SIGSTOP)
     _whole(world, done)
+    assert " hung (" in done.note and done.note.endswith(" without a reply) and was killed")
     assert done.restarts >= 1 and stopped not in {process.pid for process in world.workers.processes.processes}
     torch.testing.assert_close(world.snapshot().tensors["parameters"], reference[0], rtol=1e-3, atol=1e-4)
 

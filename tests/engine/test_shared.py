@@ -126,7 +126,7 @@ def test_killed_at_a_random_moment(world):
 
 
 def test_killed_with_the_servers_lock_in_its_hands(world):
-    inode, gate, held = Path(world.place.locks[0]).stat().st_ino, world.build.gate, []
+    inode, gate, held = Path(world.places[0].locks[0]).stat().st_ino, world.build.gate, []
 
     def kill():
         gate.close("publish")
@@ -181,7 +181,7 @@ def test_a_shard_that_dies_again_and_again_is_given_up(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(tmp_path))
     import speech3_mayfly
 
-    monkeypatch.setattr(shared_module, "_serve", speech3_mayfly.main)
+    monkeypatch.setattr(shared_module, "serve", speech3_mayfly.main)
     world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
     try:
         with pytest.raises(Speech3Error, match=r"shard 0 died 3 times .*exit status 3; -9 is often .*fewer workers"):
@@ -203,24 +203,27 @@ class _Dead:
     def is_alive(self):
         return False
 
-    def join(self):
-        os.close(self.sentinel)
+    def join(self, timeout=None):
+        self.close()
 
     def kill(self):
         pass
 
-    def poll(self):
+    def poll(self, timeout):
         return False
 
     def close(self):
-        pass
+        descriptor, self.sentinel = self.sentinel, None
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def test_successors_that_compute_nothing_are_given_up_too(monkeypatch):
     """Whatever the first one had computed: a minibatch that kills whoever draws it must not be tried for ever."""
 
     def start(self, worker):
-        self.processes[worker] = self.pipes[worker] = _Dead()
+        self.tasks(worker)
+        self.groups[worker] = [(_Dead(), _Dead())]
 
     monkeypatch.setattr(Workers, "start", start)
     world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
@@ -236,7 +239,6 @@ def test_successors_that_compute_nothing_are_given_up_too(monkeypatch):
         with pytest.raises(Speech3Error, match="shard 0 died 3 times"):
             world._replace_dead()
     finally:
-        world.workers.processes = []
         world.close()
 
 

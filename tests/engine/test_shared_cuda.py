@@ -104,7 +104,7 @@ def test_one_shard_is_plain_sgd(gpu: str, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_shards_train(workers: int, config: AsgdConfig, codec: CodecConfig | None, gpu: str, tmp_path: Path) -> None:
     with opened(config, tmp_path, gpu, workers, codec) as (world, gate):
-        assert gpu == "cpu" or all(tensor.is_cuda for tensor in world.on_gpu)
+        assert gpu == "cpu" or all(tensor.is_cuda for tensor in world.on_gpu[0])
         for number in (1, 2, 3):
             done, vector_K = epoch(world, gate, number)
             assert done.restarts == 0 and all(shard.minibatches > 10 for shard in done.shards)

@@ -1,6 +1,7 @@
 """World shared where it cannot begin, or a shard has too much to say."""
 
 import multiprocessing
+import os
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -9,8 +10,10 @@ import pytest
 import tiny
 
 from speech3.config import AsgdConfig
-from speech3.engine import shared
+from speech3.engine import shard_process, shared, workers
+from speech3.engine.flat import flatten
 from speech3.engine.shared import Shared
+from speech3.engine.workers import Task, Workers
 from speech3.errors import Speech3Error
 
 BATCHES = tiny.Batches(12)
@@ -37,15 +40,15 @@ def test_more_words_than_a_pipe_holds():
 
 
 def test_if_the_second_cannot_be_started_the_first_is_ended(monkeypatch):
-    start, begun = Shared._start, []
+    start, begun = Workers.start, []
 
     def only_the_first(self, worker):
         if worker:
-            begun.extend(self.processes[:1])
+            begun.extend(self.processes)
             raise OSError("no more processes")
         start(self, worker)
 
-    monkeypatch.setattr(Shared, "_start", only_the_first)
+    monkeypatch.setattr(Workers, "start", only_the_first)
     build = tiny.Build(BATCHES)
     with pytest.raises(OSError, match="no more processes"):
         Shared(build, build(), AsgdConfig(), workers=2)
@@ -59,8 +62,33 @@ def test_after_a_death_in_a_sync_the_next_lets_its_kernels_end(on_gpu, monkeypat
     partition = SimpleNamespace(
         record=record, published=SimpleNamespace(vector_K=SimpleNamespace(is_cuda=on_gpu))
     )  # fmt: skip
-    monkeypatch.setattr(shared.time, "sleep", slept.append)
-    shared._enter(partition)  # nobody had it
+    monkeypatch.setattr(shard_process.time, "sleep", slept.append)
+    shard_process._enter(partition)  # nobody had it
     assert record.syncing[0] == 1 and not slept
-    shared._enter(partition)  # who had it did not leave
-    assert slept == [shared._KERNELS_S] * on_gpu
+    shard_process._enter(partition)  # who had it did not leave
+    assert slept == [shard_process._KERNELS_S] * on_gpu
+
+
+def test_shards_on_a_gpu_exit_by_themselves(monkeypatch):
+    """A stand-in for tensors on a GPU, whose memory PyTorch does not free while a process that was killed had it."""
+    monkeypatch.setattr(shared, "_LEAVE_S", 60.0)
+    build = tiny.Build(BATCHES)
+    world = Shared(build, build(), AsgdConfig(), workers=1)
+    try:
+        world.load({"parameters": flatten(tiny.model()).vector_K})
+        list(world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)))
+        next(world.epoch(2, tiny.waiting(BATCHES), tiny.rate(0.1, 2, BATCHES)))  # and is left in it
+        world.on_gpu = [("state", "velocity", "squares")]
+        (process,) = world.processes
+    finally:
+        world.close()
+    assert process.exitcode == 0
+
+
+def test_a_process_has_its_gpu_before_it_builds_anything(monkeypatch):
+    """Otherwise it would use the first GPU as well."""
+    done = []
+    monkeypatch.setattr(workers.torch.cuda, "set_device", lambda name: done.append(name))
+    workers.run(Task(lambda word, pipe: done.append((word, pipe)), ("built",), "cuda:1"), None, os.getppid())
+    workers.run(Task(lambda word, pipe: done.append((word, pipe)), ("built",), "cpu"), None, os.getppid())
+    assert done == ["cuda:1", ("built", None), ("built", None)]

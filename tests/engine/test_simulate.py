@@ -28,9 +28,6 @@ CONFIGS = {
     "momentum": AsgdConfig(sync_every=1, momentum=0.5, projection=True),
     "adagrad": AsgdConfig(sync_every=1, local_updates=False, adagrad=0.03),
     "max_staleness": AsgdConfig(sync_every=1, max_staleness=2, decay=0.8, push_scale=0.5),
-    "delay_compensation": AsgdConfig(
-        sync_every=1, local_updates=False, momentum=0.5, delay_compensation=1.0, push_scale=0.4
-    ),
 }
 THREE = Times((1.0, 1.25, 2.0), 0.125)
 TWELVE = tiny.Batches()

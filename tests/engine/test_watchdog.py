@@ -87,11 +87,11 @@ def test_a_world_with_a_stopped_shard_closes(tmp_path: Path) -> None:
 def test_one_that_hangs_again_and_again_is_given_up(tmp_path: Path) -> None:
     world = make(tmp_path)
     try:
-        world.hung[1] = hang = watchdog.Hang(1, 31.0, COMPUTES)
-        world.workers.deaths[1] = 2
+        world.workers.deaths[1], hang = 2, watchdog.Hang(1, 31.0, COMPUTES)
+        world.workers.kill_hung(1, str(hang))
+        assert tiny.until(world.workers.dead) == [1]
         with pytest.raises(Speech3Error, match=r"^shard 1 hung in a minibatch \(31 s without .*killed 3 times"):
-            world._replace(1, -9)
-        assert str(hang).startswith("shard 1")
+            world._replace_dead()
     finally:
         world.close()
 
@@ -108,25 +108,25 @@ def rows(*each: tuple[int, float]) -> np.ndarray:
 @pytest.mark.parametrize("doing", [COMPUTES, DRAWS, SYNCS, WAITS])
 def test_limits(doing: int) -> None:
     limit = 1.5 if doing in (DRAWS, SYNCS) else 3.0
-    assert Watchdog(np.zeros(2)).look(rows((doing, limit - 0.5), (COMPUTES, 0.1)), True) is None
-    assert Watchdog(np.zeros(2)).look(rows((COMPUTES, 0.1), (doing, limit + 0.5)), True).worker == 1
+    assert Watchdog(np.zeros(2)).find(rows((doing, limit - 0.5), (COMPUTES, 0.1)), True) is None
+    assert Watchdog(np.zeros(2)).find(rows((COMPUTES, 0.1), (doing, limit + 0.5)), True).worker == 1
 
 
 def test_a_slow_shard_is_given_its_own_time() -> None:
     shards_N = rows((COMPUTES, 50.0), (COMPUTES, 0.1))
     shards_N[0, COMPUTE_S] = 150.0  # three seconds a minibatch, so a minute
-    assert Watchdog(np.zeros(2)).look(shards_N, True) is None
+    assert Watchdog(np.zeros(2)).find(shards_N, True) is None
     shards_N[0, SINCE] -= 11
-    assert Watchdog(np.zeros(2)).look(shards_N, True).worker == 0
+    assert Watchdog(np.zeros(2)).find(shards_N, True).worker == 0
 
 
 def test_the_first_minibatch_has_longer_until_a_time_is_known() -> None:
     shards_N = rows((COMPUTES, 200.0))
     shards_N[0, MINIBATCHES] = 0
     dog = Watchdog(np.zeros(1))
-    assert dog.look(shards_N, True) is None
+    assert dog.find(shards_N, True) is None
     dog.usual_N[0] = 0.1  # of an epoch before
-    assert dog.look(shards_N, True).worker == 0
+    assert dog.find(shards_N, True).worker == 0
 
 
 def test_who_rests_hangs_only_while_there_is_work_and_who_begins_never() -> None:
@@ -134,18 +134,18 @@ def test_who_rests_hangs_only_while_there_is_work_and_who_begins_never() -> None
     shards_N[1, READY] = 0
     shards_N[0, EPOCH] = 0
     dog = Watchdog(np.zeros(2))
-    assert dog.look(shards_N, False) is None
-    assert dog.look(shards_N, True).worker == 0
+    assert dog.find(shards_N, False) is None
+    assert dog.find(shards_N, True).worker == 0
 
 
 def test_of_several_the_longest_and_the_others_are_given_time_then() -> None:
     dog, shards_N = Watchdog(np.zeros(3)), rows((DRAWS, 20.0), (SYNCS, 21.0), (WAITS, 19.0))
-    assert dog.look(shards_N, True).worker == 1
-    assert dog.look(shards_N, True) is None
+    assert dog.find(shards_N, True).worker == 1
+    assert dog.find(shards_N, True) is None
 
 
 def test_time_while_the_watchdog_was_stopped_does_not_count() -> None:
     dog = Watchdog(np.zeros(1))
     dog.looked -= 100
-    assert dog.look(rows((COMPUTES, 100.0)), True) is None
-    assert Watchdog(np.zeros(1)).look(rows((COMPUTES, 100.0)), True)
+    assert dog.find(rows((COMPUTES, 100.0)), True) is None
+    assert Watchdog(np.zeros(1)).find(rows((COMPUTES, 100.0)), True)

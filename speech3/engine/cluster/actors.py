@@ -26,15 +26,14 @@ from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.assembly import begin_epoch, load_tensors, make_server, published_tensors, sizes_of
-from speech3.engine.cluster.account import Event
 from speech3.engine.cluster.messages import (
-    Answer,
     Facts,
     Order,
     Outcome,
     Plan,
+    PushMessage,
+    Reply,
     Report,
-    Visit,
     Work,
     facts_of,
     wires_on_cpu,
@@ -67,13 +66,14 @@ class PartitionActor:
         memory = private_memory(sizes_of(self.like, config, plan.workers, plan.minibatches))
         self.server = make_server(memory, config, plan.workers, self.like, nullcontext(), None, plan.rows)
         # The states in the pool's ledger are those of the whole server, those in `server.ledger` of this partition.
-        self.pool = Pool(Ledger.of(plan.minibatches), np.zeros(1, np.int64), nullcontext(), plan.rows)
+        self.pool = Pool(Ledger.of(plan.minibatches), np.zeros(2, np.int64), nullcontext(), plan.rows)
         self.push_P = torch.zeros(plan.parameters)
         self.pushes: dict[int, Push] = {}
-        self.events: list[Event] = []
+        self.pushed: list[int] = []  # minibatches of the pushes since the last report
+        self.reported = 0  # version of the last report
         self.work: dict[int, Work] = {}
         published = self.server.partitions[0].published.state
-        self.server.rule.rehearse(published, Own(self.like.parameters_P, None, self.push_P))
+        self.server.rule.warm_up(published, Own(self.like.parameters_P, None, self.push_P))
         return facts_of()
 
     def begin(self, tensors: dict[str, np.ndarray], states_M: np.ndarray) -> None:
@@ -81,6 +81,7 @@ class PartitionActor:
         self.pushes.clear()
         self.report()
         begin_epoch(self.server, states_M)
+        self.reported = self.server.version
         load_tensors(self.server, {name: torch.from_numpy(array.copy()) for name, array in tensors.items()})
         self.pool.fill(states_M)
 
@@ -105,28 +106,30 @@ class PartitionActor:
         self.pool.give_back(incarnation)
         return numbers
 
-    def sync(self, visit: Visit) -> Answer | None:
+    def sync(self, message: PushMessage) -> Reply | None:
         """Call `Partition.sync` with a received push; None if its sender is not admitted."""
-        if visit.incarnation not in self.pushes:
+        if message.incarnation not in self.pushes:
             return None
-        self.work[visit.incarnation] = visit.work
-        partition, push = self.server.partitions[0], self.pushes[visit.incarnation]
-        staleness = partition.version - visit.version
-        push.version, push.fetch_due, push.rate, push.finite = visit.version, visit.takes, visit.rate, visit.finite
-        push.numbers, push.push_due, push.wire.key = list(visit.steps), bool(visit.steps), visit.key
-        self._read(visit, push)
+        self.work[message.incarnation] = message.work
+        partition, push = self.server.partitions[0], self.pushes[message.incarnation]
+        for number, step in message.steps.items():
+            self.server.ledger.computed(number, step)
+        self.pushed += message.steps
+        numbers, key = list(message.steps), message.key
+        push.receive(message.version, numbers, key, fetch_due=message.fetch_due, finite=message.finite)
+        self._read(message, push)
         push.pack()
         ended = partition.sync(push)
         push.unpack()
-        if visit.steps:
-            self.events.append(Event(visit.incarnation, visit.steps, ended, staleness))
-        if visit.steps and ended == USED and not visit.takes:
-            return Answer(ended, partition.version)
-        return Answer(ended, partition.version, push.wire.received.numpy(), push.own.buffers.numpy())
+        if message.steps and ended == USED and not message.fetch_due:
+            return Reply(ended, partition.version)
+        return Reply(ended, partition.version, push.wire.received.numpy(), push.own.buffers.numpy())
 
     def report(self) -> Report:
         """What happened since the last report."""
-        report, self.events, self.work = Report(self.events, self.work), [], {}
+        numbers, version = np.unique(np.array(self.pushed, np.int64)), self.server.version
+        report = Report(numbers, self.server.ledger.rows(numbers), version - self.reported, self.work)
+        self.pushed, self.reported, self.work = [], version, {}
         return report
 
     def snapshot(self) -> tuple[dict[str, np.ndarray], Report]:
@@ -137,23 +140,20 @@ class PartitionActor:
     def _push(self) -> Push:
         """The partition's end of a shard's push, in the form of a shard that accumulates gradients.
 
-        Where the rule uses the fetched parameters (delay compensation), each push keeps its own copy of them. The
-        pushed values are needed only during a sync, so the pushes of all shards share memory for them.
+        Its values are needed only during a sync, so the pushes of all shards share memory for them.
         """
-        apart = self.plan.config.delay_compensation > 0
-        own = Flat(torch.zeros(self.plan.values), (), self.plan.parameters) if apart else self.like
-        return Push(own, None, self.push_P, wire=Wire(None, self.plan.down))
+        return Push(self.like, None, self.push_P, wire=Wire(None, self.plan.down))
 
-    def _read(self, visit: Visit, push: Push) -> None:
+    def _read(self, message: PushMessage, push: Push) -> None:
         """Write the received values into the push; arrays from Ray are read-only and cannot be tensors."""
-        if visit.buffers is not None:
-            np.copyto(push.own.buffers.numpy(), visit.buffers)
-        if visit.values is None:
+        if message.buffers is not None:
+            np.copyto(push.own.buffers.numpy(), message.buffers)
+        if message.values is None:
             self.push_P.zero_()
         elif self.plan.up:
-            self.plan.up.add(torch.from_numpy(visit.values.copy()), self.push_P.zero_())
+            self.plan.up.add(torch.from_numpy(message.values.copy()), self.push_P.zero_())
         else:
-            np.copyto(self.push_P.numpy(), visit.values)
+            np.copyto(self.push_P.numpy(), message.values)
 
 
 class _Expelled(Exception):
@@ -225,9 +225,9 @@ class _Run:
 
     def _draw(self, after: int | None) -> int | None:
         begun = time.perf_counter()
-        coming = self.drawn or self.order.partitions[0].draw.remote(self.order.incarnation, after)
+        pending = self.drawn or self.order.partitions[0].draw.remote(self.order.incarnation, after)
         self.drawn = None
-        number: int | None = ray.get(coming)
+        number: int | None = ray.get(pending)
         self._did(wait_s=time.perf_counter() - begun)
         return number
 
@@ -244,17 +244,17 @@ class _Run:
         """Send the push, if it is due; later minibatches belong to the next push."""
         begun, push = time.perf_counter(), self.shard.pushes[partition]
         numbers = push.numbers if push.push_due else []
-        visit = Visit(self.order.incarnation, push.version, push.fetch_due, self.work)
+        message = PushMessage(self.order.incarnation, push.version, push.fetch_due, self.work)
         if numbers:
             push.numbers = []
-            visit = replace(
-                visit, key=push.wire.key, rate=push.rate, finite=push.finite,
+            message = replace(
+                message, key=push.wire.key, finite=push.finite,
                 steps={number: self.steps[number] for number in numbers},
                 values=self._packed(push) if push.finite else None,
                 buffers=push.own.buffers.cpu().numpy() if push.finite else None,
             )  # fmt: skip
-        self._did(up=visit.nbytes)
-        self.sent.append((partition, self.order.partitions[partition].sync.remote(visit)))
+        self._did(up=message.nbytes)
+        self.sent.append((partition, self.order.partitions[partition].sync.remote(message)))
         self._did(sync_s=time.perf_counter() - begun)
 
     def _packed(self, push: Push) -> np.ndarray:
@@ -265,9 +265,9 @@ class _Run:
 
     def _receive(self) -> None:
         """Wait for all replies and take over the fetched parameters."""
-        for partition, coming in self.sent:
+        for partition, pending in self.sent:
             begun = time.perf_counter()
-            answer: Answer | None = ray.get(coming)
+            answer: Reply | None = ray.get(pending)
             if answer is None:
                 raise _Expelled
             came = time.perf_counter()
@@ -275,7 +275,7 @@ class _Run:
             self._did(down=answer.nbytes, wait_s=came - begun, sync_s=time.perf_counter() - came)
         self.sent.clear()
 
-    def _take(self, partition: int, answer: Answer) -> None:
+    def _take(self, partition: int, answer: Reply) -> None:
         push = self.shard.pushes[partition]
         if answer.values is None or answer.buffers is None:
             push.pushed()

@@ -21,10 +21,10 @@ from torch import Tensor
 
 import speech3
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.cluster.account import Event
 from speech3.engine.codecs.codec import Codec
 from speech3.engine.flat import Flat, partition_bounds
 from speech3.engine.gradient import Step
+from speech3.engine.ledger import Ledger
 from speech3.engine.wire import Wire, wire_of
 from speech3.engine.world import Parts, Rate, ShardReport
 
@@ -98,7 +98,7 @@ class Work:
 
 
 @dataclass(frozen=True, eq=False)
-class Visit:
+class PushMessage:
     """A shard's sync with a partition: its push, and whether it fetches.
 
     Attributes
@@ -111,10 +111,9 @@ class Visit:
 
     incarnation: int
     version: int
-    takes: bool
+    fetch_due: bool
     work: Work
     key: int = 0
-    rate: float = 0.0
     finite: bool = True
     steps: dict[int, Step] = field(default_factory=dict)
     values: np.ndarray | None = None
@@ -127,7 +126,7 @@ class Visit:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class Reply:
     """A partition's reply: what became of the push and, if they are fetched, the newest parameters or their code."""
 
     ended: int
@@ -143,9 +142,21 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """The pushes that a partition received since its last report, and the shards' work that came with them."""
+    """What happened in a partition since its last report.
 
-    events: list[Event]
+    Attributes
+    ----------
+    numbers, rows
+        The minibatches of the pushes that it received, and their rows in its ledger.
+    versions
+        Number of versions that it published.
+    work
+        The work of each shard that sent a push, by incarnation.
+    """
+
+    numbers: np.ndarray
+    rows: Ledger
+    versions: int
     work: dict[int, Work]
 
 

@@ -20,7 +20,7 @@ from ray._private.services import canonicalize_bootstrap_address
 
 from speech3.errors import Speech3Error
 
-_KNOCK_S = 5.0
+_PROBE_S = 5.0
 _PORT = 6379  # Ray's own default
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # preface and empty SETTINGS
 
@@ -79,7 +79,7 @@ def connect(address: str | None, workers: int) -> bool:
     if address is None:
         options |= {"num_cpus": workers, "include_dashboard": False}
     else:
-        _knock(address, _auto() if address == "auto" else address)
+        _probe(address, _auto() if address == "auto" else address)
     try:
         with _quiet():
             ray.init(address or "local", **options)
@@ -112,14 +112,14 @@ def _auto() -> str:
     return found
 
 
-def _knock(address: str, found: str) -> None:
+def _probe(address: str, found: str) -> None:
     """Raise an error unless a server speaks HTTP/2 there, as Ray does; `found` is what `address` stands for."""
     said = address if address == found else f"{address} ({found})"
     host, _, port = found.rpartition(":")
     if not host or not port.isdigit() or "/" in found:
         raise Speech3Error(f"--address {said}: must be HOST:PORT of Ray's head node ({_PORT} is usual), or auto")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S) as door:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S) as door:
             if "RAY_USE_TLS" not in os.environ:
                 door.sendall(_HELLO)
                 if door.recv(4)[3:] != b"\x04":  # the other side's SETTINGS

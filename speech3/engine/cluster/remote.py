@@ -56,14 +56,14 @@ class RemoteServer:
         Each partition's slice of the values.
     ours
         The coordinator's facts, with which the partitions' are compared.
-    hear
+    receive
         Called with a partition's number and its report.
     """
 
     def __init__(
-        self, plans: Sequence[Plan], bounds: Sequence[slice], ours: Facts, hear: Callable[[int, Report], None]
+        self, plans: Sequence[Plan], bounds: Sequence[slice], ours: Facts, receive: Callable[[int, Report], None]
     ) -> None:
-        self.plans, self.bounds, self.ours, self.hear = plans, bounds, ours, hear
+        self.plans, self.bounds, self.ours, self.receive = plans, bounds, ours, receive
         self.kind: Any = ray.remote(num_cpus=0)(PartitionActor)
         self.actors: list[Any] = [None] * len(plans)
         self.facts = [ours] * len(plans)
@@ -108,7 +108,7 @@ class RemoteServer:
         polls = [(number, poll) for number, poll in enumerate(self.polls) if poll is not None]
         self.polls = [None] * len(self.actors)
         for (number, _), report in zip(polls, self._get([poll for _, poll in polls]), strict=True):
-            self.hear(number, report)
+            self.receive(number, report)
         return self._get([getattr(actor, method).remote(*args) for actor in self.actors])
 
     def ask_pool(self, method: str, *args: Any) -> Any:
@@ -126,13 +126,13 @@ class RemoteServer:
         for number, poll in enumerate(self.polls):
             if poll is not None and poll in came:
                 self.polls[number] = None
-                self.hear(number, self._get([poll])[0])
+                self.receive(number, self._get([poll])[0])
 
     def copy(self) -> dict[str, Tensor]:
         """Copy the published state; exactly the reports that belong to it have been processed then."""
         states = self.ask("snapshot")
         for number, (_, report) in enumerate(states):
-            self.hear(number, report)
+            self.receive(number, report)
         names = states[0][0]
         return {name: torch.cat([torch.from_numpy(np.array(tensors[name])) for tensors, _ in states]) for name in names}
 

@@ -55,20 +55,6 @@ def key_of(*numbers: int) -> int:
     return key >> 1
 
 
-class Float32:
-    """The values unchanged."""
-
-    unbiased = True
-
-    def encode(self, values_P: Tensor, key: int) -> Tensor:
-        """Four bytes per value."""
-        return values_P.clone().view(torch.uint8)
-
-    def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
-        """See `Codec.add`."""
-        into_P.add_(message.view(torch.float32), alpha=times)
-
-
 class Bf16:
     """The upper half of each float32, rounded to nearest."""
 

@@ -1,4 +1,4 @@
-"""Model parallelism: each worker is a replica, a group of processes that hold slices of the model.
+"""Replicas: workers that are groups of processes, each with a slice of a large model (Dean et al. 2012).
 
-Begin with `world.py`, then `group.py`. `slices.py` splits the whole model's vector into slices and joins them again.
+`group.py` is the group of processes, `slices.py` splits the model's vector; world shared (`../shared.py`) runs them.
 """

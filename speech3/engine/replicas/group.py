@@ -7,12 +7,10 @@ machines of a DistBelief replica.
 
 Each member's server has its own row of minibatch states: a minibatch is used as soon as one slice of it is in a
 published version, and dropped when all members' pushes of it were.
-
-Axes: G members, M minibatches of an epoch.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,9 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from speech3.engine.ledger import Ledger
-from speech3.engine.pool import Pool
-from speech3.engine.world import REFUSED, STALE, USED, WAITING, Rate
+from speech3.engine.world import BuildOn, Parts, Rate
+from speech3.io.parallel import end_with_parent
 
 _EVER = timedelta(days=365)  # a group rests in a collective; the coordinator watches it, so no timeout is needed
 
@@ -35,10 +32,8 @@ class Group:
     rank: int
     size: int
 
-    def meet(self, store: Path, device: torch.device) -> None:
+    def join(self, store: Path, device: torch.device) -> None:
         """Join the group, waiting for the other members; `store` is a path that does not exist yet."""
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", init_method=store.as_uri(), rank=self.rank,
             world_size=self.size, timeout=_EVER,
@@ -66,9 +61,11 @@ class Group:
             epoch[0] = 0
             dist.barrier()
 
-    def pool(self, pool: Pool) -> Pool:
-        """A pool from which all members draw the same minibatches."""
-        return GroupPool(pool, self)
+    def agreed(self, number: int | None) -> int | None:
+        """The number of the minibatch that the first member has drawn; those that the others pass are ignored."""
+        values = torch.tensor(-1 if number is None else number)
+        dist.broadcast(values, 0)
+        return None if int(values) < 0 else int(values)
 
     def norm(self, g: Sequence[Tensor]) -> Tensor:
         """The norm of the whole gradient, of which every member has a slice."""
@@ -77,54 +74,16 @@ class Group:
         return square.sqrt()
 
 
-class GroupPool(Pool):
-    """A member's pool: the first member draws, and all record in their rows that it is assigned."""
+@dataclass(frozen=True)
+class Join:
+    """Joins the other members of a replica, then makes the parts of one member."""
 
-    def __init__(self, pool: Pool, group: Group) -> None:
-        super().__init__(pool.ledger, pool.cursor, pool.lock)
-        self.starts_R, self.group = pool.starts_R, group
+    build: BuildOn
+    group: Group
+    store: Path
 
-    def draw(self, shard: int, after: int | None = None) -> int | None:
-        """See `Pool.draw`."""
-        drawn = super().draw(shard, after) if self.group.rank == 0 else None
-        values = torch.tensor(-1 if drawn is None else drawn)
-        dist.broadcast(values, 0)
-        number = int(values)
-        if number < 0:
-            return None
-        self.states_M[number] = shard + 1
-        return number
-
-
-def combined(ledgers: Sequence[Ledger]) -> Ledger:
-    """Ledger of the whole model: a minibatch is used if any slice is, dropped if all are, else assigned or waiting."""
-
-    def rows(name: str) -> np.ndarray:
-        return np.stack([getattr(ledger, name) for ledger in ledgers])
-
-    states_GM = rows("states_M")
-    used_M, dropped_GM = (states_GM == USED).any(0), np.isin(states_GM, (STALE, REFUSED))
-    wrote_1M = rows("frames_M").argmax(0)[None]  # all members that have written results wrote the same
-    frames_M, loss_M, correct_M = (
-        np.take_along_axis(rows(name), wrote_1M, 0)[0] for name in ("frames_M", "loss_M", "correct_M")
-    )
-    return Ledger(
-        np.where(used_M, USED, states_GM.max(0)), frames_M, loss_M, correct_M, dropped_GM.sum(0),
-        rows("staleness_M").max(0),
-    )  # fmt: skip
-
-
-def give_back(pools: Sequence[Pool], shard: int) -> int:
-    """Return a dead group's minibatches to the pool, unless a slice of one is used; returns how many wait again.
-
-    The first pool is the one that is drawn from. All processes of the group must have exited.
-    """
-    with pools[0].lock:
-        states_GM = np.stack([pool.states_M for pool in pools])
-        out_M, used_M = (states_GM == shard + 1).any(0), (states_GM == USED).any(0)
-        for pool in pools:
-            pool.states_M[out_M & used_M] = USED
-            pool.states_M[out_M & ~used_M] = WAITING
-        waiting = np.flatnonzero(out_M & ~used_M)
-        pools[0].reopen(waiting)
-    return len(waiting)
+    def __call__(self, device: str) -> Parts:
+        """Make the parts on the member's device."""
+        end_with_parent()  # while it waits for the other members it cannot check for the coordinator
+        self.group.join(self.store, torch.device(device))
+        return replace(self.build(device), group=self.group)

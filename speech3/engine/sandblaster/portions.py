@@ -17,7 +17,7 @@ class Portions:
         self.kept: dict[int, int] = {}  # portion -> worker whose sum contains it
         self.count = count
 
-    def hand(self, worker: int) -> int | None:
+    def assign(self, worker: int) -> int | None:
         """Assign a portion to a free worker; None if there is none left that it could compute."""
         if self.waiting:
             portion = self.waiting.popleft()

@@ -25,12 +25,9 @@ from speech3.engine.sandblaster.partition import Layout, Operation, Vectors
 from speech3.engine.sandblaster.portions import Portions
 from speech3.engine.sandblaster.worker_group import Compute, Computed, Evaluation, Workspace, together, with_waits
 from speech3.engine.server_memory import SharedMemory, memory_file
-from speech3.engine.watchdog import patience_s
-from speech3.engine.workers import Failed, Workers
+from speech3.engine.watchdog import Clock, patience_s
+from speech3.engine.workers import LOOK_S, Failed, Task, Workers
 from speech3.engine.world import BuildOn, ShardReport
-from speech3.errors import Speech3Error
-
-_LOOK_S = 0.1  # between two points at which the run may check, save or stop
 
 
 @dataclass(frozen=True)
@@ -76,11 +73,10 @@ class _Worker:
     since: float = field(default_factory=time.monotonic)  # the last message to or from it
     longest_s: float = 0.0  # its longest time to reply
 
-    @property
-    def hangs(self) -> bool:
-        """Its reply is overdue: it takes far longer than its replies usually do."""
-        owes = self.ready and (self.keeping or not self.free)
-        return owes and time.monotonic() - self.since > patience_s(self.longest_s)
+    def late_s(self, clock: Clock) -> float:
+        """Seconds that its reply takes, if that is far longer than its replies usually take; else 0."""
+        owes, quiet_s = self.ready and (self.keeping or not self.free), clock.quiet_s(self.since)
+        return quiet_s if owes and quiet_s > patience_s(self.longest_s) else 0.0
 
 
 class Processes:
@@ -109,25 +105,30 @@ class Processes:
         self.vectors = Vectors.over(layout, SharedMemory(self.path, layout.bytes).map)
         self.epoch = self.evaluation = self.returned = self.restarts = 0
         self.began = self.looked = 0.0
-        self.processes = Workers("worker", "portion", layout.workers, self._task)
+        self.clock = Clock()
+        self.processes = Workers([f"worker {index}" for index in range(layout.workers)], "portion", self._tasks)
         self.workers = [_Worker() for _ in range(layout.workers)]
         try:
-            for worker in range(layout.workers):
-                self.processes.start(worker)
+            self.processes.start_all()
         except BaseException:
-            self.close()
+            self.stack.close()
             raise
 
     def begin(self, epoch: int, seconds: float) -> Generator[None, None, None]:
         """Begin an epoch: wait until all workers are ready, and reset the counts."""
         while not all(worker.ready for worker in self.workers):
-            for _ in self._hear():
+            for _ in self._receive():
                 pass
-        self.epoch, self.returned, self.restarts = epoch, 0, 0
+        self.epoch, self.returned, self.restarts, self.processes.note = epoch, 0, 0, ""
         for worker in self.workers:
             worker.report = ShardReport()
         self.began = self.looked = time.monotonic()
         yield
+
+    @property
+    def note(self) -> str:
+        """The last remark about a worker that hung in the epoch; may be empty."""
+        return self.processes.note
 
     def seconds(self) -> float:
         """Seconds since the epoch began."""
@@ -143,9 +144,9 @@ class Processes:
         portions, kept = Portions(len(numbers)), {}
         while not portions.finished or any(worker.keeping for worker in self.workers):
             for index, worker in enumerate(self.workers):
-                if worker.free and (portion := portions.hand(index)) is not None:
+                if worker.free and (portion := portions.assign(index)) is not None:
                     self._send(index, Compute(self.evaluation, at, self.epoch, portion, numbers[portion]))
-            for index, message in self._hear():
+            for index, message in self._receive():
                 match message:
                     case Died():
                         self.returned += portions.lost(index)
@@ -169,7 +170,7 @@ class Processes:
                 if worker.free and waiting:
                     out[index] = waiting.popleft()
                     self._send(index, Operate(operation, out[index]))
-            for index, message in self._hear():
+            for index, message in self._receive():
                 match message:
                     case Died() if index in out:
                         waiting.append(out.pop(index))
@@ -186,7 +187,7 @@ class Processes:
 
     def _due(self) -> bool:
         now = time.monotonic()
-        if now - self.looked < _LOOK_S:
+        if now - self.looked < LOOK_S:
             return False
         self.looked = now
         return True
@@ -194,16 +195,17 @@ class Processes:
     def _send(self, index: int, order: Compute | Keep | Operate) -> None:
         worker = self.workers[index]
         worker.free, worker.since = False, time.monotonic()
-        with suppress(OSError):  # it died, which `_hear` notices next
+        with suppress(OSError):  # it died, which `_receive` notices next
             self.processes.pipes[index].send(order)
 
-    def _hear(self) -> Iterator[tuple[int, Any]]:
+    def _receive(self) -> Iterator[tuple[int, Any]]:
         """Receive the workers' messages, waiting a little for the first, and update which workers are free."""
-        for worker, process in zip(self.workers, self.processes.processes, strict=True):
-            if worker.hangs:
-                process.kill()  # its death is noticed below
+        self.clock.look(time.monotonic())
+        for index, worker in enumerate(self.workers):
+            if late_s := worker.late_s(self.clock):
+                self.processes.kill_hung(index, f"worker {index} hung ({late_s:.0f} s without a reply)")
         pipes = self.processes.pipes
-        for ready in multiprocessing.connection.wait(pipes, timeout=_LOOK_S):
+        for ready in multiprocessing.connection.wait(pipes, timeout=LOOK_S):
             index = pipes.index(ready)
             try:
                 message = pipes[index].recv()
@@ -215,8 +217,8 @@ class Processes:
                 worker.longest_s = max(worker.longest_s, now - worker.since)
             worker.since = now
             match message:
-                case Failed(why=why):
-                    raise Speech3Error(f"worker {index}: {why}")
+                case Failed():
+                    self.processes.end(index, [message])
                 case Ready():
                     worker.ready = worker.free = True
                 case Keep():
@@ -229,14 +231,14 @@ class Processes:
                     worker.report += ShardReport(sync_s=seconds)
             yield index, message
 
-    def _task(self, index: int) -> tuple[Any, tuple[Any, ...]]:
-        return _serve, (index, self.path, self.layout, self.build, device_for(self.device, index))
+    def _tasks(self, index: int) -> list[Task]:
+        device = device_for(self.device, index)
+        return [Task(_serve, (index, self.path, self.layout, self.build, device), device)]
 
     def _replace(self, index: int) -> None:
         """Start another process in the place of one that died."""
-        dead, status = self.workers[index], self.processes.reap(index)
-        self.processes.pipes[index].close()
-        self.processes.replace(index, status, progressed=dead.progressed)
+        dead = self.workers[index]
+        self.processes.replace(index, self.processes.end(index), progressed=dead.progressed)
         self.restarts += 1
         self.workers[index] = _Worker(report=dead.report)
 

@@ -38,6 +38,8 @@ class Virtual:
         Parts of one worker; each worker gets a copy of its model.
     """
 
+    note = ""
+
     def __init__(self, parts: Parts, times: Times, layout: Layout) -> None:
         self.times, self.layout, self.seed = times, layout, parts.seed
         self._vector = 4 * layout.values  # bytes
@@ -76,7 +78,7 @@ class Virtual:
         """Compute loss and gradient at point `at`; yields after every portion."""
         self.evaluation += 1
         portions, kept = Portions(len(numbers)), dict[int, Computed]()
-        for worker, portion in self._first_through(portions, numbers):
+        for worker, portion in self._first_to_finish(portions, numbers):
             done = self.workspaces[worker].compute(Compute(self.evaluation, at, self.epoch, portion, numbers[portion]))
             if done.bad is not None:
                 return Evaluation(bad=done.bad)
@@ -102,7 +104,7 @@ class Virtual:
     def close(self) -> None:
         """Do nothing: there are no processes to stop."""
 
-    def _first_through(self, portions: Portions, numbers: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
+    def _first_to_finish(self, portions: Portions, numbers: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
         """Yield (worker, portion) for the first worker to finish each portion, in order of time; advances the clock."""
         order, idle, fetched = itertools.count(), set[int](), set[int]()
         queue = [(max(self.now, time), next(order), worker, -1) for worker, time in enumerate(self.free_N)]
@@ -123,7 +125,7 @@ class Virtual:
             if portion >= 0 and portions.computed(worker, portion):
                 self.now = time
                 yield worker, portion
-            if portions.finished or (found := portions.hand(worker)) is None:
+            if portions.finished or (found := portions.assign(worker)) is None:
                 idle.add(worker)
                 continue
             self.free_N[worker] += self._seconds(worker, numbers[found], fetch=worker not in fetched)

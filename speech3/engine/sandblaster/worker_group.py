@@ -80,6 +80,8 @@ class WorkerGroup(Protocol):
         Bytes that workers sent and received in the epoch; 0 where nothing is sent.
     returned, restarts
         Portions that dead workers returned in the epoch, and workers that replaced a dead one.
+    note
+        The last remark about a worker that hung in the epoch; may be empty.
     """
 
     vectors: Vectors
@@ -87,6 +89,10 @@ class WorkerGroup(Protocol):
     down: int
     returned: int
     restarts: int
+
+    @property
+    def note(self) -> str:
+        """See above."""
 
     def begin(self, epoch: int, seconds: float) -> Generator[None, None, None]:
         """Begin an epoch, after `seconds` of training, and reset the counts."""

@@ -113,15 +113,15 @@ class Sandblaster:
         """
         self.states_M, self.progress = states_M.copy(), Progress()
         for _ in self._epoch(epoch, rate):
-            yield replace(self.progress, returned=self.workers.returned, restarts=self.workers.restarts)
-        yield self.progress
+            yield self._now()
+        yield self._now()
 
     def snapshot(self) -> Snapshot:
         """The base, which is always complete, and the history."""
         tensors = {"parameters": self.workers.vectors.points_2K[self.base].to(self.home, copy=True)}
         if self.history.slots:
             tensors["lbfgs.pairs"] = self.workers.vectors.pairs_2HP[:, self.history.slots].to(self.home, copy=True)
-        return Snapshot(tensors, self.states_M.copy(), self.progress)
+        return Snapshot(tensors, self.states_M.copy(), self._now())
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
@@ -137,6 +137,11 @@ class Sandblaster:
     def close(self) -> None:
         """Stop the workers."""
         self.workers.close()
+
+    def _now(self) -> Progress:
+        workers = self.workers
+        note = self.progress.note or workers.note
+        return replace(self.progress, returned=workers.returned, restarts=workers.restarts, note=note)
 
     def _epoch(self, epoch: int, rate: Rate) -> Generator[None, None, None]:
         yield from self.workers.begin(epoch, self.began)
