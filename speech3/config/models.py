@@ -8,6 +8,7 @@ from speech3.config.base import Config
 
 Activation = Literal["relu", "sigmoid"]
 Normalization = Literal["none", "batch", "layer"]
+_WIDTHS = "width of each hidden layer, as training.group_lasso leaves them; empty: all have `width`"
 
 
 class ModelConfig(Config):
@@ -58,6 +59,12 @@ class ModelConfig(Config):
         return handler({"family": values["family"]}) if found is cls else found.model_validate(values)
 
 
+def check_sizes(sizes: tuple[int, ...], layers: int, key: str) -> None:
+    """Refuse a list of sizes that is not one size for each layer; an empty list is none."""
+    if sizes and len(sizes) != layers:
+        raise ValueError(f"{key}={list(sizes)}: give a number for each of the layers={layers}, or remove it")
+
+
 def _sees_every_frame(model: "DnnConfig | CnnConfig | LstmConfig") -> None:
     if model.subsampling == 3 and not (model.left_context and model.right_context):
         raise ValueError(
@@ -72,12 +79,19 @@ class DnnConfig(ModelConfig):
     family: Literal["dnn"] = "dnn"
     layers: int = Field(4, ge=0, description="hidden layers")
     width: int = Field(512, ge=1)
+    widths: tuple[PositiveInt, ...] = Field((), description=_WIDTHS)
     activation: Activation = "relu"
     normalization: Normalization = "none"
+
+    @property
+    def hidden_widths(self) -> tuple[int, ...]:
+        """The width of each hidden layer."""
+        return self.widths or (self.width,) * self.layers
 
     @model_validator(mode="after")
     def _consistent(self) -> "DnnConfig":
         _sees_every_frame(self)
+        check_sizes(self.widths, self.layers, "widths")
         return self
 
 
@@ -99,12 +113,19 @@ class CnnConfig(ModelConfig):
     )
     layers: int = Field(2, ge=0, description="fully connected hidden layers")
     width: int = Field(1024, ge=1)
+    widths: tuple[PositiveInt, ...] = Field((), description=_WIDTHS)
     activation: Activation = "relu"
     normalization: Normalization = "none"
+
+    @property
+    def hidden_widths(self) -> tuple[int, ...]:
+        """The width of each fully connected hidden layer."""
+        return self.widths or (self.width,) * self.layers
 
     @model_validator(mode="after")
     def _consistent(self) -> "CnnConfig":
         _sees_every_frame(self)
+        check_sizes(self.widths, self.layers, "widths")
         return self
 
 

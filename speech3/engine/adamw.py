@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from speech3.engine.flat import Flat, flatten
 from speech3.engine.sgd import Sgd
-from speech3.engine.world import Parts
+from speech3.engine.world import Parts, Proximal
 
 _EPSILON = 1e-8
 
@@ -28,6 +28,8 @@ class AdamW:
     weight_decay
         Applied to all parameters, including biases and normalisation, as in `torch.optim.AdamW`; it is multiplied by
         the learning rate.
+    proximal
+        Follows each step, if it is not None.
 
     Attributes
     ----------
@@ -37,8 +39,11 @@ class AdamW:
         Number of steps so far.
     """
 
-    def __init__(self, model: nn.Module, betas: tuple[float, float], *, weight_decay: float = 0.0) -> None:
-        self.betas, self.weight_decay = betas, weight_decay
+    def __init__(
+        self, model: nn.Module, betas: tuple[float, float], *, weight_decay: float = 0.0,
+        proximal: Proximal | None = None,
+    ) -> None:  # fmt: skip
+        self.betas, self.weight_decay, self.proximal = betas, weight_decay, proximal
         self.parameters: Flat = flatten(model)
         self.mean, self.square = self.parameters.zeros_like(), self.parameters.zeros_like()
         self._gradient = self.parameters.zeros_like()
@@ -58,6 +63,8 @@ class AdamW:
         corrected = math.sqrt(1 - second**self.steps)
         root_P = square_P.sqrt().add_(_EPSILON * corrected)
         parameters_P.addcdiv_(mean_P, root_P, value=-learning_rate * corrected / (1 - first**self.steps))
+        if self.proximal:
+            self.proximal(learning_rate)
 
     def state(self) -> dict[str, Tensor]:
         """Copies of parameters and moments, for a checkpoint."""
@@ -80,6 +87,7 @@ SLOTS = ("velocity", "adam.mean", "adam.square", "adam.steps")  # what a state m
 
 def optimizer_of(parts: Parts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Sgd | AdamW:
     """The optimizer of a worker, for the parameters of ``parts.model``: AdamW if `parts` has betas, else SGD."""
+    proximal = parts.proximal(parts.model) if parts.proximal else None
     if parts.betas is None:
-        return Sgd(parts.model, momentum=momentum, weight_decay=weight_decay)
-    return AdamW(parts.model, parts.betas, weight_decay=weight_decay)
+        return Sgd(parts.model, momentum=momentum, weight_decay=weight_decay, proximal=proximal)
+    return AdamW(parts.model, parts.betas, weight_decay=weight_decay, proximal=proximal)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from speech3.engine.pool import Pool
     from speech3.engine.recorded import Recorder
 
+Proximal = Callable[[float], None]  # changes the parameters after each of a worker's own steps; gets the learning rate
 Loss = Callable[[Any, Any], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified correctly
 
 WAITING, USED, STALE, REFUSED = 0, -1, -2, -3  # states of a minibatch; s + 1: it is assigned to shard s
@@ -74,6 +75,8 @@ class Parts:
         Type in which the model computes its products (`torch.autocast`); parameters, loss and gradients are float32.
     recorder
         Replays forward and backward passes as CUDA graphs.
+    proximal
+        Makes, for a model, the operation that follows each of a worker's own steps; None: there is none.
     """
 
     model: nn.Module
@@ -85,6 +88,7 @@ class Parts:
     betas: tuple[float, float] | None = None
     autocast: torch.dtype | None = None
     recorder: "Recorder | None" = None
+    proximal: Callable[[nn.Module], Proximal] | None = None
 
     @property
     def device(self) -> torch.device:

@@ -254,7 +254,7 @@ def test_joined_halves_are_those_of_two_times(offset):
 
 
 def test_dropout_zeroes_a_unit_of_a_chunk_at_all_its_times():
-    layer = FactoredLayer(TdnnConfig(**{**SIZES, "dropout": 0.5, "width": 200, "bypass": 0.0}), torch.Generator())
+    layer = FactoredLayer(TdnnConfig(**{**SIZES, "dropout": 0.5, "width": 200, "bypass": 0.0}), 5, torch.Generator())
     nn.init.constant_(layer.norm.bias, 0.7)
     x = torch.randn(3, 10, 200)
     for _ in range(60):
@@ -272,7 +272,7 @@ def test_dropout_zeroes_a_unit_of_a_chunk_at_all_its_times():
 
 
 def test_the_bypass_adds_its_share_of_the_input_at_the_same_time():
-    layer = FactoredLayer(TdnnConfig(**{**SIZES, "context": 2}), torch.Generator())
+    layer = FactoredLayer(TdnnConfig(**{**SIZES, "context": 2}), 5, torch.Generator())
     nn.init.zeros_(layer.affine.weight)
     nn.init.constant_(layer.norm.bias, 0.25)
     x = torch.randn(2, 9, 12)
