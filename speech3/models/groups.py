@@ -119,8 +119,9 @@ def _split(tensor: Tensor, along: Along) -> Tensor:
 
 
 def _norms(views: Sequence[Tensor]) -> Tensor:
-    norms = [torch.linalg.vector_norm(view, dim=(0, 1)) for view in views]
-    return norms[0] if len(norms) == 1 else torch.stack(norms).norm(dim=0)
+    """The norm of each unit's weights (U,); vector_norm takes ten times as long over the first axes."""
+    squares = [view.square().sum((0, 1)) for view in views]
+    return torch.stack(squares).sum(0).sqrt()
 
 
 @torch.no_grad()
