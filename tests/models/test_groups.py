@@ -37,39 +37,36 @@ def _random(keys: dict[str, Any]) -> tuple[ModelConfig, AcousticModel]:
     return config, model
 
 
-def _groups(model: AcousticModel) -> list[list[Tensor]]:
-    """The weights that read each unit of each layer, written out by hand."""
+def _groups(model: AcousticModel) -> list[Tensor]:
+    """The weights that read each unit of all layers, written out by hand."""
     if isinstance(model, Tdnn):
         weights = [layer.affine.weight for layer in model.layers]
-        return [
-            [torch.stack([weight[:, unit], weight[:, unit + each]]) for unit in range(each)]
-            for weight in weights if (each := weight.shape[1] // 2)
-        ]  # fmt: skip
+        return [torch.stack([w[:, unit], w[:, unit + 4]]) for w in weights for unit in range(4)]
     heads = [model.output.weight, *([model.xent_output.weight] if model.two_outputs else [])]
     readers = [layer.weight for layer in model.layers.hidden[1:]] + [torch.cat(heads)]
-    return [list(weight.detach().clone().unbind(1)) for weight in readers]
+    return [weight[:, unit].detach().clone() for weight in readers for unit in range(12)]
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_step_solves_its_problem(name: str) -> None:
     # The w that minimises |w - v|^2 / 2 + t |w|, t = rate penalty sqrt(n): v - w = t w / |w|, or w = 0 where |v| <= t.
     _, model = _random(MODELS[name])
-    for units in units_of(model):
-        for each in units.read:
+    for layer in units_of(model):
+        for each in layer.read:
             model.get_parameter(each.name).data.unflatten(1, (each.times, -1))[:, :, ::2] *= 0.1
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    groups = _groups(model)
+    units = _groups(model)
     GroupLasso(2.0, model)(0.05)
     zero = 0
-    for unit, after in zip(sum(groups, []), sum(_groups(model), []), strict=True):
+    for unit, after in zip(units, _groups(model), strict=True):
         threshold = 0.05 * 2.0 * unit.numel() ** 0.5
         if unit.norm() <= threshold:
             zero += 1
             assert not after.any()
         else:
             torch.testing.assert_close(unit - after, threshold * after / after.norm(), rtol=1e-4, atol=1e-5)
-    assert 0 < zero < len(sum(groups, []))
-    read = {each.name for units in units_of(model) for each in units.read}
+    assert 0 < zero < len(units)
+    read = {each.name for layer in units_of(model) for each in layer.read}
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items() if key not in read)
 
 

@@ -314,6 +314,7 @@ def test_a_stored_network_scores_the_same(tmp_path):
         # 40 bins: (40 - 5) // 2 + 1 = 18, (18 - 3) // 2 + 1 = 8
         ("cnn_tdnn", 384, 96, 192, 48 * 35 + 64 * 48 * 9 + 3 * (48 + 64) + 8 * 64 * 384 + 3 * 384, 3 + 3 + 27 - 1),
         ("cnn_tdnn_1m", 256, 64, 160, 32 * 35 + 48 * 32 * 9 + 3 * (32 + 48) + 8 * 48 * 256 + 3 * 256, 3 + 3 + 27 - 1),
+        ("cnn_tdnn_100k", 72, 18, 32, 12 * 35 + 16 * 12 * 9 + 3 * (12 + 16) + 8 * 16 * 72 + 3 * 72, 3 + 3 + 27 - 1),
     ],
 )
 def test_presets(name, width, bottleneck, prefinal, front, beside):

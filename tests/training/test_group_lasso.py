@@ -9,7 +9,6 @@ import torch
 
 from speech3.config import TrainConfig
 from speech3.errors import Speech3Error
-from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics
 from speech3.models import load_network
 from speech3.training import train
@@ -37,8 +36,8 @@ def _records(out, event):
     [
         ("dnn", {}),
         ("cnn", {"optimizer": "adamw", "learning_rate": 0.01, "group_lasso": 0.3, "average": 2}),
-        ("dnn", {"world": "simulated", "workers": 3, "schedule": "cosine", "simulation": {"compute_s": 1.0, "sync_s": 0.05},
-                 "asgd": {"warm_start": 0.0, "sync_every": 1, "push_scale": 1.0}}),
+        ("dnn", {"world": "simulated", "workers": 3, "simulation": {"compute_s": 1.0, "sync_s": 0.05},
+                 "schedule": "cosine", "asgd": {"warm_start": 0.0, "sync_every": 1, "push_scale": 1.0}}),
     ],
     ids=["sgd", "adamw", "simulated"],
 )  # fmt: skip
