@@ -8,7 +8,9 @@ loss
 where w are the n weights with which the next layers read a unit, and |w| is their Euclidean norm. The gradient of the
 norm does not exist at zero, where the solution lies, so the penalty has a step of its own after each step of the
 optimizer: the proximal step w = w max(0, 1 - rate penalty sqrt(n) / |w|), which makes weights of no use exactly zero.
-A unit that nothing reads has no effect, and is removed with all weights that make it.
+A unit that nothing reads has no effect, and is removed with all weights that make it. As with weight decay, the step is
+apart from the optimizer's: with momentum m, whose steps add up to 1 / (1 - m) times as much, a penalty has 1 - m of its
+effect; with AdamW it is measured against steps of about the learning rate, whatever the size of the gradient.
 
 The units are those of fully connected hidden layers, and those of the bottlenecks of factored time-delay layers, where
 their number is the rank of a layer's matrix.
