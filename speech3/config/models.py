@@ -138,6 +138,9 @@ class LstmConfig(ModelConfig):
     input_layers: tuple[int, ...] = Field((), description="widths of fully connected layers before the cells")
     layers: int = Field(2, ge=1, description="layers of cells")
     cells: int = Field(320, ge=1, description="cells of each layer and direction")
+    layer_cells: tuple[PositiveInt, ...] = Field(
+        (), description="cells of each layer, as training.group_lasso leaves them; empty: all have `cells`"
+    )
     projection: int = Field(0, ge=0, description="recurrent outputs of a layer and direction (LSTMP); 0: all cells")
     peepholes: bool = Field(False, description="gates see the cells (diagonal)")
     bidirectional: bool = False
@@ -161,6 +164,11 @@ class LstmConfig(ModelConfig):
         """See `ModelConfig.system`."""
         return "blstm" if self.bidirectional else "lstm"
 
+    @property
+    def cells_of_layers(self) -> tuple[int, ...]:
+        """The cells of each layer and direction."""
+        return self.layer_cells or (self.cells,) * self.layers
+
     @model_validator(mode="after")
     def _consistent(self) -> "LstmConfig":
         if self.projection >= self.cells:
@@ -169,6 +177,7 @@ class LstmConfig(ModelConfig):
             raise ValueError("delay is for unidirectional layers; for bidirectional layers set lookahead")
         if self.lookahead and not self.bidirectional:
             raise ValueError("lookahead is for bidirectional layers; for unidirectional layers set delay")
+        check_sizes(self.layer_cells, self.layers, "layer_cells")
         if any(width < 1 for width in (*self.input_layers, *self.output_layers)):
             raise ValueError("input_layers and output_layers are widths, at least 1 each")
         _sees_every_frame(self)

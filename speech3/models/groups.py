@@ -12,8 +12,10 @@ A unit that nothing reads has no effect, and is removed with all weights that ma
 apart from the optimizer's: with momentum m, whose steps add up to 1 / (1 - m) times as much, a penalty has 1 - m of its
 effect; with AdamW it is measured against steps of about the learning rate, whatever the size of the gradient.
 
-The units are those of fully connected hidden layers, and those of the bottlenecks of factored time-delay layers, where
-their number is the rank of a layer's matrix.
+The units are those of fully connected hidden layers; LSTM cells, with everything that belongs to them (Wen et al. 2018,
+"Learning intrinsic sparse structures within long short-term memory"; a cell of a bidirectional layer is a pair, one in
+each direction); and those of the bottlenecks of factored time-delay layers, where their number is the rank of a layer's
+matrix. In a network with cells only they are removed.
 
 Axes: U units of a layer.
 """
@@ -23,11 +25,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from speech3.config import CnnConfig, DnnConfig, ModelConfig, TdnnConfig
+from speech3.config import CnnConfig, DnnConfig, LstmConfig, ModelConfig, TdnnConfig
 from speech3.models.base import AcousticModel
 from speech3.models.layers import Hidden
+from speech3.models.lstm import Lstm
 from speech3.models.tdnn import Tdnn
 
 # Share of the largest norm in a layer below which a unit counts as removed. Within a worker it is exactly zero; pushes
@@ -65,6 +68,8 @@ class Units:
 
 def has_units(config: ModelConfig) -> bool:
     """Whether units of such a network can be removed: not if its norms are over the units, which need them all."""
+    if isinstance(config, LstmConfig):
+        return config.cell_normalization != "layer"
     if isinstance(config, DnnConfig | CnnConfig):
         return config.layers > 0 and config.normalization != "layer"
     return isinstance(config, TdnnConfig)
@@ -74,19 +79,42 @@ def units_of(model: AcousticModel) -> tuple[Units, ...]:
     """The units of each layer that can be removed, in the order of computation."""
     if isinstance(model, Tdnn):
         return tuple(_bottleneck(f"layers.{number}") for number in range(len(model.layers)))
+    outputs = [f"{name}.weight" for name in ("output", "xent_output") if hasattr(model, name)]
+    if isinstance(model, Lstm):
+        return tuple(_cells(model, number, outputs) for number in range(len(model.layers)))
     layers = model.get_submodule("layers")
     assert isinstance(layers, Hidden)
-    outputs = [f"{name}.weight" for name in ("output", "xent_output") if hasattr(model, name)]
     found = []
     for number in range(len(layers.hidden)):
         names = [f"layers.hidden.{number}.weight", f"layers.hidden.{number}.bias"]
-        norm = layers.norms[number].state_dict()
-        names += [f"layers.norms.{number}.{name}" for name, tensor in norm.items() if tensor.ndim]
+        names += _tensors(layers.norms[number], f"layers.norms.{number}")
         last = number == len(layers.hidden) - 1
         readers = outputs if last else [f"layers.hidden.{number + 1}.weight"]
         made, read = (Along(name, 0) for name in names), (Along(name, 1) for name in readers)
         found.append(Units(f"layers.hidden.{number}", tuple(made), tuple(read)))
     return tuple(found)
+
+
+def _tensors(norm: nn.Module, name: str) -> list[str]:
+    """The names of the values of a normalisation that belong to units."""
+    return [f"{name}.{key}" for key, tensor in norm.state_dict().items() if tensor.ndim]
+
+
+def _cells(model: Lstm, number: int, outputs: Sequence[str]) -> Units:
+    """Without a projection the next layer reads the cells, and so do their own gates."""
+    name, layer = f"layers.{number}", model.layers[number]
+    directions = [f"{name}.ahead", *([f"{name}.back"] if model.bidirectional else [])]
+    made = [Along(f"{each}.{key}", 0, 4) for each in directions for key in ("weight_ih", "weight_hh", "bias")]
+    if layer.ahead.weight_peep is not None:
+        made += [Along(f"{each}.weight_peep", 1) for each in directions]
+    if layer.ahead.weight_hr is not None:
+        return Units(name, tuple(made), tuple(Along(f"{each}.weight_hr", 1) for each in directions))
+    made += [Along(each, 0, len(directions)) for each in _tensors(model.norms[number], f"norms.{number}")]
+    later = [f"layers.{number + 1}.{each.rpartition('.')[2]}.weight_ih" for each in directions]
+    if number == len(model.layers) - 1:
+        later = ["after.hidden.0.weight"] if len(model.after.hidden) else list(outputs)
+    own = [Along(f"{each}.weight_hh", 1) for each in directions]
+    return Units(name, tuple(made), (*own, *(Along(each, 1, len(directions)) for each in later)))
 
 
 def _bottleneck(layer: str) -> Units:
@@ -146,6 +174,12 @@ def without_units(
         kept_U = used[units.layer].cpu().numpy()
         for each in (*units.made, *units.read):
             tensors[each.name] = np.compress(np.tile(kept_U, each.times), tensors[each.name], axis=each.axis)
-    key = "bottlenecks" if isinstance(config, TdnnConfig) else "widths"
+    key = (
+        "bottlenecks"
+        if isinstance(config, TdnnConfig)
+        else "layer_cells"
+        if isinstance(config, LstmConfig)
+        else "widths"
+    )
     sizes = tuple(int(kept_U.sum()) for kept_U in used.values())
     return config.model_copy(update={key: sizes}), tensors

@@ -26,8 +26,8 @@ def check_group_lasso(config: TrainConfig) -> None:
     key = f"training.group_lasso={training.group_lasso:g}"
     if not has_units(model):
         raise Speech3Error(
-            f"{key}: removes hidden units of a dnn or cnn, not normalised by layer, and of the bottlenecks of "
-            f"time-delay networks; this {model.family} has none; remove the key"
+            f"{key}: removes hidden units, or cells, of layers that are not normalised over them (choose batch or "
+            f"none), and this {model.family} has none; remove the key"
         )
     if training.schedule == "halving":
         raise Speech3Error(

@@ -10,6 +10,7 @@ from torch import Tensor
 from speech3.config import ModelConfig
 from speech3.models import AcousticModel, build, logits
 from speech3.models.groups import GroupLasso, units_of, used_units, without_units
+from speech3.models.lstm import Lstm
 from speech3.models.tdnn import Tdnn
 
 FEAT_DIM, SENONES = 6, 7
@@ -21,6 +22,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "two outputs": {"family": "dnn", "layers": 1, "width": 12, "two_outputs": True, "subsampling": 3},
     "cnn": {"family": "cnn", "channels": 2, "layers": 2, "width": 12, "normalization": "batch",
             "convolutions": [{"maps": 4, "kernel": [2, 2]}]},
+    "lstm": {"family": "lstm", "layers": 2, "cells": 12, "cell_normalization": "batch", "peepholes": True},
+    "lstmp": {"family": "lstm", "layers": 2, "cells": 12, "projection": 3, "output_layers": [5]},
+    "blstm": {"family": "lstm", "layers": 2, "cells": 12, "bidirectional": True, "lookahead": 3, "two_outputs": True,
+              "cell_normalization": "batch"},
     "tdnn": TDNN,
     "cnn_tdnn": {**TDNN, "family": "cnn_tdnn", "convolutions": CONVOLUTIONS},
 }  # fmt: skip
@@ -43,8 +48,20 @@ def _groups(model: AcousticModel) -> list[Tensor]:
         weights = [layer.affine.weight for layer in model.layers]
         return [torch.stack([w[:, unit], w[:, unit + 4]]) for w in weights for unit in range(4)]
     heads = [model.output.weight, *([model.xent_output.weight] if model.two_outputs else [])]
+    if isinstance(model, Lstm):
+        return [_of_cell(model, heads, layer, cell) for layer in range(2) for cell in range(12)]
     readers = [layer.weight for layer in model.layers.hidden[1:]] + [torch.cat(heads)]
     return [weight[:, unit].detach().clone() for weight in readers for unit in range(12)]
+
+
+def _of_cell(model: Lstm, heads: list[Tensor], number: int, cell: int) -> Tensor:
+    cells = [each for each in (model.layers[number].ahead, model.layers[number].back) if each is not None]
+    if cells[0].weight_hr is not None:
+        return torch.cat([each.weight_hr[:, cell] for each in cells]).detach().clone()
+    last = number == 1
+    later = heads if last else [each.weight_ih for each in (model.layers[1].ahead, model.layers[1].back) if each]
+    both = [weight[:, cell + direction * 12] for weight in later for direction in range(len(cells))]
+    return torch.cat([*(each.weight_hh[:, cell] for each in cells), *both]).detach().clone()
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -86,9 +103,14 @@ def _without_some(config: ModelConfig, model: AcousticModel) -> tuple[ModelConfi
 def test_removed_is_zero(name: str) -> None:
     config, model = _random(MODELS[name])
     small, network = _without_some(config, model)
-    sizes = getattr(small, "bottlenecks", None) or small.widths
+    sizes = getattr(small, {Tdnn: "bottlenecks", Lstm: "layer_cells"}.get(type(model), "widths"))
     assert sizes == {4: (2, 3), 12: (6, 8, 9)}[4 if isinstance(model, Tdnn) else 12][: len(sizes)]
     assert sum(p.numel() for p in network.parameters()) < sum(p.numel() for p in model.parameters())
+    if isinstance(model, Lstm):
+        feats = torch.randn(9, 1, FEAT_DIM, dtype=torch.float64)
+        expected, found = (each.double().steps(feats, each.states(), 7)[0] for each in (model, network))
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        return
     frames = 4 + model.left_context + model.right_context if isinstance(model, Tdnn) else model.window
     feats = torch.randn(5, frames // 3 * 3 if isinstance(model, Tdnn) else frames, FEAT_DIM, dtype=torch.float64)
     expected, found = model.double()(feats), network.double()(feats)
@@ -96,7 +118,7 @@ def test_removed_is_zero(name: str) -> None:
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["normalised", "cnn_tdnn"])
+@pytest.mark.parametrize("name", ["normalised", "blstm", "cnn_tdnn"])
 def test_the_exported_network_is_smaller_and_equal(name: str, tmp_path: Any) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")

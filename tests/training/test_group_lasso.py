@@ -36,24 +36,25 @@ def _records(out, event):
     [
         ("dnn", {}),
         ("cnn", {"optimizer": "adamw", "learning_rate": 0.01, "group_lasso": 0.3, "average": 2}),
+        ("lstm", {"group_lasso": 0.02}),
         ("dnn", {"world": "simulated", "workers": 3, "simulation": {"compute_s": 1.0, "sync_s": 0.05},
                  "schedule": "cosine", "asgd": {"warm_start": 0.0, "sync_every": 1, "push_scale": 1.0}}),
     ],
-    ids=["sgd", "adamw", "simulated"],
+    ids=["sgd", "adamw", "lstm", "simulated"],
 )  # fmt: skip
 def test_the_result_is_smaller_and_computes_the_same(corpus, tmp_path, model, training, capsys):
     about = train(_config(corpus, model, **training), tmp_path)
     *_, last = _records(tmp_path, "epoch")
     (removal,) = _records(tmp_path, "removal")
-    (width,) = about["model"]["widths"]
-    assert 1 <= width < 32 and [width] == removal["units"]
+    (width,) = about["model"]["widths"] if model != "lstm" else about["model"]["layer_cells"]
+    assert 1 <= width < (16 if model == "lstm" else 32) and [width] == removal["units"]
     assert removal["parameters"][1] < removal["parameters"][0]
     assert about["heldout_loss"] == removal["heldout_loss"]
     if "average" not in training:
         assert about["best_epoch"] == last["epoch"] and last["units"] == [width]
         assert about["heldout_loss"] == pytest.approx(last["heldout_loss"], abs=1e-3)
     network, _, _ = load_network(tmp_path)
-    assert network.layers.hidden[0].weight.shape[0] == width
+    assert network.output.weight.shape[1] == width
     assert f"parameters, {removal['parameters'][1]:,} now" in capsys.readouterr().err
     assert "units left" not in (tmp_path / "MODEL_CARD.md").read_text()
 
@@ -94,7 +95,6 @@ def test_a_layer_without_units_is_named(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("model", "training", "message"),
     [
-        ("lstm", {}, "this lstm has none"),
         ("dnn", {"schedule": "halving"}, "schedule=halving.*choose cosine"),
         ("dnn", {"world": "shared", "workers": 2, "asgd": {"local_updates": False}}, "local_updates=true"),
         ("dnn", {"world": "shared", "model_partitions": 2}, "model_partitions=2"),
@@ -106,10 +106,11 @@ def test_keys_that_do_not_fit_are_named(corpus, tmp_path, model, training, messa
         train(_config(corpus, model, **training), tmp_path)
 
 
-def test_norms_over_units_are_named(corpus, tmp_path):
-    config = _config(corpus)
-    model = config.model.model_copy(update={"normalization": "layer"})
-    with pytest.raises(Speech3Error, match="not normalised by layer"):
+@pytest.mark.parametrize(("family", "key"), [("dnn", "normalization"), ("lstm", "cell_normalization")])
+def test_norms_over_units_are_named(corpus, tmp_path, family, key):
+    config = _config(corpus, family)
+    model = config.model.model_copy(update={key: "layer"})
+    with pytest.raises(Speech3Error, match=rf"choose batch or none\), and this {family} has none"):
         train(config.model_copy(update={"model": model}), tmp_path)
 
 
