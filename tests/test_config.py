@@ -266,7 +266,7 @@ def test_unknown_keys_of_a_family_are_named_with_its_own() -> None:
     for values, key, known in (
         ({"family": "lstm", "width": 3}, "width", "cell_clip"),
         ({"family": "cnn", **convolutions}, "convolutions.0.stride", "kernel, maps, pool$"),
-        ({"family": "tdnn", **convolutions}, "convolutions", "bottleneck, bypass"),
+        ({"family": "tdnn", **convolutions}, "convolutions", "bottleneck, bottlenecks, bypass"),
     ):
         with pytest.raises(Speech3Error, match=rf"(?m)^here: unknown key '{key}'; known here: .*{known}"):
             parse(ModelConfig, values, "here")

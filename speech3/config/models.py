@@ -8,6 +8,7 @@ from speech3.config.base import Config
 
 Activation = Literal["relu", "sigmoid"]
 Normalization = Literal["none", "batch", "layer"]
+_WIDTHS = "width of each hidden layer, as training.group_lasso leaves them; empty: all have `width`"
 
 
 class ModelConfig(Config):
@@ -58,6 +59,12 @@ class ModelConfig(Config):
         return handler({"family": values["family"]}) if found is cls else found.model_validate(values)
 
 
+def check_sizes(sizes: tuple[int, ...], layers: int, key: str) -> None:
+    """Refuse a list of sizes that is not one size for each layer; an empty list is none."""
+    if sizes and len(sizes) != layers:
+        raise ValueError(f"{key}={list(sizes)}: give a number for each of the layers={layers}, or remove it")
+
+
 def _sees_every_frame(model: "DnnConfig | CnnConfig | LstmConfig") -> None:
     if model.subsampling == 3 and not (model.left_context and model.right_context):
         raise ValueError(
@@ -72,12 +79,19 @@ class DnnConfig(ModelConfig):
     family: Literal["dnn"] = "dnn"
     layers: int = Field(4, ge=0, description="hidden layers")
     width: int = Field(512, ge=1)
+    widths: tuple[PositiveInt, ...] = Field((), description=_WIDTHS)
     activation: Activation = "relu"
     normalization: Normalization = "none"
+
+    @property
+    def hidden_widths(self) -> tuple[int, ...]:
+        """The width of each hidden layer."""
+        return self.widths or (self.width,) * self.layers
 
     @model_validator(mode="after")
     def _consistent(self) -> "DnnConfig":
         _sees_every_frame(self)
+        check_sizes(self.widths, self.layers, "widths")
         return self
 
 
@@ -99,12 +113,19 @@ class CnnConfig(ModelConfig):
     )
     layers: int = Field(2, ge=0, description="fully connected hidden layers")
     width: int = Field(1024, ge=1)
+    widths: tuple[PositiveInt, ...] = Field((), description=_WIDTHS)
     activation: Activation = "relu"
     normalization: Normalization = "none"
+
+    @property
+    def hidden_widths(self) -> tuple[int, ...]:
+        """The width of each fully connected hidden layer."""
+        return self.widths or (self.width,) * self.layers
 
     @model_validator(mode="after")
     def _consistent(self) -> "CnnConfig":
         _sees_every_frame(self)
+        check_sizes(self.widths, self.layers, "widths")
         return self
 
 
@@ -117,6 +138,9 @@ class LstmConfig(ModelConfig):
     input_layers: tuple[int, ...] = Field((), description="widths of fully connected layers before the cells")
     layers: int = Field(2, ge=1, description="layers of cells")
     cells: int = Field(320, ge=1, description="cells of each layer and direction")
+    layer_cells: tuple[PositiveInt, ...] = Field(
+        (), description="cells of each layer, as training.group_lasso leaves them; empty: all have `cells`"
+    )
     projection: int = Field(0, ge=0, description="recurrent outputs of a layer and direction (LSTMP); 0: all cells")
     peepholes: bool = Field(False, description="gates see the cells (diagonal)")
     bidirectional: bool = False
@@ -140,6 +164,11 @@ class LstmConfig(ModelConfig):
         """See `ModelConfig.system`."""
         return "blstm" if self.bidirectional else "lstm"
 
+    @property
+    def cells_of_layers(self) -> tuple[int, ...]:
+        """The cells of each layer and direction."""
+        return self.layer_cells or (self.cells,) * self.layers
+
     @model_validator(mode="after")
     def _consistent(self) -> "LstmConfig":
         if self.projection >= self.cells:
@@ -148,6 +177,7 @@ class LstmConfig(ModelConfig):
             raise ValueError("delay is for unidirectional layers; for bidirectional layers set lookahead")
         if self.lookahead and not self.bidirectional:
             raise ValueError("lookahead is for bidirectional layers; for unidirectional layers set delay")
+        check_sizes(self.layer_cells, self.layers, "layer_cells")
         if any(width < 1 for width in (*self.input_layers, *self.output_layers)):
             raise ValueError("input_layers and output_layers are widths, at least 1 each")
         _sees_every_frame(self)

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from speech3.config.base import Config
-from speech3.config.models import ModelConfig
+from speech3.config.models import ModelConfig, check_sizes
 
 
 class TdnnConfig(ModelConfig):
@@ -22,6 +22,9 @@ class TdnnConfig(ModelConfig):
     layers: int = Field(9, ge=1, description="factored layers")
     width: int = Field(384, ge=2)
     bottleneck: int = Field(96, ge=1, description="width between the two products of a factored layer")
+    bottlenecks: tuple[PositiveInt, ...] = Field(
+        (), description="bottleneck of each layer, as training.group_lasso leaves them; empty: all have `bottleneck`"
+    )
     context: int = Field(1, ge=1, description="steps between the two times that each product of a layer sees")
     bypass: float = Field(0.66, ge=0, le=1, description="scale with which a layer's input is added to its output")
     dropout: float = Field(
@@ -37,10 +40,16 @@ class TdnnConfig(ModelConfig):
             raise ValueError("the layers of this family determine the context; leave it out")
         return value
 
+    @property
+    def layer_bottlenecks(self) -> tuple[int, ...]:
+        """The bottleneck of each factored layer."""
+        return self.bottlenecks or (self.bottleneck,) * self.layers
+
     @model_validator(mode="after")
     def _narrows(self) -> "TdnnConfig":
         if self.bottleneck >= self.width:
             raise ValueError(f"bottleneck={self.bottleneck} must be below width={self.width}: it reduces the dimension")
+        check_sizes(self.bottlenecks, self.layers, "bottlenecks")
         return self
 
 

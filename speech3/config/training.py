@@ -228,6 +228,12 @@ class TrainingConfig(Config):
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of plain SGD (including the warm start) and ddp")
     weight_decay: float = Field(0.0, ge=0)
+    group_lasso: float = Field(
+        0.0,
+        ge=0,
+        description="penalty on the weights that read a hidden unit (time-delay networks: a unit of a bottleneck); at "
+        "the end of training units that nothing reads are removed (`speech3.models.groups`)",
+    )
     label_smoothing: float = Field(
         0.0, ge=0, lt=1, description="cross-entropy: probability that is spread evenly over all senones in training"
     )
@@ -310,7 +316,7 @@ class TrainingConfig(Config):
     @property
     def last_is_best(self) -> bool:
         """Whether the last epoch counts as the best, whatever its held-out loss (`speech3.training.schedule`)."""
-        return self.objective == "lfmmi" and self.schedule == "cosine"
+        return self.group_lasso > 0 or (self.objective == "lfmmi" and self.schedule == "cosine")
 
     def sequence_of(self, model: LstmConfig) -> int:
         """`sequence` for a recurrent model, or its default if none is given."""

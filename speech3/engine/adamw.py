@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from speech3.engine.flat import Flat, flatten
+from speech3.engine.world import Proximal
 
 _EPSILON = 1e-8
 
@@ -26,6 +27,8 @@ class AdamW:
     weight_decay
         Applied to all parameters, including biases and normalisation, as in `torch.optim.AdamW`; it is multiplied by
         the learning rate.
+    proximal
+        Follows each step, if it is not None.
 
     Attributes
     ----------
@@ -35,8 +38,11 @@ class AdamW:
         Number of steps so far.
     """
 
-    def __init__(self, model: nn.Module, betas: tuple[float, float], *, weight_decay: float = 0.0) -> None:
-        self.betas, self.weight_decay = betas, weight_decay
+    def __init__(
+        self, model: nn.Module, betas: tuple[float, float], *, weight_decay: float = 0.0,
+        proximal: Proximal | None = None,
+    ) -> None:  # fmt: skip
+        self.betas, self.weight_decay, self.proximal = betas, weight_decay, proximal
         self.parameters: Flat = flatten(model)
         self.mean, self.square = self.parameters.zeros_like(), self.parameters.zeros_like()
         self._gradient, self._direction = self.parameters.zeros_like(), self.parameters.zeros_like()
@@ -54,6 +60,8 @@ class AdamW:
         parameters_P = self.parameters.parameters_P
         parameters_P.mul_(1 - learning_rate * self.weight_decay)
         parameters_P.sub_(self._direction.vector_K, alpha=learning_rate)
+        if self.proximal:
+            self.proximal(learning_rate)
 
     def _turn(self) -> None:
         """Write the direction of the step, which the learning rate multiplies, from the moments."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from speech3.engine.adamw import AdamW
+from speech3.engine.world import Proximal
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c of the polynomial of Jordan et al.
 _STEPS = 5
@@ -37,8 +38,11 @@ class Muon(AdamW):
         shape.
     """
 
-    def __init__(self, model: nn.Module, betas: tuple[float, float], *, weight_decay: float = 0.0) -> None:
-        super().__init__(model, betas, weight_decay=weight_decay)
+    def __init__(
+        self, model: nn.Module, betas: tuple[float, float], *, weight_decay: float = 0.0,
+        proximal: Proximal | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(model, betas, weight_decay=weight_decay, proximal=proximal)
         groups: dict[tuple[torch.Size, int], list[int]] = {}
         for index, axis in hidden_matrices(model):
             groups.setdefault((self.parameters.views[index].shape, axis), []).append(index)

@@ -8,7 +8,8 @@ from speech3.engine.world import Parts
 
 def optimizer_of(parts: Parts, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Sgd | AdamW:
     """The optimizer of a worker, for the parameters of ``parts.model``; `momentum` is that of SGD."""
+    proximal = parts.proximal(parts.model) if parts.proximal else None
     if parts.optimizer == "sgd":
-        return Sgd(parts.model, momentum=momentum, weight_decay=weight_decay)
+        return Sgd(parts.model, momentum=momentum, weight_decay=weight_decay, proximal=proximal)
     kind = Muon if parts.optimizer == "muon" else AdamW
-    return kind(parts.model, parts.betas, weight_decay=weight_decay)
+    return kind(parts.model, parts.betas, weight_decay=weight_decay, proximal=proximal)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from speech3.engine.flat import Flat, flatten
+from speech3.engine.world import Proximal
 
 
 class Sgd:
@@ -22,10 +23,14 @@ class Sgd:
         The flat vector that the model computes with.
     velocity
         The vector v, or None without momentum.
+    proximal
+        Follows each step, if it is not None.
     """
 
-    def __init__(self, model: nn.Module, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
-        self.momentum, self.weight_decay = momentum, weight_decay
+    def __init__(
+        self, model: nn.Module, *, momentum: float = 0.0, weight_decay: float = 0.0, proximal: Proximal | None = None
+    ) -> None:
+        self.momentum, self.weight_decay, self.proximal = momentum, weight_decay, proximal
         self.parameters = flatten(model)
         self.velocity: Flat | None = self.parameters.zeros_like() if momentum else None
 
@@ -36,12 +41,14 @@ class Sgd:
             if self.weight_decay:
                 self.parameters.parameters_P.mul_(1 - learning_rate * self.weight_decay)
             torch._foreach_add_(self.parameters.views, tuple(gradient), alpha=-learning_rate)
-            return
-        v_P = self.velocity.vector_K.mul_(self.momentum)
-        torch._foreach_add_(self.velocity.views, tuple(gradient), alpha=learning_rate)
-        if self.weight_decay:
-            v_P.add_(self.parameters.parameters_P, alpha=learning_rate * self.weight_decay)
-        self.parameters.parameters_P.sub_(v_P)
+        else:
+            v_P = self.velocity.vector_K.mul_(self.momentum)
+            torch._foreach_add_(self.velocity.views, tuple(gradient), alpha=learning_rate)
+            if self.weight_decay:
+                v_P.add_(self.parameters.parameters_P, alpha=learning_rate * self.weight_decay)
+            self.parameters.parameters_P.sub_(v_P)
+        if self.proximal:
+            self.proximal(learning_rate)
 
     def state(self) -> dict[str, Tensor]:
         """Copies of parameters and velocity, for a checkpoint."""

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+Proximal = Callable[[float], None]  # changes the parameters after each of a worker's own steps; gets the learning rate
 Loss = Callable[[Any, Any], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified correctly
 Results = tuple[Tensor, tuple[Tensor, ...]]  # loss and counts of a minibatch, and its gradient
 Work = Callable[[Any, Any], Results]  # starts both passes of a minibatch, given inputs and targets
@@ -76,6 +77,8 @@ class Parts:
         Type in which the model computes its products (`torch.autocast`); parameters, loss and gradients are float32.
     recorder
         Replays forward and backward passes as CUDA graphs (`speech3.engine.recorded`).
+    proximal
+        Makes, for a model, the operation that follows each of a worker's own steps; None: there is none.
     """
 
     model: nn.Module
@@ -88,6 +91,7 @@ class Parts:
     betas: tuple[float, float] = (0.9, 0.98)
     autocast: torch.dtype | None = None
     recorder: Callable[[Work, Any, Any, Hashable], Results] | None = None
+    proximal: Callable[[nn.Module], Proximal] | None = None
 
     @property
     def device(self) -> torch.device:

@@ -47,7 +47,7 @@ class Cnn(WindowModel):
             convolutions.append(ConvolutionalLayer(each, shape_KWC[2], config, generator))
             shape_KWC = _shape_after(each, shape_KWC, f"model.convolutions[{number}]")
         self.convolutions = nn.Sequential(*convolutions)
-        widths = [shape_KWC[0] * shape_KWC[1] * shape_KWC[2]] + [config.width] * config.layers
+        widths = [shape_KWC[0] * shape_KWC[1] * shape_KWC[2], *config.hidden_widths]
         self.layers = Hidden(widths, config.activation, config.normalization, config.dropout, generator)
         add_outputs(self, widths[-1], generator)
 

@@ -15,7 +15,7 @@ class Dnn(WindowModel):
 
     def __init__(self, config: DnnConfig, feat_dim: int, num_senones: int, generator: torch.Generator) -> None:
         super().__init__(config, feat_dim, num_senones)
-        widths = [self.window * feat_dim] + [config.width] * config.layers
+        widths = [self.window * feat_dim, *config.hidden_widths]
         self.layers = Hidden(widths, config.activation, config.normalization, config.dropout, generator)
         add_outputs(self, widths[-1], generator)
 

@@ -38,9 +38,9 @@ _FORGET_BIAS = 1.0  # Jozefowicz et al. 2015: cells keep their content until the
 class Cells(nn.Module):
     """The LSTM cells of one layer and direction; parameters as `speech3.models.clipped.clipped_lstm` names them."""
 
-    def __init__(self, config: LstmConfig, inputs: int, generator: torch.Generator) -> None:
+    def __init__(self, config: LstmConfig, inputs: int, cells: int, generator: torch.Generator) -> None:
         super().__init__()
-        cells, outputs = config.cells, config.projection or config.cells
+        outputs = config.projection or cells
         self.clip, self.sizes = config.cell_clip, (outputs, cells)
         self.weight_ih = _parameter(4 * cells, inputs, generator)
         self.weight_hh = _parameter(4 * cells, outputs, generator)
@@ -66,10 +66,10 @@ class Cells(nn.Module):
 class Layer(nn.Module):
     """A recurrent layer: cells that run forward in time and, if it is bidirectional, others that run backward."""
 
-    def __init__(self, config: LstmConfig, inputs: int, generator: torch.Generator) -> None:
+    def __init__(self, config: LstmConfig, inputs: int, cells: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.ahead = Cells(config, inputs, generator)
-        self.back = Cells(config, inputs, generator) if config.bidirectional else None
+        self.ahead = Cells(config, inputs, cells, generator)
+        self.back = Cells(config, inputs, cells, generator) if config.bidirectional else None
         self.width = self.ahead.sizes[0] * (2 if config.bidirectional else 1)
 
     def forward(
@@ -120,8 +120,8 @@ class Lstm(AcousticModel):
         self.before = Hidden([self.window * feat_dim, *config.input_layers], *fully)
         widths = [[self.window * feat_dim, *config.input_layers][-1]]
         layers: list[Layer] = []
-        for _ in range(config.layers):
-            layers.append(Layer(config, widths[-1], generator))
+        for cells in config.cells_of_layers:
+            layers.append(Layer(config, widths[-1], cells, generator))
             widths.append(layers[-1].width)
         self.layers = nn.ModuleList(layers)
         self.norms = nn.ModuleList(norm(config.cell_normalization, width) for width in widths[1:])

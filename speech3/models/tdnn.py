@@ -41,7 +41,9 @@ class Tdnn(AcousticModel):
     def __init__(self, config: TdnnConfig, feat_dim: int, num_senones: int, generator: torch.Generator) -> None:
         super().__init__(config, feat_dim, num_senones)
         self.front = front_of(config, feat_dim, generator)
-        self.layers = nn.ModuleList(FactoredLayer(config, generator) for _ in range(config.layers))
+        self.layers = nn.ModuleList(
+            FactoredLayer(config, bottleneck, generator) for bottleneck in config.layer_bottlenecks
+        )
         self.left_context = self.front.before + config.layers * config.context * STEP - self.center
         self.right_context = self.front.after + config.layers * config.context * STEP - self.center
         self.prefinal = Prefinal(config, generator)
@@ -101,12 +103,12 @@ class FactoredLayer(nn.Module):
     The first product sees the times -offset and 0, the second 0 and +offset. Dropout zeroes a unit for a whole chunk.
     """
 
-    def __init__(self, config: TdnnConfig, generator: torch.Generator) -> None:
+    def __init__(self, config: TdnnConfig, bottleneck: int, generator: torch.Generator) -> None:
         super().__init__()
         self.offset = config.context * STEP // config.subsampling
         self.bypass = config.bypass
-        self.linear = SemiOrthogonal(config.width, config.bottleneck, generator)
-        self.affine = Linear(2 * config.bottleneck, config.width)
+        self.linear = SemiOrthogonal(config.width, bottleneck, generator)
+        self.affine = Linear(2 * bottleneck, config.width)
         glorot(self.affine, gain_of("relu"), generator)
         self.norm = BatchNorm(config.width)
         self.dropout = Dropout(config.dropout)

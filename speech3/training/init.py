@@ -5,6 +5,7 @@ any run, and the layers below it are kept: what they have learnt is useful for a
 """
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,8 +136,8 @@ def _check_architecture(path: Path, about: dict[str, Any], model: ModelConfig, f
     free = {key for key in _CONTEXT if isinstance(model, LstmConfig) and here[key] >= there[key]}
     differ = [key for key in here if key not in _FREE | free and here[key] != there[key]]
     if differ:
-        changes = ", ".join(f"{key} {there[key]} there, {here[key]} here" for key in differ)
-        remedy = " ".join(f"model.{key}={there[key]}" for key in differ)
+        changes = ", ".join(f"{key} {_written(there[key])} there, {_written(here[key])} here" for key in differ)
+        remedy = " ".join(f"model.{key}={_written(there[key])}" for key in differ)
         raise Speech3Error(
             f"{path}: this run's model has another architecture ({changes}); set {remedy}, or give --init another model"
         )
@@ -146,6 +147,11 @@ def _check_architecture(path: Path, about: dict[str, Any], model: ModelConfig, f
             f"and pack the features that this model reads ({path.parent / 'features.yaml'})"
         )
     return old
+
+
+def _written(value: Any) -> str:
+    """A value as it can be given on the command line."""
+    return json.dumps(value, separators=(",", ":")) if isinstance(value, tuple) else str(value)
 
 
 def _compare_features(path: Path, data: Path) -> None:

@@ -4,6 +4,7 @@ import copy
 import hashlib
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from speech3.hmm.model import load_hmm
 from speech3.io.atomic import read_json
 from speech3.io.malloc import keep_freed_memory
 from speech3.models import AcousticModel, build
+from speech3.models.groups import GroupLasso
 from speech3.models.linear import use
 from speech3.models.loss import SmoothedCrossEntropy, cross_entropy
 from speech3.models.lstm import Lstm
@@ -34,6 +36,7 @@ from speech3.sequence.alignments import AlignmentNumerators
 from speech3.sequence.denominator import load_denominator
 from speech3.sequence.lfmmi import LfMmi
 from speech3.sequence.transcripts import TranscriptNumerators
+from speech3.training.removal import check_group_lasso
 from speech3.training.sequences import check_sequences, sequence_loss
 
 _CHUNK = 150  # frames of a chunk of a time-delay network
@@ -78,10 +81,12 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
     if member:
         model, loss, seed = _own_units(model, device, config.seed)
     source = minibatches(config, frames, device, *augmentation(config, frames), train=True)
+    penalty = config.training.group_lasso
     return Parts(
         model.to(device), source, loss, seed, config.training.gradient_clip or math.inf,
         optimizer=config.training.optimizer, betas=config.training.betas,
         autocast=autocast_of(config.training), recorder=Recorder() if config.training.cuda_graph else None,
+        proximal=partial(GroupLasso, penalty) if penalty else None,
     )  # fmt: skip
 
 
@@ -194,6 +199,8 @@ def check_objective(config: TrainConfig) -> None:
         check_sequences(config)
     if isinstance(model, TdnnConfig):
         _check_time_delay(training)
+    if training.group_lasso:
+        check_group_lasso(config)
     about = read_json(Path(config.hmm) / "hmm.json")
     if training.objective == "lfmmi" and (pdfs := load_denominator(config.hmm).num_pdfs) != about["pdfs"]:
         raise Speech3Error(

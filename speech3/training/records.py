@@ -86,6 +86,8 @@ def epoch_words(record: dict[str, Any], *, taken_back: bool) -> str:
         f"{', no better' if taken_back else ''}, rate {record['learning_rate']:g}, "
         f"{record['frames'] / max(record['seconds'], 1e-9):,.0f} frames/s"
     )
+    if "units" in record:
+        words += f", units left {'/'.join(map(str, record['units']))}"
     if record.get("staleness"):
         mean, most = staleness_mean(record["staleness"]), staleness_p95(record["staleness"])
         words += f", staleness {mean:.2f} (95 % up to {most})"

@@ -32,6 +32,7 @@ from speech3.models import network_tensors
 from speech3.models.linear import product, use
 from speech3.training.average import estimate_statistics, mean_of
 from speech3.training.card import counted, write_card
+from speech3.training.evaluate import evaluate
 from speech3.training.init import Init, read_init
 from speech3.training.package import complete
 from speech3.training.parts import (
@@ -47,6 +48,7 @@ from speech3.training.parts import (
 from speech3.training.phone_errors import phone_errors
 from speech3.training.priors import log_priors
 from speech3.training.records import epoch_record, epoch_words, place, progress_record
+from speech3.training.removal import smaller, units_left
 from speech3.training.rundir import NOT_COMPUTED, RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance
 from speech3.training.sequences import criterion_of
@@ -111,6 +113,7 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
                 while not run.standing.schedule.done:
                     run.epoch(interrupt)
                 run.average()
+                run.remove()
             return run.finish()
 
 
@@ -174,6 +177,7 @@ class _Run:
         self.trainer = Trainer(self.one, world, _warm_start(config, init))
         self.best: dict[str, np.ndarray] = {}
         self.averaged: dict[str, Any] = {}  # the record of the average, if that is the result
+        self.shape, self.removed = config.model, dict[str, Any]()  # config of the result; the record of the removal
         self.standing = Standing(Schedule(config.training.learning_rate))
         self.looks: list[tuple[Progress, torch.Tensor]] = []
         if resumed:
@@ -261,14 +265,31 @@ class _Run:
             + (f"taken (best epoch {best:.4f})" if record["taken"] else f"not taken: the best epoch has {best:.4f}")
         )
 
+    def remove(self) -> None:
+        """With group lasso: the result is the network without the units that nothing reads, evaluated once more."""
+        if not self.config.training.group_lasso:
+            return
+        self.model.load_state_dict({name: torch.from_numpy(array) for name, array in self.best.items()})
+        self.shape, small = smaller(self.config.model, self.model)
+        self.best = network_tensors(small)
+        loss, accuracy = self._evaluate(small)
+        parameters = [sum(each.numel() for each in model.parameters()) for model in (self.model, small)]
+        self.removed = {"heldout_accuracy": accuracy, "heldout_loss": loss, **self._heldout_per(small)}
+        self.metrics.write(event="removal", epoch=self.standing.epoch - 1, **units_left(self.config, self.model),
+                           parameters=parameters, **self.removed)  # fmt: skip
+        say(
+            f"units that nothing reads are removed: {parameters[0]:,} parameters, {parameters[1]:,} now; held-out "
+            f"{accuracy:.2%} loss {loss:.4f}"
+        )
+
     def finish(self) -> dict[str, Any]:
         """Write the best epoch's model, or the mean of the last epochs."""
         frames, standing, epoch = self.packed["train"], self.standing, self.standing.best
-        best = {**epoch, **self.averaged}
+        best = {**epoch, **self.averaged, **self.removed}
         if not self.averaged and not standing.schedule.best_epoch:
             say("no epoch was better than the initial model, so the initial model is the result")
         about = {
-            "kind": "nn", "model": self.config.model.model_dump(), "feat_dim": frames.dim,
+            "kind": "nn", "model": self.shape.model_dump(), "feat_dim": frames.dim,
             "num_senones": num_outputs(self.config, frames), "hmm": self.config.hmm,
             "objective": self.config.training.objective,
             "training": self.config.training.model_dump(mode="json"),
@@ -321,7 +342,8 @@ class _Run:
             self.trainer.tensors = {"parameters": self.one.sgd.parameters.vector_K.clone()}  # and slots of zero
         if self.config.training.average and (better or not halving):
             self.directory.keep_epoch(standing.epoch, network_tensors(self.model), self.config.training.average)
-        record = {**epoch_record(self.config.training, standing, loss, accuracy), **phones}
+        record = {**epoch_record(self.config.training, standing, loss, accuracy), **phones,
+                  **units_left(self.config, self.model)}  # fmt: skip
         self.standing = standing.next_epoch(schedule, record)
         self.trainer.begin_epoch()
         self._note(**record)
@@ -337,26 +359,23 @@ class _Run:
                        heldout_accuracy=accuracy, heldout_loss=loss)  # fmt: skip
         self.looks = []
 
-    @torch.no_grad()
     def _heldout(self, parameters: torch.Tensor | None = None) -> tuple[float, float]:
         """Mean loss and frame accuracy over the held-out frames, for the run's parameters or those given."""
         self.one.sgd.parameters.vector_K.copy_(self.trainer.tensors["parameters"] if parameters is None else parameters)
-        self.model.eval()
-        loss_sum, correct, frames = 0.0, 0, 0
-        for inputs, targets in self.heldout.sequential(_HELDOUT_FRAMES):
-            loss, right = self.heldout_loss(self.model(inputs), targets)
-            loss_sum, correct = loss_sum + loss.item() * len(targets), correct + int(right)
-            frames += len(targets)
-        if not math.isfinite(loss_sum):
+        loss, accuracy = self._evaluate(self.model)
+        if not math.isfinite(loss):
             raise Speech3Error(
-                f"epoch {self.standing.epoch}: the held-out loss is {loss_sum}; the learning rate "
+                f"epoch {self.standing.epoch}: the held-out loss is {loss}; the learning rate "
                 f"({self.standing.schedule.learning_rate:g}) is most likely too high: lower training.learning_rate"
             )
-        return loss_sum / frames, correct / frames
+        return loss, accuracy
 
-    def _heldout_per(self) -> dict[str, float]:
-        """Phone error rate of the model that `_heldout` has just evaluated, if it can be measured."""
-        rate = self.phone_errors.rate(self.model) if self.phone_errors else math.nan
+    def _evaluate(self, model: torch.nn.Module) -> tuple[float, float]:
+        return evaluate(model, self.heldout.sequential(_HELDOUT_FRAMES), self.heldout_loss)
+
+    def _heldout_per(self, model: torch.nn.Module | None = None) -> dict[str, float]:
+        """Phone error rate of a model, or of the one that `_heldout` has just evaluated, if it can be measured."""
+        rate = self.phone_errors.rate(model or self.model) if self.phone_errors else math.nan
         return {} if math.isnan(rate) else {"heldout_per": rate}
 
     def _save(self) -> None:

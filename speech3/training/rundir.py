@@ -216,10 +216,11 @@ class RunDirectory:
             if number >= epoch:
                 path.unlink(missing_ok=True)
         records = read_metrics(self.metrics)
-        of_an_epoch = ("before", "heldout", "progress", "epoch")
+        of_an_epoch, of_the_result = ("before", "heldout", "progress", "epoch"), ("average", "removal")
         kept = [
             record for record in records
-            if record.get("event") != "average" and (record.get("event") not in of_an_epoch or record["epoch"] < epoch)
+            if record.get("event") not in of_the_result
+            and (record.get("event") not in of_an_epoch or record["epoch"] < epoch)
         ]  # fmt: skip
         if len(kept) != len(records):
             write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))

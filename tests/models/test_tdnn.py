@@ -254,7 +254,7 @@ def test_joined_halves_are_those_of_two_times(offset):
 
 
 def test_dropout_zeroes_a_unit_of_a_chunk_at_all_its_times():
-    layer = FactoredLayer(TdnnConfig(**{**SIZES, "dropout": 0.5, "width": 200, "bypass": 0.0}), torch.Generator())
+    layer = FactoredLayer(TdnnConfig(**{**SIZES, "dropout": 0.5, "width": 200, "bypass": 0.0}), 5, torch.Generator())
     nn.init.constant_(layer.norm.bias, 0.7)
     x = torch.randn(3, 10, 200)
     for _ in range(60):
@@ -272,7 +272,7 @@ def test_dropout_zeroes_a_unit_of_a_chunk_at_all_its_times():
 
 
 def test_the_bypass_adds_its_share_of_the_input_at_the_same_time():
-    layer = FactoredLayer(TdnnConfig(**{**SIZES, "context": 2}), torch.Generator())
+    layer = FactoredLayer(TdnnConfig(**{**SIZES, "context": 2}), 5, torch.Generator())
     nn.init.zeros_(layer.affine.weight)
     nn.init.constant_(layer.norm.bias, 0.25)
     x = torch.randn(2, 9, 12)
@@ -314,6 +314,7 @@ def test_a_stored_network_scores_the_same(tmp_path):
         # 40 bins: (40 - 5) // 2 + 1 = 18, (18 - 3) // 2 + 1 = 8
         ("cnn_tdnn", 384, 96, 192, 48 * 35 + 64 * 48 * 9 + 3 * (48 + 64) + 8 * 64 * 384 + 3 * 384, 3 + 3 + 27 - 1),
         ("cnn_tdnn_1m", 256, 64, 160, 32 * 35 + 48 * 32 * 9 + 3 * (32 + 48) + 8 * 48 * 256 + 3 * 256, 3 + 3 + 27 - 1),
+        ("cnn_tdnn_100k", 72, 18, 32, 12 * 35 + 16 * 12 * 9 + 3 * (12 + 16) + 8 * 16 * 72 + 3 * 72, 3 + 3 + 27 - 1),
     ],
 )
 def test_presets(name, width, bottleneck, prefinal, front, beside):

@@ -1,0 +1,186 @@
+"""Units that group lasso takes out of a network in training, and the smaller network without them.
+
+Group lasso (Yuan and Lin 2006; Wen et al. 2016, "Learning structured sparsity in deep neural networks") adds to the
+loss
+
+    penalty * sum over units of sqrt(n) |w|
+
+where w are the n weights with which the next layers read a unit, and |w| is their Euclidean norm. The gradient of the
+norm does not exist at zero, where the solution lies, so the penalty has a step of its own after each step of the
+optimizer: the proximal step w = w max(0, 1 - rate penalty sqrt(n) / |w|), which makes weights of no use exactly zero.
+A unit that nothing reads has no effect, and is removed with all weights that make it. As with weight decay, the step is
+apart from the optimizer's: with momentum m, whose steps add up to 1 / (1 - m) times as much, a penalty has 1 - m of its
+effect; with AdamW it is measured against steps of about the learning rate, whatever the size of the gradient.
+
+The units are those of fully connected hidden layers; LSTM cells, with everything that belongs to them (Wen et al. 2018,
+"Learning intrinsic sparse structures within long short-term memory"; a cell of a bidirectional layer is a pair, one in
+each direction); and those of the bottlenecks of factored time-delay layers, where their number is the rank of a layer's
+matrix. In a network with cells only they are removed.
+
+Axes: U units of a layer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from speech3.config import CnnConfig, DnnConfig, LstmConfig, ModelConfig, TdnnConfig
+from speech3.models.base import AcousticModel
+from speech3.models.layers import Hidden
+from speech3.models.lstm import Layer, Lstm
+from speech3.models.tdnn import Tdnn
+
+# Share of the largest norm in a layer below which a unit counts as removed. Within a worker it is exactly zero; pushes
+# of several workers, each zero at another time, add up to a little more or less than zero.
+_NOTHING = 0.01
+
+
+@dataclass(frozen=True)
+class Along:
+    """The axis of a tensor along which the units of a layer lie, `times` times over."""
+
+    name: str
+    axis: int
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Units:
+    """The units of one layer.
+
+    Attributes
+    ----------
+    layer
+        Its name in the model.
+    made
+        Parameters and buffers that compute the units.
+    read
+        Weights of the next layers that read them: the groups of the penalty.
+    """
+
+    layer: str
+    made: tuple[Along, ...]
+    read: tuple[Along, ...]
+
+
+def has_units(config: ModelConfig) -> bool:
+    """Whether units of such a network can be removed: not if its norms are over the units, which need them all."""
+    if isinstance(config, LstmConfig):
+        return config.cell_normalization != "layer"
+    if isinstance(config, DnnConfig | CnnConfig):
+        return config.layers > 0 and config.normalization != "layer"
+    return isinstance(config, TdnnConfig)
+
+
+def units_of(model: AcousticModel) -> tuple[Units, ...]:
+    """The units of each layer that can be removed, in the order of computation."""
+    if isinstance(model, Tdnn):
+        return tuple(_bottleneck(f"layers.{number}") for number in range(len(model.layers)))
+    outputs = [f"{name}.weight" for name in ("output", "xent_output") if hasattr(model, name)]
+    if isinstance(model, Lstm):
+        return tuple(_cells(model, number, outputs) for number in range(len(model.layers)))
+    layers = model.get_submodule("layers")
+    assert isinstance(layers, Hidden)
+    found = []
+    for number in range(len(layers.hidden)):
+        names = [f"layers.hidden.{number}.weight", f"layers.hidden.{number}.bias"]
+        names += _tensors(layers.norms[number], f"layers.norms.{number}")
+        last = number == len(layers.hidden) - 1
+        readers = outputs if last else [f"layers.hidden.{number + 1}.weight"]
+        made, read = (Along(name, 0) for name in names), (Along(name, 1) for name in readers)
+        found.append(Units(f"layers.hidden.{number}", tuple(made), tuple(read)))
+    return tuple(found)
+
+
+def _tensors(norm: nn.Module, name: str) -> list[str]:
+    """The names of the values of a normalisation that belong to units."""
+    return [f"{name}.{key}" for key, tensor in norm.state_dict().items() if tensor.ndim]
+
+
+def _cells(model: Lstm, number: int, outputs: Sequence[str]) -> Units:
+    """Without a projection the next layer reads the cells, and so do their own gates."""
+    name, layer = f"layers.{number}", model.layers[number]
+    assert isinstance(layer, Layer)
+    directions = [f"{name}.ahead", *([f"{name}.back"] if model.bidirectional else [])]
+    made = [Along(f"{each}.{key}", 0, 4) for each in directions for key in ("weight_ih", "weight_hh", "bias")]
+    if layer.ahead.weight_peep is not None:
+        made += [Along(f"{each}.weight_peep", 1) for each in directions]
+    if layer.ahead.weight_hr is not None:
+        return Units(name, tuple(made), tuple(Along(f"{each}.weight_hr", 1) for each in directions))
+    made += [Along(each, 0, len(directions)) for each in _tensors(model.norms[number], f"norms.{number}")]
+    later = [f"layers.{number + 1}.{each.rpartition('.')[2]}.weight_ih" for each in directions]
+    if number == len(model.layers) - 1:
+        later = ["after.hidden.0.weight"] if len(model.after.hidden) else list(outputs)
+    own = [Along(f"{each}.weight_hh", 1) for each in directions]
+    return Units(name, tuple(made), (*own, *(Along(each, 1, len(directions)) for each in later)))
+
+
+def _bottleneck(layer: str) -> Units:
+    """Each unit is read at two times, so the next matrix has two columns for it."""
+    return Units(layer, (Along(f"{layer}.linear.weight", 1),), (Along(f"{layer}.affine.weight", 1, times=2),))
+
+
+class GroupLasso:
+    """The proximal step for the parameters of a model, in place."""
+
+    def __init__(self, penalty: float, model: AcousticModel) -> None:
+        self.penalty, parameters = penalty, dict(model.named_parameters())
+        self.layers = [[(parameters[each.name], each) for each in units.read] for units in units_of(model)]
+
+    @torch.no_grad()
+    def __call__(self, learning_rate: float) -> None:
+        """Move all groups towards zero, by the penalty times the learning rate."""
+        for readers in self.layers:
+            views = [_split(weight, along) for weight, along in readers]
+            norm_U = _norms(views)
+            size = sum(view.numel() for view in views) / len(norm_U)
+            threshold = learning_rate * self.penalty * size**0.5
+            scale_U = (1 - threshold / norm_U.clamp(min=torch.finfo(norm_U.dtype).tiny)).clamp_(min=0)
+            for view in views:
+                view *= scale_U
+
+
+def _split(tensor: Tensor, along: Along) -> Tensor:
+    """A view with the units as the last axis: (rows, times, U)."""
+    assert along.axis == 1
+    return tensor.unflatten(1, (along.times, -1))
+
+
+def _norms(views: Sequence[Tensor]) -> Tensor:
+    """The norm of each unit's weights (U,); vector_norm takes ten times as long over the first axes."""
+    squares = [view.square().sum((0, 1)) for view in views]
+    return torch.stack(squares).sum(0).sqrt()
+
+
+@torch.no_grad()
+def used_units(model: AcousticModel) -> dict[str, Tensor]:
+    """Which units of each layer are read by a later one, as booleans (U,), by the layer's name."""
+    parameters = dict(model.named_parameters())
+    found = {}
+    for units in units_of(model):
+        norm_U = _norms([_split(parameters[each.name], each) for each in units.read])
+        found[units.layer] = norm_U > _NOTHING * norm_U.max()
+    return found
+
+
+def without_units(
+    config: ModelConfig, model: AcousticModel, used: Mapping[str, Tensor]
+) -> tuple[ModelConfig, dict[str, np.ndarray]]:
+    """The config and the tensors of the network without unused units; `used` as from `used_units`."""
+    tensors = {name: tensor.detach().cpu().numpy() for name, tensor in model.state_dict().items()}
+    for units in units_of(model):
+        kept_U = used[units.layer].cpu().numpy()
+        for each in (*units.made, *units.read):
+            tensors[each.name] = np.compress(np.tile(kept_U, each.times), tensors[each.name], axis=each.axis)
+    key = (
+        "bottlenecks"
+        if isinstance(config, TdnnConfig)
+        else "layer_cells"
+        if isinstance(config, LstmConfig)
+        else "widths"
+    )
+    sizes = tuple(int(kept_U.sum()) for kept_U in used.values())
+    return config.model_copy(update={key: sizes}), tensors
