@@ -147,6 +147,11 @@ class RecipeConfig(Config):
         default_factory=lambda: load_preset(TrainingConfig, "training", "lstm"),
         description="replaces training if the model is an LSTM",
     )
+    init: str | None = Field(
+        None,
+        description="directory of a trained network, perhaps of another language, or of a recipe's run: networks of these"
+        " kinds start from it, with its architecture and new output layers",
+    )
     realign: int = Field(
         0, ge=0, le=3, description="number of times that the network realigns the data and a new network is trained"
     )

@@ -17,13 +17,19 @@ def biphone_leaves(hours: float, groups: int) -> int:
     return max(round(1.2 * roots), round(0.625 * min(_LARGEST_LEAVES, 360 * hours, 520 * hours**0.55)))
 
 
-def lfmmi_passes(hours: float) -> int:
+def lfmmi_passes(hours: float, *, started: bool = False) -> int:
     """Passes of LF-MMI over the speech: 100 over ten minutes, 65 over half an hour, 40 over two hours.
 
     For these amounts no other number that was tried was better (`recipes/any`, `recipes/minilibri`). The formula was
     not tested on larger ones; it gives 9 for 100 hours, about as many as in Kaldi's recipes.
+
+    Parameters
+    ----------
+    started
+        The network starts from a trained one: half as many.
     """
-    return min(100, max(6, round(40 * (2 / hours) ** 0.37)))
+    passes = min(100, max(6, round(40 * (2 / hours) ** 0.37)))
+    return -(-passes // 2) if started else passes
 
 
 def sized(config: HmmConfig, hours: float, groups: int) -> HmmConfig:

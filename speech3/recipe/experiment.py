@@ -17,8 +17,8 @@ OUT/score/SYSTEM                            tables; score.json; own_lm.json; res
 OUT/report.html
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from speech3.errors import Speech3Error
 from speech3.io.parallel import available_jobs
 from speech3.io.progress import say
 from speech3.recipe.steps import ended_ns, up_to_date
+from speech3.recipe.transfer import Start, find_starts, with_architectures
 
 Prepare = Callable[..., None]
 CORPORA: dict[str, Prepare] = {
@@ -79,6 +80,8 @@ class Experiment:
         Directory of the corpus, if it is not built in.
     command
         The user's command line, for the report.
+    starts
+        The trained networks that networks start from, by the names of their systems; for `init`.
     """
 
     name: str
@@ -86,6 +89,7 @@ class Experiment:
     out: Path
     source: Path | None
     command: str
+    starts: Mapping[str, Start] = field(default_factory=dict)
 
     @property
     def jobs(self) -> int:
@@ -142,6 +146,10 @@ class Experiment:
     def teacher(self, network: str) -> str:
         """The system from whose alignment a network learns."""
         return ("tri", *self.networks)[self.networks.index(network)]
+
+    def start(self, system: str) -> Start | None:
+        """The trained network that a system's network starts from, if any."""
+        return self.starts.get(LFMMI if system == LFMMI else self.recipe.model.system)
 
     @property
     def training(self) -> TrainingConfig:
@@ -243,11 +251,21 @@ class Experiment:
         names = dict.fromkeys((hmm.features, hmm.aligner_features, *senones, *lfmmi))
         presets = {name: load_preset(FeatureConfig, "features", name) for name in names}
         if self.recipe.sample_rate is None:
-            return presets
+            return presets | self._at_rates_of_starts(presets)
         return {
             name: preset if preset.kind == "given" else preset.model_copy(update=at_one_rate)
             for name, preset in presets.items()
         }
+
+    def _at_rates_of_starts(self, presets: Mapping[str, FeatureConfig]) -> dict[str, FeatureConfig]:
+        """Presets of networks that start from trained ones: a bin is at the same frequency only at the same rate."""
+        rates_hz = {
+            self.feature_preset(system): start.features.sample_frequency for system, start in self.starts.items()
+        }
+        return {
+            name: presets[name].model_copy(update={"sample_frequency": rate_hz, "resample": True})
+            for name, rate_hz in rates_hz.items() if rate_hz
+        }  # fmt: skip
 
 
 def recipes() -> dict[str, str]:
@@ -274,7 +292,10 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
         raise Speech3Error(f"{name}: give the directory of the corpus: recipes/run.sh {name} --source DIR")
     if source is not None and recipe.corpus in MAKES_ITS_OWN:
         raise Speech3Error(f"{name}: makes its own corpus; remove --source")
-    experiment = Experiment(name, recipe, (out or Path("exp") / name).resolve(), source and source.resolve(), command)
+    starts = find_starts(recipe)
+    recipe = with_architectures(recipe, starts)
+    directory, source = (out or Path("exp") / name).resolve(), source and source.resolve()
+    experiment = Experiment(name, recipe, directory, source, command, starts)
     if experiment.source and experiment.out.is_relative_to(experiment.source):
         raise Speech3Error(
             f"{experiment.out}: is inside --source {experiment.source}, so every run would change its own input and"

@@ -90,13 +90,13 @@ def train_network(e: Experiment) -> None:
 def _config(e: Experiment) -> TrainConfig:
     system = e.recipe.lfmmi
     assert system is not None
-    training = system.training
+    training, start = system.training, e.start(LFMMI)
     if system.passes is not None:
         hours = e.hours * (2 if e.recipe.augment else 1)
-        passes = system.passes or lfmmi_passes(hours)
+        passes = system.passes or lfmmi_passes(hours, started=start is not None)
         say(f"  {passes} passes over {60 * hours:.0f} minutes of speech (lfmmi.passes)")
         training = training.model_copy(update={"max_epochs": passes})
     return TrainConfig(
         frames=str(e.frames(LFMMI)), hmm=str(e.model(LFMMI_HMM)), model=system.model, training=training,
-        seed=e.recipe.seed,
+        init=str(start.directory) if start else None, seed=e.recipe.seed,
     )  # fmt: skip

@@ -153,9 +153,13 @@ def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
              owns=e.frames(network), keys=("training.dtype",)),
         Step(f"train/{network}", partial(stages.train_network, e, network),
              [recipe.model.model_dump(), e.training.model_dump(), recipe.seed],
-             [e.model(network) / "model.safetensors"], [f"train/{teacher}.frames", "graph/tri"],
+             [e.model(network) / "model.safetensors"], [f"train/{teacher}.frames", "graph/tri"], _started(e, network),
              owns=e.model(network), keys=("model", "training", "seed")),
     ]  # fmt: skip
+
+
+def _started(e: Experiment, system: str) -> list[Path]:
+    return [start.file] if (start := e.start(system)) else []
 
 
 def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
@@ -178,7 +182,8 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
             Step(f"train/{LFMMI}", partial(lfmmi.train_network, e),
                  [system.model.model_dump(), system.training.model_dump(), system.passes, e.recipe.seed],
                  [e.model(LFMMI) / "model.safetensors"], [f"train/{LFMMI}.frames", f"graph/{LFMMI_HMM}"],
-                 owns=e.model(LFMMI), keys=("lfmmi.model", "lfmmi.training", "lfmmi.passes", "seed")),
+                 _started(e, LFMMI), owns=e.model(LFMMI),
+                 keys=("lfmmi.model", "lfmmi.training", "lfmmi.passes", "seed")),
         ],
     }  # fmt: skip
 

@@ -169,15 +169,17 @@ def align_data(e: Experiment, name: str, preset: str, splits: Sequence[str]) -> 
         found = read_lexicon(spellings).pronunciations
         usable = [pron for pron in found if has_phones(pron, recognizer.hmm.lexicon)]
         recognizer = replace(recognizer, outputs=with_words(recognizer.hmm, usable, str(spellings)))
-    for split in splits:
+    for split in splits:  # the alignment of test is for inspection only: its words may all be new
         align_split(recognizer, ArkReader(e.features(preset, split) / "feats.scp"), e.data(split),
-                    e.alignment(name, split), e.jobs)  # fmt: skip
+                    e.alignment(name, split), e.jobs, strict=split != "test")  # fmt: skip
 
 
-def align_split(recognizer: Recognizer, feats: ArkReader, data: Path, out: Path, jobs: int) -> None:
-    """Align a data directory and write the result, without TextGrids."""
+def align_split(
+    recognizer: Recognizer, feats: ArkReader, data: Path, out: Path, jobs: int, *, strict: bool = True
+) -> None:
+    """Align a data directory and write the result, without TextGrids; `strict` as for `Recognizer.align`."""
     texts = {key: utterance.text for key, utterance in read_datadir(data).utterances.items()}
-    alignments, bad = recognizer.align(feats, texts, jobs)
+    alignments, bad = recognizer.align(feats, texts, jobs, strict=strict)
     write_alignments(out, recognizer.hmm, alignments, texts, recognizer.clock, bad=bad, textgrids=False)
     # There is a label for each frame; a model with subsampling may give too many at the end, which `pack` cuts off.
     every = recognizer.hmm.subsampling
@@ -228,8 +230,9 @@ def train_network(e: Experiment, network: str) -> None:
     recipe = e.recipe
     if e.training != recipe.training:
         say(f"  {recipe.features} has no mel bins: training without frequency warps and masks")
+    start = e.start(network)
     config = TrainConfig(
         frames=str(e.frames(network)), hmm=str(e.model("tri")), model=recipe.model, training=e.training,
-        seed=recipe.seed,
+        init=str(start.directory) if start else None, seed=recipe.seed,
     )  # fmt: skip
     train(config, e.model(network))

@@ -24,7 +24,7 @@ from speech3.training.parts import num_outputs
 _OUTPUT = ("output.", "xent_output.")  # prefixes of the names of the output layers' tensors, in every family
 _SECOND = ("xent_output.", "xent_prefinal.")  # of those that only a network with `two_outputs` has
 # Keys that may differ, as no parameter depends on them.
-_FREE = {"dropout", "dropout_per_chunk", "cell_clip", "lookahead", "subsampling", "two_outputs"}
+FREE = {"dropout", "dropout_per_chunk", "cell_clip", "lookahead", "subsampling", "two_outputs"}
 _CONTEXT = ("left_context", "right_context")  # of recurrent networks may grow
 _FIRST_CELLS = [f"layers.0.{direction}.weight_ih" for direction in ("ahead", "back")]
 
@@ -133,7 +133,7 @@ def _check_architecture(path: Path, about: dict[str, Any], model: ModelConfig, f
             f"or train one of that family"
         )
     free = {key for key in _CONTEXT if isinstance(model, LstmConfig) and here[key] >= there[key]}
-    differ = [key for key in here if key not in _FREE | free and here[key] != there[key]]
+    differ = [key for key in here if key not in FREE | free and here[key] != there[key]]
     if differ:
         changes = ", ".join(f"{key} {there[key]} there, {here[key]} here" for key in differ)
         remedy = " ".join(f"model.{key}={there[key]}" for key in differ)
