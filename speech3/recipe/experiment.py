@@ -64,6 +64,8 @@ MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
 GMMS = ("mono", "tri")  # systems of every recipe; monophones are decoded only if decode_mono is set
 BMMI = "bmmi"  # the triphones' GMMs trained further, with hmm.tri.discriminative=bmmi
 LFMMI, LFMMI_HMM = "lfmmi", "lfmmi_hmm"  # the system trained with LF-MMI, and the HMM of its outputs
+SELF = "lfmmi_self"  # the same, trained also on what it recognises in `untranscribed`
+UNTRANSCRIBED = "untranscribed"  # the data directory of recordings without transcripts
 FLAT, FLAT_HMM = "flat", "flat_hmm"  # the same for the network of hmm.flat_start=lfmmi, which is not decoded
 OWN_GRAPH = "graph_own"  # in a model directory: the graph with our own language model, if another one was given
 
@@ -82,6 +84,8 @@ class Experiment:
         The user's command line, for the report.
     starts
         The trained networks that networks start from, by the names of their systems; for `init`.
+    enough
+        There is enough speech to train networks.
     """
 
     name: str
@@ -90,6 +94,7 @@ class Experiment:
     source: Path | None
     command: str
     starts: Mapping[str, Start] = field(default_factory=dict)
+    enough: bool = True
 
     @property
     def jobs(self) -> int:
@@ -104,7 +109,7 @@ class Experiment:
     @property
     def networks(self) -> tuple[str, ...]:
         """Names of the networks that learn senones: the second from the alignment of the first, and so on."""
-        if self.bootstrap == FLAT:
+        if self.bootstrap == FLAT or not self.enough:
             return ()
         first = self.recipe.model.system
         return (first, *(f"{first}_realigned{number}" for number in range(1, self.recipe.realign + 1)))
@@ -114,7 +119,7 @@ class Experiment:
         """The GMM systems that are decoded."""
         if self.bootstrap == FLAT:
             return ()
-        return GMMS if self.recipe.decode_mono else GMMS[1:]
+        return GMMS if self.recipe.decode_mono or not self.enough else GMMS[1:]
 
     @property
     def systems(self) -> tuple[str, ...]:
@@ -125,7 +130,8 @@ class Experiment:
     def trained(self) -> tuple[str, ...]:
         """All systems of this run that learn from an alignment: GMMs trained by boosted MMI, and networks."""
         gmms, lfmmi = self.recipe.hmm.tri.discriminative, self.recipe.lfmmi
-        return (*([BMMI] if gmms else []), *self.networks, *([LFMMI] if lfmmi else []))
+        selftrained = [SELF] if lfmmi and self.recipe.untranscribed else []
+        return (*([BMMI] if gmms else []), *self.networks, *([LFMMI] if lfmmi else []), *selftrained)
 
     @property
     def earlier(self) -> tuple[str, ...]:
@@ -149,7 +155,7 @@ class Experiment:
 
     def start(self, system: str) -> Start | None:
         """The trained network that a system's network starts from, if any."""
-        return self.starts.get(LFMMI if system == LFMMI else self.recipe.model.system)
+        return self.starts.get(LFMMI if system in (LFMMI, SELF) else self.recipe.model.system)
 
     @property
     def training(self) -> TrainingConfig:
@@ -180,19 +186,25 @@ class Experiment:
         return list(dict.fromkeys([self.recipe.features, *([system.features] if system else [])]))
 
     @property
-    def least_minutes(self) -> float:
-        """Least minutes of training speech for an LF-MMI system; 0 if the amount does not matter."""
-        return self.recipe.lfmmi.least_minutes if self.recipe.lfmmi and self.bootstrap != FLAT else 0.0
+    def least_minutes(self) -> dict[str, float]:
+        """For networks and for LF-MMI, the least minutes of training speech; without those that do not matter."""
+        if self.bootstrap == FLAT:
+            return {}
+        lfmmi = self.recipe.lfmmi.least_minutes if self.recipe.lfmmi else 0.0
+        found = {"least_minutes": self.recipe.least_minutes, "lfmmi.least_minutes": lfmmi}
+        return {key: minutes for key, minutes in found.items() if minutes}
 
     def settled(self) -> "Experiment":
-        """The experiment without the LF-MMI system if there is too little speech; needs the finished stage `data`."""
-        if self.least_minutes and (minutes := self.hours * 60) < self.least_minutes:
-            say(
-                f"no LF-MMI system: there are {minutes:.0f} min of speech to train on, and lfmmi.least_minutes is "
-                f"{self.least_minutes:g}"
-            )
-            return replace(self, recipe=self.recipe.model_copy(update={"lfmmi": None}))
-        return self
+        """The experiment without the systems for which there is too little speech; needs the finished stage `data`."""
+        minutes = self.hours * 60
+        little = {key: least for key, least in self.least_minutes.items() if minutes < least}
+        for key, least in little.items():
+            what = "network" if key == "least_minutes" else "LF-MMI system"
+            say(f"no {what}: there are {minutes:.1f} min of speech to train on, and {key} is {least:g}")
+        if not little:
+            return self
+        recipe = self.recipe.model_copy(update={"lfmmi": None, "untranscribed": None})
+        return replace(self, recipe=recipe, enough="least_minutes" not in little)
 
     @cached_property
     def hours(self) -> float:
@@ -218,7 +230,7 @@ class Experiment:
 
     def own_graph(self, system: str) -> Path:
         """The graph of a system with our own language model; it exists only if another model was given."""
-        source = LFMMI_HMM if system == LFMMI else "tri" if system in (BMMI, *self.networks) else system
+        source = LFMMI_HMM if system in (LFMMI, SELF) else "tri" if system in (BMMI, *self.networks) else system
         return self.model(source) / OWN_GRAPH
 
     @property
@@ -233,11 +245,11 @@ class Experiment:
 
     def frames(self, network: str) -> Path:
         """The packed frames on which a network is trained."""
-        return self.out / "frames" / (network if network in (LFMMI, FLAT) else self.teacher(network))
+        return self.out / "frames" / (network if network in (LFMMI, SELF, FLAT) else self.teacher(network))
 
     def feature_preset(self, system: str) -> str:
         """The features that a system reads."""
-        if system in (LFMMI, FLAT) and self.recipe.lfmmi:
+        if system in (LFMMI, SELF, FLAT) and self.recipe.lfmmi:
             return self.recipe.lfmmi.features
         return self.recipe.features if system in self.networks else self.recipe.hmm.features
 

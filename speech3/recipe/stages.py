@@ -4,7 +4,7 @@ import inspect
 import shutil
 from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -198,15 +198,25 @@ def pack_frames(e: Experiment, network: str) -> None:
     shutil.copyfile(e.features(e.recipe.features, e.train) / "features.yaml", e.frames(network) / "features.yaml")
 
 
+@dataclass(frozen=True, eq=False)
+class More:
+    """Utterances to be packed beside those of the training split: their labels, and features of these and others."""
+
+    feats: Mapping[str, np.ndarray]
+    labels: Mapping[str, np.ndarray]
+
+
 def pack_split(
     e: Experiment, split: str, preset: str, labels: dict[str, np.ndarray], num_labels: int, out: Path,
     dtype: Literal["float16", "float32"],
-    info: dict[str, Any], left_out: Collection[str] = (),
+    info: dict[str, Any], left_out: Collection[str] = (), more: More | None = None,
 ) -> None:  # fmt: skip
     """Pack features and labels of a split; for training, also of its augmented copies, with the originals' labels.
 
     Parameters
     ----------
+    more
+        Further utterances for training.
     left_out
         Utterances that are not packed, and neither are their copies.
     """
@@ -218,6 +228,9 @@ def pack_split(
         used += [copy for copy in copies if copy.removeprefix(prefix) not in left_out]
         labels |= {prefix + key: labels_T for key, labels_T in labels.items()}
         feats = ChainMap({}, feats, copies)  # type: ignore[arg-type]  # the readers are not written to
+    if more and split == e.train:
+        used += list(more.labels)
+        labels, feats = labels | dict(more.labels), ChainMap({}, feats, more.feats)  # type: ignore[arg-type]
     report = pack(out, feats, labels, num_labels, utterances=used, dtype=dtype, info=info)
     for utterance, reason in report.skipped.items():
         say(f"  left out {utterance}: {reason}")
