@@ -107,9 +107,9 @@ def choose(e: Experiment) -> None:
     if not chosen:
         best = f"the best has {max(sure.values()):.2f}" if sure else "no words were recognised"
         raise Speech3Error(
-            f"untranscribed.confidence={least:g}: none of {len(data.utterances):,} utterances of"
-            f" {e.data(UNTRANSCRIBED)} is recognised with this mean confidence ({best}): set a lower one, or leave untranscribed out and"
-            " transcribe more"
+            f"untranscribed.confidence={least:g}: none of the {len(data.utterances):,} utterances of"
+            f" {e.data(UNTRANSCRIBED)} is recognised with this mean confidence ({best}): set a lower one, or leave"
+            " untranscribed out and transcribe more"
         )
     lines = (f"{key} {sure[key]:.3f} {' '.join(word.label for word in said[key])}\n" for key in chosen)
     write_text(out / "chosen.txt", "".join(lines))
