@@ -25,7 +25,7 @@ from speech3.io.ark import ArkReader
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics, say
-from speech3.recipe.experiment import BMMI, GMMS, Experiment
+from speech3.recipe.experiment import BMMI, GMMS, SELF, Experiment
 from speech3.recipe.rescoring import RESCORED, rescore_system
 from speech3.recipe.steps import seconds_of
 from speech3.reports.environment import environment
@@ -204,7 +204,8 @@ def _system(e: Experiment, system: str) -> System:
     tensors, about = load_tensors(directory / "model.safetensors")
     speed = read_json(e.out / "decode" / system / "test" / "speed.json")
     settings = read_json(directory / "decode.json")
-    step, result = f"hmm/{system}" if system in GMMS else f"train/{system}", score_of(e, system)
+    step = f"hmm/{system}" if system in GMMS else "self/train" if system == SELF else f"train/{system}"
+    result = score_of(e, system)
     return System(
         name=system,
         score=result,
