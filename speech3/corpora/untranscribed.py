@@ -77,8 +77,10 @@ def _covered(known: Iterable[DataDir]) -> dict[str, list[tuple[float, float]]]:
     return {path: sorted(each) for path, each in spans.items()}
 
 
-def _free(start_s: float, end_s: float, covered: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The stretches from `start_s` to `end_s` that lie outside the sorted spans."""
+def _free(start_s: float, end_s: float, covered: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The stretches from `start_s` to `end_s` that lie outside the sorted spans, without pauses between these."""
+    if not covered:
+        return [(start_s, end_s)]
     free, at_s = [], start_s
     for begin_s, stop_s in covered:
         free.append((at_s, min(begin_s - _MARGIN_S, end_s)))

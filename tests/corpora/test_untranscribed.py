@@ -21,7 +21,7 @@ def _spans(source: Path, known: list[DataDir]) -> dict[str, list[tuple[float, fl
 def test_utterances_of_train_dev_and_test_are_left_out(tmp_path: Path) -> None:
     source = tmp_path / "in"
     for name in ("new", "whole", "part"):
-        recording(source / "tapes" / f"{name}.wav", 4.0)
+        recording(source / "tapes" / f"{name}.wav", 0.4 if name == "new" else 4.0)
     (source / "tapes" / "broken.wav").write_text("no sound")
     known = DataDir(
         tmp_path / "in",
@@ -33,7 +33,7 @@ def test_utterances_of_train_dev_and_test_are_left_out(tmp_path: Path) -> None:
         },
     )
     assert _spans(source, [known]) == {
-        "tapes_new.wav": [(0.0, 4.0)],
+        "tapes_new.wav": [(0.0, 0.4)],  # one word
         "tapes_part.wav": [(0.0, 0.95)],  # 0.2 s between the others are a pause
     }
     (source / "wav.scp").write_text("p tapes/part.wav\n")
