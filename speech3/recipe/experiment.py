@@ -309,11 +309,13 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
     recipe = with_architectures(recipe, starts)
     directory, source = (out or Path("exp") / name).resolve(), source and source.resolve()
     experiment = Experiment(name, recipe, directory, source, command, starts)
-    if experiment.source and experiment.out.is_relative_to(experiment.source):
-        raise Speech3Error(
-            f"{experiment.out}: is inside --source {experiment.source}, so every run would change its own input and"
-            " start again; give an --out elsewhere"
-        )
+    more = recipe.untranscribed and Path(recipe.untranscribed.recordings).resolve()
+    for name, given in (("--source ", experiment.source), ("untranscribed=", more)):
+        if given and experiment.out.is_relative_to(given):
+            raise Speech3Error(
+                f"{experiment.out}: is inside {name}{given}, so every run would change its own input and start again;"
+                " give an --out elsewhere"
+            )
     if recipe.augment and experiment.presets[recipe.features].kind == "given":
         raise Speech3Error(
             f"features={recipe.features}: augmentation changes audio, but given features are not computed from audio;"
