@@ -82,10 +82,10 @@ def _read(directory: Path, here: ModelConfig, preset: str, prefix: str, rate_hz:
     if about.get("kind") != "nn" or "model" not in about:
         raise Speech3Error(f"init={directory}: holds no network of this version of speech3; give one that does")
     there = parse(ModelConfig, about["model"], file)
-    if there.family != here.family:
+    if there.system != here.system:
         raise Speech3Error(
-            f"init={directory}: is a {there.family}, but {prefix}model is a {here.family}: set {prefix}model to one of"
-            f" the family {there.family}, or give another init"
+            f"init={directory}: is a {there.system}, but {prefix}model is a {here.system}: set {prefix}model to a"
+            f" {there.system}, or give another init"
         )
     given = directory / "features.yaml"
     theirs = parse(FeatureConfig, read_yaml(given), given)
