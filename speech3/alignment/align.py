@@ -29,7 +29,9 @@ class Transcripts:
     bad: dict[str, str]
 
 
-def usable_transcripts(texts: Mapping[str, str | None], lexicon: Lexicon, utterances: Iterable[str]) -> Transcripts:
+def usable_transcripts(
+    texts: Mapping[str, str | None], lexicon: Lexicon, utterances: Iterable[str], *, strict: bool = True
+) -> Transcripts:
     """Separate the utterances that can be aligned from those that cannot.
 
     Parameters
@@ -38,6 +40,8 @@ def usable_transcripts(texts: Mapping[str, str | None], lexicon: Lexicon, uttera
         Transcript of each utterance.
     utterances
         The utterances that have features.
+    strict
+        Refuse transcripts whose words are mostly not in the lexicon.
 
     Raises
     ------
@@ -45,7 +49,8 @@ def usable_transcripts(texts: Mapping[str, str | None], lexicon: Lexicon, uttera
         More than half of the words of all transcripts are not in the lexicon.
     """
     utterances = list(utterances)
-    check_vocabulary({utterance: texts.get(utterance) for utterance in utterances}, lexicon)
+    if strict:
+        check_vocabulary({utterance: texts.get(utterance) for utterance in utterances}, lexicon)
     words: dict[str, list[str]] = {}
     bad: dict[str, str] = {}
     for utterance in utterances:

@@ -88,7 +88,7 @@ def _guesses(hmm: Hmm, table: Mapping[str, Sequence[Phones]], how: str, reasons:
     guessed = [Pronunciation(word, tuple(phones)) for word, variants in table.items() for phones in variants]
     kept = tuple(pron for pron in guessed if has_phones(pron, hmm.lexicon))
     left = set(table) - {pron.word for pron in kept}
-    why = "has a phone that the model lacks at that position in a word"
+    why = "has a phone that the model lacks"
     return Guesses(kept, how, {**reasons, **dict.fromkeys(sorted(left), why)})
 
 

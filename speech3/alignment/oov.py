@@ -55,15 +55,26 @@ def with_pronunciations(hmm: Hmm, pronunciations: Iterable[Pronunciation], sourc
 
 
 def has_phones(pron: Pronunciation, lexicon: Lexicon) -> bool:
-    """Whether the model has all phones of `pron` (not marked with positions) at their positions in the word."""
+    """Whether the model has all phones of `pron` (not marked with positions), at these positions in words or others."""
     (marked,) = _marked((pron,), lexicon)
     return all(phone in lexicon.phone_ids for phone in marked.phones)
 
 
 def _marked(new: tuple[Pronunciation, ...], lexicon: Lexicon) -> tuple[Pronunciation, ...]:
+    """Mark phones with their position in the word, or with another one if the model lacks them there.
+
+    A small corpus lacks many phones at some position; at another one they share the root of their trees with it.
+    """
     if not lexicon.position_dependent:
         return new
-    return mark_positions(replace(lexicon, pronunciations=new, position_dependent=False)).pronunciations
+    marked = mark_positions(replace(lexicon, pronunciations=new, position_dependent=False)).pronunciations
+    known = lexicon.phone_ids
+
+    def nearest(phone: str) -> str:
+        other = (f"{lexicon.base_phone(phone)}_{place}" for place in "IEBS")
+        return phone if phone in known else next((each for each in other if each in known), phone)
+
+    return tuple(replace(pron, phones=tuple(map(nearest, pron.phones))) for pron in marked)
 
 
 def _in_phones_of(lexicon: Lexicon, new: tuple[Pronunciation, ...], source: str) -> tuple[Pronunciation, ...]:
@@ -72,8 +83,8 @@ def _in_phones_of(lexicon: Lexicon, new: tuple[Pronunciation, ...], source: str)
         if strange := [phone for phone in pron.phones if phone not in lexicon.phone_ids]:
             known = ", ".join(dict.fromkeys(lexicon.base_phone(phone) for phone in lexicon.phones))
             raise Speech3Error(
-                f"{source}: {pron.word}: {lexicon.base_phone(strange[0])} is not a phone of the model"
-                f"{' at this position in a word' if lexicon.position_dependent else ''}; use its phones: {known}"
+                f"{source}: {pron.word}: {lexicon.base_phone(strange[0])} is not a phone of the model; use its phones:"
+                f" {known}"
             )
     if lexicon.end:  # silence_prob then applies to the beginning of the sentence only
         usual = Silences(statistics.median(lexicon.silences(pron).after for pron in lexicon.pronunciations))

@@ -48,7 +48,9 @@ def command(
     if not dry_run:
         run_plan(plan, experiment.out, end=data)
     if data and dry_run and any(each.why for each in plan[:data]):
-        print(f"The steps of {LFMMI} run only if there are at least {experiment.least_minutes:g} minutes to train on:")
+        for key, minutes in experiment.least_minutes.items():
+            which = f"The steps of {LFMMI}" if key.startswith(LFMMI) else "Those of networks"
+            print(f"{which} run only if there are at least {minutes:g} minutes to train on:")
     elif data:
         experiment = experiment.settled()
         plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)

@@ -107,6 +107,20 @@ class FlatStartConfig(Config):
     longest_s: float = Field(20.0, gt=0, description="seconds; longer utterances are left out of its training")
 
 
+class UntranscribedConfig(Config):
+    """Recordings without transcripts, for a second LF-MMI network; ``untranscribed: DIR`` is enough."""
+
+    recordings: str = Field(description="folder of recordings, or Kaldi data directory")
+    confidence: float = Field(
+        0.7, ge=0, le=1, description="mean confidence of the words from which a recognised utterance is used"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_directory(cls, value: object) -> object:
+        return {"recordings": value} if isinstance(value, str) else value
+
+
 LETTERS = 6  # chosen on the dev set of the field corpus in recipes/any/README.md
 
 
@@ -122,6 +136,9 @@ class RecipeConfig(Config):
     seed: int = Field(1, ge=0)
     jobs: int = Field(0, ge=0, description="number of processes; 0: one per core")
     features: str = Field("fbank40_d2", description="preset in conf/features for the neural network")
+    least_minutes: float = Field(
+        0, ge=0, description="minutes of training speech below which GMMs are trained, but no networks"
+    )
     sample_rate: int | None = Field(
         None, gt=0, description="Hz, to which recordings are resampled, channels averaged; none: all must have one rate"
     )
@@ -147,10 +164,19 @@ class RecipeConfig(Config):
         default_factory=lambda: load_preset(TrainingConfig, "training", "lstm"),
         description="replaces training if the model is an LSTM",
     )
+    init: str | None = Field(
+        None,
+        description="directory of a trained network, perhaps of another language, or of a recipe's run: networks of"
+        " these kinds start from it, with its architecture and new output layers",
+    )
     realign: int = Field(
         0, ge=0, le=3, description="number of times that the network realigns the data and a new network is trained"
     )
     lfmmi: LfmmiSystemConfig | None = Field(None, description="the system trained with LF-MMI; null: none")
+    untranscribed: UntranscribedConfig | None = Field(
+        None,
+        description="recordings without transcripts: what the LF-MMI network recognises in them trains another one",
+    )
     flat: FlatStartConfig = Field(default_factory=FlatStartConfig, description="the network of hmm.flat_start=lfmmi")
     lm: LmConfig
     decode: DecodeConfig = DecodeConfig()
@@ -178,6 +204,8 @@ class RecipeConfig(Config):
                 f"hmm.tri.discriminative={self.hmm.tri.discriminative}: with hmm.flat_start=lfmmi there are no GMMs to"
                 " be trained further; set it to null"
             )
+        if self.untranscribed and self.lfmmi is None:
+            raise ValueError("untranscribed: an LF-MMI network transcribes the recordings; set lfmmi={}, too")
         if self.flat.training.labels != "words":
             raise ValueError("flat.training: it starts without an alignment; set lfmmi.numerators=transcripts there")
         if self.lm.letters and not self._spells:

@@ -11,6 +11,7 @@ import gzip
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from speech3.corpora.folder import has_recordings, read_folder
@@ -21,7 +22,7 @@ from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path, write_text
 from speech3.io.progress import say
 from speech3.lexicon import langdir
-from speech3.lexicon.graphemes import read_graphemes
+from speech3.lexicon.graphemes import near_letters, read_graphemes
 from speech3.lexicon.guess import Words, guess
 from speech3.lexicon.pronounce import scripts
 from speech3.lexicon.subwords import Cutter, single_letters, train_pieces
@@ -165,7 +166,7 @@ def write_corpus(
         _copy_arpa(given.arpa, out / "lm.arpa.gz")
     write_text(out / "lexicon.txt", "".join(f"{line}\n" for line in lines))
     if spelled:
-        _write_held_out(out, parts, words)
+        _write_held_out(out, parts, words, counts)
         letters = sorted({part for word in words.known for part in words.spelling.parts(word)})
         write_text(out / LETTERS, "".join(f"{part} {' '.join(words.spell(part))}\n" for part in letters))
     _write_lists(out, words, counts)
@@ -332,11 +333,21 @@ def _write_pieces(out: Path, sentences: list[list[str]], words: Words, vocabular
     return [f"{piece} {' '.join(phones)}" for piece, phones in spelled.items() if piece not in words.known]
 
 
-def _write_held_out(out: Path, parts: Mapping[str, DataDir], words: Words) -> None:
-    """Spell words that only dev and test have: to align them, never to recognise them."""
-    spoken = {*_words(parts["dev"]), *_words(parts["test"])}
-    lines = [f"{w} {' '.join(phones)}\n" for w in sorted(spoken - words.known) if (phones := words.spell(w))]
-    if lines:
+def _write_held_out(out: Path, parts: Mapping[str, DataDir], words: Words, counts: Mapping[str, int]) -> None:
+    """Spell words that only dev and test have: to align them, never to recognise them.
+
+    Letters that train lacks are treated as similar ones there, like rare letters.
+    """
+    new = sorted({*_words(parts["dev"]), *_words(parts["test"])} - words.known)
+    trained = Counter[str]()
+    for word in words.known:
+        trained.update({phone: counts.get(word, 0) for phone in words.spell(word)})
+    strange = {phone for word in new for phone in words.spell(word)} - trained.keys()
+    if like := near_letters(sorted(strange), trained):
+        shown = ", ".join(f"{letter} as {' '.join(found)}" for letter, found in like.items())
+        say(f"  letters that only dev and test have are treated as others to align them: {shown}")
+    words = replace(words, replaced={**words.replaced, **like})
+    if lines := [f"{word} {' '.join(phones)}\n" for word in new if (phones := words.spell(word))]:
         write_text(out / HELD_OUT_LEXICON, "".join(lines))
 
 

@@ -75,7 +75,12 @@ class _Found:
 
 def has_recordings(source: Path) -> bool:
     """Does the folder, or a folder in it, contain recordings?"""
-    return any(path.suffix.lower() in AUDIO for path in _files(source))
+    return bool(recordings_in(source))
+
+
+def recordings_in(source: Path) -> list[Path]:
+    """The recordings in the folder and in folders in it, sorted; none of ``lang/`` and hidden folders."""
+    return [path for path in _files(source) if path.suffix.lower() in AUDIO]
 
 
 def read_folder(source: Path, tier: str | None = None, sample_rate: int | None = None) -> tuple[DataDir, list[Fault]]:

@@ -88,7 +88,7 @@ def cut_long(data: DataDir, longest_s: float = WHOLE_S) -> tuple[DataDir, Parts]
     shown = progress(data.utterances.values(), len(data.utterances), "lengths")
     for utterance, length_s in [(each, length) for each in shown if (length := _length_s(data, each)) > longest_s]:
         del utterances[utterance.id]
-        parts = {part.id: part for part in _parts(data, utterance, length_s)}
+        parts = {part.id: part for part in parts_at_pauses(data, utterance, length_s)}
         if taken := parts.keys() & data.utterances.keys():
             raise Speech3Error(
                 f"{data.path}: {utterance.id} lasts {length_s:.0f} s and is to be cut, but an utterance already has the"
@@ -119,7 +119,8 @@ def _length_s(data: DataDir, utterance: Utterance) -> float:
         return 0.0
 
 
-def _parts(data: DataDir, utterance: Utterance, length_s: float) -> Iterator[Utterance]:
+def parts_at_pauses(data: DataDir, utterance: Utterance, length_s: float) -> Iterator[Utterance]:
+    """The parts of an utterance of this length that contain speech, as `long_recordings.cut_at_pauses` finds them."""
     recording = data.recording(utterance)
     rate_hz = audio.info(recording, directory=data.path).sample_rate_hz
     blocks = audio.read_blocks(

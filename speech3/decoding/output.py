@@ -13,6 +13,7 @@ from speech3.decoding.recognizer import Recognizer
 from speech3.decoding.search import Decoding
 from speech3.errors import Speech3Error
 from speech3.graph.pieces import join_segments
+from speech3.hmm.alignment import Alignment
 from speech3.hmm.model import PdfsOnly
 from speech3.io.atomic import write_text
 from speech3.io.progress import say
@@ -26,15 +27,21 @@ def word_times(
     The path through the graph gives no exact word boundaries, because determinisation and weight pushing move the word
     labels; Kaldi realigns lattices for the same reason (lattice-align-words).
     """
-    units = {h.utterance: h.units for h in decoding.hypotheses if h.units}
-    confidences = {h.utterance: h.confidences for h in decoding.hypotheses}
-    texts: dict[str, str | None] = {utterance: " ".join(said) for utterance, said in units.items()}
+    texts: dict[str, str | None] = {h.utterance: " ".join(h.units) for h in decoding.hypotheses if h.units}
     if not texts:
         return {}
     alignments, _ = recognizer.align({u: feats[u] for u in texts}, texts, jobs)
-    clock = recognizer.clock
+    return times_in(recognizer, alignments, decoding)
+
+
+def times_in(
+    recognizer: Recognizer, alignments: Mapping[str, Alignment], decoding: Decoding
+) -> dict[str, list[Segment]]:
+    """Times and confidences of the decoded words in alignments with their units."""
+    said = {h.utterance: h for h in decoding.hypotheses}
     times = {
-        key: word_segments(found, units[key], clock, words_W=confidences[key]) for key, found in alignments.items()
+        key: word_segments(found, said[key].units, recognizer.clock, words_W=said[key].confidences)
+        for key, found in alignments.items()
     }
     if mark := recognizer.graph.mark:
         times = {key: join_segments(found, mark) for key, found in times.items()}

@@ -247,21 +247,29 @@ class Recognizer:
         return decode(graph, shown, config, tuned.acoustic_scale, tuned.word_penalty, jobs, confidences=confidences)
 
     def align(
-        self, feats: Mapping[str, np.ndarray], texts: Mapping[str, str | None], jobs: int = 1
+        self,
+        feats: Mapping[str, np.ndarray],
+        texts: Mapping[str, str | None],
+        jobs: int = 1,
+        *,
+        strict: bool = True,
     ) -> tuple[dict[str, Alignment], dict[str, str]]:
         """Align each utterance with its words; return the alignments, and the reason for each one that failed.
+
+        If not `strict`, any number may fail.
 
         Raises
         ------
         Speech3Error
-            More than 5 % of the utterances are bad.
+            More than 5 % of the utterances are bad, or most words are not in the lexicon.
         """
-        transcripts = aligning.usable_transcripts(texts, self.hmm.lexicon, feats)
+        transcripts = aligning.usable_transcripts(texts, self.hmm.lexicon, feats, strict=strict)
         found = aligning.align(
             self.hmm, self.scorer, transcripts, feats,
             beam=BEAM, retry_beam=RETRY_BEAM, jobs=jobs, acoustic_scale=self.alignment_scale,
         )  # fmt: skip
-        check_bad(found.bad, len(transcripts.words) + len(transcripts.bad), "alignment")
+        if strict:
+            check_bad(found.bad, len(transcripts.words) + len(transcripts.bad), "alignment")
         return found.alignments, found.bad
 
 

@@ -54,7 +54,7 @@ class Spelling:
 
 
 def spelling_with(hmm: Hmm, letters: ArpaLm, weight: float, phones: Mapping[str, tuple[str, ...]]) -> Spelling:
-    """The spelling for a model; letters in positions for which it lacks one of their phones are left out.
+    """The spelling for a model; letters of which it lacks a phone are left out.
 
     Parameters
     ----------

@@ -17,14 +17,20 @@ def biphone_leaves(hours: float, groups: int) -> int:
     return max(round(1.2 * roots), round(0.625 * min(_LARGEST_LEAVES, 360 * hours, 520 * hours**0.55)))
 
 
-def lfmmi_passes(hours: float) -> int:
+def lfmmi_passes(hours: float, *, started: bool = False) -> int:
     """Passes of LF-MMI over the speech: 50 over ten minutes, 33 over half an hour, 20 over two hours.
 
     Half as many as AdamW needed, for which these were the best numbers that were tried (`recipes/any`,
     `recipes/minilibri`). The formula was not tested on larger amounts; it gives 5 for 100 hours, about as many as in
     Kaldi's recipes.
+
+    Parameters
+    ----------
+    started
+        The network starts from a trained one: half as many.
     """
-    return min(50, max(4, round(20 * (2 / hours) ** 0.37)))
+    passes = min(50, max(4, round(20 * (2 / hours) ** 0.37)))
+    return -(-passes // 2) if started else passes
 
 
 def sized(config: HmmConfig, hours: float, groups: int) -> HmmConfig:

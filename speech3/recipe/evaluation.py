@@ -25,7 +25,7 @@ from speech3.io.ark import ArkReader
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.checkpoint import load_tensors
 from speech3.io.progress import read_metrics, say
-from speech3.recipe.experiment import BMMI, GMMS, Experiment
+from speech3.recipe.experiment import BMMI, GMMS, SELF, Experiment
 from speech3.recipe.rescoring import RESCORED, rescore_system
 from speech3.recipe.steps import seconds_of
 from speech3.reports.environment import environment
@@ -40,6 +40,7 @@ from speech3.scoring.wer import Metric, Score, score
 
 # Tensors of a model that are not trained: offsets of the pdfs' Gaussians, class priors, statistics of inputs.
 _NOT_TRAINED = {"offset", "log_prior", "shift_F", "scale_F", "running_mean", "running_var", "num_batches_tracked"}
+_BEST = "best.json"  # in decode/SYSTEM/dev: the error rate of dev with the tuned settings
 OWN = "test_own"  # the test set decoded with our own language model
 TOLERANCES_MS = (10, 20, 30, 40, 50)
 
@@ -71,6 +72,7 @@ def decode_system(e: Experiment, system: str) -> None:
     say(f"  dev {metric} {100 * best.error_rate:.2f} % at {setting}")
     out = e.out / "decode" / system
     write_text(out / "dev" / "tuning.txt", _table(found, metric))
+    write_json(out / "dev" / _BEST, {"error_rate": best.error_rate})
     frames = sum(len(feats_TF) for feats_TF in test.values())
     start = time.monotonic()
     wanted = Wanted(archive=e.recipe.lm.rescore is not None)
@@ -204,7 +206,8 @@ def _system(e: Experiment, system: str) -> System:
     tensors, about = load_tensors(directory / "model.safetensors")
     speed = read_json(e.out / "decode" / system / "test" / "speed.json")
     settings = read_json(directory / "decode.json")
-    step, result = f"hmm/{system}" if system in GMMS else f"train/{system}", score_of(e, system)
+    step = f"hmm/{system}" if system in GMMS else "self/train" if system == SELF else f"train/{system}"
+    result = score_of(e, system)
     return System(
         name=system,
         score=result,
@@ -245,10 +248,16 @@ def _segments(segments: list[Segment]) -> list[tuple[float, float, str]]:
 
 
 def summary(e: Experiment) -> str:
-    """The locations of all results, printed at the end of a run."""
+    """The locations of all results, and which system is the best on dev; printed at the end of a run."""
     rows = [("report", e.out / "report.html"), *((s, e.model(s)) for s in (*e.shown, "aligner")),
             ("hypotheses", e.out / "decode"), ("tables", e.out / "score")]  # fmt: skip
-    return "\n".join(f"  {name:<10} {_short(path)}" for name, path in rows)
+    lines = [f"  {name:<10} {_short(path)}" for name, path in rows]
+    found = {system: e.out / "decode" / system / "dev" / _BEST for system in e.systems}
+    rates = {system: float(read_json(path)["error_rate"]) for system, path in found.items() if path.exists()}
+    if len(rates) > 1:
+        best = min(rates, key=lambda system: rates[system])
+        lines.append(f"  best on dev: {best}, {e.recipe.metric} {100 * rates[best]:.2f} %")
+    return "\n".join(lines)
 
 
 def _short(path: Path) -> Path:

@@ -119,7 +119,11 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     if recipe.lfmmi and (system := recipe.lfmmi):
         width = 2 if system.training.dtype == "float16" else 4
         found[f"train/{LFMMI}.frames"] = Cost(size=packed_hours * _bytes(e.presets[system.features], width))
-        passes = system.training.max_epochs if system.passes is None else system.passes or lfmmi_passes(copies * hours)
+        passes = (
+            system.training.max_epochs
+            if system.passes is None
+            else system.passes or lfmmi_passes(copies * hours, started=e.start(LFMMI) is not None)
+        )
         found[f"train/{LFMMI}"] = Cost(_PASS[LFMMI] * hours * copies * passes, system.training.workers)
     for system_name in e.systems:
         family = system_name if system_name in _DECODING else recipe.model.system

@@ -3,6 +3,7 @@
 OUT/data/{train,dev,test}, lexicon.txt      Kaldi data directories; train_sp: with copies at other speeds; train_aug
                                             (train_sp_aug): only augmented copies, for networks alone
 OUT/data/lm.arpa.gz                         if the corpus includes a language model
+OUT/data/untranscribed, OUT/self            with untranscribed=DIR (`speech3.recipe.selftrain`)
 OUT/features/PRESET/{train,dev,test}        feats.ark, feats.scp
 OUT/lm/{lm,tuning,own}.arpa.gz              language models (`speech3.recipe.language`)
 OUT/mono, OUT/tri, OUT/dnn, OUT/cnn, ...    model directories (`speech3.decoding.recognizer`); networks of several
@@ -17,8 +18,8 @@ OUT/score/SYSTEM                            tables; score.json; own_lm.json; res
 OUT/report.html
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -43,6 +44,7 @@ from speech3.errors import Speech3Error
 from speech3.io.parallel import available_jobs
 from speech3.io.progress import say
 from speech3.recipe.steps import ended_ns, up_to_date
+from speech3.recipe.transfer import Start, find_starts, with_architectures
 
 Prepare = Callable[..., None]
 CORPORA: dict[str, Prepare] = {
@@ -63,6 +65,8 @@ MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
 GMMS = ("mono", "tri")  # systems of every recipe; monophones are decoded only if decode_mono is set
 BMMI = "bmmi"  # the triphones' GMMs trained further, with hmm.tri.discriminative=bmmi
 LFMMI, LFMMI_HMM = "lfmmi", "lfmmi_hmm"  # the system trained with LF-MMI, and the HMM of its outputs
+SELF = "lfmmi_self"  # the same, trained also on what it recognises in `untranscribed`
+UNTRANSCRIBED = "untranscribed"  # the data directory of recordings without transcripts
 FLAT, FLAT_HMM = "flat", "flat_hmm"  # the same for the network of hmm.flat_start=lfmmi, which is not decoded
 OWN_GRAPH = "graph_own"  # in a model directory: the graph with our own language model, if another one was given
 
@@ -79,6 +83,10 @@ class Experiment:
         Directory of the corpus, if it is not built in.
     command
         The user's command line, for the report.
+    starts
+        The trained networks that networks start from, by the names of their systems; for `init`.
+    enough
+        There is enough speech to train networks.
     """
 
     name: str
@@ -86,6 +94,8 @@ class Experiment:
     out: Path
     source: Path | None
     command: str
+    starts: Mapping[str, Start] = field(default_factory=dict)
+    enough: bool = True
 
     @property
     def jobs(self) -> int:
@@ -100,7 +110,7 @@ class Experiment:
     @property
     def networks(self) -> tuple[str, ...]:
         """Names of the networks that learn senones: the second from the alignment of the first, and so on."""
-        if self.bootstrap == FLAT:
+        if self.bootstrap == FLAT or not self.enough:
             return ()
         first = self.recipe.model.system
         return (first, *(f"{first}_realigned{number}" for number in range(1, self.recipe.realign + 1)))
@@ -110,7 +120,7 @@ class Experiment:
         """The GMM systems that are decoded."""
         if self.bootstrap == FLAT:
             return ()
-        return GMMS if self.recipe.decode_mono else GMMS[1:]
+        return GMMS if self.recipe.decode_mono or not self.enough else GMMS[1:]
 
     @property
     def systems(self) -> tuple[str, ...]:
@@ -121,7 +131,8 @@ class Experiment:
     def trained(self) -> tuple[str, ...]:
         """All systems of this run that learn from an alignment: GMMs trained by boosted MMI, and networks."""
         gmms, lfmmi = self.recipe.hmm.tri.discriminative, self.recipe.lfmmi
-        return (*([BMMI] if gmms else []), *self.networks, *([LFMMI] if lfmmi else []))
+        selftrained = [SELF] if lfmmi and self.recipe.untranscribed else []
+        return (*([BMMI] if gmms else []), *self.networks, *([LFMMI] if lfmmi else []), *selftrained)
 
     @property
     def earlier(self) -> tuple[str, ...]:
@@ -142,6 +153,10 @@ class Experiment:
     def teacher(self, network: str) -> str:
         """The system from whose alignment a network learns."""
         return ("tri", *self.networks)[self.networks.index(network)]
+
+    def start(self, system: str) -> Start | None:
+        """The trained network that a system's network starts from, if any."""
+        return self.starts.get(LFMMI if system in (LFMMI, SELF) else self.recipe.model.system)
 
     @property
     def training(self) -> TrainingConfig:
@@ -172,19 +187,25 @@ class Experiment:
         return list(dict.fromkeys([self.recipe.features, *([system.features] if system else [])]))
 
     @property
-    def least_minutes(self) -> float:
-        """Least minutes of training speech for an LF-MMI system; 0 if the amount does not matter."""
-        return self.recipe.lfmmi.least_minutes if self.recipe.lfmmi and self.bootstrap != FLAT else 0.0
+    def least_minutes(self) -> dict[str, float]:
+        """For networks and for LF-MMI, the least minutes of training speech; without those that do not matter."""
+        if self.bootstrap == FLAT:
+            return {}
+        lfmmi = self.recipe.lfmmi.least_minutes if self.recipe.lfmmi else 0.0
+        found = {"least_minutes": self.recipe.least_minutes, "lfmmi.least_minutes": lfmmi}
+        return {key: minutes for key, minutes in found.items() if minutes}
 
     def settled(self) -> "Experiment":
-        """The experiment without the LF-MMI system if there is too little speech; needs the finished stage `data`."""
-        if self.least_minutes and (minutes := self.hours * 60) < self.least_minutes:
-            say(
-                f"no LF-MMI system: there are {minutes:.0f} min of speech to train on, and lfmmi.least_minutes is "
-                f"{self.least_minutes:g}"
-            )
-            return replace(self, recipe=self.recipe.model_copy(update={"lfmmi": None}))
-        return self
+        """The experiment without the systems for which there is too little speech; needs the finished stage `data`."""
+        minutes = self.hours * 60
+        little = {key: least for key, least in self.least_minutes.items() if minutes < least}
+        for key, least in little.items():
+            what = "network" if key == "least_minutes" else "LF-MMI system"
+            say(f"no {what}: there are {minutes:.1f} min of speech to train on, and {key} is {least:g}")
+        if not little:
+            return self
+        recipe = self.recipe.model_copy(update={"lfmmi": None, "untranscribed": None})
+        return replace(self, recipe=recipe, enough="least_minutes" not in little)
 
     @cached_property
     def hours(self) -> float:
@@ -210,7 +231,7 @@ class Experiment:
 
     def own_graph(self, system: str) -> Path:
         """The graph of a system with our own language model; it exists only if another model was given."""
-        source = LFMMI_HMM if system == LFMMI else "tri" if system in (BMMI, *self.networks) else system
+        source = LFMMI_HMM if system in (LFMMI, SELF) else "tri" if system in (BMMI, *self.networks) else system
         return self.model(source) / OWN_GRAPH
 
     @property
@@ -225,11 +246,11 @@ class Experiment:
 
     def frames(self, network: str) -> Path:
         """The packed frames on which a network is trained."""
-        return self.out / "frames" / (network if network in (LFMMI, FLAT) else self.teacher(network))
+        return self.out / "frames" / (network if network in (LFMMI, SELF, FLAT) else self.teacher(network))
 
     def feature_preset(self, system: str) -> str:
         """The features that a system reads."""
-        if system in (LFMMI, FLAT) and self.recipe.lfmmi:
+        if system in (LFMMI, SELF, FLAT) and self.recipe.lfmmi:
             return self.recipe.lfmmi.features
         return self.recipe.features if system in self.networks else self.recipe.hmm.features
 
@@ -243,11 +264,21 @@ class Experiment:
         names = dict.fromkeys((hmm.features, hmm.aligner_features, *senones, *lfmmi))
         presets = {name: load_preset(FeatureConfig, "features", name) for name in names}
         if self.recipe.sample_rate is None:
-            return presets
+            return presets | self._at_rates_of_starts(presets)
         return {
             name: preset if preset.kind == "given" else preset.model_copy(update=at_one_rate)
             for name, preset in presets.items()
         }
+
+    def _at_rates_of_starts(self, presets: Mapping[str, FeatureConfig]) -> dict[str, FeatureConfig]:
+        """Presets of networks that start from trained ones: a bin is at the same frequency only at the same rate."""
+        rates_hz = {
+            self.feature_preset(system): start.features.sample_frequency for system, start in self.starts.items()
+        }
+        return {
+            name: presets[name].model_copy(update={"sample_frequency": rate_hz, "resample": True})
+            for name, rate_hz in rates_hz.items() if rate_hz
+        }  # fmt: skip
 
 
 def recipes() -> dict[str, str]:
@@ -274,12 +305,17 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
         raise Speech3Error(f"{name}: give the directory of the corpus: recipes/run.sh {name} --source DIR")
     if source is not None and recipe.corpus in MAKES_ITS_OWN:
         raise Speech3Error(f"{name}: makes its own corpus; remove --source")
-    experiment = Experiment(name, recipe, (out or Path("exp") / name).resolve(), source and source.resolve(), command)
-    if experiment.source and experiment.out.is_relative_to(experiment.source):
-        raise Speech3Error(
-            f"{experiment.out}: is inside --source {experiment.source}, so every run would change its own input and"
-            " start again; give an --out elsewhere"
-        )
+    starts = find_starts(recipe)
+    recipe = with_architectures(recipe, starts)
+    directory, source = (out or Path("exp") / name).resolve(), source and source.resolve()
+    experiment = Experiment(name, recipe, directory, source, command, starts)
+    more = recipe.untranscribed and Path(recipe.untranscribed.recordings).resolve()
+    for name, given in (("--source ", experiment.source), ("untranscribed=", more)):
+        if given and experiment.out.is_relative_to(given):
+            raise Speech3Error(
+                f"{experiment.out}: is inside {name}{given}, so every run would change its own input and start again;"
+                " give an --out elsewhere"
+            )
     if recipe.augment and experiment.presets[recipe.features].kind == "given":
         raise Speech3Error(
             f"features={recipe.features}: augmentation changes audio, but given features are not computed from audio;"

@@ -8,6 +8,7 @@ OUT/lfmmi                                   the model directory
 """
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from speech3.io.ark import ArkReader, read_int_ark
 from speech3.io.atomic import read_json, write_json
 from speech3.io.progress import say
 from speech3.recipe.experiment import LFMMI, LFMMI_HMM, Experiment
-from speech3.recipe.stages import pack_split
+from speech3.recipe.stages import More, pack_split
 from speech3.sequence.denominator import make_denominator
 from speech3.sequence.phone_lm import estimate
 
@@ -67,16 +68,16 @@ def _alignment(labels_T: np.ndarray) -> Alignment:
     return Alignment(phones, np.full(len(phones), NO_WORD), starts, np.zeros(len(labels_T), np.int8), 0.0)
 
 
-def pack_frames(e: Experiment) -> None:
-    """Pack features and phones of train and dev."""
-    preset, out = e.feature_preset(LFMMI), e.frames(LFMMI)
+def pack_frames(e: Experiment, out: Path, more: More | None = None) -> None:
+    """Pack features and phones of train (with `more` utterances) and dev into the directory `out`."""
+    assert e.recipe.lfmmi is not None
+    preset, dtype = e.feature_preset(LFMMI), e.recipe.lfmmi.training.dtype
     labels_of_phones = 2 * len(load_hmm(e.model(LFMMI_HMM)).lexicon.phones) + 2
     too_short = read_json(e.model(LFMMI_HMM) / _TOO_SHORT)
     for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
         labels = read_int_ark(e.alignment(e.bootstrap, split) / "labels.ark")
         info = {"alignment": e.bootstrap, "labels": "phones"}
-        dtype = _config(e).training.dtype
-        pack_split(e, split, preset, labels, labels_of_phones, out / name, dtype, info, left_out=too_short)
+        pack_split(e, split, preset, labels, labels_of_phones, out / name, dtype, info, too_short, more)
     shutil.copyfile(e.features(preset, e.train) / "features.yaml", out / "features.yaml")
 
 
@@ -84,19 +85,20 @@ def train_network(e: Experiment) -> None:
     """Train the network; the HMM and its graphs are copied into its model directory."""
     from speech3.training import train
 
-    train(_config(e), e.model(LFMMI))
+    train(config_of(e, LFMMI), e.model(LFMMI))
 
 
-def _config(e: Experiment) -> TrainConfig:
+def config_of(e: Experiment, name: str, more_h: float = 0.0) -> TrainConfig:
+    """The training config of the system `name`, whose frames have `more_h` hours of speech beside those of train."""
     system = e.recipe.lfmmi
     assert system is not None
-    training = system.training
+    training, start = system.training, e.start(LFMMI)
     if system.passes is not None:
-        hours = e.hours * (2 if e.recipe.augment else 1)
-        passes = system.passes or lfmmi_passes(hours)
+        hours = e.hours * (2 if e.recipe.augment else 1) + more_h
+        passes = system.passes or lfmmi_passes(hours, started=start is not None)
         say(f"  {passes} passes over {60 * hours:.0f} minutes of speech (lfmmi.passes)")
         training = training.model_copy(update={"max_epochs": passes})
     return TrainConfig(
-        frames=str(e.frames(LFMMI)), hmm=str(e.model(LFMMI_HMM)), model=system.model, training=training,
-        seed=e.recipe.seed,
+        frames=str(e.frames(name)), hmm=str(e.model(LFMMI_HMM)), model=system.model, training=training,
+        init=str(start.directory) if start else None, seed=e.recipe.seed,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from speech3.recipe.experiment import BMMI, FLAT, FLAT_HMM, LFMMI, LFMMI_HMM, Experiment
+from speech3.recipe.experiment import BMMI, FLAT, FLAT_HMM, LFMMI, LFMMI_HMM, SELF, UNTRANSCRIBED, Experiment
 from speech3.recipe.steps import Step, ended_ns
 
 
@@ -46,6 +46,7 @@ def steps(experiment: Experiment) -> list[Step]:
             Step("features/augmented", partial(stages.extract_augmented, e), None, scps, ["data/augment", *originals])
         ]
     lfmmi = _lfmmi_steps(e) if recipe.lfmmi else {}
+    selftrained = _self_steps(e) if SELF in e.trained else {}
     bmmi = [_bmmi_step(e)] if BMMI in e.trained else []
     training = [step for network in e.networks for step in _network_steps(e, network, nn_features)]
     rescoring = ["graph/rescore"] if isinstance(recipe.lm.rescore, int) else []
@@ -55,12 +56,13 @@ def steps(experiment: Experiment) -> list[Step]:
              [f"train/{system}" if system in e.trained else f"graph/{system}", *rescoring],
              [e.rescoring_lm] if isinstance(recipe.lm.rescore, str) else [], owns=e.out / "decode" / system,
              keys=("decode",) if recipe.lm.rescore is None else ("decode", "lm.rescore"))
-        for system in e.systems
+        for system in e.systems if system != SELF
     ]  # fmt: skip
     earlier = {name: ended_ns(e.out, f"decode/{name}") for name in e.earlier}
     score = Step(
         "score", partial(evaluation.score_systems, e), earlier or None,
-        [e.out / "score" / system / "score.json" for system in e.systems], [step.name for step in decoding],
+        [e.out / "score" / system / "score.json" for system in e.systems],
+        [*(step.name for step in decoding), *(["self/decode"] if selftrained else [])],
         keys=("earlier systems",),
     )  # fmt: skip
     scores = [score]
@@ -68,9 +70,11 @@ def steps(experiment: Experiment) -> list[Step]:
         scores.append(Step("score/boundaries", partial(evaluation.score_boundaries, e), None,
                            [e.out / "score" / "aligner" / "boundaries.json"], ["hmm/boundaries"]))  # fmt: skip
     report = Step("report", partial(evaluation.report, e), None, [e.out / "report.html"], ["score", "hmm/boundaries"])
+    data += selftrained.get("data", [])
+    extracted += selftrained.get("features", [])
     return [
         *data, *extracted, *_hmm_steps(e), *lfmmi.get("hmm", ()), *_graph_steps(e), *bmmi, *training,
-        *lfmmi.get("train", ()), *decoding, *scores, report,
+        *lfmmi.get("train", ()), *decoding, *selftrained.get("self", ()), *scores, report,
     ]  # fmt: skip
 
 
@@ -153,9 +157,13 @@ def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
              owns=e.frames(network), keys=("training.dtype",)),
         Step(f"train/{network}", partial(stages.train_network, e, network),
              [recipe.model.model_dump(), e.training.model_dump(), recipe.seed],
-             [e.model(network) / "model.safetensors"], [f"train/{teacher}.frames", "graph/tri"],
+             [e.model(network) / "model.safetensors"], [f"train/{teacher}.frames", "graph/tri"], _started(e, network),
              owns=e.model(network), keys=("model", "training", "seed")),
     ]  # fmt: skip
+
+
+def _started(e: Experiment, system: str) -> list[Path]:
+    return [start.file] if (start := e.start(system)) else []
 
 
 def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
@@ -172,13 +180,47 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
                  ["hmm/align", *tree_features], owns=hmm, keys=("lfmmi.leaves", "lfmmi.longer_histories")),
         ],
         "train": [
-            Step(f"train/{LFMMI}.frames", partial(lfmmi.pack_frames, e), system.training.dtype, frames,
+            Step(f"train/{LFMMI}.frames", partial(lfmmi.pack_frames, e, e.frames(LFMMI)), system.training.dtype, frames,
                  ["hmm/lfmmi", "features/augmented" if e.recipe.augment else f"features/{Path(system.features).stem}"],
                  owns=e.frames(LFMMI), keys=("lfmmi.training.dtype",)),
             Step(f"train/{LFMMI}", partial(lfmmi.train_network, e),
                  [system.model.model_dump(), system.training.model_dump(), system.passes, e.recipe.seed],
                  [e.model(LFMMI) / "model.safetensors"], [f"train/{LFMMI}.frames", f"graph/{LFMMI_HMM}"],
-                 owns=e.model(LFMMI), keys=("lfmmi.model", "lfmmi.training", "lfmmi.passes", "seed")),
+                 _started(e, LFMMI), owns=e.model(LFMMI),
+                 keys=("lfmmi.model", "lfmmi.training", "lfmmi.passes", "seed")),
+        ],
+    }  # fmt: skip
+
+
+def _self_steps(e: Experiment) -> dict[str, list[Step]]:
+    from speech3.recipe import evaluation, selftrain
+
+    given, system, out = e.recipe.untranscribed, e.recipe.lfmmi, e.out / "self"
+    assert given is not None and system is not None
+    features = Path(system.features).stem
+    return {
+        "data": [
+            Step(f"data/{UNTRANSCRIBED}", partial(selftrain.make_data, e), None, [e.data(UNTRANSCRIBED) / "wav.scp"],
+                 ["data/corpus"], [Path(given.recordings)], owns=e.data(UNTRANSCRIBED)),
+        ],
+        "features": [
+            Step(f"features/{UNTRANSCRIBED}", partial(selftrain.extract_features, e), None,
+                 [e.features(system.features, UNTRANSCRIBED) / "feats.scp"],
+                 [f"data/{UNTRANSCRIBED}", f"features/{features}"]),
+        ],
+        "self": [
+            Step("self/transcribe", partial(selftrain.transcribe, e), None, [out / "hyp.ctm"],
+                 [f"decode/{LFMMI}", f"features/{UNTRANSCRIBED}"], owns=out),
+            Step("self/choose", partial(selftrain.choose, e), given.confidence, [out / "labels.ark"],
+                 ["self/transcribe"], keys=("untranscribed.confidence",)),
+            Step("self/frames", partial(selftrain.pack_frames, e), None,
+                 [e.frames(SELF) / f"{name}.frames" for name in ("train", "heldout")],
+                 ["self/choose", f"train/{LFMMI}.frames"], owns=e.frames(SELF)),
+            Step("self/train", partial(selftrain.train_network, e), None, [e.model(SELF) / "model.safetensors"],
+                 ["self/frames", f"train/{LFMMI}"], owns=e.model(SELF)),
+            Step("self/decode", partial(evaluation.decode_system, e, SELF), None,
+                 [e.out / "decode" / SELF / "test" / "hyp.txt"], ["self/train", f"decode/{LFMMI}"],
+                 owns=e.out / "decode" / SELF),
         ],
     }  # fmt: skip
 

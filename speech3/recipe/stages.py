@@ -4,7 +4,7 @@ import inspect
 import shutil
 from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -169,15 +169,17 @@ def align_data(e: Experiment, name: str, preset: str, splits: Sequence[str]) -> 
         found = read_lexicon(spellings).pronunciations
         usable = [pron for pron in found if has_phones(pron, recognizer.hmm.lexicon)]
         recognizer = replace(recognizer, outputs=with_words(recognizer.hmm, usable, str(spellings)))
-    for split in splits:
+    for split in splits:  # the alignment of test is for inspection only: its words may all be new
         align_split(recognizer, ArkReader(e.features(preset, split) / "feats.scp"), e.data(split),
-                    e.alignment(name, split), e.jobs)  # fmt: skip
+                    e.alignment(name, split), e.jobs, strict=split != "test")  # fmt: skip
 
 
-def align_split(recognizer: Recognizer, feats: ArkReader, data: Path, out: Path, jobs: int) -> None:
-    """Align a data directory and write the result, without TextGrids."""
+def align_split(
+    recognizer: Recognizer, feats: ArkReader, data: Path, out: Path, jobs: int, *, strict: bool = True
+) -> None:
+    """Align a data directory and write the result, without TextGrids; `strict` as for `Recognizer.align`."""
     texts = {key: utterance.text for key, utterance in read_datadir(data).utterances.items()}
-    alignments, bad = recognizer.align(feats, texts, jobs)
+    alignments, bad = recognizer.align(feats, texts, jobs, strict=strict)
     write_alignments(out, recognizer.hmm, alignments, texts, recognizer.clock, bad=bad, textgrids=False)
     # There is a label for each frame; a model with subsampling may give too many at the end, which `pack` cuts off.
     every = recognizer.hmm.subsampling
@@ -196,15 +198,25 @@ def pack_frames(e: Experiment, network: str) -> None:
     shutil.copyfile(e.features(e.recipe.features, e.train) / "features.yaml", e.frames(network) / "features.yaml")
 
 
+@dataclass(frozen=True, eq=False)
+class More:
+    """Utterances to be packed beside those of the training split: their labels, and features of these and others."""
+
+    feats: Mapping[str, np.ndarray]
+    labels: Mapping[str, np.ndarray]
+
+
 def pack_split(
     e: Experiment, split: str, preset: str, labels: dict[str, np.ndarray], num_labels: int, out: Path,
     dtype: Literal["float16", "float32"],
-    info: dict[str, Any], left_out: Collection[str] = (),
+    info: dict[str, Any], left_out: Collection[str] = (), more: More | None = None,
 ) -> None:  # fmt: skip
     """Pack features and labels of a split; for training, also of its augmented copies, with the originals' labels.
 
     Parameters
     ----------
+    more
+        Further utterances for training.
     left_out
         Utterances that are not packed, and neither are their copies.
     """
@@ -216,6 +228,9 @@ def pack_split(
         used += [copy for copy in copies if copy.removeprefix(prefix) not in left_out]
         labels |= {prefix + key: labels_T for key, labels_T in labels.items()}
         feats = ChainMap({}, feats, copies)  # type: ignore[arg-type]  # the readers are not written to
+    if more and split == e.train:
+        used += list(more.labels)
+        labels, feats = labels | dict(more.labels), ChainMap({}, feats, more.feats)  # type: ignore[arg-type]
     report = pack(out, feats, labels, num_labels, utterances=used, dtype=dtype, info=info)
     for utterance, reason in report.skipped.items():
         say(f"  left out {utterance}: {reason}")
@@ -228,8 +243,9 @@ def train_network(e: Experiment, network: str) -> None:
     recipe = e.recipe
     if e.training != recipe.training:
         say(f"  {recipe.features} has no mel bins: training without frequency warps and masks")
+    start = e.start(network)
     config = TrainConfig(
         frames=str(e.frames(network)), hmm=str(e.model("tri")), model=recipe.model, training=e.training,
-        seed=recipe.seed,
+        init=str(start.directory) if start else None, seed=recipe.seed,
     )  # fmt: skip
     train(config, e.model(network))

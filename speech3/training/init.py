@@ -25,7 +25,8 @@ from speech3.training.parts import num_outputs
 _OUTPUT = ("output.", "xent_output.")  # prefixes of the names of the output layers' tensors, in every family
 _SECOND = ("xent_output.", "xent_prefinal.")  # of those that only a network with `two_outputs` has
 # Keys that may differ, as no parameter depends on them.
-_FREE = {"dropout", "dropout_per_chunk", "cell_clip", "lookahead", "subsampling", "two_outputs"}
+FREE = {"dropout", "dropout_per_chunk", "cell_clip", "lookahead", "subsampling", "two_outputs"}
+_OF_RECORDINGS = {"resample", "mix_channels"}  # keys of features that say which recordings are accepted
 _CONTEXT = ("left_context", "right_context")  # of recurrent networks may grow
 _FIRST_CELLS = [f"layers.0.{direction}.weight_ih" for direction in ("ahead", "back")]
 
@@ -67,7 +68,7 @@ class Init:
         model.load_state_dict(kept, strict=False)
         if new:
             why = "but the second output layer is new" if self.same_senones else "so the output layer is new"
-            say(f"starting from {self.path}: {self.senones}, {why} ({', '.join(new)}); kept: {', '.join(kept)}")
+            say(f"starting from {self.path}: {self.senones}, {why} ({', '.join(new)}); {len(kept)} tensors are kept")
         else:
             say(f"starting from {self.path}: {self.senones}, so all {len(kept)} tensors are kept")
         return {"path": str(self.path), "digest": self.digest, "kept": list(kept), "new": new}
@@ -134,7 +135,7 @@ def _check_architecture(path: Path, about: dict[str, Any], model: ModelConfig, f
             f"or train one of that family"
         )
     free = {key for key in _CONTEXT if isinstance(model, LstmConfig) and here[key] >= there[key]}
-    differ = [key for key in here if key not in _FREE | free and here[key] != there[key]]
+    differ = [key for key in here if key not in FREE | free and here[key] != there[key]]
     if differ:
         changes = ", ".join(f"{key} {_written(there[key])} there, {_written(here[key])} here" for key in differ)
         remedy = " ".join(f"model.{key}={_written(there[key])}" for key in differ)
@@ -161,7 +162,10 @@ def _compare_features(path: Path, data: Path) -> None:
         there, here = (parse(FeatureConfig, read_yaml(file), file).model_dump() for file in files)
         if here["cmvn"] != "global":  # then they are for streams, and those of any data
             there["global_stats"] = here["global_stats"] = None
-        differ = [f"{key} {there[key]} there, {here[key]} here" for key in here if there[key] != here[key]]
+        differ = [
+            f"{key} {there[key]} there, {here[key]} here"
+            for key in here if key not in _OF_RECORDINGS and there[key] != here[key]
+        ]  # fmt: skip
         if differ:
             say(f"warning: {path} was trained on features that differ from those of {data}: {', '.join(differ)}")
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from speech3.config import FeatureConfig
-from speech3.corpus.datadir import read_datadir
 from speech3.decoding.recognizer import Recognizer
 from speech3.errors import Speech3Error
 from speech3.hmm.model import Hmm
@@ -34,16 +33,19 @@ def test_new_words_are_aligned_with_their_letters(tmp_path: Path, monkeypatch: p
     hmm = Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5))
     monkeypatch.setattr(stages, "load_recognizer", lambda path: Recognizer(path, hmm, FeatureConfig(), _Flat()))
     e = open_experiment("any", tmp_path, tmp_path / "in", ["jobs=1"], "")
-    data, feats = e.data("dev"), e.features("mfcc13_d2", "dev")
-    for path in (data, feats):
-        path.mkdir(parents=True)
-    (data / "wav.scp").write_text("u1 u1.wav\nu2 u2.wav\n")
-    (data / "utt2spk").write_text("u1 a\nu2 a\n")
-    (data / "text").write_text("u1 mla\nu2 mlaq\n")
-    assert list(read_datadir(data).utterances) == ["u1", "u2"]
-    write_ark(feats / "feats.ark", ((key, np.zeros((30, 2), np.float32)) for key in ("u1", "u2")), feats / "feats.scp")
+    for split in ("dev", "test"):
+        data, feats = e.data(split), e.features("mfcc13_d2", split)
+        for path in (data, feats):
+            path.mkdir(parents=True)
+        (data / "wav.scp").write_text("u1 u1.wav\nu2 u2.wav\n")
+        (data / "utt2spk").write_text("u1 a\nu2 a\n")
+        (data / "text").write_text("u1 mla\nu2 mlaq\n")
+        zeros = ((key, np.zeros((30, 2), np.float32)) for key in ("u1", "u2"))
+        write_ark(feats / "feats.ark", zeros, feats / "feats.scp")
     with pytest.raises(Speech3Error, match=r"2 of the 2 words of the transcripts .* are not in the lexicon"):
         stages.align_data(e, "tri", "mfcc13_d2", ["dev"])
+    stages.align_data(e, "aligner", "mfcc13_d2", ["test"])  # for inspection: new words do not stop the recipe
+    assert " SPN" in (e.alignment("aligner", "test") / "phones.ctm").read_text()
     (tmp_path / "data" / "held_out_lexicon.txt").write_text("mla m l a\nmlaq m l a q\n")
     stages.align_data(e, "tri", "mfcc13_d2", ["dev"])
     words = [line.split() for line in (e.alignment("tri", "dev") / "phones.ctm").read_text().splitlines()]

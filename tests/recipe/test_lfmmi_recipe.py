@@ -1,6 +1,7 @@
 """A recipe's LF-MMI system, from its keys to its error rate."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from speech3.config import CnnTdnnConfig, DecodeConfig, RecipeConfig, TdnnConfig
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error
+from speech3.frames.packed import open_packed
 from speech3.io.atomic import read_json
 from speech3.io.progress import read_metrics
 from speech3.recipe.experiment import open_experiment
@@ -128,3 +130,22 @@ def test_from_sound_to_an_error_rate_beside_the_dnn_then_aligned_exported_and_us
     sounds = sorted((test / "wav").glob("*.wav"))[:3]
     texts = [speech3("transcribe", model, *sounds).stdout for model in (mine / "lfmmi", tmp_path / "x.onnx")]
     assert texts[0] == texts[1] != ""
+
+    # Another tree, so other outputs, on top of the first network's layers; and self-training.
+    (mine / "lfmmi").rename(tmp_path / "trained")
+    (tmp_path / "more").mkdir()
+    for sound in sounds:
+        shutil.copy(sound, tmp_path / "more" / sound.name)
+    more = ("lfmmi.leaves=66", "lfmmi.passes=2", f"init={tmp_path / 'trained'}", f"untranscribed={tmp_path / 'more'}")
+    process = speech3("recipe", "digits", "--out", mine, *tiny, *SMALL, *more, "untranscribed.confidence=0.99")
+    assert process.returncode == 1
+    assert "so the output layer is new (output.weight" in process.stderr
+    assert re.search(r"untranscribed\.confidence=0\.99: none of the 3 utterances .*best has 0\.\d\d", process.stderr)
+    process = speech3("recipe", "digits", "--out", mine, *tiny, *SMALL, *more, "untranscribed.confidence=0")
+    assert process.returncode == 0, process.stderr
+    ran = re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", process.stderr, re.M)
+    assert ran == ["self/choose", "self/frames", "self/train", "self/decode", "score", "report"]
+    assert re.search(r"^digits lfmmi_self WER \d+\.\d\d \[", process.stdout, re.M)
+    packed = [open_packed(mine / "frames" / name / "train.frames") for name in ("lfmmi", "lfmmi_self")]
+    chosen = (mine / "self" / "chosen.txt").read_text().splitlines()
+    assert len(packed[1].offsets_U1) - len(packed[0].offsets_U1) == len(chosen) > 0

@@ -1,0 +1,89 @@
+"""Recordings without transcripts, and the parts of transcribed recordings that no utterance covers."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from speech3.corpora.folder import recordings_in
+from speech3.corpus.audio import AudioError, info
+from speech3.corpus.datadir import DataDir, Utterance, read_datadir, segment_name
+from speech3.errors import Speech3Error
+from speech3.io.progress import progress, say
+
+_LEAST_S = 0.5  # a shorter stretch between two utterances is a pause
+_MARGIN_S = 0.05  # around utterances, whose borders are drawn by hand
+
+
+def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
+    """Read a folder of recordings, or a Kaldi data directory, without its text.
+
+    What `known` has utterances of is left out, so that no utterance of dev and test gets into training.
+
+    Parameters
+    ----------
+    known
+        The data directories train, dev and test.
+
+    Raises
+    ------
+    Speech3Error
+        There are no recordings, or nothing is left of them.
+    """
+    if not source.is_dir():
+        raise Speech3Error(f"{source}: no such directory; give a folder of recordings as untranscribed=DIR")
+    if (source / "wav.scp").is_file():
+        data = read_datadir(source)
+        spans = [(u.recording, u.start_s, u.end_s) for u in data.utterances.values()]
+        paths = {key: _absolute(value, source) for key, value in data.recordings.items()}
+    else:
+        paths = {
+            "_".join("_".join(p.relative_to(source).parts).split()): str(p.resolve()) for p in recordings_in(source)
+        }
+        spans = [(key, 0.0, None) for key in paths]
+    if not paths:
+        raise Speech3Error(f"{source}: no recordings (wav, flac, mp3, ...); give a folder that has some")
+    covered = _covered(known)
+    utterances: dict[str, Utterance] = {}
+    for recording, start_s, end_s in progress(spans, len(spans), f"headers of {source}"):
+        try:
+            length_s = info(paths[recording], directory=source).duration_s
+        except AudioError as error:
+            say(f"  left out: {error}")
+            continue
+        for begin_s, stop_s in _free(start_s, end_s or length_s, covered.get(paths[recording], ())):
+            name = segment_name(recording, begin_s, stop_s)
+            utterances[name] = Utterance(name, recording, recording, None, begin_s, stop_s)
+    if not utterances:
+        raise Speech3Error(
+            f"{source}: nothing is left without a transcript: train, dev and test have utterances of all of it; give"
+            " other recordings as untranscribed=DIR"
+        )
+    used = {utterance.recording for utterance in utterances.values()}
+    return DataDir(source, {key: paths[key] for key in sorted(used)}, dict(sorted(utterances.items())))
+
+
+def _absolute(location: str, directory: Path) -> str:
+    """The resolved path of a recording; a command as it is."""
+    return location if location.endswith("|") else str((directory / location).resolve())
+
+
+def _covered(known: Iterable[DataDir]) -> dict[str, list[tuple[float, float]]]:
+    """The spans of all utterances, in seconds, by the paths of their recordings."""
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for data in known:
+        for utterance in data.utterances.values():
+            path = _absolute(data.recordings[utterance.recording], data.path)
+            end_s = float("inf") if utterance.end_s is None else utterance.end_s
+            spans.setdefault(path, []).append((utterance.start_s, end_s))
+    return {path: sorted(each) for path, each in spans.items()}
+
+
+def _free(start_s: float, end_s: float, covered: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The stretches from `start_s` to `end_s` that lie outside the sorted spans, without pauses between these."""
+    if not covered:
+        return [(start_s, end_s)]
+    free, at_s = [], start_s
+    for begin_s, stop_s in covered:
+        free.append((at_s, min(begin_s - _MARGIN_S, end_s)))
+        at_s = max(at_s, stop_s + _MARGIN_S)
+    free.append((at_s, end_s))
+    return [(begin_s, stop_s) for begin_s, stop_s in free if stop_s - begin_s >= _LEAST_S]

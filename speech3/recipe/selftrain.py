@@ -1,0 +1,148 @@
+"""Self-training: what LF-MMI recognises in recordings without transcripts trains a second network (`untranscribed`).
+
+Vesely et al. 2013, "Semi-supervised training of deep neural networks": utterances that are recognised with confidence
+are added to the transcribed ones. The confidences are calibrated on dev, so their mean over the words of an utterance
+is the share of its words that is expected to be right.
+
+OUT/data/untranscribed              utterances: the recordings, cut at pauses
+OUT/self/part*.{ctm,ark}            recognised words with confidences, and phone labels of frames; hyp.ctm: all words
+OUT/self/chosen.txt                 the utterances that are used: mean confidence, words; the least certain first
+OUT/self/labels.ark                 their phone labels
+OUT/frames/lfmmi_self               packed frames: of train, and of these utterances
+OUT/lfmmi_self                      the model directory; same HMM and graphs as the first network's
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from speech3.alignment.times import read_ctm, write_ctm
+from speech3.config import FeatureConfig, parse, read_yaml
+from speech3.corpora.untranscribed import read_untranscribed
+from speech3.corpus.datadir import Utterance, read_datadir, write_datadir
+from speech3.corpus.lengths import lengths_s
+from speech3.decoding.latticed import Wanted, decode_latticed
+from speech3.decoding.long_utterances import parts_at_pauses
+from speech3.decoding.output import times_in
+from speech3.decoding.recognizer import Recognizer, load_recognizer
+from speech3.errors import Speech3Error
+from speech3.features.extract import extract
+from speech3.frames.segments import segment_labels
+from speech3.io.ark import ArkReader, read_int_ark, write_ark
+from speech3.io.atomic import write_text
+from speech3.io.progress import progress, say
+from speech3.recipe import lfmmi
+from speech3.recipe.experiment import LFMMI, SELF, UNTRANSCRIBED, Experiment
+from speech3.recipe.stages import More
+
+_PART = 100  # utterances that are recognised before the results are written, so that a killed run loses little
+_LONG_S = 20.0  # longer stretches are cut at pauses: an utterance of several sentences is seldom all right
+
+
+def make_data(e: Experiment) -> None:
+    """Write the data directory of the recordings without transcripts."""
+    assert e.recipe.untranscribed is not None
+    known = [read_datadir(e.data(split)) for split in ("train", "dev", "test")]
+    data = read_untranscribed(Path(e.recipe.untranscribed.recordings), known)
+    utterances: dict[str, Utterance] = {}
+    for utterance in progress(data.utterances.values(), len(data.utterances), "pauses"):
+        assert utterance.end_s is not None
+        length_s = utterance.end_s - utterance.start_s
+        parts = [utterance] if length_s <= _LONG_S else parts_at_pauses(data, utterance, length_s)
+        utterances |= {part.id: part for part in parts}
+    data = replace(data, utterances=dict(sorted(utterances.items())))
+    write_datadir(data, e.data(UNTRANSCRIBED))
+    say(f"  {len(utterances):,} stretches without a transcript, {_minutes(lengths_s(data).values()):.1f} minutes")
+
+
+def extract_features(e: Experiment) -> None:
+    """Extract the features of LF-MMI, converting rates and channels as `transcribe` does."""
+    preset = e.feature_preset(LFMMI)
+    path = e.features(preset, e.train) / "features.yaml"
+    config = parse(FeatureConfig, read_yaml(path), path).model_copy(update={"resample": True, "mix_channels": True})
+    extract(read_datadir(e.data(UNTRANSCRIBED)), e.features(preset, UNTRANSCRIBED), config, e.jobs, relative=True)
+
+
+def transcribe(e: Experiment) -> None:
+    """Recognise the utterances part by part; parts that a killed run has finished are kept."""
+    recognizer, out = load_recognizer(e.model(LFMMI)), e.out / "self"
+    feats = ArkReader(e.features(e.feature_preset(LFMMI), UNTRANSCRIBED) / "feats.scp")
+    keys = list(feats)
+    parts = [keys[begin : begin + _PART] for begin in range(0, len(keys), _PART)]
+    for number, part in enumerate(parts, 1):
+        if not _file(out, number, "ctm").exists():
+            say(f"  part {number} of {len(parts)}")
+            _transcribe_part(recognizer, {key: feats[key] for key in part}, out, number, e.jobs)
+    words = {key: said for path in sorted(out.glob("part*.ctm")) for key, said in read_ctm(path).items()}
+    write_ctm(out / "hyp.ctm", words)
+
+
+def _transcribe_part(
+    recognizer: Recognizer, feats: Mapping[str, np.ndarray], out: Path, number: int, jobs: int
+) -> None:
+    decoding, _ = decode_latticed(recognizer, feats, out, Wanted(), jobs)
+    texts: dict[str, str | None] = {h.utterance: " ".join(h.units) for h in decoding.hypotheses if h.units}
+    alignments, _ = recognizer.align({u: feats[u] for u in texts}, texts, jobs, strict=False) if texts else ({}, {})
+    every = recognizer.hmm.subsampling
+    labels = ((u, segment_labels(a.phones, every * a.starts)) for u, a in alignments.items())
+    write_ark(_file(out, number, "ark"), labels)
+    write_ctm(_file(out, number, "ctm"), times_in(recognizer, alignments, decoding))  # the last: it marks the end
+
+
+def choose(e: Experiment) -> None:
+    """Choose the utterances whose words have a high mean confidence, and write their words and labels.
+
+    Raises
+    ------
+    Speech3Error
+        There are none.
+    """
+    assert e.recipe.untranscribed is not None
+    out, least, data = e.out / "self", e.recipe.untranscribed.confidence, read_datadir(e.data(UNTRANSCRIBED))
+    said = read_ctm(out / "hyp.ctm")
+    sure = {key: float(np.mean([word.confidence or 0.0 for word in words])) for key, words in said.items()}
+    chosen = sorted((key for key in sure if sure[key] >= least), key=lambda key: (sure[key], key))
+    if not chosen:
+        best = f"the best has {max(sure.values()):.2f}" if sure else "no words were recognised"
+        raise Speech3Error(
+            f"untranscribed.confidence={least:g}: none of the {len(data.utterances):,} utterances of"
+            f" {e.data(UNTRANSCRIBED)} is recognised with this mean confidence ({best}): set a lower one, or leave"
+            " untranscribed out and transcribe more"
+        )
+    lines = (f"{key} {sure[key]:.3f} {' '.join(word.label for word in said[key])}\n" for key in chosen)
+    write_text(out / "chosen.txt", "".join(lines))
+    labels = {key: each for path in sorted(out.glob("part*.ark")) for key, each in read_int_ark(path).items()}
+    write_ark(out / "labels.ark", ((key, labels[key]) for key in sorted(chosen)))
+    lengths = lengths_s(data)
+    say(
+        f"  {len(chosen):,} of {len(data.utterances):,} utterances ({_minutes(lengths[key] for key in chosen):.1f} of"
+        f" {_minutes(lengths.values()):.1f} minutes) are recognised with a mean confidence of {least:g} or more"
+        " (untranscribed.confidence); of their words"
+        f" {np.mean([word.confidence or 0.0 for key in chosen for word in said[key]]):.0%} are expected to be right"
+    )
+
+
+def pack_frames(e: Experiment) -> None:
+    """Pack the frames of train together with those of the chosen utterances; dev is that of the first network."""
+    preset, out = e.feature_preset(LFMMI), e.frames(SELF)
+    chosen = read_int_ark(e.out / "self" / "labels.ark")
+    lfmmi.pack_frames(e, out, More(ArkReader(e.features(preset, UNTRANSCRIBED) / "feats.scp"), chosen))
+
+
+def train_network(e: Experiment) -> None:
+    """Train the second network, with passes for the transcribed and the chosen speech; else like the first."""
+    from speech3.training import train
+
+    lengths = lengths_s(read_datadir(e.data(UNTRANSCRIBED)))
+    more_h = sum(lengths[key] for key in read_int_ark(e.out / "self" / "labels.ark")) / 3600
+    train(lfmmi.config_of(e, SELF, more_h), e.model(SELF))
+
+
+def _minutes(seconds: Iterable[float]) -> float:
+    return sum(seconds) / 60
+
+
+def _file(out: Path, number: int, suffix: str) -> Path:
+    return out / f"part{number:04d}.{suffix}"

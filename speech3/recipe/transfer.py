@@ -1,0 +1,123 @@
+"""`init=MODEL`: networks of a recipe that start from trained ones, of another language or of more speech.
+
+Hidden layers know much about speech in general (Huang et al. 2013; Ghahremani et al. 2017), and little speech is enough
+to train output layers for other phones on top of them. So the network gets the architecture of the one it starts from.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from speech3.config import FeatureConfig, ModelConfig, RecipeConfig, load_preset, parse, read_yaml
+from speech3.errors import Speech3Error
+from speech3.io.checkpoint import read_about
+from speech3.io.progress import say
+
+_LFMMI = "lfmmi"
+_MODEL = "model.safetensors"
+# Keys of features that may differ: recordings are converted to the model's rate, and statistics belong to the data.
+_OF_DATA = {"sample_frequency", "resample", "mix_channels", "global_stats"}
+
+
+@dataclass(frozen=True)
+class Start:
+    """A trained network from which one of a recipe's starts: its directory, architecture and features."""
+
+    directory: Path
+    model: ModelConfig
+    features: FeatureConfig
+
+    @property
+    def file(self) -> Path:
+        """The file of its parameters."""
+        return self.directory / _MODEL
+
+
+def find_starts(recipe: RecipeConfig) -> dict[str, Start]:
+    """The network that each system of the recipe starts from: `lfmmi`, or the name of the recipe's model.
+
+    Parameters
+    ----------
+    recipe
+        Its ``init`` is a model directory, or the directory of a recipe's run, whose networks of the same names are
+        taken.
+
+    Raises
+    ------
+    Speech3Error
+        There is no such network, the recipe has none of its kind, or its features differ; the message says what to do.
+    """
+    if recipe.init is None:
+        return {}
+    path, senones = Path(recipe.init), recipe.model.system
+    features = {senones: recipe.features, **({_LFMMI: recipe.lfmmi.features} if recipe.lfmmi else {})}
+    if (path / _MODEL).is_file():
+        about = read_about(path / _MODEL)
+        name = _LFMMI if about.get("objective") == _LFMMI else senones
+        if name not in features:
+            raise Speech3Error(
+                f"init={path}: was trained with LF-MMI, but this recipe trains no such network: set lfmmi={{}}"
+            )
+        directories = {name: path}
+    else:
+        directories = {name: path / name for name in features if (path / name / _MODEL).is_file()}
+    if not directories:
+        raise Speech3Error(
+            f"init={path}: no trained network is there ({_MODEL}): give a model directory such as exp/minilibri/lfmmi,"
+            f" or the directory of a recipe's run that has {' or '.join(features)}"
+        )
+    models = {senones: recipe.model, **({_LFMMI: recipe.lfmmi.model} if recipe.lfmmi else {})}
+    return {
+        name: _read(directory, models[name], features[name], "lfmmi." if name == _LFMMI else "", recipe.sample_rate)
+        for name, directory in directories.items()
+    }
+
+
+def _read(directory: Path, here: ModelConfig, preset: str, prefix: str, rate_hz: int | None) -> Start:
+    from speech3.training.init import FREE  # here, because it imports PyTorch
+
+    file = directory / _MODEL
+    about = read_about(file)
+    if about.get("kind") != "nn" or "model" not in about:
+        raise Speech3Error(f"init={directory}: holds no network of this version of speech3; give one that does")
+    there = parse(ModelConfig, about["model"], file)
+    if there.system != here.system:
+        raise Speech3Error(
+            f"init={directory}: is a {there.system}, but {prefix}model is a {here.system}: set {prefix}model to a"
+            f" {there.system}, or give another init"
+        )
+    given = directory / "features.yaml"
+    theirs = parse(FeatureConfig, read_yaml(given), given)
+    ours = load_preset(FeatureConfig, "features", preset)
+    if differ := _differences(theirs.model_dump(), ours.model_dump(), _OF_DATA):
+        raise Speech3Error(
+            f"init={directory}: was trained on other features than {prefix}features={preset} ({differ}): set"
+            f" {prefix}features={given}"
+        )
+    if rate_hz is not None and theirs.sample_frequency != rate_hz:
+        raise Speech3Error(
+            f"init={directory}: was trained on recordings of {theirs.sample_frequency} Hz, but sample_rate={rate_hz}:"
+            f" set sample_rate={theirs.sample_frequency}"
+        )
+    if differ := _differences(there.model_dump(), here.model_dump(), FREE):
+        say(f"{prefix}model is changed to that of init={directory} ({differ})")
+    kept = {key: value for key, value in here.model_dump().items() if key in FREE}
+    return Start(directory, parse(ModelConfig, {**there.model_dump(), **kept}, file), theirs)
+
+
+def _differences(there: Mapping[str, Any], here: Mapping[str, Any], free: set[str]) -> str:
+    differ = [key for key in here if key not in free and there.get(key) != here[key]]
+    return ", ".join(f"{key} {there.get(key)} there, {here[key]} here" for key in differ)
+
+
+def with_architectures(recipe: RecipeConfig, starts: Mapping[str, Start]) -> RecipeConfig:
+    """The recipe whose networks have the architectures of those they start from."""
+    changes: dict[str, Any] = {}
+    for name, start in starts.items():
+        if name == _LFMMI:
+            assert recipe.lfmmi is not None
+            changes[_LFMMI] = recipe.lfmmi.model_copy(update={"model": start.model})
+        else:
+            changes["model"] = start.model
+    return recipe.model_copy(update=changes)

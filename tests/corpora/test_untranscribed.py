@@ -1,0 +1,54 @@
+"""Recordings without transcripts: what no utterance of train, dev and test covers."""
+
+from pathlib import Path
+
+import pytest
+from fieldwork import recording
+
+from speech3.corpora.untranscribed import read_untranscribed
+from speech3.corpus.datadir import DataDir, Utterance
+from speech3.errors import Speech3Error
+
+
+def _spans(source: Path, known: list[DataDir]) -> dict[str, list[tuple[float, float]]]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for utterance in read_untranscribed(source, known).utterances.values():
+        assert utterance.text is None and utterance.end_s is not None
+        found.setdefault(utterance.recording, []).append((utterance.start_s, utterance.end_s))
+    return found
+
+
+def test_utterances_of_train_dev_and_test_are_left_out(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    for name in ("new", "whole", "part"):
+        recording(source / "tapes" / f"{name}.wav", 0.4 if name == "new" else 4.0)
+    (source / "tapes" / "broken.wav").write_text("no sound")
+    known = DataDir(
+        tmp_path / "in",
+        {"w": "tapes/whole.wav", "p": str(source / "tapes" / ".." / "tapes" / "part.wav")},
+        {
+            "a": Utterance("a", "w", "s", "mama"),
+            "b": Utterance("b", "p", "s", "mama", 1.0, 2.0),
+            "c": Utterance("c", "p", "s", "leo", 2.3, 4.0),
+        },
+    )
+    assert _spans(source, [known]) == {
+        "tapes_new.wav": [(0.0, 0.4)],  # one word
+        "tapes_part.wav": [(0.0, 0.95)],  # 0.2 s between the others are a pause
+    }
+    (source / "wav.scp").write_text("p tapes/part.wav\n")
+    (source / "segments").write_text("x p 0.5 2.5\n")
+    (source / "text").write_text("x ignored\n")
+    (source / "utt2spk").write_text("x x\n")
+    assert _spans(source, []) == {"p": [(0.5, 2.5)]}
+
+
+def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for path, message in ((tmp_path / "none", "no such directory"), (tmp_path / "empty", "no recordings")):
+        with pytest.raises(Speech3Error, match=message):
+            read_untranscribed(path, [])
+    whole = recording(tmp_path / "in" / "a.wav")
+    known = DataDir(tmp_path, {"a": str(whole)}, {"a": Utterance("a", "a", "s", "mama")})
+    with pytest.raises(Speech3Error, match="nothing is left without a transcript"):
+        read_untranscribed(tmp_path / "in", [known])
