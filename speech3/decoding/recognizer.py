@@ -248,7 +248,7 @@ class Recognizer:
 
     def align(
         self, feats: Mapping[str, np.ndarray], texts: Mapping[str, str | None], jobs: int = 1
-    ) -> tuple[dict[str, Alignment], dict[str, str]]:
+    ) -> tuple[Mapping[str, Alignment], dict[str, str]]:
         """Align each utterance with its words; return the alignments, and the reason for each one that failed.
 
         Raises

@@ -10,7 +10,8 @@ from speech3.hmm.alignment import Alignment, equal_alignment, evened_out, from_p
 from speech3.hmm.clustering import ContextStats, merge_stats
 from speech3.hmm.gmm import Gmm, GmmStats
 from speech3.hmm.model import Hmm
-from speech3.hmm.probabilities import Counts, count
+from speech3.hmm.probabilities import Counts, Expected, SilenceAfter, count, expected
+from speech3.hmm.stored import StoredAlignments
 from speech3.hmm.topology import num_outputs
 from speech3.hmm.tree import CENTRE, LEFT, RIGHT
 from speech3.hmm.viterbi import best_path
@@ -60,7 +61,8 @@ def flat_start(share: Share, lexicon: Lexicon) -> dict[str, str]:
 
 def divide_equally(share: Share) -> None:
     """Divide the frames of each phone equally among its states."""
-    for utterance, alignment in share.alignments.items():
+    before, share.alignments = share.alignments, StoredAlignments()
+    for utterance, alignment in before.items():
         share.alignments[utterance] = evened_out(alignment)
 
 
@@ -69,8 +71,8 @@ def realign(
 ) -> dict[str, str]:
     """Align by Viterbi; return those that fail even at `retry_beam` and lose their alignment, with the reasons."""
     failed = {}
+    share.alignments.clear()
     for utterance in share.words:
-        share.alignments.pop(utterance, None)
         found = align_one(share, utterance, hmm, scorer, (beam, retry_beam), acoustic_scale)
         if isinstance(found, Alignment):
             share.alignments[utterance] = found
@@ -147,6 +149,6 @@ def pronunciations(share: Share) -> Counts:
     return count(share.alignments, share.words)
 
 
-def alignments(share: Share) -> dict[str, Alignment]:
-    """Return the current alignments."""
-    return share.alignments
+def expected_silences(share: Share, after: SilenceAfter) -> Expected:
+    """Sum up how probable silence is before each pronunciation, along the current alignments."""
+    return expected(share.alignments, share.words, after)

@@ -1,5 +1,6 @@
 """The bootstrap: flat start, monophone GMMs, tied-triphone GMMs (Kaldi's train_mono.sh and train_deltas.sh)."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from speech3.hmm.clustering import ContextStats, build_tree, group_numbers, merg
 from speech3.hmm.gmm import MIN_VARIANCE, Gmm, split, split_targets, update
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import Pass
-from speech3.hmm.probabilities import Counts, estimate
+from speech3.hmm.probabilities import Counts, Key, estimate
 from speech3.hmm.topology import THREE_STATES
 from speech3.hmm.tree import Tree, context_free_tree, monophone_tree
 from speech3.hmm.workers import Workers
@@ -93,7 +94,10 @@ def train_triphone(
     counts = Counts()
     for part in workers.run(passes.pronunciations):
         counts += part
-    return replace(system, hmm=replace(system.hmm, lexicon=estimate(lexicon, counts)))
+    expected: Counter[Key] = Counter()  # of fractions
+    for silences in workers.run(passes.expected_silences, counts.silence_after()):
+        expected.update(silences)  # type: ignore[arg-type]
+    return replace(system, hmm=replace(system.hmm, lexicon=estimate(lexicon, counts, expected)))
 
 
 def _reestimate(workers: Workers, hmm: Hmm, gmm: Gmm) -> tuple[Hmm, Gmm, Pass]:
