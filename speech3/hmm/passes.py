@@ -7,7 +7,7 @@ import numpy as np
 
 from speech3.hmm import gmm as mixtures
 from speech3.hmm.alignment import Alignment, equal_alignment, evened_out, from_path
-from speech3.hmm.clustering import ContextStats, merge_stats
+from speech3.hmm.clustering import ContextStats, merged_stats
 from speech3.hmm.gmm import Gmm, GmmStats
 from speech3.hmm.model import Hmm
 from speech3.hmm.probabilities import Counts, Expected, SilenceAfter, count, expected
@@ -116,12 +116,7 @@ def collect(share: Share, hmm: Hmm, gmm: Gmm) -> Pass:
 
 def context_stats(share: Share) -> list[ContextStats]:
     """Accumulate one Gaussian's statistics per (left, phone, right, state) along the current alignments, if any."""
-    parts: list[ContextStats] = []
-    for utterance, alignment in share.alignments.items():
-        parts.append(alignment_stats(alignment, share.feats[utterance]))
-        if len(parts) == 200:  # merged regularly, so that memory does not grow with the data
-            parts = [merge_stats(parts)]
-    return [merge_stats(parts)] if parts else []
+    return merged_stats(alignment_stats(found, share.feats[utterance]) for utterance, found in share.alignments.items())
 
 
 def alignment_stats(

@@ -3,7 +3,7 @@
 Times are hours of speech multiplied by measured rates. The rates are those of `recipes/minilibri`: with models of its
 sizes, one process per core of an AMD EPYC with AVX-512; larger models take longer, smaller ones less. Disk space
 follows from the dimensions of the features. The times for data, language models and graphs were not measured, and are
-not in the sum.
+not in the sums. Nor are there rates of GPUs: none has run this code.
 """
 
 import os
@@ -44,6 +44,12 @@ _SEARCHES_OF_DEV = 3  # tuning needs two or three searches; the other scales and
 _FRAMES = 360_000  # per hour
 _SAMPLES = {".raw": 32_000.0}  # bytes per second of recordings without a header: 16 bits at 16 kHz
 _SOUNDS = (*AUDIO, ".wv1", *_SAMPLES)
+_CORES = (2, 16)
+_BASIS = (
+    "times: idle cores at the rates of recipes/minilibri/README.md, for models of its sizes; -: nothing was measured"
+    " (data, language models, graphs, scores)"
+)
+_NO_GPU = "GPUs: no rate is known, for no GPU has run this code; training.device=cuda trains the networks on one"
 _OPENED = 20  # most recordings of each kind whose headers are read
 
 
@@ -146,17 +152,23 @@ def _remark(cost: Cost, cores: int) -> str:
     return ", ".join([*time, *([_size(cost.size)] if cost.size else [])])
 
 
-def total(expected: dict[str, Cost], plan: Sequence[Plan], e: Experiment) -> str:
-    """The times of all steps that would run, on this machine's cores, on 2 and on 16; and their disk space."""
-    wanted = [expected[each.step.name] for each in plan if each.why and each.step.name in expected]
-    times = [f"{_time(sum(cost.wall_s(cores) for cost in wanted))} on {cores} cores" for cores in (2, 16)]
-    here = f"{_time(sum(cost.wall_s(e.jobs) for cost in wanted))} with jobs={e.jobs}"
+def totals(expected: dict[str, Cost], plan: Sequence[Plan], e: Experiment) -> str:
+    """A table of the stages that would run: their times on 2 and on 16 cores, and with `jobs`; and their disk space."""
+    cores = sorted({*_CORES, e.jobs})
+    wanted: dict[str, list[Cost]] = {}
+    for each in plan:
+        if each.why:
+            wanted.setdefault(each.step.stage, []).append(expected.get(each.step.name, Cost()))
+    wanted["all"] = [cost for costs_of_stage in wanted.values() for cost in costs_of_stage]
+    rows = [("stage", *(f"{count} {'core' if count == 1 else 'cores'}" for count in cores), "disk")]
+    for stage, found in wanted.items():
+        times = [sum(cost.wall_s(count) for cost in found) for count in cores]
+        size = sum(cost.size for cost in found)
+        rows.append((stage, *(_time(time) if time else "-" for time in times), _size(size) if size else "-"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     place = next(path for path in (e.out, *e.out.parents) if path.exists())
-    return (
-        f"expected: {here} ({', '.join(times)}), {_size(sum(cost.size for cost in wanted))} of disk"
-        f" ({_size(shutil.disk_usage(place).free)} are free); at the rates of recipes/minilibri/README.md, for idle"
-        " cores and models of its sizes; without data, language models and graphs"
-    )
+    return "\n".join([*table, f"free on the disk: {_size(shutil.disk_usage(place).free)}", _BASIS, _NO_GPU])
 
 
 def _time(seconds: float) -> str:

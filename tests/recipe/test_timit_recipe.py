@@ -66,14 +66,20 @@ def test_what_a_dry_run_expects(source: Path, tmp_path: Path, speech3: Run) -> N
     seconds = sum(path.stat().st_size - 1024 for path in source.rglob("*.WAV")) / 32000
     process = speech3("recipe", "timit", "--source", source, "--out", tmp_path / "new", "--dry-run", "jobs=1")
     assert (process.returncode, process.stderr) == (0, "")
-    hours, first, *rest, last = process.stdout.splitlines()
+    hours, first, *rest = process.stdout.splitlines()
     said = re.match(r"speech: about (\S+) h in --source", hours)
     assert said and float(said[1]) * 3600 == pytest.approx(seconds, rel=0.02)
     assert first == "data/corpus: would run (not done yet)"
-    by_name = dict(line.split(": ", 1) for line in rest)
+    by_name = dict(line.split(": ", 1) for line in rest if ": " in line)
     # 53 s per epoch for 2.02 hours, 14 epochs (recipes/minilibri/README.md); 120 values of 4 bytes, 100 per second.
     assert by_name["train/dnn"] == f"would run (not done yet); about {53 / 2.02 * 14 * seconds / 3600:.0f} s"
     size = re.search(r", (\S+) MB$", by_name["features/fbank40_d2"])
     assert size and float(size[1]) == pytest.approx(seconds * 100 * 120 * 4 / 1e6, rel=0.02)
-    assert last.startswith("expected: ") and "on 16 cores" in last and "recipes/minilibri/README.md" in last
+    table = rest[next(place for place, line in enumerate(rest) if line.startswith("stage ")) :]
+    by_stage = {stage: cells for stage, *cells in (re.split(r" {2,}", line) for line in table if "  " in line)}
+    assert by_stage["stage"] == ["1 core", "2 cores", "16 cores", "disk"] and by_stage["data"] == ["-"] * 4
+    two, sixteen = (float(by_stage["train"][place].removesuffix(" s")) for place in (1, 2))
+    assert two == sixteen > 53 / 2.02 * 14 * seconds / 3600  # one worker has one core
+    assert float(by_stage["hmm"][0].removesuffix(" s")) > 1.8 * float(by_stage["hmm"][1].removesuffix(" s"))
+    assert "recipes/minilibri/README.md" in table[-2] and table[-1].startswith("GPUs: no rate is known")
     assert not (tmp_path / "new").exists()
