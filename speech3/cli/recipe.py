@@ -44,11 +44,14 @@ def command(
         return
     experiment = open_experiment(corpus, out, source, overrides or [], shlex.join(["speech3", *sys.argv[1:]]))
     plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
-    data = sum(each.step.stage == "data" for each in plan) if experiment.least_minutes else 0
+    data = sum(each.step.stage == "data" for each in plan) if experiment.follows_speech else 0
     if not dry_run:
         run_plan(plan, experiment.out, end=data)
     if data and dry_run and any(each.why for each in plan[:data]):
-        print(f"The steps of {LFMMI} run only if there are at least {experiment.least_minutes:g} minutes to train on:")
+        if experiment.least_minutes:
+            print(
+                f"The steps of {LFMMI} run only if there are at least {experiment.least_minutes:g} minutes to train on:"
+            )
     elif data:
         experiment = experiment.settled()
         plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)

@@ -172,10 +172,10 @@ def write_corpus(
         write_datadir(data, out / name)
 
 
-def say_if_incomplete(part: str, found: int, whole: int) -> None:
-    """Report, on stderr, that a part of a public corpus has fewer utterances than were published."""
+def say_if_incomplete(part: str, found: int, whole: int, what: str = "utterances") -> None:
+    """Report, on stderr, that a part of a public corpus has fewer utterances (or `what`) than were published."""
     if found < whole:
-        say(f"  {part} has {found:,} of its {whole:,} utterances: unpack it again, unless that is intended")
+        say(f"  {part} has {found:,} of its {whole:,} {what}: unpack it again, unless that is intended")
 
 
 def _is_datadir(path: Path) -> bool:

@@ -121,7 +121,9 @@ def _part(root: Path, names: Sequence[str], sexes: dict[str, str]) -> DataDir:
                 utterances[key] = Utterance(key, key, speaker, text, gender=sexes.get(speaker))
         found = len(utterances) - before
         if not found:
-            raise Speech3Error(f"{root / name}: no SPEAKER/CHAPTER/*.trans.txt in it: unpack it again")
+            other = next((root / name).glob("*/*/*.trans.tsv"), None)  # LibriTTS has the same parts
+            remedy = "this is LibriTTS, another corpus; get LibriSpeech" if other else "unpack it again"
+            raise Speech3Error(f"{root / name}: no SPEAKER/CHAPTER/*.trans.txt in it: {remedy}")
         say_if_incomplete(name, found, PARTS[name])
     return DataDir(root, recordings, dict(sorted(utterances.items())))
 

@@ -96,7 +96,7 @@ def find_speech(e: Experiment, plan: Sequence[Plan]) -> Speech | None:
 
 def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     """The expected cost of each step that has a measured rate, or takes much disk."""
-    recipe = e.recipe
+    recipe = e.sized(speech.train).recipe
     hours, all_hours = speech.train, speech.train + speech.dev + speech.test
     copies = 2 if recipe.augment else 1
     packed_hours = copies * hours + speech.dev
@@ -115,7 +115,7 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     if BMMI in e.trained:
         found[f"train/{BMMI}"] = Cost(_PASS[BMMI] * hours * recipe.hmm.bmmi.iterations, 0)
     for network in e.networks:
-        training = e.training
+        training = e.sized(speech.train).training
         preset, width = e.presets[recipe.features], 2 if training.dtype == "float16" else 4
         found[f"train/{e.teacher(network)}.frames"] = Cost(size=packed_hours * _bytes(preset, width))
         rate = _PASS.get(recipe.model.system, 0.0)

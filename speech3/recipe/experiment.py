@@ -42,6 +42,7 @@ from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error
 from speech3.io.parallel import available_jobs
 from speech3.io.progress import say
+from speech3.recipe.sizes import described, open_sizes, with_sizes
 from speech3.recipe.steps import ended_ns, up_to_date
 
 Prepare = Callable[..., None]
@@ -176,8 +177,24 @@ class Experiment:
         """Least minutes of training speech for an LF-MMI system; 0 if the amount does not matter."""
         return self.recipe.lfmmi.least_minutes if self.recipe.lfmmi and self.bootstrap != FLAT else 0.0
 
+    @property
+    def follows_speech(self) -> bool:
+        """Whether the steps after the stage `data` depend on the amount of speech."""
+        return bool(self.least_minutes) or open_sizes(self.recipe)
+
+    def sized(self, hours: float) -> "Experiment":
+        """The experiment with the sizes that its recipe leaves open."""
+        return replace(self, recipe=with_sizes(self.recipe, hours, self.jobs)) if open_sizes(self.recipe) else self
+
     def settled(self) -> "Experiment":
-        """The experiment without the LF-MMI system if there is too little speech; needs the finished stage `data`."""
+        """The experiment with all sizes, and without an LF-MMI system for which there is too little speech.
+
+        It needs the finished stage `data`.
+        """
+        if open_sizes(self.recipe):
+            found = self.sized(self.hours)
+            say(f"sizes for {self.hours:.3g} h of speech: {described(found.recipe)}")
+            return found.settled()
         if self.least_minutes and (minutes := self.hours * 60) < self.least_minutes:
             say(
                 f"no LF-MMI system: there are {minutes:.0f} min of speech to train on, and lfmmi.least_minutes is "

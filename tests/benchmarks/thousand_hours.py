@@ -25,7 +25,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -159,8 +158,9 @@ def gmm(out: Path) -> None:
         np.arange(tree.num_pdfs + 1), np.ones(tree.num_pdfs), np.zeros((tree.num_pdfs, 2)), np.ones((tree.num_pdfs, 2))
     )
     share = Share(WordLists(transcripts.words.items()), feats)
+    few = drawn_alignments(lexicon)
     for place, utterance in enumerate(share.words):
-        share.alignments[utterance] = drawn_alignments(lexicon)[place % MATRICES]
+        share.alignments[utterance] = few[place % MATRICES]
     counts = passes.pronunciations(share)
     estimate(lexicon, counts, passes.expected_silences(share, counts.silence_after()))
     some = Share({key: share.words[key] for key in list(share.words)[::30]}, feats)
@@ -172,7 +172,6 @@ def gmm(out: Path) -> None:
     update(mixture, found.stats).save(e.model("tri") / "model.safetensors", {"features": "given"})
 
 
-@lru_cache
 def drawn_alignments(lexicon):  # type: ignore[no-untyped-def]
     """A few alignments with random phones."""
     from speech3.hmm.alignment import Alignment, evened_out
@@ -206,9 +205,10 @@ class Drawn:
         """Alignments as `Recognizer.align` returns them, from two files."""
         from speech3.hmm.stored import Merged, StoredAlignments
 
+        few = drawn_alignments(self.hmm.lexicon)  # type: ignore[attr-defined]
         stores = [StoredAlignments(self.scratch / f"{part}.ali") for part in (0, 1)]
         for place, utterance in enumerate(feats):
-            stores[place % 2][utterance] = drawn_alignments(self.hmm.lexicon)[place % MATRICES]  # type: ignore[attr-defined]
+            stores[place % 2][utterance] = few[place % MATRICES]
         return Merged(stores), {}
 
 
