@@ -25,7 +25,7 @@ from speech3.lexicon.sphinx import as_lexicon, read_dictionary, without_variant
 
 _IGNORED = "ignore_time_segment_in_scoring"
 _PLACES = {"train": ("train", "data"), "dev": ("dev", "legacy/dev"), "test": ("test", "legacy/test")}
-_TALKS = {"dev": 8, "test": 11}
+_TALKS = {"train": 1495, "dev": 8, "test": 11}  # of release 2; the dev and test of release 3 are the same
 _NO_WORD = re.compile(r"<.*>|\{.*\}|\(.*\)|\[.*\]")  # <sil>, {NOISE}, (a comment)
 
 
@@ -64,7 +64,7 @@ def _part(source: Path, name: str, known: Set[str]) -> DataDir:
         raise Speech3Error(
             f"{source}: has no {' or '.join(f'{place}/stm' for place in _PLACES[name])}; unpack it again"
         )
-    release3, newer = (source / "legacy").is_dir(), (source / "TEDLIUM.152k.dic").is_file()
+    release2 = (source / "TEDLIUM.152k.dic").is_file() and not (source / "legacy").is_dir()
     recordings, utterances, unspoken = dict[str, str](), dict[str, Utterance](), 0
     for transcript in sorted((root / "stm").glob("*.stm")):
         sound = root / "sph" / f"{transcript.stem}.sph"
@@ -81,8 +81,8 @@ def _part(source: Path, name: str, known: Set[str]) -> DataDir:
                 unspoken += 1
     if not utterances:
         raise Speech3Error(f"{root / 'stm'}: no transcript TALK.stm with words; unpack {name} again")
-    whole = _TALKS.get(name) or (2351 if release3 else 1495 if newer else 774)
-    say_if_incomplete(name, len(recordings), whole, "talks")
+    if name != "train" or release2:
+        say_if_incomplete(name, len(recordings), _TALKS[name], "talks")
     if unspoken:
         say(f"  {name}: {unspoken} segments without words are left out")
     return DataDir(root, recordings, dict(sorted(utterances.items())))
