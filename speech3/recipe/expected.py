@@ -1,9 +1,10 @@
 """How long the steps of an experiment will take and how much disk they will need, for ``--dry-run``.
 
-Times are hours of speech multiplied by measured rates. The rates are those of `recipes/minilibri`: with models of its
-sizes, one process per core of an AMD EPYC with AVX-512; larger models take longer, smaller ones less. Disk space
-follows from the dimensions of the features. The times for data, language models and graphs were not measured, and are
-not in the sums. Nor are there rates of GPUs: none has run this code.
+Times are hours of speech multiplied by measured rates: those of `recipes/minilibri`, with models of its sizes, one
+process per core of an AMD EPYC with AVX-512. DNNs and CNN-TDNNs of other sizes take longer in proportion to their
+parameters; that larger GMMs take longer, too, is not in the figures. Disk space follows from the dimensions of the
+features. The times for data, language models and graphs were not measured, and are not in the sums. Nor are there rates
+of GPUs: none has run this code.
 """
 
 import os
@@ -16,12 +17,14 @@ from pathlib import Path
 import soundfile
 
 from speech3.config import FeatureConfig
+from speech3.config.models import ModelConfig
 from speech3.corpora.folder import AUDIO
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error
 from speech3.features.compute import static_dim
-from speech3.hmm.sizes import lfmmi_passes
+from speech3.hmm.sizes import lfmmi_passes, triphone_leaves
+from speech3.models.registry import build
 from speech3.recipe.experiment import BMMI, FLAT, LFMMI, Experiment
 from speech3.recipe.steps import Plan
 
@@ -36,6 +39,8 @@ _PASS = {
     "dnn": 53 / _HOURS, "cnn": 23.4 * 60 / 7 / _HOURS, "lstm": 20.6 * 60 / 10 / _HOURS,
     "blstm": 26.5 * 60 / 10 / _HOURS, LFMMI: 161 * 0.375 / _HOURS, BMMI: 105 / _HOURS,
 }  # fmt: skip
+# The networks of these rates: family, parameters. Networks of these families take as much longer as they are larger.
+_MEASURED = {"dnn": 1_878_816, LFMMI: 1_906_504}
 # CPU time of decoding divided by the length of the speech, from the same three places.
 _DECODING = {
     "mono": 0.08, "tri": 0.08, BMMI: 0.08, "dnn": 0.11, "cnn": 0.150, "lstm": 0.142, "blstm": 0.160, LFMMI: 0.050
@@ -46,8 +51,8 @@ _SAMPLES = {".raw": 32_000.0}  # bytes per second of recordings without a header
 _SOUNDS = (*AUDIO, ".wv1", *_SAMPLES)
 _CORES = (2, 16)
 _BASIS = (
-    "times: idle cores at the rates of recipes/minilibri/README.md, for models of its sizes; -: nothing was measured"
-    " (data, language models, graphs, scores)"
+    "times: idle cores at the rates of recipes/minilibri/README.md, for its GMMs, and networks by their parameters; -:"
+    " nothing was measured (data, language models, graphs, scores)"
 )
 _NO_GPU = "GPUs: no rate is known, for no GPU has run this code; training.device=cuda trains the networks on one"
 _OPENED = 20  # most recordings of each kind whose headers are read
@@ -118,7 +123,8 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
         training = e.sized(speech.train).training
         preset, width = e.presets[recipe.features], 2 if training.dtype == "float16" else 4
         found[f"train/{e.teacher(network)}.frames"] = Cost(size=packed_hours * _bytes(preset, width))
-        rate = _PASS.get(recipe.model.system, 0.0)
+        leaves = recipe.hmm.tri.leaves or round(triphone_leaves(hours))
+        rate = _PASS.get(recipe.model.system, 0.0) * _larger(recipe.model, preset, leaves)
         found[f"train/{network}"] = Cost(rate * hours * copies * training.max_epochs, training.workers)
         if e.teacher(network) != "tri":
             found[f"train/{network}.align"] = Cost(_HMM["align"] * hours, 0)
@@ -126,7 +132,9 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
         width = 2 if system.training.dtype == "float16" else 4
         found[f"train/{LFMMI}.frames"] = Cost(size=packed_hours * _bytes(e.presets[system.features], width))
         passes = system.training.max_epochs if system.passes is None else system.passes or lfmmi_passes(copies * hours)
-        found[f"train/{LFMMI}"] = Cost(_PASS[LFMMI] * hours * copies * passes, system.training.workers)
+        leaves = system.leaves or round(0.625 * triphone_leaves(hours))
+        rate = _PASS[LFMMI] * _larger(system.model, e.presets[system.features], leaves)
+        found[f"train/{LFMMI}"] = Cost(rate * hours * copies * passes, system.training.workers)
     for system_name in e.systems:
         family = system_name if system_name in _DECODING else recipe.model.system
         tuned_h = min(speech.dev, recipe.decode.tuning_minutes / 60) * _SEARCHES_OF_DEV
@@ -134,12 +142,22 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     return {name: cost for name, cost in found.items() if name != f"hmm/{FLAT}" and (cost.seconds or cost.size)}
 
 
+def _larger(model: ModelConfig, features: FeatureConfig, outputs: int) -> float:
+    """Parameters of a network, divided by those of the network of its family whose rate was measured."""
+    measured = _MEASURED.get(LFMMI if model.family == "cnn_tdnn" else model.family)
+    if measured is None or features.kind == "given":
+        return 1.0
+    network = build(model, _dim(features), max(1, outputs), seed=0)
+    return sum(tensor.numel() for tensor in network.parameters()) / measured
+
+
+def _dim(config: FeatureConfig) -> int:
+    return static_dim(config) * (1 + config.deltas) * (1 + config.left_context + config.right_context)
+
+
 def _bytes(config: FeatureConfig, width: int) -> float:
     """Bytes of an hour of features with `width` bytes per value."""
-    if config.kind == "given":
-        return 0.0
-    dim = static_dim(config) * (1 + config.deltas) * (1 + config.left_context + config.right_context)
-    return 3.6e6 / config.frame_shift * dim * width
+    return 0.0 if config.kind == "given" else 3.6e6 / config.frame_shift * _dim(config) * width
 
 
 def remarks(expected: dict[str, Cost], cores: int) -> dict[str, str]:

@@ -6,9 +6,9 @@ The corpus is LibriSpeech's in size and layout: utterances of 12 s, 33 words eac
 speaker. All recordings of a chapter are one file (hard links), and `feats.scp` names the same few matrices of 1,200
 frames again and again, with two values per frame instead of 120: what is read at one time is small, but there are as
 many names, lines, frames, labels and n-grams as in a real corpus. Functions are those of the recipe's stages. What
-takes days is left out or replaced: no features are computed (they are copied), nothing is searched (alignments of 59
-phones and hypotheses are drawn), GMM training makes one pass of each kind in one process, and no network is trained
-(minibatches of shuffled frames and of chunks are drawn).
+takes days is left out or replaced: features are copied, 16 words of each utterance are spread evenly in place of an
+alignment, hypotheses are drawn, GMM training makes one pass of each kind in one process, and networks are not trained,
+but minibatches of shuffled frames and of chunks are drawn.
 
 Each stage runs in a process of its own. `peak_mb` is the peak of its memory without pages of mapped files, which the
 system reclaims when it needs them; `start_mb` of it is Python and its libraries.
@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
-FRAMES, WORDS, ALIGNED_WORDS, PHONES_A_WORD = 1200, 33, 19, 3
+FRAMES, WORDS, ALIGNED_WORDS = 1200, 33, 16
 VOCABULARY, UTTERANCES_A_SPEAKER, CHAPTERS = 90_000, 125, 2
 HELD_OUT = 2_700  # utterances of dev and of test each, at most a tenth of train
 MATRICES = 16
@@ -158,9 +158,8 @@ def gmm(out: Path) -> None:
         np.arange(tree.num_pdfs + 1), np.ones(tree.num_pdfs), np.zeros((tree.num_pdfs, 2)), np.ones((tree.num_pdfs, 2))
     )
     share = Share(WordLists(transcripts.words.items()), feats)
-    few = drawn_alignments(lexicon)
-    for place, utterance in enumerate(share.words):
-        share.alignments[utterance] = few[place % MATRICES]
+    for utterance, words in share.words.items():
+        share.alignments[utterance] = drawn_alignment(lexicon, words)
     counts = passes.pronunciations(share)
     estimate(lexicon, counts, passes.expected_silences(share, counts.silence_after()))
     some = Share({key: share.words[key] for key in list(share.words)[::30]}, feats)
@@ -172,24 +171,16 @@ def gmm(out: Path) -> None:
     update(mixture, found.stats).save(e.model("tri") / "model.safetensors", {"features": "given"})
 
 
-def drawn_alignments(lexicon):  # type: ignore[no-untyped-def]
-    """A few alignments with random phones."""
-    from speech3.hmm.alignment import Alignment, evened_out
-    from speech3.hmm.transcript import NO_WORD
+def drawn_alignment(lexicon, words: list[str]):  # type: ignore[no-untyped-def]
+    """The first words, evenly spread over the utterance."""
+    from speech3.hmm.alignment import equal_alignment
 
-    generator, few = np.random.default_rng(2), []
-    for _ in range(MATRICES):
-        spoken = generator.integers(3, len(lexicon.phones) + 1, ALIGNED_WORDS * PHONES_A_WORD)
-        phones = np.array([lexicon.silence, *spoken, lexicon.silence], np.int32)
-        words = np.array([NO_WORD, *np.repeat(np.arange(ALIGNED_WORDS), PHONES_A_WORD), NO_WORD], np.int32)
-        starts = np.linspace(0, FRAMES, len(phones) + 1).astype(np.int32)
-        few.append(evened_out(Alignment(phones, words, starts, np.zeros(FRAMES, np.int8), 0.0)))
-    return few
+    return equal_alignment(lexicon, words[:ALIGNED_WORDS], FRAMES)
 
 
 @dataclass
 class Drawn:
-    """Stands for a recogniser: one of a few alignments for each utterance."""
+    """Stands for a recogniser."""
 
     hmm: object
     scratch: Path
@@ -205,10 +196,10 @@ class Drawn:
         """Alignments as `Recognizer.align` returns them, from two files."""
         from speech3.hmm.stored import Merged, StoredAlignments
 
-        few = drawn_alignments(self.hmm.lexicon)  # type: ignore[attr-defined]
         stores = [StoredAlignments(self.scratch / f"{part}.ali") for part in (0, 1)]
         for place, utterance in enumerate(feats):
-            stores[place % 2][utterance] = few[place % MATRICES]
+            words = texts[utterance].split()
+            stores[place % 2][utterance] = drawn_alignment(self.hmm.lexicon, words)  # type: ignore[attr-defined]
         return Merged(stores), {}
 
 
