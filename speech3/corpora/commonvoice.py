@@ -9,7 +9,6 @@ The official splits share no speaker and no sentence. A release without dev and 
 
 import csv
 from collections import Counter
-from contextlib import nullcontext
 from pathlib import Path
 
 import soundfile
@@ -83,7 +82,9 @@ def _check_language(source: Path, lang: str) -> None:
     """Compare `lang` with the language that the tables name, if espeak-ng knows that language."""
     tables = (source / f"{name}.tsv" for name in (*_SPLITS, "validated"))
     table = next((path for path in tables if path.is_file()), None)
-    with table.open(encoding="utf-8") if table else nullcontext([]) as lines:
+    if table is None:
+        return  # reported later
+    with table.open(encoding="utf-8") as lines:
         row = next(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE), {})
     locale = (row.get("locale") or "").strip()
     language, given = (code.lower().partition("-")[0] for code in (locale, lang))

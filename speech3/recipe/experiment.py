@@ -80,6 +80,8 @@ class Experiment:
         Directory of the corpus, if it is not built in.
     command
         The user's command line, for the report.
+    workers_chosen
+        The number of workers is not the recipe's, but follows the amount of speech and the machine.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Experiment:
     out: Path
     source: Path | None
     command: str
+    workers_chosen: bool = False
 
     @property
     def jobs(self) -> int:
@@ -184,7 +187,10 @@ class Experiment:
 
     def sized(self, hours: float) -> "Experiment":
         """The experiment with the sizes that its recipe leaves open."""
-        return replace(self, recipe=with_sizes(self.recipe, hours, self.jobs)) if open_sizes(self.recipe) else self
+        if not open_sizes(self.recipe):
+            return self
+        recipe = with_sizes(self.recipe, hours, min(self.jobs, available_jobs()))
+        return replace(self, recipe=recipe, workers_chosen=not self.recipe.training.workers)
 
     def settled(self) -> "Experiment":
         """The experiment with all sizes, and without an LF-MMI system for which there is too little speech.

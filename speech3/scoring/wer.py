@@ -294,8 +294,8 @@ def _check(ref: Mapping[str, str], hyp: Mapping[str, str], speakers: Mapping[str
 def _by_character(refs: list[str], hyps: list[str]) -> Iterator[Counts]:
     """The counts of characters; jiwer's alignments of them would take more memory than all else."""
     for start in range(0, len(refs), _BLOCK):
-        texts = ([characters(text) for text in side[start : start + _BLOCK]] for side in (refs, hyps))
-        yield from map(_count, jiwer.process_characters(*texts).alignments)
+        ref, hyp = ([characters(text) for text in side[start : start + _BLOCK]] for side in (refs, hyps))
+        yield from map(_count, jiwer.process_characters(ref, hyp).alignments)
 
 
 def _count(chunks: list[jiwer.AlignmentChunk]) -> Counts:

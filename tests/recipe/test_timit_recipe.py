@@ -20,7 +20,8 @@ TINY = (
     "jobs=1", "lfmmi=null", "hmm.mono.phone_iterations=2", "hmm.mono.iterations=3", "hmm.mono.gaussians=190",
     "hmm.aligner.phone_iterations=2", "hmm.aligner.iterations=3", "hmm.aligner.gaussians=190",
     "hmm.tri.iterations=2", "hmm.tri.leaves=190", "hmm.tri.gaussians=190", "model.width=64", "model.layers=1",
-    "training.max_epochs=2", "decode.acoustic_scales=[0.1]", "decode.word_penalties=[0]",
+    "training.max_epochs=2", "training.workers=0", "training.minibatch=0", "decode.acoustic_scales=[0.1]",
+    "decode.word_penalties=[0]",
 )  # fmt: skip
 
 
@@ -36,9 +37,18 @@ def test_phone_error_rates_and_boundaries(source: Path, tmp_path: Path, speech3:
     out = tmp_path / "timit"
     process = speech3("recipe", "timit", "--source", source, "--out", out, *TINY)
     assert process.returncode == 0, process.stderr
+    heading, *rows, _, _ = process.stdout.splitlines()[-5:]
     lines = process.stdout.splitlines()[-2:]
     rates = [float(found[1]) for line in lines if (found := re.fullmatch(r"timit \w+ PER (\S+) \[\S+ \S+\]", line))]
     assert len(rates) == 2 and rates[0] < 10 and rates[1] < 60, lines  # chance is about 90
+    assert heading == "rows for the table of published results in recipes/timit/README.md:"
+    for row, line in zip(rows, lines, strict=True):
+        system, rate = re.fullmatch(r"timit (\w+) PER (.*)", line).groups()  # type: ignore[union-attr]
+        assert re.fullmatch(
+            rf"\| train, \S+ h \| test \| {system} \| 2-gram of the transcripts \| \| {re.escape(rate)} \(dev \S+\) \|",
+            row,
+        ), row
+    assert "sizes for " in process.stderr and "1 worker" in process.stderr
     found, of_48 = (read_json(out / "score" / "tri" / f"{name}.json") for name in ("score", "phones48"))
     assert round(100 * found["per"], 2) == rates[0]
     assert of_48["words"] == found["words"]
@@ -50,7 +60,7 @@ def test_phone_error_rates_and_boundaries(source: Path, tmp_path: Path, speech3:
     assert "192 phone boundaries of 24 test utterances; within 10 ms" in process.stderr
     assert "PER" in (out / "report.html").read_text()
 
-    e = open_experiment("timit", out, source, list(TINY), "")
+    e = open_experiment("timit", out, source, list(TINY), "").settled()
     plan = make_plan(steps(e), e.out, None, None)
     speech = find_speech(e, plan)
     assert speech and speech.exact and not any(each.why for each in plan)
