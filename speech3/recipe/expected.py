@@ -26,6 +26,7 @@ from speech3.features.compute import static_dim
 from speech3.hmm.sizes import lfmmi_passes, triphone_leaves
 from speech3.models.registry import build
 from speech3.recipe.experiment import BMMI, FLAT, LFMMI, Experiment
+from speech3.recipe.sizes import most_workers
 from speech3.recipe.steps import Plan
 
 _HOURS = 2.02  # of minilibri's training speech: 2.24 without the tenth that is dev
@@ -101,7 +102,8 @@ def find_speech(e: Experiment, plan: Sequence[Plan]) -> Speech | None:
 
 def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     """The expected cost of each step that has a measured rate, or takes much disk."""
-    recipe = e.sized(speech.train).recipe
+    e = e.sized(speech.train)
+    recipe = e.recipe
     hours, all_hours = speech.train, speech.train + speech.dev + speech.test
     copies = 2 if recipe.augment else 1
     packed_hours = copies * hours + speech.dev
@@ -120,12 +122,13 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     if BMMI in e.trained:
         found[f"train/{BMMI}"] = Cost(_PASS[BMMI] * hours * recipe.hmm.bmmi.iterations, 0)
     for network in e.networks:
-        training = e.sized(speech.train).training
+        training = e.training
+        workers = most_workers(hours) if e.workers_chosen else training.workers
         preset, width = e.presets[recipe.features], 2 if training.dtype == "float16" else 4
         found[f"train/{e.teacher(network)}.frames"] = Cost(size=packed_hours * _bytes(preset, width))
         leaves = recipe.hmm.tri.leaves or round(triphone_leaves(hours))
         rate = _PASS.get(recipe.model.system, 0.0) * _larger(recipe.model, preset, leaves)
-        found[f"train/{network}"] = Cost(rate * hours * copies * training.max_epochs, training.workers)
+        found[f"train/{network}"] = Cost(rate * hours * copies * training.max_epochs, workers)
         if e.teacher(network) != "tri":
             found[f"train/{network}.align"] = Cost(_HMM["align"] * hours, 0)
     if recipe.lfmmi and (system := recipe.lfmmi):

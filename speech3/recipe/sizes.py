@@ -64,6 +64,11 @@ def described(recipe: RecipeConfig) -> str:
     return ", ".join([*wide, f"minibatch {training.minibatch}", f"{training.max_epochs} epochs at most", workers])
 
 
+def most_workers(hours: float) -> int:
+    """Workers of a network's training on as many cores as it can use."""
+    return 1 if hours < _MANY_HOURS else 4 if hours < _VERY_MANY_HOURS else 8
+
+
 def _model(model: ModelConfig, hours: float) -> ModelConfig:
     if not unsized("", model):
         return model
@@ -87,7 +92,7 @@ def _training(training: TrainingConfig, hours: float, jobs: int) -> TrainingConf
         found["max_epochs"] = 14 if few else max(6, round(14 * (_MANY_HOURS / hours) ** 0.12))
     if not training.workers:
         on_cores = training.world == "sgd" and training.device == "cpu"
-        found["workers"] = workers = min(few + 4 * some + 8 * many, max(1, jobs)) if on_cores else 1
+        found["workers"] = workers = min(most_workers(hours), max(1, jobs)) if on_cores else 1
         if workers > 1:
             found["world"] = "shared"
     return training.model_copy(update=found)
