@@ -117,7 +117,7 @@ def test_unknown_keys_of_presets_name_the_preset(recipe: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("values", "key", "message"),
     [
-        ({"width": 0}, "width", "greater than or equal to 1"),
+        ({"width": -1}, "width", "greater than or equal to 0"),
         ({"family": "rnn"}, "family", "'dnn'"),
         ({"family": {"dnn": 1}}, "family", "'dnn'"),
         ({"dropout": "much"}, "dropout", "number"),
@@ -253,8 +253,8 @@ def test_an_lstm_is_trained_as_recurrent_says(recipe: Path) -> None:
 
 
 def test_faults_of_recurrent_are_named_as_those_of_training(recipe: Path) -> None:
-    recipe.write_text(RECIPE + "recurrent: {minibatch: 0}\n")
-    with pytest.raises(Speech3Error, match=r"^\S+: recurrent\.minibatch: Input should be .* \(got 0\)$"):
+    recipe.write_text(RECIPE + "recurrent: {minibatch: -1}\n")
+    with pytest.raises(Speech3Error, match=r"^\S+: recurrent\.minibatch: Input should be .* \(got -1\)$"):
         load_config(RecipeConfig, recipe)
     recipe.write_text(RECIPE + "recurrent: {minibach: 7}\n")
     with pytest.raises(Speech3Error, match=r"^\S+: unknown key 'recurrent\.minibach'; known here: .*minibatch"):

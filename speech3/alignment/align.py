@@ -1,22 +1,34 @@
 """Forced alignment of a data set, and its output files: pdfs, phones and words as Kaldi archive, CTM and TextGrid."""
 
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from speech3.alignment.confidence import Confidence, confidence
 from speech3.alignment.longparts import Part, joined
-from speech3.alignment.times import FrameClock, file_name, phone_segments, word_segments, write_ctm, write_textgrid
+from speech3.alignment.times import (
+    FrameClock,
+    Segment,
+    file_name,
+    phone_segments,
+    word_segments,
+    write_ctm,
+    write_textgrid,
+)
 from speech3.errors import Speech3Error
 from speech3.hmm import passes
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import Scorer
+from speech3.hmm.stored import Merged, StoredAlignments, WordLists
 from speech3.hmm.workers import Share, Workers
 from speech3.io.ark import write_ark
 from speech3.io.atomic import write_text
+from speech3.io.computed import Computed
 from speech3.lexicon.lexicon import UNKNOWN, Lexicon
 from speech3.lexicon.vocabulary import check_vocabulary
 
@@ -25,7 +37,7 @@ from speech3.lexicon.vocabulary import check_vocabulary
 class Transcripts:
     """Words to align, all in the lexicon (or `<unk>`), and the utterances that cannot be aligned, with the reasons."""
 
-    words: dict[str, list[str]]
+    words: MutableMapping[str, list[str]]
     bad: dict[str, str]
 
 
@@ -51,8 +63,7 @@ def usable_transcripts(
     utterances = list(utterances)
     if strict:
         check_vocabulary({utterance: texts.get(utterance) for utterance in utterances}, lexicon)
-    words: dict[str, list[str]] = {}
-    bad: dict[str, str] = {}
+    words, bad = WordLists(), dict[str, str]()
     for utterance in utterances:
         text = (texts.get(utterance) or "").split()
         if not text:
@@ -69,7 +80,7 @@ def usable_transcripts(
 class Aligned:
     """Alignments sorted by utterance; utterances without one, with the reasons; those that needed the retry beam."""
 
-    alignments: dict[str, Alignment] = field(default_factory=dict)
+    alignments: Mapping[str, Alignment] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
     retried: set[str] = field(default_factory=set)
     confidences: dict[str, Confidence] = field(default_factory=dict)  # empty unless requested
@@ -95,27 +106,28 @@ def align(
         Also compute confidences, which needs the likelihoods of all pdfs.
     """
     parts: list[Aligned] = []
-    if transcripts.words:
-        with Workers(transcripts.words, feats, jobs) as workers:
-            parts = workers.run(_align_share, hmm, scorer, (beam, retry_beam), acoustic_scale, scored)
-    whole = Aligned({}, dict(transcripts.bad))
+    with tempfile.TemporaryDirectory(prefix="speech3-ali-") as scratch:
+        if transcripts.words:
+            with Workers(transcripts.words, feats, jobs) as workers:
+                parts = workers.run(
+                    _align_share, hmm, scorer, (beam, retry_beam), acoustic_scale, scored, Path(scratch)
+                )
+        whole = Aligned(Merged(cast(StoredAlignments, part.alignments) for part in parts), dict(transcripts.bad))
     for part in parts:
         whole.bad.update(part.bad)
         whole.retried.update(part.retried)
-    part_of = {utterance: part for part in parts for utterance in part.alignments}
-    for utterance in sorted(part_of):
-        whole.alignments[utterance] = part_of[utterance].alignments[utterance]
-        if scored:
-            whole.confidences[utterance] = part_of[utterance].confidences[utterance]
+        whole.confidences.update(part.confidences)
     return whole
 
 
 def _align_share(
-    share: Share, hmm: Hmm, scorer: Scorer, beams: tuple[float, float], acoustic_scale: float, scored: bool
-) -> Aligned:
-    done = Aligned()
+    share: Share, hmm: Hmm, scorer: Scorer, beams: tuple[float, float], acoustic_scale: float, scored: bool,
+    scratch: Path,
+) -> Aligned:  # fmt: skip
+    """Align a share; the alignments are in a file, from which the calling process reads them."""
+    done = Aligned(stored := StoredAlignments(scratch / f"{share.number}.ali"))
     for utterance in share.shown("alignment"):
-        one = Share({utterance: share.words[utterance]}, share.feats)  # its HMM is used only here
+        one = Share({utterance: share.words[utterance]}, share.feats)  # its HMM is used only here, so not kept
         found = passes.align_one(one, utterance, hmm, scorer, beams[:1], acoustic_scale)
         if isinstance(found, str):
             found = passes.align_one(one, utterance, hmm, scorer, beams[1:], acoustic_scale)
@@ -123,7 +135,7 @@ def _align_share(
         if isinstance(found, str):
             done.bad[utterance] = found
             continue
-        done.alignments[utterance] = found
+        stored[utterance] = found
         if scored:
             done.confidences[utterance] = confidence(found, hmm, scorer.loglikes(share.feats[utterance]))
     return done
@@ -157,13 +169,17 @@ def write_alignments(
     """
     out.mkdir(parents=True, exist_ok=True)
     durations, known = durations_s or {}, confidences or {}
-    phones = {u: phone_segments(a, hmm.lexicon, clock, durations.get(u), known.get(u)) for u, a in alignments.items()}
-    words = {
-        u: word_segments(
-            a, (texts.get(u) or UNKNOWN).split(), clock, durations.get(u), known[u].words_W if u in known else None
-        )
-        for u, a in alignments.items()
-    }
+
+    def phones_of(utterance: str) -> list[Segment]:
+        return phone_segments(alignments[utterance], hmm.lexicon, clock, durations.get(utterance), known.get(utterance))
+
+    def words_of(utterance: str) -> list[Segment]:
+        confidence = known[utterance].words_W if utterance in known else None
+        said = (texts.get(utterance) or UNKNOWN).split()
+        return word_segments(alignments[utterance], said, clock, durations.get(utterance), confidence)
+
+    phones: Mapping[str, list[Segment]] = Computed(alignments, phones_of)
+    words: Mapping[str, list[Segment]] = Computed(alignments, words_of)
     if parts:
         phones, words = joined(phones, parts, clock), joined(words, parts, clock)
     write_ark(out / "ali.ark", ((u, a.pdfs(hmm)) for u, a in alignments.items()))

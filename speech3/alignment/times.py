@@ -12,7 +12,7 @@ from speech3.alignment.confidence import Confidence
 from speech3.config import FeatureConfig
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.transcript import NO_WORD
-from speech3.io.atomic import write_text
+from speech3.io.atomic import write_lines, write_text
 from speech3.lexicon.lexicon import Lexicon
 
 _LONGEST_NAME = 200  # bytes; most file systems allow 255, including the `.TextGrid` after it
@@ -94,8 +94,7 @@ def word_segments(
 
 def write_ctm(path: Path | str, tracks: Mapping[str, Sequence[Segment]]) -> None:
     """Write NIST CTM: ``utterance channel start duration label``, then the confidence if known."""
-    lines = [ctm_line(utterance, s) + "\n" for utterance, segments in tracks.items() for s in segments]
-    write_text(path, "".join(lines))
+    write_lines(path, (ctm_line(utterance, s) + "\n" for utterance, segments in tracks.items() for s in segments))
 
 
 def ctm_line(utterance: str, segment: Segment) -> str:

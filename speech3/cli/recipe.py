@@ -44,7 +44,7 @@ def command(
         return
     experiment = open_experiment(corpus, out, source, overrides or [], shlex.join(["speech3", *sys.argv[1:]]))
     plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
-    data = sum(each.step.stage == "data" for each in plan) if experiment.least_minutes else 0
+    data = sum(each.step.stage == "data" for each in plan) if experiment.follows_speech else 0
     if not dry_run:
         run_plan(plan, experiment.out, end=data)
     if data and dry_run and any(each.why for each in plan[:data]):
@@ -55,17 +55,19 @@ def command(
         experiment = experiment.settled()
         plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
     if dry_run:
-        from speech3.recipe.expected import costs, find_speech, remarks, total
+        from speech3.recipe.expected import costs, find_speech, remarks, totals
 
         speech = find_speech(experiment, plan)
         expected = costs(experiment, speech) if speech else {}
         print(*[line for line in (speech, describe(plan, remarks(expected, experiment.jobs))) if line], sep="\n")
         if any(each.why for each in plan):
-            print(total(expected, plan, experiment) if speech else "expected: not known before the stage data has run")
+            print(totals(expected, plan, experiment) if speech else "expected: not known before the stage data has run")
         return
     run_plan(plan, experiment.out, first=data)
     if plan[-1].step.stage == "report":
         print(evaluation.summary(experiment))
+        if experiment.source:
+            print(evaluation.rows_to_paste(experiment))
         print("\n".join(evaluation.result_lines(experiment)))
     else:
         print(f"stopped after stage {plan[-1].step.stage}; the results so far are in {experiment.out}")

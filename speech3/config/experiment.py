@@ -36,6 +36,18 @@ class TrainConfig(Config):
             return values  # it is reported where the fields are checked
         return {**values, "model": for_objective(model, training)}
 
+    @model_validator(mode="after")
+    def _sized(self) -> "TrainConfig":
+        if open_keys := [*unsized("model", self.model), *unsized("training", self.training)]:
+            raise ValueError(f"{open_keys[0]}=0: only recipes choose it by the amount of speech; give at least 1")
+        return self
+
+
+def unsized(name: str, config: Config) -> list[str]:
+    """The keys of a group, called `name`, that a recipe is to choose by the amount of speech."""
+    keys = ("width",) if isinstance(config, ModelConfig) else ("minibatch", "max_epochs", "workers")
+    return [f"{name}.{key}" for key in keys if getattr(config, key, None) == 0]
+
 
 def for_objective(model: ModelConfig, training: TrainingConfig) -> ModelConfig | dict[str, Any]:
     """The model with those keys set that it leaves to the training objective; they are still to be checked.

@@ -20,7 +20,9 @@ class TdnnConfig(ModelConfig):
     right_context: Literal[0] = Field(0, description="do not set: the layers determine it")
     subsampling: Literal[1, 3] = Field(3, description="frames per output")
     layers: int = Field(9, ge=1, description="factored layers")
-    width: int = Field(384, ge=2)
+    width: int = Field(
+        384, ge=0, description="0, in a recipe: this, bottleneck and prefinal follow the amount of speech"
+    )
     bottleneck: int = Field(96, ge=1, description="width between the two products of a factored layer")
     bottlenecks: tuple[PositiveInt, ...] = Field(
         (), description="bottleneck of each layer, as training.group_lasso leaves them; empty: all have `bottleneck`"
@@ -47,7 +49,7 @@ class TdnnConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _narrows(self) -> "TdnnConfig":
-        if self.bottleneck >= self.width:
+        if self.width and self.bottleneck >= self.width:
             raise ValueError(f"bottleneck={self.bottleneck} must be below width={self.width}: it reduces the dimension")
         check_sizes(self.bottlenecks, self.layers, "bottlenecks")
         return self

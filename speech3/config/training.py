@@ -174,7 +174,7 @@ class TrainingConfig(Config):
     """How a model is trained."""
 
     world: Literal["sgd", "ddp", "simulated", "shared", "cluster", "sandblaster"] = "sgd"
-    workers: int = Field(1, ge=1)
+    workers: int = Field(1, ge=0, description="0, in a recipe: chosen by the amount of speech, at most `jobs`")
     model_partitions: int = Field(
         1,
         ge=1,
@@ -201,7 +201,7 @@ class TrainingConfig(Config):
         False,
         description="on a GPU, for models of windows: record forward and backward pass once and replay them as a graph",
     )
-    minibatch: int = Field(256, ge=1, description="frames")
+    minibatch: int = Field(256, ge=0, description="frames; 0, in a recipe: chosen by the amount of speech")
     sequence: int | None = Field(
         None,
         ge=0,
@@ -253,7 +253,7 @@ class TrainingConfig(Config):
     chunk_frames: int = Field(
         0, ge=0, description="shuffle within chunks of this many frames; 0: over the whole corpus (always for LSTMs)"
     )
-    max_epochs: int = Field(20, ge=1)
+    max_epochs: int = Field(20, ge=0, description="0, in a recipe: chosen by the amount of speech")
     schedule: Literal["halving", "exponential", "cosine", "constant"] = "halving"
     halve_below: float = Field(
         0.01, description="relative decrease of held-out cross-entropy below which the rate is halved"

@@ -57,6 +57,13 @@ def _part(data: Path, name: str, texts: dict[str, str]) -> DataDir:
             f"unpack the {len(packed)} archives in {data / 'wav'}, too" if packed else "unpack data_aishell.tgz again"
         )
         raise Speech3Error(f"{data / 'wav' / name}: no recordings SPEAKER/NAME.wav; {remedy}")
+    speakers = {path.name for path in (data / "wav").glob("*/*/")}
+    if left := [
+        path for path in sorted((data / "wav").glob("*.tar.gz")) if path.name[: -len(".tar.gz")] not in speakers
+    ]:
+        raise Speech3Error(
+            f"{left[0]}: not unpacked, as are {len(left)} archives in {data / 'wav'}: unpack all of them there"
+        )
     used = [path for path in wavs if path.stem in texts]
     if not used:
         raise Speech3Error(f"{data / _TRANSCRIPT}: has none of the {len(wavs)} recordings of {name}; unpack it again")

@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from speech3.corpora.anyspeech import split_data, write_corpus
+from speech3.corpora.anyspeech import say_if_incomplete, split_data, write_corpus
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
 from speech3.lexicon.langdir import LangDir, read_utf8
 from speech3.lexicon.sphinx import as_lexicon, read_dictionary
 
+UTTERANCES = {"an4_train": 948, "an4_test": 130}
 _DEV_SHARE = 0.1
 _LINE = re.compile(r"(?:<s>)?(.*?)(?:</s>)?\s*\(([^()]+)\)\s*")
 _SOUNDS = (".sph", ".wav", ".flac")
@@ -49,6 +50,8 @@ def prepare(source: Path, out: Path, seed: int) -> None:
             " http://www.speech.cs.cmu.edu/databases/an4/ and unpack it"
         )
     train, test = _read(root, "an4_train", out / "audio"), _read(root, "an4_test", out / "audio")
+    for name, data in (("an4_train", train), ("an4_test", test)):
+        say_if_incomplete(name, len(data.utterances), UTTERANCES[name])
     parts = {**split_data(train, {"dev": _DEV_SHARE}, seed), "test": test}
     parts = {name: parts[name] for name in ("train", "dev", "test")}
     lexicon = out / "an4.txt"

@@ -10,8 +10,8 @@ estimated on). Missing splits are drawn from train, missing pronunciations are g
 import gzip
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from speech3.corpora.folder import has_recordings, read_folder
@@ -19,7 +19,7 @@ from speech3.corpus.datadir import FILES, DataDir, read_datadir, write_datadir
 from speech3.corpus.split import seconds_of, split_by_speaker, split_by_utterance
 from speech3.corpus.tables import Fault
 from speech3.errors import Speech3Error
-from speech3.io.atomic import atomic_path, write_text
+from speech3.io.atomic import atomic_path, write_lines, write_text
 from speech3.io.progress import say
 from speech3.lexicon import langdir
 from speech3.lexicon.graphemes import near_letters, read_graphemes
@@ -36,6 +36,7 @@ _ENOUGH_VOICES = 8  # speakers needed to hold some out for dev
 _LEAST_PART_S, _LARGEST_PART = 180.0, 0.15
 HELD_OUT_LEXICON = "held_out_lexicon.txt"
 LETTERS = "letters.txt"
+SET_NAMES = "sets.json"  # written by corpora with several: the names of train and test, and of the language model
 SPLITS = ("train", "dev", "test")
 _WHY = {
     "train": "write one line `utterance word word ...` for each",
@@ -145,23 +146,20 @@ def write_corpus(
             f"{silent[0]}: has features, but no recordings, which this recipe needs (its aligner uses other features):"
             " add wav.scp, or train on the features with speech3 pack and speech3 train"
         )
-    train = [(u.text or "").split() for u in parts["train"].utterances.values()]
-    sentences = train + ([] if given.arpa or not given.text else _sentences(given.text))
-    counts = Counter(word for sentence in train for word in sentence)
-    further = [word for sentence in sentences for word in sentence]
-    if given.arpa:
-        further = langdir.arpa_words(given.arpa)
-    wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(set(further))) if word not in langdir.NOT_WORDS)
-    _say_scripts(Counter(word for data in parts.values() for word in _words(data)))
+    text = _Text(parts["train"], None if given.arpa else given.text)
+    counts = Counter(_words(parts["train"]))
+    further = set(langdir.arpa_words(given.arpa)) if given.arpa else {word for each in text for word in each}
+    wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(further)) if word not in langdir.NOT_WORDS)
+    _say_scripts(sum((Counter(_words(data)) for data in parts.values()), Counter[str]()))
     words = guess(tuple(wanted), counts, given.lexicon, lang, spelled=spelled, graphemes=graphemes)
     if units == "words":
-        _say_what_is_unknown(parts, words.known & set(further) if given.arpa else words.known, spelled=spelled)
+        _say_what_is_unknown(parts, words.known & further if given.arpa else words.known, spelled=spelled)
 
     lines = list(words.lines)
     if units == "sentencepiece":
-        lines += _write_pieces(out, sentences, words, pieces)
+        lines += _write_pieces(out, text, words, pieces)
     elif not given.arpa:
-        write_text(out / "lm_text", "".join(f"{' '.join(sentence)}\n" for sentence in sentences))
+        write_lines(out / "lm_text", (f"{' '.join(sentence)}\n" for sentence in text))
     if given.arpa:
         _copy_arpa(given.arpa, out / "lm.arpa.gz")
     write_text(out / "lexicon.txt", "".join(f"{line}\n" for line in lines))
@@ -174,10 +172,10 @@ def write_corpus(
         write_datadir(data, out / name)
 
 
-def say_if_incomplete(part: str, found: int, whole: int) -> None:
-    """Report, on stderr, that a part of a public corpus has fewer utterances than were published."""
+def say_if_incomplete(part: str, found: int, whole: int, what: str = "utterances") -> None:
+    """Report, on stderr, that a part of a public corpus has fewer utterances (or `what`) than were published."""
     if found < whole:
-        say(f"  {part} has {found:,} of its {whole:,} utterances: unpack it again, unless that is intended")
+        say(f"  {part} has {found:,} of its {whole:,} {what}: unpack it again, unless that is intended")
 
 
 def _is_datadir(path: Path) -> bool:
@@ -273,11 +271,25 @@ def _by_utterance(data: DataDir, shares: Mapping[str, float], seed: int) -> dict
     return parts
 
 
-def _sentences(path: Path) -> list[list[str]]:
-    found = [line.split() for line in langdir.read_utf8(path).splitlines() if line.strip()]
-    if not found:
-        raise Speech3Error(f"{path}: is empty; write one sentence per line, or remove it")
-    return found
+@dataclass(frozen=True)
+class _Text(Iterable[list[str]]):
+    """The sentences for the language model: the transcripts of train, then those of a file, read when they are used."""
+
+    train: DataDir
+    path: Path | None
+
+    def __iter__(self) -> Iterator[list[str]]:
+        for utterance in self.train.utterances.values():
+            yield (utterance.text or "").split()
+        if self.path is None:
+            return
+        empty = True
+        for line in langdir.text_lines(self.path):
+            if words := line.split():
+                empty = False
+                yield words
+        if empty:
+            raise Speech3Error(f"{self.path}: is empty; write one sentence per line, or remove it")
 
 
 def _number(count: int, what: str) -> str:
@@ -286,21 +298,21 @@ def _number(count: int, what: str) -> str:
 
 def _say_what_is_unknown(parts: Mapping[str, DataDir], vocabulary: frozenset[str], *, spelled: bool) -> None:
     for name in ("dev", "test"):
-        spoken = _words(parts[name])
-        unknown = sum(word not in vocabulary for word in spoken)
+        spoken = Counter(_words(parts[name]))
+        total, unknown = spoken.total(), sum(count for word, count in spoken.items() if word not in vocabulary)
         if not unknown:
             continue
-        of_all = f"{unknown} of {len(spoken):,} words ({unknown / len(spoken):.1%})"
+        of_all = f"{unknown} of {total:,} words ({unknown / total:.1%})"
         if spelled:
             say(f"  {name}: {of_all} are outside the vocabulary and can only be spelled (lm.letters)")
             continue
-        hopeless = ": none can be recognised, the word error rate will be 100 % or more" * (unknown == len(spoken))
-        remedy = "; lexicon=graphemes can spell them" * (unknown > _MANY_UNKNOWN * len(spoken))
+        hopeless = ": none can be recognised, the word error rate will be 100 % or more" * (unknown == total)
+        remedy = "; lexicon=graphemes can spell them" * (unknown > _MANY_UNKNOWN * total)
         say(f"  {name}: {of_all} are outside the vocabulary{hopeless}{remedy}")
 
 
-def _words(data: DataDir) -> list[str]:
-    return [word for utterance in data.utterances.values() for word in (utterance.text or "").split()]
+def _words(data: DataDir) -> Iterator[str]:
+    return (word for utterance in data.utterances.values() for word in (utterance.text or "").split())
 
 
 def _say_scripts(counts: Mapping[str, int]) -> None:
@@ -315,21 +327,21 @@ def _say_scripts(counts: Mapping[str, int]) -> None:
         )
 
 
-def _write_pieces(out: Path, sentences: list[list[str]], words: Words, vocabulary: int) -> list[str]:
+def _write_pieces(out: Path, text: Iterable[list[str]], words: Words, vocabulary: int) -> list[str]:
     """Write the model, the pieces and the text in pieces; return the pieces' lines for the lexicon."""
-    usable = [[word for word in sentence if word in words.known] for sentence in sentences]
-    usable = [sentence for sentence in usable if sentence]
-    model = train_pieces(Counter(word for sentence in usable for word in sentence), vocabulary)
+    counts = Counter(word for sentence in text for word in sentence if word in words.known)
+    model = train_pieces(counts, vocabulary)
     cut = Cutter(model)
-    text = [[piece for word in sentence for piece in cut(word)] for sentence in usable]
-    used = {piece for sentence in text for piece in sentence}
+    used = {piece for word in counts for piece in cut(word)}
     every = sorted(used | single_letters(words.known))
     spelled = {piece: phones for piece in every if (phones := words.spell(piece))}
     with atomic_path(out / "pieces.model") as path:
         path.write_bytes(model)
     write_text(out / "pieces.txt", "".join(f"{piece}\n" for piece in spelled))
-    write_text(out / "lm_text", "".join(f"{' '.join(sentence)}\n" for sentence in text))
-    say(f"  {len(spelled)} word pieces, {sum(map(len, text)) / max(sum(map(len, usable)), 1):.2f} per word")
+    in_pieces = ([piece for word in sentence if word in words.known for piece in cut(word)] for sentence in text)
+    write_lines(out / "lm_text", (f"{' '.join(sentence)}\n" for sentence in in_pieces if sentence))
+    pieces = sum(len(cut(word)) * count for word, count in counts.items())
+    say(f"  {len(spelled)} word pieces, {pieces / max(counts.total(), 1):.2f} per word")
     return [f"{piece} {' '.join(phones)}" for piece, phones in spelled.items() if piece not in words.known]
 
 

@@ -18,11 +18,14 @@ from speech3.corpus.datadir import DataDir, Utterance
 from speech3.corpus.normalize import normalize_text, parse_steps
 from speech3.errors import Speech3Error, check_bad
 from speech3.io.progress import say
+from speech3.lexicon import espeak
 from speech3.lexicon.langdir import find, read_utf8
 
 _SPLITS = ("train", "dev", "test")
 _COLUMNS = ("client_id", "path", "sentence")
 _SHOWN = 3
+# Codes of Common Voice and of espeak-ng that differ.
+_ONE_LANGUAGE = ({"zh", "cmn", "yue", "hak", "nan"}, {"nb", "nn", "no"}, {"ckb", "kmr", "ku"}, {"sr", "hr", "bs"})
 
 
 def prepare(
@@ -53,10 +56,13 @@ def prepare(
     Raises
     ------
     Speech3Error
-        `source` is not this corpus, more than 5 % of its clips are missing, or libsndfile cannot read mp3.
+        `source` is not this corpus or is in another language than `lang`, more than 5 % of its clips are missing, or
+        libsndfile cannot read mp3.
     """
     if "MP3" not in soundfile.available_formats():
         raise Speech3Error("this libsndfile reads no mp3: pip install -U soundfile")
+    if lang and lexicon == "espeak":
+        _check_language(source, lang)
     steps = parse_steps(normalize)
     if all((source / f"{name}.tsv").is_file() for name in _SPLITS):
         parts = {name: _read(source, f"{name}.tsv", steps) for name in _SPLITS}
@@ -70,6 +76,26 @@ def prepare(
             " clips/; give cv-corpus-VERSION/LANGUAGE of the unpacked archive"
         )
     write_corpus(parts, find(source / "lang"), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces)
+
+
+def _check_language(source: Path, lang: str) -> None:
+    """Compare `lang` with the language that the tables name, if espeak-ng knows that language."""
+    tables = (source / f"{name}.tsv" for name in (*_SPLITS, "validated"))
+    table = next((path for path in tables if path.is_file()), None)
+    if table is None:
+        return  # reported later
+    with table.open(encoding="utf-8") as lines:
+        row = next(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE), {})
+    locale = (row.get("locale") or "").strip()
+    language, given = (code.lower().partition("-")[0] for code in (locale, lang))
+    if not language or language == given or any({language, given} <= codes for codes in _ONE_LANGUAGE):
+        return
+    try:
+        espeak.voice_of(language)
+    except Speech3Error:
+        say(f"  warning: {table} is in {locale}, which espeak-ng does not know, and is pronounced as lang={lang}")
+        return
+    raise Speech3Error(f"{table}: its sentences are in {locale}, but lang={lang}; give lang={language}")
 
 
 def _read(source: Path, name: str, steps: tuple[str, ...]) -> DataDir:

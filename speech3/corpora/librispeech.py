@@ -13,9 +13,10 @@ that contains the parts; a subdirectory ``lm`` there is searched, too.
 from collections.abc import Sequence
 from pathlib import Path
 
-from speech3.corpora.anyspeech import say_if_incomplete, split_data, write_corpus
+from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, split_data, write_corpus
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.errors import Speech3Error
+from speech3.io.atomic import write_json
 from speech3.io.progress import say
 from speech3.lexicon.langdir import LangDir, read_utf8
 
@@ -86,7 +87,10 @@ def prepare(
     else:
         parts |= split_data(parts["train"], {"dev": _DEV_SHARE}, seed)
     parts = {name: parts[name] for name in ("train", "dev", "test")}
-    write_corpus(parts, _lang(root), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces)
+    given = _lang(root)
+    named = {"lm": given.arpa.name.removesuffix(".arpa.gz")} if given.arpa else {}
+    write_json(out / SET_NAMES, {"train": " + ".join(names), "test": test, **named})
+    write_corpus(parts, given, out, lang=lang, lexicon=lexicon, units=units, pieces=pieces)
 
 
 def _root(source: Path) -> Path:
@@ -117,7 +121,9 @@ def _part(root: Path, names: Sequence[str], sexes: dict[str, str]) -> DataDir:
                 utterances[key] = Utterance(key, key, speaker, text, gender=sexes.get(speaker))
         found = len(utterances) - before
         if not found:
-            raise Speech3Error(f"{root / name}: no SPEAKER/CHAPTER/*.trans.txt in it: unpack it again")
+            other = next((root / name).glob("*/*/*.trans.tsv"), None)  # LibriTTS has the same parts
+            remedy = "this is LibriTTS, another corpus; get LibriSpeech" if other else "unpack it again"
+            raise Speech3Error(f"{root / name}: no SPEAKER/CHAPTER/*.trans.txt in it: {remedy}")
         say_if_incomplete(name, found, PARTS[name])
     return DataDir(root, recordings, dict(sorted(utterances.items())))
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Set
 from pathlib import Path
 
-from speech3.corpora.anyspeech import write_corpus
+from speech3.corpora.anyspeech import say_if_incomplete, write_corpus
 from speech3.corpus.datadir import DataDir, Utterance, segment_name
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
@@ -25,6 +25,7 @@ from speech3.lexicon.sphinx import as_lexicon, read_dictionary, without_variant
 
 _IGNORED = "ignore_time_segment_in_scoring"
 _PLACES = {"train": ("train", "data"), "dev": ("dev", "legacy/dev"), "test": ("test", "legacy/test")}
+_TALKS = {"train": 1495, "dev": 8, "test": 11}  # of release 2; the dev and test of release 3 are the same
 _NO_WORD = re.compile(r"<.*>|\{.*\}|\(.*\)|\[.*\]")  # <sil>, {NOISE}, (a comment)
 
 
@@ -63,6 +64,7 @@ def _part(source: Path, name: str, known: Set[str]) -> DataDir:
         raise Speech3Error(
             f"{source}: has no {' or '.join(f'{place}/stm' for place in _PLACES[name])}; unpack it again"
         )
+    release2 = (source / "TEDLIUM.152k.dic").is_file() and not (source / "legacy").is_dir()
     recordings, utterances, unspoken = dict[str, str](), dict[str, Utterance](), 0
     for transcript in sorted((root / "stm").glob("*.stm")):
         sound = root / "sph" / f"{transcript.stem}.sph"
@@ -79,6 +81,8 @@ def _part(source: Path, name: str, known: Set[str]) -> DataDir:
                 unspoken += 1
     if not utterances:
         raise Speech3Error(f"{root / 'stm'}: no transcript TALK.stm with words; unpack {name} again")
+    if name != "train" or release2:
+        say_if_incomplete(name, len(recordings), _TALKS[name], "talks")
     if unspoken:
         say(f"  {name}: {unspoken} segments without words are left out")
     return DataDir(root, recordings, dict(sorted(utterances.items())))

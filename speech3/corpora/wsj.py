@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from speech3.corpora.anyspeech import say_if_incomplete, write_corpus
+from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, write_corpus
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.corpus.paths import entry
 from speech3.errors import Speech3Error
-from speech3.io.atomic import atomic_path, write_text
+from speech3.io.atomic import atomic_path, write_json, write_text
 from speech3.io.progress import say
 from speech3.lexicon.langdir import LangDir, read_utf8
 from speech3.lexicon.sphinx import as_lexicon, read_dictionary
@@ -101,6 +101,7 @@ def prepare(
     parts = {key: _part(discs, chosen[key], listed, transcripts) for key, listed in lists.items()}
     dictionary = next((found for name in _DICTIONARIES if (found := entry(source, name))), None)
     say(f"  lexicon: {dictionary or 'by espeak-ng, as there is no cmudict beside the discs'}; language model: {arpa}")
+    write_json(out / SET_NAMES, {"train": train, "test": test, "lm": model})
     lexicon = None
     if dictionary:
         lexicon = out / "cmudict.txt"

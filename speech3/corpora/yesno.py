@@ -6,11 +6,13 @@
 import re
 from pathlib import Path
 
+from speech3.corpora.anyspeech import say_if_incomplete
 from speech3.corpus.datadir import DataDir, Utterance, write_datadir
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
 
 WORDS = {"1": "YES", "0": "NO"}
+RECORDINGS = 60
 LEXICON = "YES K E N\nNO L O\n"
 _NAME = re.compile(r"[01](_[01]){7}")
 # Kaldi trains on the names that begin with 0 and tests on those that begin with 1; here every sixth of train is dev.
@@ -46,6 +48,7 @@ def prepare(source: Path, out: Path, seed: int) -> None:
             f"{source}: not the yesno corpus: no recordings such as 0_0_0_0_1_1_1_1.wav here or in waves_yesno/, or too"
             " few; get it from https://www.openslr.org/1"
         )
+    say_if_incomplete("yesno", sum(map(len, parts.values())), RECORDINGS, "recordings")
     for name, paths in parts.items():
         recordings = {path.stem: str(path.absolute()) for path in paths}
         utterances = {

@@ -28,7 +28,7 @@ from speech3.io.atomic import write_text
 FILES = ("wav.scp", "segments", "text", "utt2spk", "spk2utt", "spk2gender", "feats.scp", "cmvn.scp")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Utterance:
     """What one speaker said in one segment of a recording."""
 

@@ -27,7 +27,7 @@ class Fault:
         return f"{'warning: ' if self.warning else ''}{self.where}: {subject}{self.problem}; {self.remedy}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One line ``key value``; the value may be empty."""
 

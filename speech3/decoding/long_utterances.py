@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-import numpy as np
-
 from speech3.alignment.times import Segment
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir, Utterance, segment_name
@@ -66,7 +64,6 @@ def _joined(whole: str, parts: Sequence[Hypothesis]) -> Hypothesis:
         tuple(chain.from_iterable(part.units for part in parts)),
         sum(part.cost for part in parts),
         sum(part.acoustic_cost for part in parts),
-        np.concatenate([np.empty(0, np.int32), *(part.pdfs_T for part in parts)]),
         all(part.reached_final for part in parts),
         tuple(chain.from_iterable(known)) if len(known) == len(parts) else None,
     )

@@ -253,7 +253,7 @@ class Recognizer:
         jobs: int = 1,
         *,
         strict: bool = True,
-    ) -> tuple[dict[str, Alignment], dict[str, str]]:
+    ) -> tuple[Mapping[str, Alignment], dict[str, str]]:
         """Align each utterance with its words; return the alignments, and the reason for each one that failed.
 
         If not `strict`, any number may fail.

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jiwer
-import numpy as np
 
 from speech3.decoding.latticed import NBEST, nbest_line, nbest_lines
 from speech3.decoding.output import write_decoding, write_hypotheses
@@ -32,11 +31,9 @@ from speech3.lattices.archive import write_lattices
 from speech3.lattices.bayes_risk import confidences
 from speech3.lattices.directory import ARCHIVE, INDEX, LatticeDir, forget_lattices, save_about
 from speech3.lattices.word_lattice import WordLattice
-from speech3.lattices.word_paths import nbest, pdfs_of
+from speech3.lattices.word_paths import nbest
 from speech3.lexicon.lexicon import UNKNOWN
 from speech3.lm.normalize import read_checked
-
-_NO_PDFS = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True)
@@ -161,7 +158,7 @@ def _write(
             elif isinstance(each, RescoredSentences):
                 ranked = each.ranked(weight)
                 best, cost = ranked[0], ranked[0].acoustic + ranked[0].graph_cost(weight)
-                hypotheses.append(Hypothesis(utterance, best.words, best.units, cost, best.acoustic, _NO_PDFS, True))
+                hypotheses.append(Hypothesis(utterance, best.words, best.units, cost, best.acoustic, True))
                 lines.extend(
                     nbest_line(utterance, rank, one.acoustic, one.graph_cost(weight), one.words)
                     for rank, one in enumerate(ranked, 1)
@@ -201,9 +198,7 @@ def _hypothesis(directory: LatticeDir, utterance: str, lattice: WordLattice, wit
         else None
     )
     acoustic = scale * best.acoustic_cost(lattice)
-    return Hypothesis(
-        utterance, directory.spelled(best.words), units, best.cost, acoustic, pdfs_of(lattice, best), True, known
-    )
+    return Hypothesis(utterance, directory.spelled(best.words), units, best.cost, acoustic, True, known)
 
 
 def write_times(directory: LatticeDir, out: Path, decoding: Decoding, jobs: int) -> None:

@@ -50,8 +50,6 @@ class Hypothesis:
         Scaled acoustic cost plus graph cost, including word penalties.
     acoustic_cost
         Negative sum of the scaled log likelihoods along the path.
-    pdfs_T
-        int32: the pdf of each frame (of each output, if an output stands for several frames).
     reached_final
         If False, the recording ends in the middle of a sentence of the graph, and these are the words so far.
     confidences
@@ -64,7 +62,6 @@ class Hypothesis:
     units: tuple[str, ...]
     cost: float
     acoustic_cost: float
-    pdfs_T: np.ndarray
     reached_final: bool
     confidences: tuple[float, ...] | None = None
 
@@ -184,7 +181,7 @@ def words_in(graph: Graph, olabels: Sequence[int]) -> tuple[str, ...]:
 def hypothesis_of(graph: Graph, utterance: str, best: BestPath) -> Hypothesis:
     """The hypothesis that a path stands for."""
     units, spelled = tuple(graph.words[word] for word in best.olabels), words_in(graph, best.olabels)
-    return Hypothesis(utterance, spelled, units, best.cost, best.acoustic_cost, best.pdfs_T, best.reached_final)
+    return Hypothesis(utterance, spelled, units, best.cost, best.acoustic_cost, best.reached_final)
 
 
 def confidences_in(

@@ -6,7 +6,7 @@ likelihood of the questions about all phone sets.
 
 import heapq
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from speech3.hmm.tree import CENTRE, LEFT, RIGHT, Tree
 from speech3.lexicon.graphemes import marks, plain
 from speech3.lexicon.lexicon import Lexicon
 
+_LEAST_ROWS = 20_000  # statistics that are held before they are merged
 _DIGIT = r"(?<=[^\d])\d$"
 
 
@@ -46,6 +47,21 @@ def merge_stats(parts: list[ContextStats]) -> ContextStats:
     total = np.zeros((len(unique), stats.shape[1]))
     np.add.at(total, inverse.reshape(-1), stats)
     return ContextStats(unique, total)
+
+
+def merged_stats(parts: Iterable[ContextStats]) -> list[ContextStats]:
+    """Add up statistics as they come, so that memory grows with the contexts, not with the parts; empty without parts.
+
+    They are merged whenever there are as many new ones as merged ones, so merging takes a logarithmic number of steps.
+    """
+    held: list[ContextStats] = []
+    new = 0
+    for part in parts:
+        held.append(part)
+        new += len(part.context)
+        if new > max(_LEAST_ROWS, len(held[0].context)):
+            held, new = [merge_stats(held)], 0
+    return [merge_stats(held)] if held else []
 
 
 def phone_groups(lexicon: Lexicon) -> list[tuple[int, ...]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment import Alignment, evened_out
-from speech3.hmm.clustering import ContextStats, build_tree, merge_stats
+from speech3.hmm.clustering import ContextStats, build_tree, merged_stats
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import alignment_stats
 from speech3.hmm.topology import FIRST_AND_LOOP, num_outputs
@@ -23,7 +23,6 @@ from speech3.lexicon.lexicon import Lexicon
 
 SUBSAMPLING = 3
 _SIDES = (LEFT, CENTRE)
-_MERGED_EVERY = 200  # utterances, so that memory does not grow with the data
 
 
 def convert(alignment: Alignment, subsampling: int = SUBSAMPLING) -> Alignment:
@@ -119,19 +118,19 @@ def train_tree(
     """
     if not alignments:
         raise Speech3Error("no utterance is aligned, so no tree can be grown; see bad.txt of the alignment")
-    parts: list[ContextStats] = []
-    for utterance, alignment in alignments.items():
+
+    def stats_of(utterance: str, alignment: Alignment) -> ContextStats:
         feats_KD = middle_frames(feats[utterance], subsampling)
         if len(feats_KD) != alignment.num_frames:
             raise Speech3Error(
                 f"{utterance}: {len(feats[utterance])} frames are {len(feats_KD)} outputs, but its alignment has"
                 f" {alignment.num_frames}: it was made from different features; align again"
             )
-        parts.append(alignment_stats(alignment, feats_KD, _SIDES))
-        if len(parts) == _MERGED_EVERY:
-            parts = [merge_stats(parts)]
+        return alignment_stats(alignment, feats_KD, _SIDES)
+
+    (stats,) = merged_stats(stats_of(*item) for item in alignments.items())
     tree = build_tree(
-        merge_stats(parts), lexicon, leaves, min_frames, extra,
+        stats, lexicon, leaves, min_frames, extra,
         topology=FIRST_AND_LOOP, sides=_SIDES, key=key,
     )  # fmt: skip
     return Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5), FIRST_AND_LOOP, subsampling)

@@ -7,10 +7,11 @@ import numpy as np
 
 from speech3.hmm import gmm as mixtures
 from speech3.hmm.alignment import Alignment, equal_alignment, evened_out, from_path
-from speech3.hmm.clustering import ContextStats, merge_stats
+from speech3.hmm.clustering import ContextStats, merged_stats
 from speech3.hmm.gmm import Gmm, GmmStats
 from speech3.hmm.model import Hmm
-from speech3.hmm.probabilities import Counts, count
+from speech3.hmm.probabilities import Counts, Expected, SilenceAfter, count, expected
+from speech3.hmm.stored import StoredAlignments
 from speech3.hmm.topology import num_outputs
 from speech3.hmm.tree import CENTRE, LEFT, RIGHT
 from speech3.hmm.viterbi import best_path
@@ -60,7 +61,8 @@ def flat_start(share: Share, lexicon: Lexicon) -> dict[str, str]:
 
 def divide_equally(share: Share) -> None:
     """Divide the frames of each phone equally among its states."""
-    for utterance, alignment in share.alignments.items():
+    before, share.alignments = share.alignments, StoredAlignments()
+    for utterance, alignment in before.items():
         share.alignments[utterance] = evened_out(alignment)
 
 
@@ -69,8 +71,8 @@ def realign(
 ) -> dict[str, str]:
     """Align by Viterbi; return those that fail even at `retry_beam` and lose their alignment, with the reasons."""
     failed = {}
+    share.alignments.clear()
     for utterance in share.words:
-        share.alignments.pop(utterance, None)
         found = align_one(share, utterance, hmm, scorer, (beam, retry_beam), acoustic_scale)
         if isinstance(found, Alignment):
             share.alignments[utterance] = found
@@ -114,12 +116,7 @@ def collect(share: Share, hmm: Hmm, gmm: Gmm) -> Pass:
 
 def context_stats(share: Share) -> list[ContextStats]:
     """Accumulate one Gaussian's statistics per (left, phone, right, state) along the current alignments, if any."""
-    parts: list[ContextStats] = []
-    for utterance, alignment in share.alignments.items():
-        parts.append(alignment_stats(alignment, share.feats[utterance]))
-        if len(parts) == 200:  # merged regularly, so that memory does not grow with the data
-            parts = [merge_stats(parts)]
-    return [merge_stats(parts)] if parts else []
+    return merged_stats(alignment_stats(found, share.feats[utterance]) for utterance, found in share.alignments.items())
 
 
 def alignment_stats(
@@ -147,6 +144,6 @@ def pronunciations(share: Share) -> Counts:
     return count(share.alignments, share.words)
 
 
-def alignments(share: Share) -> dict[str, Alignment]:
-    """Return the current alignments."""
-    return share.alignments
+def expected_silences(share: Share, after: SilenceAfter) -> Expected:
+    """Sum up how probable silence is before each pronunciation, along the current alignments."""
+    return expected(share.alignments, share.words, after)

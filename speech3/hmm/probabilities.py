@@ -10,8 +10,9 @@ s is silence and n is no silence:
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -24,65 +25,94 @@ SMOOTHING = 2.0  # lambda 2 and lambda 3 of the paper
 RARE = 0.01  # the average silence is at least this probable, and at most 1 minus this
 Key: TypeAlias = tuple[str, tuple[int, ...]]  # word and phone numbers
 EDGE: Key = ("", ())  # the sentence's beginning, or its end
+Expected: TypeAlias = dict[Key, float]  # expected number of silences before each pronunciation
 
 
 @dataclass
 class Counts:
-    """Counts of pairs of neighbouring pronunciations, with silence between them (True) or not."""
+    """How often each pronunciation occurs, and with silence before and after it.
 
-    joins: Counter[tuple[Key, bool, Key]] = field(default_factory=Counter)
+    Pairs of pronunciations are not counted: a large corpus has millions.
+    """
+
+    said: Counter[Key] = field(default_factory=Counter)
+    after_silence: Counter[Key] = field(default_factory=Counter)
+    before_silence: Counter[Key] = field(default_factory=Counter)
 
     def __iadd__(self, other: "Counts") -> "Counts":
-        self.joins.update(other.joins)
+        for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True):
+            mine.update(theirs)
         return self
+
+    def silence_after(self) -> "SilenceAfter":
+        """P(s after w) of all pronunciations."""
+        average = sum(self.before_silence.values()) / max(sum(self.said.values()), 1)
+        return SilenceAfter(self.said, self.before_silence, min(max(average, RARE), 1 - RARE))
+
+
+@dataclass(frozen=True)
+class SilenceAfter:
+    """P(s after w), by pronunciation."""
+
+    said: Counter[Key]
+    before_silence: Counter[Key]
+    average: float
+
+    def __call__(self, key: Key) -> float:
+        return (self.before_silence[key] + SMOOTHING * self.average) / (self.said[key] + SMOOTHING)
 
 
 def count(alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]) -> Counts:
-    """Count the pairs of neighbouring pronunciations in the alignments; `words` are the transcripts."""
+    """Count pronunciations and silences in the alignments; `words` are the transcripts."""
     counts = Counts()
-    for utterance, alignment in alignments.items():
-        before, silence = EDGE, False
-        change = np.flatnonzero(np.diff(alignment.words)) + 1
-        for run in np.split(np.arange(len(alignment.words)), change):
-            index = int(alignment.words[run[0]])
-            if index == NO_WORD:
-                silence = True
-                continue
-            key = (words[utterance][index], tuple(alignment.phones[run].tolist()))
-            counts.joins[before, silence, key] += 1
-            before, silence = key, False
-        counts.joins[before, silence, EDGE] += 1
+    for before, silence, key in _joins(alignments, words):
+        counts.said[key] += 1
+        if silence:
+            counts.after_silence[key] += 1
+            counts.before_silence[before] += 1
     return counts
 
 
-def estimate(lexicon: Lexicon, counts: Counts) -> Lexicon:
+def expected(
+    alignments: Mapping[str, Alignment], words: Mapping[str, list[str]], after: SilenceAfter
+) -> Expected:  # fmt: skip
+    """The sum over the pronunciations before each pronunciation of the probability of silence after them."""
+    found: defaultdict[Key, float] = defaultdict(float)
+    for before, _, key in _joins(alignments, words):
+        found[key] += after(before)
+    return dict(found)
+
+
+def _joins(
+    alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]
+) -> Iterator[tuple[Key, bool, Key]]:  # fmt: skip
+    """Pairs of neighbouring pronunciations, and whether silence is between them."""
+    for utterance, alignment in alignments.items():
+        before, silence, said = EDGE, False, words[utterance]
+        change = (np.flatnonzero(np.diff(alignment.words)) + 1).tolist()
+        phones, indices = alignment.phones.tolist(), alignment.words.tolist()
+        for begin, end in pairwise([0, *change, len(phones)]):
+            if indices[begin] == NO_WORD:
+                silence = True
+                continue
+            key = (said[indices[begin]], tuple(phones[begin:end]))
+            yield before, silence, key
+            before, silence = key, False
+        yield before, silence, EDGE
+
+
+def estimate(lexicon: Lexicon, counts: Counts, expected: Expected) -> Lexicon:
     """The lexicon with estimated pronunciation and silence probabilities.
 
     A word that does not occur keeps equally probable pronunciations and gets the average silence probability.
     """
-    said: Counter[Key] = Counter()
-    silence_after: Counter[Key] = Counter()
-    for (before, silence, key), n in counts.joins.items():
-        said[key] += n
-        silence_after[before] += n * silence
-    total = sum(said.values())
-    average = min(max(sum(silence_after.values()) / max(total, 1), RARE), 1 - RARE)
-
-    def after(key: Key) -> float:
-        return (silence_after[key] + SMOOTHING * average) / (said[key] + SMOOTHING)
-
-    with_silence: Counter[Key] = Counter()
-    without: Counter[Key] = Counter()
-    expected: defaultdict[Key, float] = defaultdict(float)  # expected number of silences before each
-    for (before, silence, key), n in counts.joins.items():
-        (with_silence if silence else without)[key] += n
-        expected[key] += n * after(before)
+    said, after = counts.said, counts.silence_after()
 
     def silences(key: Key) -> Silences:
         return Silences(
             after(key),
-            (with_silence[key] + SMOOTHING) / (expected[key] + SMOOTHING),
-            (without[key] + SMOOTHING) / (said[key] - expected[key] + SMOOTHING),
+            (counts.after_silence[key] + SMOOTHING) / (expected.get(key, 0.0) + SMOOTHING),
+            (said[key] - counts.after_silence[key] + SMOOTHING) / (said[key] - expected.get(key, 0.0) + SMOOTHING),
         )
 
     by_word: Counter[str] = Counter()

@@ -11,10 +11,15 @@ from speech3.hmm.topology import FIRST_AND_LOOP, THREE_STATES
 _LARGEST_LEAVES, _LARGEST_GAUSSIANS = 6000, 60_000
 
 
+def triphone_leaves(hours: float) -> float:
+    """Leaves of the triphone tree, unless its roots need more: 800 for minilibri's two hours, at most 6,000."""
+    return min(_LARGEST_LEAVES, 360 * hours, 520 * hours**0.55)
+
+
 def biphone_leaves(hours: float, groups: int) -> int:
     """Leaves of LF-MMI's left-biphone tree: five eighths of the triphone tree's; 500 for minilibri's two hours."""
     roots = groups * FIRST_AND_LOOP.states
-    return max(round(1.2 * roots), round(0.625 * min(_LARGEST_LEAVES, 360 * hours, 520 * hours**0.55)))
+    return max(round(1.2 * roots), round(0.625 * triphone_leaves(hours)))
 
 
 def lfmmi_passes(hours: float, *, started: bool = False) -> int:
@@ -47,7 +52,7 @@ def sized(config: HmmConfig, hours: float, groups: int) -> HmmConfig:
     roots = groups * THREE_STATES.states
     mono = config.mono.gaussians or max(roots, min(1000, round(545 * hours**0.75)))
     aligner = config.aligner.gaussians or max(roots, min(1000, round(400 * hours**0.5)))
-    leaves = config.tri.leaves or max(round(1.2 * roots), round(min(_LARGEST_LEAVES, 360 * hours, 520 * hours**0.55)))
+    leaves = config.tri.leaves or max(round(1.2 * roots), round(triphone_leaves(hours)))
     gaussians = config.tri.gaussians or max(
         leaves, round(min(_LARGEST_GAUSSIANS, 2500 * hours**1.45, 5000 * hours**0.6))
     )

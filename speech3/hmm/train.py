@@ -11,7 +11,7 @@ from speech3.hmm.clustering import ContextStats, build_tree, group_numbers, merg
 from speech3.hmm.gmm import MIN_VARIANCE, Gmm, split, split_targets, update
 from speech3.hmm.model import Hmm
 from speech3.hmm.passes import Pass
-from speech3.hmm.probabilities import Counts, estimate
+from speech3.hmm.probabilities import Counts, Expected, estimate
 from speech3.hmm.topology import THREE_STATES
 from speech3.hmm.tree import Tree, context_free_tree, monophone_tree
 from speech3.hmm.workers import Workers
@@ -93,7 +93,10 @@ def train_triphone(
     counts = Counts()
     for part in workers.run(passes.pronunciations):
         counts += part
-    return replace(system, hmm=replace(system.hmm, lexicon=estimate(lexicon, counts)))
+    expected: Expected = {}
+    for found in workers.run(passes.expected_silences, counts.silence_after()):
+        expected |= {key: expected.get(key, 0.0) + silences for key, silences in found.items()}
+    return replace(system, hmm=replace(system.hmm, lexicon=estimate(lexicon, counts, expected)))
 
 
 def _reestimate(workers: Workers, hmm: Hmm, gmm: Gmm) -> tuple[Hmm, Gmm, Pass]:

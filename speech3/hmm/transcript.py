@@ -47,6 +47,11 @@ class TranscriptGraph:
     entry_logp: np.ndarray
     final_logp: np.ndarray
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in vars(self).values() if isinstance(array, np.ndarray))
+
     @cached_property
     def min_frames(self) -> int:
         """Frames of the shortest path."""

@@ -1,7 +1,8 @@
 """Processes that each keep a share of the utterances, so that a pass over the data sends models, not features.
 
 Each pass of GMM training is a function that is called as ``function(share, *arguments)`` in each process; the results
-are collected in a list. A share keeps its transcripts' HMMs and its alignments from pass to pass.
+are collected in a list. A share keeps its alignments from pass to pass, in a file if they are many, and as many of its
+transcripts' HMMs as fit into `_GRAPHS_BYTES`.
 """
 
 import multiprocessing
@@ -16,13 +17,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from speech3.errors import Speech3Error
-from speech3.hmm.alignment import Alignment
 from speech3.hmm.model import Hmm
+from speech3.hmm.stored import StoredAlignments, WordLists
 from speech3.hmm.transcript import TranscriptGraph, transcript_graph
 from speech3.io.parallel import end_with_parent, starting_workers
 from speech3.io.progress import progress
 
 R = TypeVar("R")
+_GRAPHS_BYTES = 256 << 20  # of the HMMs that a share keeps; others are made again in each pass
 
 
 @dataclass
@@ -39,12 +41,13 @@ class Share:
         Index of the share, and the number of shares.
     """
 
-    words: dict[str, list[str]]
+    words: Mapping[str, list[str]]
     feats: Mapping[str, np.ndarray]
     number: int = 0
     parts: int = 1
-    alignments: dict[str, Alignment] = field(default_factory=dict)
+    alignments: StoredAlignments = field(default_factory=StoredAlignments)
     _graphs: dict[str, TranscriptGraph] = field(default_factory=dict)
+    _bytes: int = 0
     _tree: object = None
 
     def shown(self, label: str) -> Iterable[str]:
@@ -53,12 +56,16 @@ class Share:
         return self.words if self.number else progress(self.words, len(self.words), f"{label}{of_all}")
 
     def graph(self, utterance: str, hmm: Hmm) -> TranscriptGraph:
-        """The HMM of a transcript; cached until another tree is used."""
+        """The HMM of a transcript; the first ones are kept until another tree is used."""
         if self._tree is not hmm.tree:
-            self._graphs, self._tree = {}, hmm.tree
-        if utterance not in self._graphs:
-            self._graphs[utterance] = transcript_graph(hmm, self.words[utterance])
-        return self._graphs[utterance]
+            self._graphs, self._bytes, self._tree = {}, 0, hmm.tree
+        if utterance in self._graphs:
+            return self._graphs[utterance]
+        graph = transcript_graph(hmm, self.words[utterance])
+        if self._bytes < _GRAPHS_BYTES:
+            self._graphs[utterance] = graph
+            self._bytes += graph.nbytes
+        return graph
 
 
 _share: Share | None = None
@@ -78,12 +85,13 @@ def _call(function: Callable[..., R], arguments: tuple[Any, ...]) -> R:
 class Workers:
     """`jobs` processes with equal shares; a context manager. With one job, everything runs in this process."""
 
-    def __init__(self, words: dict[str, list[str]], feats: Mapping[str, np.ndarray], jobs: int) -> None:
+    def __init__(self, words: Mapping[str, list[str]], feats: Mapping[str, np.ndarray], jobs: int) -> None:
         names = list(words)
         self.jobs = max(1, min(jobs, len(names)))
         # Every jobs-th utterance: neighbours are alike in length and speaker, so the shares cost about the same.
         shares = [
-            Share({n: words[n] for n in names[job :: self.jobs]}, feats, job, self.jobs) for job in range(self.jobs)
+            Share(WordLists((n, words[n]) for n in names[job :: self.jobs]), feats, job, self.jobs)
+            for job in range(self.jobs)
         ]
         self._local = shares[0] if self.jobs == 1 else None
         self._pools: list[ProcessPoolExecutor] = []

@@ -32,6 +32,7 @@ def _import_kaldi_io():  # type: ignore[no-untyped-def]
 
 _kaldi_io = _import_kaldi_io()
 _BINARY = b"\0B"
+_INTEGER = np.dtype([("size", "i1"), ("value", "<i4")])  # Kaldi writes the size in bytes before each value
 _RANGE = re.compile(r"\[(\d+):(\d+)(?:,(\d+):(\d+))?\]$")  # rows, then columns; both ends are inclusive
 
 
@@ -201,6 +202,65 @@ def read_int_ark(ark: Path | str) -> dict[str, np.ndarray]:
     except Exception as error:
         raise Speech3Error(f"{ark}: truncated or not an archive of integer vectors; make it again") from error
     return vectors
+
+
+class IntArkReader(Mapping[str, np.ndarray]):
+    """The int32 vectors of an uncompressed archive, such as ``ali.ark``, read on access: memory has only their places.
+
+    Raises
+    ------
+    Speech3Error
+        As `read_int_ark`.
+    """
+
+    def __init__(self, ark: Path | str) -> None:
+        self.path = Path(ark)
+        self._places: dict[str, int] = {}
+        self._stream: IO[bytes] | None = None
+        try:
+            with self.path.open("rb") as stream:
+                size = os.fstat(stream.fileno()).st_size
+                while key := _key(stream):
+                    if key in self._places:
+                        raise Speech3Error(f"{ark}: {key} occurs a second time; make the archive again")
+                    self._places[key] = stream.tell()
+                    stream.seek(_INTEGER.itemsize * self._length(stream), os.SEEK_CUR)
+                    if stream.tell() > size:
+                        raise self._damaged()
+        except OSError as error:
+            raise Speech3Error(f"{ark}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise self._damaged() from error
+
+    def __getitem__(self, utterance: str) -> np.ndarray:
+        """Vector (T,) int32 of one utterance; KeyError if the archive lacks it."""
+        place = self._places[utterance]
+        if self._stream is None:
+            self._stream = self.path.open("rb")  # closed when the reader is dropped
+        self._stream.seek(place)
+        length = self._length(self._stream)
+        rows_T = np.frombuffer(self._stream.read(_INTEGER.itemsize * length), _INTEGER)
+        if len(rows_T) != length or (rows_T["size"] != _INTEGER["value"].itemsize).any():
+            raise self._damaged()
+        return rows_T["value"].astype(np.int32)
+
+    def _length(self, stream: IO[bytes]) -> int:
+        head = stream.read(len(_BINARY) + _INTEGER.itemsize)
+        if len(head) < len(_BINARY) + _INTEGER.itemsize or not head.startswith(_BINARY + b"\4"):
+            raise self._damaged()
+        return int.from_bytes(head[-4:], "little")
+
+    def _damaged(self) -> Speech3Error:
+        return Speech3Error(f"{self.path}: truncated or not an archive of integer vectors; make it again")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_stream": None}
 
 
 def _key(stream: IO[bytes]) -> str:

@@ -3,7 +3,7 @@
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,12 @@ def write_text(path: Path | str, text: str) -> None:
     """Write UTF-8 text atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_lines(path: Path | str, lines: Iterable[str]) -> None:
+    """Write lines, each with its newline, as UTF-8 text, atomically and without holding them all in memory."""
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
+        stream.writelines(lines)
 
 
 def write_json(path: Path | str, value: Any) -> None:

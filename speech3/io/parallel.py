@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from itertools import islice
 from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 _ALONE_S = 2.0
+_AHEAD = 16  # items per process that are handed out before the results of earlier ones are taken
 _END_S = 5.0  # time allowed for a killed process to exit
 # The rounding of a sum depends on the number of threads, so every process uses one thread.
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -92,10 +94,12 @@ def _pool_map(function: Callable[[A], R], items: Sequence[A], jobs: int, label: 
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(jobs, len(items)), mp_context=context, initializer=end_with_parent)
     try:
+        left = iter(items)
         with starting_workers():
-            futures = deque(pool.submit(function, item) for item in items)
+            futures = deque(pool.submit(function, item) for item in islice(left, _AHEAD * min(jobs, len(items))))
         while futures:  # drop each result once it is yielded: together they may be larger than memory
             yield futures.popleft().result()
+            futures.extend(pool.submit(function, item) for item in islice(left, 1))
     except BrokenProcessPool as error:
         raise Speech3Error(
             f"{label}: a worker process died, most likely because memory ran out; run the command again with fewer jobs"

@@ -78,6 +78,21 @@ def read_utf8(path: Path) -> str:
         raise Speech3Error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
+def text_lines(path: Path) -> Iterator[str]:
+    """The lines of a file that `read_utf8` could read, one after another; raises what it raises."""
+    try:
+        with (
+            gzip.open(path, "rt", encoding="utf-8-sig")
+            if path.suffix == ".gz"
+            else path.open(encoding="utf-8-sig") as stream
+        ):
+            yield from stream
+    except UnicodeDecodeError as error:
+        raise Speech3Error(f"{path}: not UTF-8 text ({error}); convert it, for instance with iconv") from error
+    except (EOFError, OSError, zlib.error) as error:
+        raise Speech3Error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+
+
 def arpa_words(path: Path) -> list[str]:
     """The words of an ARPA file, without those that are none; whether the file is sound is not examined.
 

@@ -6,7 +6,7 @@ OUT/bmmi    the model directory: the triphones' HMM and graphs, and their GMMs t
 from speech3.hmm.gmm import load_gmm
 from speech3.hmm.model import load_hmm
 from speech3.hmm.workers import Workers
-from speech3.io.ark import ArkReader, read_int_ark
+from speech3.io.ark import ArkReader, IntArkReader
 from speech3.io.progress import Metrics
 from speech3.recipe.experiment import BMMI, Experiment
 from speech3.sequence import bmmi
@@ -18,7 +18,7 @@ def train_gmms(e: Experiment) -> None:
     tri, out, preset = e.model("tri"), e.model(BMMI), e.recipe.hmm.features
     feats = ArkReader(e.features(preset, e.train) / "feats.scp")
     alignment = e.alignment("tri", e.train) / "ali.ark"
-    aligned = read_int_ark(alignment).keys()
+    aligned = IntArkReader(alignment)
     gmm, metrics = load_gmm(tri / "model.safetensors"), Metrics(out / "metrics.jsonl")
     left_out_S = bmmi.unknown_senones(load_hmm(tri))
     # Transcripts are not needed any more.

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import yaml
 from speech3.alignment.times import Segment, read_ctm
 from speech3.config import FeatureConfig, load_preset
 from speech3.corpora import digits
+from speech3.corpora.anyspeech import SET_NAMES
 from speech3.corpus import audio
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
@@ -40,7 +42,7 @@ from speech3.scoring.wer import Metric, Score, score
 
 # Tensors of a model that are not trained: offsets of the pdfs' Gaussians, class priors, statistics of inputs.
 _NOT_TRAINED = {"offset", "log_prior", "shift_F", "scale_F", "running_mean", "running_var", "num_batches_tracked"}
-_BEST = "best.json"  # in decode/SYSTEM/dev: the error rate of dev with the tuned settings
+_BEST = "best.json"  # in decode/SYSTEM/dev: the best scale and penalty, and the error rate on dev
 OWN = "test_own"  # the test set decoded with our own language model
 TOLERANCES_MS = (10, 20, 30, 40, 50)
 
@@ -72,7 +74,7 @@ def decode_system(e: Experiment, system: str) -> None:
     say(f"  dev {metric} {100 * best.error_rate:.2f} % at {setting}")
     out = e.out / "decode" / system
     write_text(out / "dev" / "tuning.txt", _table(found, metric))
-    write_json(out / "dev" / _BEST, {"error_rate": best.error_rate})
+    write_json(out / "dev" / _BEST, asdict(best))
     frames = sum(len(feats_TF) for feats_TF in test.values())
     start = time.monotonic()
     wanted = Wanted(archive=e.recipe.lm.rescore is not None)
@@ -185,6 +187,25 @@ def score_boundaries(e: Experiment) -> None:
 def result_lines(e: Experiment) -> list[str]:
     """The last lines of a recipe's output: a line for each system that this run trained."""
     return [str(read_json(e.out / "score" / system / "score.json")["line"]) for system in e.systems]
+
+
+def rows_to_paste(e: Experiment) -> str:
+    """A row for each system, in the columns of the tables of published results in `recipes/CORPUS/README.md`."""
+    about = e.out / "data" / SET_NAMES
+    sets = read_json(about) if about.exists() else {}
+    lm = e.recipe.lm
+    given = "a grammar" if lm.grammar else Path(lm.arpa).name if lm.arpa else sets.get("lm")
+    text = Path(lm.text).name if lm.text else "the transcripts"
+    columns = f"{sets.get('train', 'train')}, {e.hours:.3g} h", sets.get("test", "test")
+    rows = []
+    for system in e.systems:
+        scored = read_json(e.out / "score" / system / "score.json")
+        rate = scored["line"].split(f" {e.recipe.metric} ")[1]
+        best = e.out / "decode" / system / "dev" / _BEST  # earlier versions did not write it
+        dev = f" (dev {100 * read_json(best)['error_rate']:.2f})" if best.exists() else ""
+        cells = *columns, system, given or f"{lm.order}-gram of {text}", "", f"{rate}{dev}"
+        rows.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
+    return "\n".join([f"rows for the table of published results in recipes/{e.name}/README.md:", *rows])
 
 
 def report(e: Experiment) -> None:

@@ -1,9 +1,10 @@
 """How long the steps of an experiment will take and how much disk they will need, for ``--dry-run``.
 
-Times are hours of speech multiplied by measured rates. The rates are those of `recipes/minilibri`: with models of its
-sizes, one process per core of an AMD EPYC with AVX-512; larger models take longer, smaller ones less. Disk space
-follows from the dimensions of the features. The times for data, language models and graphs were not measured, and are
-not in the sum.
+Times are hours of speech multiplied by measured rates: those of `recipes/minilibri`, with models of its sizes, one
+process per core of an AMD EPYC with AVX-512. DNNs and CNN-TDNNs of other sizes take longer in proportion to their
+parameters; that larger GMMs take longer, too, is not in the figures. Disk space follows from the dimensions of the
+features. The times for data, language models and graphs were not measured, and are not in the sums. Nor are there rates
+of GPUs: none has run this code.
 """
 
 import os
@@ -16,13 +17,16 @@ from pathlib import Path
 import soundfile
 
 from speech3.config import FeatureConfig
+from speech3.config.models import ModelConfig
 from speech3.corpora.folder import AUDIO
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error
 from speech3.features.compute import static_dim
-from speech3.hmm.sizes import lfmmi_passes
+from speech3.hmm.sizes import lfmmi_passes, triphone_leaves
+from speech3.models.registry import build
 from speech3.recipe.experiment import BMMI, FLAT, LFMMI, Experiment
+from speech3.recipe.sizes import most_workers
 from speech3.recipe.steps import Plan
 
 _HOURS = 2.02  # of minilibri's training speech: 2.24 without the tenth that is dev
@@ -36,6 +40,8 @@ _PASS = {
     "dnn": 53 / _HOURS, "cnn": 23.4 * 60 / 7 / _HOURS, "lstm": 20.6 * 60 / 10 / _HOURS,
     "blstm": 26.5 * 60 / 10 / _HOURS, LFMMI: 161 * 0.375 / _HOURS, BMMI: 105 / _HOURS,
 }  # fmt: skip
+# The networks of these rates: family, parameters. Networks of these families take as much longer as they are larger.
+_MEASURED = {"dnn": 1_878_816, LFMMI: 1_906_504}
 # CPU time of decoding divided by the length of the speech, from the same three places.
 _DECODING = {
     "mono": 0.08, "tri": 0.08, BMMI: 0.08, "dnn": 0.11, "cnn": 0.150, "lstm": 0.142, "blstm": 0.160, LFMMI: 0.050
@@ -44,6 +50,12 @@ _SEARCHES_OF_DEV = 3  # tuning needs two or three searches; the other scales and
 _FRAMES = 360_000  # per hour
 _SAMPLES = {".raw": 32_000.0}  # bytes per second of recordings without a header: 16 bits at 16 kHz
 _SOUNDS = (*AUDIO, ".wv1", *_SAMPLES)
+_CORES = (2, 16)
+_BASIS = (
+    "times: idle cores at the rates of recipes/minilibri/README.md, for its GMMs, and networks by their parameters; -:"
+    " nothing was measured (data, language models, graphs, scores)"
+)
+_NO_GPU = "GPUs: no rate is known, for no GPU has run this code; training.device=cuda trains the networks on one"
 _OPENED = 20  # most recordings of each kind whose headers are read
 
 
@@ -90,6 +102,7 @@ def find_speech(e: Experiment, plan: Sequence[Plan]) -> Speech | None:
 
 def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     """The expected cost of each step that has a measured rate, or takes much disk."""
+    e = e.sized(speech.train)
     recipe = e.recipe
     hours, all_hours = speech.train, speech.train + speech.dev + speech.test
     copies = 2 if recipe.augment else 1
@@ -110,10 +123,12 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
         found[f"train/{BMMI}"] = Cost(_PASS[BMMI] * hours * recipe.hmm.bmmi.iterations, 0)
     for network in e.networks:
         training = e.training
+        workers = most_workers(hours) if e.workers_chosen else training.workers
         preset, width = e.presets[recipe.features], 2 if training.dtype == "float16" else 4
         found[f"train/{e.teacher(network)}.frames"] = Cost(size=packed_hours * _bytes(preset, width))
-        rate = _PASS.get(recipe.model.system, 0.0)
-        found[f"train/{network}"] = Cost(rate * hours * copies * training.max_epochs, training.workers)
+        leaves = recipe.hmm.tri.leaves or round(triphone_leaves(hours))
+        rate = _PASS.get(recipe.model.system, 0.0) * _larger(recipe.model, preset, leaves)
+        found[f"train/{network}"] = Cost(rate * hours * copies * training.max_epochs, workers)
         if e.teacher(network) != "tri":
             found[f"train/{network}.align"] = Cost(_HMM["align"] * hours, 0)
     if recipe.lfmmi and (system := recipe.lfmmi):
@@ -124,7 +139,9 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
             if system.passes is None
             else system.passes or lfmmi_passes(copies * hours, started=e.start(LFMMI) is not None)
         )
-        found[f"train/{LFMMI}"] = Cost(_PASS[LFMMI] * hours * copies * passes, system.training.workers)
+        leaves = system.leaves or round(0.625 * triphone_leaves(hours))
+        rate = _PASS[LFMMI] * _larger(system.model, e.presets[system.features], leaves)
+        found[f"train/{LFMMI}"] = Cost(rate * hours * copies * passes, system.training.workers)
     for system_name in e.systems:
         family = system_name if system_name in _DECODING else recipe.model.system
         tuned_h = min(speech.dev, recipe.decode.tuning_minutes / 60) * _SEARCHES_OF_DEV
@@ -132,12 +149,22 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     return {name: cost for name, cost in found.items() if name != f"hmm/{FLAT}" and (cost.seconds or cost.size)}
 
 
+def _larger(model: ModelConfig, features: FeatureConfig, outputs: int) -> float:
+    """Parameters of a network, divided by those of the network of its family whose rate was measured."""
+    measured = _MEASURED.get(LFMMI if model.family == "cnn_tdnn" else model.family)
+    if measured is None or features.kind == "given":
+        return 1.0
+    network = build(model, _dim(features), max(1, outputs), seed=0)
+    return sum(tensor.numel() for tensor in network.parameters()) / measured
+
+
+def _dim(config: FeatureConfig) -> int:
+    return static_dim(config) * (1 + config.deltas) * (1 + config.left_context + config.right_context)
+
+
 def _bytes(config: FeatureConfig, width: int) -> float:
     """Bytes of an hour of features with `width` bytes per value."""
-    if config.kind == "given":
-        return 0.0
-    dim = static_dim(config) * (1 + config.deltas) * (1 + config.left_context + config.right_context)
-    return 3.6e6 / config.frame_shift * dim * width
+    return 0.0 if config.kind == "given" else 3.6e6 / config.frame_shift * _dim(config) * width
 
 
 def remarks(expected: dict[str, Cost], cores: int) -> dict[str, str]:
@@ -150,17 +177,23 @@ def _remark(cost: Cost, cores: int) -> str:
     return ", ".join([*time, *([_size(cost.size)] if cost.size else [])])
 
 
-def total(expected: dict[str, Cost], plan: Sequence[Plan], e: Experiment) -> str:
-    """The times of all steps that would run, on this machine's cores, on 2 and on 16; and their disk space."""
-    wanted = [expected[each.step.name] for each in plan if each.why and each.step.name in expected]
-    times = [f"{_time(sum(cost.wall_s(cores) for cost in wanted))} on {cores} cores" for cores in (2, 16)]
-    here = f"{_time(sum(cost.wall_s(e.jobs) for cost in wanted))} with jobs={e.jobs}"
+def totals(expected: dict[str, Cost], plan: Sequence[Plan], e: Experiment) -> str:
+    """A table of the stages that would run: their times on 2 and on 16 cores, and with `jobs`; and their disk space."""
+    cores = sorted({*_CORES, e.jobs})
+    wanted: dict[str, list[Cost]] = {}
+    for each in plan:
+        if each.why:
+            wanted.setdefault(each.step.stage, []).append(expected.get(each.step.name, Cost()))
+    wanted["all"] = [cost for costs_of_stage in wanted.values() for cost in costs_of_stage]
+    rows = [("stage", *(f"{count} {'core' if count == 1 else 'cores'}" for count in cores), "disk")]
+    for stage, found in wanted.items():
+        times = [sum(cost.wall_s(count) for cost in found) for count in cores]
+        size = sum(cost.size for cost in found)
+        rows.append((stage, *(_time(time) if time else "-" for time in times), _size(size) if size else "-"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     place = next(path for path in (e.out, *e.out.parents) if path.exists())
-    return (
-        f"expected: {here} ({', '.join(times)}), {_size(sum(cost.size for cost in wanted))} of disk"
-        f" ({_size(shutil.disk_usage(place).free)} are free); at the rates of recipes/minilibri/README.md, for idle"
-        " cores and models of its sizes; without data, language models and graphs"
-    )
+    return "\n".join([*table, f"free on the disk: {_size(shutil.disk_usage(place).free)}", _BASIS, _NO_GPU])
 
 
 def _time(seconds: float) -> str:

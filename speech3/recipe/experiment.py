@@ -43,6 +43,7 @@ from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error
 from speech3.io.parallel import available_jobs
 from speech3.io.progress import say
+from speech3.recipe.sizes import described, open_sizes, with_sizes
 from speech3.recipe.steps import ended_ns, up_to_date
 from speech3.recipe.transfer import Start, find_starts, with_architectures
 
@@ -87,6 +88,8 @@ class Experiment:
         The trained networks that networks start from, by the names of their systems; for `init`.
     enough
         There is enough speech to train networks.
+    workers_chosen
+        The number of workers is not the recipe's, but follows the amount of speech and the machine.
     """
 
     name: str
@@ -96,6 +99,7 @@ class Experiment:
     command: str
     starts: Mapping[str, Start] = field(default_factory=dict)
     enough: bool = True
+    workers_chosen: bool = False
 
     @property
     def jobs(self) -> int:
@@ -195,8 +199,27 @@ class Experiment:
         found = {"least_minutes": self.recipe.least_minutes, "lfmmi.least_minutes": lfmmi}
         return {key: minutes for key, minutes in found.items() if minutes}
 
+    @property
+    def follows_speech(self) -> bool:
+        """Whether the steps after the stage `data` depend on the amount of speech."""
+        return bool(self.least_minutes) or open_sizes(self.recipe)
+
+    def sized(self, hours: float) -> "Experiment":
+        """The experiment with the sizes that its recipe leaves open."""
+        if not open_sizes(self.recipe):
+            return self
+        recipe = with_sizes(self.recipe, hours, min(self.jobs, available_jobs()))
+        return replace(self, recipe=recipe, workers_chosen=not self.recipe.training.workers)
+
     def settled(self) -> "Experiment":
-        """The experiment without the systems for which there is too little speech; needs the finished stage `data`."""
+        """The experiment with all sizes, and without the systems for which there is too little speech.
+
+        It needs the finished stage `data`.
+        """
+        if open_sizes(self.recipe):
+            found = self.sized(self.hours)
+            say(f"sizes for {self.hours:.3g} h of speech: {described(found.recipe)}")
+            return found.settled()
         minutes = self.hours * 60
         little = {key: least for key, least in self.least_minutes.items() if minutes < least}
         for key, least in little.items():

@@ -10,6 +10,8 @@ OUT/flat                                  the model directory; align/{train,dev}
 """
 
 import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from speech3.hmm.model import Hmm
 from speech3.hmm.topology import FIRST_AND_LOOP
 from speech3.hmm.tree import monophone_tree
 from speech3.io.ark import ArkReader
+from speech3.io.computed import Computed
 from speech3.io.progress import say
 from speech3.lexicon.lexicon import Lexicon
 from speech3.recipe.experiment import FLAT, FLAT_HMM, Experiment
@@ -43,8 +46,7 @@ def prepare(e: Experiment) -> None:
     lexicon, transcripts, feats, features = training_material(e, preset)
     tree = monophone_tree(group_numbers(lexicon), FIRST_AND_LOOP.states)
     hmm = Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5), FIRST_AND_LOOP, SUBSAMPLING)
-    generator = np.random.default_rng(e.recipe.seed)
-    spelled = (random_phones(lexicon, words, generator) for words in [*transcripts.words.values()] * _DRAWN)
+    spelled = _Spelled(lexicon, transcripts, e.recipe.seed)
     denominator = make_denominator(estimate(spelled, e.recipe.lfmmi.longer_histories), hmm)
     hmm.save(out)
     denominator.save(out)
@@ -59,12 +61,27 @@ def prepare(e: Experiment) -> None:
     shutil.copyfile(features, e.frames(FLAT) / "features.yaml")
 
 
+@dataclass(frozen=True)
+class _Spelled(Iterable[list[int]]):
+    """Phones of the transcripts, `_DRAWN` times, with pronunciations drawn at random, the same in each iteration."""
+
+    lexicon: Lexicon
+    transcripts: Transcripts
+    seed: int
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = np.random.default_rng(self.seed)
+        for _ in range(_DRAWN):
+            for words in self.transcripts.words.values():
+                yield random_phones(self.lexicon, words, generator)
+
+
 def _pack(
     e: Experiment, name: str, split: str, lexicon: Lexicon, transcripts: Transcripts, feats: ArkReader
 ) -> None:  # fmt: skip
     config = e.recipe.flat
     longest = config.longest_s * 1000 / e.presets[e.feature_preset(FLAT)].frame_shift
-    labels: dict[str, np.ndarray] = {}
+    frames_of: dict[str, int] = {}
     bad, too_long = dict(transcripts.bad), 0
     for utterance, words in transcripts.words.items():
         frames = len(feats[utterance])
@@ -72,7 +89,8 @@ def _pack(
             too_long += 1
             continue
         try:
-            labels[utterance] = word_labels(lexicon, words, frames)
+            word_labels(lexicon, words, frames)
+            frames_of[utterance] = frames
         except Speech3Error as error:
             bad[utterance] = str(error)
     for utterance, reason in bad.items():
@@ -80,14 +98,15 @@ def _pack(
     check_bad(bad, len(feats), str(e.data(split)), "cannot be used for training")
     if too_long:
         say(f"  {too_long} of {len(feats)} utterances of {split} are longer than {config.longest_s:g} s: not used here")
-    if not labels:
+    if not frames_of:
         raise Speech3Error(
             f"{e.data(split)}: every utterance is longer than flat.longest_s={config.longest_s:g}; increase it"
         )
     info: dict[str, Any] = {"corpus": e.name, "alignment": "none", "labels": "words"}
+    labels = Computed(frames_of, lambda utt: word_labels(lexicon, transcripts.words[utt], frames_of[utt]))
     pack(
         e.frames(FLAT) / name, feats, labels, 2 * len(lexicon.by_word),
-        utterances=list(labels), dtype=config.training.dtype, info=info,
+        utterances=list(frames_of), dtype=config.training.dtype, info=info,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ OUT/lm/rescore.arpa.gz  with lm.rescore=ORDER: for rescoring lattices; estimated
 
 import re
 import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,22 +41,35 @@ from speech3.recipe.experiment import OWN_GRAPH, Experiment
 _LM = "lm.arpa.gz"
 _LETTERS = "letters.arpa.gz"
 _SECOND = {TUNING_GRAPH: "tuning.arpa.gz", OWN_GRAPH: "own.arpa.gz"}
-Sentences = list[list[str]]
+
+
+@dataclass(frozen=True)
+class _Sentences(Iterable[list[str]]):
+    """The lines of a file or, without one, the transcripts of train; read anew in each iteration."""
+
+    path: Path | None
+    e: Experiment
+
+    def __iter__(self) -> Iterator[list[str]]:
+        if self.path is None:
+            yield from map(list, _said(self.e, "train"))
+        else:
+            yield from (words for line in langdir.text_lines(self.path) if (words := line.split()))
 
 
 @dataclass(frozen=True)
 class _Text:
     """The text on which language models are estimated; `vocabulary`: the words that get a probability, seen or not."""
 
-    sentences: Sentences
+    sentences: _Sentences
     vocabulary: set[str]
     order: int
     pieces: bool
 
-    def without(self, hidden: set[tuple[str, ...]]) -> Sentences:
+    def without(self, hidden: set[tuple[str, ...]]) -> Iterator[list[str]]:
         """The sentences without those in `hidden`, which are given as words."""
         spelled = join_words if self.pieces else tuple
-        return [sentence for sentence in self.sentences if spelled(sentence) not in hidden]
+        return (sentence for sentence in self.sentences if spelled(sentence) not in hidden)
 
 
 def make_lm(e: Experiment) -> None:
@@ -73,11 +87,12 @@ def make_lm(e: Experiment) -> None:
     if text := _text(e, given):
         ours = estimate(text.sentences, text.order, text.vocabulary)
         models[_SECOND[OWN_GRAPH] if given else _LM] = ours
-        kept = text.without(set(_said(e, "dev")) - set(_said(e, "train")))
-        if removed := len(text.sentences) - len(kept):
-            say(f"  {removed} of the text's {len(text.sentences):,} sentences are in dev; the tuning model omits them")
+        hidden = _only_in_dev(e)
+        total, kept = sum(1 for _ in text.sentences), sum(1 for _ in text.without(hidden))
+        if total > kept:
+            say(f"  {total - kept} of the text's {total:,} sentences are in dev; the tuning model omits them")
             name, source = _SECOND[TUNING_GRAPH], "the language model's text without dev's sentences"
-            models[name] = estimate(kept, text.order, text.vocabulary, source)
+            models[name] = estimate(text.without(hidden), text.order, text.vocabulary, source)
     for name in (_LM, _LETTERS, *_SECOND.values()):
         (directory / name).unlink(missing_ok=True)
     for name, model in models.items():
@@ -118,8 +133,9 @@ def make_rescoring_lm(e: Experiment) -> None:
             f"lm.rescore={order}: there is no text to estimate it on, only an ARPA file: give lm.text, or an ARPA file"
             " as lm.rescore"
         )
-    kept = text.without(set(_said(e, "dev")) - set(_said(e, "train")))
-    model = estimate(kept, order, text.vocabulary, "the language model's text without dev's sentences")
+    model = estimate(
+        text.without(_only_in_dev(e)), order, text.vocabulary, "the language model's text without dev's sentences"
+    )
     write_arpa(model, e.rescoring_lm)
     if not text.pieces:
         say(f"  {e.rescoring_lm.name}: {', '.join(_perplexity(e, model, split) for split in ('dev', 'test'))}")
@@ -140,12 +156,9 @@ def _text(e: Experiment, given: ArpaLm | None) -> _Text | None:
         path = langdir.find(e.source / "lang").text
     elif not given and not path and written.exists():
         path = written
-    if path:
-        sentences = [line.split() for line in langdir.read_utf8(path).splitlines() if line.strip()]
-    elif given:
+    if not path and given:
         return None
-    else:
-        sentences = [list(words) for words in _said(e, "train")]
+    sentences = _Sentences(path, e)
     if pieces.exists():
         vocabulary = set(pieces.read_text(encoding="utf-8").split())
     else:
@@ -155,7 +168,7 @@ def _text(e: Experiment, given: ArpaLm | None) -> _Text | None:
     return _Text(sentences, vocabulary, order, pieces.exists())
 
 
-def _vocabulary(e: Experiment, sentences: Sentences) -> set[str]:
+def _vocabulary(e: Experiment, sentences: Iterable[list[str]]) -> set[str]:
     """The words of the lexicon, including those that are not in the text, which may still be spoken."""
     seen = {word for sentence in sentences for word in sentence}
     listed = langdir.entries(langdir.read_utf8(e.lexicon), e.lexicon)
@@ -167,12 +180,19 @@ def _vocabulary(e: Experiment, sentences: Sentences) -> set[str]:
     return words
 
 
-def _said(e: Experiment, split: str) -> list[tuple[str, ...]]:
-    return [tuple((utterance.text or "").split()) for utterance in read_datadir(e.data(split)).utterances.values()]
+def _said(e: Experiment, split: str) -> Iterator[tuple[str, ...]]:
+    return (tuple((utterance.text or "").split()) for utterance in read_datadir(e.data(split)).utterances.values())
+
+
+def _only_in_dev(e: Experiment) -> set[tuple[str, ...]]:
+    """The sentences of dev that are not in train."""
+    hidden = set(_said(e, "dev"))
+    hidden.difference_update(_said(e, "train"))
+    return hidden
 
 
 def _perplexity(e: Experiment, model: ArpaLm, split: str) -> str:
-    said = _said(e, split)
+    said = list(_said(e, split))
     value, skipped = perplexity(model, said)
     left_out = f" (without {skipped:,} of {sum(map(len, said)):,} words, which it lacks)" if skipped else ""
     return f"perplexity of {split} {value:.1f}{left_out}"

@@ -21,8 +21,9 @@ from speech3.hmm.first_and_loop import convert, train_tree
 from speech3.hmm.model import load_hmm
 from speech3.hmm.sizes import biphone_leaves, lfmmi_passes
 from speech3.hmm.transcript import NO_WORD
-from speech3.io.ark import ArkReader, read_int_ark
+from speech3.io.ark import ArkReader, IntArkReader
 from speech3.io.atomic import read_json, write_json
+from speech3.io.computed import Computed
 from speech3.io.progress import say
 from speech3.recipe.experiment import LFMMI, LFMMI_HMM, Experiment
 from speech3.recipe.stages import More, pack_split
@@ -38,21 +39,22 @@ def train_hmm(e: Experiment) -> None:
     assert e.recipe.lfmmi is not None
     out, lexicon = e.model(LFMMI_HMM), load_hmm(e.model(e.bootstrap)).lexicon
     feats = ArkReader(e.features(e.recipe.hmm.features, e.train) / "feats.scp")
-    labels, alignments, too_short = read_int_ark(e.alignment(e.bootstrap, e.train) / "labels.ark"), {}, {}
-    total = len(labels)
-    for utterance in list(labels):
+    labels, too_short = IntArkReader(e.alignment(e.bootstrap, e.train) / "labels.ark"), {}
+    for utterance, labels_T in labels.items():
         try:
-            alignments[utterance] = convert(_alignment(labels.pop(utterance)))
+            convert(_alignment(labels_T))
         except Speech3Error as error:
             too_short[utterance] = str(error)
             say(f"  skipped {utterance}: {error}")
-    check_bad(too_short, total, str(e.data(e.train)), "are too short for LF-MMI")
+    check_bad(too_short, len(labels), str(e.data(e.train)), "are too short for LF-MMI")
+    used = dict.fromkeys(utterance for utterance in labels if utterance not in too_short)
+    alignments = Computed(used, lambda utterance: convert(_alignment(labels[utterance])))
     leaves = e.recipe.lfmmi.leaves or biphone_leaves(e.hours, len(phone_groups(lexicon)))
     questions = e.recipe.hmm.extra_questions
     extra = read_phone_sets(questions, lexicon) if questions else []
     hmm = train_tree(alignments, feats, lexicon, leaves, _MIN_LEAF_OUTPUTS, extra, key="lfmmi.leaves")
-    phones = (alignment.phones.tolist() for alignment in alignments.values())
-    denominator = make_denominator(estimate(phones, e.recipe.lfmmi.longer_histories), hmm)
+    phones = Computed(used, lambda utterance: _alignment(labels[utterance]).phones.tolist())
+    denominator = make_denominator(estimate(phones.values(), e.recipe.lfmmi.longer_histories), hmm)
     denominator.save(out)
     write_json(out / _TOO_SHORT, too_short)
     hmm.save(out)
@@ -75,7 +77,7 @@ def pack_frames(e: Experiment, out: Path, more: More | None = None) -> None:
     labels_of_phones = 2 * len(load_hmm(e.model(LFMMI_HMM)).lexicon.phones) + 2
     too_short = read_json(e.model(LFMMI_HMM) / _TOO_SHORT)
     for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
-        labels = read_int_ark(e.alignment(e.bootstrap, split) / "labels.ark")
+        labels = IntArkReader(e.alignment(e.bootstrap, split) / "labels.ark")
         info = {"alignment": e.bootstrap, "labels": "phones"}
         pack_split(e, split, preset, labels, labels_of_phones, out / name, dtype, info, too_short, more)
     shutil.copyfile(e.features(preset, e.train) / "features.yaml", out / "features.yaml")

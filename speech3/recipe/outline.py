@@ -156,7 +156,7 @@ def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
              [realign[0].name if realign else "hmm/align", "features/augmented" if recipe.augment else nn_features],
              owns=e.frames(network), keys=("training.dtype",)),
         Step(f"train/{network}", partial(stages.train_network, e, network),
-             [recipe.model.model_dump(), e.training.model_dump(), recipe.seed],
+             [recipe.model.model_dump(), _training_settings(e), recipe.seed],
              [e.model(network) / "model.safetensors"], [f"train/{teacher}.frames", "graph/tri"], _started(e, network),
              owns=e.model(network), keys=("model", "training", "seed")),
     ]  # fmt: skip
@@ -164,6 +164,12 @@ def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
 
 def _started(e: Experiment, system: str) -> list[Path]:
     return [start.file] if (start := e.start(system)) else []
+
+
+def _training_settings(e: Experiment) -> dict[str, object]:
+    """The training config, without workers that the machine determines: elsewhere, nothing is trained again."""
+    training = e.training.model_dump()
+    return {**training, "workers": 0, "world": "sgd"} if e.workers_chosen else training
 
 
 def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:

@@ -5,6 +5,7 @@ import shutil
 from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,8 @@ from speech3.hmm.model import load_hmm
 from speech3.hmm.sizes import sized
 from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
 from speech3.hmm.workers import Workers
-from speech3.io.ark import ArkReader, read_int_ark, write_ark
+from speech3.io.ark import ArkReader, IntArkReader, write_ark
+from speech3.io.computed import Computed
 from speech3.io.progress import Metrics, say
 from speech3.lexicon.lexicon import Lexicon, mark_positions, read_lexicon
 from speech3.lm.normalize import read_checked
@@ -192,7 +194,7 @@ def pack_frames(e: Experiment, network: str) -> None:
     """Pack features and senones of train and dev."""
     hmm, teacher = load_hmm(e.model("tri")), e.teacher(network)
     for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
-        senones = read_int_ark(e.alignment(teacher, split) / "ali.ark")
+        senones = IntArkReader(e.alignment(teacher, split) / "ali.ark")
         info = {"alignment": teacher, "speed_perturb": list(e.recipe.speed_perturb)}
         pack_split(e, split, e.recipe.features, senones, hmm.num_pdfs, e.frames(network) / name, e.training.dtype, info)
     shutil.copyfile(e.features(e.recipe.features, e.train) / "features.yaml", e.frames(network) / "features.yaml")
@@ -207,7 +209,7 @@ class More:
 
 
 def pack_split(
-    e: Experiment, split: str, preset: str, labels: dict[str, np.ndarray], num_labels: int, out: Path,
+    e: Experiment, split: str, preset: str, labels: Mapping[str, np.ndarray], num_labels: int, out: Path,
     dtype: Literal["float16", "float32"],
     info: dict[str, Any], left_out: Collection[str] = (), more: More | None = None,
 ) -> None:  # fmt: skip
@@ -226,14 +228,20 @@ def pack_split(
         info["augment"] = e.recipe.augment.model_dump()
         copies, prefix = ArkReader(e.features(preset, e.augmented) / "feats.scp"), copy_prefix(1)
         used += [copy for copy in copies if copy.removeprefix(prefix) not in left_out]
-        labels |= {prefix + key: labels_T for key, labels_T in labels.items()}
+        originals = {key: key for key in labels} | {prefix + key: key for key in labels}
+        labels = Computed(originals, partial(_labels_of, labels, originals))
         feats = ChainMap({}, feats, copies)  # type: ignore[arg-type]  # the readers are not written to
     if more and split == e.train:
         used += list(more.labels)
-        labels, feats = labels | dict(more.labels), ChainMap({}, feats, more.feats)  # type: ignore[arg-type]
+        labels = ChainMap({}, labels, more.labels)  # type: ignore[arg-type]  # as above
+        feats = ChainMap({}, feats, more.feats)  # type: ignore[arg-type]
     report = pack(out, feats, labels, num_labels, utterances=used, dtype=dtype, info=info)
     for utterance, reason in report.skipped.items():
         say(f"  left out {utterance}: {reason}")
+
+
+def _labels_of(labels: Mapping[str, np.ndarray], originals: Mapping[str, str], utterance: str) -> np.ndarray:
+    return labels[originals[utterance]]
 
 
 def train_network(e: Experiment, network: str) -> None:

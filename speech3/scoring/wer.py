@@ -5,7 +5,7 @@ substitutions, deletions and insertions is jiwer's choice (that of Kaldi and scl
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -22,6 +22,7 @@ __all__ = ["Counts", "Metric", "PairedTest", "Score", "Utterance", "paired_test"
 
 FEW_SPEAKERS = 6  # with 5 units no randomisation test can reach p < 0.05: 2 to the power of 1 - 5 is 0.0625
 
+_BLOCK = 1000  # utterances
 Metric = Literal["WER", "CER", "PER"]  # the phone error rate is a word error rate whose words are classes of phones
 Operation = Literal["equal", "substitute", "delete", "insert"]
 
@@ -234,13 +235,10 @@ def score(
     if not any(refs):
         raise Speech3Error("the reference holds no words" + (" after normalisation" if normalize else ""))
     by_word = jiwer.process_words(refs, hyps)
-    by_character = jiwer.process_characters(list(map(characters, refs)), list(map(characters, hyps)))
     utterances = [
-        Utterance(
-            name, speakers[name] if speakers else None, ref_words, hyp_words, _count(chunks), _count(letters), chunks
-        )
+        Utterance(name, speakers[name] if speakers else None, ref_words, hyp_words, _count(chunks), letters, chunks)
         for name, ref_words, hyp_words, chunks, letters in zip(
-            names, by_word.references, by_word.hypotheses, by_word.alignments, by_character.alignments, strict=True
+            names, by_word.references, by_word.hypotheses, by_word.alignments, _by_character(refs, hyps), strict=True
         )
     ]
     word_ci95, ci_units = _rate_interval(utterances, [u.words for u in utterances], seed)
@@ -291,6 +289,13 @@ def _check(ref: Mapping[str, str], hyp: Mapping[str, str], speakers: Mapping[str
     for name in ref if speakers is not None else ():
         if name not in speakers:  # type: ignore[operator]
             raise Speech3Error(f"utterance {name} has no speaker; add it to utt2spk")
+
+
+def _by_character(refs: list[str], hyps: list[str]) -> Iterator[Counts]:
+    """The counts of characters; jiwer's alignments of them would take more memory than all else."""
+    for start in range(0, len(refs), _BLOCK):
+        ref, hyp = ([characters(text) for text in side[start : start + _BLOCK]] for side in (refs, hyps))
+        yield from map(_count, jiwer.process_characters(ref, hyp).alignments)
 
 
 def _count(chunks: list[jiwer.AlignmentChunk]) -> Counts:

@@ -29,7 +29,7 @@ from speech3.hmm.ebw import update
 from speech3.hmm.gmm import Gmm, GmmStats, accumulate_weighted, zero_stats
 from speech3.hmm.model import Hmm
 from speech3.hmm.workers import Share, Workers
-from speech3.io.ark import read_int_ark
+from speech3.io.ark import IntArkReader
 from speech3.io.progress import Metrics, progress, say
 from speech3.lexicon.lexicon import UNKNOWN
 from speech3.sequence.discriminative import Discriminative
@@ -106,7 +106,7 @@ def collect(
     share: Share, gmm: Gmm, criterion: Discriminative, alignment: Path, left_out_S: np.ndarray, label: str
 ) -> Statistics:
     """Accumulate both statistics over a share; `alignment`: an archive with the senone of each frame."""
-    senones, found = read_int_ark(alignment), Statistics(zero_stats(gmm), zero_stats(gmm))
+    senones, found = IntArkReader(alignment), Statistics(zero_stats(gmm), zero_stats(gmm))
     chunks = [c for key in share.words for each in stretches(senones[key], left_out_S) for c in cut(key, *each)]
     for batch in _shown(share, batches(chunks), label):
         feats_ND, senones_N = (
@@ -174,7 +174,7 @@ def train(
     Speech3Error
         The alignment is empty or has other senones, or the criterion is not finite.
     """
-    senones = read_int_ark(alignment)
+    senones = IntArkReader(alignment)
     if (largest := max((int(each.max()) for each in senones.values()), default=0)) >= gmm.num_pdfs:
         raise Speech3Error(f"{alignment}: has senone {largest}, but the GMMs only {gmm.num_pdfs}; align again")
     said = [each[first:end] for each in senones.values() for first, end in stretches(each, left_out_S)]

@@ -9,13 +9,15 @@ Axes: J states, A arcs.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 START = 0  # the state before the first phone
 _HISTORY = 2  # phones of a history
+_BATCH = 10_000  # sequences held at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +72,8 @@ def estimate(sequences: Iterable[Sequence[int]], longer_histories: int = 2000, h
 
     Parameters
     ----------
+    sequences
+        They are read twice, and not kept unless they are an iterator.
     longer_histories
         How many histories that are one phone longer, the most frequent ones, become states.
     history
@@ -80,27 +84,35 @@ def estimate(sequences: Iterable[Sequence[int]], longer_histories: int = 2000, h
     ValueError
         The sequences contain no phones.
     """
+    if isinstance(sequences, Iterator):
+        sequences = list(sequences)
     counts: Counter[tuple[int, ...]] = Counter()
-    distinct: Counter[tuple[int, ...]] = Counter()
-    for sequence in sequences:
-        distinct[tuple(int(phone) for phone in sequence)] += 1
-    for phones, times in distinct.items():
+    empty = True
+    for phones, times in _distinct(sequences):
+        empty = empty and not phones
         padded = (0,) * history + phones
         for place in range(history + 1, len(padded)):
             counts[padded[place - history : place + 1]] += times
-    if not any(distinct):
+    if empty:
         raise ValueError("no phones to estimate a phone language model from")
     frequent = sorted(counts, key=lambda longer: (-counts[longer], longer))[:longer_histories]
-    return _automaton(distinct, frozenset(frequent), history)
+    return _automaton(sequences, frozenset(frequent), history)
 
 
-def _automaton(distinct: Counter[tuple[int, ...]], longer: frozenset[tuple[int, ...]], length: int) -> PhoneLm:
+def _distinct(sequences: Iterable[Sequence[int]]) -> Iterator[tuple[tuple[int, ...], int]]:
+    """The sequences, and how often each occurs within a batch: many are equal where there are few words."""
+    left = iter(sequences)
+    while batch := Counter(tuple(int(phone) for phone in sequence) for sequence in islice(left, _BATCH)):
+        yield from batch.items()
+
+
+def _automaton(sequences: Iterable[Sequence[int]], longer: frozenset[tuple[int, ...]], length: int) -> PhoneLm:
     """Pass the sequences through the states, adding new states, and count the arcs."""
     states: dict[tuple[int, ...], int] = {(0,) * length: START}
     arcs: Counter[tuple[int, int]] = Counter()  # by state and phone
     target: dict[tuple[int, int], int] = {}
     ends: Counter[int] = Counter()
-    for phones, times in distinct.items():
+    for phones, times in _distinct(sequences):
         state, recent = START, (0,) * (length + 1)
         for phone in phones:
             recent = (*recent[1:], phone)

@@ -14,7 +14,7 @@ from speech3.corpus.split import split_by_speaker
 from speech3.errors import Speech3Error, check_bad
 from speech3.features.extract import extract
 from speech3.frames.packed import PackReport, pack
-from speech3.io.ark import ArkReader, read_int_ark
+from speech3.io.ark import ArkReader, IntArkReader
 from speech3.io.atomic import explained_disk_errors, read_json
 
 
@@ -56,7 +56,7 @@ def pack_aligned(
         more than 5 % of the utterances cannot be used; the data cannot be split by speaker.
     """
     _check_given(alignment, hmm)
-    senones, num_pdfs = read_int_ark(alignment / "ali.ark"), read_json(hmm / "hmm.json")["pdfs"]
+    senones, num_pdfs = IntArkReader(alignment / "ali.ark"), read_json(hmm / "hmm.json")["pdfs"]
     missing = _missing(data, senones, alignment / "ali.ark")
     if config.kind == "given":
         data = replace(data, recordings={})  # take lengths from the features, too: the audio may not be accessible

@@ -13,7 +13,7 @@ from speech3.corpus.datadir import read_datadir
 from speech3.errors import Speech3Error
 from speech3.recipe.experiment import open_experiment
 
-HEADER = "client_id\tpath\tsentence_id\tsentence\tsentence_domain\tup_votes\tdown_votes\tage\n"
+HEADER = "client_id\tpath\tsentence_id\tsentence\tsentence_domain\tup_votes\tdown_votes\tage\tlocale\n"
 SENTENCES = ('Bore da, "bawb"!', "Sut wyt ti?", "Mae’r gath yma.", "Nos da.")
 
 
@@ -26,7 +26,7 @@ def release(root: Path, *names: str, speakers: int = 2) -> Path:
             for sentence in SENTENCES:
                 number += 1
                 path = f"common_voice_cy_{number}.mp3"
-                rows.append(f"{name}{speaker:0128x}\t{path}\tid\t{sentence}\t\t2\t0\t\n")
+                rows.append(f"{name}{speaker:0128x}\t{path}\tid\t{sentence}\t\t2\t0\t\tcy\n")
                 noise = np.random.default_rng(number).normal(0, 0.1, 48000)
                 soundfile.write(root / "clips" / path, noise, 48000, format="MP3")
         (root / f"{name}.tsv").write_text(HEADER + "".join(rows), encoding="utf-8")
@@ -82,6 +82,31 @@ def test_what_is_refused(welsh: Path, tmp_path: Path) -> None:
         prepare(welsh, tmp_path / "out", 1, lexicon="graphemes")
     (welsh / "train.tsv").write_text("a\tb\n1\t2\n")
     with pytest.raises(Speech3Error, match=r"train\.tsv: no column client_id, path, sentence"):
+        prepare(welsh, tmp_path / "out", 1, lexicon="graphemes")
+
+
+def test_another_language_than_that_of_the_sentences(
+    welsh: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("espeakng_loader", reason="the espeak extra is not installed")
+    with pytest.raises(Speech3Error, match=r"train\.tsv: its sentences are in cy, but lang=en-us; give lang=cy"):
+        prepare(welsh, tmp_path / "out", 1, lang="en-us")
+    for name in ("train", "dev", "test"):
+        table = welsh / f"{name}.tsv"
+        table.write_text(table.read_text(encoding="utf-8").replace("\tcy\n", "\tab\n"), encoding="utf-8")
+    prepare(welsh, tmp_path / "out", 1, lang="cy")  # espeak-ng has no Abkhaz: the nearest language may do
+    assert "train.tsv is in ab, which espeak-ng does not know" in capsys.readouterr().err
+
+
+def test_mp3_without_a_decoder(welsh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soundfile, "available_formats", lambda: {"WAV": "", "FLAC": ""})
+    with pytest.raises(Speech3Error, match=r"reads no mp3: pip install -U soundfile"):
+        prepare(welsh, tmp_path / "out", 1, lexicon="graphemes")
+
+
+def test_a_split_is_missing(welsh: Path, tmp_path: Path) -> None:
+    (welsh / "dev.tsv").unlink()
+    with pytest.raises(Speech3Error, match=r"needs train\.tsv, dev\.tsv and test\.tsv, or validated\.tsv"):
         prepare(welsh, tmp_path / "out", 1, lexicon="graphemes")
 
 

@@ -11,6 +11,7 @@ import soundfile
 from speech3.corpora.librispeech import prepare
 from speech3.corpus.datadir import read_datadir
 from speech3.errors import Speech3Error
+from speech3.io.atomic import read_json
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "corpora" / "minilibri"
 LEXICON = "A AH0\nMAN M AE1 N\nSAID S EH1 D\nHELLO HH AH0 L OW1\n"
@@ -50,6 +51,7 @@ def test_mini_librispeech(mini: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert test.recordings["150-7-0001"] == str(mini / "dev-clean-2" / "150" / "7" / "150-7-0001.flac")
     both = {**train.utterances, **dev.utterances}
     assert (both["100-7-0000"].gender, both["101-7-0000"].gender, both["102-7-0000"].gender) == ("f", "m", None)
+    assert read_json(tmp_path / "a" / "sets.json") == {"train": "train-clean-5", "test": "dev-clean-2"}
     said = capsys.readouterr().err
     assert "train: train-clean-5; dev: a tenth of train; test: dev-clean-2" in said
     assert "dev-clean-2 has 6 of its 1,089 utterances" in said
@@ -92,7 +94,11 @@ def test_what_is_refused(mini: Path, tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match=r"no part to test on: unpack"):
         prepare(mini, tmp_path / "out", 1)
     (mini / "dev-clean-2").mkdir()
-    with pytest.raises(Speech3Error, match=r"dev-clean-2: no SPEAKER/CHAPTER/\*\.trans\.txt in it"):
+    with pytest.raises(Speech3Error, match=r"dev-clean-2: no SPEAKER/CHAPTER/\*\.trans\.txt in it: unpack"):
+        prepare(mini, tmp_path / "out", 1, train=["train-clean-5"], dev="train-clean-5")
+    (mini / "dev-clean-2" / "84" / "7").mkdir(parents=True)
+    (mini / "dev-clean-2" / "84" / "7" / "84_7.trans.tsv").touch()
+    with pytest.raises(Speech3Error, match=r"\.trans\.txt in it: this is LibriTTS, another corpus"):
         prepare(mini, tmp_path / "out", 1, train=["train-clean-5"], dev="train-clean-5")
 
 

@@ -57,6 +57,10 @@ def test_aishell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["test"]["BAC009S0764W0000"] == ("你好 世界", "S0764")
     assert "你好 n i3 h ao3" in (tmp_path / "out" / "lexicon.txt").read_text()
     assert "test has 2 of its 7,176 utterances" in capsys.readouterr().err
+    (root / "data_aishell" / "wav" / "S0765.tar.gz").touch()
+    with pytest.raises(Speech3Error, match=r"wav/S0765\.tar\.gz: not unpacked, as are 1 archives in "):
+        aishell.prepare(root, tmp_path / "out", 1)
+    (root / "data_aishell" / "wav" / "S0765.tar.gz").unlink()
     for path in (root / "data_aishell" / "wav" / "dev" / "S0724").iterdir():
         path.unlink()
     (root / "data_aishell" / "wav" / "S0724.tar.gz").touch()
@@ -113,11 +117,12 @@ def test_what_is_missing_from_an4(tmp_path: Path) -> None:
         an4.prepare(root, tmp_path / "out", 1)
 
 
-def test_yesno(tmp_path: Path) -> None:
+def test_yesno(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [f"{number:08b}" for number in (*range(12), *range(128, 134))]
     for name in names:
         sound(tmp_path / "waves_yesno" / f"{'_'.join(name)}.wav", rate_hz=8000)
     yesno.prepare(tmp_path, tmp_path / "out", 1)
+    assert "yesno has 18 of its 60 recordings" in capsys.readouterr().err
     found = parts_of(tmp_path / "out")
     assert {name: len(part) for name, part in found.items()} == {"train": 10, "dev": 2, "test": 6}
     assert found["test"]["1_0_0_0_0_0_0_1"][0] == "YES NO NO NO NO NO NO YES"
@@ -134,7 +139,7 @@ Talk 1 Talk 0.09 0.1 <o,f0,male> dog 's here
 
 
 @pytest.mark.parametrize("release", [2, 3])
-def test_tedlium(tmp_path: Path, release: int) -> None:
+def test_tedlium(tmp_path: Path, release: int, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / f"TEDLIUM_release-{release}"
     places = {"train": "data", "dev": "legacy/dev", "test": "legacy/test"}
     for name, newer in places.items():
@@ -148,6 +153,8 @@ def test_tedlium(tmp_path: Path, release: int) -> None:
         "<unk> NSN\nit IH T\nit's IH T S\nHERE HH IH R\nHERE(2) HH IY R\nhere HH IH R\ndog D AO G\n's Z\n"
     )
     tedlium.prepare(root, tmp_path / "out", 1)
+    said = capsys.readouterr().err
+    assert "test has 1 of its 11 talks" in said and ("train has 1 of its 1,495 talks" in said) == (release == 2)
     data = read_datadir(tmp_path / "out" / "test")
     assert {(u.id, u.text, u.start_s, u.end_s) for u in data.utterances.values()} == {
         ("testTalk-0000002-0000005", "it's HERE", 0.02, 0.05), ("testTalk-0000009-0000010", "dog 's here", 0.09, 0.1),

@@ -286,9 +286,8 @@ def test_what_decoding_leaves_behind(model: Path, sounds: dict[str, Path], tmp_p
 def test_empty_and_unfinished_hypotheses(model: Path, sounds: dict[str, Path], tmp_path: Path) -> None:
     recognizer = load_recognizer(model)
     feats = {name: features_of_file(recognizer, path) for name, path in sounds.items()}
-    pdfs_T = np.zeros(1, np.int32)
-    silent = Hypothesis("ab", (), (), 0.0, 0.0, pdfs_T, True)
-    unfinished = Hypothesis("a-bb", ("A",), ("A",), 0.0, 0.0, pdfs_T, False)
+    silent = Hypothesis("ab", (), (), 0.0, 0.0, True)
+    unfinished = Hypothesis("a-bb", ("A",), ("A",), 0.0, 0.0, False)
     write_decoding(tmp_path / "out", recognizer, feats, Decoding((silent, unfinished), {}))
     assert (tmp_path / "out" / "hyp.txt").read_text() == "ab\na-bb A\n"
     times = [line.split() for line in (tmp_path / "out" / "hyp.ctm").read_text().splitlines()]

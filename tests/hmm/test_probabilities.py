@@ -5,7 +5,7 @@ import pytest
 
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment import Alignment
-from speech3.hmm.probabilities import count, estimate
+from speech3.hmm.probabilities import count, estimate, expected
 from speech3.hmm.transcript import NO_WORD
 from speech3.lexicon.lexicon import Lexicon, Pronunciation, mark_positions, read_lexicon, write_lexicon
 
@@ -26,7 +26,9 @@ def estimated() -> Lexicon:
         "u": said(("a", 0), ("SIL", NO_WORD), ("b", 1), ("a", 1)),
         "v": said(("SIL", NO_WORD), ("a", 0), ("b", 1)),
     }
-    return estimate(LEXICON, count(alignments, {"u": ["A", "B"], "v": ["A", "A"]}))
+    words = {"u": ["A", "B"], "v": ["A", "A"]}
+    counts = count(alignments, words)
+    return estimate(LEXICON, counts, expected(alignments, words, counts.silence_after()))
 
 
 def test_pronunciations_are_counted(estimated: Lexicon) -> None:

@@ -9,12 +9,11 @@ from drawn import Drawn, draw
 from speech3.alignment.align import align, usable_transcripts
 from speech3.config import HmmConfig
 from speech3.errors import Speech3Error, check_bad
-from speech3.hmm import passes
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.gmm import Gmm, load_gmm
 from speech3.hmm.model import Hmm, load_hmm
 from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
-from speech3.hmm.workers import Workers
+from speech3.hmm.workers import Share, Workers
 from speech3.io.progress import Metrics, read_metrics
 from speech3.lexicon.lexicon import Lexicon, Pronunciation, read_lexicon
 
@@ -25,6 +24,10 @@ CONFIG = HmmConfig.model_validate({
 })  # fmt: skip
 
 
+def _alignments(share: Share) -> dict[str, Alignment]:
+    return dict(share.alignments)
+
+
 def bootstrap(
     drawn: Drawn, lexicon: Lexicon, tmp_path: Path, jobs: int
 ) -> tuple[GmmSystem, GmmSystem, dict[str, Alignment]]:
@@ -32,7 +35,7 @@ def bootstrap(
     with Workers(drawn.words, drawn.feats, jobs) as workers:
         mono = train_monophone(workers, lexicon, CONFIG, rng, metrics)
         tri = train_triphone(workers, mono, CONFIG, rng, metrics)
-        found = {k: v for share in workers.run(passes.alignments) for k, v in share.items()}
+        found = {k: v for share in workers.run(_alignments) for k, v in share.items()}
     return mono, tri, found
 
 

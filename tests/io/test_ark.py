@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.io.ark import ArkReader, _kaldi_io, read_int_ark, read_scp, write_ark
+from speech3.io.ark import ArkReader, IntArkReader, _kaldi_io, read_int_ark, read_scp, write_ark
 
 RNG = np.random.default_rng(0)
 MATRICES = {
@@ -139,7 +139,7 @@ def test_integer_vectors_plain_gzipped_and_by_kaldi_io(tmp_path: Path) -> None:
     packed = tmp_path / "ali.ark.gz"
     packed.write_bytes(gzip.compress(ark.read_bytes()))
     theirs = {key.encode("latin1").decode(): value for key, value in _kaldi_io.read_vec_int_ark(str(ark))}
-    for found in (read_int_ark(ark), read_int_ark(packed), theirs):
+    for found in (read_int_ark(ark), read_int_ark(packed), theirs, pickle.loads(pickle.dumps(IntArkReader(ark)))):
         assert list(found) == list(VECTORS)
         for key, value in VECTORS.items():
             assert found[key].dtype == np.int32
@@ -157,18 +157,20 @@ def test_integer_archives_cut_anywhere_are_errors_but_between_vectors(tmp_path: 
     for length in range(1, len(whole)):
         ark.write_bytes(whole[:length])
         if length == first_ends:
-            assert list(read_int_ark(ark)) == ["first"]
+            assert list(read_int_ark(ark)) == list(IntArkReader(ark)) == ["first"]
             continue
-        with pytest.raises(
-            Speech3Error, match=r"ali\.ark: truncated or not an archive of integer vectors; make it again"
-        ):
-            read_int_ark(ark)
+        for read in (read_int_ark, IntArkReader):
+            with pytest.raises(
+                Speech3Error, match=r"ali\.ark: truncated or not an archive of integer vectors; make it again"
+            ):
+                read(ark)
 
 
 def test_an_utterance_twice_in_an_integer_archive(tmp_path: Path) -> None:
     write_ark(tmp_path / "ali.ark", [("a", np.arange(3)), ("b", np.arange(2)), ("a", np.arange(4))])
-    with pytest.raises(Speech3Error, match=r"ali\.ark: a occurs a second time; make the archive again"):
-        read_int_ark(tmp_path / "ali.ark")
+    for read in (read_int_ark, IntArkReader):
+        with pytest.raises(Speech3Error, match=r"ali\.ark: a occurs a second time; make the archive again"):
+            read(tmp_path / "ali.ark")
 
 
 def test_integer_archives_that_are_none(tmp_path: Path) -> None:
@@ -182,5 +184,6 @@ def test_integer_archives_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match=r"cut\.ark\.gz: truncated"):
         read_int_ark(tmp_path / "cut.ark.gz")
     write_ark(tmp_path / "feats.ark", [("a", np.ones((2, 2), np.float32))])
-    with pytest.raises(Speech3Error, match="not an archive of integer vectors"):
-        read_int_ark(tmp_path / "feats.ark")
+    for read in (read_int_ark, IntArkReader):
+        with pytest.raises(Speech3Error, match="not an archive of integer vectors"):
+            read(tmp_path / "feats.ark")

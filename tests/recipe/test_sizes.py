@@ -1,0 +1,42 @@
+"""Sizes that follow the amount of speech: what was measured at two hours, larger for more, given ones kept."""
+
+from pathlib import Path
+
+import pytest
+
+from speech3.config import RecipeConfig, TrainConfig, load_config, shipped
+from speech3.errors import Speech3Error
+from speech3.recipe.sizes import open_sizes, with_sizes
+
+RECIPE = shipped("recipes") / "librispeech" / "recipe.yaml"
+
+
+def test_sizes_at_two_hours_are_those_measured_and_grow_from_there() -> None:
+    recipe = load_config(RecipeConfig, RECIPE)
+    assert open_sizes(recipe)
+    found = {hours: with_sizes(recipe, hours, 16).model_dump() for hours in (0.05, 2, 5, 100, 1000)}
+    sizes = {
+        hours: (each["model"]["width"], each["lfmmi"]["model"]["width"], each["lfmmi"]["model"]["bottleneck"],
+                *(each["training"][key] for key in ("minibatch", "max_epochs", "workers", "world")))
+        for hours, each in found.items()
+    }  # fmt: skip
+    assert sizes == {
+        0.05: (256, 256, 64, 256, 14, 1, "sgd"), 2: (512, 384, 96, 256, 14, 1, "sgd"),
+        5: (704, 480, 120, 256, 14, 1, "sgd"), 100: (1856, 1024, 160, 1024, 11, 8, "shared"),
+        1000: (2048, 1536, 160, 1024, 8, 8, "shared"),
+    }  # fmt: skip
+    assert not open_sizes(with_sizes(recipe, 1, 1)) and with_sizes(recipe, 1000, 2).training.workers == 2
+
+
+def test_given_sizes_stay() -> None:
+    given = ["model.width=300", "training.workers=1", "training.max_epochs=3", "lfmmi.model=cnn_tdnn_1m"]
+    found = with_sizes(load_config(RecipeConfig, RECIPE, given), 1000, 16)
+    assert (found.model.width, found.training.workers, found.training.max_epochs) == (300, 1, 3)  # type: ignore[attr-defined]
+    assert found.training.minibatch == 1024 and found.lfmmi and found.lfmmi.model.width == 256  # type: ignore[attr-defined]
+
+
+def test_only_recipes_choose(tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text("frames: a\nhmm: b\nmodel: {family: dnn, width: 0}\ntraining: {}\n")
+    with pytest.raises(Speech3Error, match=r"model\.width=0: only recipes choose it"):
+        load_config(TrainConfig, path)
