@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Small networks for devices on minilibri, as float and int8: error rate, size on disk, speed, real-time factor.
-#   recipes/minilibri/devices.sh --source DIR [--out OUT] [--jobs N] [--sizes "100k 300k"] [--lasso X] [--keys "K=V ..."]
+#   recipes/minilibri/devices.sh --source DIR [--out OUT] [--jobs N] [--sizes "100k 300k"] [--lasso "X ..."] [--keys "K=V ..."]
 # Runs the recipe if OUT (default exp/minilibri) does not hold its frames and graphs, then trains cnn_tdnn_SIZE with LF-MMI
-# (default: 100k, 300k, 1m, 3m), and with --lasso also cnn_tdnn_1m with training.group_lasso=X, and what is left of it
+# (default: 100k, 300k, 1m, 3m), and with --lasso also cnn_tdnn_1m with each training.group_lasso=X, and what is left of it
 # without a penalty. Finished runs are not run again. --jobs: runs at a time. --keys: other keys of all runs.
 # RTF: CPU time of `speech3 decode` with one process, start-up included, divided by the duration of test. frames/s: the
 # network alone, on one thread. Without second output layers, which are not exported: parameters, MB.
@@ -30,13 +30,14 @@ train() { # the name of a run, and its keys or options
     speech3 train "$conf" --out "$runs/$name" "$@" "${more[@]}" >"$runs/$name.log" 2>&1 ||
         { echo "$name: $(tail -n 1 "$runs/$name.log") (full log: $runs/$name.log)" >&2 && return 1; }
 }
-continued() { # the network that group lasso has left, trained on without a penalty
-    train lasso model=cnn_tdnn_1m "training.group_lasso=$lasso" || return
-    local left
-    left=$(speech3 model-info "$runs/lasso" --json | python -c '
+continued() { # the network that a penalty has left, trained on without it
+    local name=lasso_$1 left
+    train "$name" model=cnn_tdnn_1m "training.group_lasso=$1" || return
+    left=$(speech3 model-info "$runs/$name" --json | python -c '
 import json, sys
 print(str(json.load(sys.stdin)["trained"]["model"]["bottlenecks"]).replace(" ", ""))')
-    train lasso_continued --init "$runs/lasso" model=cnn_tdnn_1m "model.bottlenecks=$left" training.learning_rate=0.001
+    train "${name}_continued" --init "$runs/$name" model=cnn_tdnn_1m "model.bottlenecks=$left" \
+        training.learning_rate=0.001
 }
 names=()
 rm -f "$runs/failed"
@@ -45,11 +46,11 @@ for size in $sizes; do
     { train "$size" "model=cnn_tdnn_$size" || touch "$runs/failed"; } &
     names+=("$size")
 done
-if [ -n "$lasso" ]; then
+for penalty in $lasso; do
     while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || true; done
-    { continued || touch "$runs/failed"; } &
-    names+=(lasso lasso_continued)
-fi
+    { continued "$penalty" || touch "$runs/failed"; } &
+    names+=("lasso_$penalty" "lasso_${penalty}_continued")
+done
 wait
 [ ! -e "$runs/failed" ] || exit 1
 
@@ -58,7 +59,7 @@ cpu() { # seconds of CPU time that a command takes; its output goes to a file
     shift
     { time "$@" >"$log" 2>&1; } 2>&1 | awk '{ print $1 + $2 }'
 }
-printf '%-16s %-6s %10s %7s %8s %10s %8s  %s\n' network form parameters 'dev %' MB frames/s RTF 'test % [95 %], p against float'
+printf '%-20s %-6s %10s %7s %8s %10s %8s  %s\n' network form parameters 'dev %' MB frames/s RTF 'test % [95 %], p against float'
 for name in "${names[@]}"; do
     run=$runs/$name
     [ -e "$run/decode.json" ] || speech3 tune "$run" "$out/data/dev" --jobs "$jobs" >"$run/tuning.log" 2>&1 ||
@@ -90,7 +91,7 @@ _, megabytes, _, speed, *_ = next(line for line in (to / "export.txt").open() if
 rtf = float((to / "seconds").read_text()) / sum(lengths_s(read_datadir(sys.argv[3])).values())
 s = json.loads((to / "score.json").read_text())
 wer, low, high = (100 * x for x in (s["wer"], *s["wer_ci95"]))
-print(f"{run.name:16} {form:6} {parameters:10,} {dev:>7} {megabytes:>8} {speed:>10} {rtf:8.4f}  {wer:.2f} "
+print(f"{run.name:20} {form:6} {parameters:10,} {dev:>7} {megabytes:>8} {speed:>10} {rtf:8.4f}  {wer:.2f} "
       f"[{low:.2f}, {high:.2f}]" + f" p={s['against']['p_value']:.3f}" * (form == "int8"))
 END
     done
