@@ -122,14 +122,6 @@ def test_silence_in_the_lexicon_is_distinguished_from_optional_silence(tmp_path)
     assert found.cost == pytest.approx(min(costs.values()), abs=2e-3)
 
 
-def test_pdfs_of_the_path_explain_its_acoustic_cost(toy):
-    hmm, graph, _ = toy(True, 2)
-    scores_TP = toys.random_scores(hmm, 30, 9)
-    (found,) = decode(graph, [("u", scores_TP)], WIDE, 0.5).hypotheses
-    assert len(found.pdfs_T) == 30
-    assert found.acoustic_cost == pytest.approx(-0.5 * scores_TP[np.arange(30), found.pdfs_T].sum(), abs=1e-3)
-
-
 def test_threads_give_what_one_thread_gives_in_order(toy):
     hmm, graph, _ = toy(True, 2)
     scores = [(f"u{seed}", toys.random_scores(hmm, 20 + seed, seed)) for seed in range(9)]

@@ -25,7 +25,7 @@ def costs_match(hmm: Hmm, graph, language, frames: int, seeds: int) -> set[tuple
         costs = toys.exhaustive(hmm, language, np.float32(0.4) * scores_TP)
         best = min(costs, key=costs.__getitem__)
         winners.add(best)
-        assert found.reached_final and len(found.pdfs_T) == frames
+        assert found.reached_final
         assert found.cost == pytest.approx(costs[best], abs=2e-3)
         assert costs[found.words] == pytest.approx(costs[best], abs=2e-3)
     return winners
