@@ -192,7 +192,9 @@ class Drawn:
 
         return FrameClock(0.01, 0.0)
 
-    def align(self, feats: Mapping[str, np.ndarray], texts: Mapping[str, str], jobs: int):  # type: ignore[no-untyped-def]
+    def align(  # type: ignore[no-untyped-def]
+        self, feats: Mapping[str, np.ndarray], texts: Mapping[str, str], jobs: int, *, strict: bool = True
+    ):
         """Alignments as `Recognizer.align` returns them, from two files."""
         from speech3.hmm.stored import Merged, StoredAlignments
 
@@ -228,7 +230,8 @@ def frames(out: Path) -> None:
     """Packed frames of train and dev, with phones for LF-MMI; those with senones differ in the labels only."""
     from speech3.recipe import lfmmi
 
-    lfmmi.pack_frames(experiment(out))
+    e = experiment(out)
+    lfmmi.pack_frames(e, e.frames("lfmmi"))
 
 
 def minibatches(out: Path) -> None:
