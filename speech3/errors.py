@@ -38,8 +38,6 @@ def listed(names: Iterable[str], most: int = _SHOWN) -> str:
 def check_bad(bad: Mapping[str, str], total: int, what: str, problem: str = "are bad", remedy: str = "") -> None:
     """Raise an error if too many of `total` utterances are bad, or if there are no utterances at all.
 
-    A single one never is too many, unless there is no other: of fewer than twenty it would always be more than 5 %.
-
     Parameters
     ----------
     bad
@@ -53,7 +51,7 @@ def check_bad(bad: Mapping[str, str], total: int, what: str, problem: str = "are
     """
     if not total:
         raise Speech3Error(f"{what}: no utterances")
-    if len(bad) <= max(MOST_BAD * total, min(1, total - 1)):
+    if len(bad) <= MOST_BAD * total:
         return
     shown = [f"\n  {utterance}: {reason.removeprefix(f'{utterance}: ')}" for utterance, reason in bad.items()]
     more = f"\n  and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""

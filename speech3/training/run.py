@@ -289,7 +289,7 @@ class _Run:
         if not self.averaged and not standing.schedule.best_epoch:
             say("no epoch was better than the initial model, so the initial model is the result")
         about = {
-            "kind": "nn", "model": self.shape.model_dump(), "feat_dim": frames.dim,
+            "kind": "nn", "model": self.shape.model_dump(mode="json"), "feat_dim": frames.dim,
             "num_senones": num_outputs(self.config, frames), "hmm": self.config.hmm,
             "objective": self.config.training.objective,
             "training": self.config.training.model_dump(mode="json"),

@@ -100,7 +100,7 @@ def test_the_chosen_world_is_said(home, tmp_path, monkeypatch):
         (["--world", "cluster", "--device", "cuda:0"], r"device 'cuda:0'|training\.device=cuda:0: .*use cuda"),
         (["--world", "cluster", "--workers", str(CORES + 1)], rf"workers={CORES + 1}: this machine has {CORES} cores"),
         (["--world", "horovod"], r"training\.world: Input should be .*'shared'.*'horovod'"),
-        (["--workers", "0"], r"training\.workers: .*greater than or equal to 1"),
+        (["--workers", "0"], r"training\.workers=0: .*give at least 1"),
         (["--workers", "2", "--world", "sgd"], r"training\.workers=2: world sgd has one; choose shared"),
         (["--workers", str(CORES + 1)], rf"training\.workers={CORES + 1}: this machine has {CORES} cores.*simulated"),
         (["--workers", str(CORES + 1), "--world", "ddp"], rf"training\.workers={CORES + 1}: .*{CORES} cores"),

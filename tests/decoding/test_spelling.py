@@ -164,7 +164,7 @@ def test_a_spelling_is_read_as_it_was_written(spelling_model: Path) -> None:
         read_spelling(spelling_model / "graph")
 
 
-def test_letters_at_places_that_the_model_does_not_know_are_left_out() -> None:
+def test_letters_at_positions_that_the_model_does_not_know_are_those_of_others() -> None:
     lexicon = mark_positions(Lexicon((Pronunciation("AB", ("a", "b")), Pronunciation("BA", ("b", "a")))))
     found = spelling_with(toys.toy_hmm(lexicon), LETTERS, 1.0, PHONES)
-    assert {pron.word for pron in found.pronunciations} == {"A￭", "B￭", "￭A", "￭B"}
+    assert {pron.word for pron in found.pronunciations} == {"A￭", "B￭", "￭A", "￭B", "￭A￭", "￭B￭"}

@@ -24,9 +24,9 @@ ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install sp
 
 from speech3.engine.cluster import actors as actors_module  # noqa: E402 - imports ray
 from speech3.engine.cluster.actors import PartitionActor, ShardActor  # noqa: E402
-from speech3.engine.cluster.messages import Order, PushMessage, Report, Work, facts_of  # noqa: E402
+from speech3.engine.cluster.messages import Order, PushMessage, Report, Work, facts_of, plans_of  # noqa: E402
 from speech3.engine.cluster.remote import check  # noqa: E402
-from speech3.engine.cluster.world import Cluster, Copy, Worker, _plans  # noqa: E402
+from speech3.engine.cluster.world import Cluster, Copy, Worker  # noqa: E402
 
 BATCHES = tiny.Batches(24)
 RATE = Rate(0.3, 1, len(BATCHES), warmup=0.5)
@@ -101,7 +101,7 @@ def pair(config, build, codec=CodecConfig(), states_M=None):  # noqa: B008 - fro
     shard.prepare(0, build, "cpu", config, codec, 1, 0.01)
     states_M = tiny.waiting(batches) if states_M is None else states_M
     partitions = []
-    plans = _plans(parts, own, config, 1, codec)
+    plans = plans_of(parts, own, config, 1, codec)
     for plan, stretch in zip(plans, partition_bounds(own, config.partitions), strict=True):
         partition = PartitionActor()
         partition.prepare(mailed(plan))

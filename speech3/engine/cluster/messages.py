@@ -210,3 +210,15 @@ def wires_on_cpu(codec: CodecConfig, own: Flat, partitions: int) -> list[Wire]:
 
 def _bytes(*arrays: np.ndarray | None) -> int:
     return sum(array.nbytes for array in arrays if array is not None)
+
+
+def plans_of(parts: Parts, own: Flat, config: AsgdConfig, workers: int, codec: CodecConfig) -> list[Plan]:
+    """The plans of the partitions, which are on CPUs wherever `own` is."""
+    plans, source = [], parts.source
+    wires = wires_on_cpu(codec, own, config.partitions)
+    for stretch, wire in zip(partition_bounds(own, config.partitions), wires, strict=True):
+        part, up = own.part(stretch), wire.sender.codec if wire.sender else None
+        plans.append(Plan(
+            config, workers, len(part.vector_K), part.num_parameters, len(source), source.rows, up, wire.down_codec
+        ))  # fmt: skip
+    return plans

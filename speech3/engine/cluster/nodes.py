@@ -143,3 +143,13 @@ def _quiet() -> Iterator[None]:
         with suppress(ValueError):  # not in the main thread, where Ray does not touch them
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+
+
+def check_room(workers: int, gpus: int) -> None:
+    """Raise an error if the cluster has fewer CPUs than shards, or fewer GPUs than they take."""
+    there = resources()
+    if workers > there.cpus or workers * gpus > there.gpus:
+        raise Speech3Error(
+            f"training.workers={workers}: a shard takes a CPU{' and a GPU' * gpus}, and there are {there}; use fewer "
+            f"workers, or start more nodes (`ray start --address=...`)"
+        )

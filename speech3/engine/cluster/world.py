@@ -29,10 +29,10 @@ from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.cluster.actors import ShardActor
-from speech3.engine.cluster.messages import Facts, Order, Outcome, Plan, Report, Work, facts_of, wires_on_cpu
-from speech3.engine.cluster.nodes import advice, connect, resources
+from speech3.engine.cluster.messages import Facts, Order, Outcome, Report, Work, facts_of, plans_of
+from speech3.engine.cluster.nodes import advice, check_room, connect, resources
 from speech3.engine.cluster.remote import TIMEOUT_S, Lost, RemoteServer, check, failure
-from speech3.engine.flat import Flat, flatten, partition_bounds
+from speech3.engine.flat import flatten, partition_bounds
 from speech3.engine.ledger import Ledger, combined
 from speech3.engine.watchdog import Clock, patience_s
 from speech3.engine.workers import DEATHS, LOOK_S
@@ -125,7 +125,7 @@ class Cluster:
         self.to_prepare = (build, device, config, codec, workers, weight_decay)
         self.kind: Any = ray.remote(num_cpus=1, num_gpus=self.gpus)(ShardActor)
         self.clock, self.most_pushed = Clock(), config.max_distance
-        plans = _plans(parts, own, config, workers, codec)
+        plans = plans_of(parts, own, config, workers, codec)
         self.server = RemoteServer(plans, partition_bounds(own, config.partitions), self.facts, self._receive_report)
         self.copied = Copy({"parameters": own.vector_K.cpu().clone()}, Ledger.of(len(parts.source)))
         self.before = self.copied.ledger.counts()
@@ -134,7 +134,7 @@ class Cluster:
         self.workers: list[Worker] = []
         self.ours = connect(address, workers)
         try:
-            _check_room(workers, self.gpus)
+            check_room(workers, self.gpus)
             self.workers = [self._start_worker(0) for _ in range(workers)]
             self._begin_again()
             self._wait_for_shards(JOIN_S)
@@ -387,24 +387,3 @@ class Cluster:
         if missing:
             said.append(f"{missing} of {len(self.workers)} shards found no room: there are {resources()}")
         return "; ".join(said)
-
-
-def _check_room(workers: int, gpus: int) -> None:
-    there = resources()
-    if workers > there.cpus or workers * gpus > there.gpus:
-        raise Speech3Error(
-            f"training.workers={workers}: a shard takes a CPU{' and a GPU' * gpus}, and there are {there}; use fewer "
-            f"workers, or start more nodes (`ray start --address=...`)"
-        )
-
-
-def _plans(parts: Parts, own: Flat, config: AsgdConfig, workers: int, codec: CodecConfig) -> list[Plan]:
-    """The plans of the partitions, which are on CPUs wherever `own` is."""
-    plans, source = [], parts.source
-    wires = wires_on_cpu(codec, own, config.partitions)
-    for stretch, wire in zip(partition_bounds(own, config.partitions), wires, strict=True):
-        part, up = own.part(stretch), wire.sender.codec if wire.sender else None
-        plans.append(Plan(
-            config, workers, len(part.vector_K), part.num_parameters, len(source), source.rows, up, wire.down_codec
-        ))  # fmt: skip
-    return plans
