@@ -82,7 +82,7 @@ def test_a_run_without_it_keeps_its_shape_and_has_no_step(corpus, tmp_path):
     config = _config(corpus, group_lasso=0.0, max_epochs=1)
     assert make_parts(config, open_frames(config, corpus)["train"], torch.device("cpu")).proximal is None
     about = train(config, tmp_path)
-    assert about["model"]["widths"] == () and not _records(tmp_path, "removal")
+    assert about["model"]["widths"] == [] and not _records(tmp_path, "removal")
     assert "units" not in _records(tmp_path, "epoch")[0]
 
 
