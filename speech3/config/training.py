@@ -314,6 +314,16 @@ class TrainingConfig(Config):
         return self.objective in ("mmi", "smbr")
 
     @property
+    def by_sandblaster(self) -> bool:
+        """Whether the world, or the method of its simulation, is L-BFGS: no worker takes steps of its own."""
+        return "sandblaster" in (self.world, self.simulation.method)
+
+    @property
+    def pushes_gradients(self) -> bool:
+        """Whether shards push sums of gradients instead of changing parameters of their own."""
+        return self.world in ("shared", "cluster", "simulated") and not self.asgd.local_updates
+
+    @property
     def last_is_best(self) -> bool:
         """Whether the last epoch counts as the best, whatever its held-out loss (`speech3.training.schedule`)."""
         return self.group_lasso > 0 or (self.objective == "lfmmi" and self.schedule == "cosine")

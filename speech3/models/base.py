@@ -21,7 +21,7 @@ class AcousticModel(nn.Module):
     Attributes
     ----------
     logit_layers
-        Names of the output layers (`speech3.engine.muon`).
+        Names of the output layer and of the second one, if there is one; also for `speech3.engine.muon`.
     recurrent
         Trained on chunks of consecutive frames (`speech3.frames.sequences`), not on single windows.
     delay

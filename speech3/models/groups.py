@@ -79,7 +79,7 @@ def units_of(model: AcousticModel) -> tuple[Units, ...]:
     """The units of each layer that can be removed, in the order of computation."""
     if isinstance(model, Tdnn):
         return tuple(_bottleneck(f"layers.{number}") for number in range(len(model.layers)))
-    outputs = [f"{name}.weight" for name in ("output", "xent_output") if hasattr(model, name)]
+    outputs = [f"{name}.weight" for name in model.logit_layers if hasattr(model, name)]
     if isinstance(model, Lstm):
         return tuple(_cells(model, number, outputs) for number in range(len(model.layers)))
     layers = model.get_submodule("layers")
@@ -175,12 +175,12 @@ def without_units(
         kept_U = used[units.layer].cpu().numpy()
         for each in (*units.made, *units.read):
             tensors[each.name] = np.compress(np.tile(kept_U, each.times), tensors[each.name], axis=each.axis)
-    key = (
-        "bottlenecks"
-        if isinstance(config, TdnnConfig)
-        else "layer_cells"
-        if isinstance(config, LstmConfig)
-        else "widths"
-    )
+    match config:
+        case TdnnConfig():
+            key = "bottlenecks"
+        case LstmConfig():
+            key = "layer_cells"
+        case _:
+            key = "widths"
     sizes = tuple(int(kept_U.sum()) for kept_U in used.values())
     return config.model_copy(update={key: sizes}), tensors

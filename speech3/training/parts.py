@@ -270,12 +270,12 @@ def of_chunks(config: TrainConfig) -> bool:
 
 def _check_time_delay(training: TrainingConfig) -> None:
     """Refuse training methods that do not work for time-delay networks, whose forward pass changes their layers."""
-    if not training.asgd.local_updates and training.world in ("shared", "cluster", "simulated"):
+    if training.pushes_gradients:
         raise Speech3Error(
             "training.asgd.local_updates=false: pushes of gradients do not include the step that keeps the layers of a "
             "time-delay network semi-orthogonal; set it to true"
         )
-    if training.world == "sandblaster" or training.simulation.method == "sandblaster":
+    if training.by_sandblaster:
         raise Speech3Error(
             "world sandblaster: its line search needs a network that a forward pass does not change, but the forward "
             "pass of a time-delay network keeps its layers semi-orthogonal; choose another world"

@@ -34,14 +34,14 @@ def check_group_lasso(config: TrainConfig) -> None:
             f"{key}: with training.schedule=halving an epoch that raises the held-out loss is undone, but removing "
             f"units raises it; choose cosine or exponential"
         )
-    if training.world in ("shared", "cluster", "simulated") and not training.asgd.local_updates:
+    if training.pushes_gradients:
         raise Speech3Error(f"{key}: is applied to the shards' own parameters; set training.asgd.local_updates=true")
     if training.model_partitions > 1:
         raise Speech3Error(
             f"{key}: each of training.model_partitions={training.model_partitions} processes has only some of a unit's "
             f"weights; set it to 1 and more training.workers"
         )
-    if training.world == "sandblaster" or training.simulation.method == "sandblaster":
+    if training.by_sandblaster:
         raise Speech3Error(f"{key}: not with sandblaster, which takes no steps of its own; choose another world")
 
 
