@@ -47,15 +47,23 @@ def progress(
                 bar.update(task, completed=done, rate=words or f"{done / max(time.monotonic() - start, 1e-9):.1f}/s")
         return
     following = start + min(_FIRST_SECONDS, _QUIET_SECONDS)
+    first: tuple[float, int] | None = None
     for count, item in enumerate(items, 1):
         yield item
         now = time.monotonic()
+        if first and now < following:
+            continue
+        done, words = place(item) if place else (count, "")
+        known = bool(first)
+        first = first or (now, done)
         if now >= following:
-            following, (done, words) = now + _QUIET_SECONDS, place(item) if place else (count, "")
+            following = now + _QUIET_SECONDS
             if 0 < done < total:
-                rate = done / (now - start)
-                words = f", {words}" if words else ""
-                say(f"{label}: {done}/{total}, {rate:.1f}/s{words}, {(total - done) / rate:.0f} s left")
+                # The first item may have taken as long as many others, since code is compiled and files are opened.
+                since, before = first if known else (start, 0)
+                rate = (done - before) / max(now - since, 1e-9)
+                left = f", {(total - done) / rate:.0f} s left" if known and rate else ""
+                say(f"{label}: {done}/{total}, {rate:.1f}/s{words and f', {words}'}{left}")
 
 
 class Metrics:

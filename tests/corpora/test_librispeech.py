@@ -1,7 +1,10 @@
 """LibriSpeech: its layout, which parts are used, and what is refused."""
 
 import gzip
+import re
 import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +17,13 @@ from speech3.errors import Speech3Error
 from speech3.io.atomic import read_json
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "corpora" / "minilibri"
+Run = Callable[..., subprocess.CompletedProcess[str]]
+SMALL = (
+    "jobs=1", "lfmmi=null", "hmm.mono.iterations=12", "hmm.mono.phone_iterations=4", "hmm.aligner.iterations=2",
+    "hmm.aligner.phone_iterations=2", "hmm.tri.iterations=10",
+    "model.width=64", "model.layers=1", "training.max_epochs=1", "decode.acoustic_scales=[0.1]",
+    "decode.word_penalties=[0]",
+)  # fmt: skip
 LEXICON = "A AH0\nMAN M AE1 N\nSAID S EH1 D\nHELLO HH AH0 L OW1\n"
 ARPA = "\\data\\\nngram 1=4\n\n\\1-grams:\n-0.6\t<s>\n-0.6\t</s>\n-0.6\tHELLO\n-0.6\tMAN\n\n\\end\\\n"
 
@@ -102,13 +112,11 @@ def test_what_is_refused(mini: Path, tmp_path: Path) -> None:
         prepare(mini, tmp_path / "out", 1, train=["train-clean-5"], dev="train-clean-5")
 
 
-def test_real_speech_in_that_layout(tmp_path: Path) -> None:
-    if not SHARED.exists():
-        pytest.skip(f"{SHARED} is not here")
-    root = tmp_path / "LibriSpeech"
-    for split, name in (("train", "train-clean-5"), ("test", "dev-clean-2")):
+def laid_out(root: Path, train: int | None = None, test: int | None = None) -> None:
+    """minilibri as mini LibriSpeech is unpacked, or its first utterances of train and test."""
+    for split, name, most in (("train", "train-clean-5", train), ("test", "dev-clean-2", test)):
         data = read_datadir(SHARED / split)
-        for key, utterance in data.utterances.items():
+        for key, utterance in list(data.utterances.items())[:most]:
             speaker, chapter, _ = key.split("-")
             directory = root / name / speaker / chapter
             directory.mkdir(parents=True, exist_ok=True)
@@ -117,6 +125,12 @@ def test_real_speech_in_that_layout(tmp_path: Path) -> None:
             with (directory / f"{speaker}-{chapter}.trans.txt").open("a") as stream:
                 stream.write(f"{key} {utterance.text}\n")
     shutil.copy(SHARED / "lang" / "lexicon.txt", root / "librispeech-lexicon.txt")
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason=f"{SHARED} is not here")
+def test_real_speech_in_that_layout(tmp_path: Path) -> None:
+    root = tmp_path / "LibriSpeech"
+    laid_out(root)
     prepare(root, tmp_path / "out", 1)
     given, found = read_datadir(SHARED / "test"), read_datadir(tmp_path / "out" / "test")
     assert {k: (u.text, u.speaker) for k, u in found.utterances.items()} == {
@@ -124,3 +138,19 @@ def test_real_speech_in_that_layout(tmp_path: Path) -> None:
     }
     trained = [read_datadir(tmp_path / "out" / name).utterances for name in ("train", "dev")]
     assert {**trained[0], **trained[1]}.keys() == read_datadir(SHARED / "train").utterances.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.exists(), reason=f"{SHARED} is not here")
+def test_from_that_layout_to_word_error_rates(tmp_path: Path, speech3: Run) -> None:
+    root, out = tmp_path / "LibriSpeech", tmp_path / "out"
+    laid_out(root, train=60, test=10)
+    said = {word for path in root.rglob("*.trans.txt") for word in path.read_text().split()}
+    lexicon = root / "librispeech-lexicon.txt"
+    known = [line for line in lexicon.read_text().splitlines(keepends=True) if line.split()[0] in said]
+    lexicon.write_text("".join(known))
+    process = speech3("recipe", "librispeech", "--source", root, "--out", out, *SMALL)
+    assert process.returncode == 0, process.stderr
+    rates = dict(re.findall(r"^librispeech (\w+) WER (\S+) \[", process.stdout, re.M))
+    assert rates.keys() == {"tri", "dnn"} and float(rates["tri"]) < 95, process.stdout
+    assert re.search(r"^\| train-clean-5, \S+ h \| dev-clean-2 \| tri \| 3-gram ", process.stdout, re.M)

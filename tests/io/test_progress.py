@@ -40,6 +40,17 @@ def test_the_first_line_comes_early(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     ]  # fmt: skip
 
 
+def test_the_time_left_is_not_judged_by_the_first_item(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 20.0, *(21.0 + second for second in range(19))])  # twenty seconds, then a second each
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    list(progress(range(20), 20, "compiled"))
+    assert capsys.readouterr().err.splitlines() == [
+        "compiled: 1/20, 0.1/s", "compiled: 11/20, 1.0/s, 9 s left",
+    ]  # fmt: skip
+
+
 def test_quick_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     list(progress(range(100), 100, "quick"))
     assert capsys.readouterr() == ("", "")
