@@ -74,7 +74,7 @@ class UncheckedSteps:
     sums
         Totals of the checked steps: frames, loss times frames, frames classified correctly.
     steps
-        For each unchecked step, the minibatch's number and its number of frames, which is 0 if it has no weight.
+        For each unchecked step, the minibatch's number and its number of frames, or 0 if its loss has weight 0.
     """
 
     results_R3: Tensor

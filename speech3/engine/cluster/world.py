@@ -56,7 +56,7 @@ class Worker:
     placed
         Its facts, once it has replied to `ping`, so a node has room for it.
     incarnation
-        The incarnation as which it was last set to work; -1: none yet.
+        The incarnation under which it was last set to work; -1: none yet.
     go
         Whether it must be set to work when it is idle.
     deaths
