@@ -1,8 +1,8 @@
 """AdamW (Loshchilov and Hutter 2019, "Decoupled weight decay regularization").
 
-A shard of an asynchronous world keeps its own moments, of only the gradients that it computed itself; a fetch does not
+A shard of an asynchronous world keeps its own moments, those of the gradients that it computed itself; a fetch does not
 change them. Its pushes are differences of parameters, as always with local updates. The server does not hold the
-moments, so a shard that is restarted, or resumed from a checkpoint, begins without any.
+moments, so a shard that is restarted, or resumed from a checkpoint, begins with moments of zero.
 """
 
 import math
@@ -28,7 +28,7 @@ class AdamW:
         Applied to all parameters, including biases and normalisation, as in `torch.optim.AdamW`; it is multiplied by
         the learning rate.
     proximal
-        Follows each step, if it is not None.
+        Called after each step with the learning rate, if it is not None.
 
     Attributes
     ----------

@@ -17,7 +17,7 @@ _SHARED_SCALE = ("none", "ternary")  # codecs of synchronous training, which sen
 
 
 def check_workers(training: TrainingConfig) -> None:
-    """Refuse more workers than cores or GPUs, and settings that the world does not support.
+    """Refuse more workers than cores (in world ddp, than GPUs), and settings that the world does not support.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def check_workers(training: TrainingConfig) -> None:
 
 
 def _check_partitions(training: TrainingConfig) -> None:
-    """Refuse model partitions in worlds without replicas, and more processes than cores or GPUs."""
+    """Refuse model partitions in worlds without replicas, more processes than cores, more partitions than GPUs."""
     partitions, gpus, jobs = training.model_partitions, torch.cuda.device_count(), available_jobs()
     on_gpus, processes = training.device.startswith("cuda"), training.workers * training.model_partitions
     if partitions > 1 and training.world != "shared":

@@ -37,7 +37,7 @@ from speech3.engine.world import USED, BuildOn, Parts, Progress, Rate, minibatch
 
 REPORT_STEPS = 50  # between two reports, for each of which the processes add up their results
 _SNAPSHOT_S = 5.0  # between two copies of the parameters in the first process's reports, for checkpoints in an epoch
-_RENDEZVOUS = timedelta(minutes=5)  # also for collectives; if the coordinator runs, its watchdog acts earlier
+_RENDEZVOUS = timedelta(minutes=5)  # also for collectives; the coordinator's watchdog usually acts earlier
 _STEPS, _SINCE = range(2)
 
 
@@ -74,7 +74,7 @@ class UncheckedSteps:
     sums
         Totals of the checked steps: frames, loss times frames, frames classified correctly.
     steps
-        For each unchecked step, the minibatch's number and its number of frames, which is 0 if it has no weight.
+        For each unchecked step, the minibatch's number and its number of frames, or 0 if its loss has weight 0.
     """
 
     results_R3: Tensor

@@ -1,6 +1,6 @@
 """The engine as one call, for any PyTorch model: `fit`.
 
-It makes the parts of a worker from a model, a dataset and a loss, opens the worlds of a strategy, and runs them by
+It makes the parts of a worker from a model, a dataset and a loss, opens the worlds of a strategy, and runs them with
 `Trainer`, as `speech3 train` does. In addition it checks the caller's arguments, writes the trained parameters into the
 caller's model however training ends, and makes errors name the arguments.
 """
@@ -54,7 +54,7 @@ class EpochResult:
     staleness
         Number of used minibatches for each staleness of their push, from 0; empty if there is no server.
     shares
-        Share of the minibatches that each worker computed; empty for synchronous strategies.
+        Share of the minibatches that each worker computed; empty for plain SGD and synchronous SGD.
     note
         A remark on how the epoch ended; may be empty.
     """
@@ -121,7 +121,7 @@ def fit(
         One of `speech3.engine.strategies.STRATEGIES`: ``sgd``, ``ddp``, or a preset of ``conf/training``, which sets
         workers, server and codec; the preset's learning rate and schedule were chosen for speech and are not used.
     workers
-        Number of workers; None: that of the preset, or 1 for plain SGD.
+        Number of workers; None: that of the preset (1 for ``sgd``), or 2 for ``ddp``.
     minibatch
         Items in a minibatch; the last one of an epoch may be smaller.
     learning_rate
@@ -141,7 +141,7 @@ def fit(
     ------
     Speech3Error
         An argument, an item of the dataset or the loss is unusable, training diverged, or a worker died repeatedly; the
-        message says which and what to do. `model` then has the parameters of the last finished epoch.
+        message says which and what to do. `model` then has the parameters after the last finished epoch or warm start.
     KeyboardInterrupt
         Ctrl-C was pressed; `model` has the newest published parameters.
     """
@@ -219,7 +219,7 @@ def _gpus(training: TrainingConfig) -> list[int]:
 
 
 def _check(model: nn.Module, dataset: Any, training: TrainingConfig, seed: int) -> None:
-    """Refuse arguments that cannot be trained at all, or not by this number of workers."""
+    """Refuse arguments that make training impossible, at all or with this number of workers."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise Speech3Error(
             "fit was called by one of its own worker processes, when that imported your script: put the call under "

@@ -1,7 +1,7 @@
 """All parameters of a model in one flat float32 vector, so that a step, a push or a checkpoint is one operation.
 
-After the parameters come the frozen parameters (``requires_grad=False``) and the model's floating-point buffers
-(such as the running means of batch normalisation): the model computes with them, but no gradient changes them.
+After the parameters come the frozen parameters (``requires_grad=False``) and the model's buffers (such as the running
+means of batch normalisation), if they are float32: the model computes with them, but no gradient changes them.
 
 Axes: K all values: first the P values of the trained parameters and the padding between them, then the others.
 """
@@ -84,7 +84,7 @@ def flatten(model: nn.Module) -> Flat:
 
 
 def partition_bounds(flat: Flat, count: int) -> list[slice]:
-    """Divide a vector into partitions of equal size in whole cache lines; the last one also has the buffers.
+    """Divide a vector into partitions of whole cache lines, of nearly equal size; the last also has the buffers.
 
     Raises
     ------

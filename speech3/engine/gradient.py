@@ -25,7 +25,7 @@ class Step:
 
 
 def gradient(parts: Parts, epoch: int, number: int, *, check: bool = True) -> tuple[Step, tuple[Tensor, ...] | None]:
-    """Draw a minibatch and compute its gradient, the mean over its frames, as one tensor per parameter.
+    """Draw a minibatch and compute its gradient (the mean over its frames, clipped), one tensor per parameter.
 
     The host waits for the device only once, after all work is started, and gets all results in one transfer.
 
@@ -33,7 +33,7 @@ def gradient(parts: Parts, epoch: int, number: int, *, check: bool = True) -> tu
     ----------
     check
         Whether to check that the gradient is finite. False where its effect is checked later, as the server checks a
-        push: the check takes 1 to 2 % of the time of a small network's minibatch.
+        push: the check takes 1 to 2 % of the time of a small network's minibatch. With clipping it is done anyway.
 
     Returns
     -------

@@ -172,7 +172,7 @@ class MeanLoss:
 
 
 def classified_right(outputs: Any, targets: Any) -> Tensor | None:
-    """In how many rows of logits (B, C) the target class (B,) is largest, int64; None for other outputs and targets."""
+    """In how many rows of logits (B, C) the target (B,) has the largest, int64; None for other outputs or targets."""
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or targets.dtype == torch.bool:
         return None
     if outputs.dim() != 2 or outputs.shape[1] < 2 or targets.shape != outputs.shape[:1] or targets.is_floating_point():

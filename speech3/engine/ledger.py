@@ -1,9 +1,9 @@
-"""The ledger of an epoch: one row per minibatch, written only by the shard to which the minibatch is assigned.
+"""The ledger of an epoch: one row per minibatch, with its results, its state and the staleness of its push.
 
 A minibatch is waiting, assigned to a shard, used (it is in a published version) or dropped (stale or refused). Progress
 is a sum over the rows of the used minibatches, so no minibatch can be counted twice, or be counted without being in the
-parameters. The shard writes a minibatch's results when it has computed them; each change of state is a single store, so
-a shard that is killed at any instruction leaves the minibatch in one state or the other.
+parameters. Only the shard to which a minibatch is assigned writes its results; each change of state is a single store,
+so a shard that is killed at any instruction leaves the minibatch in one state or the other.
 
 If the server has several partitions, a minibatch is used as soon as one partition has published it, and dropped if none
 of them has applied it; its staleness is the largest among the partitions that published it. On one host all partitions

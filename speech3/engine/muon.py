@@ -1,11 +1,11 @@
-"""Muon (Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"), and AdamW for all else.
+"""Muon (Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"), and AdamW for the rest.
 
 The update of a hidden layer's matrix is its averaged gradient with all singular values set to about one: the nearest
 semi-orthogonal matrix. So directions in which gradients are rare or small are learnt as fast as the others, as with the
 natural gradient of Kaldi's time-delay networks (Povey et al. 2014), but without statistics to keep. A pass over the
 data then gains what two passes of AdamW do (recipes/minilibri/README.md).
 
-The length of an update is that of AdamW's (Liu et al. 2025, "Muon is scalable for LLM training"), so one learning rate
+An update is as long as one of AdamW (Liu et al. 2025, "Muon is scalable for LLM training"), so one learning rate
 and weight decay serve both. Biases, normalisation and the output layers are left to AdamW.
 
 Axes: N matrices of the same shape, R rows, C columns, of which there are no fewer than rows.
@@ -22,7 +22,7 @@ from speech3.engine.world import Proximal
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c of the polynomial of Jordan et al.
 _STEPS = 5
-_SMALLEST = 8  # rows and columns of a matrix
+_SMALLEST = 8  # fewest rows, and columns, of a matrix
 _LENGTH = 0.2  # root mean square of an update of AdamW at a learning rate of one, as Liu et al. measured it
 
 
@@ -63,7 +63,7 @@ def orthogonalized(matrices_NRC: Tensor) -> Tensor:
     """The nearest semi-orthogonal matrices, approximately: singular values become 0.7 to 1.2, tiny ones less.
 
     The Newton-Schulz iteration X = a X + (b G + c G G) X with G = X X^T, from X of norm one. Its steps are collected in
-    one product of R x R matrices, as G changes along with X, so the wide matrix is multiplied only twice.
+    one product of R x R matrices, since G can be updated without X, so the wide matrix is multiplied only twice.
     """
     if matrices_NRC.shape[1] > matrices_NRC.shape[2]:
         return orthogonalized(matrices_NRC.mT).mT
@@ -82,10 +82,10 @@ def orthogonalized(matrices_NRC: Tensor) -> Tensor:
 def hidden_matrices(model: nn.Module) -> Iterator[tuple[int, int]]:
     """Index among the trained parameters, and axis of the rows, of each matrix that Muon is meant for.
 
-    These are the parameters called weight (weight_ih_l0, ...) of two or more axes, all but that of the rows taken
-    together, as of a convolution; but not embeddings, peepholes (three rows of diagonals) and the like, and
-    not the output layers: those named in the model's attribute ``logit_layers``, or else the last one. A module whose
-    rows are not the first axis has the attribute ``rows_axis``.
+    These are the parameters whose names begin with weight (weight_ih_l0, ...) and that have two or more axes; the axes
+    other than that of the rows are combined, as for a convolution. Excluded are embeddings, matrices with few rows or
+    columns (peepholes are three rows of diagonals), and the output layers: those named in the model's attribute
+    ``logit_layers``, or else the last one. A module whose rows are not the first axis has the attribute ``rows_axis``.
     """
     found, index = [], 0
     for name, parameter in model.named_parameters():

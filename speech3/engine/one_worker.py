@@ -1,4 +1,4 @@
-"""World sgd: one worker, plain SGD. All other worlds are compared with it."""
+"""World sgd: one worker and no server, by default plain SGD. All other worlds are compared with it."""
 
 import time
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
 """The pool: one queue of minibatches for all shards, so that a slow shard draws fewer.
 
-Where a recurrent model carries its state from one minibatch to the next, minibatches form rows. A shard continues with
-its row to the end, then begins another; when all rows have been begun, it takes over the second half of the longest
-stretch that is still waiting. So all shards are busy to the end, and each such split loses only one state. The
-minibatches that were assigned to a shard when it died return to the queue.
+Where a recurrent model carries its state from one minibatch to the next, minibatches form rows. A shard computes its
+row to the end, then begins another; when all rows have been begun, it takes over the second half of the longest stretch
+that is still waiting. So all shards are busy to the end, and each such split loses only one state. The minibatches that
+were assigned to a shard when it died return to the queue.
 
 While one shard draws, the others cannot, so a draw does not search the epoch: two cursors say where to begin, and move
 back only when a shard dies.
@@ -76,7 +76,7 @@ class Pool:
         return not self.begins_M[number] and bool(self.states_M[number] == WAITING)
 
     def _skip(self, number: int) -> int | None:
-        """The first waiting minibatch from `number` on: one of the next, except after a death."""
+        """The first waiting minibatch from `number` on; without rows it is one of the next, except after a death."""
         size = 1
         while number < len(self.states_M):
             waiting = self.states_M[number : number + size] == WAITING
@@ -88,7 +88,8 @@ class Pool:
     def _in_rows(self, starts_R: np.ndarray, first: int) -> int:
         """The start of a row that no shard has begun; else the middle of the longest waiting stretch.
 
-        `first` is the first waiting minibatch. When all rows are begun, only the last of them have any waiting.
+        `first` is the first waiting minibatch. When all rows are begun, only those begun last have any
+        waiting, so the search is short.
         """
         row = int(self.cursor[1])
         while row < len(starts_R) and self.states_M[starts_R[row]] != WAITING:

@@ -48,7 +48,7 @@ class Push:
     distance
         Minibatches since the last fetch.
     finite
-        False once a loss was not finite.
+        False once a loss or a gradient was not finite.
     packed
         The encoded push, as the rule sees it, between `pack` and the sync; None if there is none or it is not finite.
     fetched, complete, kept_P
@@ -94,7 +94,7 @@ class Push:
         self.packed = None
         if self.push_due and self.numbers and self.finite:
             own = Own(self.own.parameters_P, self.fetched_P, self.push_P)
-            if not self.fetch_due:  # the rule writes the newest parameters into a copy
+            if not self.fetch_due:  # the rule writes into a copy, so that the shard keeps its own parameters
                 own = Own(self.own.parameters_P.clone(), None, own.push())
             self.packed = self.wire.send(own, self.own.buffers)
 

@@ -3,8 +3,8 @@
     v = momentum v + scale d;  p = p - v;  scale = push_scale * decay^staleness
 
 d is the push (`push.py`). `projection` removes from d its component against v (the name is from CMU's SPEECH3 talk, the
-formula is ours: if d.v < 0, d = d - (d.v / v.v) v); `adagrad` divides each value of d by the square root of the sum of
-the squares of all its values so far (Dean et al. 2012).
+formula is ours: if d.v < 0, d = d - (d.v / v.v) v). `adagrad`, the gamma of Dean et al. 2012, replaces `push_scale`:
+each value of d is multiplied by it and divided by the square root of the sum of the squares of all its values so far.
 
 A step reads the published buffer, writes the other one, and also writes the new parameters into the shard's copy. On a
 CPU all of that is one pass over memory, since memory is the bottleneck: five PyTorch operations take 2.4 times as long.

@@ -57,9 +57,9 @@ class ServerMemory:
         int64: storing a new version publishes what was written into the other buffer.
     state_2K, velocity_2P, squares_2P
         float32: parameters and the model's buffers; the server's momentum; Adagrad's sums of squares. Those that the
-        rule does not need are empty, and all three are if they are on a GPU.
+        rule does not need are empty, and all three are if the server is on a GPU.
     journal_S2J
-        int64, for each buffer: how many minibatches the push had that it was written by, the push's staleness, and the
+        int64, for each buffer, of the push that wrote it: how many minibatches it had, its staleness, and the
         minibatches' numbers.
     ended_S
         float64: when a push was last published, on the clock `time.monotonic`; 0: none yet in this epoch.
@@ -70,7 +70,8 @@ class ServerMemory:
     cursor
         int64 (2,): see `speech3.engine.pool`.
     order
-        float64 (5,): the epoch that shards must work on (0: none), and base, warmup, decay and last of its `Rate`.
+        float64 (5,): the epoch that shards must work on (0: none, -1: exit), and base, warmup, decay and last of its
+        `Rate`.
     shards_N
         float64 (N, `SHARD`): the status of each shard: counts and seconds of the epoch, the epoch that it works on
         (0: none), its current activity and when that began, as a heartbeat (`speech3.engine.watchdog`).

@@ -24,7 +24,7 @@ class Sgd:
     velocity
         The vector v, or None without momentum.
     proximal
-        Follows each step, if it is not None.
+        Called after each step with the learning rate, if it is not None.
     """
 
     def __init__(

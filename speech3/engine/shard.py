@@ -53,7 +53,7 @@ Request = Draw | Compute | Sync
 class Shard:
     """A worker's copy of the model, and what it has computed since the last fetch.
 
-    Worker `number` begins its rounds with a partition of its own.
+    Its rounds of syncs begin with a partition that depends on `number`, so that workers do not all begin with the same.
 
     Attributes
     ----------

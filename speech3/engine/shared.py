@@ -64,11 +64,11 @@ class Shared:
     parts
         Parts of this process, which give the sizes of the model and of an epoch; they compute nothing.
     split
-        The slices of the model that the members of a replica hold, on their devices, for their sizes; empty: each
-        shard is one process with the whole model.
+        The slices of the model that the members of a replica hold, on their devices; only their sizes are used. Empty:
+        each shard is one process with the whole model.
     device
         ``cpu``; ``cuda``: shards are distributed over all GPUs and the server is on the first; ``cuda:N``: all are on
-        GPU N. The members of replicas are distributed over all GPUs, each with the server of its slice.
+        GPU N. The members of replicas are distributed over all GPUs; the server of slice r is on GPU r.
     record
         Directory in which each shard records its events, for a replay.
 
@@ -199,7 +199,7 @@ class Shared:
         return self.workers.processes
 
     def _let_leave(self) -> None:
-        """Let the shards exit: PyTorch never frees a GPU's memory while a process that was killed had it open."""
+        """Let the shards exit: PyTorch never frees GPU memory that a process had open when it was killed."""
         self.server.memory.order[0], limit = LEAVE, time.monotonic() + _LEAVE_S
         waiting = [process.sentinel for process in self.processes]
         while waiting and (left_s := limit - time.monotonic()) > 0:
@@ -208,7 +208,7 @@ class Shared:
 
     @contextmanager
     def _settled(self) -> Iterator[None]:
-        """Hold the locks of all partitions, with all published minibatches marked; a shard never holds two locks."""
+        """Hold all partitions' locks, with published minibatches marked; no deadlock, as a shard never holds two."""
         with ExitStack() as stack:
             for server, locks in zip(self.servers, self.locks, strict=True):
                 for lock in locks:

@@ -5,7 +5,7 @@ model (Wen et al. 2017, "TernGrad: Ternary gradients to reduce communication in 
 send their gradients up a tree and the mean is sent down, which takes 2 log2(N) W / bandwidth for W bytes per worker.
 Here the bytes of each direction are those that are really sent: the ternary code of the mean takes more bytes than that
 of a gradient, since the mean has more levels. Each of the 2 log2(N) steps along the tree also costs the latency, and
-the whole exchange costs `sync_s`.
+the exchange as a whole `sync_s`.
 
 One worker exchanges nothing and is plain SGD; N workers are plain SGD with N times larger minibatches, except that
 gradient clipping applies to each minibatch's own gradient. Ternary gradients are encoded with a scale that all workers

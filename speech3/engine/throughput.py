@@ -64,7 +64,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Point:
-    """Frames per second of `workers` workers with links of `bandwidth` bytes per second, for each kind of gradients."""
+    """Frames per second of `workers` workers with links of `bandwidth` bytes per second, for each kind of gradient."""
 
     network: str
     bandwidth: float
@@ -74,7 +74,7 @@ class Point:
 
     @property
     def gain(self) -> float:
-        """Speed-up by ternary gradients."""
+        """Speed-up from ternary gradients."""
         return self.ternary / self.float32
 
 

@@ -61,7 +61,7 @@ class Clock:
     since: float = 0.0
 
     def look(self, now: float) -> None:
-        """The coordinator checks."""
+        """Record a check; if the coordinator was stopped or busy before it, deadlines start anew."""
         if now - self.looked > _ASLEEP_S:
             self.since = now
         self.looked = now

@@ -143,7 +143,7 @@ class Workers:
         Raises
         ------
         Speech3Error
-            No process was killed, but one failed; the message is that of the first failure.
+            No process was killed, but one failed (the message is that of the first failure) or exited before it began.
         """
         limit, failed, died = time.monotonic() + _REPORT_S, list(heard), list[Death]()
         for rank, (process, pipe) in enumerate(self.groups[number]):
@@ -169,7 +169,7 @@ class Workers:
         Raises
         ------
         Speech3Error
-            It was the third in succession that died without progress.
+            It died `DEATHS` times without progress in between.
         """
         self.deaths[number] = 1 if progressed else self.deaths[number] + 1
         hang = self._hung.pop(number, "")

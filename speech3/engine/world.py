@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 Proximal = Callable[[float], None]  # changes the parameters after each of a worker's own steps; gets the learning rate
 Loss = Callable[[Any, Any], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified correctly
-Results = tuple[Tensor, tuple[Tensor, ...]]  # loss and counts of a minibatch, and its gradient
+Results = tuple[Tensor, tuple[Tensor, ...]]  # loss, number correct and perhaps gradient norm (one tensor); gradient
 Work = Callable[[Any, Any], Results]  # starts both passes of a minibatch, given inputs and targets
 
 WAITING, USED, STALE, REFUSED = 0, -1, -2, -3  # states of a minibatch; s + 1: it is assigned to shard s
@@ -72,7 +72,7 @@ class Parts:
     group
         The processes that share the model, if each holds only a slice of it.
     optimizer, betas
-        With what every worker updates its own parameters; the betas are those of AdamW and Muon.
+        The optimizer with which every worker updates its own parameters; the betas are those of AdamW and Muon.
     autocast
         Type in which the model computes its products (`torch.autocast`); parameters, loss and gradients are float32.
     recorder

@@ -51,7 +51,7 @@ def mean_of(paths: Sequence[Path]) -> dict[str, np.ndarray]:
 def estimate_statistics(model: nn.Module, parts: Parts, epoch: int) -> None:
     """Set the statistics of batch normalisation to their means over the first minibatches of an epoch.
 
-    Everything else computes as in evaluation: without dropout, as in Kaldi's ``RecomputeStats``, and without moving
+    Everything else computes as in evaluation: without dropout, as in Kaldi's ``RecomputeStats``, and without changing
     parameters.
     """
     norms = [module for module in model.modules() if isinstance(module, BatchNorm)]

@@ -1,7 +1,7 @@
 """The model card: one page about a trained network for people who receive its directory (Mitchell et al. 2019).
 
 It is generated from the contents of the directory: `speech3.training.run` writes it when training ends, and a recipe
-again when the test sets are scored. Cards are always regenerated, never edited.
+writes it again when the test sets are scored. Cards are always regenerated, never edited.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The loss and the frame accuracy by which the epochs of a run are compared."""
+"""Held-out evaluation: the loss, by which the epochs of a run are compared, and the frame accuracy."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +11,7 @@ from speech3.engine.world import Loss
 
 @torch.no_grad()
 def evaluate(model: nn.Module, minibatches: Iterable[tuple[Any, Any]], loss: Loss) -> tuple[float, float]:
-    """Mean loss and frame accuracy of a model over minibatches."""
+    """Mean loss and frame accuracy (0 to 1) of a model over minibatches."""
     model.eval()
     loss_sum, correct, frames = 0.0, 0, 0
     for inputs, targets in minibatches:

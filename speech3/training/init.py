@@ -27,7 +27,7 @@ _SECOND = ("xent_output.", "xent_prefinal.")  # of those that only a network wit
 # Keys that may differ, as no parameter depends on them.
 FREE = {"dropout", "dropout_per_chunk", "cell_clip", "lookahead", "subsampling", "two_outputs"}
 _OF_RECORDINGS = {"resample", "mix_channels"}  # keys of features that say which recordings are accepted
-_CONTEXT = ("left_context", "right_context")  # of recurrent networks may grow
+_CONTEXT = ("left_context", "right_context")  # may grow in recurrent networks
 _FIRST_CELLS = [f"layers.0.{direction}.weight_ih" for direction in ("ahead", "back")]
 
 

@@ -187,7 +187,7 @@ def slices(config: TrainConfig, model: nn.Module) -> list[nn.Module]:
 
 
 def check_objective(config: TrainConfig) -> None:
-    """Refuse a network that cannot be trained with `training.objective`, or with keys that are for chunks only.
+    """Refuse a network that cannot be trained with `training.objective`, or keys that do not fit the two.
 
     Raises
     ------
@@ -305,7 +305,7 @@ def minibatches(
     Raises
     ------
     Speech3Error
-        A chunk ends before its first output.
+        A chunk ends before its first output, or is not a multiple of ``model.subsampling``.
     """
     model, training = config.model, config.training
     if of_chunks(config):

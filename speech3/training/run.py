@@ -1,6 +1,6 @@
-"""One training run, from packed frames to an acoustic model; it can be resumed at any minibatch.
+"""One training run, from packed frames to an acoustic model; a killed run resumes from its last checkpoint.
 
-Axes: B minibatch, S senones, F feature bins.
+Axes: M minibatches of an epoch, S senones, K values of the model.
 """
 
 import math
@@ -55,7 +55,7 @@ from speech3.training.sequences import criterion_of
 from speech3.training.tensorboard import open_writer
 from speech3.training.worlds import open_worlds
 
-_HELDOUT_FRAMES = 2400  # of objectives of sequences, 16 chunks of 150 frames: a whole vector of them
+_HELDOUT_FRAMES = 2400  # in a held-out minibatch: 16 chunks of 150, a whole vector for the objectives of sequences
 _PROGRESS_S = 10.0  # between two progress records within an epoch
 
 
@@ -283,7 +283,7 @@ class _Run:
         )
 
     def finish(self) -> dict[str, Any]:
-        """Write the best epoch's model, or the mean of the last epochs."""
+        """Write the result: the best epoch's model, or the mean of the last epochs, without unused units."""
         frames, standing, epoch = self.packed["train"], self.standing, self.standing.best
         best = {**epoch, **self.averaged, **self.removed}
         if not self.averaged and not standing.schedule.best_epoch:
@@ -317,7 +317,7 @@ class _Run:
         return log_priors(frames.counts_S)
 
     def _look_before(self, init: Init) -> None:
-        """Evaluate the initial model; with the same senones the result is no worse, except for LF-MMI with cosine."""
+        """Evaluate the initial model; with the same senones the result is no worse, unless `last_is_best`."""
         loss, accuracy = self._heldout()
         record = {"event": "before", "epoch": 0, "train_accuracy": None, "heldout_accuracy": accuracy,
                   "heldout_loss": loss, **self._heldout_per(), **self.begun_with}  # fmt: skip

@@ -227,7 +227,7 @@ class RunDirectory:
 
 
 def completed(identity: dict[str, Any]) -> dict[str, Any]:
-    """An identity read from a file, with the defaults of keys that configs have had only since it was written."""
+    """An identity read from a file, with the defaults of keys that were added to configs after it was written."""
     try:
         now = {
             "model": ModelConfig.model_validate(identity["model"]).model_dump(),

@@ -5,12 +5,13 @@ held-out cross-entropy decreases by less than ``halve_below`` (relative) in an e
 until cross-entropy decreases by less than ``stop_below``. An epoch that makes the model worse is undone.
 ``exponential`` decays from the first rate to ``final_rate`` of it over all epochs (Senior, Heigold, Ranzato and Yang
 2013); ``cosine`` decays to zero at their end (Loshchilov and Hutter 2017); ``constant`` does not change. With
-``warmup`` each rises from a tenth of its value first.
+``warmup`` each first rises from a tenth of its value.
 
-The best epoch is the one with the lowest held-out loss. For LF-MMI with ``cosine`` it is the last: all others had
-higher rates, and most of the held-out loss comes from phone sequences that were not seen in training. Frame accuracy
-may still rise while cross-entropy rises, too: the model is then more confident in its errors, which costs word
-accuracy.
+The best epoch is the one with the lowest held-out loss, not the highest frame accuracy, which may still rise while
+cross-entropy rises: the model is then more confident in its errors, which costs word accuracy. For LF-MMI with
+``cosine`` the last epoch counts as the best: all others had higher rates, and most of the held-out loss comes from
+phone sequences that were not seen in training. So it does with group lasso, which removes units at the cost of the
+loss.
 """
 
 import math

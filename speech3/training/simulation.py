@@ -1,7 +1,7 @@
-"""Simulated training with several methods and numbers of workers: the tables of the SPEECH3 talk, DistBelief's figure.
+"""Simulated training with several methods and numbers of workers: tables as in the SPEECH3 talk, DistBelief's figure.
 
 Every row, including the baseline, uses its own best learning rate; otherwise a comparison of numbers of workers would
-be one of learning rates. Each run has an ordinary run directory, so a killed simulation can be resumed.
+be a comparison of learning rates. Each run has an ordinary run directory, so a killed simulation can be resumed.
 """
 
 import math

@@ -1,9 +1,9 @@
 """The two kinds of Ray actors of world cluster: a partition of the server, and a shard.
 
 A partition is the same as in the other worlds, but in an actor's own memory. An actor handles one call at a time, so
-the partition needs no lock. It never reports to a shard that it is busy, since the question would take as long on its
-way as the push itself. A shard is also the same as in the other worlds. It sends its pushes to all partitions before it
-waits for the first reply, and requests its next minibatch before it computes the current one, to save round trips.
+the partition needs no lock. It never reports to a shard that it is busy, since to ask would take as long as to send the
+push itself. A shard is also the same as in the other worlds. It sends its pushes to all partitions before it waits for
+the first reply, and requests its next minibatch before it computes the current one, to save round trips.
 
 Each time a shard is set to work it is a new incarnation, whose number goes with everything it sends. Partitions reply
 only to incarnations that were admitted. So messages still in flight from a shard that is presumed dead, or from before
@@ -157,7 +157,7 @@ class PartitionActor:
 
 
 class _Expelled(Exception):
-    """A partition does not know this incarnation."""
+    """A partition does not admit this incarnation."""
 
 
 class ShardActor:
@@ -199,8 +199,8 @@ class _Run:
         self.shard, self.down, self.order = shard, down, order
         self.has: list[Tensor | None] = [None] * len(down)  # parameters to which coded differences are added
         self.steps: dict[int, Step] = {}  # of minibatches not yet pushed to all partitions
-        self.sent: list[tuple[int, Any]] = []  # partition, future reply
-        self.drawn: Any = None  # future number of the next minibatch
+        self.sent: list[tuple[int, Any]] = []  # partition, pending reply
+        self.drawn: Any = None  # pending reply with the number of the next minibatch
         self.work = Work()
 
     def run(self) -> None:

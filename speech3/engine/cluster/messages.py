@@ -1,4 +1,4 @@
-"""The messages of world cluster, between coordinator, server partitions and shards, and the check of who takes part.
+"""The messages of world cluster, between coordinator, server partitions and shards, and the facts that must agree.
 
 All participants in a run must have the same code, the same model and the same minibatches, since a minibatch is
 identified by its number alone. The coordinator compares the `Facts` of each with its own.

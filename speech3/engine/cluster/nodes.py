@@ -1,6 +1,6 @@
 """Connects to a Ray cluster that is running, or starts one, and reports the resources of its nodes.
 
-Ray provides processes on other hosts, messages, and knowledge of which processes are alive; `world` decides what to do
+Ray starts processes on other hosts, carries messages, and knows which processes are alive; `world` decides what to do
 about a death. Given an address where nothing listens, Ray tries for a quarter of an hour, so the address is tested
 first.
 """

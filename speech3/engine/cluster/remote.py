@@ -76,7 +76,7 @@ class RemoteServer:
         Raises
         ------
         Speech3Error
-            There is no node with room for the partitions, or they die at once.
+            There is no node with room for the partitions, or they keep dying.
         """
         arrays = [
             {name: tensor[self._cut(stretch, tensor)].numpy() for name, tensor in tensors.items()}
@@ -129,7 +129,7 @@ class RemoteServer:
                 self.receive(number, self._get([poll])[0])
 
     def copy(self) -> dict[str, Tensor]:
-        """Copy the published state; exactly the reports that belong to it have been processed then."""
+        """Copy the published state; afterwards, exactly the reports that belong to it have been processed."""
         states = self.ask("snapshot")
         for number, (_, report) in enumerate(states):
             self.receive(number, report)

@@ -13,7 +13,8 @@ coordinator: it sets shards to work, gathers the partitions' ledgers into that o
 - This process dies: Ray stops the actors, and the run resumes from its checkpoint, as in every world.
 
 A copy is taken partition by partition while pushes continue. A push in flight may then be in some partitions of the
-copy and not in others, like the push of a shard that dies on its round; its minibatches count as used, as they do then.
+copy and not in others, like the push of a shard that dies in a round of syncs; its minibatches count as used, as they
+do then.
 """
 
 import time
@@ -41,7 +42,7 @@ from speech3.errors import Speech3Error
 
 COPY_S = 5.0  # least time between two copies of the server
 COPY_SHARE = 0.05  # share of the time that copies may take
-JOIN_S = 20.0  # for which shards that are ready wait for others before they begin
+JOIN_S = 20.0  # how long shards that are ready wait for the others before they begin
 
 
 @dataclass(eq=False)
@@ -55,7 +56,7 @@ class Worker:
     placed
         Its facts, once it has replied to `ping`, so a node has room for it.
     incarnation
-        The incarnation as which it was last set to work; -1: none yet.
+        The incarnation under which it was last set to work; -1: none yet.
     go
         Whether it must be set to work when it is idle.
     deaths
@@ -295,7 +296,7 @@ class Cluster:
         return Worker(actor, actor.ping.remote(), deaths=deaths)
 
     def _check(self, number: int, worker: Worker, came: list[Any]) -> None:
-        """Process a shard's reply, and set the shard to work if it must."""
+        """Process a shard's reply, and set the shard to work if it is due."""
         if not worker.idle and worker.pending in came:
             pending, worker.pending = worker.pending, None
             try:

@@ -1,5 +1,5 @@
-"""Codecs, which write a vector in fewer bytes: begin with `codec.py`; `cpu.py` and `cuda.py` are its kernels.
+"""Gradient compression by codecs, which write a vector in fewer bytes.
 
-`ddp_hook.py` is the synchronous form of TernGrad, in which the mean is coded as `levels.py` describes; `shared.py`
-computes the same in one process.
+Begin with `codec.py`; `cpu.py` and `cuda.py` are its kernels. `ddp_hook.py` is the synchronous form of TernGrad, in
+which the mean is coded as `levels.py` describes; `shared.py` computes the same in one process.
 """

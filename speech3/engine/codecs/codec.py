@@ -1,4 +1,4 @@
-"""Codecs: they turn a vector of float32 into the bytes that are sent, and back.
+"""Gradient compression: each codec turns a vector of float32 into the bytes that are sent, and back.
 
 ``ternary`` is TernGrad (Wen et al. 2017, "TernGrad: Ternary gradients to reduce communication in distributed deep
 learning"). A tensor, or a bucket of it, is clipped to f(g) = sign(g) min(abs(g), c sigma), and s is the largest
@@ -7,7 +7,7 @@ bucket. Its expectation is f(g), so the rounding error need not be kept. ``bf16`
 largest values, with their positions) are biased: the sender keeps what they lose and adds it to the next vector (error
 feedback: Seide et al. 2014, "1-bit SGD"; Stich et al. 2018, "Sparsified SGD with memory").
 
-We depart from TernGrad in two ways. Its published code stores the three levels in float32, here they are two bits. And
+We depart from TernGrad in two ways. Its published code stores the three levels in float32; here they are two bits. And
 where the values of a bucket are equal (to a thousandth of their size), or there is only one, nothing is clipped, so
 buckets of one value are exact. Sigma is taken about the mean, as in the paper. So clipping costs little (1 to 1.5 % of
 the norm) only if the mean is near zero and there are many values: buckets of 2, 3 and 4 normally distributed values
@@ -71,7 +71,7 @@ class Bf16:
 
 @dataclass(frozen=True)
 class TopK:
-    """The values of largest magnitude, a share of all but at least one, with their positions."""
+    """The values of largest magnitude, with their positions: `share` of all values, but at least one."""
 
     share: float
     unbiased = False

@@ -1,13 +1,14 @@
-"""Kernels of the ternary code (see `codec`) on a CPU, by numba: statistics, pack, unpack and add, one pass each.
+"""Kernels of the ternary code (see `codec`) on a CPU, in numba: statistics, pack, add and add_sums, one pass each.
 
 A tile is at most 1,024 values of a bucket, in W = ceil(values / 16) words. Value i of a tile is the two bits from bit
 2 (i // W) of word i % W. So a loop over words vectorises without moving values between lanes. The two bits are a number
 in two's complement: 0, 1 or -1.
 
 Random numbers are hashed counters: the number of a value depends only on the key and the value's position, so it is the
-same on any machine, in any order, and in `cuda`. The hash is Wellons' "lowbias32" (2018), a bijection of 32 bits that
-flips each bit of its result with a probability of one half to 0.2 %; 32 bits of the key are added before it and 32 are
-xored in between its two products. 24 bits of the result are the number. Sums are float64, in a fixed order.
+same on any machine, in any order, and in `cuda`. The hash is Wellons' "lowbias32" (2018), a bijection of 32 bits: a
+change of one bit of the input changes each bit of the result with a probability of one half, to 0.2 per mille of it
+(root mean square). The lower half of the key is added before the hash, and the upper half XORed in between its two
+multiplications. The upper 24 bits of the result are the number. Sums are float64, in a fixed order.
 
 Axes: P values, B buckets, T tiles, M words.
 """

@@ -1,4 +1,4 @@
-"""Kernels of the ternary code on CUDA, by Triton: the same as in `cpu`, with one program per tile, values read once.
+"""Kernels of the ternary code on CUDA, in Triton: the same as in `cpu`, with one program per tile, values read once.
 
 Random numbers are the same and, for equal scales, so are the words; sums of a bucket are float64, so its scale differs
 from the CPU's by rounding only. Import this module only where it is used. Without a GPU the kernels run on CPU tensors

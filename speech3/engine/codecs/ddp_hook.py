@@ -43,7 +43,7 @@ class Exchange:
     layouts: dict[tuple[int, ...], Layout] = field(default_factory=dict)
 
     def begin(self, key: int) -> None:
-        """Begin a step, whose codes draw random numbers by `key`; without a codec the gradients count as sent."""
+        """Begin a step, whose codes draw random numbers by `key`; without a codec, count the gradients as sent."""
         self.key = key
         if self.config.kind == "none":
             size = sum(parameter.nbytes for parameter in self.parameters)
@@ -86,7 +86,7 @@ def mean_of_codes(state: Exchange, bucket: dist.GradBucket) -> torch.futures.Fut
         state.down += together.nbytes
         for each, mean in zip(where.floats, together.split([len(each) for each in floats]), strict=True):
             values_P[each] = mean / workers
-    # A future must be told in advance of the GPU that its result is on.
+    # A future must be told in advance which GPU its result is on.
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
         devices=[values_P.device] if values_P.is_cuda else None
     )

@@ -41,7 +41,7 @@ def digits_in_word(levels: int) -> int:
 
 
 def sum_codes(words_NM: Tensor) -> Tensor:
-    """Digits (16, M), int32, from 0 to 2 N: the sums over workers of the 16 codes in each word."""
+    """Digits (16, M), int32, from 0 to 2 N: the sums over workers of the 16 codes in each word, plus N."""
     sums = [((words_NM << (30 - 2 * k)) >> 30).sum(0, dtype=torch.int32) for k in range(16)]
     return torch.stack(sums) + len(words_NM)
 

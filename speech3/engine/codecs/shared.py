@@ -1,4 +1,4 @@
-"""The mean of N workers' ternary codes in one process, equal to the last bit to that of `ddp_hook` in N processes.
+"""The mean of N workers' ternary codes in one process, bit for bit that of `ddp_hook` in N processes.
 
 It is used for workers on a virtual clock, and to measure the time of one worker's part of the exchange.
 
@@ -60,7 +60,7 @@ class SharedCodes:
         return mean.views, words_NM[0].nbytes + plain, coded_NQ.nbytes + plain
 
     def alone(self, g: Sequence[Tensor], workers: int) -> tuple[int, int]:
-        """Do one worker's part of `mean`, to measure its time; it uses its own codes for the others'. Returns bytes."""
+        """Do one worker's part of `mean`, to time it, with its own codes for the others'; returns bytes up and down."""
         where, values_P = self.layout, self._flat(g, 1.0)
         limits_B = values_P.new_empty(len(where.sizes_B))
         scales_B = torch.empty_like(limits_B)

@@ -1,12 +1,12 @@
 """The group of processes of one replica, from one member's view.
 
 The members compute the same minibatch at the same time, each with its slice of the model. The first member draws it and
-broadcasts its number; likewise it broadcasts when an epoch begins, and its learning rate. They agree on nothing else:
-each pushes its own slice when the server's partition of it is free, so two members may be a version apart, like the
-machines of a DistBelief replica.
+broadcasts its number; likewise it broadcasts when an epoch begins, and its learning rate. Pushes are not coordinated:
+each member pushes its own slice when the server's partition of it is free, so two members may be a version apart, like
+the machines of a DistBelief replica.
 
-Each member's server has its own row of minibatch states: a minibatch is used as soon as one slice of it is in a
-published version, and dropped when all members' pushes of it were.
+Each member's server has its own ledger: a minibatch is used as soon as it is in a published version of one slice, and
+dropped when all members' pushes of it were.
 """
 
 from collections.abc import Iterator, Sequence

@@ -74,7 +74,7 @@ class _Worker:
     longest_s: float = 0.0  # its longest time to reply
 
     def late_s(self, clock: Clock) -> float:
-        """Seconds that its reply takes, if that is far longer than its replies usually take; else 0."""
+        """Seconds that it has owed a reply, if far longer than its replies usually take; else 0."""
         owes, quiet_s = self.ready and (self.keeping or not self.free), clock.quiet_s(self.since)
         return quiet_s if owes and quiet_s > patience_s(self.longest_s) else 0.0
 

@@ -4,9 +4,9 @@ The coordinator's algorithm (`lbfgs`) sees no vector. Its workers are a group (`
 or virtual workers on a virtual clock.
 
 The objective is the mean loss over a large batch: the whole epoch, or one of `batches` equal parts of it. Each batch in
-turn gets `iterations` of L-BFGS. The history is kept across batches and epochs, but each of its pairs is the difference
-of two gradients of the same batch. A portion of the gradient is a minibatch, or a row of minibatches where a recurrent
-model carries its state along the row.
+turn gets `iterations` of L-BFGS. The history is kept across batches and epochs, but both gradients of a pair are of the
+same batch. A portion of the gradient is a minibatch, or a row of minibatches where a recurrent model carries its state
+along the row.
 
 The counts of a world mean the following here. Each iteration stands for its share of the batch's minibatches, which
 become `used` when it is accepted. `frames` and `loss_sum` are those of the accepted points, each over the whole batch;
