@@ -316,7 +316,8 @@ class TrainingConfig(Config):
     @property
     def by_sandblaster(self) -> bool:
         """Whether the world, or the method of its simulation, is L-BFGS: no worker takes steps of its own."""
-        return "sandblaster" in (self.world, self.simulation.method)
+        simulated = self.world == "simulated" and self.simulation.method == "sandblaster"
+        return self.world == "sandblaster" or simulated
 
     @property
     def pushes_gradients(self) -> bool:

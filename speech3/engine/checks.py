@@ -67,7 +67,7 @@ def check_workers(training: TrainingConfig) -> None:
             f"in world shared, in cluster, and in simulated with training.simulation.method=asgd; ternary also works "
             f"in ddp, and in simulated with training.simulation.method=synchronous"
         )
-    if _lbfgs(training) and training.gradient_clip is not None:
+    if training.by_sandblaster and training.gradient_clip is not None:
         raise Speech3Error(
             f"training.gradient_clip={training.gradient_clip:g}: the line search of sandblaster needs the true "
             f"gradient of the loss, not a clipped one; remove it"
@@ -107,7 +107,7 @@ def _check_precision(training: TrainingConfig) -> None:
             "training.cuda_graph=true: works only in worlds sgd, shared and cluster without training.model_partitions, "
             "where each worker computes its minibatches alone; set it to false"
         )
-    if training.precision == "bf16" and _lbfgs(training):
+    if training.precision == "bf16" and training.by_sandblaster:
         raise Speech3Error(
             f"{key}: the line search of sandblaster compares losses that differ by less than the rounding error of "
             f"bf16; use float32"
@@ -117,11 +117,6 @@ def _check_precision(training: TrainingConfig) -> None:
             f"{key} with training.model_partitions={training.model_partitions}: the members of a replica exchange "
             f"float32; use training.precision=float32, or one partition"
         )
-
-
-def _lbfgs(training: TrainingConfig) -> bool:
-    simulated = training.world == "simulated" and training.simulation.method == "sandblaster"
-    return training.world == "sandblaster" or simulated
 
 
 def _check_cluster(training: TrainingConfig) -> None:
@@ -149,7 +144,7 @@ def check_epoch(training: TrainingConfig, minibatches: int, warm_start: float) -
         The message names the keys.
     """
     asgd, lbfgs = training.asgd, training.lbfgs
-    if _lbfgs(training) and lbfgs.batches * lbfgs.iterations > minibatches:
+    if training.by_sandblaster and lbfgs.batches * lbfgs.iterations > minibatches:
         raise Speech3Error(
             f"training.lbfgs: batches={lbfgs.batches} with iterations={lbfgs.iterations} each, but an epoch has only "
             f"{minibatches} minibatches (training.minibatch={training.minibatch}), and every iteration needs at least "

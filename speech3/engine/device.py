@@ -55,7 +55,9 @@ def device_of(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise Speech3Error(f"device {name!r}: training runs only on cpu and cuda; use one of these")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise Speech3Error(f"device {name!r}: this machine offers PyTorch {torch.cuda.device_count()} CUDA devices")
+        count = torch.cuda.device_count()
+        usable = f"use cuda:0 to cuda:{count - 1}" if count > 1 else "use cuda:0" if count else "use cpu"
+        raise Speech3Error(f"device {name!r}: PyTorch finds {count or 'no'} GPU{'s' * (count != 1)} here; {usable}")
     return device
 
 

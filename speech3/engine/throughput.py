@@ -117,7 +117,10 @@ def measure_costs(parts: Parts, codec: CodecConfig, workers: Sequence[int]) -> C
     numbers = [number % len(parts.source) for number in range(_ROUNDS)]
     step, g = gradient(parts, 1, 0)
     if g is None:
-        raise Speech3Error(f"the first minibatch's loss is {step.loss}: look for NaN or infinity in the features")
+        raise Speech3Error(
+            f"the loss of the first minibatch is {step.loss:g}, or its gradient is not finite: look for NaN or "
+            f"infinity in the features"
+        )
     frames = []
 
     def train(number: int) -> None:

@@ -181,7 +181,8 @@ class Workers:
         if self.deaths[number] >= DEATHS:
             raise Speech3Error(
                 f"{self.names[number]} died {DEATHS} times without a {self.unit} in between (exit status "
-                f"{death.status}; -9 is often the kernel, out of memory): use fewer workers or a smaller model"
+                f"{death.status}; -9 often means that the kernel killed it for lack of memory): use "
+                f"fewer workers or a smaller model"
             )
         self.start(number)
 

@@ -121,9 +121,12 @@ def _results(subject: Subject) -> str:
     when = f"after {parameters_of(about)}" if about["best_epoch"] else "before training"
     if about.get("averaged_epochs"):
         when = f"by the {parameters_of(about)}"
+    best = f"parameters with the {_BEST_BY.get(about.get('objective', ''), 'lowest held-out cross-entropy')}"
+    if about["training"].get("group_lasso"):
+        best = "last ones, after group lasso has removed units"
     accuracy = (
         f"{per_cent(about['heldout_accuracy'])} of the held-out frames are classified correctly {when}; these are the "
-        f"parameters with the {_BEST_BY.get(about.get('objective', ''), 'lowest held-out cross-entropy')}"
+        f"{best}"
     )
     if about.get("objective") == "lfmmi":
         accuracy = (
@@ -209,8 +212,12 @@ def _limits(subject: Subject) -> list[str]:
     found = [
         "It was trained on the speakers, rooms, microphones and language of its data: evaluate it on yours "
         "(`speech3 score`).",
-        "The epoch was selected on the held-out frames, so results on them are slightly better than on other speech.",
     ]
+    if not TrainingConfig.model_validate(subject.info.trained["training"]).last_is_best:
+        found.append(
+            "The epoch was selected on the held-out frames, so results on them are slightly better than on "
+            "other speech."
+        )
     if not subject.tested:
         found.insert(0, "Word error rates have not been measured yet, and frame accuracy does not predict them.")
     else:

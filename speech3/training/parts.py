@@ -106,7 +106,9 @@ def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
             raise Speech3Error(f"{frames.path}: holds no frames; pack it again with some utterances")
         if frames.num_senones != expected:
             kind = (
-                labels if (labels := config.training.labels) == "senones" else f"labels, two for each of its {labels}"
+                labels
+                if (labels := config.training.labels) == "senones"
+                else f"labels (two for each of its {labels}, and two more)"
             )
             raise Speech3Error(
                 f"{frames.path}: labelled with {frames.num_senones} senones, but {config.hmm} has {expected} {kind}; "

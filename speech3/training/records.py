@@ -25,7 +25,7 @@ def place(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
         words.append(f"held-out {heldout_accuracy:.1%}")
     if done.staleness:
         mean, most = staleness_mean(done.staleness), staleness_p95(done.staleness)
-        words.append(f"staleness {mean:.1f} (95 % up to {most})")
+        words.append(f"staleness {mean:.1f} (95th percentile {most})")
         minibatches = max(1, sum(shard.minibatches for shard in done.shards))
         words.append("shares " + "/".join(f"{shard.minibatches / minibatches:.0%}" for shard in done.shards))
         if waited := sum(shard.wait_s for shard in done.shards):
@@ -77,20 +77,20 @@ def _so_far(training: TrainingConfig, standing: Standing) -> dict[str, Any]:
     return record
 
 
-def epoch_words(record: dict[str, Any], *, taken_back: bool) -> str:
+def epoch_words(record: dict[str, Any], *, no_better: bool) -> str:
     """The line that is printed for a record of an epoch."""
     phones = f", phone errors {record['heldout_per']:.2%}" if "heldout_per" in record else ""
     words = (
         f"epoch {record['epoch']}: train {record['train_accuracy']:.2%} loss {record['train_loss']:.4f}, held-out "
         f"{record['heldout_accuracy']:.2%} loss {record['heldout_loss']:.4f}{phones}"
-        f"{', no better' if taken_back else ''}, rate {record['learning_rate']:g}, "
+        f"{', no better' if no_better else ''}, rate {record['learning_rate']:g}, "
         f"{record['frames'] / max(record['seconds'], 1e-9):,.0f} frames/s"
     )
     if "units" in record:
         words += f", units left {'/'.join(map(str, record['units']))}"
     if record.get("staleness"):
         mean, most = staleness_mean(record["staleness"]), staleness_p95(record["staleness"])
-        words += f", staleness {mean:.2f} (95 % up to {most})"
+        words += f", staleness {mean:.2f} (95th percentile {most})"
     ended = record["minibatches"]
     if ended["stale"] or ended["refused"] or ended["returned"]:
         words += f", minibatches stale {ended['stale']}, refused {ended['refused']}, returned {ended['returned']}"

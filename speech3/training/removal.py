@@ -26,8 +26,8 @@ def check_group_lasso(config: TrainConfig) -> None:
     key = f"training.group_lasso={training.group_lasso:g}"
     if not has_units(model):
         raise Speech3Error(
-            f"{key}: removes hidden units, or cells, of layers that are not normalised over them (choose batch or "
-            f"none), and this {model.family} has none; remove the key"
+            f"{key}: removes hidden units or cells of layers that are not normalised over them (set "
+            f"model.normalization or cell_normalization to batch or none), and this {model.family} has none; remove the key"
         )
     if training.schedule == "halving":
         raise Speech3Error(

@@ -348,7 +348,7 @@ class _Run:
         self.trainer.begin_epoch()
         self._note(**record)
         self._save()
-        say(epoch_words(record, taken_back=not better))
+        say(epoch_words(record, no_better=not better))
 
     def _look_back(self) -> None:
         """Measure held-out accuracy at those points of the epoch at which the parameters were kept."""

@@ -110,7 +110,7 @@ def test_keys_that_do_not_fit_are_named(corpus, tmp_path, model, training, messa
 def test_norms_over_units_are_named(corpus, tmp_path, family, key):
     config = _config(corpus, family)
     model = config.model.model_copy(update={key: "layer"})
-    with pytest.raises(Speech3Error, match=rf"choose batch or none\), and this {family} has none"):
+    with pytest.raises(Speech3Error, match=rf"to batch or none\), and this {family} has none"):
         train(config.model_copy(update={"model": model}), tmp_path)
 
 

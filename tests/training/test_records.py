@@ -28,7 +28,7 @@ def test_what_a_partition_refused_is_reported():
     done = Progress(used=8, frames=80, loss_sum=20.0, correct=5, missed=3)
     record = epoch_record(TrainingConfig(), Standing(Schedule(0.4), epoch=1, done=done), 1.0, 0.5)
     assert record["missed_by_partitions"] == 3
-    assert "3 used but not accepted by a partition" in epoch_words(record, taken_back=False)
+    assert "3 used but not accepted by a partition" in epoch_words(record, no_better=False)
     assert "3 not accepted by a partition" in place(done, None)[1]
     nothing = epoch_record(TrainingConfig(), Standing(Schedule(0.4), epoch=1, done=Progress(used=8)), 1.0, 0.5)
-    assert "missed_by_partitions" not in nothing and "partition" not in epoch_words(nothing, taken_back=False)
+    assert "missed_by_partitions" not in nothing and "partition" not in epoch_words(nothing, no_better=False)

@@ -48,8 +48,8 @@ def resources() -> Resources:
 def advice() -> str:
     """The end of an error message about missing resources: what there is, and what to do."""
     return (
-        f"there are {resources()}; start nodes (`ray start --address=...`) or stop other jobs there, and run the same "
-        f"command again: training resumes from its checkpoint"
+        f"the cluster has {resources()}; start nodes (`ray start --address=...`) or stop other jobs there, and run the "
+        f"same command again: training resumes from its checkpoint"
     )
 
 
@@ -150,6 +150,6 @@ def check_room(workers: int, gpus: int) -> None:
     there = resources()
     if workers > there.cpus or workers * gpus > there.gpus:
         raise Speech3Error(
-            f"training.workers={workers}: a shard takes a CPU{' and a GPU' * gpus}, and there are {there}; use fewer "
-            f"workers, or start more nodes (`ray start --address=...`)"
+            f"training.workers={workers}: a shard takes a CPU{' and a GPU' * gpus}, and the cluster has {there}; use "
+            f"fewer workers, or start more nodes (`ray start --address=...`)"
         )

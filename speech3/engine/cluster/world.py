@@ -346,8 +346,8 @@ class Cluster:
             deaths, self.restarts = 1 if did else deaths + 1, self.restarts + 1
         if deaths >= DEATHS:
             raise Speech3Error(
-                f"shard {number} died {DEATHS} times without a minibatch in between (often killed by the kernel, out "
-                f"of memory): use fewer workers or a smaller model; Ray's logs are under /tmp/ray on its node"
+                f"shard {number} died {DEATHS} times without a minibatch in between (often the kernel kills it for "
+                f"lack of memory): use fewer workers or a smaller model; Ray's logs are under /tmp/ray on its node"
             )
         self.workers[number] = self._start_worker(deaths)
         if worker.incarnation in self.incarnations:
@@ -380,11 +380,11 @@ class Cluster:
         said = [self.hang] if self.hang else []
         if self.server_deaths:
             said.append(
-                f"a partition of the server died ({self.server_deaths} times): training went back to its last copy, "
-                f"and {self.undone} minibatches were computed again"
+                f"a partition of the server died ({self.server_deaths} times): the server was restored from its "
+                f"last copy, and {self.undone} minibatches were computed again"
             )
         now = time.monotonic()
         missing = sum(not worker.placed and now - worker.started > JOIN_S for worker in self.workers)
         if missing:
-            said.append(f"{missing} of {len(self.workers)} shards found no room: there are {resources()}")
+            said.append(f"{missing} of {len(self.workers)} shards found no room: the cluster has {resources()}")
         return "; ".join(said)
