@@ -18,7 +18,7 @@ from speech3.errors import Speech3Error
 _ROOT = Path(__file__).resolve().parents[1]
 
 C = TypeVar("C", bound=Config)
-_PRESETS: dict[str, tuple[type[Config], str]] = {  # keys that may hold the name of a preset: its class and directory
+_PRESETS: dict[str, tuple[type[Config], str]] = {  # keys that may hold the name of a preset; its class and directory
     "model": (ModelConfig, "models"),
     "training": (TrainingConfig, "training"),
     "recurrent": (TrainingConfig, "training"),
@@ -154,7 +154,7 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
 
 
 def _fill_groups(values: dict[str, Any]) -> None:
-    """Replace the names of presets in each of `_GROUPS` by their keys, and add default presets that are left out."""
+    """Replace the names of presets in each of `_GROUPS` by their keys; where none is given, use the default preset."""
     for name, presets_of in _GROUPS.items():
         group = values.get(name)
         if isinstance(group, dict):

@@ -22,7 +22,7 @@ _SCORED_AT_A_TIME = 1024  # outputs: bounds the memory of the spliced windows, a
 
 
 class WindowModel(AcousticModel):
-    """A model that scores one window of frames at a time; chunks are trained on as the windows of their outputs."""
+    """A model that scores one window of frames at a time; a chunk is scored as the windows of its outputs."""
 
     output: Linear
     xent_output: Linear

@@ -251,7 +251,7 @@ class Carried:
 
 
 def _at(steps_A: Tensor | None, module: nn.Module, x_TBI: Tensor) -> Tensor:
-    """Apply a module to some steps, t * B + b, or to all; the others become zero.
+    """Apply a module to the steps numbered t * B + b in `steps_A` (None: to all); the others become zero.
 
     Steps beyond a chunk's length are padding, which would distort the statistics of batch normalisation. The other
     steps are given as indices: finding them by a mask would make the host wait for the device.
@@ -265,7 +265,7 @@ def _at(steps_A: Tensor | None, module: nn.Module, x_TBI: Tensor) -> Tensor:
 
 
 def _reset(state: State, begins_B: Tensor) -> State:
-    """The state, zero in the streams that begin."""
+    """The state, set to zero in the streams in which an utterance begins."""
     h_BR, c_BC = (each.masked_fill(begins_B[:, None], 0.0) for each in state)
     return h_BR, c_BC
 
