@@ -127,6 +127,11 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
     ``conf/training`` or ``conf/augment``; an override below it (``model.width=64``) changes a value of that preset. The
     same holds for ``model`` and ``training`` in a recipe's groups ``lfmmi`` and ``flat``. If an override makes a
     recipe's model an LSTM, `recurrent` replaces `training` before overrides of `training` are applied.
+
+    Raises
+    ------
+    Speech3Error
+        A file or preset is missing or not valid YAML, or a key or value is wrong; the message names file and key.
     """
     values = read_yaml(path)
     if "recurrent" in cls.model_fields:

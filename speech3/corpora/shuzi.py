@@ -109,7 +109,7 @@ def draw(rng: np.random.Generator) -> Groups:
 
 
 def _number(rng: np.random.Generator, most: float = LARGEST) -> int:
-    """Draw a whole number: all lengths are equally frequent, and of half the last digits, any number, become zeros."""
+    """Draw a whole number: all lengths are equally frequent, and half of them are rounded down at a random place."""
     value = int(10 ** rng.uniform(0, np.log10(most)))
     return value // (scale := 10 ** int(rng.integers(len(str(value))))) * scale if rng.random() < 0.5 else value
 

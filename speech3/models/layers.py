@@ -65,7 +65,7 @@ def windows_of(model: AcousticModel, outputs_N: Tensor, frames: int) -> Tensor:
 
 
 def add_outputs(model: AcousticModel, width: int, generator: torch.Generator) -> None:
-    """Make the output layer ``output`` and, with `two_outputs`, ``xent_output`` beside it."""
+    """Make the output layer ``output`` and, with `two_outputs`, a second one, ``xent_output``."""
     for name in model.logit_layers[: 1 + model.two_outputs]:
         layer = Linear(width, model.num_senones)
         glorot(layer, 1.0, generator)

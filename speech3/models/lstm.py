@@ -31,7 +31,7 @@ from speech3.models.spans import spans
 State = tuple[Tensor, Tensor]  # h (B, R) and c (B, C) of a layer, forward in time
 
 _SCORED_AT_A_TIME = 4096  # steps: 41 s, after which backward layers start again
-_LOOKAHEAD = 100  # least number of later steps that backward layers then read first
+_LOOKAHEAD = 100  # minimum number of later steps that backward layers then read first
 _FORGET_BIAS = 1.0  # Jozefowicz et al. 2015: cells keep their content until they learn to forget
 
 

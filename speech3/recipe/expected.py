@@ -57,7 +57,7 @@ _BASIS = (
     " nothing was measured (data, language models, graphs, scores)"
 )
 _NO_GPU = "GPUs: no rate is known, for no GPU has run this code; training.device=cuda trains the networks on one"
-_OPENED = 20  # headers are read of at most so many recordings of each kind
+_OPENED = 20  # maximum number of recordings of each kind whose headers are read
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Speech:
 
 @dataclass(frozen=True)
 class Cost:
-    """The expected cost of a step: seconds of one core, the most processes that it uses (0: any), bytes of disk."""
+    """The expected cost of a step: seconds of one core, maximum number of processes (0: any), bytes of disk."""
 
     seconds: float = 0.0
     processes: int = 1
