@@ -50,7 +50,7 @@ def unsized(name: str, config: Config) -> list[str]:
 
 
 def for_objective(model: ModelConfig, training: TrainingConfig) -> ModelConfig | dict[str, Any]:
-    """The model with those keys set that it leaves to the training objective; if there are any, not validated yet.
+    """The model with the keys set that it leaves to the training objective: valid, or keys that are yet to be checked.
 
     For LF-MMI it gets an output for every third frame, and the second output layer that ``lfmmi.cross_entropy`` needs.
     A step of a recurrent network then sees at least its own three frames.

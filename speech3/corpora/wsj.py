@@ -178,7 +178,7 @@ def _listed(discs: _Discs, name: str) -> dict[str, Path]:
 
 
 def _transcripts(discs: _Discs) -> dict[str, Path]:
-    """The file of transcripts of each session, by the six characters with which its name and its utterances' begin."""
+    """Each session's file of transcripts, by the first six characters of its name and of its utterances' names."""
     roots = dict.fromkeys(discs.roots.values())
     paths = (path for root in roots for path in root.rglob("*.[dD][oO][tT]"))
     found = {path.name[:6].lower(): path for path in sorted(paths)}

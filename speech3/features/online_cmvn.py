@@ -59,7 +59,7 @@ class OnlineCmvn:
         return self._begin() if self._waiting else None
 
     def restart(self, *, speech: bool) -> None:
-        """Begin the next utterance; `speech`: whether the frames since the last one began were speech."""
+        """Begin the next utterance; `speech`: whether the frames since the previous call were speech."""
         known = self._prior_2G is not None or self._carried_2G is not None
         if self._present_2G is not None and (speech or not known):
             total_2G = self._present_2G if self._carried_2G is None else self._carried_2G + self._present_2G

@@ -265,7 +265,7 @@ def _at(steps_A: Tensor | None, module: nn.Module, x_TBI: Tensor) -> Tensor:
 
 
 def _reset(state: State, begins_B: Tensor) -> State:
-    """The state, set to zero in the streams in which an utterance begins."""
+    """The state, set to zero in the streams of `begins_B`."""
     h_BR, c_BC = (each.masked_fill(begins_B[:, None], 0.0) for each in state)
     return h_BR, c_BC
 
