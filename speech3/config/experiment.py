@@ -28,7 +28,7 @@ class TrainConfig(Config):
     @classmethod
     def _for_objective(cls, values: Any) -> Any:
         if isinstance(values, dict) and "data" in values and "frames" not in values:
-            values = {"frames" if key == "data" else key: value for key, value in values.items()}  # its name before
+            values = {"frames" if key == "data" else key: value for key, value in values.items()}  # its former name
         try:
             model = ModelConfig.model_validate(values["model"])
             training = TrainingConfig.model_validate(values["training"])
@@ -50,10 +50,10 @@ def unsized(name: str, config: Config) -> list[str]:
 
 
 def for_objective(model: ModelConfig, training: TrainingConfig) -> ModelConfig | dict[str, Any]:
-    """The model with those keys set that it leaves to the training objective; they are still to be checked.
+    """The model with the keys set that it leaves to the training objective: valid, or keys that are yet to be checked.
 
     For LF-MMI it gets an output for every third frame, and the second output layer that ``lfmmi.cross_entropy`` needs.
-    A step of a recurrent network then sees its three frames at least.
+    A step of a recurrent network then sees at least its own three frames.
     """
     if training.objective != "lfmmi" or isinstance(model, TdnnConfig):
         return model

@@ -60,7 +60,7 @@ class ModelConfig(Config):
 
 
 def check_sizes(sizes: tuple[int, ...], layers: int, key: str) -> None:
-    """Refuse a list of sizes that is not one size for each layer; an empty list is none."""
+    """Raise ValueError unless there is one size for each layer, or none at all."""
     if sizes and len(sizes) != layers:
         raise ValueError(f"{key}={list(sizes)}: give a number for each of the layers={layers}, or remove it")
 

@@ -18,7 +18,7 @@ from speech3.errors import Speech3Error
 _ROOT = Path(__file__).resolve().parents[1]
 
 C = TypeVar("C", bound=Config)
-_PRESETS: dict[str, tuple[type[Config], str]] = {  # keys that may hold the name of a preset: its class and directory
+_PRESETS: dict[str, tuple[type[Config], str]] = {  # keys that may hold the name of a preset; its class and directory
     "model": (ModelConfig, "models"),
     "training": (TrainingConfig, "training"),
     "recurrent": (TrainingConfig, "training"),
@@ -127,6 +127,11 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
     ``conf/training`` or ``conf/augment``; an override below it (``model.width=64``) changes a value of that preset. The
     same holds for ``model`` and ``training`` in a recipe's groups ``lfmmi`` and ``flat``. If an override makes a
     recipe's model an LSTM, `recurrent` replaces `training` before overrides of `training` are applied.
+
+    Raises
+    ------
+    Speech3Error
+        A file or preset is missing or not valid YAML, or a key or value is wrong; the message names file and key.
     """
     values = read_yaml(path)
     if "recurrent" in cls.model_fields:
@@ -154,7 +159,7 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
 
 
 def _fill_groups(values: dict[str, Any]) -> None:
-    """Replace the names of presets in each of `_GROUPS` by their keys, and add default presets that are left out."""
+    """Replace the names of presets in each of `_GROUPS` by their keys; where none is given, use the default preset."""
     for name, presets_of in _GROUPS.items():
         group = values.get(name)
         if isinstance(group, dict):

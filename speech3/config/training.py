@@ -303,7 +303,7 @@ class TrainingConfig(Config):
 
     @property
     def labels(self) -> Literal["senones", "phones", "words"]:
-        """What labels the packed frames (if it is words, their times are not those of the recording)."""
+        """The kind of labels that packed frames have (the times of words are not those in the recording)."""
         if self.objective != "lfmmi":
             return "senones"
         return "words" if self.lfmmi.numerators == "transcripts" else "phones"

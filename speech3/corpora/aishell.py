@@ -2,7 +2,7 @@
 
 data_aishell/wav/{train,dev,test}/SPEAKER/NAME.wav
 data_aishell/transcript/aishell_transcript_v0.8.txt    lines ``NAME word word ...``
-resource_aishell/lexicon.txt                           lines ``word initial final+tone ...``, several for a word
+resource_aishell/lexicon.txt                           lines ``word initial final+tone ...``, one per pronunciation
 """
 
 from pathlib import Path

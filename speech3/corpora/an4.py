@@ -83,7 +83,7 @@ def _read(root: Path, name: str, converted: Path) -> DataDir:
 
 
 def _recording(place: Path, converted: Path) -> Path:
-    """The recording with this path and some extension; raw samples, which have no header, as wav in `converted`."""
+    """The recording with this path and any extension; raw samples, which have no header, become wav in `converted`."""
     for extension in _SOUNDS:
         if (path := place.with_name(place.name + extension)).is_file():
             return path.absolute()

@@ -85,7 +85,7 @@ def prepare(
     tier, sample_rate
         For a folder of recordings: as for `read_folder`.
     graphemes
-        File of graphemes of several letters, if words are spelled with their letters.
+        File that lists the graphemes of several letters, if words are spelled with their letters.
 
     Raises
     ------

@@ -24,7 +24,7 @@ from speech3.lexicon.langdir import find, read_utf8
 _SPLITS = ("train", "dev", "test")
 _COLUMNS = ("client_id", "path", "sentence")
 _SHOWN = 3
-# Codes of Common Voice and of espeak-ng that differ.
+# Codes that count as one language: Common Voice and espeak-ng have different codes for some languages.
 _ONE_LANGUAGE = ({"zh", "cmn", "yue", "hak", "nan"}, {"nb", "nn", "no"}, {"ckb", "kmr", "ku"}, {"sr", "hr", "bs"})
 
 
@@ -79,7 +79,7 @@ def prepare(
 
 
 def _check_language(source: Path, lang: str) -> None:
-    """Compare `lang` with the language that the tables name, if espeak-ng knows that language."""
+    """Raise an error if the tables name another language than `lang`; only warn if espeak-ng does not have it."""
     tables = (source / f"{name}.tsv" for name in (*_SPLITS, "validated"))
     table = next((path for path in tables if path.is_file()), None)
     if table is None:

@@ -9,8 +9,9 @@ as in manual labels and in HMM alignments. After a pause the closure cannot be d
 of it. Second, espeak gives a Scottish "four" an R of 0 to 25 ms; an R under 30 ms, the shortest time of three HMM
 states, counts as the end of the vowel. All pauses, and the silence at both ends, are ``SIL``.
 
-espeak does not mark one kind of boundary: after a nasal or a liquid it reports a vowel only after the vowel's beginning
-with the formant transition has been synthesised (see ``Generate`` in its synthesize.c); see `unmarked_boundary`.
+espeak does not mark one kind of boundary: after a nasal or an approximant (a liquid, in its terms) it reports a vowel
+only after the vowel's beginning with the formant transition has been synthesised (see ``Generate`` in its
+synthesize.c); see `unmarked_boundary`.
 """
 
 from itertools import pairwise

@@ -121,7 +121,7 @@ def _of_parents(tier: list[_Stored], by_id: dict[str, _Stored], times_s: dict[st
     texts: dict[str, list[tuple[tuple[int, ...], str]]] = {}
     for each in tier:
         ancestor, places = each, [_place(each, by_id)]
-        while ancestor.parent in by_id and len(places) <= len(by_id):  # circular references end, too
+        while ancestor.parent in by_id and len(places) <= len(by_id):  # even if references are circular
             ancestor = by_id[ancestor.parent]
             places.append(_place(ancestor, by_id))
         texts.setdefault(ancestor.id, []).append((tuple(reversed(places)), each.text))

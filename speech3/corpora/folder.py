@@ -221,7 +221,7 @@ def _chosen(items: Sequence[_Item], wanted: str | None, source: Path, found: _Fo
 
 
 def _speakers(items: Sequence[_Item], source: Path) -> tuple[dict[str, str], str]:
-    """The speaker of each recording, for use where its transcript names none, and where the names are from."""
+    """The speaker of each recording, for use where its transcript names none, and where the names come from."""
     parents = {item.audio.parent for item in items}
     if source not in parents and len(parents) > 1:
         by_folder = {item.key: "_".join(item.audio.parent.relative_to(source).parts) for item in items}
@@ -248,7 +248,7 @@ def _prefixed(speaker: str, recording: str) -> str:
 
 
 def _voices(chosen: Iterable[Sequence[Tier]]) -> set[str]:
-    """Names, in lower case, of tiers that are chosen beside others in some file: each is the name of a speaker.
+    """Names, in lower case, of tiers that are chosen along with others in some file: each is the name of a speaker.
 
     If only one of these speakers speaks in another file, its tier still has that speaker's name.
     """

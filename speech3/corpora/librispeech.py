@@ -6,8 +6,8 @@ https://www.openslr.org/12, https://www.openslr.org/31. A part has a directory f
     PART/SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt     lines ``SPEAKER-CHAPTER-0000 TEXT IN CAPITALS``
     SPEAKERS.TXT                                       lines ``ID | SEX | PART | MINUTES | NAME``
 
-Lexicon and language models (https://www.openslr.org/11) are beside the parts, or beside the directory ``LibriSpeech``
-that contains the parts; a subdirectory ``lm`` there is searched, too.
+Lexicon and language models (https://www.openslr.org/11) may be beside the parts, or beside the directory
+``LibriSpeech`` that contains the parts; a subdirectory ``lm`` there is searched, too.
 """
 
 from collections.abc import Sequence

@@ -1,11 +1,12 @@
 """The built-in Mandarin corpus: digits and numbers as people say them, synthesised by espeak-ng.
 
-Cardinals with their zeros (三千零五), 两 beside 二, digit strings, telephone numbers with 幺, dates, times of day,
-decimals, per cents, fractions, ordinals, prices and negative numbers. A character is a word; its phones are the initial
-and the final with the tone, named as in the lexicons of THCHS-30 and AISHELL (``ii``, ``uu``, ``vv`` and ``ee`` begin
-a syllable without an initial). Characters whose tone depends on the next one have a pronunciation for each tone: 一
-(yi4 in 一百, yi2 in 一万) and a third tone before another (wu2 bai3: 五百); espeak-ng handles both. Speakers, lexicon
-and espeak's names of the phones are files in ``data/shuzi``; rooms and noise are those of `speech3.corpora.synthetic`.
+Cardinals with their zeros (三千零五), 两 as well as 二, digit strings, telephone numbers with 幺, dates, times of day,
+decimals, percentages, fractions, ordinals, prices and negative numbers. A character is a word; its phones are the
+initial and the final with the tone, named as in the lexicons of THCHS-30 and AISHELL (``ii``, ``uu``, ``vv`` and ``ee``
+begin a syllable without an initial). Characters whose tone depends on the next one have a pronunciation for each tone:
+一 (yi4 in 一百, yi2 in 一万) and a third tone before another (wu2 bai3: 五百); espeak-ng handles both. Speakers,
+lexicon and espeak's names of the phones are files in ``data/shuzi``; rooms and noise are those of
+`speech3.corpora.synthetic`.
 """
 
 from collections.abc import Callable
@@ -108,7 +109,7 @@ def draw(rng: np.random.Generator) -> Groups:
 
 
 def _number(rng: np.random.Generator, most: float = LARGEST) -> int:
-    """Draw a whole number: all lengths are equally frequent, and half of the numbers are round."""
+    """Draw a whole number: all lengths are equally frequent, and half of them are rounded down at a random place."""
     value = int(10 ** rng.uniform(0, np.log10(most)))
     return value // (scale := 10 ** int(rng.integers(len(str(value))))) * scale if rng.random() < 0.5 else value
 

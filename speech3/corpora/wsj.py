@@ -1,8 +1,8 @@
 """WSJ0 and WSJ1: read news, 16 kHz (LDC93S6A, LDC94S13A; Paul and Baker 1992).
 
-https://catalog.ldc.upenn.edu/LDC93S6A, https://catalog.ldc.upenn.edu/LDC94S13A. Discs, ``11-1.1`` to ``11-16.1`` and
-``13-1.1`` to ``13-34.1``, each with a directory ``wsj0`` or ``wsj1``; or one ``wsj0`` and one ``wsj1`` with the files
-of all discs. Index files list the recordings of a set by disc: ``11_1_1:wsj0/si_tr_s/01t/01to030v.wv1``.
+https://catalog.ldc.upenn.edu/LDC93S6A, https://catalog.ldc.upenn.edu/LDC94S13A. The source is the discs, ``11-1.1`` to
+``11-16.1`` and ``13-1.1`` to ``13-34.1``, each with a directory ``wsj0`` or ``wsj1``; or one ``wsj0`` and one ``wsj1``
+with the files of all discs. Index files list the recordings of a set by disc: ``11_1_1:wsj0/si_tr_s/01t/01to030v.wv1``.
 
     wsj0/si_tr_s/01t/01to030v.wv1    NIST sphere of the head-mounted microphone, mostly compressed by shorten
     **/01to0300.dot                  transcripts of the session 01to03: lines ``The words. (01to030v)``
@@ -178,7 +178,7 @@ def _listed(discs: _Discs, name: str) -> dict[str, Path]:
 
 
 def _transcripts(discs: _Discs) -> dict[str, Path]:
-    """The file of transcripts of each session; its name is the first six letters of its utterances' names."""
+    """Each session's file of transcripts, by the first six characters of its name and of its utterances' names."""
     roots = dict.fromkeys(discs.roots.values())
     paths = (path for root in roots for path in root.rglob("*.[dD][oO][tT]"))
     found = {path.name[:6].lower(): path for path in sorted(paths)}

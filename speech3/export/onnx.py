@@ -2,9 +2,9 @@
 
 The graph takes ``feats`` (T, F) float32, the features as they are extracted, and returns ``loglikes`` (T, S) float32:
 log posteriors minus log priors, as a decoder needs them. If ``objective`` in the metadata is lfmmi, they are the
-outputs themselves, which serve the same purpose at an acoustic scale of about 1. T is free. If ``subsampling`` in the
-metadata is above 1, there is one row for that many frames. The graph includes normalisation of the input, splicing and
-priors. For the further inputs and outputs of recurrent models see `speech3.export.onnx_lstm`.
+outputs themselves, clipped, which serve the same purpose at an acoustic scale of about 1. T is free. If ``subsampling``
+in the metadata is above 1, there is one row for that many frames. The graph includes normalisation of the input,
+splicing and priors. For the further inputs and outputs of recurrent models see `speech3.export.onnx_lstm`.
 
 A model of windows repeats the first and last frame of ``feats`` beyond its ends, as PyTorch's `score` does. So the
 input may be a whole utterance, or a part of it with ``left_context`` and ``right_context`` frames around it, whose
@@ -43,7 +43,7 @@ _OPSET, _IR_VERSION = 17, 8  # the first with LayerNormalization; newer ones are
 
 
 def to_onnx(model: AcousticModel, log_prior_S: np.ndarray, about: dict[str, Any]) -> "ModelProto":
-    """The graph of a model; its metadata has `about` (JSON-able) and facts about the graph under ``speech3``.
+    """The graph of a model; its metadata has `about` (JSON-serialisable) and facts about the graph under ``speech3``.
 
     Raises
     ------

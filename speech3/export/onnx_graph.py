@@ -104,7 +104,7 @@ def spliced(graph: Graph, x_KD: str, window: int, step: int = 1) -> str:
 
 
 def part(graph: Graph, x: str, start: int, end: int | None, axis: int) -> str:
-    """x[..., start:end, ...]; an end below zero counts from the last."""
+    """x[..., start:end, ...] along `axis`; a negative end counts from the end."""
     bounds = (start, np.iinfo(np.int64).max if end is None else end, axis)
     return graph.op("Slice", x, *(graph.constant(f"at {bound}", [bound]) for bound in bounds))
 

@@ -7,8 +7,8 @@ frames at once.
 Inputs and outputs that differ from those of the other families:
 
 - ``feats`` (K, F) holds a chunk of T steps and its context, K = ``subsampling`` T + left_context + right_context. A
-  step is ``subsampling`` frames;
-  ``delay`` more steps follow the last frame. The first and the last frame are repeated beyond the utterance's ends.
+  step is ``subsampling`` frames; ``delay`` more steps follow the last frame. The first and the last frame are repeated
+  beyond the utterance's ends.
 - ``h0``, ``c0``, ``h1``, ... (1, outputs), (1, cells): the state of each layer, zeros at the beginning of an utterance;
   ``h0_after``, ``c0_after``, ... are the inputs for the next chunk.
 - ``own`` (int64, scalar), of bidirectional networks only: the number of steps that are the chunk's own. The steps after

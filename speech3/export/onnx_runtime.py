@@ -55,7 +55,7 @@ class OnnxNetwork:
         return self.about.get("objective") == "lfmmi"
 
     def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
-        """Log posteriors minus log priors (T, S) float32 of one utterance, or only their columns `pdfs`.
+        """Log posteriors minus log priors, or LF-MMI outputs, (T, S) float32 of one utterance; or only columns `pdfs`.
 
         With `subsampling` there are ceil(T / subsampling) rows.
 
@@ -88,7 +88,7 @@ class OnnxNetwork:
         return found_TS
 
     def states(self) -> OnnxStates:
-        """Those of a recurrent network before the first step of an utterance."""
+        """The zero states of a recurrent network before the first step of an utterance."""
         inputs = self._session.get_inputs()
         return {each.name: np.zeros(each.shape, np.float32) for each in inputs if each.name[0] in "hc"}
 

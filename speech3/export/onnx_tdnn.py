@@ -2,7 +2,8 @@
 
 ``loglikes`` has a row for every ``subsampling`` frames of ``feats``, the last one for the remaining frames.
 
-Axes: T frames, K times with their context, F feature bins, B bins of a channel, C channels or maps, D units of a layer.
+Axes: T frames, K time steps with their context, F feature bins, B bins of a channel, C channels or maps, D units of a
+layer.
 """
 
 from typing import Any

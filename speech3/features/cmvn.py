@@ -100,7 +100,7 @@ def sliding_cmvn(
         Frames in the window: around the frame if `center`, else before it (and, as in Kaldi, the frame itself as one
         more).
     min_cmn_window
-        If not `center`: the least number of frames in the window, for the first frames some of them ahead.
+        If not `center`: minimum number of frames in the window; for the first frames, some of them are later ones.
     norm_vars
         Divide by the standard deviation, too.
     """

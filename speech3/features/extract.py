@@ -82,7 +82,7 @@ def extract(
         Augments the audio of each utterance before features are computed; for the same seed always in the same way.
     relative
         ``feats.scp`` names its archive without a directory, so that both can be moved. Kaldi's programs find it only
-        from there; by default the path is absolute.
+        if run there; by default the path is absolute.
 
     Notes
     -----

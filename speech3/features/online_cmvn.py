@@ -1,9 +1,9 @@
-"""CMVN of a recording that is still being made, for models whose features are normalised over an utterance or speaker.
+"""CMVN of a recording in progress, for models whose features are normalised over an utterance or speaker.
 
-A frame is normalised by the mean (and deviation) of the frames up to it, together with two things that were known
-before (Kaldi feat/online-feature.cc, OnlineCmvn): those of the training data (the prior), which count as
-`PRIOR_FRAMES` frames, and those of earlier speech in the same recording, of which at most `CARRIED_FRAMES` count. What
-was not speech is forgotten (`restart`): an hour of silence would otherwise be scaled up until it looked like speech.
+A frame is normalised by the mean (and deviation) of the frames up to it, together with two kinds of earlier statistics
+(Kaldi feat/online-feature.cc, OnlineCmvn): those of the training data (the prior), which count as `PRIOR_FRAMES`
+frames, and those of earlier speech in the same recording, of which at most `CARRIED_FRAMES` count. What was not speech
+is forgotten (`restart`): an hour of silence would otherwise be scaled up until it looked like speech.
 
 The first `WAIT_FRAMES` frames of a recording wait for one another, and are normalised by what they have together.
 
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from speech3.features.cmvn import VARIANCE_FLOOR, cmvn_stats
 
-# Of 0, 10 and 30 frames of prior and 50, 100 and 150 that wait, the shortest wait with the fewest errors on the dev set
-# of digits; 10 was no worse than 0 on that of minilibri.
+# Of priors of 0, 10 and 30 frames and waits of 50, 100 and 150, the shortest wait with the fewest errors on the dev set
+# of digits; a prior of 10 was no worse than 0 on that of minilibri.
 PRIOR_FRAMES = 10.0
 CARRIED_FRAMES = 1000.0
 WAIT_FRAMES = 100
@@ -59,7 +59,7 @@ class OnlineCmvn:
         return self._begin() if self._waiting else None
 
     def restart(self, *, speech: bool) -> None:
-        """Begin with the next utterance; were the frames since the last one speech?"""
+        """Begin the next utterance; `speech`: whether the frames since the previous call were speech."""
         known = self._prior_2G is not None or self._carried_2G is not None
         if self._present_2G is not None and (speech or not known):
             total_2G = self._present_2G if self._carried_2G is None else self._carried_2G + self._present_2G

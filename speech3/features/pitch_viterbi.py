@@ -1,6 +1,6 @@
 """Viterbi search of the pitch tracker: at each frame one of K lags, with high correlation and small changes over time.
 
-A change of k lags costs k^2 times a factor, so the least costs of reaching the lags are the lower envelope of K
+A change of k lags costs k^2 times a factor, so the lowest costs of reaching the lags are the lower envelope of K
 parabolas, found in one pass over them (Felzenszwalb and Huttenlocher, Distance transforms of sampled functions, 2012).
 This is exact, as is Kaldi's search (feat/pitch-functions.cc, ComputeBacktraces), which narrows bounds.
 
@@ -42,7 +42,7 @@ class Tracker:
         self._first = self._last = 0  # the rows of these two arrays that are kept
 
     def push(self, nccf_RK: np.ndarray, pov_RL: np.ndarray) -> np.ndarray:
-        """Take in frames.
+        """Add frames.
 
         Parameters
         ----------

@@ -33,7 +33,7 @@ class Unit:
     features: dict[str, Tensor] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)  # utterance -> reason
     silent: list[str] = field(default_factory=list)  # every sample is the same
-    stats_2G: Tensor | None = None  # CMVN statistics of them all, float64, where they were to be normalised by parts
+    stats_2G: Tensor | None = None  # CMVN statistics of all, float64, if normalised by utterance or speaker
 
 
 def units_of(data: DataDir, config: FeatureConfig) -> list[list[str]]:

@@ -34,7 +34,13 @@ class Framing:
 
 
 def framing(config: FeatureConfig, sample_rate_hz: int) -> Framing:
-    """Sizes at a sample rate, truncated to whole samples as Kaldi truncates them."""
+    """Sizes at a sample rate, truncated to whole samples as Kaldi truncates them.
+
+    Raises
+    ------
+    Speech3Error
+        Frames are shorter than two samples, or their shift is shorter than one.
+    """
     length = int(sample_rate_hz * 0.001 * config.frame_length)
     shift = int(sample_rate_hz * 0.001 * config.frame_shift)
     if length < 2 or shift < 1:

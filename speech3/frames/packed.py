@@ -1,7 +1,7 @@
 """A file of frames, senones and utterances: written once, memory-mapped, checksummed (`speech3.frames.sections`).
 
-Sections: frames, senones, utterance offsets, utterance ids, senone counts, mean, variance. Opening a file reads only
-the counts and the offsets; `PackedFrames.verify` reads everything, and `verify_once` does so only the first time.
+Sections: frames, senones, utterance offsets, utterance ids, senone counts, mean, variance. Of a large file, opening
+reads only the offsets; `PackedFrames.verify` reads everything, and `verify_once` does so only the first time.
 
 Axes: N frames of all utterances, F feature bins, T frames of one utterance, U utterances, S senones.
 """
@@ -147,7 +147,7 @@ def verify_once(packed: PackedFrames, record: Path | str) -> None:
     """Call `PackedFrames.verify`, unless `record` says that the same file has passed before.
 
     The first verification finds any damaged byte; a resumed run does not read everything again. A file is the same if
-    path, checksums, size and time of modification are.
+    its path, checksums, size and modification time are.
 
     Parameters
     ----------

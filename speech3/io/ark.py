@@ -55,6 +55,11 @@ def write_ark(
         Index file to write: lines ``utterance /absolute/path.ark:offset``, sorted, whatever the order of `items`.
     compress
         Lossy compression of matrices to about one byte per value (Kaldi's ``--compress``).
+
+    Raises
+    ------
+    Speech3Error
+        A value to be compressed is not a finite number, the disk is full, or the directory is not writable.
     """
     index: list[str] = []
     with atomic_path(ark) as temporary, temporary.open("wb") as stream:
@@ -86,7 +91,7 @@ def write_entry(stream: IO[bytes], utterance: str, array: np.ndarray, *, compres
 
 
 def index_line(utterance: str, ark: Path | str, offset: int, *, relative: bool = False) -> str:
-    """The line of an scp for an array in `ark`; `relative` to the scp, beside it: then both may be moved."""
+    """The line of an scp for an array in `ark`, with the path or, if `relative`, its name: both can then be moved."""
     ark = Path(ark)
     return f"{utterance} {ark.name if relative else ark.resolve()}:{offset}\n"
 
@@ -207,7 +212,7 @@ def read_int_ark(ark: Path | str) -> dict[str, np.ndarray]:
 
 
 class IntArkReader(Mapping[str, np.ndarray]):
-    """The int32 vectors of an uncompressed archive, such as ``ali.ark``, read on access: memory has only their places.
+    """The int32 vectors of an uncompressed archive, such as ``ali.ark``, read on access; memory has only their offsets.
 
     Raises
     ------

@@ -7,8 +7,8 @@ from numba.core import event
 
 from speech3.io.progress import say
 
-# Cached on disk, without the interpreter's lock, and with NumPy's division by zero in place of an exception. Functions
-# that need other options (``fastmath``, ``inline``) call `numba.njit` themselves.
+# Cached on disk, run without the interpreter's lock, and with NumPy's division by zero instead of an exception.
+# Functions that need other options (``fastmath``, ``inline``) call `numba.njit` themselves.
 jit = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 _COMPILING = "numba:compile"

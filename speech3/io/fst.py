@@ -49,7 +49,7 @@ class Fst:
 
 @dataclass
 class FstBuilder:
-    """Builds a transducer from single states and arcs; for small ones (L, G of grammars)."""
+    """Builds a transducer state by state and arc by arc; for small ones (L, G of grammars)."""
 
     arcs: list[tuple[int, int, float, int]] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)

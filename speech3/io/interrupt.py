@@ -8,7 +8,7 @@ from types import FrameType
 
 
 class Interrupt:
-    """True once Ctrl-C was pressed."""
+    """True once Ctrl-C has been pressed."""
 
     pressed = False
 

@@ -1,4 +1,4 @@
-"""Another sample rate for a recording that is still being made: `torchaudio_.resample`, piece by piece.
+"""Resamples a recording in progress: `torchaudio_.resample`, piece by piece.
 
 Axes: S samples, O samples of the new rate.
 """
@@ -15,9 +15,11 @@ _MOST_TAPS = 10_000_000  # of all phases of the filter: 40 MB
 
 
 class OnlineResampler:
-    """Call `accept` with samples as they arrive, then `finish`: the result is that of the whole, to within rounding.
+    """Call `accept` with samples as they arrive, then `finish`: the result is that of the whole recording, to within
+    rounding.
 
-    A sample is returned once all later samples that the filter needs have arrived, at most a few milliseconds later.
+    Samples are returned in steps, once the later samples that the filter needs (about a millisecond) have arrived. A
+    step is 1 / (greatest common divisor of the rates) seconds: 10 ms from 44,100 to 16,000 Hz.
 
     Raises
     ------
@@ -28,11 +30,11 @@ class OnlineResampler:
     def __init__(self, from_hz: int, to_hz: int) -> None:
         check_rates(from_hz, to_hz)
         divisor = math.gcd(from_hz, to_hz)
-        self._step, self._new = from_hz // divisor, to_hz // divisor  # so many samples become so many
+        self._step, self._new = from_hz // divisor, to_hz // divisor  # samples of a step, before and after
         width = math.ceil(_ZEROS * self._step / (min(self._step, self._new) * _ROLLOFF))
         self._after, self._before = width, -(-width // self._step) * self._step
         self._kept_S = np.zeros(0, np.float32)  # from `before` ahead of the next step on, or from the beginning
-        self._lead = self._samples = self._given = 0  # samples kept that are before the next step; all; all given
+        self._lead = self._samples = self._given = 0  # kept before the next step; accepted; returned
 
     def accept(self, wave_S: np.ndarray) -> np.ndarray:
         """Take the next samples, float32; return those of the new rate that are final."""
@@ -58,12 +60,12 @@ class OnlineResampler:
         return self._resampled(self._kept_S)[:left]
 
     def _resampled(self, wave_S: np.ndarray) -> np.ndarray:
-        """Those that belong to the next step and later ones."""
+        """The new samples that belong to the next step and later ones."""
         return resample(wave_S, self._step, self._new)[self._lead // self._step * self._new :]
 
 
 def check_rates(from_hz: int, to_hz: int) -> None:
-    """Refuse rates between which the filter would be too long; errors as of `OnlineResampler`."""
+    """Refuse rates between which the filter would be too long; errors as for `OnlineResampler`."""
     divisor = math.gcd(from_hz, to_hz)
     if from_hz // divisor * (to_hz // divisor) > _MOST_TAPS:
         raise Speech3Error(

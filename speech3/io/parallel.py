@@ -118,7 +118,7 @@ def end_processes(processes: Sequence[Any]) -> None:
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Start processes in this block with one thread, and without a reaction to Ctrl-C.
+    """Start processes in this block with one thread, and with Ctrl-C blocked.
 
     Ctrl-C is sent to all processes of a terminal, but only the parent handles it; in this block, it is handled at the
     end of the block.

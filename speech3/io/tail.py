@@ -12,7 +12,7 @@ from speech3.errors import Speech3Error
 
 @dataclass(frozen=True)
 class Appended:
-    """The result of one reading.
+    """The result of one `Tail.read`.
 
     Attributes
     ----------

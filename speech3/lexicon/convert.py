@@ -14,18 +14,18 @@ from dataclasses import dataclass
 
 from speech3.lexicon.pronounce import PRIMARY, SECONDARY, Phones
 
-LONGEST = 2  # phones that one phone may become
+LONGEST = 2  # maximum number of phones that one phone may become
 EDGE = "#"
 _ROUNDS = 6
 _SEEN = 3  # times a context must have been seen to be used
-_TAUGHT = 30  # pairs that contain a phone; all pairs of a lexicon take three times as long, for 0.1 % of the phones
+_TAUGHT = 30  # pairs per phone to learn from; all of a lexicon take three times as long, for 0.1 % of the phones
 Pair = tuple[Phones, Phones]
 _Chunks = dict[str, dict[Phones, float]]
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a phone becomes in the context of both neighbours, one or none; the first context that is known counts."""
+    """What a phone becomes in the context of both neighbours, one or none; the first of these that is known counts."""
 
     tables: tuple[dict[tuple[str, ...], Phones], ...]
 

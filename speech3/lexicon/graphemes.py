@@ -1,7 +1,7 @@
 """Words spelled by graphemes: letters with their marks, digraphs that are given, tones and lengths on their letter.
 
-A phone's name is its grapheme in small letters, with ``꞉`` if it is long, and its tone: ``á``, ``ng``, ``a꞉``, ``e³⁵``.
-`plain` takes tone and length away: what is left names the phones that share the root of their trees.
+A phone's name is its grapheme in lower case, with ``꞉`` if it is long, and its tone: ``á``, ``ng``, ``a꞉``, ``e³⁵``.
+`plain` removes tone and length: phones that are then the same share the root of their decision trees.
 """
 
 import re
@@ -43,7 +43,7 @@ class Graphemes:
     Attributes
     ----------
     given
-        Graphemes of several characters (or an apostrophe), which are one phone each; the longest that fits is taken.
+        Graphemes of several characters (or an apostrophe), which are one phone each; the longest match is taken.
         A vowel that is written twice is the long vowel.
     apostrophe
         Is an apostrophe a letter?
@@ -112,7 +112,7 @@ class Graphemes:
 
 
 def _folded(word: str) -> str:
-    """Small letters, composed, Hangul taken apart, one kind of apostrophe."""
+    """In lower case, composed (NFC), Hangul split into its letters, one kind of apostrophe."""
     text = unicodedata.normalize("NFC", word.lower())
     text = "".join(unicodedata.normalize("NFD", c) if "가" <= c <= "힣" else c for c in text)
     return "".join("'" if c in APOSTROPHES else c for c in text)
@@ -157,7 +157,7 @@ def plain(phone: str) -> str:
 
 
 def marks(phone: str) -> frozenset[str]:
-    """The marks of tone and length of a phone, which `plain` takes away."""
+    """The marks of tone and length of a phone, which `plain` removes."""
     text = _parts(phone)
     accents = _TONE_MARKS if text[:1] in _VOWELS else ()
     return frozenset(
@@ -237,7 +237,7 @@ def _near(phone: str, trained: Mapping[str, int]) -> Phones:
 
 
 def _named(letter: str) -> str:
-    """The small letter in the Unicode name of a variant: ``ɓ`` is LATIN SMALL LETTER B WITH HOOK; else empty."""
+    """The lower-case letter in the Unicode name of a variant: ``ɓ`` is LATIN SMALL LETTER B WITH HOOK; else empty."""
     name = unicodedata.name(letter, "") if letter else ""
     match = re.fullmatch(r"(\w+ SMALL LETTER )(?:(?:[A-Z]+ )*)?([A-Z])(?: WITH .*)?", name)
     try:

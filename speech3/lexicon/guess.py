@@ -255,7 +255,7 @@ def _conversion(table: Table, said: Mapping[str, Phones], lexicon: Path, lang: s
 def from_spelling(
     wanted: Sequence[str], table: Mapping[str, Sequence[Phones]], lexicon: str
 ) -> tuple[dict[str, Phones], float]:
-    """Pronounce words by their letters, as those of a lexicon are pronounced.
+    """Pronounce words by their letters, with a conversion learned from the words of a lexicon.
 
     Where the lexicon spells words by their letters, so does this.
 
@@ -266,8 +266,8 @@ def from_spelling(
 
     Returns
     -------
-    Pronunciations, empty where a letter is in no word of the lexicon; and how many of the phones of known words that
-    were not learnt from come out wrong, as a fraction.
+    Pronunciations, empty where a letter is in no word of the lexicon; and the phone error rate, as a fraction, on words
+    of the lexicon that were held out.
 
     Raises
     ------

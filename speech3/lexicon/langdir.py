@@ -94,7 +94,7 @@ def text_lines(path: Path) -> Iterator[str]:
 
 
 def arpa_words(path: Path) -> list[str]:
-    """The words of an ARPA file, without those that are none; whether the file is sound is not examined.
+    """The words of an ARPA file, without symbols such as `<s>`; the file is not checked.
 
     Raises
     ------

@@ -57,7 +57,7 @@ class Lexicon:
     end
         Silence probabilities of the end of the sentence; `after` is not used.
     inventory
-        What `phones` is, where pronunciations were exchanged and need not use all phones of the model.
+        The value of `phones`, if pronunciations were replaced and need not use all phones of the model.
     """
 
     pronunciations: tuple[Pronunciation, ...]
@@ -156,7 +156,7 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
     Raises
     ------
     Speech3Error
-        The file is missing, empty, not UTF-8, or has a word without phones.
+        The file is missing, empty, not UTF-8, or has a word without phones or with impossible probabilities.
     """
     path = Path(path)
     try:

@@ -28,7 +28,7 @@ from speech3.lm.trie import ROOT
 
 _LIKE = "like"
 _RESERVED = NOT_WORDS | {"#0"}
-_MOST = 0.5  # most of the probability that new words may take; more must be a mistake
+_MOST = 0.5  # largest share of the probability that new words may take; more must be a mistake
 
 
 @dataclass(frozen=True)

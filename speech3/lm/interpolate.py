@@ -2,7 +2,7 @@
 
 The exact average is not a back-off model, because each model backs off on its own. The mixture here is one (static
 interpolation, as SRILM's -mix-lm): it lists the n-grams of all models with the averages of their probabilities and
-backs off elsewhere, with back-off weights that make the words after every history sum to one.
+backs off elsewhere, with back-off weights that make the probabilities after every history sum to one.
 
 Axes: M models, T words of a text, X n-grams of the mixture, V words.
 """

@@ -259,7 +259,7 @@ class _Builder:
         return self._parts.determinised(start, end)
 
     def _check(self, node: Node) -> None:
-        """Raise an error if a reference, in a rule that is used or not, is to no rule."""
+        """Raise an error if there is a reference, even in a rule that is not used, to a rule that does not exist."""
         match node:
             case Reference(name, line) if name not in (*self._rules, "<NULL>", "<VOID>"):
                 known = ", ".join(self._rules)
@@ -274,7 +274,7 @@ class _Builder:
                 self._check(part)
 
     def _build(self, node: Node, start: int, end: int, begun: Mapping[str, tuple[int, int]]) -> None:
-        """Add paths from `start` to `end` that say `node`; `begun` has the ends of the rules around it."""
+        """Add paths from `start` to `end` that accept `node`; `begun` has the ends of the rules around it."""
         match node:
             case Words(words):
                 self._say(words, start, end)

@@ -63,7 +63,7 @@ def estimate(
     vocabulary: Collection[str] | None = None,
     source: str = "Kneser-Ney",
 ) -> ArpaLm:
-    """Estimate a language model in which the words after every history sum to one.
+    """Estimate a language model in which the probabilities after every history sum to one.
 
     Parameters
     ----------

@@ -1,13 +1,13 @@
-"""Words that an n-gram model lacks, spelled by the letters of an n-gram model of words' spellings.
+"""Words that an n-gram model lacks, spelled with an n-gram model of the letters of words.
 
 An unseen word is drawn letter by letter where the word model expects a new word (Bazzi and Glass 2000, "Modeling
 out-of-vocabulary words for robust speech recognition"; Kaldi's utils/lang/make_unk_lm.sh does the same with phones):
 
     p(spelled w | h) = p(new | h) p(letters of w)
 
-`new` is a word added to the word model (`speech3.lm.added`), with a unigram probability alone: so p(new | h) is large
-after histories that many different words have followed, where Kneser-Ney's back-off weight is. The word after a
-spelled one has its unigram probability.
+`new` is a word added to the word model (`speech3.lm.added`) with only a unigram probability. So p(new | h) is large
+after histories that many different words have followed, because their Kneser-Ney back-off weights are large. The word
+after a spelled one has its unigram probability.
 
 The letters are units, which show their places in the word: ``c￭ ￭a￭ ￭t``. Both models together are one n-gram model,
 whose unigrams are those of two distributions: of words and first letters, and of further letters. A decoding graph
@@ -81,7 +81,7 @@ def with_letters(lm: ArpaLm, letters: ArpaLm, weight: float) -> ArpaLm:
 
 
 def _after_first(letters: ArpaLm) -> ArpaLm:
-    """The model of the letters after the first, in which the beginning of a word is not marked but by its first unit.
+    """The model of the letters after the first, in which only its first unit marks the beginning of a word.
 
     Units that cannot follow have no probability: a first letter, and the end, which the last letter marks.
     """

@@ -1,4 +1,4 @@
-"""Checking that the words after each history sum to one, and back-off weights that make them do so.
+"""Checking that the probabilities after each history sum to one, and back-off weights that make them do so.
 
 The sum after a history is that of its listed words, plus its back-off weight times the sum of all other words'
 probabilities after the shorter history.
@@ -70,7 +70,7 @@ def read_checked(path: Path) -> ArpaLm:
 
 
 def check_sums(lm: ArpaLm, mending: bool = False) -> None:
-    """Raise an error if the words after a history sum to more than one.
+    """Raise an error if the probabilities after a history sum to more than one.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def _refuse(lm: ArpaLm, sum_H: np.ndarray, first: int, what: str, remedy: str) -
 
 
 def normalized(lm: ArpaLm) -> ArpaLm:
-    """The same n-grams with back-off weights that make the words after every history sum to one."""
+    """The same n-grams with back-off weights that make the probabilities after every history sum to one."""
     backoff_H, history_G = np.zeros(len(lm.backoff_H)), lm.history_G()
     trie = lm.trie._replace(backoff_H=backoff_H)
     total_H = np.full(len(backoff_H), total_of_words(lm))

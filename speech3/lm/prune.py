@@ -23,8 +23,8 @@ _NOTHING = 1e-10  # values below this are zero but for rounding
 def prune(lm: ArpaLm, threshold: float) -> ArpaLm:
     """Remove n-grams whose removal raises the perplexity by less than `threshold` (1e-7 means 0.00001 %).
 
-    Histories of n-grams that are kept are kept, too. All back-off weights are computed anew, so that the words after
-    every history sum to one; threshold 0 does only that.
+    Histories of n-grams that are kept are kept, too. All back-off weights are recomputed so that the probabilities
+    after every history sum to one; threshold 0 does only that.
     """
     kept_G, has_longer_G = np.ones(len(lm.word_G), bool), np.zeros(len(lm.word_G), bool)
     changes, history_G = _perplexity_changes(lm), lm.history_G()

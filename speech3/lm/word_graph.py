@@ -94,7 +94,7 @@ class Parts:
         self._arcs: list[list[tuple[str | None, float, int]]] = []
 
     def state(self) -> int:
-        """Add a state and return its number."""
+        """Add a state and return its number; raises Speech3Error if there are too many states."""
         if len(self._arcs) >= _MOST:
             raise Speech3Error(
                 f"{self.source}: the grammar has more than {_MOST:,} states when its rules are expanded; make it"

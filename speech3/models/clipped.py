@@ -85,6 +85,11 @@ def clipped_lstm(
     -------
     y_TBR, h_BR, c_BC
         Outputs of all frames; outputs and cells of the last. Gradients flow through all three.
+
+    Raises
+    ------
+    ValueError
+        There are no frames, or `clip` is not above zero.
     """
     if not (clip > 0 and len(x_TBI)):
         raise ValueError(f"clipped_lstm: clip {clip} must be above zero, and {len(x_TBI)} frames must be at least one")

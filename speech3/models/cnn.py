@@ -131,7 +131,7 @@ class _Places:
     dilation: tuple[int, int]
 
     def span(self, axis: int) -> int:
-        """Distance from the first to the last value under the kernel, both included."""
+        """Number of values from the first to the last one under the kernel, both included."""
         return (self.kernel[axis] - 1) * self.dilation[axis] + 1
 
     def count(self, axis: int, size: int) -> int:

@@ -1,4 +1,4 @@
-"""Units that group lasso takes out of a network in training, and the smaller network without them.
+"""Units that group lasso removes from a network in training, and the smaller network without them.
 
 Group lasso (Yuan and Lin 2006; Wen et al. 2016, "Learning structured sparsity in deep neural networks") adds to the
 loss
@@ -7,15 +7,16 @@ loss
 
 where w are the n weights with which the next layers read a unit, and |w| is their Euclidean norm. The gradient of the
 norm does not exist at zero, where the solution lies, so the penalty has a step of its own after each step of the
-optimizer: the proximal step w = w max(0, 1 - rate penalty sqrt(n) / |w|), which makes weights of no use exactly zero.
-A unit that nothing reads has no effect, and is removed with all weights that make it. As with weight decay, the step is
-apart from the optimizer's: with momentum m, whose steps add up to 1 / (1 - m) times as much, a penalty has 1 - m of its
-effect; with AdamW it is measured against steps of about the learning rate, whatever the size of the gradient.
+optimizer: the proximal step w = w max(0, 1 - rate penalty sqrt(n) / |w|), which makes useless weights exactly zero. A
+unit that nothing reads has no effect, and is removed with all weights that compute it. As in decoupled weight decay,
+the step is separate from the optimizer's: with momentum m, whose steps add up to 1 / (1 - m) times as much, a penalty
+has 1 - m of its effect; with AdamW it is measured against steps of about the learning rate, whatever the size of the
+gradient.
 
 The units are those of fully connected hidden layers; LSTM cells, with everything that belongs to them (Wen et al. 2018,
 "Learning intrinsic sparse structures within long short-term memory"; a cell of a bidirectional layer is a pair, one in
 each direction); and those of the bottlenecks of factored time-delay layers, where their number is the rank of a layer's
-matrix. In a network with cells only they are removed.
+matrix. In a network with LSTM cells, only those are removed.
 
 Axes: U units of a layer.
 """
@@ -33,8 +34,8 @@ from speech3.models.layers import Hidden
 from speech3.models.lstm import Layer, Lstm
 from speech3.models.tdnn import Tdnn
 
-# Share of the largest norm in a layer below which a unit counts as removed. Within a worker it is exactly zero; pushes
-# of several workers, each zero at another time, add up to a little more or less than zero.
+# Share of the largest norm in a layer below which a unit counts as removed. With one worker its weights are exactly
+# zero; with several, whose own copies become zero at different times, the pushes may not add up to exactly zero.
 _NOTHING = 0.01
 
 
@@ -67,7 +68,7 @@ class Units:
 
 
 def has_units(config: ModelConfig) -> bool:
-    """Whether units of such a network can be removed: not if its norms are over the units, which need them all."""
+    """Whether units of such a network can be removed: not with layer normalisation, which is over all units."""
     if isinstance(config, LstmConfig):
         return config.cell_normalization != "layer"
     if isinstance(config, DnnConfig | CnnConfig):
@@ -96,7 +97,7 @@ def units_of(model: AcousticModel) -> tuple[Units, ...]:
 
 
 def _tensors(norm: nn.Module, name: str) -> list[str]:
-    """The names of the values of a normalisation that belong to units."""
+    """The names of those tensors of a normalisation layer that have a value for each unit."""
     return [f"{name}.{key}" for key, tensor in norm.state_dict().items() if tensor.ndim]
 
 
@@ -119,7 +120,7 @@ def _cells(model: Lstm, number: int, outputs: Sequence[str]) -> Units:
 
 
 def _bottleneck(layer: str) -> Units:
-    """Each unit is read at two times, so the next matrix has two columns for it."""
+    """Each unit is read at two time steps, so the next matrix has two columns for it."""
     return Units(layer, (Along(f"{layer}.linear.weight", 1),), (Along(f"{layer}.affine.weight", 1, times=2),))
 
 

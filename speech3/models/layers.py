@@ -22,7 +22,7 @@ _SCORED_AT_A_TIME = 1024  # outputs: bounds the memory of the spliced windows, a
 
 
 class WindowModel(AcousticModel):
-    """A model that scores one window of frames at a time; chunks are trained on as the windows of their outputs."""
+    """A model that scores one window of frames at a time; a chunk is scored as the windows of its outputs."""
 
     output: Linear
     xent_output: Linear
@@ -65,7 +65,7 @@ def windows_of(model: AcousticModel, outputs_N: Tensor, frames: int) -> Tensor:
 
 
 def add_outputs(model: AcousticModel, width: int, generator: torch.Generator) -> None:
-    """Make the output layer ``output`` and, with `two_outputs`, ``xent_output`` beside it."""
+    """Make the output layer ``output`` and, with `two_outputs`, a second one, ``xent_output``."""
     for name in model.logit_layers[: 1 + model.two_outputs]:
         layer = Linear(width, model.num_senones)
         glorot(layer, 1.0, generator)

@@ -31,7 +31,7 @@ from speech3.models.spans import spans
 State = tuple[Tensor, Tensor]  # h (B, R) and c (B, C) of a layer, forward in time
 
 _SCORED_AT_A_TIME = 4096  # steps: 41 s, after which backward layers start again
-_LOOKAHEAD = 100  # least number of later steps that backward layers then read first
+_LOOKAHEAD = 100  # minimum number of later steps that backward layers then read first
 _FORGET_BIAS = 1.0  # Jozefowicz et al. 2015: cells keep their content until they learn to forget
 
 
@@ -251,7 +251,7 @@ class Carried:
 
 
 def _at(steps_A: Tensor | None, module: nn.Module, x_TBI: Tensor) -> Tensor:
-    """Apply a module to some steps, t * B + b, or to all; the others become zero.
+    """Apply a module to the steps numbered t * B + b in `steps_A` (None: to all); the others become zero.
 
     Steps beyond a chunk's length are padding, which would distort the statistics of batch normalisation. The other
     steps are given as indices: finding them by a mask would make the host wait for the device.
@@ -265,7 +265,7 @@ def _at(steps_A: Tensor | None, module: nn.Module, x_TBI: Tensor) -> Tensor:
 
 
 def _reset(state: State, begins_B: Tensor) -> State:
-    """The state, zero in the streams that begin."""
+    """The state, set to zero in the streams of `begins_B`."""
     h_BR, c_BC = (each.masked_fill(begins_B[:, None], 0.0) for each in state)
     return h_BR, c_BC
 

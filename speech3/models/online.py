@@ -1,9 +1,9 @@
-"""A network applied to features as they arrive: its outputs equal those of the whole utterance, to within rounding.
+"""A network applied to features as they arrive: its outputs equal those for the whole utterance, to within rounding.
 
 A network of bounded context gets the same frames as offline: earlier frames are kept, and an output waits for the later
 ones. The state of a recurrent network is carried from span to span.
 
-Axes: T frames or outputs, F feature bins, S outputs' values.
+Axes: T frames or outputs, F feature bins, S values of an output.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class OnlineNetwork(Protocol):
     """Scores the features of one recording as they arrive."""
 
     def accept(self, feats_TF: np.ndarray) -> np.ndarray:
-        """Take the next frames; return the scores (T, S) that nothing after them changes, T often 0."""
+        """Accept the next frames; return the scores (T, S) that later frames cannot change; T is often 0."""
 
     def finish(self) -> np.ndarray:
         """Return the remaining scores, with the last frame repeated beyond the end."""

@@ -4,8 +4,8 @@ PyTorch's operators for these pass over a layer's values some twenty times in a 
 narrow as those of `speech3.models.tdnn` is a seventh of its time. Here numba passes over them twice forward and twice
 backward, in half that time. In other cases (evaluation, a GPU) PyTorch's operators are used.
 
-With r = max(0, y), m and v the mean and variance of r over chunks and times, a = gain / sqrt(v + eps), k the scale of
-dropout (0, or 1 / (1 - p), for a unit of a chunk):
+With r = max(0, y), m and v the mean and variance of r over chunks and time steps, a = gain / sqrt(v + eps), k the scale
+of dropout (0, or 1 / (1 - p), for a unit of a chunk):
 
     z = k (a (r - m) + bias) + share x
     r' = (r - m) / sqrt(v + eps), g' = k dz, dgain = sum(g' r'), dbias = sum(g'), dx = share dz
@@ -13,7 +13,7 @@ dropout (0, or 1 / (1 - p), for a unit of a chunk):
 
 If the normalisation comes first, r is y itself, z is rectified at the end, and dz is 0 where z is.
 
-Axes: B chunks, T times, D units.
+Axes: B chunks, T time steps, D units.
 """
 
 from typing import Any
@@ -45,7 +45,7 @@ def rectified(
     keep_BD
         Dropout: the scale of each unit of a chunk.
     bypassed_BTD
-        May have more times than `y_BTD`, by the same number at the beginning and at the end; the middle is used.
+        May have more time steps than `y_BTD`, equally many at the beginning and at the end; the middle is used.
 
     Returns
     -------
@@ -71,7 +71,7 @@ def rectified(
 
 
 def _middle(times: int, wanted: int) -> tuple[int, int]:
-    """The first of the `wanted` times in the middle, and the one after the last."""
+    """The first of the `wanted` time steps in the middle, and the one after the last."""
     first = (times - wanted) // 2
     return first, first + wanted
 

@@ -34,6 +34,11 @@ def build(config: ModelConfig, feat_dim: int, num_senones: int, seed: int) -> Ac
         F, feature bins per frame (without context).
     num_senones
         S, number of outputs.
+
+    Raises
+    ------
+    Speech3Error
+        The features do not fit the model, for instance because a kernel is larger than its input.
     """
     return FAMILIES[config.family](config, feat_dim, num_senones, torch.Generator().manual_seed(seed))
 

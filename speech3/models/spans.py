@@ -15,7 +15,7 @@ class Span:
     own
         How many of the first steps are the span's own: they have scores and change the state.
     begin, end
-        Outputs whose scores the last of the own steps have; earlier steps of the utterance fall within the delay.
+        Outputs whose scores the last of the own steps give; own steps before those fall within the initial delay.
     """
 
     start: int

@@ -8,7 +8,7 @@ No layer pads: a chunk of T frames (a multiple of `subsampling`) comes with `lef
 `right_context` frames after it, and has T / `subsampling` outputs. At a subsampling of 3, output k is for the frames
 3k, 3k + 1 and 3k + 2, and its context is centred on 3k + 1.
 
-Axes: B chunks, T times (frames, or outputs of the first layer), F feature bins, D units of a layer, O units of a
+Axes: B chunks, T time steps (frames, or outputs of the first layer), F feature bins, D units of a layer, O units of a
 bottleneck, S senones.
 """
 
@@ -98,9 +98,9 @@ class Tdnn(AcousticModel):
 
 
 class FactoredLayer(nn.Module):
-    """Two products, each over two times, then ReLU, batch normalisation, dropout, and a bypass of the input.
+    """Two products, each over two time steps, then ReLU, batch normalisation, dropout, and a bypass of the input.
 
-    The first product sees the times -offset and 0, the second 0 and +offset. Dropout zeroes a unit for a whole chunk.
+    The first product sees the steps -offset and 0, the second 0 and +offset. Dropout zeroes a unit for a whole chunk.
     """
 
     def __init__(self, config: TdnnConfig, bottleneck: int, generator: torch.Generator) -> None:
@@ -121,7 +121,7 @@ class FactoredLayer(nn.Module):
 
 
 class SemiOrthogonal(nn.Module):
-    """A product over two times whose matrix, (outputs, 2 x inputs), has orthogonal rows of equal, arbitrary length.
+    """A product over two time steps; its matrix, (outputs, 2 x inputs), has orthogonal rows of equal, arbitrary length.
 
     In training each forward pass first moves the matrix a step towards that. The step is not random, so workers with
     equal parameters change them equally.
@@ -129,7 +129,7 @@ class SemiOrthogonal(nn.Module):
     Attributes
     ----------
     weight
-        (2, outputs, inputs): its two halves, for the earlier and the later time.
+        (2, outputs, inputs): its two halves, for the earlier and the later time step.
     """
 
     rows_axis = 1  # of the weight: `speech3.engine.muon`
@@ -140,7 +140,7 @@ class SemiOrthogonal(nn.Module):
         nn.init.normal_(self.weight, std=(2 * inputs) ** -0.5, generator=generator)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """(B, T, inputs) to the products of both halves with every time, (B, T, 2 x outputs); `joined` adds them."""
+        """(B, T, inputs) to the products of both halves with every step, (B, T, 2 x outputs); `joined` adds them."""
         if self.training:
             with exactly(self.weight):
                 constrain(self.weight)
@@ -148,9 +148,9 @@ class SemiOrthogonal(nn.Module):
 
 
 def joined(halves_BTO: Tensor, offset: int) -> Tensor:
-    """Add up a product's halves at times `offset` apart, and put beside each sum the one that is `offset` later.
+    """Add up a product's halves at steps `offset` apart, and put beside each sum the one that is `offset` later.
 
-    So only the outputs of the bottleneck are copied to bring times together, never its inputs, which are several times
+    So only the outputs of the bottleneck are copied to bring steps together, never its inputs, which are several times
     as wide.
 
     Returns

@@ -3,8 +3,8 @@
 Only the first convolution has a stride of `subsampling` frames. The taps of later kernels are `STEP` frames apart, so
 at a subsampling of 1 these kernels are dilated: the network computes the same, but at every frame.
 
-Axes: B chunks, T times (frames, or outputs of the first layer), F feature bins, K frequency (bins, or what convolutions
-leave of them), C channels or maps, D units of a layer.
+Axes: B chunks, T time steps (frames, or outputs of the first layer), F feature bins, K frequency (bins, or what
+convolutions leave of them), C channels or maps, D units of a layer.
 """
 
 import torch

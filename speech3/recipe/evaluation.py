@@ -58,7 +58,7 @@ BOUNDARIES: dict[str, tuple[Callable[[str, str], bool], Callable[[str, str], boo
 
 
 def decode_system(e: Experiment, system: str) -> None:
-    """Tune acoustic scale and word penalty on dev, and decode test with them; again with our own graph if there is one.
+    """Tune acoustic scale and word penalty on dev, and decode test with them; also with our own graph if there is one.
 
     Decoding makes lattices, for confidences and for `lm.rescore`; the measured time includes them. The grid is stored
     with the model, for later use of `speech3 tune` on it or on models that are trained on its senones.

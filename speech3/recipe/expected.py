@@ -29,7 +29,7 @@ from speech3.recipe.experiment import BMMI, FLAT, LFMMI, Experiment
 from speech3.recipe.sizes import most_workers
 from speech3.recipe.steps import Plan
 
-_HOURS = 2.02  # of minilibri's training speech: 2.24 without the tenth that is dev
+_HOURS = 2.02  # of minilibri's training speech: 2.24, less the tenth that is dev
 # Seconds of one core for an hour of speech.
 _FEATURES = 3600 / 1190  # tests/benchmarks/README.md, plp13_pitch1_d2_realtime, the slowest of ours
 # recipes/minilibri/README.md, table of costs. The aligner was not measured by itself; it is similar to the monophones.
@@ -41,7 +41,7 @@ _PASS = {
     "dnn": 53 / _HOURS, "cnn": 23.4 * 60 / 7 / _HOURS, "lstm": 20.6 * 60 / 10 / _HOURS,
     "blstm": 26.5 * 60 / 10 / _HOURS, LFMMI: 161 * 1.34 * 0.375 / _HOURS, BMMI: 105 / _HOURS,
 }  # fmt: skip
-# The networks of these rates: family, parameters. Networks of these families take as much longer as they are larger.
+# The networks whose rates these are: family and number of parameters. The time grows in proportion to the parameters.
 _MEASURED = {"dnn": 1_878_816, LFMMI: 1_906_504}
 # CPU time of decoding divided by the length of the speech, from the same three places.
 _DECODING = {
@@ -57,12 +57,12 @@ _BASIS = (
     " nothing was measured (data, language models, graphs, scores)"
 )
 _NO_GPU = "GPUs: no rate is known, for no GPU has run this code; training.device=cuda trains the networks on one"
-_OPENED = 20  # most recordings of each kind whose headers are read
+_OPENED = 20  # maximum number of recordings of each kind whose headers are read
 
 
 @dataclass(frozen=True)
 class Speech:
-    """Hours of each split; if not `exact`, they are estimated from the source, and all of them counted as train."""
+    """Hours of each split; if not `exact`, they are estimated from the source, and all counted as train."""
 
     train: float
     dev: float = 0.0
@@ -77,7 +77,7 @@ class Speech:
 
 @dataclass(frozen=True)
 class Cost:
-    """The expected cost of a step: seconds of one core, the most processes that it uses (0: any), bytes of disk."""
+    """The expected cost of a step: seconds of one core, maximum number of processes (0: any), bytes of disk."""
 
     seconds: float = 0.0
     processes: int = 1

@@ -66,9 +66,9 @@ MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
 GMMS = ("mono", "tri")  # systems of every recipe; monophones are decoded only if decode_mono is set
 BMMI = "bmmi"  # the triphones' GMMs trained further, with hmm.tri.discriminative=bmmi
 LFMMI, LFMMI_HMM = "lfmmi", "lfmmi_hmm"  # the system trained with LF-MMI, and the HMM of its outputs
-SELF = "lfmmi_self"  # the same, trained also on what it recognises in `untranscribed`
+SELF = "lfmmi_self"  # an LF-MMI system trained also on what the first one recognises in `untranscribed`
 UNTRANSCRIBED = "untranscribed"  # the data directory of recordings without transcripts
-FLAT, FLAT_HMM = "flat", "flat_hmm"  # the same for the network of hmm.flat_start=lfmmi, which is not decoded
+FLAT, FLAT_HMM = "flat", "flat_hmm"  # the network of hmm.flat_start=lfmmi, which is not decoded, and its HMM
 OWN_GRAPH = "graph_own"  # in a model directory: the graph with our own language model, if another one was given
 
 
@@ -85,11 +85,11 @@ class Experiment:
     command
         The user's command line, for the report.
     starts
-        The trained networks that networks start from, by the names of their systems; for `init`.
+        The trained networks of `init` from which networks of the recipe start, by the names of their systems.
     enough
-        There is enough speech to train networks.
+        Whether there is enough speech to train networks.
     workers_chosen
-        The number of workers is not the recipe's, but follows the amount of speech and the machine.
+        Whether the recipe leaves the number of workers open, so that it follows the amount of speech and the machine.
     """
 
     name: str
@@ -192,7 +192,7 @@ class Experiment:
 
     @property
     def least_minutes(self) -> dict[str, float]:
-        """For networks and for LF-MMI, the least minutes of training speech; without those that do not matter."""
+        """The minimum minutes of training speech for networks and for LF-MMI, by key; without those that are 0."""
         if self.bootstrap == FLAT:
             return {}
         lfmmi = self.recipe.lfmmi.least_minutes if self.recipe.lfmmi else 0.0
@@ -294,7 +294,7 @@ class Experiment:
         }
 
     def _at_rates_of_starts(self, presets: Mapping[str, FeatureConfig]) -> dict[str, FeatureConfig]:
-        """Presets of networks that start from trained ones: a bin is at the same frequency only at the same rate."""
+        """Presets of networks that start from trained ones; a mel bin has the same frequency only at the same rate."""
         rates_hz = {
             self.feature_preset(system): start.features.sample_frequency for system, start in self.starts.items()
         }

@@ -5,7 +5,7 @@ group of phones, independent of context, is trained with LF-MMI on whole utteran
 It then makes the alignment in place of the triphones.
 
 OUT/flat_hmm                              two pdfs for each group of phones, denominator.safetensors
-OUT/frames/flat/{train,heldout}.frames    packed frames, labelled by words
+OUT/frames/flat/{train,heldout}.frames    packed frames, labelled with words
 OUT/flat                                  the model directory; align/{train,dev}, as for the triphones
 """
 

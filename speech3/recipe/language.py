@@ -201,8 +201,8 @@ def _perplexity(e: Experiment, model: ArpaLm, split: str) -> str:
 def make_graphs(e: Experiment, system: str) -> None:
     """Build H o C o L o G of a system for each of its language models.
 
-    The weight of unseen words is such that a language model that has not seen dev expects as many of them in dev as dev
-    has.
+    The weight of unseen words is such that a language model that has not seen dev expects as many of them in dev as
+    there are.
     """
     names = [GRAPH]
     for name, arpa in _SECOND.items():

@@ -3,7 +3,7 @@
 OUT/tri/align/{train,dev}/labels.ark        phone labels of frames (`speech3.frames.segments`);
                                             in OUT/flat instead, if hmm.flat_start is lfmmi
 OUT/lfmmi_hmm                               left biphones, denominator.safetensors, decoding graphs
-OUT/frames/lfmmi/{train,heldout}.frames     packed frames, labelled by phones
+OUT/frames/lfmmi/{train,heldout}.frames     packed frames, labelled with phones
 OUT/lfmmi                                   the model directory
 """
 
@@ -30,7 +30,7 @@ from speech3.recipe.stages import More, pack_split
 from speech3.sequence.denominator import make_denominator
 from speech3.sequence.phone_lm import estimate
 
-_MIN_LEAF_OUTPUTS = 30  # least number of training outputs (one for three frames) in a leaf of the tree
+_MIN_LEAF_OUTPUTS = 30  # minimum number of training outputs (one per three frames) in a leaf of the tree
 _TOO_SHORT = "too_short.json"
 
 
@@ -91,7 +91,7 @@ def train_network(e: Experiment) -> None:
 
 
 def config_of(e: Experiment, name: str, more_h: float = 0.0) -> TrainConfig:
-    """The training config of the system `name`, whose frames have `more_h` hours of speech beside those of train."""
+    """The training config of the system `name`, whose frames have `more_h` hours of speech in addition to train."""
     system = e.recipe.lfmmi
     assert system is not None
     training, start = system.training, e.start(LFMMI)

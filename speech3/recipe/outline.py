@@ -167,7 +167,7 @@ def _started(e: Experiment, system: str) -> list[Path]:
 
 
 def _training_settings(e: Experiment) -> dict[str, object]:
-    """The training config, without workers that the machine determines: elsewhere, nothing is trained again."""
+    """The training config, without workers that the machine determines: on another machine nothing is trained again."""
     training = e.training.model_dump()
     return {**training, "workers": 0, "world": "sgd"} if e.workers_chosen else training
 

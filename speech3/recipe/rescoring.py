@@ -18,7 +18,7 @@ RESCORED = "test_rescored"
 
 
 def rescore_system(e: Experiment, recognizer: Recognizer, dev: Mapping[str, np.ndarray], out: Path) -> None:
-    """Tune the second model's weight on lattices of dev, and rescore the lattices of test, which exist, with it.
+    """Tune the second model's weight on lattices of dev, and rescore the existing lattices of test with it.
 
     Dev is decoded with the graph whose language model has not seen its sentences; the second model has not seen them
     either.

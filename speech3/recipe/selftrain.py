@@ -38,7 +38,7 @@ from speech3.recipe.experiment import LFMMI, SELF, UNTRANSCRIBED, Experiment
 from speech3.recipe.stages import More
 
 _PART = 100  # utterances that are recognised before the results are written, so that a killed run loses little
-_LONG_S = 20.0  # longer stretches are cut at pauses: an utterance of several sentences is seldom all right
+_LONG_S = 20.0  # longer stretches are cut at pauses: an utterance of several sentences is seldom all correct
 
 
 def make_data(e: Experiment) -> None:
@@ -132,7 +132,7 @@ def pack_frames(e: Experiment) -> None:
 
 
 def train_network(e: Experiment) -> None:
-    """Train the second network, with passes for the transcribed and the chosen speech; else like the first."""
+    """Train the second network as the first, but with passes for the transcribed and the chosen speech together."""
     from speech3.training import train
 
     lengths = lengths_s(read_datadir(e.data(UNTRANSCRIBED)))

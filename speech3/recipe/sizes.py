@@ -1,8 +1,8 @@
 """Sizes of networks and of their training for a given amount of speech, used where a recipe has 0.
 
-They pass through what was measured on two hours (`recipes/minilibri`): a DNN of 4 x 512, a CNN-TDNN of 384, minibatches
-of 256 frames, 14 epochs, one worker. Up to ten hours epochs, minibatch and workers stay the same. For more speech they
-were not measured; they lead to sizes that others have published:
+For two hours they are those that were measured (`recipes/minilibri`): a DNN of 4 x 512, a CNN-TDNN of 384, minibatches
+of 256 frames, 14 epochs, one worker. Up to ten hours epochs, minibatch and workers stay the same. For more speech
+nothing was measured; the formulas lead to sizes that others have published:
 
 - width of a DNN: 512 (hours / 2)^(1/3), from 256 to 2,048; at 130 hours that is about the 2,048 of Zhang et al. 2013;
 - width of a CNN-TDNN: 384 (hours / 2)^(1/4), from 256 to 1,536; 1,536 is that of Kaldi's recipe for LibriSpeech. Its
@@ -10,7 +10,7 @@ were not measured; they lead to sizes that others have published:
 - minibatch: 256 frames below 10 hours, 512 below 100, then 1,024;
 - epochs, at most: 14 up to 10 hours, then 14 (10 / hours)^0.12, 8 for 1,000 hours;
 - workers, on CPUs: 1 below 10 hours, 4 below 100, then 8, but not more than `jobs`; several share memory and push
-  asynchronously, at 1/workers, after one pass by plain SGD. LF-MMI has one.
+  asynchronously, with a push scale of 1/workers, after one pass of plain SGD. LF-MMI has one.
 
 GMMs, trees and passes of LF-MMI: `speech3.hmm.sizes`.
 """
@@ -41,9 +41,9 @@ def with_sizes(recipe: RecipeConfig, hours: float, jobs: int) -> RecipeConfig:
     Parameters
     ----------
     hours
-        Of training speech, at least a moment.
+        Of training speech, above 0.
     jobs
-        The most workers.
+        Maximum number of workers.
     """
     changed: dict[str, Any] = {
         "model": _model(recipe.model, hours), "training": _training(recipe.training, hours, jobs)
@@ -65,7 +65,7 @@ def described(recipe: RecipeConfig) -> str:
 
 
 def most_workers(hours: float) -> int:
-    """Workers of a network's training on as many cores as it can use."""
+    """The number of workers for training a network, if there are as many cores."""
     return 1 if hours < _MANY_HOURS else 4 if hours < _VERY_MANY_HOURS else 8
 
 

@@ -82,7 +82,7 @@ def augment_train(e: Experiment) -> None:
 
 
 def extract_features(e: Experiment, preset: str) -> None:
-    """Extract the features of all splits, of training first: its global CMVN statistics are used for the others."""
+    """Extract the features of all splits, training first: its global CMVN statistics are used for the others."""
     config = e.presets[preset]
     for split in e.splits:
         report = extract(read_datadir(e.data(split)), e.features(preset, split), config, e.jobs, relative=True)
@@ -135,8 +135,8 @@ def _save(e: Experiment, name: str, system: GmmSystem, features: Path, preset: s
 def train_mono(e: Experiment, name: str) -> None:
     """Train monophone GMMs: the system `mono`, or the smaller `aligner` with its own features.
 
-    Derivatives depend on four frames to either side. On synthesised speech this blurs the boundaries of phones; but on
-    real speech, where phones change gradually, boundary errors are a third larger without derivatives
+    Deltas and their deltas depend on four frames to either side. On synthesised speech this blurs the boundaries of
+    phones; but on real speech, where phones change gradually, boundary errors are a third larger without deltas
     (tests/recipe/test_aligner.py).
     """
     preset = e.recipe.hmm.aligner_features if name == "aligner" else e.recipe.hmm.features
@@ -202,7 +202,7 @@ def pack_frames(e: Experiment, network: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class More:
-    """Utterances to be packed beside those of the training split: their labels, and features of these and others."""
+    """Utterances to be packed in addition to the training split: their labels, and features of these and others."""
 
     feats: Mapping[str, np.ndarray]
     labels: Mapping[str, np.ndarray]
@@ -220,7 +220,7 @@ def pack_split(
     more
         Further utterances for training.
     left_out
-        Utterances that are not packed, and neither are their copies.
+        Utterances that are not packed; nor are their copies.
     """
     feats: Mapping[str, np.ndarray] = ArkReader(e.features(preset, split) / "feats.scp")
     used, info = [utterance for utterance in feats if utterance not in left_out], {"corpus": e.name, **info}

@@ -240,7 +240,13 @@ def _alone(out: Path) -> Iterator[None]:
 
 
 def run_plan(plans: Sequence[Plan], out: Path, first: int = 0, end: int | None = None) -> None:
-    """Run the plans from `first` up to `end` in order, skipping steps that are done."""
+    """Run the plans from `first` up to `end` in order, skipping steps that are done.
+
+    Raises
+    ------
+    Speech3Error
+        Another run is using `out`, or a step ended without writing its outputs; also what the steps raise.
+    """
     with _alone(out):
         for number, plan in list(enumerate(plans, 1))[first:end]:
             step, head = plan.step, f"[{number}/{len(plans)}] {plan.step.name}"

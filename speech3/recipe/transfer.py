@@ -1,7 +1,8 @@
 """`init=MODEL`: networks of a recipe that start from trained ones, of another language or of more speech.
 
-Hidden layers know much about speech in general (Huang et al. 2013; Ghahremani et al. 2017), and little speech is enough
-to train output layers for other phones on top of them. So the network gets the architecture of the one it starts from.
+Much of what hidden layers learn holds for other speech, too (Huang et al. 2013; Ghahremani et al. 2017), and little
+speech is enough to train output layers for other phones on top of them. So the network gets the architecture of the one
+it starts from.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ _OF_DATA = {"sample_frequency", "resample", "mix_channels", "global_stats"}
 
 @dataclass(frozen=True)
 class Start:
-    """A trained network from which one of a recipe's starts: its directory, architecture and features."""
+    """A trained network from which one of the recipe's networks starts: its directory, architecture and features."""
 
     directory: Path
     model: ModelConfig
