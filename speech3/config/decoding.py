@@ -22,8 +22,8 @@ class LmConfig(Config):
     grammar: Literal["one-word"] | None = Field(None, description="one-word: exactly one word of the lexicon")
     rescore: int | str | None = Field(
         None,
-        description="a second n-gram model for the lattices: an ARPA file, or the order (1 to 6) of one of ours, of the"
-        " text without dev's sentences",
+        description="a second n-gram model for the lattices: an ARPA file, or the order (1 to 6) of one that is "
+        "estimated on the text without dev's sentences",
     )
     letters: int | None = Field(
         None,

@@ -81,9 +81,13 @@ class LfmmiSystemConfig(Config):
     least_minutes: float = Field(
         0, ge=0, description="minutes of training speech below which this system is not trained"
     )
-    leaves: int = Field(0, ge=0, description="leaves of the left-biphone tree; 0: chosen by the amount of speech")
+    leaves: int = Field(
+        0, ge=0, description="leaves of the left-biphone tree; 0: chosen according to the amount of speech"
+    )
     passes: int | None = Field(
-        None, ge=0, description="overrides training.max_epochs; 0: chosen by the amount of speech (less: more passes)"
+        None,
+        ge=0,
+        description="overrides training.max_epochs; 0: chosen according to the amount of speech (the less, the more)",
     )
     longer_histories: int = Field(
         2000, ge=0, description="number of three-phone histories of the phone language model, besides all phone pairs"
@@ -124,7 +128,7 @@ class UntranscribedConfig(Config):
 
     recordings: str = Field(description="folder of recordings, or Kaldi data directory")
     confidence: float = Field(
-        0.7, ge=0, le=1, description="mean confidence of the words from which a recognised utterance is used"
+        0.7, ge=0, le=1, description="lowest mean confidence of its words at which a recognised utterance is used"
     )
 
     @model_validator(mode="before")
@@ -143,7 +147,7 @@ class RecipeConfig(Config):
     corpus_options: dict[str, Any] = Field({}, description="arguments of the corpus module")
     speed_perturb: tuple[float, ...] = Field((), description="also train on copies at these speeds, such as 0.9, 1.1")
     augment: AugmentConfig | None = Field(
-        None, description="also train the network on copies augmented so: a preset in conf/augment, or keys"
+        None, description="also train the networks on augmented copies: a preset in conf/augment, or keys"
     )
     seed: int = Field(1, ge=0)
     jobs: int = Field(0, ge=0, description="number of processes; 0: one per core")
@@ -160,7 +164,7 @@ class RecipeConfig(Config):
     )
     units: Literal["words", "sentencepiece"] = Field("words", description="units of the language model and the graph")
     graphemes: str | None = Field(
-        None, description="file of graphemes of several letters, one a line, if words are spelled by their letters"
+        None, description="file of graphemes of several letters, one per line, if words are spelled by their letters"
     )
     tier: str | None = Field(
         None, description="tier of TextGrid or ELAN files that holds the transcript; several separated by commas"

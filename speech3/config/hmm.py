@@ -14,7 +14,7 @@ class MonophoneConfig(Config):
         20, ge=0, description="initial iterations with one Gaussian shared by all states of a phone"
     )
     iterations: int = Field(40, ge=1)
-    gaussians: int = Field(1000, ge=0, description="total at the end; 0: chosen by the amount of speech")
+    gaussians: int = Field(1000, ge=0, description="total at the end; 0: chosen according to the amount of speech")
     max_iteration_increase: int = Field(30, description="last iteration that splits Gaussians")
     realign: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 23, 26, 29, 32, 35, 38)
 
@@ -23,8 +23,8 @@ class TriphoneConfig(Config):
     """Decision-tree-tied triphone GMMs (Kaldi's train_deltas.sh)."""
 
     iterations: int = Field(35, ge=1)
-    leaves: int = Field(2000, ge=0, description="0: chosen by the amount of speech")
-    gaussians: int = Field(10000, ge=0, description="0: chosen by the amount of speech")
+    leaves: int = Field(2000, ge=0, description="0: chosen according to the amount of speech")
+    gaussians: int = Field(10000, ge=0, description="0: chosen according to the amount of speech")
     max_iteration_increase: int = 25
     realign: tuple[int, ...] = (10, 20, 30)
     min_leaf_frames: float = Field(100.0, ge=1, description="minimum number of frames on either side of a split")

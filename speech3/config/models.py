@@ -78,7 +78,7 @@ class DnnConfig(ModelConfig):
 
     family: Literal["dnn"] = "dnn"
     layers: int = Field(4, ge=0, description="hidden layers")
-    width: int = Field(512, ge=0, description="0, in a recipe: chosen by the amount of speech")
+    width: int = Field(512, ge=0, description="0, in a recipe: chosen according to the amount of speech")
     widths: tuple[PositiveInt, ...] = Field((), description=_WIDTHS)
     activation: Activation = "relu"
     normalization: Normalization = "none"

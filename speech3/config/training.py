@@ -163,7 +163,7 @@ class DiscriminativeConfig(Config):
     boost: float = Field(
         0.0, ge=0, description="mmi: cost of each correct frame of a path in the denominator (boosted MMI)"
     )
-    cross_entropy: float = Field(0.1, ge=0, description="weight of frame cross-entropy beside the criterion")
+    cross_entropy: float = Field(0.1, ge=0, description="weight of frame cross-entropy, in addition to the criterion")
     leak: float = Field(0.01, gt=0, lt=1, description="leak probability of the denominator's leaky HMM")
     longer_histories: int = Field(
         5000, ge=0, description="number of histories of two senones in the denominator, besides all single senones"
@@ -174,7 +174,9 @@ class TrainingConfig(Config):
     """How a model is trained."""
 
     world: Literal["sgd", "ddp", "simulated", "shared", "cluster", "sandblaster"] = "sgd"
-    workers: int = Field(1, ge=0, description="0, in a recipe: chosen by the amount of speech, at most `jobs`")
+    workers: int = Field(
+        1, ge=0, description="0, in a recipe: chosen according to the amount of speech, at most `jobs`"
+    )
     model_partitions: int = Field(
         1,
         ge=1,
@@ -190,7 +192,9 @@ class TrainingConfig(Config):
     lfmmi: LfMmiConfig = LfMmiConfig()
     device: str = "cpu"
     threads: int = Field(
-        1, ge=1, description="threads of each worker; more than one is slower on a busy machine, as threads wait"
+        1,
+        ge=1,
+        description="threads of each worker; more than one is slower on a busy machine, where they wait for each other",
     )
     precision: Literal["float32", "tf32", "bf16"] = Field(
         "float32",
@@ -201,12 +205,12 @@ class TrainingConfig(Config):
         False,
         description="on a GPU, for models of windows: record forward and backward pass once and replay them as a graph",
     )
-    minibatch: int = Field(256, ge=0, description="frames; 0, in a recipe: chosen by the amount of speech")
+    minibatch: int = Field(256, ge=0, description="frames; 0, in a recipe: chosen according to the amount of speech")
     sequence: int | None = Field(
         None,
         ge=0,
-        description="frames of a chunk. None, recurrent models: 20, or twice the lookahead if that is more (0: whole "
-        "utterances); none, time-delay networks, mmi, smbr and outputs at a third of the frames: 150",
+        description="frames of a chunk; 0: whole utterances. None: 20 for recurrent models, or twice the lookahead if "
+        "that is more; 150 for time-delay networks, mmi, smbr and outputs at a third of the frames",
     )
     targets_inside: bool = Field(
         False,
@@ -253,7 +257,7 @@ class TrainingConfig(Config):
     chunk_frames: int = Field(
         0, ge=0, description="shuffle within chunks of this many frames; 0: over the whole corpus (always for LSTMs)"
     )
-    max_epochs: int = Field(20, ge=0, description="0, in a recipe: chosen by the amount of speech")
+    max_epochs: int = Field(20, ge=0, description="0, in a recipe: chosen according to the amount of speech")
     schedule: Literal["halving", "exponential", "cosine", "constant"] = "halving"
     halve_below: float = Field(
         0.01, description="relative decrease of held-out cross-entropy below which the rate is halved"

@@ -168,7 +168,7 @@ def _pairs(source: Path, found: _Found) -> list[_Item]:
             transcript = available[0]
         key = "_".join("_".join((*path.relative_to(source).parts[:-1], _stem(path))).split())
         if not transcript:
-            remedy = "name it like the recording (.eaf, .TextGrid or .txt)"
+            remedy = "add one with the recording's name (.eaf, .TextGrid or .txt)"
             found.skip("no transcript", path, "has no transcript", remedy)
         elif key in items:
             remedy = "rename or remove one of them"

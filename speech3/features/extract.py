@@ -238,7 +238,7 @@ def _plus(data: DataDir, total_2G: np.ndarray | None, stats_2G: np.ndarray | Non
 def _check_sizes(data: DataDir, before: int, values: int) -> None:
     if values != before:
         raise Speech3Error(
-            f"{data.path}: features of different sizes: {before} and {values} values a frame; compute them again"
+            f"{data.path}: features of different sizes: {before} and {values} values per frame; compute them again"
         )
 
 

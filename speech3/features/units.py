@@ -120,7 +120,7 @@ def _statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None) 
     unit = Unit(*given_statics(data, config)) if given else _computed_statics(data, config, augmenter)
     dims = {static_TF.shape[1]: utterance for utterance, static_TF in unit.features.items()}
     if len(dims) > 1:
-        found = ", ".join(f"{dim} values a frame in {utterance}" for dim, utterance in dims.items())
+        found = ", ".join(f"{dim} values per frame in {utterance}" for dim, utterance in dims.items())
         raise Speech3Error(f"{data.path}: features of different sizes: {found}; compute them again")
     return unit
 

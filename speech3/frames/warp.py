@@ -41,7 +41,7 @@ class MelColumns:
 
 
 def mel_columns(config: FeatureConfig, dim: int, key: str) -> MelColumns:
-    """Where the mel bins are in features of `dim` values a frame; `config` as an extraction wrote it (with its rate).
+    """Where the mel bins are in features of `dim` values per frame; `config` as an extraction wrote it (with its rate).
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def mel_columns(config: FeatureConfig, dim: int, key: str) -> MelColumns:
     blocks = (config.deltas + 1) * (config.left_context + 1 + config.right_context)
     if config.kind != "fbank" or not config.sample_frequency or dim != columns.block * blocks:
         raise Speech3Error(
-            f"{key}: only for log mel features (kind: fbank), not for {config.kind} of {dim} values a frame;"
+            f"{key}: only for log mel features (kind: fbank), not for {config.kind} of {dim} values per frame;"
             " set it to 0"
         )
     return columns

@@ -69,6 +69,6 @@ def check_rates(from_hz: int, to_hz: int) -> None:
     divisor = math.gcd(from_hz, to_hz)
     if from_hz // divisor * (to_hz // divisor) > _MOST_TAPS:
         raise Speech3Error(
-            f"{from_hz} Hz cannot be made {to_hz} Hz, which the model wants, with a filter of reasonable length; is it"
-            " the right rate? Usual ones are 8000, 16000, 22050, 44100 and 48000"
+            f"cannot resample {from_hz} Hz to {to_hz} Hz, which the model needs, with a filter of reasonable length; is"
+            " it the right rate? Usual ones are 8000, 16000, 22050, 44100 and 48000"
         )

@@ -29,7 +29,7 @@ ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
 
 # The message for a process that exited with an error before it began its work.
 NOT_BEGUN = (
-    "could not begin (exit status 1; see the reason above, on standard error): a script that starts processes must do "
+    "could not start (exit status 1; see the reason above, on standard error): a script that starts processes must do "
     'so under `if __name__ == "__main__":`, because each process imports the script; and what is passed to them must '
     "be defined in a file that can be imported, not in a notebook"
 )

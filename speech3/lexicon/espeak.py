@@ -37,7 +37,7 @@ class PhoneEvent(NamedTuple):
 
     start_s: float
     ipa: str
-    """espeak's IPA symbol, cut at 8 bytes and then freed of stress marks; empty for a pause."""
+    """espeak's IPA symbol, cut at 8 bytes and then stripped of stress marks; empty for a pause."""
     word: int
     """Index of the word it belongs to, -1 for a pause."""
 
@@ -181,7 +181,7 @@ def synthesize(
             raise KeyboardInterrupt
     events = _phone_events(raw, sample_rate_hz)
     if status != 0 or not any(event.ipa for event in events):
-        raise Speech3Error(f"espeak-ng spoke nothing for {text!r} with voice {voice}; give a text with words")
+        raise Speech3Error(f"espeak-ng said nothing for {text!r} with voice {voice}; give a text with words")
     return Synthesis(np.concatenate(chunks).astype(np.float32) / 32768, sample_rate_hz, events)
 
 

@@ -171,7 +171,7 @@ def _by_letters(wanted: Sequence[str], counts: Mapping[str, int], graphemes: Seq
     if silent := silent_characters(spoken, spell):
         say(f"  without a sound in train: {silent}")
     if len(used) > _MANY_LETTERS:
-        say("  this is no alphabet, and each letter must occur often; give lang=CODE to let espeak-ng guess phones")
+        say("  this is not an alphabet, and each letter must occur often; give lang=CODE to let espeak-ng guess phones")
     return _finish(table, counts, {word: "has no letter" for word in table if not table[word]}, spelling=spell)
 
 
@@ -248,7 +248,9 @@ def _conversion(table: Table, said: Mapping[str, Phones], lexicon: Path, lang: s
     checked = pairs[:50]
     wrong = convert.phone_errors([[truth] for _, truth in checked], [conversion(phones) for phones, _ in checked])
     if wrong > 0.5:
-        say(f"  {lexicon} and espeak-ng ({lang}) disagree in half of the phones: check that {lang} is its language")
+        say(
+            f"  {lexicon} and espeak-ng ({lang}) disagree on over half of the phones: check that {lang} is its language"
+        )
     return conversion
 
 

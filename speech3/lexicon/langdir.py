@@ -162,7 +162,7 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
         if len(values) < count:
             raise Speech3Error(
                 f"{path}:{number}: {word} needs four numbers before its phones: its probability, that of silence after"
-                " it, and the factors for its following silence and words"
+                " it, and the factors for a preceding silence and a preceding word"
             )
         if not rest[count:]:
             raise Speech3Error(f"{path}:{number}: {word} has no phones; add its pronunciation or remove the line")

@@ -43,7 +43,8 @@ def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
     except RuntimeError as error:
         needed = len(set("".join(words))) + 3
         raise Speech3Error(
-            f"pieces={vocabulary}: SentencePiece cannot make this number ({str(error).strip().splitlines()[-1]});"
+            f"pieces={vocabulary}: SentencePiece cannot make this number of pieces"
+            f" ({str(error).strip().splitlines()[-1]});"
             f" the text has {len(words)} words of {needed - 3} letters; try pieces={max(2 * needed, 30)}"
         ) from error
     return model.getvalue()

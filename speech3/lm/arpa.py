@@ -120,7 +120,7 @@ class _Parser:
             raise self._repeated(vocabulary[word] for word in words_N) from None
 
     def _repeated(self, ngram: Iterable[str]) -> Speech3Error:
-        return self._error(f"`{' '.join(ngram)}` is here for the second time; remove one of the lines")
+        return self._error(f"`{' '.join(ngram)}` occurs a second time; remove one of the lines")
 
     def _header(self) -> tuple[list[int], str]:
         counts: list[int] = []

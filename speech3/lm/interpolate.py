@@ -52,7 +52,7 @@ def check_weights(weights: Sequence[float], models: Sequence[ArpaLm]) -> None:
         raise Speech3Error(f"{len(weights)} weights for {len(models)} models; give one for each, such as 0.7,0.3")
     if not all(weight >= 0 for weight in weights) or abs(sum(weights) - 1) > 1e-4:
         given = ", ".join(f"{weight:g}" for weight in weights)
-        raise Speech3Error(f"the weights {given} sum to {sum(weights):g}; they must not be negative and sum to 1")
+        raise Speech3Error(f"the weights {given} sum to {sum(weights):g}; they must be at least 0 and sum to 1")
 
 
 def best_weights(

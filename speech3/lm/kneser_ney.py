@@ -89,7 +89,7 @@ def estimate(
 def check_order(order: int, source: str) -> None:
     """Raise an error if the order is not in 1 to 6."""
     if not 1 <= order <= 6:
-        raise Speech3Error(f"{source}: n-gram order {order} is not in 1 to 6")
+        raise Speech3Error(f"{source}: n-gram order {order}: must be from 1 to 6")
 
 
 def estimated(

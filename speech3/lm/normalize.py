@@ -101,7 +101,7 @@ def _refuse(lm: ArpaLm, sum_H: np.ndarray, first: int, what: str, remedy: str) -
     if bad:
         worst = int(sum_H.argmax())
         history = lm.ngram(first + worst)
-        others = f" (and of {bad - 1:,} more histories to more than one)" if bad > 1 else ""
+        others = f" (and those of {bad - 1:,} more histories to more than one)" if bad > 1 else ""
         raise Speech3Error(
             f"{lm.source}: after `{' '.join(history)}` {what} sum to {sum_H[worst]:.4g}{others}; {remedy}"
         )

@@ -37,9 +37,9 @@ class Cnn(WindowModel):
         bins, rest = divmod(feat_dim, config.channels)
         if rest:
             raise Speech3Error(
-                f"model.channels={config.channels}: features of {feat_dim} values a frame do not divide into that many "
-                f"blocks of bins; set model.channels=1 for features without derivatives, or extract others (fbank40_d2 "
-                f"has 3 blocks of 40)"
+                f"model.channels={config.channels}: features of {feat_dim} values per frame do not divide into "
+                f"that many blocks of bins; set model.channels=1 for features without deltas, or extract others "
+                f"(fbank40_d2 has 3 blocks of 40)"
             )
         self.bins, self.channels = bins, config.channels
         convolutions, shape_KWC = [], (bins, self.window, config.channels)
@@ -218,7 +218,7 @@ def _shape_after(each: ConvolutionConfig, shape_KWC: tuple[int, int, int], key: 
         )
     if each.pool > bins - rows + 1:
         raise Speech3Error(
-            f"{key}.pool={each.pool}: the convolution leaves {bins - rows + 1} in frequency; pool fewer, or make the "
-            f"kernel smaller"
+            f"{key}.pool={each.pool}: the convolution leaves {bins - rows + 1} bins in frequency; pool fewer, or make "
+            f"the kernel smaller"
         )
     return (bins - rows + 1) // each.pool, frames - columns + 1, each.maps

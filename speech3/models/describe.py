@@ -21,14 +21,14 @@ def words(info: ModelInfo) -> str:
 
 def facts(info: ModelInfo) -> dict[str, str]:
     """Facts about the model itself, by name."""
-    kinds = {"sliding": "sliding window", "global": "one mean for all"}
+    kinds = {"sliding": "sliding window", "global": "global statistics"}
     over = kinds.get(info.normalization, info.normalization)
     how = f", normalised by {over}" if over not in ("", "none") else ""
     size = f"{info.senones:,} senones" if info.gaussians is None else f"{info.senones:,} pdfs"
     gaussians = "" if info.gaussians is None else f", {info.gaussians:,} Gaussians of {info.feat_dim} dimensions"
     return {
         "model": f"{info.system}, {size}{gaussians}, {info.parameters:,} parameters",
-        "features": f"{info.features or 'unknown'}, {info.feat_dim} values a frame{how}",
+        "features": f"{info.features or 'unknown'}, {info.feat_dim} values per frame{how}",
         "context": _context(info),
         "latency": _latency(info),
         "FLOPs": f"{info.flops:,} a frame (forward pass; each use of a weight counts as two)",

@@ -221,7 +221,7 @@ def name_of_features(features: FeatureConfig | None) -> str:
     for name in presets("features"):
         if load_preset(FeatureConfig, "features", name).model_copy(update=found) == features:
             return name
-    return f"{features.kind} of no preset"
+    return f"{features.kind}, no preset"
 
 
 def _feature_context(features: FeatureConfig | None) -> int:

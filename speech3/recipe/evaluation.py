@@ -175,7 +175,7 @@ def score_boundaries(e: Experiment) -> None:
     write_json(out, {
         "utterances": len(reference), "mismatched": list(found.mismatched), "boundaries": len(off_ms),
         **{f"within_{ms}_ms": found.within(ms / 1000) for ms in TOLERANCES_MS},
-        "boundaries_unmarked_by_the_synthesiser": len(found.apart_s),
+        "boundaries_unmarked": len(found.apart_s),
         "within_20_ms_unmarked_included": found.within(0.020, everything=True),
         "median_difference_ms": 1000 * float(np.median(found.differences_s)),
         "mean_absolute_difference_ms": float(off_ms.mean()),

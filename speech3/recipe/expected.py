@@ -56,7 +56,9 @@ _BASIS = (
     "times: idle cores at the rates of recipes/minilibri/README.md, for its GMMs, and networks by their parameters; -:"
     " nothing was measured (data, language models, graphs, scores)"
 )
-_NO_GPU = "GPUs: no rate is known, for no GPU has run this code; training.device=cuda trains the networks on one"
+_NO_GPU = (
+    "GPUs: no times, since this code has not been run on one yet; training.device=cuda trains the networks on a GPU"
+)
 _OPENED = 20  # maximum number of recordings of each kind whose headers are read
 
 

@@ -174,7 +174,10 @@ def _vocabulary(e: Experiment, sentences: Iterable[list[str]]) -> set[str]:
     listed = langdir.entries(langdir.read_utf8(e.lexicon), e.lexicon)
     words = {word for word in listed if word in seen or langdir.is_word(word)}
     if unseen := len(words - seen):
-        say(f"  {unseen:,} of the lexicon's {len(words):,} words are not in the text and share the discounted mass")
+        say(
+            f"  {unseen:,} of the lexicon's {len(words):,} words are not in the text, and share the"
+            " discounted probability"
+        )
     if strange := len(seen - words):
         say(f"  {strange:,} of the text's {len(seen):,} words are not in the lexicon and count as <unk>")
     return words

@@ -57,7 +57,9 @@ def make_data(e: Experiment) -> None:
             raise Speech3Error(f"{key}={of_recipe[key]}: the corpus {e.recipe.corpus} does not use it; remove it")
     for key, value in e.recipe.corpus_options.items():
         if key not in known:
-            raise Speech3Error(f"corpus_options: unknown key {key!r}; {e.recipe.corpus} knows: {', '.join(known)}")
+            raise Speech3Error(
+                f"corpus_options: unknown key {key!r}; the corpus {e.recipe.corpus} has {', '.join(known) or 'none'}"
+            )
         try:
             TypeAdapter(known[key]).validate_python(value, strict=True)
         except ValidationError as error:

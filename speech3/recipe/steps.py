@@ -156,7 +156,7 @@ def _why(step: Step, out: Path, fingerprint: str, inputs: Mapping[str, str], par
     done = read_json(_marker(out, step))
     changed = done["fingerprint"] != fingerprint
     if changed and (changes := _changes(done, step, inputs)):
-        return ", ".join(changes[:_SHOWN] + [f"{len(changes) - _SHOWN} more changes"] * (len(changes) > _SHOWN))
+        return ", ".join(changes[:_SHOWN] + [f"and {len(changes) - _SHOWN} more"] * (len(changes) > _SHOWN))
     missing = [str(path) for path in step.outputs if not path.exists()]
     if missing:
         return f"{missing[0]} is missing"

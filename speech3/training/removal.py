@@ -27,7 +27,8 @@ def check_group_lasso(config: TrainConfig) -> None:
     if not has_units(model):
         raise Speech3Error(
             f"{key}: removes hidden units or cells of layers that are not normalised over them (set "
-            f"model.normalization or cell_normalization to batch or none), and this {model.family} has none; remove the key"
+            f"model.normalization or cell_normalization to batch or none), and this {model.family} has none; "
+            f"remove the key"
         )
     if training.schedule == "halving":
         raise Speech3Error(

@@ -166,4 +166,4 @@ def test_a_script_without_the_guard(tmp_path):
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=100)
     assert done.returncode == 1
     assert "put the call under `if __name__" in done.stderr
-    assert "shard 0 could not begin (exit status 1" in done.stderr.splitlines()[-1]
+    assert "shard 0 could not start (exit status 1" in done.stderr.splitlines()[-1]

@@ -103,7 +103,9 @@ def test_sizes_that_differ_and_no_numbers(data: Path, cmvn: str) -> None:
     config = FeatureConfig(kind="given", cmvn=cmvn)
     write_ark(data / "feats.ark", [*FEATS.items(), ("a-9", np.ones((5, 3)))], data / "feats.scp")
     (data / "utt2spk").write_text("".join(f"{name} {name[0]}\n" for name in [*FEATS, "a-9"]))
-    with pytest.raises(Speech3Error, match=r"features of different sizes: 4 values a frame in .*, 3 values .* in a-9"):
+    with pytest.raises(
+        Speech3Error, match=r"features of different sizes: 4 values per frame in .*, 3 values .* in a-9"
+    ):
         extract(read_datadir(data), data / "out", config, jobs=1)
     (data / "utt2spk").write_text("".join(f"{name} {name}\n" for name in [*FEATS, "a-9"]))
     with pytest.raises(Speech3Error, match=r"features of different sizes: 4 .*3 values"):

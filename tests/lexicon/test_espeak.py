@@ -105,7 +105,7 @@ def test_voices() -> None:
 
 @pytest.mark.parametrize("text", ["", " \n", "..."])
 def test_nothing_to_say(text: str) -> None:
-    with pytest.raises(Speech3Error, match="spoke nothing"):
+    with pytest.raises(Speech3Error, match="said nothing"):
         espeak.synthesize(text, "en-us")
 
 

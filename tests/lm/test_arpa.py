@@ -67,7 +67,7 @@ def test_probabilities_by_hand(tmp_path):
         ("ngram 2=3", "ngram 2=3\nngram 3=0", r":19: expected `\\3-grams:`, found `\\end\\`; the header lists"),
         ("\\1-grams:\n-0.5\tA\t-0.2\n-99\t<s>\t-0.3\n-1.0 </s>\n-0.7\tB\n\n", "", r":7: expected `\\1-grams:`, found"),
         ("-0.4\tA B", "-0.4\tA C", r":15: `C` of `A C` is not a 1-gram; add it"),
-        ("-0.4\tA B", "-0.1\t<s> A", r":15: `<s> A` is here for the second time; remove"),
+        ("-0.4\tA B", "-0.1\t<s> A", r":15: `<s> A` occurs a second time; remove"),
         ("ngram 2=3", "ngram 3=3", r":5: expected the count of 2-grams"),
         ("\\2-grams:", "\\3-grams:", r":13: expected `\\2-grams:`"),
         ("-99\t<s>\t-0.3", "-99\t<S>\t-0.3", r":13: no <s> among the 1-grams.*estimate it"),

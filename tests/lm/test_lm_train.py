@@ -168,7 +168,7 @@ def test_what_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match="words: no words"):
         train([text], 2, tmp_path / "lm", words)
     for order in (0, 7, -1):
-        with pytest.raises(Speech3Error, match=f"text: n-gram order {order} is not in 1 to 6"):
+        with pytest.raises(Speech3Error, match=f"text: n-gram order {order}: must be from 1 to 6"):
             train([text], order, tmp_path / "lm")
     for minimums in ([2], [1, 2, 1], [1, 1, 1, 1], [0, 1]):
         with pytest.raises(Speech3Error, match="minimum counts"):

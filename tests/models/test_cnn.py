@@ -228,7 +228,7 @@ def test_presets(name, parameters):
         ),
         (
             {"convolutions": (ConvolutionConfig(maps=4, kernel=(8, 1), pool=5),)},
-            r"model.convolutions\[0\].pool=5: the convolution leaves 4 in frequency",
+            r"model.convolutions\[0\].pool=5: the convolution leaves 4 bins in frequency",
         ),
     ],
 )

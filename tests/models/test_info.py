@@ -81,7 +81,7 @@ def test_what_the_features_look_at_is_waited_for(tmp_path):
     slope = features.model_copy(update={"pitch": PitchConfig(add_normalized_log_pitch=False), "cmvn": "global"})
     info = model_info(saved(tmp_path, DnnConfig(layers=1, width=8, right_context=3), slope))
     assert facts(info)["latency"] == "8 frames (80 ms): 3 of the model, 5 of the features"
-    assert "normalised by one mean for all" in facts(info)["features"]
+    assert "normalised by global statistics" in facts(info)["features"]
 
 
 def test_cnn_in_closed_form():
@@ -183,7 +183,7 @@ def test_gaussians(tmp_path):
 
 def test_features_are_named_by_their_preset():
     assert name_of_features(fbank40_d2()) == "fbank40_d2"
-    assert name_of_features(FeatureConfig(num_mel_bins=7)) == "fbank of no preset"
+    assert name_of_features(FeatureConfig(num_mel_bins=7)) == "fbank, no preset"
     assert name_of_features(None) == ""
 
 

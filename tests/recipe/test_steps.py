@@ -270,7 +270,7 @@ def _with(kitchen: Kitchen, config: object, keys: Sequence[str]) -> list[Step]:
      ({}, {"order": 3}, ["lm"], "lm.order null -> 3"),
      ((0.9, 1.1), (0.9,), ["speed_perturb"], "speed_perturb [0.9, 1.1] -> [0.9]"),
      ("a" * 50, "b", ["lang"], f"lang {'a' * 40}... -> b"),
-     (dict.fromkeys("abcde", 1), dict.fromkeys("abcde", 2), [], "a 1 -> 2, b 1 -> 2, c 1 -> 2, 2 more changes")],
+     (dict.fromkeys("abcde", 1), dict.fromkeys("abcde", 2), [], "a 1 -> 2, b 1 -> 2, c 1 -> 2, and 2 more")],
 )  # fmt: skip
 def test_the_key_that_changed(kitchen: Kitchen, before: object, after: object, keys: list[str], why: str) -> None:
     run_plan(make_plan(_with(kitchen, before, keys), kitchen.out, None, None), kitchen.out)

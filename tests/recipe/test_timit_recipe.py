@@ -93,5 +93,5 @@ def test_what_a_dry_run_expects(source: Path, tmp_path: Path, speech3: Run) -> N
     assert by_stage["train"][0] == by_stage["train"][2]  # one worker has one core
     one, sixteen = (float(by_stage["hmm"][place].removesuffix(" s")) for place in (0, 2))
     assert one > 4 * sixteen
-    assert "recipes/minilibri/README.md" in table[-2] and table[-1].startswith("GPUs: no rate is known")
+    assert "recipes/minilibri/README.md" in table[-2] and table[-1].startswith("GPUs: no times, ")
     assert not (tmp_path / "new").exists()

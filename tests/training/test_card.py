@@ -65,7 +65,7 @@ def test_a_finished_run_has_a_card(tmp_path):
     assert f"{100 * about['heldout_accuracy']:.2f} % of the held-out frames" in card
     assert "training: {minibatch: 64, max_epochs: 2}\n" in card and "width: 8" in card
     assert [row[0] for row in _rows(card, "layer")] == ["layer", "layers.hidden.0", "output", "all"]
-    assert "fbank of no preset, 6 values a frame, normalised by speaker" in card
+    assert "fbank, no preset, 6 values per frame, normalised by speaker" in card
     assert "resampled to 8,000 Hz" in card and "right speaker" in card
     assert all(f"{name} {version}" in card for name, version in about["versions"].items())
 
