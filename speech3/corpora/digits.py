@@ -31,7 +31,7 @@ OH_PROBABILITY = 0.4  # that the digit 0 is OH, not ZERO
 MOST_DIGITS = 7
 STOPS = ("t", "t̪", "k")  # espeak's names
 SHORTEST_R_S = 0.03
-NASALS_AND_LIQUIDS = frozenset({"N", "R", "W"})
+NASALS_AND_APPROXIMANTS = frozenset({"N", "R", "W"})
 VOWELS = frozenset({"AH", "AO", "AY", "EH", "EY", "IH", "IY", "OW", "UW"})
 
 
@@ -62,7 +62,7 @@ def prepare(
 
 def unmarked_boundary(before: str, phone: str) -> bool:
     """Is the boundary between two phones of the reference one that espeak puts inside the vowel?"""
-    return before in NASALS_AND_LIQUIDS and phone in VOWELS
+    return before in NASALS_AND_APPROXIMANTS and phone in VOWELS
 
 
 def one_vowel(before: str, phone: str) -> bool:

@@ -56,14 +56,14 @@ class AdamW:
         g_P = self._gradient.vector_K
         self.mean.vector_K.lerp_(g_P, 1 - first)
         self.square.vector_K.mul_(second).addcmul_(g_P, g_P, value=1 - second)
-        self._turn()
+        self._write_direction()
         parameters_P = self.parameters.parameters_P
         parameters_P.mul_(1 - learning_rate * self.weight_decay)
         parameters_P.sub_(self._direction.vector_K, alpha=learning_rate)
         if self.proximal:
             self.proximal(learning_rate)
 
-    def _turn(self) -> None:
+    def _write_direction(self) -> None:
         """Write the direction of the step, which the learning rate multiplies, from the moments."""
         (first, second), direction_P = self.betas, self._direction.vector_K
         corrected = math.sqrt(1 - second**self.steps)

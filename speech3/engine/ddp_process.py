@@ -28,7 +28,7 @@ from speech3.config import CodecConfig
 from speech3.engine.adamw import AdamW
 from speech3.engine.codecs.codec import key_of
 from speech3.engine.codecs.ddp_hook import Exchange, mean_of_codes
-from speech3.engine.codecs.shared import SharedCodes
+from speech3.engine.codecs.mean import SharedCodes
 from speech3.engine.flat import trained
 from speech3.engine.gradient import Diverged, limit, loss_of, together
 from speech3.engine.optimizers import optimizer_of

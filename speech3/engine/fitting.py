@@ -177,7 +177,7 @@ def fit(
         except Diverged as error:
             raise _with_items(error, build.source(torch.device("cpu"))) from None
         finally:
-            _leave(trainer, model)
+            _write_back(trainer, model)
     return FitResult(strategy, training.workers, tuple(history))
 
 
@@ -337,7 +337,7 @@ def _result(epoch: int, done: Progress, *, classes: bool) -> EpochResult:
 
 
 @torch.no_grad()
-def _leave(trainer: Trainer, model: nn.Module) -> None:
+def _write_back(trainer: Trainer, model: nn.Module) -> None:
     """Write the trainer's last state into the caller's model."""
     trainer.one.sgd.parameters.vector_K.copy_(trainer.tensors["parameters"])
     own = trainer.one.parts.model

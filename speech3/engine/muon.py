@@ -48,8 +48,8 @@ class Muon(AdamW):
             groups.setdefault((self.parameters.views[index].shape, axis), []).append(index)
         self.groups = [(indices, axis) for (_, axis), indices in groups.items()]
 
-    def _turn(self) -> None:
-        super()._turn()
+    def _write_direction(self) -> None:
+        super()._write_direction()
         for indices, axis in self.groups:
             momenta = [self._gradient.views[index].lerp(self.mean.views[index], self.betas[0]) for index in indices]
             updates_NRC = orthogonalized(torch.stack([each.movedim(axis, 0).flatten(1) for each in momenta]))

@@ -158,8 +158,8 @@ def run_shard(
         match request:
             case Draw(after):
                 row[SINCE], row[DOING] = time.monotonic(), DRAWS
-                goes_on = os.getppid() == coordinator and server.memory.order[0] != LEAVE
-                answer = _draw(worker, after, server, shard.parts.group) if goes_on else None
+                continues = os.getppid() == coordinator and server.memory.order[0] != LEAVE
+                answer = _draw(worker, after, server, shard.parts.group) if continues else None
                 row[DRAW_S] += time.perf_counter() - begun
                 note(("draw", answer, 0))
             case Compute(number):

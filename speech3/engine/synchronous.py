@@ -9,7 +9,7 @@ the exchange as a whole `sync_s`.
 
 One worker exchanges nothing and is plain SGD; N workers are plain SGD with N times larger minibatches, except that
 gradient clipping applies to each minibatch's own gradient. Ternary gradients are encoded with a scale that all workers
-share, and averaged (`codecs.shared`).
+share, and averaged (`codecs.mean`).
 """
 
 import math
@@ -20,7 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from speech3.config import CodecConfig
-from speech3.engine.codecs.shared import SharedCodes
+from speech3.engine.codecs.mean import SharedCodes
 from speech3.engine.gradient import Diverged, gradient
 from speech3.engine.one_worker import OneWorker
 from speech3.engine.simulate import Times

@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from speech3.config import CodecConfig
-from speech3.engine.codecs.shared import SharedCodes
+from speech3.engine.codecs.mean import SharedCodes
 from speech3.engine.flat import wait_for_gpus
 from speech3.engine.gradient import gradient
 from speech3.engine.sgd import Sgd

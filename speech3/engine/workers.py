@@ -147,7 +147,7 @@ class Workers:
         """
         limit, failed, died = time.monotonic() + _REPORT_S, list(heard), list[Death]()
         for rank, (process, pipe) in enumerate(self.groups[number]):
-            words = _last_words(pipe, limit)
+            words = _reported_failure(pipe, limit)
             failed += words
             process.join(max(0.0, limit - time.monotonic()))
             if process.exitcode is not None and not words:  # else it still waits for the others
@@ -193,7 +193,7 @@ class Workers:
             pipe.close()
 
 
-def _last_words(pipe: Any, limit: float) -> list[Failed]:
+def _reported_failure(pipe: Any, limit: float) -> list[Failed]:
     """The failure that a process reports before it exits; waits for either until `limit`."""
     with suppress(EOFError, OSError):
         while pipe.poll(max(0.0, limit - time.monotonic())):

@@ -57,7 +57,7 @@ class Cells(nn.Module):
         )  # fmt: skip
         return y_TBR, (after[0], after[1])
 
-    def nothing(self, streams: int) -> State:
+    def zero_state(self, streams: int) -> State:
         """The zero state before the first step."""
         h_BR, c_BC = (self.bias.new_zeros(streams, size) for size in self.sizes)
         return h_BR, c_BC
@@ -95,7 +95,7 @@ class Layer(nn.Module):
         if self.back is None:
             return y_TBR, state
         assert reversed_TB is not None
-        z_TBR, _ = self.back(_reorder(x_TBI, reversed_TB), self.back.nothing(x_TBI.shape[1]))
+        z_TBR, _ = self.back(_reorder(x_TBI, reversed_TB), self.back.zero_state(x_TBI.shape[1]))
         return torch.cat([y_TBR, _reorder(z_TBR, reversed_TB)], 2), state
 
 
@@ -159,7 +159,7 @@ class Lstm(AcousticModel):
 
     def states(self, streams: int = 1) -> list[State]:
         """The states before the first step of an utterance, layer by layer."""
-        return [layer.ahead.nothing(streams) for layer in self._cells()]
+        return [layer.ahead.zero_state(streams) for layer in self._cells()]
 
     def steps(self, feats_TWF: Tensor, states: list[State], own: int) -> tuple[Tensor, list[State]]:
         """Logits (own, S) of consecutive steps of one utterance, and the states after them.

@@ -154,7 +154,7 @@ class Experiment:
         """The systems of the report: `systems` and `earlier`."""
         return (*self.gmms, *self.earlier, *self.trained)
 
-    def teacher(self, network: str) -> str:
+    def label_source(self, network: str) -> str:
         """The system from whose alignment a network learns."""
         return ("tri", *self.networks)[self.networks.index(network)]
 
@@ -269,7 +269,7 @@ class Experiment:
 
     def frames(self, network: str) -> Path:
         """The packed frames on which a network is trained."""
-        return self.out / "frames" / (network if network in (LFMMI, SELF, FLAT) else self.teacher(network))
+        return self.out / "frames" / (network if network in (LFMMI, SELF, FLAT) else self.label_source(network))
 
     def feature_preset(self, system: str) -> str:
         """The features that a system reads."""

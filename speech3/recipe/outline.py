@@ -144,20 +144,20 @@ def _bmmi_step(e: Experiment) -> Step:
 def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
     from speech3.recipe import stages
 
-    recipe, teacher = e.recipe, e.teacher(network)
-    realign = [] if teacher == "tri" else [
-        Step(f"train/{network}.align", partial(stages.align_data, e, teacher, recipe.features, (e.train, "dev")), None,
-             [e.alignment(teacher, split) / "ali.ark" for split in (e.train, "dev")], [f"train/{teacher}"])
+    recipe, source = e.recipe, e.label_source(network)
+    realign = [] if source == "tri" else [
+        Step(f"train/{network}.align", partial(stages.align_data, e, source, recipe.features, (e.train, "dev")), None,
+             [e.alignment(source, split) / "ali.ark" for split in (e.train, "dev")], [f"train/{source}"])
     ]  # fmt: skip
     return [
         *realign,
-        Step(f"train/{teacher}.frames", partial(stages.pack_frames, e, network), e.training.dtype,
+        Step(f"train/{source}.frames", partial(stages.pack_frames, e, network), e.training.dtype,
              [e.frames(network) / f"{name}.frames" for name in ("train", "heldout")],
              [realign[0].name if realign else "hmm/align", "features/augmented" if recipe.augment else nn_features],
              owns=e.frames(network), keys=("training.dtype",)),
         Step(f"train/{network}", partial(stages.train_network, e, network),
              [recipe.model.model_dump(), _training_settings(e), recipe.seed],
-             [e.model(network) / "model.safetensors"], [f"train/{teacher}.frames", "graph/tri"], _started(e, network),
+             [e.model(network) / "model.safetensors"], [f"train/{source}.frames", "graph/tri"], _started(e, network),
              owns=e.model(network), keys=("model", "training", "seed")),
     ]  # fmt: skip
 

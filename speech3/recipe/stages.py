@@ -194,10 +194,10 @@ def align_split(
 
 def pack_frames(e: Experiment, network: str) -> None:
     """Pack features and senones of train and dev."""
-    hmm, teacher = load_hmm(e.model("tri")), e.teacher(network)
+    hmm, source = load_hmm(e.model("tri")), e.label_source(network)
     for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
-        senones = IntArkReader(e.alignment(teacher, split) / "ali.ark")
-        info = {"alignment": teacher, "speed_perturb": list(e.recipe.speed_perturb)}
+        senones = IntArkReader(e.alignment(source, split) / "ali.ark")
+        info = {"alignment": source, "speed_perturb": list(e.recipe.speed_perturb)}
         pack_split(e, split, e.recipe.features, senones, hmm.num_pdfs, e.frames(network) / name, e.training.dtype, info)
     shutil.copyfile(e.features(e.recipe.features, e.train) / "features.yaml", e.frames(network) / "features.yaml")
 

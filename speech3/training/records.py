@@ -10,7 +10,7 @@ from speech3.training.asynchrony import staleness_mean, staleness_p95
 from speech3.training.rundir import Standing
 
 
-def place(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
+def progress_text(done: Progress, heldout_accuracy: float | None) -> tuple[int, str]:
     """The number of finished minibatches of the epoch, and the text of its progress line.
 
     Parameters

@@ -47,7 +47,7 @@ from speech3.training.parts import (
 )
 from speech3.training.phone_errors import phone_errors
 from speech3.training.priors import log_priors
-from speech3.training.records import epoch_record, epoch_words, place, progress_record
+from speech3.training.records import epoch_record, epoch_words, progress_record, progress_text
 from speech3.training.removal import smaller, units_left
 from speech3.training.rundir import NOT_COMPUTED, RunDirectory, Standing
 from speech3.training.schedule import Schedule, advance
@@ -204,7 +204,7 @@ class _Run:
         saved, looked, told = begun.seconds, self._looks_due(begun.minibatch), begun.done.note
         last = begun.history[-1]["heldout_accuracy"] if begun.history else None
         recorded = time.monotonic()
-        for done in progress(moves, total, label, place=lambda done: place(done, last)):
+        for done in progress(moves, total, label, place=lambda done: progress_text(done, last)):
             if done.restarts > self.standing.done.restarts:
                 say(f"{label}: a shard died and is being replaced ({done.returned} minibatches returned so far)")
             if done.note not in ("", told):

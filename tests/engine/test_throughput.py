@@ -8,7 +8,7 @@ import tiny
 from speech3.config import CodecConfig
 from speech3.engine.codecs.codec import layout
 from speech3.engine.codecs.levels import digits_in_word
-from speech3.engine.codecs.shared import SharedCodes
+from speech3.engine.codecs.mean import SharedCodes
 from speech3.engine.flat import flatten
 from speech3.engine.simulate import Times
 from speech3.engine.synchronous import Synchronous

@@ -4,7 +4,7 @@ import pytest
 
 from speech3.config import TrainingConfig
 from speech3.engine.world import Progress
-from speech3.training.records import epoch_record, epoch_words, place
+from speech3.training.records import epoch_record, epoch_words, progress_text
 from speech3.training.rundir import Standing
 from speech3.training.schedule import Schedule
 
@@ -29,6 +29,6 @@ def test_what_a_partition_refused_is_reported():
     record = epoch_record(TrainingConfig(), Standing(Schedule(0.4), epoch=1, done=done), 1.0, 0.5)
     assert record["missed_by_partitions"] == 3
     assert "3 used but not accepted by a partition" in epoch_words(record, no_better=False)
-    assert "3 not accepted by a partition" in place(done, None)[1]
+    assert "3 not accepted by a partition" in progress_text(done, None)[1]
     nothing = epoch_record(TrainingConfig(), Standing(Schedule(0.4), epoch=1, done=Progress(used=8)), 1.0, 0.5)
     assert "missed_by_partitions" not in nothing and "partition" not in epoch_words(nothing, no_better=False)

@@ -119,10 +119,10 @@ def _probe(address: str, found: str) -> None:
     if not host or not port.isdigit() or "/" in found:
         raise Speech3Error(f"--address {said}: must be HOST:PORT of Ray's head node ({_PORT} is usual), or auto")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S) as door:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S) as connection:
             if "RAY_USE_TLS" not in os.environ:
-                door.sendall(_HELLO)
-                if door.recv(4)[3:] != b"\x04":  # the other side's SETTINGS
+                connection.sendall(_HELLO)
+                if connection.recv(4)[3:] != b"\x04":  # the other side's SETTINGS
                     raise OSError("what listens there is not Ray")
     except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: an impossible host name
         raise Speech3Error(

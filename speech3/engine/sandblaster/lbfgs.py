@@ -23,7 +23,7 @@ import numpy as np
 _DECREASE, _CURVATURE = 1e-4, 0.9  # constants of the Wolfe conditions for quasi-Newton steps (Nocedal and Wright)
 _NOISE = 1e-7  # relative difference of two losses below which float32 cannot tell them apart
 _EVALUATIONS = 20  # at most, in one line search
-_BEND = 1e-3  # share of the slope: a pair with less curvature is rounding error
+_CURVED = 1e-3  # share of the slope: a pair with less curvature is rounding error
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def descend(iterations: int, history: History, first: float) -> Generator[Reques
     for _ in range(iterations):
         point, slope = None, 0.0
         while point is None:
-            slope = yield from _turn(history)
+            slope = yield from _set_direction(history)
             if history.slots and 0 <= -slope <= _NOISE * abs(loss):  # the gain of a quasi-Newton step
                 return f"at a minimum, to the precision of float32 (loss {loss:.6g})"
             if slope < 0:
@@ -146,8 +146,8 @@ def descend(iterations: int, history: History, first: float) -> Generator[Reques
                 )
             if point is None:
                 history.slots = []  # restart along the gradient
-        bent = point.step * (point.slope - slope) > _BEND * point.step * abs(slope)
-        slot = history.next_slot() if bent else None
+        curved = point.step * (point.slope - slope) > _CURVED * point.step * abs(slope)
+        slot = history.next_slot() if curved else None
         yield Accept(slot)
         if slot is not None:
             history.put(slot)
@@ -155,13 +155,13 @@ def descend(iterations: int, history: History, first: float) -> Generator[Reques
     return ""
 
 
-def _turn(history: History) -> Generator[Request, Any, float]:
+def _set_direction(history: History) -> Generator[Request, Any, float]:
     """Set the direction; returns its slope, or NaN if it is not a descent direction."""
     asked, pairs = tuple(history.slots), len(history.slots)
     dots_JJ = yield Dots(asked)
-    bent = [i for i in range(pairs) if dots_JJ[i, pairs + i] > 0]  # float32 may lose the curvature
-    chosen = [*bent, *(pairs + i for i in bent), 2 * pairs]
-    dots_JJ, history.slots = dots_JJ[np.ix_(chosen, chosen)], [asked[i] for i in bent]
+    curved = [i for i in range(pairs) if dots_JJ[i, pairs + i] > 0]  # float32 may lose the curvature
+    chosen = [*curved, *(pairs + i for i in curved), 2 * pairs]
+    dots_JJ, history.slots = dots_JJ[np.ix_(chosen, chosen)], [asked[i] for i in curved]
     slots = tuple(history.slots)
     c_J = coefficients(dots_JJ)
     slope = float(dots_JJ[-1] @ c_J)
