@@ -7,7 +7,7 @@ A model directory is self-contained, however it was trained:
     features.yaml       what the inputs are
     graph/              HCLG.fst, words.txt, graph.json (`speech3.graph.decoding_graph`)
     graph_tuning/       the same without the dev set's sentences, if the language model's text contains them
-    decode.json         beam, acoustic scale and word penalty, as tuned on the dev set
+    decode.json         acoustic scale, word penalty and calibration, tuned on the dev set; beam and maximum of states
     tuning.json         `DecodeConfig` of its recipe, with the tuning grid
 
 An exported network (`speech3.decoding.export`) is a file, OUT.onnx, which includes the config of its features, and

@@ -48,7 +48,7 @@ class Spelling:
         return with_letters(lm, self.letters, self.weight)
 
     def save(self, graph: Path) -> None:
-        """Write the letter model and the pronunciations; the weight belongs into ``graph.json``."""
+        """Write the letter model and the pronunciations; the weight belongs in ``graph.json``."""
         write_arpa(self.letters, graph / LETTERS)
         write_lexicon(Lexicon(self.pronunciations), graph / LEXICON)
 

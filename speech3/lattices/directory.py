@@ -47,7 +47,7 @@ class LatticesAbout:
     acoustic_scale, word_penalty
         Settings of the search. The penalty is included in the graph costs.
     beam
-        Paths that cost over this much more than the best were left out.
+        Paths whose cost exceeded that of the best path by more than this were left out.
     rescored
         The language model that replaced the graph's, and its weight; None if the lattices were not rescored.
     """

@@ -137,7 +137,7 @@ def _shown(share: Share, work: list[list[Chunk]], label: str) -> Iterator[list[C
 def weights(
     gmm: Gmm, criterion: Discriminative, feats_ND: np.ndarray, senones_N: np.ndarray, frames: int
 ) -> tuple[float, np.ndarray]:
-    """Log posterior of the chunks' alignment, and its gradient by the log likelihoods, divided by the acoustic scale.
+    """Log posterior of the chunks' alignment; its gradient with respect to log likelihoods, over the acoustic scale.
 
     Parameters
     ----------
