@@ -91,6 +91,8 @@ def decode(
     scores
         Pairs of utterance and float32 (T, P) log likelihoods (up to a constant for each frame), unscaled. They are
         read as needed, so they need not fit in memory together.
+    config
+        Only its `beam` and `max_active` are used.
     acoustic_scale
         Factor of the log likelihoods.
     word_penalty

@@ -66,7 +66,13 @@ def spelling_with(hmm: Hmm, letters: ArpaLm, weight: float, phones: Mapping[str,
 
 
 def read_spelling(graph: Path) -> Spelling | None:
-    """Read the spelling of a graph; None if it does not spell unseen words."""
+    """Read the spelling of a graph; None if it does not spell unseen words.
+
+    Raises
+    ------
+    Speech3Error
+        The graph has a letter model, but lacks the weight or the pronunciations.
+    """
     if not (graph / LETTERS).exists():
         return None
     weight = read_json(graph / "graph.json").get(WEIGHT)

@@ -69,7 +69,7 @@ def divide_equally(share: Share) -> None:
 def realign(
     share: Share, hmm: Hmm, scorer: Scorer, beam: float, retry_beam: float, acoustic_scale: float = 0.1
 ) -> dict[str, str]:
-    """Align by Viterbi; return those that fail even at `retry_beam` and lose their alignment, with the reasons."""
+    """Align by Viterbi; those that fail even at `retry_beam` lose their alignment and are returned with the reasons."""
     failed = {}
     share.alignments.clear()
     for utterance in share.words:

@@ -78,7 +78,15 @@ class BeamSearch:
     ) -> None:
         """Begin an utterance, whose name is used in messages, and discard the previous one.
 
-        A lattice is available only with a `lattice_beam`; without one, the search is faster.
+        Parameters
+        ----------
+        beam
+            Tokens whose cost exceeds the lowest of their frame by more than this are pruned.
+        max_active
+            Maximum number of tokens of a frame from which the search continues.
+        lattice_beam
+            Paths whose cost exceeds that of the best path by more than this are left out of the lattice; None: there
+            is no lattice, and the search is faster.
         """
         if len(self._memory.slot_S) != len(graph.final_S):
             self._memory = kernel.new_tokens(len(graph.final_S), _ROOM)

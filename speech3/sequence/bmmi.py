@@ -105,7 +105,13 @@ def batches(chunks: list[Chunk]) -> list[list[Chunk]]:
 def collect(
     share: Share, gmm: Gmm, criterion: Discriminative, alignment: Path, left_out_S: np.ndarray, label: str
 ) -> Statistics:
-    """Accumulate both statistics over a share; `alignment`: an archive with the senone of each frame."""
+    """Accumulate both statistics over a share; `alignment`: an archive with the senone of each frame.
+
+    Raises
+    ------
+    Speech3Error
+        The criterion is not finite; the message names the utterances.
+    """
     senones, found = IntArkReader(alignment), Statistics(zero_stats(gmm), zero_stats(gmm))
     chunks = [c for key in share.words for each in stretches(senones[key], left_out_S) for c in cut(key, *each)]
     for batch in _shown(share, batches(chunks), label):

@@ -71,7 +71,13 @@ def make_denominator(lm: PhoneLm, hmm: Hmm) -> Denominator:
 
 
 def load_denominator(directory: Path | str) -> Denominator:
-    """Read what `Denominator.save` wrote; repeated calls return the same object until the file changes."""
+    """Read what `Denominator.save` wrote; repeated calls return the same object until the file changes.
+
+    Raises
+    ------
+    Speech3Error
+        There is no such file, or it cannot be read.
+    """
     path = Path(directory).resolve() / _NAME
     if not path.exists():
         raise Speech3Error(
