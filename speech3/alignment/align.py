@@ -102,6 +102,8 @@ def align(
 
     Parameters
     ----------
+    beam, retry_beam, acoustic_scale
+        As in `hmm.viterbi.best_path`; the second beam is tried where the first finds no path.
     scored
         Also compute confidences, which needs the likelihoods of all pdfs.
     """

@@ -25,20 +25,20 @@ from speech3.hmm.model import Hmm
 from speech3.hmm.transcript import NO_WORD, TranscriptGraph
 
 GARBAGE = 0.27
-# Costs of entering garbage and of a jump to another word than the next, and the beam, in multiples of that distance.
+# Costs of entering garbage and of jumping to a word other than the next, and the beam, in multiples of that distance.
 ENTER, JUMP, BEAM = 1.0, 10.0, 18.0
 _JUMP_EVERY = 4  # frames; the alignment that follows finds the exact start of a word
 # After _ROW words in a row the position in the transcript is known. From there a jump may go _REACH words forward, or
 # half as many back, and _REACH_A_FRAME words further for each frame since then. A jump costs half to one of the _NEXT
 # words, and _FAR_PRICE times as much beyond _NEAR words. (In garbage, single words often fit by chance, but seldom two
-# in a row; if single words counted, the search would drift away.)
+# in a row; if single words counted, the search would lose its place.)
 _ROW = 8
 _REACH, _REACH_A_FRAME, _NEXT, _NEAR, _FAR_PRICE = 1000, 0.1, 20, 300, 1.5
 _RECORDS = 1 << 21
 
 
 class Found(NamedTuple):
-    """A word of the transcript and its frames (or outputs, if the model has one per several frames)."""
+    """A word of the transcript and its frames (or outputs, if the model subsamples frames)."""
 
     word: int
     start: int
@@ -99,7 +99,7 @@ class _Search:
         """Search through the next frames."""
         loglikes_TP = np.ascontiguousarray(loglikes_TP, np.float32)
         spread_T = spread(loglikes_TP)
-        # Costs compete with stretches of speech, which have fewer rows if the model has one per several frames.
+        # Costs compete with stretches of speech, which have fewer rows if the model subsamples frames.
         way = np.float32(self.scale * max(float(spread_T.mean()), 1e-3) / self.subsampling)
         garbage_T = self.scale * (loglikes_TP.max(1) - np.float32(GARBAGE) * spread_T)
         try:

@@ -60,15 +60,15 @@ def room_response(
 ) -> np.ndarray:
     """Impulse response (N,) of a room after Polack's model: direct sound, then exponentially decaying noise.
 
+    The direct sound is sample 0 with amplitude 1 (the delay from source to microphone is left out), so convolution
+    keeps the timing of speech. J.-D. Polack, La transmission de l'energie sonore dans les salles (1988).
+
     Parameters
     ----------
     rt60_s
         Time in which the reverberation falls by 60 dB; the response is cut there.
     distance_m
         Path from the source to the nearest wall and back; before its echo there is only the direct sound.
-
-    The direct sound is sample 0 with amplitude 1 (the delay from source to microphone is left out), so convolution
-    keeps the timing of speech. J.-D. Polack, La transmission de l'energie sonore dans les salles (1988).
     """
     count = int(rt60_s * sample_rate_hz)
     first = min(int(distance_m / SPEED_OF_SOUND_M_S * sample_rate_hz) + 1, count - 1)

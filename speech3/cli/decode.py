@@ -28,8 +28,9 @@ def command(
     `speech3 decode exp/digits/dnn data/new exp/new && speech3 score data/new/text exp/new/hyp.txt`
 
     `hyp.txt` is Kaldi text (`utterance word word ...`). `hyp.ctm` has the times of each word and its confidence: its
-    posterior in the lattice, calibrated if `speech3 tune` has been run. Utterances of more than five minutes are cut at
-    pauses; lattices and N-best lists are then those of the parts, `UTTERANCE-BEGIN-END` (hundredths of a second).
+    posterior in the lattice, calibrated on the data that the model was tuned on. Utterances of more than five minutes
+    are cut at pauses; lattices and N-best lists are then those of the parts, `UTTERANCE-BEGIN-END` (hundredths of a
+    second).
 
     `--nbest 10` adds `nbest.jsonl`: a line for each of the best word sequences, with `utterance`, `rank`, `cost`,
     `acoustic_cost` (scaled), `graph_cost` and `words`. `--lattice` adds `lat.ark`, which Kaldi's tools, `speech3

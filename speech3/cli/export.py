@@ -16,10 +16,10 @@ def command(
     `speech3 export exp/digits/dnn digits.onnx && speech3 transcribe digits.onnx hello.wav`
 
     The network takes features (`feats`: frames x bins, float32) and returns log posteriors minus log priors
-    (`loglikes`); it includes normalisation and splicing, and its metadata hold the config of the features.
-    `OUT.decode/` holds lexicon, senones, decoding graph and settings: always move both together. `transcribe`,
-    `decode`, `align`, `forward` and `tune` accept OUT.onnx in place of a model directory. The speeds printed are those
-    of the network alone on one thread. To measure how many errors int8 costs:
+    (`loglikes`; after LF-MMI training, its outputs); it includes normalisation and splicing, and its metadata hold the
+    config of the features. `OUT.decode/` holds lexicon, senones, decoding graph and settings: always move both
+    together. `transcribe`, `decode`, `align`, `forward` and `tune` accept OUT.onnx in place of a model directory. The
+    speeds printed are those of the network alone on one thread. To measure how many errors int8 costs:
 
     `speech3 decode float.onnx DIR float && speech3 decode int8.onnx DIR int8`
 

@@ -17,7 +17,8 @@ def command(
 
     Utterances that cannot be used (bad audio, no transcript, a different sample rate, several channels) are left out,
     segments are clipped to their recording, an utterance without a speaker becomes its own speaker, and of two lines
-    with the same id the first is kept. `speech3 validate OUT` then finds no fault.
+    with the same id the first is kept. `speech3 validate OUT` then finds no fault, or only that there is no
+    `text`.
     """
     from speech3.corpus.fix import fix
 

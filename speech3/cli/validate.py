@@ -18,8 +18,8 @@ def command(
     `speech3 validate data/train`
 
     The exit status is 1 if there is a fault. The text files may be in any order. The audio is read completely, so that
-    truncated files are found. Warnings (digital silence) do not count as faults. `speech3 fix` writes a copy without
-    the faults.
+    truncated files are found. Warnings (such as digital silence) do not count as faults. `speech3 fix` writes a copy
+    without the faults.
     """
     from speech3.corpus.validate import validate
 

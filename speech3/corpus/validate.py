@@ -150,7 +150,7 @@ def unusable_audio(scanned: ScannedData) -> Iterator[Fault]:
 
 @validator
 def missing_ends(scanned: ScannedData) -> Iterator[Fault]:
-    """Files whose ends lack so little that no speech is missing; they are used as they are."""
+    """Files that lack too little at their end for any speech to be missing; they are used as they are."""
     for recording, scan in scanned.scans.items():
         if scan.info and scan.info.missing_s:
             ids = _of_recording(scanned, recording)

@@ -16,7 +16,7 @@ import jiwer
 import numpy as np
 
 _SURE = 1e-3  # posteriors are clipped to this distance from 0 and 1: one unit of the last digit in hyp.ctm
-_STEPS, _PULL = 50, 1.0  # the strength of the prior towards slope 1 and offset 0, for few words or only correct ones
+_STEPS, _PULL = 50, 1.0  # most Newton steps; strength of the prior, which matters if words are few or all correct
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ def calibration_of(values: Any) -> Calibration | None:
 def fit_calibration(posteriors: Sequence[float], correct: Sequence[bool]) -> Calibration:
     """The calibration with the highest posterior probability given words that are known to be correct or wrong.
 
-    It is found by Newton's method. A Gaussian prior around the identity decides if there is too little data; the slope
-    is never negative, so the ranking of the words is preserved.
+    It is found by Newton's method. A Gaussian prior centred on the identity dominates if there is little data; the
+    slope is never negative, so the ranking of the words is preserved.
     """
     odds_W, correct_W = _log_odds(np.array(posteriors, np.float64)), np.array(correct, np.float64)
     inputs_W2, prior = np.stack([np.ones(len(odds_W)), odds_W], axis=1), np.array([0.0, 1.0])

@@ -1,6 +1,6 @@
 """Export a model directory as OUT.onnx, the network for onnxruntime, and OUT.decode, the other files for decoding.
 
-The network is published only after onnxruntime's scores were compared with PyTorch's.
+OUT.onnx is written only after onnxruntime's scores have been compared with PyTorch's.
 
 Int8 is dynamic quantisation of the matrix products, including those in the recurrence of an LSTM: their weights are
 stored as integers with a scale for each output, their inputs are rounded to 8 bits at run time with a scale for each

@@ -7,7 +7,7 @@ A model directory is self-contained, however it was trained:
     features.yaml       what the inputs are
     graph/              HCLG.fst, words.txt, graph.json (`speech3.graph.decoding_graph`)
     graph_tuning/       the same without the dev set's sentences, if the language model's text contains them
-    decode.json         beam, acoustic scale and word penalty, as tuned on the dev set
+    decode.json         acoustic scale, word penalty and calibration, tuned on the dev set; beam and maximum of states
     tuning.json         `DecodeConfig` of its recipe, with the tuning grid
 
 An exported network (`speech3.decoding.export`) is a file, OUT.onnx, which includes the config of its features, and
@@ -197,7 +197,7 @@ class Recognizer:
 
     @cached_property
     def graph(self) -> Graph:
-        """The decoding graph, read on first use; it must have the same number of pdfs as the model."""
+        """The decoding graph, read on first use; raises an error if there is none or its number of pdfs differs."""
         if self.chosen_graph:
             return self.chosen_graph
         if not (self.directory / GRAPH / "graph.json").exists():
@@ -214,7 +214,7 @@ class Recognizer:
         return self.read_graph(own) if (own / "graph.json").exists() else self.graph
 
     def read_graph(self, path: Path) -> Graph:
-        """Read a decoding graph from any path; it must have the same number of pdfs as the model."""
+        """Read a decoding graph from any path; raises an error if its number of pdfs is not the model's."""
         graph = load_graph(path)
         if graph.num_pdfs != self.outputs.num_pdfs:
             raise Speech3Error(
@@ -229,7 +229,7 @@ class Recognizer:
         return load_settings(self.directory, self.scorer.path if isinstance(self.scorer, OnnxNetwork) else None)
 
     def scores(self, feats: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield each utterance with its log likelihoods (K, P), computed lazily; a row is for `subsampling` frames."""
+        """Yield each utterance with its log likelihoods (K, P), computed lazily; one row per `subsampling` frames."""
         for utterance, feats_TF in feats.items():
             try:
                 loglikes_TP = self.scorer.loglikes(feats_TF)

@@ -47,7 +47,7 @@ class Options:
     references
         If given, the weight with the lowest error rate on them is used instead.
     nbest
-        Number of paths in ``nbest.jsonl``, and that a function is called with; 0, for an n-gram model only: no file.
+        Number of paths in ``nbest.jsonl``, and of those that a function scores; 0 (only for n-gram models): no file.
     old
         ARPA file of the language model that was used in the search, if the graph does not keep it.
     times

@@ -1,7 +1,7 @@
 """The best paths of utterances through a decoding graph, with utterances distributed over threads.
 
-The search itself (`beam_search`) is compiled and releases the interpreter's lock, so threads search in parallel and
-share one copy of the graph.
+The search itself (`beam_search`) is compiled and releases the GIL, so threads search in parallel and share one copy of
+the graph.
 
 Axes: T frames, P pdfs.
 """
@@ -30,7 +30,7 @@ from speech3.search.phrases import best_path, with_phrases
 from speech3.search.search_graph import SearchGraph, with_word_penalty
 
 LATTICE_BEAM = 8.0
-_PIECE = 1000  # frames between two checks whether the search was stopped
+_PIECE = 1000  # frames searched before `stopped` is checked again
 # Limits on memory: frames of a recording that gets a lattice, and lattice states times positions of a hypothesis.
 _LONGEST, _CELLS = 30_000, 2**23
 Found = TypeVar("Found")
@@ -91,6 +91,8 @@ def decode(
     scores
         Pairs of utterance and float32 (T, P) log likelihoods (up to a constant for each frame), unscaled. They are
         read as needed, so they need not fit in memory together.
+    config
+        Only its `beam` and `max_active` are used.
     acoustic_scale
         Factor of the log likelihoods.
     word_penalty

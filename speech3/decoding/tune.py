@@ -96,7 +96,7 @@ def tune(
     of the lattices are those of a search, so the error rate is exact. (On minilibri, lattices made one step of the
     scale away gave the error rate of a search within 0.15 points, those made three steps away within 2.)
 
-    The search differs from the final one only in ``config.tuning_max_active``, its number of states.
+    The search differs from the final one only in its maximum number of active states, ``config.tuning_max_active``.
 
     Parameters
     ----------

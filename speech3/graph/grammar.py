@@ -39,7 +39,13 @@ class Grammar:
 
 
 def one_word(lexicon: Lexicon) -> Grammar:
-    """The grammar of exactly one word of the lexicon, all equally probable, without `<unk>`."""
+    """The grammar of exactly one word of the lexicon, all equally probable, without `<unk>`.
+
+    Raises
+    ------
+    Speech3Error
+        The lexicon has no other word than `<unk>`.
+    """
     words = [word for word in lexicon.by_word if word != UNKNOWN]
     if not words:
         raise Speech3Error("the lexicon has no word except <unk>, so a one-word grammar is empty; add words to it")

@@ -48,7 +48,7 @@ class Spelling:
         return with_letters(lm, self.letters, self.weight)
 
     def save(self, graph: Path) -> None:
-        """Write the letter model and the pronunciations; the weight belongs into ``graph.json``."""
+        """Write the letter model and the pronunciations; the weight belongs in ``graph.json``."""
         write_arpa(self.letters, graph / LETTERS)
         write_lexicon(Lexicon(self.pronunciations), graph / LEXICON)
 
@@ -66,7 +66,13 @@ def spelling_with(hmm: Hmm, letters: ArpaLm, weight: float, phones: Mapping[str,
 
 
 def read_spelling(graph: Path) -> Spelling | None:
-    """Read the spelling of a graph; None if it does not spell unseen words."""
+    """Read the spelling of a graph; None if it does not spell unseen words.
+
+    Raises
+    ------
+    Speech3Error
+        The graph has a letter model, but lacks the weight or the pronunciations.
+    """
     if not (graph / LETTERS).exists():
         return None
     weight = read_json(graph / "graph.json").get(WEIGHT)

@@ -1,4 +1,4 @@
-"""The phone loop of LF-MMI models: every left biphone has its own pdfs, and there is one output for three frames.
+"""The phone loop of LF-MMI models: every left biphone has its own pdfs, and there is one output per three frames.
 
 The outputs of such a model are not posteriors, so those of several contexts cannot be added up as in `phone_loop`; but
 since the left neighbour is the only context, the loop can be searched exactly. The bigram is that of `phone_loop`, of

@@ -13,7 +13,8 @@ The larger D, the smaller the step; F rises if D is large enough. As in Kaldi (g
 where tau acts as that many frames drawn from the Gaussian itself: I-smoothing towards the model before the update
 (Povey et al. 2008), which needs no further statistics.
 
-The weights c of a mixture maximise ``sum num log c - den c / c_old`` (Povey 2003, section 4.4), which has no step size.
+The weights c of a mixture maximise ``sum num log c - den c / c_old`` (Povey 2003, section 4.4); this has no step
+size.
 
 Axes: G Gaussians, D dimensions, J pdfs.
 """

@@ -18,8 +18,8 @@ from speech3.hmm.viterbi import best_path
 from speech3.hmm.workers import Share
 from speech3.lexicon.lexicon import Lexicon
 
-# Pseudo log likelihoods (`Scorer.pseudo_likelihoods`) are clipped to +- this value, in training and after it: float32
-# cannot hold the sums of exponentials of larger ones.
+# Pseudo log likelihoods (`Scorer.pseudo_likelihoods`) are clipped to +- this value, in training and after it, so that
+# their exponentials, relative to the largest of a frame, do not underflow in float32.
 LARGEST_PSEUDO = 30.0
 
 
@@ -69,7 +69,7 @@ def divide_equally(share: Share) -> None:
 def realign(
     share: Share, hmm: Hmm, scorer: Scorer, beam: float, retry_beam: float, acoustic_scale: float = 0.1
 ) -> dict[str, str]:
-    """Align by Viterbi; return those that fail even at `retry_beam` and lose their alignment, with the reasons."""
+    """Align by Viterbi; those that fail even at `retry_beam` lose their alignment and are returned with the reasons."""
     failed = {}
     share.alignments.clear()
     for utterance in share.words:

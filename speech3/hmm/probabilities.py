@@ -1,7 +1,7 @@
 """Pronunciation and silence probabilities, estimated from alignments.
 
 G. Chen, H. Xu, M. Wu, D. Povey, S. Khudanpur: Pronunciation and silence probability modeling for ASR, Interspeech 2015
-(Kaldi's steps/get_prons.sh and utils/dict_dir_add_pronprobs.sh). C are counts, w is a pronunciation of a word,
+(Kaldi's steps/get_prons.sh and utils/dict_dir_add_pronprobs.sh). C denotes counts, w is a pronunciation of a word,
 s is silence and n is no silence:
 
     P(w | word)      = (C(w) + 1) / (C(word) + variants), divided by the largest for the word

@@ -25,7 +25,7 @@ def biphone_leaves(hours: float, groups: int) -> int:
 def lfmmi_passes(hours: float, *, started: bool = False) -> int:
     """Passes of LF-MMI over the speech: 50 over ten minutes, 33 over half an hour, 20 over two hours.
 
-    Half as many as AdamW needed, for which these were the best numbers that were tried (`recipes/any`,
+    With Muon; AdamW needed twice as many: 100, 65 and 40 were the best numbers that were tried (`recipes/any`,
     `recipes/minilibri`). The formula was not tested on larger amounts; it gives 5 for 100 hours, about as many as in
     Kaldi's recipes.
 

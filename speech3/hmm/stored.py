@@ -1,4 +1,4 @@
-"""Transcripts and alignments of a large corpus: memory has a string, or a place in a file, for each utterance.
+"""Transcripts and alignments of a large corpus: memory holds only a string, or a file offset, for each utterance.
 
 Axes: P phone segments, T frames.
 """

@@ -43,7 +43,7 @@ def train_monophone(
     Raises
     ------
     Speech3Error
-        No utterance is long enough for its phones.
+        No utterance is long enough for its phones, or none can be aligned.
     """
     number_P = group_numbers(lexicon)
     short = _merged(workers.run(passes.flat_start, lexicon))
@@ -81,7 +81,13 @@ def _single_gaussians(data: ContextStats, lexicon: Lexicon, tree: Tree) -> tuple
 def train_triphone(
     workers: Workers, mono: GmmSystem, config: HmmConfig, generator: np.random.Generator, metrics: Metrics
 ) -> GmmSystem:
-    """Grow a tree from the monophone alignments, which the workers hold, and train a GMM for each of its leaves."""
+    """Grow a tree from the monophone alignments, which the workers hold, and train a GMM for each of its leaves.
+
+    Raises
+    ------
+    Speech3Error
+        No utterance is aligned, the questions cannot be read, or ``tri.leaves`` is smaller than the number of roots.
+    """
     data = _context_stats(workers)
     lexicon = mono.hmm.lexicon
     extra = read_phone_sets(config.extra_questions, lexicon) if config.extra_questions else []

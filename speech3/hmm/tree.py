@@ -73,7 +73,7 @@ class Tree:
 
     @property
     def num_pdfs(self) -> int:
-        """Number of leaves."""
+        """Number of pdfs: one more than the largest."""
         return int(self.yes[self.side < 0].max()) + 1
 
     def pdf(self, left: int, phone: int, right: int, state: int) -> int:

@@ -153,7 +153,7 @@ def _picked(lattice: WordLattice, places_A3: np.ndarray, state_S: np.ndarray) ->
 
 
 def pruned(lattice: WordLattice, acoustic_scale: float, beam: float) -> WordLattice:
-    """The lattice without arcs and states whose best path costs over `beam` more than the best path of all."""
+    """The lattice without arcs and states whose best path costs more than the best path of all plus `beam`."""
     costs_A, final_S = lattice.costs_A(acoustic_scale), lattice.final_costs_S(acoustic_scale)
     rest_S = costs_to_end(lattice.source_A, lattice.target_A, costs_A, final_S)
     before_S = _costs_from_start(lattice.source_A, lattice.target_A, costs_A, len(final_S))

@@ -56,7 +56,7 @@ def determinized(lattice, scale, beam, most):  # type: ignore[no-untyped-def] # 
     Parameters
     ----------
     beam
-        Paths that cost over this much more than the best are left out.
+        Paths whose cost exceeds that of the best path by more than this are left out.
     most
         Number of elements of all states at which no more states are expanded.
 
@@ -70,7 +70,8 @@ def determinized(lattice, scale, beam, most):  # type: ignore[no-untyped-def] # 
     pdfs
         Input labels, as in the old lattice.
     reached
-        Paths that cost up to this much more than the best are complete: `beam`, or less if there were `most` elements.
+        The result has all paths whose cost exceeds that of the best path by up to this: `beam`, or less if there were
+        `most` elements.
     """
     elements = [(0, 0.0, 0.0, 0, 0)]  # state, graph, acoustic, begin of its pdfs, number of them
     first = [0, 1]  # elements of each state of the new lattice

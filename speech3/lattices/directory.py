@@ -47,7 +47,7 @@ class LatticesAbout:
     acoustic_scale, word_penalty
         Settings of the search. The penalty is included in the graph costs.
     beam
-        Paths that cost over this much more than the best were left out.
+        Paths whose cost exceeded that of the best path by more than this were left out.
     rescored
         The language model that replaced the graph's, and its weight; None if the lattices were not rescored.
     """
@@ -125,7 +125,13 @@ class LatticeDir:
 def read_word_lattices(
     archive: Path, symbols: tuple[str, ...], acoustic_scale: float
 ) -> Iterator[tuple[str, WordLattice]]:
-    """Read an archive as word lattices; state-level lattices are determinised."""
+    """Read an archive as word lattices; state-level lattices are determinised at `acoustic_scale`.
+
+    Raises
+    ------
+    Speech3Error
+        The archive is missing or damaged, or has words that `symbols` lacks.
+    """
     if not archive.exists():
         raise Speech3Error(f"{archive}: no such file; {_REMEDY}")
     for utterance, lattice in read_lattices(archive):

@@ -64,7 +64,7 @@ class WordLattice:
 
     @property
     def density(self) -> float:
-        """Average number of arcs at a frame (Kaldi's lattice-depth)."""
+        """Average number of arcs per frame (Kaldi's lattice-depth)."""
         return (len(self.pdfs_K) + sum(map(len, self.final_pdfs_S))) / max(self.frames, 1)
 
 
@@ -74,8 +74,8 @@ def words_of(lattice: Lattice, acoustic_scale: float, beam: float = np.inf) -> W
     Parameters
     ----------
     beam
-        Word sequences that cost more than the best by over this much are pruned; the beam is narrowed if the lattice
-        becomes too large.
+        Word sequences whose cost exceeds that of the best one by more than this are pruned; the beam is narrowed if
+        the lattice becomes too large.
     """
     states = len(lattice.final_S)
     arrays = LatticeArrays(

@@ -26,14 +26,14 @@ _NONE = "-"
 
 
 class Size(NamedTuple):
-    """Size of a drawing: the number of last epochs and of first shards that it lists; with or without blank lines."""
+    """Size of a drawing: how many of the last epochs and first shards it lists, and whether it has blank lines."""
 
     epochs: int
     shards: int
     spaced: bool = True
 
 
-_SIZES = (Size(10, 16), Size(5, 8), Size(4, 4, False), Size(2, 2, False))  # for high to low terminals
+_SIZES = (Size(10, 16), Size(5, 8), Size(4, 4, False), Size(2, 2, False))  # from tall to short terminals
 
 
 def watch(run_dir: Path) -> None:

@@ -174,6 +174,11 @@ def find_speakers(
     """Speakers of the utterances of `texts`, and one line that says where they come from.
 
     By default they are read from the `utt2spk` beside `ref`, if it names every utterance.
+
+    Raises
+    ------
+    Speech3Error
+        `utt2spk` cannot be read or lacks an utterance.
     """
     beside = ref.parent / "utt2spk"
     if utt2spk is None and (reading == "plain" or not beside.is_file()):

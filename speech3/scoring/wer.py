@@ -260,6 +260,11 @@ def paired_test(first: Score, other: Score, seed: int = 0, metric: Metric = "WER
 
     The interval is from a paired bootstrap, p from a matched-pairs randomisation test (`scoring.bootstrap`). The units
     are speakers if at least six are known, else utterances (the result is then valid only for these speakers).
+
+    Raises
+    ------
+    Speech3Error
+        The scores are of different utterances.
     """
     if [u.name for u in first.utterances] != [u.name for u in other.utterances]:
         raise Speech3Error("two systems can be compared only on the same reference utterances; score both on one set")

@@ -61,7 +61,7 @@ class BeamSearch:
     """Searches one utterance after another, reusing its memory.
 
     Call `begin`, then `read` with frames as they arrive; `best_path` may be called at any time. Only one thread may use
-    it at a time; the interpreter's lock is released while frames are read.
+    it at a time; the GIL is released while frames are read.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,15 @@ class BeamSearch:
     ) -> None:
         """Begin an utterance, whose name is used in messages, and discard the previous one.
 
-        A lattice can be had only with a `lattice_beam`; without one, the search is faster.
+        Parameters
+        ----------
+        beam
+            Tokens whose cost exceeds the lowest of their frame by more than this are pruned.
+        max_active
+            Maximum number of tokens of a frame from which the search continues.
+        lattice_beam
+            Paths whose cost exceeds that of the best path by more than this are left out of the lattice; None: there
+            is no lattice, and the search is faster.
         """
         if len(self._memory.slot_S) != len(graph.final_S):
             self._memory = kernel.new_tokens(len(graph.final_S), _ROOM)
@@ -128,7 +136,7 @@ class BeamSearch:
         return self._links.wanted(self._end - self._first) if self._links else _PIECE
 
     def _drop(self) -> None:
-        """Drop tokens from which no current token descends or, with a lattice, on no path within the lattice beam."""
+        """Drop tokens from which no current token descends or, with a lattice, that are on no path within its beam."""
         if self._links:
             self._first, self._end = self._links.link(self._memory, self._first, self._end)
         else:

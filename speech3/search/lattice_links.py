@@ -1,6 +1,6 @@
 """From the tokens of a search to a lattice of the arcs within the lattice beam (Kaldi's lattice-faster-decoder.cc).
 
-Every arc between two tokens is visited again, going backwards through the frames. Its slack is the cost of the best
+Every arc between two tokens is visited again, from the last frame to the first. Its slack is the cost of the best
 path to its target that ends with the arc, minus the cost of the best path to the target (so 0 on the latter). The extra
 cost of a token is the cost of the best path through it, minus that of the best path of all. The slack of an arc plus
 the extra cost of its target is the extra cost of the arc. Arcs whose extra cost exceeds `lattice_beam` are dropped, and

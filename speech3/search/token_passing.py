@@ -110,7 +110,7 @@ def _cutoff(costs, cost_of, begin, end, beam, max_active):  # type: ignore[no-un
 
 @jit
 def begin_search(graph, memory):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Make tokens of the start state and the states that non-emitting arcs reach from it; return where they end."""
+    """Make tokens for the start state and the states that non-emitting arcs reach from it; return where they end."""
     memory.slot_S[:] = -1
     memory.slot_S[graph.start] = 0
     memory.tokens_H4[0, STATE] = graph.start

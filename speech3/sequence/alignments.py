@@ -3,8 +3,8 @@
 A chunk is a stretch of an utterance, possibly at another speed. Its numerator is the sequence of the aligned phones,
 each of which may begin some output frames earlier or later than aligned (Povey et al. 2016). Its arcs have the
 probabilities of the phone language model, and its initial states the initial weights of the denominator. So every
-path of the numerator is a path of the denominator with the same weight, and the criterion is never above zero. Pairs of
-phones that did not occur in training, as in held-out speech, have about the weight of the leak.
+path of the numerator is a path of the denominator with the same weight, and the criterion is never above zero. A pair
+of phones that does not occur in training, as may happen in held-out speech, gets about the weight of the leak instead.
 
 Alignments are packed as labels of their frames (`speech3.frames.segments`).
 
@@ -34,6 +34,8 @@ class AlignmentNumerators:
         Input frames of a chunk, a multiple of `subsampling`.
     tolerance
         Output frames by which a phone may begin earlier or later than in the alignment.
+    leak
+        Leak probability of the leaky HMM.
     """
 
     denominator: Denominator
@@ -87,7 +89,7 @@ def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, l
         if labels[t] & 1 or t == first:
             n += 1
             phones[n] = labels[t] >> 1
-            x = ((t - start) / speed - (sub // 2)) / sub  # an output represents its middle frame
+            x = ((t - start) / speed - (sub // 2)) / sub  # an output stands for its middle frame
             begins[n] = int(np.ceil(x - 1e-9))
     size = n + 1
     pdf_first, pdf_loop = np.full(size, -1, np.int32), np.full(size, -1, np.int32)

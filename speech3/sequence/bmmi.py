@@ -105,7 +105,13 @@ def batches(chunks: list[Chunk]) -> list[list[Chunk]]:
 def collect(
     share: Share, gmm: Gmm, criterion: Discriminative, alignment: Path, left_out_S: np.ndarray, label: str
 ) -> Statistics:
-    """Accumulate both statistics over a share; `alignment`: an archive with the senone of each frame."""
+    """Accumulate both statistics over a share; `alignment`: an archive with the senone of each frame.
+
+    Raises
+    ------
+    Speech3Error
+        The criterion is not finite; the message names the utterances.
+    """
     senones, found = IntArkReader(alignment), Statistics(zero_stats(gmm), zero_stats(gmm))
     chunks = [c for key in share.words for each in stretches(senones[key], left_out_S) for c in cut(key, *each)]
     for batch in _shown(share, batches(chunks), label):
@@ -137,7 +143,7 @@ def _shown(share: Share, work: list[list[Chunk]], label: str) -> Iterator[list[C
 def weights(
     gmm: Gmm, criterion: Discriminative, feats_ND: np.ndarray, senones_N: np.ndarray, frames: int
 ) -> tuple[float, np.ndarray]:
-    """Log posterior of the chunks' alignment, and its gradient by the log likelihoods, divided by the acoustic scale.
+    """Log posterior of the chunks' alignment; its gradient with respect to log likelihoods, over the acoustic scale.
 
     Parameters
     ----------

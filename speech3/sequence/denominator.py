@@ -5,7 +5,7 @@ gives its pdfs: an arc into a state emits the pdf of its phone's first frame, an
 HMM transitions have no probabilities, since these would be the same constant in each frame.
 
 A chunk begins anywhere in an utterance, so the initial weight of a state is its average occupancy over the first
-hundred frames; a chunk may end in any state.
+hundred output frames; a chunk may end in any state.
 
 Axes: J states, A arcs.
 """
@@ -23,7 +23,7 @@ from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.sequence.graph import Graph, average_occupancy, graph_arrays
 from speech3.sequence.phone_lm import START, PhoneLm
 
-_INITIAL_FRAMES = 100  # as in Kaldi's DenominatorGraph::SetInitialProbs
+_INITIAL_FRAMES = 100  # output frames, as in Kaldi's DenominatorGraph::SetInitialProbs
 _STAY = 0.5  # probability of a phone's loop while occupancies are computed
 _NAME = "denominator.safetensors"
 
@@ -71,7 +71,13 @@ def make_denominator(lm: PhoneLm, hmm: Hmm) -> Denominator:
 
 
 def load_denominator(directory: Path | str) -> Denominator:
-    """Read what `Denominator.save` wrote; repeated calls return the same object until the file changes."""
+    """Read what `Denominator.save` wrote; repeated calls return the same object until the file changes.
+
+    Raises
+    ------
+    Speech3Error
+        There is no such file, or it cannot be read.
+    """
     path = Path(directory).resolve() / _NAME
     if not path.exists():
         raise Speech3Error(

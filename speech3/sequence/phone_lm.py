@@ -73,7 +73,7 @@ def estimate(sequences: Iterable[Sequence[int]], longer_histories: int = 2000, h
     Parameters
     ----------
     sequences
-        They are read twice, and not kept unless they are an iterator.
+        Read twice, so an iterator is first copied to a list.
     longer_histories
         How many histories that are one phone longer, the most frequent ones, become states.
     history

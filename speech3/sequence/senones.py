@@ -1,19 +1,19 @@
 """The denominator graph of MMI and sMBR: the senone sequences of the training alignment, as an n-gram.
 
-A sequence objective trains a network further that has learnt the senones of a tree at every frame, so the competing
+A sequence objective continues the training of a network that classifies frames as senones of a tree, so the competing
 sequences are those of the same senones. A senone determines its phone, its state and, by the tree's questions, much
 about its neighbours, so an n-gram of senones is a language model of phones in context. Like that of LF-MMI (Povey et
 al. 2016), it has no back-off. It is estimated on the alignment of the packed frames alone, so no tree is needed.
 
-Histories are short, as a senone already says much about its neighbours: the alignment of minilibri's dev set has the
-log weight -0.866 per frame with single senones as histories, -0.857 with all pairs, -0.882 with all triples (estimated
+Histories are short, as a senone already says much about its neighbours: the alignment of minilibri's dev set has a log
+weight of -0.866 per frame with single senones as histories, -0.857 with all pairs, -0.882 with all triples (estimated
 on half of train, 107,000 senones in a row; 801, 3,326 and 8,114 states).
 
 Each state is a senone after some history. Its loop has the probability of staying in the senone, an arc into the next
-senone that of leaving times that of the n-gram. Kaldi's MMI and sMBR (nnet-train-mmi-sequential.cc,
-nnet-train-mpe-sequential.cc) use word lattices instead. The training data must be decoded for them, they must be
-stored, and they hold the competitors of the network that made them; the graph is always searched with the current
-network, as in lattice-free sMBR (Kanda, Fujita and Nagamatsu 2018).
+senone the probability of leaving times that of the n-gram. Kaldi's MMI and sMBR (nnet-train-mmi-sequential.cc,
+nnet-train-mpe-sequential.cc) use word lattices instead. These require that the training data be decoded and the
+lattices stored, and they hold the competitors of the network that made them; the graph is always searched with the
+current network, as in lattice-free sMBR (Kanda, Fujita and Nagamatsu 2018).
 
 Axes: N frames, S senones, U utterances (U1: and the end of the last), J states, A arcs, B chunks, T frames of a chunk.
 """
