@@ -29,11 +29,11 @@ GARBAGE = 0.27
 ENTER, JUMP, BEAM = 1.0, 10.0, 18.0
 _JUMP_EVERY = 4  # frames; the alignment that follows finds the exact start of a word
 # After _ROW words in a row the position in the transcript is known. From there a jump may go _REACH words forward, or
-# half as many back, and _REACH_A_FRAME words further for each frame since then. A jump costs half to one of the _NEXT
+# half as many back, and _REACH_PER_FRAME words further for each frame since then. A jump costs half to one of the _NEXT
 # words, and _FAR_PRICE times as much beyond _NEAR words. (In garbage, single words often fit by chance, but seldom two
 # in a row; if single words counted, the search would lose its place.)
 _ROW = 8
-_REACH, _REACH_A_FRAME, _NEXT, _NEAR, _FAR_PRICE = 1000, 0.1, 20, 300, 1.5
+_REACH, _REACH_PER_FRAME, _NEXT, _NEAR, _FAR_PRICE = 1000, 0.1, 20, 300, 1.5
 _RECORDS = 1 << 21
 
 
@@ -106,7 +106,8 @@ class _Search:
             self._run(loglikes_TP, garbage_T.astype(np.float32), way)
         except MemoryError as error:
             raise Speech3Error(
-                f"after {int(self.now[0])} frames the search has more than {_RECORDS} records; cut the recording in two"
+                f"too many word hypotheses after {int(self.now[0])} scores (over {_RECORDS:,}); cut the recording in "
+                f"two"
             ) from error
 
     def _run(self, loglikes_TP: np.ndarray, garbage_T: np.ndarray, way: np.float32) -> None:
@@ -115,7 +116,7 @@ class _Search:
             self.target, self.logp, self.ends, self.entries, self.entry_ptr, self.tokens, self.scores, self.active,
             self.memo, self.records, self.now, self.garbage, self.scale, np.float32(ENTER * way),
             np.float32(JUMP * way), np.float32(BEAM * way), max(1, _JUMP_EVERY // self.subsampling),
-            _REACH_A_FRAME * self.subsampling,
+            _REACH_PER_FRAME * self.subsampling,
         )  # fmt: skip
 
     def result(self) -> list[Found]:

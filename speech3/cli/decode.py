@@ -21,7 +21,9 @@ def command(
         list[Path] | None,
         typer.Option("--with", metavar="MODEL2", help="Average the scores with MODEL2's; may be repeated."),
     ] = None,
-    hot: Annotated[Path | None, typer.Option(help="File with lines `WORD [WORD ...] [BOOST]` to expect.")] = None,
+    hot: Annotated[
+        Path | None, typer.Option(help="File of words to expect, with lines `WORD [WORD ...] [BOOST]`.")
+    ] = None,
 ) -> None:
     """Recognise every utterance, with the acoustic scale and word penalty that were tuned on the model's dev set.
 
@@ -62,4 +64,4 @@ def command(
     paths = f", {out / NBEST}" if nbest else ""
     print(f"{len(written.hypotheses)} utterances: {out}/hyp.txt{times}{paths}")
     if lattice:
-        print(f"lattices: {out}/lat.ark, {kept.density:.1f} arcs at a frame")
+        print(f"lattices: {out}/lat.ark, {kept.density:.1f} arcs per frame")

@@ -35,7 +35,7 @@ def command(
                if form.name != "PyTorch" else "")
         )  # fmt: skip
     if int8:
-        print(f"{done.int8_products} of {done.products} products by weights are in int8")
+        print(f"{done.int8_products} of {done.products} matrix products are in int8")
     print(f"{done.path}, {done.rest}")
     if not done.graph:
         print(f"{model} has no decoding graph: the file can score and align, but not decode")

@@ -22,9 +22,9 @@ def command(
     """
     from speech3.corpus.fix import fix
 
-    mended = fix(directory, out, jobs=jobs)
-    for line in (*mended.warnings, *mended.changes):
+    repaired = fix(directory, out, jobs=jobs)
+    for line in (*repaired.warnings, *repaired.changes):
         typer.echo(str(line))
-    removed = f": {' '.join(mended.removed)}" if mended.removed else ""
-    typer.echo(f"removed {len(mended.removed)} utterances{removed}")
-    typer.echo(f"{out}: {len(mended.data.utterances)} utterances, {len(mended.data.speakers())} speakers")
+    removed = f": {' '.join(repaired.removed)}" if repaired.removed else ""
+    typer.echo(f"removed {len(repaired.removed)} utterances{removed}")
+    typer.echo(f"{out}: {len(repaired.data.utterances)} utterances, {len(repaired.data.speakers())} speakers")

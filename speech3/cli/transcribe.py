@@ -13,7 +13,9 @@ def command(
         bool, typer.Option("--ctm", help="Print CTM: file, channel, start, duration, word, confidence.")
     ] = False,
     graph: Annotated[Path | None, typer.Option(help="A graph of `speech3 graph` in place of the model's.")] = None,
-    hot: Annotated[Path | None, typer.Option(help="File with lines `WORD [WORD ...] [BOOST]` to expect.")] = None,
+    hot: Annotated[
+        Path | None, typer.Option(help="File of words to expect, with lines `WORD [WORD ...] [BOOST]`.")
+    ] = None,
     others: Annotated[
         list[Path] | None,
         typer.Option("--with", metavar="MODEL2", help="Average the scores with MODEL2's, as in decode."),

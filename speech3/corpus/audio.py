@@ -317,7 +317,7 @@ def _missing_end(stream: IO[bytes]) -> tuple[str, float]:
         return "", 0.0
     missing = sound.header_bytes - sound.file_bytes
     problem = f"is cut short: its header promises {sound.header_bytes} bytes of audio, but there are {sound.file_bytes}"
-    return problem, missing / sound.bytes_a_second if sound.bytes_a_second else math.inf
+    return problem, missing / sound.bytes_per_second if sound.bytes_per_second else math.inf
 
 
 class _Sound(NamedTuple):
@@ -325,7 +325,7 @@ class _Sound(NamedTuple):
 
     header_bytes: int
     file_bytes: int
-    bytes_a_second: int
+    bytes_per_second: int
 
 
 def _unknown_sound(stream: IO[bytes], size: int) -> _Sound:
@@ -333,15 +333,15 @@ def _unknown_sound(stream: IO[bytes], size: int) -> _Sound:
 
 
 def _riff_sound(stream: IO[bytes], size: int) -> _Sound:
-    position, bytes_a_second = 12, 0
+    position, bytes_per_second = 12, 0
     while position + 8 <= size:
         stream.seek(position)
         identifier, length = struct.unpack("<4sI", stream.read(8))
         position += 8
         if identifier == b"data":
-            return _Sound(length, size - position, bytes_a_second)
+            return _Sound(length, size - position, bytes_per_second)
         if identifier == b"fmt " and len(head := stream.read(12)) == 12:
-            bytes_a_second = struct.unpack("<8xI", head)[0]
+            bytes_per_second = struct.unpack("<8xI", head)[0]
         position += length + length % 2
     return _Sound(0, 0, 0)
 

@@ -87,5 +87,5 @@ def _frames(rspecifier: str, directory: Path) -> int:
     plain = re.match(rb"\0B[FD]M \x04(.{4})", head, re.DOTALL)
     match = compressed or plain
     if not match:
-        raise ValueError("no binary matrix")
+        raise ValueError("not a binary matrix")
     return int(struct.unpack("<i", match[1])[0])

@@ -90,7 +90,7 @@ class PcmDecoder:
         if not self._bytes:
             raise Speech3Error(f"{self._name}: is empty (0 bytes); is the program that should write to it running?")
         if not self.rate_hz:
-            raise Speech3Error(f"{self._name}: ends after {self._bytes} bytes, before any sound")
+            raise Speech3Error(f"{self._name}: ends after {self._bytes} bytes, before any audio")
         if self.ended:
             return ""
         if self._waiting:
@@ -120,7 +120,7 @@ class PcmDecoder:
         if begin:
             self._waiting = head[begin:]
         elif len(head) > _LONGEST_HEADER:
-            raise Speech3Error(f"{self._name}: a WAV stream with no sound in its first {len(head)} bytes")
+            raise Speech3Error(f"{self._name}: a WAV stream with no audio in its first {len(head)} bytes")
 
     def _wav_begin(self, head: bytes) -> int:
         """Offset of the samples in bytes; 0 if more bytes are needed. Each call resumes where the last one stopped."""
@@ -178,7 +178,9 @@ def arriving(source: str, stopped: Callable[[], bool]) -> Iterator[bytes]:
         return
     path = Path(source)
     if path.is_dir() or not path.exists():
-        raise Speech3Error(f"{path}: {'is a directory' if path.is_dir() else 'no such file'}; give a file, or - ")
+        raise Speech3Error(
+            f"{path}: {'is a directory' if path.is_dir() else 'no such file'}; give a file, or - for standard input"
+        )
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError as error:

@@ -43,7 +43,7 @@ def calibration_of(values: Any) -> Calibration | None:
         return None
     found = Calibration(**values)
     if not all(isinstance(value, float | int) and np.isfinite(value) for value in (found.offset, found.slope)):
-        raise TypeError(f"{values} is no calibration")
+        raise TypeError(f"{values} is not a calibration")
     return found
 
 

@@ -21,7 +21,7 @@ def with_graph(recognizer: Recognizer, graph: Path | None, hot: Path | None = No
     """
     if graph:
         if not (graph / "graph.json").exists():
-            raise Speech3Error(f"{graph}: no decoding graph (it has no graph.json); `speech3 graph` makes one")
+            raise Speech3Error(f"{graph}: not a decoding graph (it has no graph.json); `speech3 graph` makes one")
         chosen = recognizer.read_graph(graph)
         recognizer = replace(recognizer, outputs=with_lexicon_of(recognizer.outputs, graph), chosen_graph=chosen)
     if hot:

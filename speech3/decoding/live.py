@@ -69,15 +69,15 @@ class Meter:
 
     def summary(self) -> str:
         """The durations, latencies and real-time factor as one line of text."""
-        rate = f"real-time factor {self.busy_s / self.duration_s:.3f}" if self.duration_s else "no sound"
+        rate = f"real-time factor {self.busy_s / self.duration_s:.3f}" if self.duration_s else "no audio"
         if not self.final_s:
-            return f"{self.duration_s:.1f} s of sound, no words; {rate}"
+            return f"{self.duration_s:.1f} s of audio, no words; {rate}"
         final, first = (
             f"mean {np.mean(each):.2f} s, 95th percentile {np.percentile(each, 95):.2f} s"
             for each in (self.final_s, self.first_s)
         )
         return (
-            f"{self.duration_s:.1f} s of sound, {len(self.final_s)} words; from the end of a word until it is first"
+            f"{self.duration_s:.1f} s of audio, {len(self.final_s)} words; from the end of a word until it is first"
             f" shown: {first}; until it is final: {final}; {rate}"
         )
 
@@ -165,7 +165,7 @@ def transcribe_arriving(recognizer: Recognizer, source: str, rate_hz: int | None
     """
     said_hz = None if rate_hz is None else checked_rate(rate_hz)
     model_hz = recognizer.features.sample_frequency or _USUAL_HZ
-    _rehearse(recognizer, said_hz or model_hz)
+    _warm_up(recognizer, said_hz or model_hz)
     name = "standard input" if source == "-" else source
     decoder, meter = PcmDecoder(name, said_hz, model_hz), Meter()
     display = Terminal(sys.stdout) if sys.stdout.isatty() and not as_json else Lines(sys.stdout, as_json)
@@ -189,7 +189,7 @@ def transcribe_arriving(recognizer: Recognizer, source: str, rate_hz: int | None
     say(meter.summary())
 
 
-def _rehearse(recognizer: Recognizer, rate_hz: int) -> None:
+def _warm_up(recognizer: Recognizer, rate_hz: int) -> None:
     """Recognise noise, so that errors of the model are reported and compiled code is loaded before audio arrives."""
     stream = recognizer.stream(rate_hz)
     stream.accept(np.random.default_rng(0).uniform(-0.1, 0.1, rate_hz))

@@ -243,7 +243,9 @@ def rate_of(
         There are no utterances, or one has no reference.
     """
     missing = [utterance for utterance in found if not references.get(utterance)]
-    if not found or missing:
-        raise Speech3Error(f"dev: no words to tune on for {', '.join(missing[:5]) or 'there are no utterances'}")
+    if not found:
+        raise Speech3Error("dev: no utterances to tune on; give a data directory that has some")
+    if missing:
+        raise Speech3Error(f"dev: no words to tune on for {', '.join(missing[:5])}; add their transcripts to text")
     truth = [" ".join(references[utterance]) for utterance in found]
     return float(error_rate(truth, [" ".join(words) for words in found.values()]))

@@ -155,7 +155,7 @@ def load_graph(path: Path | str) -> Graph:
     path = Path(path)
     about = read_json(path / "graph.json")
     if not isinstance(about, dict) or not isinstance(about.get("num_pdfs"), int):
-        raise Speech3Error(f"{path / 'graph.json'}: keys of another version of speech3; build the graph again")
+        raise Speech3Error(f"{path / 'graph.json'}: has keys of another version of speech3; build the graph again")
     fst = read_fst(path / "HCLG.fst")
     try:
         words = tuple(line.split()[0] for line in (path / "words.txt").read_text(encoding="utf-8").splitlines())
@@ -173,7 +173,7 @@ def check_graph(fst: Fst, num_pdfs: int, num_words: int, path: Path) -> None:
         low, high = int(fst.arcs_A[side].min()), int(fst.arcs_A[side].max())
         if low < 0 or high >= size:
             raise Speech3Error(
-                f"{path}: {side}s reach from {low} to {high}, but there are {size}; build the graph again"
+                f"{path}: {side}s range from {low} to {high}, but there are {size}; build the graph again"
             )
 
 

@@ -91,8 +91,8 @@ def loop_phones(hmm: Hmm) -> LoopPhones | None:
                     return None
     if len(np.unique(place_P)) < shape[0] * shape[1] or place_P.min() < 0:
         return None
-    names = np.array([hmm.lexicon.phones[group[0] - 1] in hmm.lexicon.silence_phones for group in groups])
-    return LoopPhones(names, place_P, *_transitions(hmm, place_P))
+    silence_G = np.array([hmm.lexicon.phones[group[0] - 1] in hmm.lexicon.silence_phones for group in groups])
+    return LoopPhones(silence_G, place_P, *_transitions(hmm, place_P))
 
 
 def _transitions(hmm: Hmm, place_P: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -157,7 +157,7 @@ def open_lattices(path: Path) -> LatticeDir:
     try:
         about = LatticesAbout(**read_json(path / ABOUT))
     except TypeError as error:
-        raise Speech3Error(f"{path / ABOUT}: of another version of speech3; {_REMEDY}") from error
+        raise Speech3Error(f"{path / ABOUT}: has keys of another version of speech3; {_REMEDY}") from error
     return LatticeDir(path, read_symbol_table(path / SYMBOLS, _REMEDY), about)
 
 

@@ -188,8 +188,8 @@ def _draw_lane(axes: Axes, segments: Sequence[Segment], label: str, inches_per_s
     for start, end, text in segments:
         axes.plot([start, start], [0, 1], color=_QUIET, linewidth=0.7)
         axes.plot([end, end], [0, 1], color=_QUIET, linewidth=0.7)
-        points_a_letter = (end - start) * inches_per_s * 72 / max(columns_wide(text), 1)
-        size = min(10.0, max(5.0, points_a_letter / 0.7))  # letters are 0.7 times as wide as high
+        points_per_letter = (end - start) * inches_per_s * 72 / max(columns_wide(text), 1)
+        size = min(10.0, max(5.0, points_per_letter / 0.7))  # letters are 0.7 times as wide as high
         axes.text((start + end) / 2, 0.5, text, ha="center", va="center", fontsize=size, clip_on=True)
     axes.set_yticks([])
     axes.set_ylabel(label, rotation=0, ha="right", va="center")

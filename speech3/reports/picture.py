@@ -209,11 +209,11 @@ def _draw_senones(figure: Figure, axes: Axes, picture: Picture, grid: GridSpec, 
     assert picture.senones_T is not None
     senones_T = picture.senones_T
     boundaries = [0, *(np.flatnonzero(np.diff(senones_T)) + 1).tolist(), len(senones_T)]
-    points_a_frame = 72 * _width(picture) * picture.shift_s / picture.duration_s
+    points_per_frame = 72 * _width(picture) * picture.shift_s / picture.duration_s
     for number, (start, end) in enumerate(pairwise(boundaries)):
         left, right = (picture.offset_s + boundary * picture.shift_s for boundary in (start, end))
         axes.axvspan(left, right, color="#e7ecf3" if number % 2 else "#f6f7f9", linewidth=0)
-        size = min(9.0, points_a_frame * (end - start))
+        size = min(9.0, points_per_frame * (end - start))
         if size >= 5:
             axes.text((left + right) / 2, 0.5, str(senones_T[start]), ha="center", va="center", fontsize=size,
                       rotation=90, clip_on=True)  # fmt: skip

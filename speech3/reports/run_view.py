@@ -175,15 +175,15 @@ def run_view(
     ended = {record["epoch"]: record for record in records if record.get("event") in ("before", "epoch")}
     last = max(ended, default=0)
     progress = [record for record in records if record.get("event") == "progress" and record["epoch"] > last]
-    going_on = progress[-1] if progress and not finished else None
-    by_epoch = [record for _, record in sorted(ended.items())] + ([going_on] if going_on else [])
+    current = progress[-1] if progress and not finished else None
+    by_epoch = [record for _, record in sorted(ended.items())] + ([current] if current else [])
     epochs = tuple(_epoch(record, before) for before, record in zip([{}, *by_epoch], by_epoch, strict=False))
     whole = [record for record in by_epoch if record.get("event") != "before"]
     latest = whole[-1] if whole else {}
     average: Record = next((record for record in reversed(records) if record.get("event") == "average"), {})
     max_epochs, schedule = _whole(training, "max_epochs"), training.get("schedule")
     world, left = latest.get("world", training.get("world")), None
-    if going_on and world != "simulated":
+    if current and world != "simulated":
         left = _seconds_left(epochs[-1])
     curve = curve_of(name, records)
     losses = (_number(record, "heldout_loss") for record in records)
@@ -192,8 +192,8 @@ def run_view(
         name, finished, (identity.get("model") or {}).get("family"), _whole(training, "minibatch"), world,
         latest.get("workers", training.get("workers")), max_epochs,
         may_stop_early=schedule == "halving",
-        minibatches=_minibatches(going_on) if going_on else None,
-        frames_per_s=_frames_per_s(epochs, progress) if going_on else _frames_per_s(epochs),
+        minibatches=_minibatches(current) if current else None,
+        frames_per_s=_frames_per_s(epochs, progress) if current else _frames_per_s(epochs),
         seconds=_number(latest, "seconds"),
         seconds_left=left,
         run_seconds_left=_run_seconds_left(epochs[-1], left, max_epochs) if left is not None else None,

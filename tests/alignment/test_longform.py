@@ -104,7 +104,7 @@ def test_a_search_without_enough_memory_is_an_error(hmm: Hmm, monkeypatch: pytes
     drawn = draw(hmm, 60, seed=4)
     monkeypatch.setattr(longsearch, "_RECORDS", 1010)
     with pytest.raises(
-        Speech3Error, match=r"after \d+ frames the search has more than 1010 records; cut the recording in two"
+        Speech3Error, match=r"too many word hypotheses after \d+ scores \(over 1,010\); cut the recording in two"
     ):
         lay_out(hmm, gmm_of(hmm, drawn), "u", Long(drawn).words, Long(drawn).feats, CONFIG)
 

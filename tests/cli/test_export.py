@@ -29,7 +29,7 @@ def test_a_network_decodes_from_its_file(experiment: Path, wav: Path, tmp_path: 
     lines = process.stdout.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["PyTorch", "float", "int8"]
     assert "frames/s" in lines[0] and "differs by at most" in lines[2]
-    assert lines[3:] == ["4 of 4 products by weights are in int8", f"{out}, {tmp_path}/digits.decode"]
+    assert lines[3:] == ["4 of 4 matrix products are in int8", f"{out}, {tmp_path}/digits.decode"]
     assert process.stderr == ""  # no warnings from the packages
 
     assert speech3("export", experiment / "dnn", out).returncode == 0

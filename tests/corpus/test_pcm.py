@@ -82,7 +82,7 @@ def test_streams_that_end_too_early() -> None:
     with pytest.raises(Speech3Error, match=r"mic: is empty \(0 bytes\)"):
         decoded(b"", [1])[1].fault()
     for size in (1, 3, 30):
-        with pytest.raises(Speech3Error, match=f"mic: ends after {size} bytes, before any sound"):
+        with pytest.raises(Speech3Error, match=f"mic: ends after {size} bytes, before any audio"):
             decoded(wav(SAMPLES)[:size], [7])[1].fault()
 
 
@@ -94,7 +94,7 @@ def test_streams_that_end_too_early() -> None:
         (b"OggS" + bytes(40), "mic: is Ogg"),
         (wav(SAMPLES).replace(b"\x10\x00data", b"\x18\x00data"), "of format 1 with 24 bits, 1 channels, 8000 Hz"),
         (b"RIFF\0\0\0\0WAVEdata\0\0\0\0", "does not say its format"),
-        (b"RIFF" + bytes(2_000_000), "no sound in its first"),
+        (b"RIFF" + bytes(2_000_000), "no audio in its first"),
     ],
 )
 def test_other_streams_are_named(data: bytes, message: str) -> None:

@@ -53,7 +53,7 @@ def test_lines(
     assert [line for line in lines if line.startswith("final")] == ["final AB", "final A BB"]
     assert "partial AB" in lines and lines.index("partial AB") < lines.index("final AB")
     assert re.search(
-        r"^3\.0 s of sound, 3 words; from the end of a word until it is first shown: mean [-\d.]+ s, 95th percentile "
+        r"^3\.0 s of audio, 3 words; from the end of a word until it is first shown: mean [-\d.]+ s, 95th percentile "
         r"[-\d.]+ s; until it is final: mean [\d.]+ s, 95th percentile [\d.]+ s; real-time factor [\d.]+",
         said.err.replace("\n", " "),
     )
@@ -81,7 +81,7 @@ def test_the_end_of_a_stream_that_is_not_whole(
         follow(plain, b"", tmp_path, monkeypatch)
     follow(plain, bytes(2 * RATE_HZ * 5), tmp_path, monkeypatch)
     said = capsys.readouterr()
-    assert said.out == "" and "5.0 s of sound, no words; real-time factor" in said.err
+    assert said.out == "" and "5.0 s of audio, no words; real-time factor" in said.err
 
 
 def test_another_rate(
@@ -130,7 +130,7 @@ def test_latencies() -> None:
     meter.final(Result("A B C", words), 103.5)
     meter.busy_s = 0.3
     assert meter.final_s == pytest.approx([103.5 - 101.1, 1.5]) and meter.first_s == pytest.approx([0.4, 0.0])
-    assert "3.0 s of sound, 2 words" in meter.summary() and meter.summary().endswith("real-time factor 0.100")
+    assert "3.0 s of audio, 2 words" in meter.summary() and meter.summary().endswith("real-time factor 0.100")
     for number in range(31, 5000):
         meter.arrived(number / 10, 100 + number / 10)
     assert len(meter._arrivals) < 1300

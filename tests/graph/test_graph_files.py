@@ -101,8 +101,8 @@ def test_graphs_that_would_crash_the_decoder_are_refused(graph_dir):
     refused("empty", final_S=np.full_like(fst.final_S, np.inf))
     refused("empty", source_A=fst.source_A[:0])
     refused("state that does not exist", nextstate=len(fst.final_S))
-    refused("ilabels reach from 0 to 10", ilabel=10)
-    refused("olabels reach from -5", olabel=-5)
+    refused("ilabels range from 0 to 10", ilabel=10)
+    refused("olabels range from -5", olabel=-5)
     (graph_dir / "words.txt").unlink()
     with pytest.raises(Speech3Error, match=r"words\.txt"):
         load_graph(graph_dir)
