@@ -35,8 +35,8 @@ def command(
     `split/` is a data directory of its parts, ready for training; `gaps.txt` lists what has no counterpart in the
     recording or the transcript (utterance, start, end, words if any).
 
-    `speech3 align exp/mini/tri data/lectures exp/lectures --lang en-us` also pronounces words that are not in the
-    lexicon; `--lexicon more.txt` reads their pronunciations from a file (`word phone phone ...`).
+    `speech3 align exp/minilibri/aligner data/lectures exp/lectures --lang en-us` also pronounces words that are not in
+    the lexicon; `--lexicon more.txt` reads their pronunciations from a file (`word phone phone ...`).
     """
     from speech3.corpus.datadir import read_datadir
     from speech3.decoding.forced import align_datadir

@@ -22,9 +22,9 @@ def command(
 ) -> None:
     """Build another decoding graph for a trained model, in seconds and without training.
 
-    `speech3 graph exp/mini/lfmmi exp/names --add names.txt --lang en-us`
+    `speech3 graph exp/minilibri/lfmmi exp/names --add names.txt --lang en-us`
 
-    `speech3 decode exp/mini/lfmmi data/calls exp/calls --graph exp/names`
+    `speech3 decode exp/minilibri/lfmmi data/calls exp/calls --graph exp/names`
 
     A line of the `--add` file is `WORD` (as probable as the model's median word), `WORD 5` (five times as probable as
     that) or `WORD like OTHER` (as probable as OTHER after the same words); phones may follow. Words of `--add`,

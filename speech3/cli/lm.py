@@ -19,7 +19,7 @@ def train(
     out: Annotated[Path, typer.Option(metavar="LM", help="ARPA file to write; gzipped if it ends in .gz.")],
     order: Annotated[int, typer.Option(help="Length of the longest n-grams, 1 to 6.")] = 3,
     vocabulary: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Word list or lexicon; other words count as <unk>.")
+        Path | None, typer.Option(metavar="FILE", help="Word list or lexicon; other words count as `<unk>`.")
     ] = None,
     counts: Annotated[
         bool, typer.Option("--counts", help="The files hold n-grams and their counts, as written by ngram-count.")

@@ -25,7 +25,7 @@ def command(
     `speech3 align exp/tri data/train exp/ali && speech3 pack data/train exp/frames --ali exp/ali --hmm exp/tri
     --features fbank40_d2`
 
-    Then `speech3 train my.yaml` with, in my.yaml: `data: exp/frames`, `hmm: exp/tri3`, `model: dnn`, `training: sgd`.
+    Then `speech3 train my.yaml` with, in my.yaml: `frames: exp/frames`, `hmm: exp/tri3`, `model: dnn`, `training: sgd`.
     """
     from speech3.config import FeatureConfig, load_preset
     from speech3.corpus.datadir import read_datadir

@@ -40,7 +40,8 @@ def command(
 
     if corpus is None:
         print("recipes (run them with recipes/run.sh NAME in a checkout, with speech3 recipe NAME anywhere):")
-        print("\n".join(f"  {name:<10} {about}" for name, about in recipes().items()))
+        width = max(map(len, recipes()))
+        print("\n".join(f"  {name:<{width}} {about}" for name, about in recipes().items()))
         return
     experiment = open_experiment(corpus, out, source, overrides or [], shlex.join(["speech3", *sys.argv[1:]]))
     plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)

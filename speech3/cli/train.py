@@ -7,7 +7,7 @@ import typer
 
 
 def command(
-    conf: Annotated[Path, typer.Argument(help="YAML file with the keys data, hmm, model, training, seed.")],
+    conf: Annotated[Path, typer.Argument(help="YAML file with the keys frames, hmm, model, training, seed.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="Changes to CONF: key=value.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; default: exp/NAME for NAME.yaml.")] = None,
     workers: Annotated[int | None, typer.Option(help="Number of workers; short for training.workers=...")] = None,
@@ -18,7 +18,10 @@ def command(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; short for training.device=...")] = None,
     init: Annotated[
-        Path | None, typer.Option(metavar="CKPT", help="Start from a trained model (model directory).")
+        Path | None,
+        typer.Option(
+            metavar="MODEL", help="Start from a trained model, perhaps of another language (model directory)."
+        ),
     ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Discard an earlier run in the same directory and begin again.")
@@ -28,7 +31,7 @@ def command(
 
     `speech3 train my.yaml --out exp/dnn model.width=256 training.max_epochs=10`
 
-    where my.yaml contains: `data: exp/frames` (the directory with train.frames and heldout.frames), `hmm: exp/tri`,
+    where my.yaml contains: `frames: exp/frames` (the directory with train.frames and heldout.frames), `hmm: exp/tri`,
     `model: dnn_small` (a preset of conf/models, or the keys themselves), `training: sgd`.
 
     On two cores: `speech3 train my.yaml --workers 2 --out exp/dnn2`

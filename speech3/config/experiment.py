@@ -182,8 +182,8 @@ class RecipeConfig(Config):
     )
     init: str | None = Field(
         None,
-        description="directory of a trained network, perhaps of another language, or of a recipe's run: networks of"
-        " these kinds start from it, with its architecture and new output layers",
+        description="directory of a trained network, perhaps of another language, or of a recipe's run: each"
+        " network of the recipe starts from the one of its kind there, with its architecture and new output layers",
     )
     realign: int = Field(
         0, ge=0, le=3, description="number of times that the network realigns the data and a new network is trained"

@@ -1,6 +1,6 @@
 """Learning curves: held-out frame accuracy over time, and the scaling efficiency of N workers.
 
-The definitions are those of DESIGN.md and of the tables in the SPEECH3 talk: T(a) is the time from random parameters,
+The definitions are those of the tables in the SPEECH3 talk: T(a) is the time from random parameters,
 warm start included, until held-out frame accuracy first reaches a; the scaling efficiency of N workers at a is
 T_1(a) / (N T_N(a)), where T_1 is that of plain SGD; a table shows it at 0.90, 0.95 and 0.98 of the best accuracy of
 one worker.
