@@ -37,7 +37,7 @@ continued() { # the network that a penalty has left, trained on without it
 import json, sys
 print(str(json.load(sys.stdin)["trained"]["model"]["bottlenecks"]).replace(" ", ""))')
     train "${name}_continued" --init "$runs/$name" model=cnn_tdnn_1m "model.bottlenecks=$left" \
-        training.learning_rate=0.001
+        training.learning_rate=0.002
 }
 names=()
 rm -f "$runs/failed"
