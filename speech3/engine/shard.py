@@ -68,6 +68,9 @@ class Shard:
     ) -> None:  # fmt: skip
         self.parts, self.config, self.workers, self.weight_decay = parts, config, workers, weight_decay
         self.sgd = optimizer_of(parts, weight_decay=weight_decay)
+        for module in parts.model.modules():
+            if hasattr(module, "constraint_share"):
+                module.constraint_share = _constraint_share(config, workers)
         own = self.sgd.parameters
         self.accumulated = None if config.local_updates else own.zeros_like()
         self.pushes: list[Push] = []
@@ -137,3 +140,14 @@ class Shard:
         torch._foreach_add_(self.accumulated.views, tuple(g), alpha=rate)
         if self.weight_decay:
             self.accumulated.vector_K.add_(self.sgd.parameters.parameters_P, alpha=rate * self.weight_decay)
+
+
+def _constraint_share(config: AsgdConfig, workers: int) -> float:
+    """The share of its constraint's step that a module takes, so that all workers' pushes add up to one whole step.
+
+    A gradient step is scaled by the learning rate, but a constraint moves parameters all the way: if each of five
+    workers did that and pushed it in full, the server would move them five times as far.
+    """
+    by_name = {"1/workers": 1 / workers, "1/accumulated": 1 / config.sync_every}
+    scale = by_name[config.push_scale] if isinstance(config.push_scale, str) else config.push_scale
+    return min(1.0, (1 - config.momentum) / (workers * scale))

@@ -130,8 +130,11 @@ class SemiOrthogonal(nn.Module):
     ----------
     weight
         (2, outputs, inputs): its two halves, for the earlier and the later time step.
+    constraint_share
+        Share of the step that is taken: asynchronous workers, whose pushes are added up, take a part of it each.
     """
 
+    constraint_share = 1.0
     rows_axis = 1  # of the weight: `speech3.engine.muon`
 
     def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
@@ -143,7 +146,7 @@ class SemiOrthogonal(nn.Module):
         """(B, T, inputs) to the products of both halves with every step, (B, T, 2 x outputs); `joined` adds them."""
         if self.training:
             with exactly(self.weight):
-                constrain(self.weight)
+                constrain(self.weight, self.constraint_share)
         return linear(x_BTD, self.weight.flatten(0, 1), None)
 
 
@@ -189,8 +192,8 @@ class _Joined(torch.autograd.Function):
 
 
 @torch.no_grad()
-def constrain(weight_2OD: Tensor) -> None:
-    """Move M = (first half, second half), (O, 2 D), in place, one step towards M M^T = alpha^2 I.
+def constrain(weight_2OD: Tensor, share: float = 1.0) -> None:
+    """Move M = (first half, second half), (O, 2 D), in place, a share of one step towards M M^T = alpha^2 I.
 
     Povey et al. 2018, section 2: M -= 4 nu / alpha^2 (P - alpha^2 I) M with P = M M^T, nu = 1/8 and alpha^2 =
     tr(P P^T) / tr(P), which does not change the length of M. As in Kaldi (nnet-utils.cc,
@@ -204,7 +207,7 @@ def constrain(weight_2OD: Tensor) -> None:
     spread = trace_of_square * len(p_OO) / trace.square()  # 1 where all eigenvalues are the same
     nu = 0.125 / (1.0 + (spread > 1.02) + 2.0 * (spread > 1.1))
     p_OO.diagonal().sub_(alpha_squared)
-    step_OD = multiply(p_OO.mul_(4 * nu / alpha_squared), m_OD.t())
+    step_OD = multiply(p_OO.mul_(share * 4 * nu / alpha_squared), m_OD.t())
     weight_2OD.sub_(step_OD.unflatten(1, (2, -1)).transpose(0, 1))
 
 
