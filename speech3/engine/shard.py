@@ -7,7 +7,7 @@ and workers of a simulation run the same code, and a schedule recorded by the fo
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -50,6 +50,19 @@ class Sync:
 Request = Draw | Compute | Sync
 
 
+@runtime_checkable
+class Constrained(Protocol):
+    """A module that, in each forward pass of training, moves its parameters a step towards meeting a constraint.
+
+    Attributes
+    ----------
+    constraint_share
+        The share of the step that it takes.
+    """
+
+    constraint_share: float
+
+
 class Shard:
     """A worker's copy of the model, and what it has computed since the last fetch.
 
@@ -69,7 +82,7 @@ class Shard:
         self.parts, self.config, self.workers, self.weight_decay = parts, config, workers, weight_decay
         self.sgd = optimizer_of(parts, weight_decay=weight_decay)
         for module in parts.model.modules():
-            if hasattr(module, "constraint_share"):
+            if isinstance(module, Constrained):
                 module.constraint_share = _constraint_share(config, workers)
         own = self.sgd.parameters
         self.accumulated = None if config.local_updates else own.zeros_like()

@@ -102,3 +102,17 @@ def test_a_loss_that_is_not_finite_is_refused_and_training_continues(local):
     assert done.frames == done.used * tiny.FRAMES
     assert world.snapshot().tensors["parameters"].isfinite().all()
     assert all(shard.sgd.parameters.vector_K.isfinite().all() for shard in world.shards)
+
+
+@pytest.mark.parametrize(
+    ("keys", "share"),
+    [
+        ({"push_scale": 1.0}, 0.2), ({"push_scale": 0.4, "momentum": 0.5}, 0.25), ({"push_scale": "1/workers"}, 1.0),
+        ({"push_scale": "1/accumulated", "sync_every": 2}, 0.4), ({"push_scale": 0.1}, 1.0),
+    ],
+)  # fmt: skip
+def test_constraint_steps_of_all_workers_add_up_to_one(keys, share):
+    parts = tiny.Build()()
+    parts.model.constraint_share = 1.0
+    Shard(parts, AsgdConfig(**keys), workers=5)
+    assert parts.model.constraint_share == pytest.approx(share)

@@ -232,6 +232,15 @@ def test_training_makes_the_matrices_semi_orthogonal_and_keeps_those_that_are():
         torch.testing.assert_close(weight.detach(), old, rtol=1e-4, atol=1e-6)
 
 
+def test_five_shares_of_the_constraint_are_one_step():
+    """Workers that begin with the same matrix push the difference: their sum moves the server's as far as one step."""
+    weight = torch.randn(2, 6, 9, dtype=torch.float64)
+    whole, part = weight.clone(), weight.clone()
+    constrain(whole)
+    constrain(part, 0.2)
+    torch.testing.assert_close(weight + 5 * (part - weight), whole)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_constraint_does_not_diverge_where_eigenvalues_differ_much(seed):
     generator = torch.Generator().manual_seed(seed)
