@@ -18,11 +18,10 @@ from speech3.io.atomic import read_json
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "corpora" / "minilibri"
 Run = Callable[..., subprocess.CompletedProcess[str]]
-SMALL = (
-    "jobs=1", "lfmmi=null", "hmm.mono.iterations=12", "hmm.mono.phone_iterations=4", "hmm.aligner.iterations=2",
-    "hmm.aligner.phone_iterations=2", "hmm.tri.iterations=10",
-    "model.width=64", "model.layers=1", "training.max_epochs=1", "decode.acoustic_scales=[0.1]",
-    "decode.word_penalties=[0]",
+SMALL = (  # triphones only
+    "jobs=1", "lfmmi=null", "least_minutes=60", "hmm.mono.iterations=12", "hmm.mono.phone_iterations=4",
+    "hmm.aligner.iterations=2", "hmm.aligner.phone_iterations=2", "hmm.tri.iterations=10",
+    "decode.acoustic_scales=[0.1]", "decode.word_penalties=[0]", "decode.max_active=1000",
 )  # fmt: skip
 LEXICON = "A AH0\nMAN M AE1 N\nSAID S EH1 D\nHELLO HH AH0 L OW1\n"
 ARPA = "\\data\\\nngram 1=4\n\n\\1-grams:\n-0.6\t<s>\n-0.6\t</s>\n-0.6\tHELLO\n-0.6\tMAN\n\n\\end\\\n"
@@ -152,5 +151,5 @@ def test_from_that_layout_to_word_error_rates(tmp_path: Path, speech3: Run) -> N
     process = speech3("recipe", "librispeech", "--source", root, "--out", out, *SMALL)
     assert process.returncode == 0, process.stderr
     rates = dict(re.findall(r"^librispeech (\w+) WER (\S+) \[", process.stdout, re.M))
-    assert rates.keys() == {"tri", "dnn"} and float(rates["tri"]) < 95, process.stdout
+    assert "tri" in rates and float(rates["tri"]) < 95, process.stdout  # most words of test are not in train
     assert re.search(r"^\| train-clean-5, \S+ h \| dev-clean-2 \| tri \| 3-gram ", process.stdout, re.M)

@@ -187,7 +187,7 @@ def test_places_that_hold_something_else(model: Path, tmp_path: Path) -> None:
         with pytest.raises(Speech3Error, match=message):
             make_graph(model, out, sources)
     assert (tmp_path / "full" / "letter.txt").read_text() == "dear"
-    with pytest.raises(Speech3Error, match=r"full: no decoding graph \(it has no graph\.json\)"):
+    with pytest.raises(Speech3Error, match=r"full: not a decoding graph \(it has no graph\.json\)"):
         with_graph(load_recognizer(model), tmp_path / "full")
 
 

@@ -184,7 +184,7 @@ def test_a_shard_that_dies_again_and_again_is_given_up(monkeypatch, tmp_path):
     monkeypatch.setattr(shared_module, "serve", speech3_mayfly.main)
     world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
     try:
-        with pytest.raises(Speech3Error, match=r"shard 0 died 3 times .*exit status 3; -9 is often .*fewer workers"):
+        with pytest.raises(Speech3Error, match=r"shard 0 died 3 times .*exit status 3; -9 often means .*fewer workers"):
             list(world.epoch(1, tiny.waiting(tiny.Batches()), tiny.rate(0.1, 1, tiny.Batches())))
         assert world.restarts == 2
     finally:

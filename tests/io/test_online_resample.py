@@ -42,5 +42,5 @@ def test_the_same_rate_is_left_alone() -> None:
 
 
 def test_rates_without_a_common_divisor() -> None:
-    with pytest.raises(Speech3Error, match=r"44101 Hz cannot be made 16000 Hz.*is it the right rate"):
+    with pytest.raises(Speech3Error, match=r"cannot resample 44101 Hz to 16000 Hz.*is it the right rate"):
         OnlineResampler(44101, 16000)

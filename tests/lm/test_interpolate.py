@@ -84,7 +84,7 @@ def test_what_is_refused() -> None:
     for weights, message in (
         ([0.5], "1 weights for 2"),
         ([0.5, 0.6], "0.5, 0.6 sum to 1.1"),
-        ([-0.5, 1.5], "negative"),
+        ([-0.5, 1.5], "at least 0"),
     ):
         with pytest.raises(Speech3Error, match=message):
             check_weights(weights, lms)
