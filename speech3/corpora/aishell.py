@@ -62,7 +62,7 @@ def _part(data: Path, name: str, texts: dict[str, str]) -> DataDir:
         path for path in sorted((data / "wav").glob("*.tar.gz")) if path.name[: -len(".tar.gz")] not in speakers
     ]:
         raise Speech3Error(
-            f"{data / 'wav'}: {len(left)} archives are not unpacked, such as {left[0].name}: unpack all of them there"
+            f"{data / 'wav'}: archives not unpacked: {len(left)}, such as {left[0].name}; unpack all of them there"
         )
     used = [path for path in wavs if path.stem in texts]
     if not used:

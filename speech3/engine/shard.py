@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine.assembly import rule_of
 from speech3.engine.codecs.codec import key_of
 from speech3.engine.flat import partition_bounds
 from speech3.engine.gradient import Step, gradient
@@ -161,6 +162,5 @@ def _constraint_share(config: AsgdConfig, workers: int) -> float:
     A gradient step is scaled by the learning rate, but a constraint moves parameters all the way: if each of five
     workers did that and pushed it in full, the server would move them five times as far.
     """
-    by_name = {"1/workers": 1 / workers, "1/accumulated": 1 / config.sync_every}
-    scale = by_name[config.push_scale] if isinstance(config.push_scale, str) else config.push_scale
+    scale = rule_of(config, workers).push_scale or 1 / config.sync_every
     return min(1.0, (1 - config.momentum) / (workers * scale))

@@ -47,23 +47,21 @@ def progress(
                 bar.update(task, completed=done, rate=words or f"{done / max(time.monotonic() - start, 1e-9):.1f}/s")
         return
     following = start + min(_FIRST_SECONDS, _QUIET_SECONDS)
-    first: tuple[float, int] | None = None
+    since, before = start, 0
     for count, item in enumerate(items, 1):
         yield item
         now = time.monotonic()
-        if first and now < following:
+        if now < following and count > 1:
             continue
         done, words = place(item) if place else (count, "")
-        known = bool(first)
-        first = first or (now, done)
         if now >= following:
             following = now + _QUIET_SECONDS
             if 0 < done < total:
-                # The first item may have taken as long as many others, since code is compiled and files are opened.
-                since, before = first if known else (start, 0)
                 rate = (done - before) / max(now - since, 1e-9)
-                left = f", {(total - done) / rate:.0f} s left" if known and rate else ""
+                left = f", {(total - done) / rate:.0f} s left" if count > 1 and rate else ""
                 say(f"{label}: {done}/{total}, {rate:.1f}/s{words and f', {words}'}{left}")
+        if count == 1:  # it may have taken as long as many others, since code is compiled and files are opened
+            since, before = now, done
 
 
 class Metrics:

@@ -116,13 +116,18 @@ def _opening(subject: Subject) -> str:
     )
 
 
+def _last_is_best(about: dict[str, Any]) -> bool:
+    """`TrainingConfig.last_is_best`; older versions may have had other keys, so they are not validated."""
+    return TrainingConfig.model_construct(**about["training"]).last_is_best
+
+
 def _results(subject: Subject) -> str:
     about = subject.info.trained
     when = f"after {parameters_of(about)}" if about["best_epoch"] else "before training"
     if about.get("averaged_epochs"):
         when = f"by the {parameters_of(about)}"
     best = f"parameters with the {_BEST_BY.get(about.get('objective', ''), 'lowest held-out cross-entropy')}"
-    if about["training"].get("group_lasso"):
+    if _last_is_best(about):
         best = "last ones, after group lasso has removed units"
     accuracy = (
         f"{per_cent(about['heldout_accuracy'])} of the held-out frames are classified correctly {when}; these are the "
@@ -213,7 +218,7 @@ def _limits(subject: Subject) -> list[str]:
         "It was trained on the speakers, rooms, microphones and language of its data: evaluate it on yours "
         "(`speech3 score`).",
     ]
-    if not TrainingConfig.model_validate(subject.info.trained["training"]).last_is_best:
+    if not _last_is_best(subject.info.trained):
         found.append(
             "The epoch was selected on the held-out frames, so results on them are slightly better than on "
             "other speech."

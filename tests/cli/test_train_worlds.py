@@ -104,7 +104,10 @@ def test_the_chosen_world_is_said(home, tmp_path, monkeypatch):
         (["--workers", "2", "--world", "sgd"], r"training\.workers=2: world sgd has one; choose shared"),
         (["--workers", str(CORES + 1)], rf"training\.workers={CORES + 1}: this machine has {CORES} cores.*simulated"),
         (["--workers", str(CORES + 1), "--world", "ddp"], rf"training\.workers={CORES + 1}: .*{CORES} cores"),
-        (["--workers", "2", "--device", "cuda:77"], r"device .cuda:77.: PyTorch finds (no|\d+) GPUs? here; use c"),
+        (
+            ["--workers", "2", "--device", "cuda:77"],
+            r"device 'cuda:77': PyTorch finds (no|\d+) GPUs? here; use (cpu|cuda:0)",
+        ),
         (["--world", "shared", "training.asgd.sync_every=4", "training.asgd.max_distance=3"],
          r"training\.asgd: max_distance=3 is below sync_every=4: .*set max_distance"),
         (["--world", "shared", "training.asgd.projection=true"], r"training\.asgd: projection .*set momentum"),

@@ -109,6 +109,17 @@ def test_of_many_epochs_a_few_are_shown(tmp_path):
     assert len(shown) <= 8 and {1, 7, 30} <= set(shown) and shown == sorted(shown)
 
 
+def test_keys_of_older_versions_do_no_harm(tmp_path):
+    out = _train(tmp_path)
+    before = (out / "MODEL_CARD.md").read_text()
+    tensors, about = load_tensors(out / "model.safetensors")
+    about["training"]["asgd"]["delay_compensation"] = 0.0
+    save_tensors(out / "model.safetensors", tensors, about)
+    write_card(out)
+    assert "The epoch was selected on the held-out frames" in before
+    assert "The epoch was selected on the held-out frames" in (out / "MODEL_CARD.md").read_text()
+
+
 def test_a_restart_takes_the_card_away(tmp_path, monkeypatch):
     out = _train(tmp_path)
     monkeypatch.setattr("speech3.training.run._Run.finish", lambda self: {})
