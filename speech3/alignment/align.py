@@ -29,6 +29,7 @@ from speech3.hmm.workers import Share, Workers
 from speech3.io.ark import write_ark
 from speech3.io.atomic import write_text
 from speech3.io.computed import Computed
+from speech3.io.progress import progress
 from speech3.lexicon.lexicon import UNKNOWN, Lexicon
 from speech3.lexicon.vocabulary import check_vocabulary
 
@@ -184,11 +185,12 @@ def write_alignments(
     words: Mapping[str, list[Segment]] = Computed(alignments, words_of)
     if parts:
         phones, words = joined(phones, parts, clock), joined(words, parts, clock)
-    write_ark(out / "ali.ark", ((u, a.pdfs(hmm)) for u, a in alignments.items()))
+    shown = progress(alignments.items(), len(alignments), "ali.ark")
+    write_ark(out / "ali.ark", ((u, a.pdfs(hmm)) for u, a in shown))
     write_ctm(out / "phones.ctm", phones)
     write_ctm(out / "words.ctm", words)
     if textgrids:
-        for utterance, tier in phones.items():
+        for utterance, tier in progress(phones.items(), len(phones), "textgrid"):
             end_s = max(durations.get(utterance, 0.0), tier[-1].end_s)
             tiers = {"words": words[utterance], "phones": tier}
             write_textgrid(out / "textgrid" / f"{file_name(utterance)}.TextGrid", tiers, end_s)

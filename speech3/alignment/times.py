@@ -13,6 +13,7 @@ from speech3.config import FeatureConfig
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.transcript import NO_WORD
 from speech3.io.atomic import write_lines, write_text
+from speech3.io.progress import progress
 from speech3.lexicon.lexicon import Lexicon
 
 _LONGEST_NAME = 200  # bytes; most file systems allow 255, including the `.TextGrid` after it
@@ -94,7 +95,8 @@ def word_segments(
 
 def write_ctm(path: Path | str, tracks: Mapping[str, Sequence[Segment]]) -> None:
     """Write NIST CTM: ``utterance channel start duration label``, then the confidence if known."""
-    write_lines(path, (ctm_line(utterance, s) + "\n" for utterance, segments in tracks.items() for s in segments))
+    shown = progress(tracks.items(), len(tracks), Path(path).name)
+    write_lines(path, (ctm_line(utterance, s) + "\n" for utterance, segments in shown for s in segments))
 
 
 def ctm_line(utterance: str, segment: Segment) -> str:

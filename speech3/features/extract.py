@@ -113,14 +113,16 @@ def extract(
         located = _extracted(data, config, inputs, jobs, parts, work, report, compress, augmenter)
         if report.stats_2G is not None and config.global_stats is None:
             report.config = config = _with_stats(config, report.stats_2G)
+        scp = out / "feats.scp"
+        scp.unlink(missing_ok=True)  # written last: if it exists, the other files belong to it
         parts.finish()
         index = sorted(index_line(utterance, ark, offset, relative=relative) for utterance, offset in located)
-        write_text(out / "feats.scp", "".join(index))
         write_text(out / "features.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False))
         if report.skipped:
             write_text(out / "skipped.txt", _listing(report.skipped))
         else:
             (out / "skipped.txt").unlink(missing_ok=True)
+        write_text(scp, "".join(index))
         for finished in (parts, sums):
             finished.remove()
     return report

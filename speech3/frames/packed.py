@@ -21,6 +21,7 @@ from speech3.io.atomic import atomic_path, read_json, write_json
 from speech3.io.progress import progress, say
 
 _VERIFIED_AT_OPENING_BYTES = 16 << 20  # files up to this size are read in milliseconds
+_REMEDY = "align or extract them again, or remove them from the data directory"
 _MAX_LENGTH_DIFFERENCE = 2  # frames: front ends differ in how they treat the edges of a recording
 
 
@@ -233,7 +234,7 @@ def pack(
         writer = SectionWriter(stream)
         with tempfile.TemporaryFile(dir=path.parent) as spool:  # senones, until the frames are complete
             writer.section("frames", packer.frames(feats, alignments, utterances, skipped, spool))
-            _refuse_too_many(path, skipped, len(utterances))
+            _say_skipped(path, skipped, len(utterances))
             spool.seek(0)
             writer.section("senones", iter(lambda: spool.read(BLOCK_BYTES), b""))
         packer.finish(writer, info or {})
@@ -267,9 +268,7 @@ def _usable(
     return feats_TF, senones_T[:length]
 
 
-def _refuse_too_many(path: Path, skipped: dict[str, str], total: int) -> None:
-    remedy = "align or extract them again, or remove them from the data directory"
-    check_bad(skipped, total, str(path), "cannot be packed", remedy)
+def _say_skipped(path: Path, skipped: dict[str, str], total: int) -> None:
     for utterance, reason in skipped.items():
         say(f"skipped {utterance}: {reason}")
     if skipped:
@@ -291,11 +290,18 @@ class _Packer:
         self, feats: Mapping[str, np.ndarray], alignments: Mapping[str, np.ndarray], utterances: Sequence[str],
         skipped: dict[str, str], spool: IO[bytes],
     ) -> Iterator[bytes]:  # fmt: skip
-        """Yield the frames of usable utterances; write their senones to `spool`, and reasons of others to `skipped`."""
+        """Yield the frames of usable utterances; write their senones to `spool`, and reasons of others to `skipped`.
+
+        Raises
+        ------
+        Speech3Error
+            More than 5 % of the utterances are unusable; raised as soon as that is certain.
+        """
         for utterance in progress(utterances, len(utterances), f"pack {self.path.name}"):
             usable = _usable(feats, alignments, utterance, self.dtype)
             if isinstance(usable, str):
                 skipped[utterance] = usable
+                check_bad(skipped, len(utterances), str(self.path), "so far cannot be packed", _REMEDY)
                 continue
             feats_TF, senones_T = usable
             self._count(utterance, feats_TF, senones_T)
@@ -327,7 +333,7 @@ class _Packer:
 
     def finish(self, writer: SectionWriter, info: dict[str, Any]) -> None:
         """Write the sections after frames and senones."""
-        assert self.sum_F is not None  # ensured by _refuse_too_many
+        assert self.sum_F is not None  # not all utterances were skipped
         frames = self.offsets[-1]
         offset_F = self.sum_F / frames
         variance_F = np.maximum(self.square_F / frames - offset_F**2, 0)

@@ -54,7 +54,7 @@ class Biphones:
 
 def biphones(hmm: Hmm) -> Biphones | None:
     """The biphones of an HMM; None if its topology is not `FIRST_AND_LOOP`, or its tree asks about right neighbours."""
-    if hmm.topology is not FIRST_AND_LOOP or hmm.tree.width > 2:
+    if hmm.topology != FIRST_AND_LOOP or hmm.tree.width > 2:
         return None
     pdfs = left_biphone_pdfs(hmm)
     numbers = group_numbers(hmm.lexicon)

@@ -16,6 +16,7 @@ from speech3.errors import Speech3Error
 from speech3.hmm.questions import log_likelihood, merge_questions
 from speech3.hmm.topology import THREE_STATES, Topology
 from speech3.hmm.tree import CENTRE, LEFT, RIGHT, Tree
+from speech3.io.progress import progress
 from speech3.lexicon.graphemes import marks, plain
 from speech3.lexicon.lexicon import Lexicon
 
@@ -187,15 +188,15 @@ def build_tree(
             rows = np.flatnonzero(np.isin(data.context[:, 1], group) & (data.context[:, 3] == state))
             if group[0] not in lexicon.context_free:
                 _offer(heap, data, questions, rows, node, min_frames, sides)
-    count = len(tree.side)
-    while heap and count < leaves:
+    for _ in progress(range(len(tree.side), leaves), leaves - len(tree.side), "tree"):
+        if not heap:
+            break
         _, node, (side, question), rows = heapq.heappop(heap)
         tree.side[node], tree.member[node] = side, questions[question]
         answer = questions[question][data.context[rows, side]]
         tree.yes[node], tree.no[node] = tree.leaf(), tree.leaf()
         _offer(heap, data, questions, rows[answer], tree.yes[node], min_frames, sides)
         _offer(heap, data, questions, rows[~answer], tree.no[node], min_frames, sides)
-        count += 1
     return _numbered(tree, root)
 
 

@@ -19,6 +19,7 @@ from speech3.hmm.model import Hmm
 from speech3.hmm.passes import alignment_stats
 from speech3.hmm.topology import FIRST_AND_LOOP, num_outputs
 from speech3.hmm.tree import CENTRE, LEFT
+from speech3.io.progress import progress
 from speech3.lexicon.lexicon import Lexicon
 
 SUBSAMPLING = 3
@@ -128,7 +129,8 @@ def train_tree(
             )
         return alignment_stats(alignment, feats_KD, _SIDES)
 
-    (stats,) = merged_stats(stats_of(*item) for item in alignments.items())
+    shown = progress(alignments.items(), len(alignments), "statistics for the tree")
+    (stats,) = merged_stats(stats_of(*item) for item in shown)
     tree = build_tree(
         stats, lexicon, leaves, min_frames, extra,
         topology=FIRST_AND_LOOP, sides=_SIDES, key=key,

@@ -7,12 +7,10 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.hmm.topology import THREE_STATES, Topology, topology_named
-from speech3.hmm.tree import Tree
+from speech3.hmm.tree import ARRAYS, Tree
 from speech3.io.atomic import read_json, write_json
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.lexicon.lexicon import Lexicon, Silences, read_lexicon, write_lexicon
-
-_TREE = ("root", "side", "member", "yes", "no")  # arrays of a tree
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +66,7 @@ class Hmm:
             "position_dependent": self.lexicon.position_dependent, "states": self.topology.states,
             "pdfs": self.num_pdfs, "topology": self.topology.name, "subsampling": self.subsampling,
         })  # fmt: skip
-        tree = self.tree
-        arrays = {"root": tree.root, "side": tree.side, "member": tree.member, "yes": tree.yes, "no": tree.no,
-                  "self_loop": self.self_loop}  # fmt: skip
+        arrays = {name: getattr(self.tree, name) for name in ARRAYS} | {"self_loop": self.self_loop}
         save_tensors(directory / "tree.safetensors", arrays, {"kind": "tree"})
 
 
@@ -95,10 +91,8 @@ def difference(one: Hmm | PdfsOnly, other: Hmm | PdfsOnly) -> str:
         return f"one has {one.num_pdfs} senones, the other {other.num_pdfs}"
     if not (isinstance(one, Hmm) and isinstance(other, Hmm)):
         return ""  # only the number is known
-    same = (one.lexicon.phones, one.subsampling) == (other.lexicon.phones, other.subsampling) and all(
-        np.array_equal(getattr(one.tree, name), getattr(other.tree, name)) for name in _TREE
-    )
-    return "" if same else f"{one.num_pdfs} senones in both, but of different trees"
+    same = (one.lexicon.phones, one.subsampling) == (other.lexicon.phones, other.subsampling)
+    return "" if same and one.tree.same_as(other.tree) else f"{one.num_pdfs} senones in both, but of different trees"
 
 
 def load_outputs(directory: Path | str) -> Hmm | PdfsOnly:
@@ -142,7 +136,7 @@ def load_hmm(directory: Path | str) -> Hmm:
     arrays, _ = load_tensors(directory / "tree.safetensors", "tree")
     if list(lexicon.phones) != phones or arrays["root"].shape[0] != len(lexicon.phones) + 1:
         raise Speech3Error(f"{directory}: the lexicon has other phones than the tree; restore the model's lexicon")
-    tree = Tree(*(arrays[name] for name in _TREE))
+    tree = Tree(*(arrays[name] for name in ARRAYS))
     if tree.states != topology.states:
         raise Speech3Error(
             f"{directory}: hmm.json says {topology.name}, but tree.safetensors has {tree.states} states per phone;"

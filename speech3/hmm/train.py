@@ -49,7 +49,8 @@ def train_monophone(
     short = _merged(workers.run(passes.flat_start, lexicon))
     one_pdf_each = context_free_tree(np.repeat(number_P[:, None], THREE_STATES.states, axis=1))
     hmm, gmm = _single_gaussians(_context_stats(workers, short), lexicon, one_pdf_each)
-    for _ in range(config.mono.phone_iterations):
+    iterations = config.mono.phone_iterations
+    for _ in progress(range(iterations), iterations, "mono GMM, phones as a whole"):
         workers.run(passes.realign, hmm, gmm, config.beam, config.retry_beam)
         hmm, gmm, _ = _reestimate(workers, hmm, gmm)
     workers.run(passes.divide_equally)
@@ -131,9 +132,13 @@ def _train(
 ) -> GmmSystem:
     first = len(gmm.weight)
     failed: dict[str, str] = {}
-    for iteration in progress(range(1, stage.iterations + 1), stage.iterations, f"{name} GMM"):
-        if iteration in stage.realign:
+    steps = range(1, stage.iterations + 2)  # the iterations, and the alignment with their result
+    for iteration in progress(steps, len(steps), f"{name} GMM"):
+        done = iteration > stage.iterations
+        if done or iteration in stage.realign:
             failed = _merged(workers.run(passes.realign, hmm, gmm, config.beam, config.retry_beam))
+        if done:
+            break
         hmm, gmm, total = _reestimate(workers, hmm, gmm)
         if iteration <= stage.max_iteration_increase:
             grown = first + (stage.gaussians - first) * iteration // stage.max_iteration_increase
@@ -143,7 +148,6 @@ def _train(
             event="gmm", system=name, iteration=iteration, gaussians=len(gmm.weight),
             loglike_per_frame=total.stats.loglike / total.stats.frames, failed=len(failed),
         )  # fmt: skip
-    failed = _merged(workers.run(passes.realign, hmm, gmm, config.beam, config.retry_beam))
     return GmmSystem(hmm, gmm, failed)
 
 

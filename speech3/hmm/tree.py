@@ -13,7 +13,10 @@ from speech3.hmm.topology import THREE_STATES
 LEFT, CENTRE, RIGHT = 0, 1, 2
 
 
-@dataclass(frozen=True)
+ARRAYS = ("root", "side", "member", "yes", "no")  # of a tree
+
+
+@dataclass(frozen=True, eq=False)
 class Tree:
     """Binary trees in arrays, one root for each (phone, state).
 
@@ -34,9 +37,11 @@ class Tree:
     member: np.ndarray
     yes: np.ndarray
     no: np.ndarray
-    _known: dict[tuple[int, int, int], tuple[int, ...]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _known: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
+
+    def same_as(self, other: "Tree") -> bool:
+        """Whether both have the same nodes, and so give the same pdfs."""
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in ARRAYS)
 
     @cached_property
     def phone_classes(self) -> np.ndarray:

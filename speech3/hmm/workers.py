@@ -20,6 +20,7 @@ from speech3.errors import Speech3Error
 from speech3.hmm.model import Hmm
 from speech3.hmm.stored import StoredAlignments, WordLists
 from speech3.hmm.transcript import TranscriptGraph, transcript_graph
+from speech3.hmm.tree import Tree
 from speech3.io.parallel import end_with_parent, starting_workers
 from speech3.io.progress import progress
 
@@ -48,7 +49,7 @@ class Share:
     alignments: StoredAlignments = field(default_factory=StoredAlignments)
     _graphs: dict[str, TranscriptGraph] = field(default_factory=dict)
     _bytes: int = 0
-    _tree: object = None
+    _tree: Tree | None = None
 
     def shown(self, label: str) -> Iterable[str]:
         """The utterances; only the first share shows its progress, since all shares cost about the same."""
@@ -57,8 +58,10 @@ class Share:
 
     def graph(self, utterance: str, hmm: Hmm) -> TranscriptGraph:
         """The HMM of a transcript; the first ones are kept until another tree is used."""
-        if self._tree is not hmm.tree:
-            self._graphs, self._bytes, self._tree = {}, 0, hmm.tree
+        if self._tree is not hmm.tree:  # a worker process gets a new copy with every pass
+            if self._tree is None or not self._tree.same_as(hmm.tree):
+                self._graphs, self._bytes = {}, 0
+            self._tree = hmm.tree
         if utterance in self._graphs:
             return self._graphs[utterance]
         graph = transcript_graph(hmm, self.words[utterance])

@@ -73,11 +73,6 @@ class TransitionModel:
         pdf_K[0] = NO_PDF
         return pdf_K.astype(np.int32)
 
-    @cached_property
-    def phone_K(self) -> np.ndarray:
-        """int32: the phone of each transition-id; 0 for 0."""
-        return np.where(self.tuple_K >= 0, self.tuples[self.tuple_K, 0], 0).astype(np.int32)
-
     def _arcs(self) -> list[tuple[tuple[int, float], ...]]:
         return [self.topology[phone][state].arcs for phone, state in self.tuples[:, :2].tolist()]
 

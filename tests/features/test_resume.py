@@ -195,6 +195,16 @@ def test_what_is_finished_is_made_again(data: DataDir, tmp_path: Path, stopper: 
         assert stopper.calls == 3
 
 
+def test_an_index_never_belongs_to_another_archive(
+    data: DataDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extract(data, tmp_path / "out", CONFIG, 1)
+    Stopper(monkeypatch, "write_text").stop(1)
+    with pytest.raises(KeyboardInterrupt):
+        extract(data, tmp_path / "out", CONFIG.model_copy(update={"low_freq": 100.0}), 1)
+    assert "feats.ark" in names(tmp_path / "out") and "feats.scp" not in names(tmp_path / "out")
+
+
 def test_a_dead_worker_loses_nothing_bad_data_keep_nothing(data: DataDir, tmp_path: Path, stopper: Stopper) -> None:
     dead = Speech3Error("a worker process died")
     dead.__cause__ = BrokenProcessPool()

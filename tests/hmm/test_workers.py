@@ -1,8 +1,13 @@
-"""Shares of the utterances: the first says how far it is."""
+"""Shares of the utterances: the first says how far it is, and each keeps its HMMs from pass to pass."""
+
+import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from speech3.hmm.model import Hmm
+from speech3.hmm.tree import monophone_tree
 from speech3.hmm.workers import Share, Workers
 from speech3.io import progress as progress_module
 
@@ -28,3 +33,11 @@ def test_only_the_first_share_says_how_far_it_is(
         list(Share(WORDS, FEATS, number, 2).shown("alignment"))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 4 and lines[0].startswith("alignment (one of 2 processes): 1/5, ")
+
+
+def test_the_hmm_of_a_transcript_is_made_once_for_each_tree(hmm: Hmm) -> None:
+    share = Share({"u": hmm.lexicon.known(["ab"])}, {})
+    first = share.graph("u", hmm)
+    assert share.graph("u", pickle.loads(pickle.dumps(hmm))) is first  # as a worker process gets it
+    one_pdf_each = monophone_tree(np.zeros(len(hmm.lexicon.phones), int))
+    assert share.graph("u", replace(hmm, tree=one_pdf_each)) is not first

@@ -84,7 +84,6 @@ def test_what_transition_ids_mean(tmp_path: Path, data: bytes) -> None:
     model = read(tmp_path, data)
     assert model.num_pdfs == 7
     assert model.pdf_K.tolist() == [-1, 4, 4, 4, 5, 5, 6, 6, 0, 0, 3, 3, 1, 1, 2, 2]
-    assert model.phone_K.tolist() == [0] + [1] * 7 + [2] * 8
     assert np.flatnonzero(model.self_loop_K).tolist() == [1, 4, 6, 8, 10, 12, 14]
     assert model.target_K.tolist() == [-1, 0, 1, 2, 1, 2, 2, 3, 0, 1, 0, 1, 1, 2, 2, 3]
     np.testing.assert_allclose(model.log_prob_K, LOGS, atol=1e-6)
