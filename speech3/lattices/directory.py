@@ -177,8 +177,3 @@ def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> Non
     """Write ``words.txt`` and ``lattice.json``."""
     write_text(out / SYMBOLS, "".join(f"{word} {label}\n" for label, word in enumerate(symbols)))
     write_json(out / ABOUT, asdict(about))
-
-
-def symbols_beside(archive: Path) -> tuple[str, ...]:
-    """The symbol table in the directory of an archive."""
-    return read_symbol_table(archive.parent / SYMBOLS, _REMEDY)
