@@ -161,14 +161,14 @@ def open_lattices(path: Path) -> LatticeDir:
     return LatticeDir(path, read_symbol_table(path / SYMBOLS, _REMEDY), about)
 
 
-def begin_lattices(out: Path, graph: Graph, model: Path, setting: tuple[float, float], beam: float) -> None:
+def describe_lattices(out: Path, graph: Graph, model: Path, setting: tuple[float, float], beam: float) -> None:
     """Write the files that belong beside the archive: ``words.txt`` and ``lattice.json``."""
     about = LatticesAbout(str(model.resolve()), str(graph.path.resolve()), graph.about, *setting, beam)
     save_about(out, graph.words, about)
 
 
 def forget_lattices(out: Path) -> None:
-    """Remove the lattices of an earlier decoding, for a decoding that writes none."""
+    """Remove the lattices of an earlier decoding, before another one begins."""
     for name in (ABOUT, INDEX, ARCHIVE, SYMBOLS):
         (out / name).unlink(missing_ok=True)
 
