@@ -331,6 +331,9 @@ def load_recognizer(model: Path | str) -> Recognizer:
     if not directory.is_dir():
         raise Speech3Error(f"{directory}: no such model directory")
     if not (directory / "model.safetensors").exists():
+        onnx = directory.with_suffix(".onnx")
+        if onnx.is_file() and decode_directory(onnx) == directory:  # as lattices name the model that made them
+            return _load_exported(onnx)
         below = ", ".join(str(path.parent) for path in sorted(directory.glob("*/model.safetensors")))
         raise Speech3Error(
             f"{directory}: not a model directory, because it has no model.safetensors"
