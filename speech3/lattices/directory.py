@@ -25,7 +25,7 @@ from speech3.io.fst import read_fst
 from speech3.kaldi.lang import read_symbol_table
 from speech3.lattices.archive import read_lattices
 from speech3.lattices.compose import numbers_of
-from speech3.lattices.lm_states import LmStates, of_arpa, of_grammar
+from speech3.lattices.lm_states import NO_WORD, LmStates, of_arpa, of_grammar
 from speech3.lattices.word_lattice import WordLattice, words_of
 from speech3.lm.arpa import read_arpa
 from speech3.lm.ngrams import ArpaLm
@@ -119,7 +119,9 @@ class LatticeDir:
                 " file with --old, or build the graph again and decode with it"
             )
         states, numbers = of_arpa(self.with_unseen(read_arpa(given)))
-        return states, numbers_of(self.symbols, numbers, "")
+        number_W = numbers_of(self.symbols, numbers, "")
+        number_W[1:][number_W[1:] == NO_WORD] = len(numbers)  # on no arc, so that its cost is infinite and not 0
+        return states, number_W
 
 
 def read_word_lattices(
