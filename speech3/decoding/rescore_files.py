@@ -23,7 +23,7 @@ from speech3.decoding.rescore import (
     unknown_words,
 )
 from speech3.decoding.search import Decoding, Hypothesis, small_enough
-from speech3.decoding.tune import ErrorRate
+from speech3.decoding.tune import ErrorRate, check_references
 from speech3.errors import Speech3Error, listed
 from speech3.graph.places import GRAPH
 from speech3.io.ark import ArkReader
@@ -91,7 +91,10 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: Options) -> Outc
         raise Speech3Error(f"{directory.path}: already rescored; rescore what speech3 decode --lattice wrote")
     if out.resolve() == directory.path.resolve():
         raise Speech3Error(f"{out}: this is the lattices' own directory; write to another one")
-    old, shown = directory.old_lm(options.old), _count(directory)
+    utterances = _utterances(directory)
+    if options.references is not None:
+        check_references(options.references, utterances)  # before all lattices are rescored
+    old = directory.old_lm(options.old)
     rescored: Iterator[tuple[str, Rescored]]
     if ":" in lm and not Path(lm).exists():
         rescored = by_function(directory, load_function(lm), lm, options.nbest, old)
@@ -103,7 +106,7 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: Options) -> Outc
                 f" as {UNKNOWN}"
             )
         rescored = by_ngrams(directory, model, old)
-    items: Iterator[tuple[str, Rescored]] = iter(progress(rescored, shown, "rescoring"))
+    items: Iterator[tuple[str, Rescored]] = iter(progress(rescored, len(utterances), "rescoring"))
     weight, rates = options.weight, dict[float, float]()
     if options.references is not None:
         known = dict(items)
@@ -117,9 +120,9 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: Options) -> Outc
     return Outcome(weight, rates, decoding)
 
 
-def _count(directory: LatticeDir) -> int:
+def _utterances(directory: LatticeDir) -> list[str]:
     path = directory.path / INDEX
-    return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
+    return [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def load_function(name: str) -> SentenceScorer:
