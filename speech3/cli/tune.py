@@ -44,9 +44,10 @@ def command(
             f" {listed(silent, 5)}; add transcripts to {directory}/text, or leave these utterances out"
             " (`speech3 subset`)"
         )
+    _ = recognizer.tuning_graph  # if there is none, say so before hours of audio are read
     with TemporaryDirectory(prefix="speech3-") as scratch:
         feats, skipped = features_for(recognizer, data, jobs, Path(scratch))
         say_skipped(skipped, "left out")
         best = tune_recognizer(recognizer, feats, texts, config, jobs, ERROR_RATES[config.metric]).best
-    print(f"{model}/decode.json: acoustic scale {best.acoustic_scale:g}, word penalty {best.word_penalty:g},", end=" ")
-    print(f"{config.metric} {100 * best.error_rate:.2f} % on {directory}")
+    print(f"{recognizer.directory}/decode.json: acoustic scale {best.acoustic_scale:g},", end=" ")
+    print(f"word penalty {best.word_penalty:g}, {config.metric} {100 * best.error_rate:.2f} % on {directory}")

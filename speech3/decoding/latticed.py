@@ -25,7 +25,7 @@ from speech3.io.atomic import write_text
 from speech3.io.progress import progress
 from speech3.lattices.archive import write_lattices
 from speech3.lattices.bayes_risk import confidences, minimum_bayes_risk
-from speech3.lattices.directory import ARCHIVE, INDEX, begin_lattices, forget_lattices
+from speech3.lattices.directory import ARCHIVE, INDEX, describe_lattices, forget_lattices
 from speech3.lattices.word_lattice import WordLattice, words_of
 from speech3.lattices.word_paths import nbest
 from speech3.search.lattice import Lattice
@@ -121,11 +121,11 @@ def decode_latticed(
                 kept.densities[utterance] = lattice.density
                 yield utterance, lattice
 
+    forget_lattices(out)  # so that, if this is interrupted, those of an earlier decoding are not taken for this one's
     if wanted.archive:
-        begin_lattices(out, graph, recognizer.directory, setting, LATTICE_BEAM)
         write_lattices(out / ARCHIVE, lattices(), out / INDEX)
+        describe_lattices(out, graph, recognizer.directory, setting, LATTICE_BEAM)
     else:
-        forget_lattices(out)
         for _ in lattices():
             pass
     check_bad(failed, len(found) + len(failed), str(graph.path), "could not be decoded")

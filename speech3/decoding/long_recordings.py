@@ -7,6 +7,7 @@ part is trimmed to half a second, because more would shift the mean and variance
 Axes: S samples, T stretches of 10 ms.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -41,11 +42,11 @@ def cut_at_pauses(blocks: Iterable[np.ndarray], rate_hz: int) -> Iterator[Cut]:
     blocks
         The recording's samples, float32, in blocks of any size.
     """
-    waiting_S, begin = np.zeros(0, np.float32), 0
+    waiting_S, begin, enough = np.zeros(0, np.float32), 0, math.ceil((_LONGEST_S + _LEAST_LEFT_S) * rate_hz)
     for block_S in blocks:
         waiting_S = np.concatenate([waiting_S, block_S])
-        while len(waiting_S) >= (_LONGEST_S + _LEAST_LEFT_S) * rate_hz:
-            at = _quietest(waiting_S, rate_hz)
+        while len(waiting_S) >= enough:
+            at = _quietest(waiting_S[:enough], rate_hz)  # a block may be much longer than a part
             yield from _spoken(waiting_S[:at], begin, rate_hz)
             begin, waiting_S = begin + at, waiting_S[at:]
     yield from _spoken(waiting_S, begin, rate_hz)

@@ -16,6 +16,7 @@ from speech3.graph.pieces import join_segments
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.model import PdfsOnly
 from speech3.io.atomic import write_text
+from speech3.io.computed import Computed
 from speech3.io.progress import say
 
 
@@ -30,7 +31,7 @@ def word_times(
     texts: dict[str, str | None] = {h.utterance: " ".join(h.units) for h in decoding.hypotheses if h.units}
     if not texts:
         return {}
-    alignments, _ = recognizer.align({u: feats[u] for u in texts}, texts, jobs)
+    alignments, _ = recognizer.align(Computed(texts, feats.__getitem__), texts, jobs)
     return times_in(recognizer, alignments, decoding)
 
 

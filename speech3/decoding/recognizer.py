@@ -45,6 +45,7 @@ from speech3.hmm.model import Hmm, PdfsOnly, load_hmm, load_outputs
 from speech3.hmm.passes import LARGEST_PSEUDO, Scorer
 from speech3.io.atomic import read_json, write_json
 from speech3.io.checkpoint import read_about
+from speech3.io.computed import Computed
 from speech3.io.progress import progress, say
 from speech3.models import AcousticModel, load_network, logits
 
@@ -293,7 +294,7 @@ def tune_recognizer(
         say(f"  tuning on {len(chosen)} of {len(feats)} utterances, {config.tuning_minutes:g} minutes")
 
     def scores(keys: Sequence[str]) -> Iterable[tuple[str, np.ndarray]]:
-        return recognizer.scores({key: feats[key] for key in keys})
+        return recognizer.scores(Computed(dict.fromkeys(keys), feats.__getitem__))
 
     pseudo = recognizer.scorer.pseudo_likelihoods
     said = {key: references.get(key, ()) for key in feats}
@@ -330,6 +331,9 @@ def load_recognizer(model: Path | str) -> Recognizer:
     if not directory.is_dir():
         raise Speech3Error(f"{directory}: no such model directory")
     if not (directory / "model.safetensors").exists():
+        onnx = directory.with_suffix(".onnx")
+        if onnx.is_file() and decode_directory(onnx) == directory:  # as lattices name the model that made them
+            return _load_exported(onnx)
         below = ", ".join(str(path.parent) for path in sorted(directory.glob("*/model.safetensors")))
         raise Speech3Error(
             f"{directory}: not a model directory, because it has no model.safetensors"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jiwer
 
+from speech3.decoding.chosen_graph import with_graph
 from speech3.decoding.latticed import NBEST, nbest_line, nbest_lines
 from speech3.decoding.output import write_decoding, write_hypotheses
 from speech3.decoding.recognizer import load_recognizer
@@ -22,8 +23,9 @@ from speech3.decoding.rescore import (
     unknown_words,
 )
 from speech3.decoding.search import Decoding, Hypothesis, small_enough
-from speech3.decoding.tune import ErrorRate
+from speech3.decoding.tune import ErrorRate, check_references
 from speech3.errors import Speech3Error, listed
+from speech3.graph.places import GRAPH
 from speech3.io.ark import ArkReader
 from speech3.io.atomic import write_json, write_text
 from speech3.io.progress import progress, say
@@ -89,7 +91,10 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: Options) -> Outc
         raise Speech3Error(f"{directory.path}: already rescored; rescore what speech3 decode --lattice wrote")
     if out.resolve() == directory.path.resolve():
         raise Speech3Error(f"{out}: this is the lattices' own directory; write to another one")
-    old, shown = directory.old_lm(options.old), _count(directory)
+    utterances = _utterances(directory)
+    if options.references is not None:
+        check_references(options.references, utterances)  # before all lattices are rescored
+    old = directory.old_lm(options.old)
     rescored: Iterator[tuple[str, Rescored]]
     if ":" in lm and not Path(lm).exists():
         rescored = by_function(directory, load_function(lm), lm, options.nbest, old)
@@ -101,7 +106,7 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: Options) -> Outc
                 f" as {UNKNOWN}"
             )
         rescored = by_ngrams(directory, model, old)
-    items: Iterator[tuple[str, Rescored]] = iter(progress(rescored, shown, "rescoring"))
+    items: Iterator[tuple[str, Rescored]] = iter(progress(rescored, len(utterances), "rescoring"))
     weight, rates = options.weight, dict[float, float]()
     if options.references is not None:
         known = dict(items)
@@ -115,9 +120,9 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: Options) -> Outc
     return Outcome(weight, rates, decoding)
 
 
-def _count(directory: LatticeDir) -> int:
+def _utterances(directory: LatticeDir) -> list[str]:
     path = directory.path / INDEX
-    return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
+    return [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def load_function(name: str) -> SentenceScorer:
@@ -168,12 +173,14 @@ def _write(
     if first is None:
         raise Speech3Error(f"{directory.path / ARCHIVE}: holds no lattice")
     items = _again(first, items)
+    for stale in (NBEST, "hyp.ctm"):
+        (out / stale).unlink(missing_ok=True)
+    forget_lattices(out)
     if isinstance(first[1], RescoredLattice):
         about = replace(directory.about, rescored={"lm": lm, "weight": weight})
         write_lattices(out / ARCHIVE, lattices(), out / INDEX)
         save_about(out, directory.symbols, about)
     else:
-        forget_lattices(out)  # an earlier run with an n-gram model may have left some
         for _ in lattices():
             pass
     decoding = Decoding(tuple(hypotheses), {})
@@ -202,14 +209,17 @@ def _hypothesis(directory: LatticeDir, utterance: str, lattice: WordLattice, wit
 
 
 def write_times(directory: LatticeDir, out: Path, decoding: Decoding, jobs: int) -> None:
-    """Write ``hyp.ctm``: times from an alignment with the model and features that decoding used.
+    """Write ``hyp.ctm``: times from an alignment with the model, graph and features that decoding used.
 
     Raises
     ------
     Speech3Error
-        The model or the features no longer exist.
+        The model, the graph or the features no longer exist.
     """
     scp = directory.path / "feats" / "feats.scp"
     if not scp.exists():
         raise Speech3Error(f"{scp}: no such file; word times need these features of speech3 decode: decode again")
-    write_decoding(out, load_recognizer(Path(directory.about.model)), ArkReader(scp), decoding, jobs)
+    recognizer, graph = load_recognizer(Path(directory.about.model)), Path(directory.about.graph)
+    if graph != (recognizer.directory / GRAPH).resolve():
+        recognizer = with_graph(recognizer, graph)  # for the pronunciations of words that only this graph has
+    write_decoding(out, recognizer, ArkReader(scp), decoding, jobs)

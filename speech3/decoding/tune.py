@@ -4,7 +4,7 @@ Axes: T frames, P pdfs.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -232,6 +232,12 @@ def drawn(lengths_s: Mapping[str, float], minutes: float) -> list[str]:
     return [name for name in lengths_s if name in taken]
 
 
+def check_references(references: Mapping[str, Sequence[str]], utterances: Iterable[str]) -> None:
+    """Raise `Speech3Error` if an utterance has no reference."""
+    if missing := [utterance for utterance in utterances if not references.get(utterance)]:
+        raise Speech3Error(f"dev: no words to tune on for {', '.join(missing[:5])}; add their transcripts to text")
+
+
 def rate_of(
     references: Mapping[str, Sequence[str]], found: Mapping[str, Sequence[str]], error_rate: ErrorRate
 ) -> float:
@@ -242,10 +248,8 @@ def rate_of(
     Speech3Error
         There are no utterances, or one has no reference.
     """
-    missing = [utterance for utterance in found if not references.get(utterance)]
     if not found:
         raise Speech3Error("dev: no utterances to tune on; give a data directory that has some")
-    if missing:
-        raise Speech3Error(f"dev: no words to tune on for {', '.join(missing[:5])}; add their transcripts to text")
+    check_references(references, found)
     truth = [" ".join(references[utterance]) for utterance in found]
     return float(error_rate(truth, [" ".join(words) for words in found.values()]))

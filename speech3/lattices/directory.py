@@ -25,7 +25,7 @@ from speech3.io.fst import read_fst
 from speech3.kaldi.lang import read_symbol_table
 from speech3.lattices.archive import read_lattices
 from speech3.lattices.compose import numbers_of
-from speech3.lattices.lm_states import LmStates, of_arpa, of_grammar
+from speech3.lattices.lm_states import NO_WORD, LmStates, of_arpa, of_grammar
 from speech3.lattices.word_lattice import WordLattice, words_of
 from speech3.lm.arpa import read_arpa
 from speech3.lm.ngrams import ArpaLm
@@ -119,7 +119,9 @@ class LatticeDir:
                 " file with --old, or build the graph again and decode with it"
             )
         states, numbers = of_arpa(self.with_unseen(read_arpa(given)))
-        return states, numbers_of(self.symbols, numbers, "")
+        number_W = numbers_of(self.symbols, numbers, "")
+        number_W[1:][number_W[1:] == NO_WORD] = len(numbers)  # on no arc, so that its cost is infinite and not 0
+        return states, number_W
 
 
 def read_word_lattices(
@@ -161,14 +163,14 @@ def open_lattices(path: Path) -> LatticeDir:
     return LatticeDir(path, read_symbol_table(path / SYMBOLS, _REMEDY), about)
 
 
-def begin_lattices(out: Path, graph: Graph, model: Path, setting: tuple[float, float], beam: float) -> None:
+def describe_lattices(out: Path, graph: Graph, model: Path, setting: tuple[float, float], beam: float) -> None:
     """Write the files that belong beside the archive: ``words.txt`` and ``lattice.json``."""
     about = LatticesAbout(str(model.resolve()), str(graph.path.resolve()), graph.about, *setting, beam)
     save_about(out, graph.words, about)
 
 
 def forget_lattices(out: Path) -> None:
-    """Remove the lattices of an earlier decoding, for a decoding that writes none."""
+    """Remove the lattices of an earlier decoding, before another one begins."""
     for name in (ABOUT, INDEX, ARCHIVE, SYMBOLS):
         (out / name).unlink(missing_ok=True)
 
@@ -177,8 +179,3 @@ def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> Non
     """Write ``words.txt`` and ``lattice.json``."""
     write_text(out / SYMBOLS, "".join(f"{word} {label}\n" for label, word in enumerate(symbols)))
     write_json(out / ABOUT, asdict(about))
-
-
-def symbols_beside(archive: Path) -> tuple[str, ...]:
-    """The symbol table in the directory of an archive."""
-    return read_symbol_table(archive.parent / SYMBOLS, _REMEDY)

@@ -6,7 +6,6 @@ off. So every word sequence has one path, with the cost that the ARPA format def
 Axes: S states, S1 one more, A arcs.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,20 +92,6 @@ def _arranged(
     begin_S1 = np.searchsorted(columns["source"], np.arange(len(final_S) + 1))
     word_A, target_A, cost_A = (np.ascontiguousarray(columns[name]) for name in ("word", "target", "cost"))
     return LmStates(start, begin_S1, word_A, target_A, cost_A, backoff_S.astype(np.int64), backoff_cost_S, final_S)
-
-
-def sentence_cost(lm: LmStates, words: Sequence[int]) -> float:
-    """Minus the log probability of a sentence, its end included; infinite if the model lacks one of its words."""
-    return float(_sentence_cost(lm, np.array(words, np.int64)))
-
-
-@jit
-def _sentence_cost(lm, words):  # type: ignore[no-untyped-def] # pragma: no cover
-    total, state = 0.0, lm.start
-    for word in words:
-        cost, state = step(lm, state, word)
-        total += cost
-    return total + end_cost(lm, state)
 
 
 @jit

@@ -68,38 +68,22 @@ def nbest(lattice: WordLattice, n: int, acoustic_scale: float, word_penalty: flo
     return found
 
 
-def pdfs_of(lattice: WordLattice, path: WordPath) -> np.ndarray:
-    """(T,) int32: the pdf of each frame."""
-    last = int(lattice.target_A[path.arcs[-1]]) if path.arcs else 0
-    parts = [lattice.pdfs_K[lattice.begin_A1[arc] : lattice.begin_A1[arc + 1]] for arc in path.arcs]
-    return np.concatenate([*parts, lattice.final_pdfs_S[last]])
-
-
-def oracle_errors(lattice: WordLattice, reference: Sequence[int]) -> int:
-    """Oracle errors: the fewest substitutions, deletions and insertions of any path of the lattice.
+def oracle_words(lattice: WordLattice, reference: Sequence[int]) -> tuple[int, ...]:
+    """The words of a path with the fewest substitutions, deletions and insertions; 0 for an arc without a word.
 
     Parameters
     ----------
     reference
         Indices of words in the symbol table; any unused number for words that are not in the graph.
     """
-    return _oracle_of(lattice, reference)[0]
-
-
-def oracle_words(lattice: WordLattice, reference: Sequence[int]) -> tuple[int, ...]:
-    """The words of the path with the oracle errors; 0 for an arc without a word."""
-    return tuple(lattice.word_A[_oracle_of(lattice, reference)[1]].tolist())
-
-
-def _oracle_of(lattice: WordLattice, reference: Sequence[int]) -> tuple[int, list[int]]:
     ends_S, wanted = np.isfinite(lattice.final_graph_S), np.array(reference, np.int64)
-    errors, arcs = _oracle(lattice.source_A, lattice.target_A, lattice.word_A, ends_S, wanted)
-    return int(errors), list(arcs)[::-1]
+    arcs = _oracle(lattice.source_A, lattice.target_A, lattice.word_A, ends_S, wanted)
+    return tuple(lattice.word_A[list(arcs)[::-1]].tolist())
 
 
 @jit
 def _oracle(source, target, word, ends, reference):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Edit distance over an acyclic lattice: fewest errors, and the arcs of a path with so few, in reverse order.
+    """Edit distance over an acyclic lattice: the arcs of a path with the fewest errors, in reverse order.
 
     ``errors`` (S, R1) holds the fewest errors on a path to each state with the first r words of the reference read.
     Arcs without a word (0) cost nothing.
@@ -129,4 +113,4 @@ def _oracle(source, target, word, ends, reference):  # type: ignore[no-untyped-d
     while state > 0:
         arcs.append(by[state, r])
         state, r = source[arcs[-1]], before_r[state, r]
-    return best, arcs
+    return arcs

@@ -1,6 +1,6 @@
 """The path of each lattice with the fewest errors, as a hypothesis that can be scored (Kaldi's lattice-oracle)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.lattices.compose import spelled
-from speech3.lattices.directory import open_lattices
+from speech3.lattices.directory import LatticeDir, open_lattices
 from speech3.lattices.word_lattice import WordLattice
 from speech3.lattices.word_paths import oracle_words
 
@@ -23,8 +23,9 @@ def oracle_texts(archive: Path, references: Mapping[str, str]) -> dict[str, str]
         reference.
     """
     directory = open_lattices(archive.parent)
+    number = {name: label for label, name in enumerate(directory.symbols)}
     texts = {
-        utterance: _oracle_text(lattice, directory.symbols, directory.mark, references[utterance].split())
+        utterance: _oracle_text(lattice, directory, number, references[utterance].split())
         for utterance, lattice in directory.lattices()
         if utterance in references
     }
@@ -33,10 +34,12 @@ def oracle_texts(archive: Path, references: Mapping[str, str]) -> dict[str, str]
     return texts
 
 
-def _oracle_text(lattice: WordLattice, symbols: tuple[str, ...], mark: str, reference: list[str]) -> str:
-    spoken, names = _of_words(lattice, symbols) if mark else (lattice, symbols)
-    number = {name: label for label, name in enumerate(names)}
-    found = oracle_words(spoken, [number.get(word, -1) for word in reference])
+def _oracle_text(lattice: WordLattice, directory: LatticeDir, number: dict[str, int], reference: list[str]) -> str:
+    names: Sequence[str] = directory.symbols
+    if directory.mark:
+        lattice, names = _of_words(lattice, directory.symbols)
+        number = {name: label for label, name in enumerate(names)}
+    found = oracle_words(lattice, [number.get(word, -1) for word in reference])
     return " ".join(names[word] for word in found if word)
 
 

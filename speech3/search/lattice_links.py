@@ -103,17 +103,13 @@ def _link_reading(graph, memory, begin, end, after, base, extra, lattice_beam, l
         if not extra[j - base] <= lattice_beam:
             continue
         target = memory.tokens_H4[j, STATE]
-        limit = cost_of[j, COST] + lattice_beam - extra[j - base]
         for place in range(graph.into_S1[target], graph.into_S1[target + 1]):
             i = slot[graph.into_E2[place, 0]]
             if i < begin or i >= end or cost_of[i, COST] > cutoff:
                 continue
             a = graph.into_E2[place, 1]
             pdf = graph.arcs_A4[a, 0] - 1
-            new = (cost_of[i, COST] - best) + graph.weight_A4[a, 2] + ac[pdf]
-            if not new <= limit:
-                continue
-            slack = new - cost_of[j, COST]
+            slack = (cost_of[i, COST] - best) + graph.weight_A4[a, 2] + ac[pdf] - cost_of[j, COST]
             here = slack + extra[j - base]
             if slack < 0 or not here <= lattice_beam:  # below 0: the search had pruned this arc
                 continue

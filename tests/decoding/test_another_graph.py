@@ -11,6 +11,10 @@ from whistles import RATE_HZ, whistled
 
 from speech3.alignment.guessed import by_letters
 from speech3.alignment.oov import with_pronunciations
+from speech3.alignment.times import read_ctm
+from speech3.cli import decode as decode_verb
+from speech3.cli import rescore as rescore_verb
+from speech3.corpus.datadir import DataDir, Utterance, write_datadir
 from speech3.decoding.apply import transcribe
 from speech3.decoding.chosen_graph import with_graph
 from speech3.decoding.recognizer import load_recognizer
@@ -59,6 +63,18 @@ def test_words_are_added_and_recognised_with_their_times(model: Path, tmp_path: 
     refused = speech3("transcribe", model, baa, "--hot", made(tmp_path, "none.txt", "BAA\n"))
     assert refused.returncode == 1 and "speech3 graph MODEL OUT --add" in refused.stderr
     assert refused.stderr.count("\n") == 1
+
+
+def test_added_words_have_times_after_rescoring(model: Path, tmp_path: Path, baa: Path) -> None:
+    graph, data = tmp_path / "new", tmp_path / "data"
+    make_graph(model, graph, GraphSources(add=made(tmp_path, "words.txt", "BAA 5 b a a\n")))
+    write_datadir(DataDir(data, {"u": str(baa)}, {"u": Utterance("u", "u", "u", "BAA")}), data)
+    decode_verb.command(model, data, tmp_path / "old", lattice=True, nbest=2, graph=graph, jobs=1)
+    lm, out = str(graph / "lm.arpa.gz"), tmp_path / "rescored"
+    rescore_verb.command(tmp_path / "old", lm, out, ctm=True, nbest=2, jobs=1)
+    assert [word.label for word in read_ctm(out / "hyp.ctm")["u"]] == ["BAA"]
+    rescore_verb.command(tmp_path / "old", lm, out, weight=0.5, jobs=1)
+    assert not (out / "hyp.ctm").exists() and not (out / "nbest.jsonl").exists(), "those of the run before"
 
 
 def test_the_corrected_lexicon_is_given_back(model: Path, tmp_path: Path, baa: Path) -> None:

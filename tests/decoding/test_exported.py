@@ -47,6 +47,8 @@ def test_sounds_become_the_words_that_the_directory_gives(
     shutil.rmtree(network)
     recognizer = load_recognizer(there)
     assert recognizer.features == FEATURES and recognizer.settings == SETTINGS
+    beside = load_recognizer(recognizer.directory)  # as lattices name it
+    assert isinstance(beside.scorer, OnnxNetwork) and beside.scorer.path == there
     results = list(transcribe(recognizer, list(sounds.values()), times=True))
     assert [tuple(result.text.split()) for result in results] == [words for words, _ in SAID.values()]
     assert [stretch.label for stretch in results[1].words] == ["A", "BB"]  # aligned, too

@@ -247,6 +247,9 @@ def test_a_graph_that_does_not_keep_its_model(decoded: Path, model: Path, tmp_pa
     old = Path(lm_of(tmp_path / "o.arpa", toys.estimate(OLD, 2)))
     rescore(open_lattices(decoded), lm, tmp_path / "given", Options(old=old))
     assert (tmp_path / "given" / "hyp.txt").read_text() == (tmp_path / "kept" / "hyp.txt").read_text()
+    other = Path(lm_of(tmp_path / "p.arpa", toys.estimate([["A"], ["AB", "A"]], 2)))
+    with pytest.raises(Speech3Error, match="a word that the language model used in the search does not allow"):
+        rescore(open_lattices(decoded), lm, tmp_path / "out", Options(old=other))
 
 
 def test_directories_that_are_none_and_damaged_archives(decoded: Path, tmp_path: Path) -> None:

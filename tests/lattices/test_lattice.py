@@ -9,7 +9,7 @@ import toys
 from random_graphs import all_paths, pieces_of, random_graph, random_scores
 
 from speech3.graph.decoding_graph import build_graph, load_graph
-from speech3.io.fst import Fst
+from speech3.io.fst import Fst, FstBuilder
 from speech3.search import beam_search, linked_frames
 from speech3.search.beam_search import BeamSearch
 from speech3.search.lattice import Lattice
@@ -97,6 +97,19 @@ def test_its_best_path_is_the_one_best_however_narrow_the_beam():
         for beam in ((0.4, 10**6), (1.2, 10**6), (1e6, 21), (1e6, 60)):
             search, lattice = lattice_of(fst, scores_TP, 4.0, beam)
             assert paths_of_best(lattice) == pytest.approx(search.best_path().cost, abs=1e-3), (seed, beam)
+
+
+def test_a_path_exactly_at_the_edge_of_the_beam_is_there_as_a_whole():
+    near = np.float32(0.011033099)
+    far = near + np.float32(8)  # in float32, (far + 8) - 8 is less than far
+    builder = FstBuilder()
+    start, *middle, end = (builder.state(final) for final in (np.inf, np.inf, np.inf, 0.0))
+    for state, word, cost in zip(middle, (1, 2), (near, far), strict=True):
+        builder.arc(start, state, 1, 0, cost)
+        builder.arc(state, end, 1, word, 0.0)
+    _, lattice = lattice_of(builder.fst(), np.zeros((2, 1), np.float32), 8.0)
+    check_form(lattice)
+    assert sorted(words for _, words, _ in paths_of(lattice)) == [(1,), (2,)]
 
 
 @pytest.mark.parametrize("lattice_beam", [0.5, 2.0])

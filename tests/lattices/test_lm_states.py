@@ -13,7 +13,7 @@ from speech3.errors import Speech3Error
 from speech3.graph.grammar import Grammar, from_arpa
 from speech3.io.fst import Fst, FstBuilder
 from speech3.lattices.lm_paths import cheapest_cost
-from speech3.lattices.lm_states import LmStates, of_arpa, of_grammar, sentence_cost
+from speech3.lattices.lm_states import LmStates, end_cost, of_arpa, of_grammar, step
 from speech3.lm.arpa import ArpaLm, read_arpa
 
 WORDS = ("A", "AB", "BA", "BA2")
@@ -78,6 +78,14 @@ def cheapest(fst: Fst, words: list[int], backoff: int) -> float:
 
 def sequences() -> list[tuple[str, ...]]:
     return [words for length in range(5) for words in itertools.product(WORDS, repeat=length)]
+
+
+def sentence_cost(lm: LmStates, words: list[int]) -> float:
+    total, state = 0.0, lm.start
+    for word in words:
+        cost, state = step(lm, state, word)
+        total += cost
+    return total + end_cost(lm, state)
 
 
 def test_every_sequence_costs_what_the_format_defines(lm: ArpaLm) -> None:

@@ -12,7 +12,7 @@ from test_lattice import SCALE, lattice_of, paths_of
 from speech3.lattices import word_lattice
 from speech3.lattices.bayes_risk import arc_posteriors, confidences, minimum_bayes_risk
 from speech3.lattices.word_lattice import WordLattice, words_of
-from speech3.lattices.word_paths import nbest, oracle_errors, pdfs_of
+from speech3.lattices.word_paths import nbest, oracle_words
 from speech3.search.lattice import best_words, rest_costs
 
 BEAM = 4.0
@@ -136,7 +136,9 @@ def test_the_n_best_are_the_cheapest_of_all(scale, penalty):
         for path in found:
             graph, acoustic, pdfs = every[path.words]
             assert path.cost == pytest.approx(graph + scale * acoustic + penalty * len(path.words))
-            assert tuple(pdfs_of(words, path)) == pdfs
+            parts = [words.pdfs_K[words.begin_A1[arc] : words.begin_A1[arc + 1]] for arc in path.arcs]
+            last = words.target_A[path.arcs[-1]] if path.arcs else 0
+            assert tuple(np.concatenate([*parts, words.final_pdfs_S[last]])) == pdfs
 
 
 def test_words_at_another_scale_are_those_of_the_cheapest_path():
@@ -174,7 +176,7 @@ def test_the_oracle_is_the_path_with_the_fewest_errors():
         every = every_path(words)
         for reference in ((), (1,), (2, 3), (1, 1, 4, 2), (9, 9, 9)):
             fewest = min(edits(reference, said) for said in every)
-            assert oracle_errors(words, reference) == fewest
+            assert edits(reference, oracle_words(words, reference)) == fewest
             seen.add(fewest)
             if reference and fewest < len(reference):
                 said = min(every, key=lambda each: edits(reference, each))
