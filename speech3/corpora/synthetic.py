@@ -183,7 +183,8 @@ def _staging(out: Path) -> Iterator[Path]:
     staging = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     with explained_disk_errors(out):
         for left in out.parent.glob(f".{out.name}.*.tmp"):  # left by runs that were killed
-            if not _is_running(left.name.split(".")[-2]):
+            # In a container, this process may have the number of the one that was killed.
+            if left == staging or not _is_running(left.name.split(".")[-2]):
                 shutil.rmtree(left, ignore_errors=True)
         staging.mkdir(parents=True)
         try:
