@@ -9,7 +9,6 @@ Legend: N samples.
 """
 
 import functools
-import io
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import soundfile
 
 from speech3.augment import rooms
 from speech3.config import shipped
+from speech3.corpus.audio import write_wav
 from speech3.corpus.datadir import DataDir, Utterance, write_datadir
 from speech3.errors import Speech3Error
 from speech3.io.atomic import explained_disk_errors, write_text
@@ -218,7 +217,6 @@ def _speak_all(
     first, turns = split_speakers.index(speaker), min(len(split_speakers), sizes[speaker.split])
     background = _Background(corpus, [other for other in split_speakers if other != speaker])
     wav = directory / speaker.split / "wav"
-    wav.mkdir(parents=True, exist_ok=True)
     written = []
     for number in range(len(range(first, sizes[speaker.split], turns))):
         rng = np.random.default_rng([seed, int(speaker.id[1:]), number])
@@ -226,9 +224,7 @@ def _speak_all(
         spoken = say(key, speaker, rng)
         condition = str(rng.choice(list(CONDITIONS), p=list(CONDITIONS.values())))
         samples_N = _in_room(spoken.samples_N, condition, background, rng)
-        buffer = io.BytesIO()  # written by Python, since libsndfile does not report a full disk
-        soundfile.write(buffer, samples_N, SAMPLE_RATE_HZ, format="WAV", subtype="PCM_16")
-        (wav / f"{key}.wav").write_bytes(buffer.getvalue())
+        write_wav(wav / f"{key}.wav", samples_N, SAMPLE_RATE_HZ)
         written.append(_Written(key, speaker.id, spoken.text, condition, spoken.tracks))
     return written
 

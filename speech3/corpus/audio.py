@@ -21,6 +21,7 @@ import soundfile
 from speech3.corpus.datadir import DataDir
 from speech3.corpus.paths import pipe_directory, resolve
 from speech3.errors import Speech3Error
+from speech3.io.atomic import atomic_path
 from speech3.io.torchaudio_ import resample as change_rate
 
 # Segment times often have only two decimals: an end that rounding puts beyond the recording is clipped, not a fault.
@@ -186,6 +187,20 @@ def info(path_or_pipe: Path | str, *, directory: Path | None = None) -> AudioInf
     sound, missing_s = _opened(name, source)
     with sound:
         return AudioInfo(int(sound.samplerate), int(sound.channels), int(sound.frames), missing_s)
+
+
+def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:
+    """Write samples, int16 or float of full scale 1, as a 16-bit wav file, atomically.
+
+    Raises
+    ------
+    Speech3Error
+        The disk is full, or the directory is not writable.
+    """
+    buffer = io.BytesIO()  # written by Python, since libsndfile does not say that the disk is full
+    soundfile.write(buffer, samples_S, sample_rate_hz, "PCM_16", format="WAV")
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(buffer.getvalue())
 
 
 def _source(path_or_pipe: Path | str, directory: Path | None, cached: bool) -> tuple[str, Path | bytes]:
