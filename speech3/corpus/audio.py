@@ -178,7 +178,9 @@ def read_blocks(
         first, last = _bounds(name, sound, start_s, end_s)
         for start in range(first, last, size):
             decode = _decode if start == first else _read  # only the first block needs a seek
-            yield _mono(decode(name, sound, start, min(start + size, last)))
+            samples = decode(name, sound, start, min(start + size, last))
+            if len(samples):  # nothing may be left for the last block of an mp3 that ends early (`_MP3_SLACK`)
+                yield _mono(samples)
 
 
 def info(path_or_pipe: Path | str, *, directory: Path | None = None) -> AudioInfo:
@@ -290,7 +292,10 @@ def _decode(name: str, sound: soundfile.SoundFile, start: int, stop: int) -> np.
             sound.seek(start)
         except (soundfile.SoundFileError, RuntimeError) as error:
             raise _undecodable(name, error) from error
-    return _read(name, sound, start, stop)
+    samples = _read(name, sound, start, stop)
+    if not len(samples):
+        raise _cut_short(name, f"has no sample after {start}, but its header says {sound.frames}")
+    return samples
 
 
 def _read(name: str, sound: soundfile.SoundFile, start: int, stop: int) -> np.ndarray:
@@ -299,7 +304,7 @@ def _read(name: str, sound: soundfile.SoundFile, start: int, stop: int) -> np.nd
     except (soundfile.SoundFileError, RuntimeError) as error:
         raise _undecodable(name, error) from error
     slack = _MP3_SLACK if sound.format == "MP3" else 0
-    if len(samples) < stop - start - slack or not len(samples):
+    if len(samples) < stop - start - slack:
         raise _cut_short(name, f"ends after {start + len(samples)} samples, but its header says {sound.frames}")
     if not np.isfinite(samples).all():
         raise AudioError("unreadable audio", name, "contains values that are not finite numbers", "make the file again")
