@@ -180,7 +180,7 @@ def say_if_incomplete(part: str, found: int, whole: int, what: str = "utterances
 
 
 def _is_datadir(path: Path) -> bool:
-    return any((path / name).is_file() for name in (*FILES, "feats.scp"))
+    return any((path / name).is_file() for name in FILES)
 
 
 def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tuple[dict[str, DataDir], bool]:
