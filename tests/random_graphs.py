@@ -1,11 +1,13 @@
-"""Graphs drawn at random, and simple reference searches through them."""
+"""Graphs drawn at random, and simple reference searches through them and through grammars."""
 
 import itertools
+import math
 from collections import defaultdict
 
 import numpy as np
 
 from speech3.io.fst import Fst, FstBuilder
+from speech3.lm.word_graph import WordGraph
 
 
 def random_graph(seed: int, states: int = 12, pdfs: int = 5, words: int = 4, finals: float = 0.3) -> Fst:
@@ -78,3 +80,20 @@ def pieces_of(frames: int, sizes: tuple[int, ...]) -> list[slice]:
             return [slice(*pair) for pair in itertools.pairwise(edges)]
         edges.append(min(edges[-1] + size, frames))
     raise AssertionError
+
+
+def sentences_of(graph: WordGraph, longest: int) -> dict[tuple[str, ...], float]:
+    """Every sentence of up to `longest` words with its probability."""
+    onward: dict[int, list[tuple[str, float, int]]] = {}
+    for source, word, cost, target in graph.arcs:
+        onward.setdefault(source, []).append((word, cost, target))
+    found: dict[tuple[str, ...], float] = {}
+    ways: list[tuple[tuple[str, ...], float, int]] = [((), 0.0, 0)]
+    for _ in range(longest + 1):
+        further = []
+        for words, cost, state in ways:
+            if state in graph.finals:
+                found[words] = math.exp(-cost - graph.finals[state])
+            further += [((*words, word), cost + more, target) for word, more, target in onward.get(state, [])]
+        ways = further
+    return found

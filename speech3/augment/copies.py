@@ -7,14 +7,12 @@ import functools
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import soundfile
-
 from speech3.augment.augmenter import Augmenter, make_augmenter
 from speech3.config import AugmentConfig
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir, Utterance, write_datadir
 from speech3.errors import Speech3Error, check_bad
-from speech3.io.atomic import atomic_path, write_text
+from speech3.io.atomic import write_text
 from speech3.io.parallel import available_jobs, parallel_map
 
 _TASK_SIZE = 16  # utterances of one task; each task is sent to its process with the lists of sounds to add
@@ -110,8 +108,7 @@ def _copies(
             continue
         key = prefix + utterance.id
         wave_S, done[key] = augmenter(wave_S, rate_hz, utterance, key)
-        with atomic_path(out / "wav" / f"{key}.wav") as temporary:
-            soundfile.write(temporary, wave_S, rate_hz, "PCM_16", format="WAV")
+        audio.write_wav(out / "wav" / f"{key}.wav", wave_S, rate_hz)
         utterances[key] = replace(
             utterance, id=key, recording=key, speaker=prefix + utterance.speaker, start_s=0.0, end_s=None
         )

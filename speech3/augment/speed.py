@@ -10,13 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import soundfile
-
 from speech3.corpus import audio
 from speech3.corpus.datadir import DataDir, Utterance, write_datadir
 from speech3.corpus.paths import moved
 from speech3.errors import Speech3Error
-from speech3.io.atomic import atomic_path
 from speech3.io.parallel import available_jobs, parallel_map
 
 
@@ -76,6 +73,5 @@ def _copy(item: tuple[DataDir, float, str], out: Path) -> Utterance:
     wave_S, rate_hz = audio.load(data, utterance.id, mix_channels=True)
     name = prefix + utterance.id
     # The samples are taken as recorded at `factor` times their rate, so they play faster, and resampled to their rate.
-    with atomic_path(out / "wav" / f"{name}.wav") as temporary:
-        soundfile.write(temporary, resample(wave_S, round(rate_hz * factor), rate_hz), rate_hz, "PCM_16", format="WAV")
+    audio.write_wav(out / "wav" / f"{name}.wav", resample(wave_S, round(rate_hz * factor), rate_hz), rate_hz)
     return replace(utterance, id=name, recording=name, speaker=prefix + utterance.speaker, start_s=0.0, end_s=None)

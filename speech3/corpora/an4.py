@@ -12,9 +12,9 @@ import re
 from pathlib import Path
 
 import numpy as np
-import soundfile
 
 from speech3.corpora.anyspeech import say_if_incomplete, split_data, write_corpus
+from speech3.corpus.audio import write_wav
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_text
@@ -91,9 +91,8 @@ def _recording(place: Path, converted: Path) -> Path:
     if not raw.is_file():
         raise Speech3Error(f"{place}: no recording with this name and {', '.join(_SOUNDS)} or .raw; unpack it again")
     wav = (converted / place.parent.name / f"{place.name}.wav").absolute()
-    wav.parent.mkdir(parents=True, exist_ok=True)
     content = raw.read_bytes()
     both = [np.frombuffer(content, order, len(content) // 2).astype(np.int16) for order in ("<i2", ">i2")]
     smooth = min(both, key=lambda samples_N: float(np.abs(np.diff(samples_N.astype(np.int64))).sum()))
-    soundfile.write(wav, smooth, _RATE_HZ)  # archives of both byte orders exist
+    write_wav(wav, smooth, _RATE_HZ)  # archives of both byte orders exist
     return wav

@@ -9,6 +9,7 @@ estimated on). Missing splits are drawn from train, missing pronunciations are g
 
 import gzip
 import math
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -179,7 +180,7 @@ def say_if_incomplete(part: str, found: int, whole: int, what: str = "utterances
 
 
 def _is_datadir(path: Path) -> bool:
-    return any((path / name).is_file() for name in (*FILES, "feats.scp"))
+    return any((path / name).is_file() for name in FILES)
 
 
 def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tuple[dict[str, DataDir], bool]:
@@ -364,9 +365,12 @@ def _write_held_out(out: Path, parts: Mapping[str, DataDir], words: Words, count
 
 
 def _copy_arpa(arpa: Path, out: Path) -> None:
-    content = arpa.read_bytes()
-    with atomic_path(out) as path:
-        path.write_bytes(content if arpa.suffix == ".gz" else gzip.compress(content, mtime=0))
+    with atomic_path(out) as path, arpa.open("rb") as content, path.open("wb") as raw:
+        if arpa.suffix == ".gz":
+            shutil.copyfileobj(content, raw)
+        else:
+            with gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed:
+                shutil.copyfileobj(content, packed)
 
 
 def _write_lists(out: Path, words: Words, counts: Mapping[str, int]) -> None:

@@ -8,6 +8,7 @@ The official splits share no speaker and no sentence. A release without dev and 
 """
 
 import csv
+import io
 from collections import Counter
 from pathlib import Path
 
@@ -100,21 +101,25 @@ def _check_language(source: Path, lang: str) -> None:
 
 def _read(source: Path, name: str, steps: tuple[str, ...]) -> DataDir:
     table = source / name
-    rows = list(csv.DictReader(read_utf8(table).splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
-    if rows and (lacking := [column for column in _COLUMNS if rows[0].get(column) is None]):
+    lines = io.StringIO(read_utf8(table), newline=None)  # not splitlines(): U+2028 in a sentence does not end the line
+    rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+    if rows and (lacking := [column for column in _COLUMNS if column not in rows[0]]):
         raise Speech3Error(f"{table}: no column {', '.join(lacking)}; this is not a table of Common Voice's clips")
+    for row in rows:
+        if any(row[column] is None for column in _COLUMNS):
+            raise Speech3Error(f"{table}: a line is cut short: `{row['client_id'][:60]}`; unpack the archive again")
     available = {path.name for path in (source / "clips").iterdir()} if (source / "clips").is_dir() else set[str]()
     recordings, utterances, bad = dict[str, str](), dict[str, Utterance](), dict[str, str]()
     unspoken, shown = Counter[str](), list[str]()
     for row in rows:
-        clip, said = row["path"], normalize_text(row["sentence"] or "", steps)
+        clip, said = row["path"], normalize_text(row["sentence"], steps)
         clip = clip if clip.endswith(".mp3") else f"{clip}.mp3"
         speaker = row["client_id"][:16]
         key = f"{speaker}-{Path(clip).stem}"
         if clip not in available:
             bad[key] = f"{source / 'clips' / clip}: no such file"
         elif not said:
-            unspoken[row["sentence"] or ""] += 1
+            unspoken[row["sentence"]] += 1
         else:
             recordings[key] = str((source / "clips" / clip).absolute())
             utterances[key] = Utterance(key, key, speaker, said)

@@ -294,7 +294,10 @@ def _usable(found: _Found, item: _Item, annotation: Annotation, duration_s: floa
         found.skip("no times", item.transcript, "its times are not set", "set them in ELAN", words)
     elif annotation.end_s <= annotation.start_s:
         found.skip("no length", item.transcript, "does not end after its start", "correct its times", place)
-    elif annotation.start_s < -END_TOLERANCE_S or annotation.end_s > duration_s + END_TOLERANCE_S:
+    elif (
+        not -END_TOLERANCE_S <= annotation.start_s < duration_s
+        or not 0 < annotation.end_s <= duration_s + END_TOLERANCE_S
+    ):
         problem = f"lies outside the recording, which lasts {duration_s:.2f} s"
         found.skip("outside", item.transcript, problem, "correct its times, or get the whole recording", place)
     else:

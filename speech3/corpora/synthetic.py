@@ -9,7 +9,6 @@ Legend: N samples.
 """
 
 import functools
-import io
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import soundfile
 
 from speech3.augment import rooms
 from speech3.config import shipped
+from speech3.corpus.audio import write_wav
 from speech3.corpus.datadir import DataDir, Utterance, write_datadir
 from speech3.errors import Speech3Error
 from speech3.io.atomic import explained_disk_errors, write_text
@@ -183,7 +182,8 @@ def _staging(out: Path) -> Iterator[Path]:
     staging = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     with explained_disk_errors(out):
         for left in out.parent.glob(f".{out.name}.*.tmp"):  # left by runs that were killed
-            if not _is_running(left.name.split(".")[-2]):
+            # In a container, this process may have the number of the one that was killed.
+            if left == staging or not _is_running(left.name.split(".")[-2]):
                 shutil.rmtree(left, ignore_errors=True)
         staging.mkdir(parents=True)
         try:
@@ -217,7 +217,6 @@ def _speak_all(
     first, turns = split_speakers.index(speaker), min(len(split_speakers), sizes[speaker.split])
     background = _Background(corpus, [other for other in split_speakers if other != speaker])
     wav = directory / speaker.split / "wav"
-    wav.mkdir(parents=True, exist_ok=True)
     written = []
     for number in range(len(range(first, sizes[speaker.split], turns))):
         rng = np.random.default_rng([seed, int(speaker.id[1:]), number])
@@ -225,9 +224,7 @@ def _speak_all(
         spoken = say(key, speaker, rng)
         condition = str(rng.choice(list(CONDITIONS), p=list(CONDITIONS.values())))
         samples_N = _in_room(spoken.samples_N, condition, background, rng)
-        buffer = io.BytesIO()  # written by Python, since libsndfile does not report a full disk
-        soundfile.write(buffer, samples_N, SAMPLE_RATE_HZ, format="WAV", subtype="PCM_16")
-        (wav / f"{key}.wav").write_bytes(buffer.getvalue())
+        write_wav(wav / f"{key}.wav", samples_N, SAMPLE_RATE_HZ)
         written.append(_Written(key, speaker.id, spoken.text, condition, spoken.tracks))
     return written
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from speech3.corpora.folder import recordings_in
 from speech3.corpus.audio import AudioError, info
 from speech3.corpus.datadir import DataDir, Utterance, read_datadir, segment_name
+from speech3.corpus.paths import moved, resolve
 from speech3.errors import Speech3Error
 from speech3.io.progress import progress, say
 
@@ -30,28 +31,31 @@ def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
     """
     if not source.is_dir():
         raise Speech3Error(f"{source}: no such directory; give a folder of recordings as untranscribed=DIR")
+    spans: dict[str, list[tuple[float, float | None]]] = {}
     if (source / "wav.scp").is_file():
         data = read_datadir(source)
-        spans = [(u.recording, u.start_s, u.end_s) for u in data.utterances.values()]
+        for utterance in data.utterances.values():
+            spans.setdefault(utterance.recording, []).append((utterance.start_s, utterance.end_s))
         paths = {key: _absolute(value, source) for key, value in data.recordings.items()}
     else:
         paths = {
             "_".join("_".join(p.relative_to(source).parts).split()): str(p.resolve()) for p in recordings_in(source)
         }
-        spans = [(key, 0.0, None) for key in paths]
+        spans = {key: [(0.0, None)] for key in paths}
     if not paths:
         raise Speech3Error(f"{source}: no recordings (wav, flac, mp3, ...); give a folder that has some")
     covered = _covered(known)
     utterances: dict[str, Utterance] = {}
-    for recording, start_s, end_s in progress(spans, len(spans), f"headers of {source}"):
+    for recording in progress(spans, len(spans), f"headers of {source}"):
         try:
             length_s = info(paths[recording], directory=source).duration_s
         except AudioError as error:
             say(f"  left out: {error}")
             continue
-        for begin_s, stop_s in _free(start_s, end_s or length_s, covered.get(paths[recording], ())):
-            name = segment_name(recording, begin_s, stop_s)
-            utterances[name] = Utterance(name, recording, recording, None, begin_s, stop_s)
+        for start_s, end_s in spans[recording]:
+            for begin_s, stop_s in _free(start_s, end_s or length_s, covered.get(paths[recording], ())):
+                name = segment_name(recording, begin_s, stop_s)
+                utterances[name] = Utterance(name, recording, recording, None, begin_s, stop_s)
     if not utterances:
         raise Speech3Error(
             f"{source}: nothing is left without a transcript: train, dev and test have utterances of all of it; give"
@@ -62,8 +66,10 @@ def read_untranscribed(source: Path, known: Sequence[DataDir]) -> DataDir:
 
 
 def _absolute(location: str, directory: Path) -> str:
-    """The resolved path of a recording; a command as it is."""
-    return location if location.endswith("|") else str((directory / location).resolve())
+    """The resolved path of a recording; a command as `write_datadir` writes it."""
+    if location.endswith("|"):
+        return moved(location, directory, Path.cwd())
+    return str(resolve(location, directory).resolve())
 
 
 def _covered(known: Iterable[DataDir]) -> dict[str, list[tuple[float, float]]]:

@@ -21,6 +21,7 @@ import soundfile
 from speech3.corpus.datadir import DataDir
 from speech3.corpus.paths import pipe_directory, resolve
 from speech3.errors import Speech3Error
+from speech3.io.atomic import atomic_path
 from speech3.io.torchaudio_ import resample as change_rate
 
 # Segment times often have only two decimals: an end that rounding puts beyond the recording is clipped, not a fault.
@@ -177,7 +178,9 @@ def read_blocks(
         first, last = _bounds(name, sound, start_s, end_s)
         for start in range(first, last, size):
             decode = _decode if start == first else _read  # only the first block needs a seek
-            yield _mono(decode(name, sound, start, min(start + size, last)))
+            samples = decode(name, sound, start, min(start + size, last))
+            if len(samples):  # nothing may be left for the last block of an mp3 that ends early (`_MP3_SLACK`)
+                yield _mono(samples)
 
 
 def info(path_or_pipe: Path | str, *, directory: Path | None = None) -> AudioInfo:
@@ -186,6 +189,20 @@ def info(path_or_pipe: Path | str, *, directory: Path | None = None) -> AudioInf
     sound, missing_s = _opened(name, source)
     with sound:
         return AudioInfo(int(sound.samplerate), int(sound.channels), int(sound.frames), missing_s)
+
+
+def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:
+    """Write samples, int16 or float of full scale 1, as a 16-bit wav file, atomically.
+
+    Raises
+    ------
+    Speech3Error
+        The disk is full, or the directory is not writable.
+    """
+    buffer = io.BytesIO()  # written by Python, since libsndfile does not say that the disk is full
+    soundfile.write(buffer, samples_S, sample_rate_hz, "PCM_16", format="WAV")
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(buffer.getvalue())
 
 
 def _source(path_or_pipe: Path | str, directory: Path | None, cached: bool) -> tuple[str, Path | bytes]:
@@ -275,7 +292,10 @@ def _decode(name: str, sound: soundfile.SoundFile, start: int, stop: int) -> np.
             sound.seek(start)
         except (soundfile.SoundFileError, RuntimeError) as error:
             raise _undecodable(name, error) from error
-    return _read(name, sound, start, stop)
+    samples = _read(name, sound, start, stop)
+    if not len(samples):
+        raise _cut_short(name, f"has no sample after {start}, but its header says {sound.frames}")
+    return samples
 
 
 def _read(name: str, sound: soundfile.SoundFile, start: int, stop: int) -> np.ndarray:
@@ -284,7 +304,7 @@ def _read(name: str, sound: soundfile.SoundFile, start: int, stop: int) -> np.nd
     except (soundfile.SoundFileError, RuntimeError) as error:
         raise _undecodable(name, error) from error
     slack = _MP3_SLACK if sound.format == "MP3" else 0
-    if len(samples) < stop - start - slack or not len(samples):
+    if len(samples) < stop - start - slack:
         raise _cut_short(name, f"ends after {start + len(samples)} samples, but its header says {sound.frames}")
     if not np.isfinite(samples).all():
         raise AudioError("unreadable audio", name, "contains values that are not finite numbers", "make the file again")

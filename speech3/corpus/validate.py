@@ -49,6 +49,14 @@ class ScannedData:
         """The file of a recording as the user wrote it."""
         return self.data.recordings[recording]
 
+    @functools.cached_property
+    def of_recording(self) -> dict[str, tuple[str, ...]]:
+        """The utterances of each recording."""
+        table: dict[str, list[str]] = {}
+        for utterance in self.data.utterances.values():
+            table.setdefault(utterance.recording, []).append(utterance.id)
+        return {recording: tuple(ids) for recording, ids in table.items()}
+
 
 @dataclass(frozen=True)
 class Report:
@@ -144,7 +152,7 @@ def unusable_audio(scanned: ScannedData) -> Iterator[Fault]:
     """Missing, unreadable, empty and truncated files."""
     for recording, scan in scanned.scans.items():
         if scan.error:
-            ids = _of_recording(scanned, recording)
+            ids = scanned.of_recording[recording]
             yield Fault(scan.error.kind, scan.error.file, _named(ids), scan.error.problem, scan.error.remedy, drop=ids)
 
 
@@ -153,13 +161,9 @@ def missing_ends(scanned: ScannedData) -> Iterator[Fault]:
     """Files that lack too little at their end for any speech to be missing; they are used as they are."""
     for recording, scan in scanned.scans.items():
         if scan.info and scan.info.missing_s:
-            ids = _of_recording(scanned, recording)
+            ids = scanned.of_recording[recording]
             problem = f"its header promises {1000 * scan.info.missing_s:.0f} ms more than the file has"
             yield Fault("missing end", scanned.where(recording), _named(ids), problem, "the rest is used", warning=True)
-
-
-def _of_recording(scanned: ScannedData, recording: str) -> tuple[str, ...]:
-    return tuple(utt.id for utt in scanned.data.utterances.values() if utt.recording == recording)
 
 
 def _named(ids: tuple[str, ...]) -> str:
@@ -171,7 +175,7 @@ def several_channels(scanned: ScannedData) -> Iterator[Fault]:
     """Recordings that are not mono."""
     for recording, scan in scanned.scans.items():
         if scan.info and scan.info.channels > 1:
-            ids = _of_recording(scanned, recording)
+            ids = scanned.of_recording[recording]
             yield Fault(
                 "several channels",
                 scanned.where(recording),
@@ -191,7 +195,7 @@ def sample_rates(scanned: ScannedData) -> Iterator[Fault]:
     usual_hz = max(rates, key=lambda rate_hz: (rates[rate_hz], rate_hz))
     for recording, scan in scanned.scans.items():
         if scan.info and scan.info.sample_rate_hz != usual_hz:
-            ids = _of_recording(scanned, recording)
+            ids = scanned.of_recording[recording]
             problem = f"has {scan.info.sample_rate_hz} Hz, but {rates[usual_hz]} of the utterances have {usual_hz} Hz"
             yield Fault(
                 "other sample rate",

@@ -12,7 +12,7 @@ utterance is a pure function of its arguments, as long as nothing else in the pr
 import _ctypes
 import ctypes
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from speech3.errors import Speech3Error
 from speech3.io.interrupt import deferred_interrupt
+from speech3.io.progress import progress
 
 # Constants of espeak-ng's public interface (speak_lib.h), which is stable across its releases.
 _SYNCHRONOUS = 2
@@ -250,7 +251,7 @@ def voice_of(language: str) -> str:
     )
 
 
-def pronounce(texts: Iterable[str], voice: str) -> list[list[list[str]]]:
+def pronounce(texts: Sequence[str], voice: str) -> list[list[list[str]]]:
     """Pronounce each text separately, all with one loaded library (60,000 words per second).
 
     Returns
@@ -263,7 +264,7 @@ def pronounce(texts: Iterable[str], voice: str) -> list[list[list[str]]]:
     with _fresh_library() as (library, _):
         _set_voice(library, voice)
         library.espeak_TextToPhonemes.restype = ctypes.c_char_p
-        for text in texts:
+        for text in progress(texts, len(texts), f"espeak-ng ({voice})"):
             buffer = ctypes.create_string_buffer(text.encode())
             rest = ctypes.c_void_p(ctypes.addressof(buffer))
             words: list[str] = []

@@ -9,6 +9,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,16 +95,16 @@ def text_lines(path: Path) -> Iterator[str]:
 
 
 def arpa_words(path: Path) -> list[str]:
-    """The words of an ARPA file, without symbols such as `<s>`; the file is not checked.
+    """The words of an ARPA file, without symbols such as `<s>`; the file is read to the end of its 1-grams, unchecked.
 
     Raises
     ------
     Speech3Error
         As `read_utf8`.
     """
-    _, _, section = read_utf8(path).partition("\\1-grams:")
-    fields = (line.split() for line in section.partition("\n\\")[0].splitlines())
-    return [row[1] for row in fields if len(row) > 1 and row[1] not in NOT_WORDS]
+    from_unigrams = dropwhile(lambda line: line.strip() != "\\1-grams:", text_lines(path))
+    unigrams = takewhile(lambda line: not line.startswith("\\"), islice(from_unigrams, 1, None))
+    return [row[1] for row in map(str.split, unigrams) if len(row) > 1 and row[1] not in NOT_WORDS]
 
 
 def read_lexicon_text(path: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from speech3.errors import Speech3Error, listed
 from speech3.io.atomic import write_text
-from speech3.lexicon.langdir import LexiconLine, lexicon_lines
+from speech3.lexicon.langdir import LexiconLine, lexicon_lines, read_utf8
 from speech3.lexicon.subwords import JOINER
 
 SILENCE = "SIL"
@@ -159,14 +159,10 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
         The file is missing, empty, not UTF-8, or has a word without phones or with impossible probabilities.
     """
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise Speech3Error(f"{path}: no such lexicon") from error
-    except UnicodeDecodeError as error:
-        raise Speech3Error(f"{path}: not UTF-8 text ({error})") from error
+    if not path.exists():
+        raise Speech3Error(f"{path}: no such lexicon")
     seen: dict[tuple[str, tuple[str, ...]], Pronunciation] = {}
-    for line in lexicon_lines(text, path):
+    for line in lexicon_lines(read_utf8(path), path):
         pron = _pronunciation(line, path)
         if pron.phones == (SILENCE,):  # Kaldi's `!SIL SIL` or `<sil> SIL`; graphs insert optional silence
             continue

@@ -20,7 +20,8 @@ from speech3.lm.ngrams import BOS, EOS, ArpaLm, RepeatedNgramError, Rows, from_r
 from speech3.lm.text import Binary
 
 _PIECE = 1 << 22  # bytes that are read at a time
-_BLOCK = 1 << 16  # lines that are written at a time
+_BLOCK = 1 << 16  # lines that are written at a time, or read one by one before they become arrays
+_Row = tuple[list[int], float, float, int]  # an n-gram as in `Parsed`
 _PACKED = 6  # gzip's level: the highest takes three times as long and saves a twentieth
 
 
@@ -141,16 +142,22 @@ class _Parser:
 
         def read() -> Iterator[int]:
             nonlocal end, found
+            rows: list[_Row] = []
             while not end:
                 if table:
                     pieces.append(self._plain(order, last, table))
                     found += len(pieces[-1].prob_R)
-                    yield found
                 line = self._next("`\\end\\`")
                 if line.startswith("\\") and line.endswith(("-grams:", "\\end\\")):
                     end = line
                 else:
-                    pieces.append(self._row(line, order, last))
+                    rows.append(self._row(line, order, last))
+                if table or end or len(rows) == _BLOCK:
+                    if rows:
+                        words_RN, *columns = zip(*rows, strict=True)
+                        pieces.append(Parsed(np.array(words_RN, np.int32), *map(np.array, columns)))
+                    found, rows = found + len(rows), []
+                    yield found
 
         for _ in progress(read(), count, f"{self.path.name}: {order}-grams", place=lambda found: (found, "")):
             pass
@@ -168,7 +175,7 @@ class _Parser:
         rows, self._at, self.number = parse(text_C, self._at, self.number, table, last, found)
         return Parsed(*(column[:rows].copy() for column in found))
 
-    def _row(self, line: str, order: int, last: bool) -> Parsed:
+    def _row(self, line: str, order: int, last: bool) -> _Row:
         """The n-gram of a line, plain or not."""
         fields, text = line.split(), line[:60]
         extra = len(fields) - order - 1
@@ -191,8 +198,7 @@ class _Parser:
         for word in ngram:
             if word not in self._numbers:
                 raise self._error(f"`{word}` of `{' '.join(ngram)}` is not a 1-gram; add it there or remove the line")
-        numbers = np.array([[self._numbers[word] for word in ngram]], np.int32)
-        return Parsed(numbers, np.array([prob]), np.array([backoff]), np.array([self.number]))
+        return [self._numbers[word] for word in ngram], prob, backoff, self.number
 
     def _check_ends(self) -> None:
         for word in (BOS, EOS):

@@ -71,12 +71,15 @@ class Windows:
     ----------
     ends_V
         int64: how many n-grams end in each word.
+    occurs_V
+        int64: how often each word occurs in the text.
     pieces
         The number of pieces, and an iterator over them: words (R, N) int32, the last word first, and counts (R,) int64.
     """
 
     order: int
     ends_V: np.ndarray
+    occurs_V: np.ndarray
     pieces: tuple[int, Iterator[tuple[np.ndarray, np.ndarray]]]
 
 
@@ -100,7 +103,7 @@ def windows_of_text(blocks: Iterable[np.ndarray], order: int, spool: Spool) -> W
             for begin in range(0, size, RANGE):
                 yield _windows(word_T, begin, min(begin + RANGE, size), order)
 
-    return Windows(order, ends_V, (sum(-(-size // RANGE) for size in sizes), pieces()))
+    return Windows(order, ends_V, ends_V, (sum(-(-size // RANGE) for size in sizes), pieces()))
 
 
 def _windows(word_T: np.ndarray, begin: int, end: int, order: int) -> tuple[np.ndarray, np.ndarray]:
@@ -116,16 +119,18 @@ def _windows(word_T: np.ndarray, begin: int, end: int, order: int) -> tuple[np.n
 
 def windows_of_rows(pieces: Iterable[tuple[np.ndarray, np.ndarray]], order: int, spool: Spool) -> Windows:
     """`Windows` of counted n-grams, given as pieces; they are kept in the spool until all words have numbers."""
-    ends_V, blocks = np.zeros(0, np.int64), 0
+    ends_V, occurs_V, blocks = np.zeros(0, np.int64), np.zeros(0, np.int64), 0
     dtype = np.dtype([("words", "i4", (order,)), ("count", "i8")])
     for words_RN, count_R in pieces:
         rows_R = np.empty(len(words_RN), dtype)
         rows_R["words"], rows_R["count"] = words_RN, count_R
         ends_V = _sum(ends_V, np.bincount(words_RN[:, 0]))
+        occurs_V = _sum(occurs_V, np.bincount(words_RN[:, 0], count_R).astype(np.int64))
         spool.add(("text", blocks), rows_R)
         blocks += 1
     taken = (spool.take(("text", block), dtype) for block in range(blocks))
-    return Windows(order if blocks else 0, ends_V, (blocks, ((rows_R["words"], rows_R["count"]) for rows_R in taken)))
+    rows = ((rows_R["words"], rows_R["count"]) for rows_R in taken)
+    return Windows(order if blocks else 0, ends_V, occurs_V, (blocks, rows))
 
 
 def _sum(one_V: np.ndarray, other_V: np.ndarray) -> np.ndarray:

@@ -69,8 +69,8 @@ def train(
             windows = windows_of_rows(read_counts(texts, order, numbers), order, spool)
         else:
             windows = windows_of_text(read_tokens(texts, numbers), order, spool)
-        words = int(windows.ends_V.sum() - windows.ends_V[EOS_NUMBER]) if windows.order else 0
-        unknown = int(windows.ends_V[numbers[UNKNOWN]]) if UNKNOWN in numbers and words else 0
+        words = int(windows.occurs_V.sum() - windows.occurs_V[EOS_NUMBER]) if windows.order else 0
+        unknown = int(windows.occurs_V[numbers[UNKNOWN] :][:1].sum()) if UNKNOWN in numbers else 0
         if vocabulary and words and unknown == words:
             known = ", ".join(list(numbers)[2 : min(listed, 5)])
             raise Speech3Error(

@@ -5,7 +5,6 @@ of the most probable one.
 """
 
 import heapq
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -185,20 +184,3 @@ class Parts:
         }
         least = min(matter.values())
         return tuple((state, matter[state] - least) for state in sorted(matter)), least
-
-
-def sentences_of(graph: WordGraph, longest: int) -> dict[tuple[str, ...], float]:
-    """Every sentence of up to `longest` words with its probability; for small grammars and tests."""
-    onward: dict[int, list[tuple[str, float, int]]] = {}
-    for source, word, cost, target in graph.arcs:
-        onward.setdefault(source, []).append((word, cost, target))
-    found: dict[tuple[str, ...], float] = {}
-    ways: list[tuple[tuple[str, ...], float, int]] = [((), 0.0, 0)]
-    for _ in itertools.repeat(None, longest + 1):
-        further = []
-        for words, cost, state in ways:
-            if state in graph.finals:
-                found[words] = math.exp(-cost - graph.finals[state])
-            further += [((*words, word), cost + more, target) for word, more, target in onward.get(state, [])]
-        ways = further
-    return found

@@ -14,7 +14,7 @@ from speech3.errors import Speech3Error
 from speech3.recipe.experiment import open_experiment
 
 HEADER = "client_id\tpath\tsentence_id\tsentence\tsentence_domain\tup_votes\tdown_votes\tage\tlocale\n"
-SENTENCES = ('Bore da, "bawb"!', "Sut wyt ti?", "Mae’r gath yma.", "Nos da.")
+SENTENCES = ('Bore da, "bawb"!', "Sut wyt ti?", "Mae’r gath yma.", "Nos\u2028da.")
 
 
 def release(root: Path, *names: str, speakers: int = 2) -> Path:
@@ -82,6 +82,9 @@ def test_what_is_refused(welsh: Path, tmp_path: Path) -> None:
         prepare(welsh, tmp_path / "out", 1, lexicon="graphemes")
     (welsh / "train.tsv").write_text("a\tb\n1\t2\n")
     with pytest.raises(Speech3Error, match=r"train\.tsv: no column client_id, path, sentence"):
+        prepare(welsh, tmp_path / "out", 1, lexicon="graphemes")
+    (welsh / "train.tsv").write_text(f"{HEADER}cut\tsho")
+    with pytest.raises(Speech3Error, match=r"train\.tsv: a line is cut short: `cut`; unpack the archive again"):
         prepare(welsh, tmp_path / "out", 1, lexicon="graphemes")
 
 

@@ -185,12 +185,12 @@ def test_a_failed_run_keeps_what_was_there(corpus: Path, tmp_path: Path, monkeyp
 def test_what_killed_runs_left_is_removed_but_not_what_others_do(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    left, others = tmp_path / f".out.{dead.pid}.tmp", tmp_path / f".out.{os.getppid()}.tmp"
-    for directory in (left, others):
+    left, own, others = (tmp_path / f".out.{pid}.tmp" for pid in (dead.pid, os.getpid(), os.getppid()))
+    for directory in (left, own, others):
         directory.mkdir()
         (directory / "some.wav").write_bytes(b"")
     digits.prepare(None, tmp_path / "out", 5, jobs=1, train=33, dev=6, test=11)
-    assert not left.exists() and others.exists()
+    assert not left.exists() and not own.exists() and others.exists()
 
 
 def test_fewer_utterances_than_speakers(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_names_in_other_capitals(tmp_path: Path) -> None:
 def test_annotations_that_cannot_be_used_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = corpus(tmp_path / "in"), tmp_path / "out"
     recording(source / "story.wav", 10)
-    slots = {f"t{ms}": ms for ms in (0, 1000, 2000, 2950, 3000, 4000, 5000, 9000, 10050, 12000)} | {"t": None}
+    slots = {f"t{ms}": ms for ms in (0, 1000, 2000, 2950, 3000, 4000, 5000, 9000, 10000, 10050, 12000)} | {"t": None}
     write(
         source / "story.eaf",
         eaf(
@@ -174,7 +174,7 @@ def test_annotations_that_cannot_be_used_are_counted(tmp_path: Path, capsys: pyt
                 "tx@K", aligned("a1", "t0", "t2000", "mama anasoma"), aligned("a2", "t2000", "t3000", "kitabu"),
                 aligned("a3", "t4000", "t5000", " ?! "), aligned("a4", "t5000", "t5000", "leo"),
                 aligned("a5", "t9000", "t10050", "jana"), aligned("a6", "t9000", "t12000", "jana leo"),
-                aligned("a7", "t", "t", "lost"),
+                aligned("a7", "t", "t", "lost"), aligned("a8", "t10000", "t10050", "baada"),
             ),
             tier("tx@A", aligned("b1", "t1000", "t2000", "mm"), aligned("b2", "t2950", "t4000", "anapika")),
         ),
@@ -186,12 +186,14 @@ def test_annotations_that_cannot_be_used_are_counted(tmp_path: Path, capsys: pyt
         "'leo' at 5.00 s: does not end after its start; correct its times",
         "'jana leo' at 9.00 s: lies outside the recording, which lasts 10.00 s; correct its times, or get the whole"
         " recording",
+        "'baada' at 10.00 s: lies outside the recording, which lasts 10.00 s; correct its times, or get the whole"
+        " recording",
         "lost: its times are not set; set them in ELAN",
         "'mama anasoma' at 0.00 s: 1.00 of its 2.00 s overlap another one; simultaneous speech is not used",
         "'mm' at 1.00 s: 1.00 of its 1.00 s overlap another one; simultaneous speech is not used",
     ]
     told = said(capsys)
-    for kind in ("1 (empty)", "1 (no length)", "1 (outside)", "1 (no times)", "2 (overlap)"):
+    for kind in ("1 (empty)", "1 (no length)", "2 (outside)", "1 (no times)", "2 (overlap)"):
         assert f"left out {kind}: story.eaf: " in told
     assert f"everything that is left out is listed in {out / 'left_out.txt'}" in told
     kept = {u.id: u for part in ("train", "dev", "test") for u in read_datadir(out / part).utterances.values()}

@@ -6,7 +6,7 @@ import pytest
 from fieldwork import recording
 
 from speech3.corpora.untranscribed import read_untranscribed
-from speech3.corpus.datadir import DataDir, Utterance
+from speech3.corpus.datadir import DataDir, Utterance, read_datadir, write_datadir
 from speech3.errors import Speech3Error
 
 
@@ -18,7 +18,7 @@ def _spans(source: Path, known: list[DataDir]) -> dict[str, list[tuple[float, fl
     return found
 
 
-def test_utterances_of_train_dev_and_test_are_left_out(tmp_path: Path) -> None:
+def test_utterances_of_train_dev_and_test_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "in"
     for name in ("new", "whole", "part"):
         recording(source / "tapes" / f"{name}.wav", 0.4 if name == "new" else 4.0)
@@ -41,6 +41,13 @@ def test_utterances_of_train_dev_and_test_are_left_out(tmp_path: Path) -> None:
     (source / "text").write_text("x ignored\n")
     (source / "utt2spk").write_text("x x\n")
     assert _spans(source, []) == {"p": [(0.5, 2.5)]}
+    monkeypatch.chdir(source / "tapes")
+    (source / "wav.scp").write_text("p part.wav\n")  # relative to the working directory
+    assert _spans(source, []) == {"p": [(0.5, 2.5)]}
+    (source / "wav.scp").write_text("p cat tapes/part.wav |\n")
+    write_datadir(read_datadir(source), tmp_path / "train")  # with another command: `cd ... && cat ...`
+    with pytest.raises(Speech3Error, match="nothing is left without a transcript"):
+        read_untranscribed(source, [read_datadir(tmp_path / "train")])
 
 
 def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:

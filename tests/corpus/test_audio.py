@@ -1,3 +1,4 @@
+import resource
 import struct
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import pytest
 import soundfile
 from sounds import RATE_HZ, tone
 
-from speech3.corpus.audio import AudioError, info, load, read_file
+from speech3.corpus.audio import AudioError, info, load, read_file, write_wav
 from speech3.corpus.datadir import read_datadir
 from speech3.errors import Speech3Error
 from speech3.io.torchaudio_ import resample
@@ -62,6 +63,17 @@ def test_values_are_those_of_sixteen_bits(tmp_path):
     integers = np.array([-32768, -1, 0, 1, 32767], dtype=np.int16)
     soundfile.write(tmp_path / "a.wav", integers, RATE_HZ)
     np.testing.assert_array_equal(read_file(tmp_path / "a.wav")[0] * 32768, integers)
+
+
+def test_a_full_disk_leaves_no_file(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    try:
+        with pytest.raises(Speech3Error, match="no space left on the disk"):
+            write_wav(tmp_path / "wav" / "a.wav", np.zeros(16000), 16000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list((tmp_path / "wav").iterdir())
 
 
 def test_relative_paths_from_the_directory_first_then_from_the_working_directory(make, tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import soundfile
 import toys
+from random_graphs import sentences_of
 from whistles import RATE_HZ, whistled
 
 from speech3.alignment.guessed import by_letters
@@ -119,7 +120,6 @@ def test_a_grammar_s_costs_stand_in_the_graph(tmp_path: Path, monkeypatch: pytes
     from speech3.decoding.search import decode
     from speech3.graph.grammar import from_word_graph
     from speech3.lm.jsgf import read_jsgf
-    from speech3.lm.word_graph import sentences_of
 
     hmm = toys.toy_hmm()
     body = "#JSGF V1.0;\ngrammar g;\npublic <r> = /3/ A (AB | BA)* | /1/ [BA2] <s>;\n<s> = AB [<s>];"

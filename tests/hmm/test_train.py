@@ -129,7 +129,7 @@ def test_broken_lexicons(tmp_path: Path, text: str | bytes | None, message: str)
 
 def test_lexicon_formats(tmp_path: Path) -> None:
     path = tmp_path / "l.txt"
-    path.write_text("!SIL SIL\na 0.25 x y\na x\n2pac 1 t\nb y 3\n<unk> SPN\nb y 3\n")
+    path.write_text("\ufeffa 0.25 x y\n!SIL SIL\na x\n2pac 1 t\nb y 3\n<unk> SPN\nb y 3\n")
     lexicon = read_lexicon(path)
     assert lexicon.by_word["a"] == (Pronunciation("a", ("x", "y"), 0.25), Pronunciation("a", ("x",), 1.0))
     assert lexicon.by_word["2pac"][0].phones == ("t",) and len(lexicon.by_word["b"]) == 1

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from random_graphs import sentences_of
 
 from speech3.errors import Speech3Error
 from speech3.lm.jsgf import read_jsgf
-from speech3.lm.word_graph import WordGraph, read_sentences, sentences_of
+from speech3.lm.word_graph import WordGraph, read_sentences
 
 
 def grammar(tmp_path: Path, body: str) -> WordGraph:

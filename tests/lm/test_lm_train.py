@@ -99,8 +99,20 @@ def test_counts_give_the_model_of_their_text(tmp_path: Path, order: int, vocabul
     listed = vocabulary.split() if vocabulary else None
     if listed:
         words.write_text("".join(f"{word} A B\n" for word in [*listed, "<s>", "!SIL", "<eps>"]))
-    train([path], order, tmp_path / "lm.arpa", words if listed else None, counted=True)
+    about = train([path], order, tmp_path / "lm.arpa", words if listed else None, counted=True)
+    strange = sum(listed is not None and word not in listed for sentence in text for word in sentence)
+    assert (about.words, about.unknown) == (sum(map(len, text)), strange)
     assert same(read_arpa(tmp_path / "lm.arpa"), estimate(text, order, listed), 1e-6)
+
+
+def test_unk_is_listed_but_not_in_the_text(tmp_path: Path) -> None:
+    about = train(
+        [write(tmp_path / "text", [["1", "2"]])],
+        2,
+        tmp_path / "lm.arpa",
+        write(tmp_path / "words", [["1"], ["2"], ["<unk>"]]),
+    )
+    assert (about.words, about.unknown) == (2, 0)  # the words have numbers below that of <unk>
 
 
 def test_counts_of_a_higher_order_serve_as_well(tmp_path: Path) -> None:
