@@ -25,7 +25,7 @@ from speech3.io.progress import say
 from speech3.models.linear import product
 from speech3.training.curves import SHARES, Curve, read_curve, time_to
 from speech3.training.init import read_init
-from speech3.training.parts import BuildParts, minibatches
+from speech3.training.parts import BuildParts, check_objective, minibatches
 from speech3.training.run import train
 from speech3.training.rundir import AnotherRun
 from speech3.training.worlds import simulation_of
@@ -224,6 +224,7 @@ def _check(variants: Sequence[Variant]) -> None:
         try:
             refuse_split(config)
             check_workers(training)
+            check_objective(config)
             if training.codec.kind == "ternary" and training.simulation.method == "synchronous":
                 check_levels(variant.workers)
             epoch = len(minibatches(config, frames, torch.device("cpu")))
