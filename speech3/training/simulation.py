@@ -181,11 +181,11 @@ def simulate(
         raise Speech3Error(f"--rates {','.join(f'{rate:g}' for rate in wrong)}: give learning rates above 0")
     if wrong := [seed for seed in seeds if seed < 0]:
         raise Speech3Error(f"--seeds {','.join(map(str, wrong))}: give seeds of at least 0")
-    numbers = sorted({1, *workers})
+    numbers, rates, seeds = sorted({1, *workers}), list(dict.fromkeys(rates)), list(dict.fromkeys(seeds))
     _check(_variants(methods, numbers))  # before anything is measured or trained
     variants = _variants(_with_times(methods, out), numbers)
-    seeds = list(seeds) or [methods[0].config.seed]
-    tried = {v: list(rates) or [v.method.config.training.learning_rate] for v in variants}
+    seeds = seeds or [methods[0].config.seed]
+    tried = {v: rates or [v.method.config.training.learning_rate] for v in variants}
     curves = _run(out, [Trial(v, rate, seeds[0]) for v in variants for rate in tried[v]], jobs)
     found = {v: {t.learning_rate: c for t, c in curves.items() if t.variant == v} for v in variants}
     failed = [variant for variant, kept in found.items() if not kept]

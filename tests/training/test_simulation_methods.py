@@ -89,7 +89,8 @@ def trained(monkeypatch):
 
 def test_a_row_for_each_method_and_number_of_workers(conf, trained, tmp_path):
     methods = preset_methods(conf, ["training.simulation.failures=[[3,1.0]]"], ["asgd", "sgd", "sandblaster"])
-    outcomes, failed = simulate(methods, [2, 4], tmp_path / "out")
+    outcomes, failed = simulate(methods, [2, 4], tmp_path / "out", seeds=[1, 1])
+    assert [outcome.last for outcome in outcomes] == [(0.5,)] * 4  # a seed given twice is trained and counted once
     assert [outcome.curve.name for outcome in outcomes] == ["sgd", "asgd2", "sandblaster2", "sandblaster4"]
     assert failed == ["asgd4"]
     assert [outcome.learning_rate for outcome in outcomes] == [0.1, 0.4, 0.1, 0.1]  # each preset's own
