@@ -105,11 +105,11 @@ def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
         if not len(frames):
             raise Speech3Error(f"{frames.path}: holds no frames; pack it again with some utterances")
         if frames.num_senones != expected:
-            kind = (
-                labels
-                if (labels := config.training.labels) == "senones"
-                else f"labels (two for each of its {labels}, and two more)"
-            )
+            kind = {
+                "senones": "senones",
+                "phones": "labels (two for each of its phones, and two more)",
+                "words": "labels (two for each of its words)",
+            }[config.training.labels]
             raise Speech3Error(
                 f"{frames.path}: labelled with {frames.num_senones} senones, but {config.hmm} has {expected} {kind}; "
                 f"pack it again with this model's alignment"
