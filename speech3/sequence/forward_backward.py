@@ -32,6 +32,8 @@ from speech3.sequence.graph import Graph
 _LANES = 16  # float32 values in a 512-bit register
 _AT_A_TIME = 32  # chunks, so that the probabilities of a frame stay in the cache of a core
 _ALPHA_BYTES = 256 << 20  # of the forward probabilities of the chunks that are computed together
+# Division by zero gives infinity, as in NumPy: scores so far apart that no path is left are for the caller to report.
+_jit = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
 
 
 def denominator_posteriors(x_TSB: np.ndarray, graph: Graph, leak: float) -> tuple[np.ndarray, np.ndarray]:
@@ -47,7 +49,8 @@ def denominator_posteriors(x_TSB: np.ndarray, graph: Graph, leak: float) -> tupl
     Returns
     -------
     log_z_B, posterior_TSB
-        float64, and the type of `x_TSB`. If values are not finite, log_z is not finite either.
+        float64, and the type of `x_TSB`. If values are not finite, or no path has a probability above zero, log_z is
+        not finite either.
     """
     total_TL, posterior_TSL = _in_parts(x_TSB, x_TSB[:, :, :0], graph, leak)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -68,7 +71,7 @@ def expected_accuracy(x_TSB: np.ndarray, a_TSB: np.ndarray, graph: Graph, leak: 
     Returns
     -------
     accuracy_B, gradient_TSB
-        float64, and the type of `x_TSB`; not finite if values are not.
+        float64, and the type of `x_TSB`; not finite in the same cases.
     """
     mean_TB, gradient_TSB = _in_parts(x_TSB, a_TSB, graph, leak)
     return mean_TB.astype(np.float64).sum(0), gradient_TSB
@@ -108,7 +111,7 @@ def _passes(x_TSB: np.ndarray, a_TSD: np.ndarray, graph: Graph, leak: float) -> 
     return total_TL[:, own], posterior_TSL[:, :, own]
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
+@_jit
 def _forward(x, a, first, loop, loops, ptr, src, weight, initial, leak):  # type: ignore[no-untyped-def] # pragma: no cover
     frames, _, batch = x.shape
     derivatives, states = a.shape[2], len(first)
@@ -151,7 +154,7 @@ def _forward(x, a, first, loop, loops, ptr, src, weight, initial, leak):  # type
     return alpha, total
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
+@_jit
 def _backward(x, a, first, loop, loops, ptr, dst, weight, initial, leak, alpha, total):  # type: ignore[no-untyped-def] # pragma: no cover
     frames, pdfs, batch = x.shape
     derivatives, states = a.shape[2], len(first)

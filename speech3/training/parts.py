@@ -105,11 +105,11 @@ def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
         if not len(frames):
             raise Speech3Error(f"{frames.path}: holds no frames; pack it again with some utterances")
         if frames.num_senones != expected:
-            kind = (
-                labels
-                if (labels := config.training.labels) == "senones"
-                else f"labels (two for each of its {labels}, and two more)"
-            )
+            kind = {
+                "senones": "senones",
+                "phones": "labels (two for each of its phones, and two more)",
+                "words": "labels (two for each of its words)",
+            }[config.training.labels]
             raise Speech3Error(
                 f"{frames.path}: labelled with {frames.num_senones} senones, but {config.hmm} has {expected} {kind}; "
                 f"pack it again with this model's alignment"
@@ -197,6 +197,8 @@ def check_objective(config: TrainConfig) -> None:
         The message names the keys.
     """
     training, model = config.training, config.model
+    if not (Path(config.hmm) / "hmm.json").exists():
+        raise Speech3Error(f"{config.hmm}: has no hmm.json; give as hmm the model directory that labels the frames")
     if training.of_sequences:
         check_sequences(config)
     if isinstance(model, TdnnConfig):
@@ -380,6 +382,11 @@ def augmentation(config: TrainConfig, frames: PackedFrames) -> tuple[FrequencyWa
     training, features = config.training, None
     if training.frequency_warp or training.frequency_masks or training.speeds:
         path = Path(config.frames) / "features.yaml"
+        if not path.exists():
+            raise Speech3Error(
+                f"{path}: no such file, but training.frequency_warp, frequency_masks and speeds need to know the "
+                f"features; pack the frames again with speech3 pack, or set these keys to 0, 0 and []"
+            )
         features = parse(FeatureConfig, read_yaml(path), path)
     warp = None
     if features and (training.frequency_warp or training.speeds):

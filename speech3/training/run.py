@@ -55,7 +55,6 @@ from speech3.training.sequences import criterion_of
 from speech3.training.tensorboard import open_writer
 from speech3.training.worlds import open_worlds
 
-_HELDOUT_FRAMES = 2400  # in a held-out minibatch: 16 chunks of 150, a whole vector for the objectives of sequences
 _PROGRESS_S = 10.0  # between two progress records within an epoch
 
 
@@ -371,7 +370,7 @@ class _Run:
         return loss, accuracy
 
     def _evaluate(self, model: torch.nn.Module) -> tuple[float, float]:
-        return evaluate(model, self.heldout.sequential(_HELDOUT_FRAMES), self.heldout_loss)
+        return evaluate(model, self.heldout, self.heldout_loss)
 
     def _heldout_per(self, model: torch.nn.Module | None = None) -> dict[str, float]:
         """Phone error rate of a model, or of the one that `_heldout` has just evaluated, if it can be measured."""

@@ -25,6 +25,7 @@ from speech3.io.atomic import explained_disk_errors, read_json, write_json, writ
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.io.progress import read_metrics, say
 from speech3.training.average import KIND
+from speech3.training.package import GRAPHS
 from speech3.training.schedule import Schedule
 
 _KIND = "nn-checkpoint"
@@ -37,6 +38,7 @@ NOT_COMPUTED = {
     "checkpoint_s",
 }  # keys of training that do not affect the result and may change when a run is resumed
 CARD = "MODEL_CARD.md"  # a description of the result (`speech3.training.card`)
+_TUNED = "decode.json"  # written by tuning, valid for one network only
 
 
 @dataclass(frozen=True)
@@ -144,12 +146,16 @@ class RunDirectory:
         Raises
         ------
         Speech3Error
-            The directory holds a run of another config, model or corpus: the message names the keys that differ.
+            The directory holds a run of another config, model or corpus (the message names the keys that differ), or a
+            model that was not made by a run, which `restart` does not remove either.
         """
         run = self.path / "run.json"
+        if self.model.exists() and not run.exists():
+            raise Speech3Error(f"{self.model}: was not made by a run in this directory; give another --out")
         if restart or (run.exists() and not self.model.exists() and not self._checkpoints()):
-            shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
-            for file in (self.model, self.path / CARD, self.metrics, self.times, run):
+            for directory in ("checkpoints", *GRAPHS):
+                shutil.rmtree(self.path / directory, ignore_errors=True)
+            for file in (self.model, self.path / CARD, self.path / _TUNED, self.metrics, self.times, run):
                 file.unlink(missing_ok=True)
         for torn in (self.path / "checkpoints").glob(".*.tmp"):  # left by a process killed while writing a checkpoint
             torn.unlink(missing_ok=True)
@@ -160,8 +166,6 @@ class RunDirectory:
             if differ:
                 changes = ", ".join(f"{key} {there.get(key)} there, {now.get(key)} now" for key in differ)
                 raise AnotherRun(f"{self.path}: holds a run of another config ({changes})")
-        elif self.model.exists():
-            raise Speech3Error(f"{self.model}: was not made by a run in this directory; give another --out")
         else:
             write_json(run, identity)
 

@@ -25,7 +25,7 @@ from speech3.io.progress import say
 from speech3.models.linear import product
 from speech3.training.curves import SHARES, Curve, read_curve, time_to
 from speech3.training.init import read_init
-from speech3.training.parts import BuildParts, minibatches
+from speech3.training.parts import BuildParts, check_objective, minibatches
 from speech3.training.run import train
 from speech3.training.rundir import AnotherRun
 from speech3.training.worlds import simulation_of
@@ -181,11 +181,11 @@ def simulate(
         raise Speech3Error(f"--rates {','.join(f'{rate:g}' for rate in wrong)}: give learning rates above 0")
     if wrong := [seed for seed in seeds if seed < 0]:
         raise Speech3Error(f"--seeds {','.join(map(str, wrong))}: give seeds of at least 0")
-    numbers = sorted({1, *workers})
+    numbers, rates, seeds = sorted({1, *workers}), list(dict.fromkeys(rates)), list(dict.fromkeys(seeds))
     _check(_variants(methods, numbers))  # before anything is measured or trained
     variants = _variants(_with_times(methods, out), numbers)
-    seeds = list(seeds) or [methods[0].config.seed]
-    tried = {v: list(rates) or [v.method.config.training.learning_rate] for v in variants}
+    seeds = seeds or [methods[0].config.seed]
+    tried = {v: rates or [v.method.config.training.learning_rate] for v in variants}
     curves = _run(out, [Trial(v, rate, seeds[0]) for v in variants for rate in tried[v]], jobs)
     found = {v: {t.learning_rate: c for t, c in curves.items() if t.variant == v} for v in variants}
     failed = [variant for variant, kept in found.items() if not kept]
@@ -224,6 +224,7 @@ def _check(variants: Sequence[Variant]) -> None:
         try:
             refuse_split(config)
             check_workers(training)
+            check_objective(config)
             if training.codec.kind == "ternary" and training.simulation.method == "synchronous":
                 check_levels(variant.workers)
             epoch = len(minibatches(config, frames, torch.device("cpu")))

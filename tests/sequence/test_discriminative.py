@@ -171,6 +171,11 @@ def test_nan_in_the_outputs_is_nan_in_the_loss():
     y_BTS[0, 1, 2] = math.nan
     for smbr in (False, True):
         assert math.isnan(loss_of(toy_graph(), smbr=smbr)(y_BTS, drawn_senones(1))[0])
+    graph = senone_graph(*toy_senones(0, SENONES), SENONES + 1, 3)
+    y_BTS = outputs(1, senones=SENONES + 1).float()
+    y_BTS[0, 1, SENONES] = 1e4  # so no senone of the graph is left
+    for smbr in (False, True):
+        assert not math.isfinite(loss_of(graph, smbr=smbr)(y_BTS, drawn_senones(1))[0])
 
 
 def test_another_number_of_outputs_is_refused():

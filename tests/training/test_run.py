@@ -243,9 +243,20 @@ def test_a_run_of_another_config_is_refused_until_restart(corpus):
     train(_config(corpus, max_epochs=1), corpus / "out")
     with pytest.raises(Speech3Error, match=r"out: holds .*training.learning_rate 0.2 there, 0.1 now.*--restart"):
         train(_config(corpus, max_epochs=1, learning_rate=0.1), corpus / "out")
+    write_text(tuned := corpus / "out" / "decode.json", "{}")
+    write_text(corpus / "out" / "graph" / "graph.json", "{}")
     about = train(_config(corpus, max_epochs=1, learning_rate=0.1), corpus / "out", restart=True)
     assert about["training"]["learning_rate"] == 0.1
     assert len(read_metrics(corpus / "out" / "metrics.jsonl")) == 1
+    assert not tuned.exists() and not (corpus / "out" / "graph").exists()  # they belonged to the other network
+
+
+def test_a_model_that_no_run_made_is_not_removed(corpus):
+    write_text(model := corpus / "hmm" / "model.safetensors", "GMMs")
+    for restart in (False, True):
+        with pytest.raises(Speech3Error, match=r"model\.safetensors: was not made by a run .* another --out"):
+            train(_config(corpus, max_epochs=1), corpus / "hmm", restart=restart)
+    assert model.read_text() == "GMMs"
 
 
 def test_two_trainings_in_one_directory_at_once_are_refused(corpus):

@@ -10,6 +10,7 @@ import yaml
 from speech3.config import CodecConfig, TrainConfig, load_config, training_overrides
 from speech3.errors import Speech3Error
 from speech3.frames.packed import pack
+from speech3.hmm.model import PdfsOnly
 from speech3.training import simulation
 from speech3.training import throughput as throughputs
 from speech3.training.simulation import own_methods, preset_methods, simulate
@@ -22,6 +23,7 @@ def frames(tmp_path_factory):
     path = tmp_path_factory.mktemp("frames")
     feats, labels = np.random.default_rng(0).normal(size=(10_500, 3)).astype(np.float32), np.zeros(10_500, np.int32)
     pack(path / "train.frames", {"a": feats}, {"a": labels}, 4, utterances=["a"], info={})
+    PdfsOnly(4, "a test's").save(path)
     return path
 
 
@@ -29,7 +31,7 @@ def frames(tmp_path_factory):
 def conf(frames, tmp_path):
     path = tmp_path / "conf.yaml"
     path.write_text(yaml.safe_dump({
-        "frames": str(frames), "hmm": "none", "model": {"width": 8},
+        "frames": str(frames), "hmm": str(frames), "model": {"width": 8},
         "training": {"max_epochs": 7, "evaluations": 3, "minibatch": 128, "codec": {"clip": 2.0},
                      "simulation": {"compute_s": 0.01, "sync_s": 0.002}},
     }))  # fmt: skip
@@ -87,7 +89,8 @@ def trained(monkeypatch):
 
 def test_a_row_for_each_method_and_number_of_workers(conf, trained, tmp_path):
     methods = preset_methods(conf, ["training.simulation.failures=[[3,1.0]]"], ["asgd", "sgd", "sandblaster"])
-    outcomes, failed = simulate(methods, [2, 4], tmp_path / "out")
+    outcomes, failed = simulate(methods, [2, 4], tmp_path / "out", seeds=[1, 1])
+    assert [outcome.last for outcome in outcomes] == [(0.5,)] * 4  # a seed given twice is trained and counted once
     assert [outcome.curve.name for outcome in outcomes] == ["sgd", "asgd2", "sandblaster2", "sandblaster4"]
     assert failed == ["asgd4"]
     assert [outcome.learning_rate for outcome in outcomes] == [0.1, 0.4, 0.1, 0.1]  # each preset's own
@@ -102,6 +105,10 @@ def test_a_row_for_each_method_and_number_of_workers(conf, trained, tmp_path):
 def test_what_one_method_cannot_have_is_an_error_before_any_is_trained(conf, trained, tmp_path):
     methods = preset_methods(conf, ["training.gradient_clip=1"], ["sgd", "asgd", "sandblaster"])
     with pytest.raises(Speech3Error, match=r"sandblaster2: training\.gradient_clip=1: .*line search of sandblaster"):
+        simulate(methods, [2], tmp_path / "out")
+    model = "model={family: tdnn, subsampling: 1, layers: 1, width: 8, bottleneck: 4, prefinal: 4}"
+    methods = preset_methods(conf, [model], ["sgd", "asgd", "sandblaster"])
+    with pytest.raises(Speech3Error, match=r"sandblaster2: world sandblaster: .* network that a forward pass does not"):
         simulate(methods, [2], tmp_path / "out")
     assert not trained
 
