@@ -45,6 +45,7 @@ from speech3.io.parallel import available_jobs
 from speech3.io.progress import say
 from speech3.recipe.sizes import described, open_sizes, with_sizes
 from speech3.recipe.steps import ended_ns, up_to_date
+from speech3.recipe.transfer import LFMMI as LFMMI
 from speech3.recipe.transfer import Start, find_starts, with_architectures
 
 Prepare = Callable[..., None]
@@ -65,7 +66,7 @@ CORPORA: dict[str, Prepare] = {
 MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
 GMMS = ("mono", "tri")  # systems of every recipe; monophones are decoded only if decode_mono is set
 BMMI = "bmmi"  # the triphones' GMMs trained further, with hmm.tri.discriminative=bmmi
-LFMMI, LFMMI_HMM = "lfmmi", "lfmmi_hmm"  # the system trained with LF-MMI, and the HMM of its outputs
+LFMMI_HMM = "lfmmi_hmm"  # the HMM of the outputs of the system `LFMMI`
 SELF = "lfmmi_self"  # an LF-MMI system trained also on what the first one recognises in `untranscribed`
 UNTRANSCRIBED = "untranscribed"  # the data directory of recordings without transcripts
 FLAT, FLAT_HMM = "flat", "flat_hmm"  # the network of hmm.flat_start=lfmmi, which is not decoded, and its HMM
@@ -295,9 +296,11 @@ class Experiment:
 
     def _at_rates_of_starts(self, presets: Mapping[str, FeatureConfig]) -> dict[str, FeatureConfig]:
         """Presets of networks that start from trained ones; a mel bin has the same frequency only at the same rate."""
+        networks = [*self.networks, *([LFMMI] if self.recipe.lfmmi else [])]
         rates_hz = {
-            self.feature_preset(system): start.features.sample_frequency for system, start in self.starts.items()
-        }
+            self.feature_preset(system): start.features.sample_frequency
+            for system in networks if (start := self.start(system))
+        }  # fmt: skip
         return {
             name: presets[name].model_copy(update={"sample_frequency": rate_hz, "resample": True})
             for name, rate_hz in rates_hz.items() if rate_hz

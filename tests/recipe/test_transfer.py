@@ -1,5 +1,6 @@
 """`init=MODEL` of a recipe: which network starts from it, with which architecture, and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,8 @@ def test_each_network_starts_from_the_one_of_its_kind(tmp_path: Path, capsys: py
     e = _open(tmp_path, f"init={run}")
     assert set(e.starts) == {"lfmmi", "dnn"} and e.recipe.model.width == 512
     assert [e.start(name).directory.name for name in ("lfmmi", "lfmmi_self", "dnn")] == ["lfmmi", "lfmmi", "dnn"]
+    no_lfmmi = e.recipe.model_copy(update={"lfmmi": None})
+    assert replace(e, recipe=no_lfmmi, enough=False).presets["mfcc13_d2"].sample_frequency is None
     assert _open(tmp_path).starts == {}
 
 
