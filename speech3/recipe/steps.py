@@ -283,6 +283,7 @@ def _begin(plan: Plan, out: Path) -> None:
     killed = all(left.get(key) == record[key] for key in ("fingerprint", "used"))
     _marker(out, plan.step).unlink(missing_ok=True)
     if plan.step.owns and not killed:
+        begun.unlink(missing_ok=True)  # first, so that nothing resumes in a directory that was removed in part
         shutil.rmtree(plan.step.owns, ignore_errors=True)
     write_json(begun, record)
 
