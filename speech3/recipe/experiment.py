@@ -217,19 +217,17 @@ class Experiment:
 
         It needs the finished stage `data`.
         """
-        if open_sizes(self.recipe):
-            found = self.sized(self.hours)
-            say(f"sizes for {self.hours:.3g} h of speech: {described(found.recipe)}")
-            return found.settled()
-        minutes = self.hours * 60
+        e, minutes = self.sized(self.hours), self.hours * 60
+        if e is not self:
+            say(f"sizes for {self.hours:.3g} h of speech: {described(e.recipe)}")
         little = {key: least for key, least in self.least_minutes.items() if minutes < least}
         for key, least in little.items():
             what = "network" if key == "least_minutes" else "LF-MMI system"
             say(f"no {what}: there are {minutes:.1f} min of speech to train on, and {key} is {least:g}")
         if not little:
-            return self
-        recipe = self.recipe.model_copy(update={"lfmmi": None, "untranscribed": None})
-        return replace(self, recipe=recipe, enough="least_minutes" not in little)
+            return e
+        recipe = e.recipe.model_copy(update={"lfmmi": None, "untranscribed": None})
+        return replace(e, recipe=recipe, enough="least_minutes" not in little)
 
     @cached_property
     def hours(self) -> float:
