@@ -52,14 +52,15 @@ def find_starts(recipe: RecipeConfig) -> dict[str, Start]:
     if recipe.init is None:
         return {}
     path, senones = Path(recipe.init), recipe.model.system
-    features = {senones: recipe.features, **({LFMMI: recipe.lfmmi.features} if recipe.lfmmi else {})}
+    features = {} if recipe.hmm.flat_start == LFMMI else {senones: recipe.features}
+    if recipe.lfmmi:
+        features[LFMMI] = recipe.lfmmi.features
     if (path / _MODEL).is_file():
         about = read_about(path / _MODEL)
         name = LFMMI if about.get("objective") == LFMMI else senones
         if name not in features:
-            raise Speech3Error(
-                f"init={path}: was trained with LF-MMI, but this recipe trains no such network: set lfmmi={{}}"
-            )
+            how, remedy = ("with LF-MMI", "set lfmmi={}") if name == LFMMI else ("on senones", "remove hmm.flat_start")
+            raise Speech3Error(f"init={path}: was trained {how}, but this recipe trains no such network: {remedy}")
         directories = {name: path}
     else:
         directories = {name: path / name for name in features if (path / name / _MODEL).is_file()}
