@@ -165,10 +165,14 @@ class Experiment:
 
     @property
     def training(self) -> TrainingConfig:
-        """The training config of networks, without frequency warps and masks if the features are not mel bins."""
-        if self.presets[self.recipe.features].kind in ("fbank", "given"):
-            return self.recipe.training
-        return self.recipe.training.model_copy(update={"frequency_warp": 0.0, "frequency_masks": 0})
+        """The training config of networks that learn senones."""
+        return self.fitting(self.recipe.training, self.recipe.features)
+
+    def fitting(self, training: TrainingConfig, preset: str) -> TrainingConfig:
+        """The training config, without frequency warps and masks if the features are not mel bins."""
+        if self.presets[preset].kind == "fbank":
+            return training
+        return training.model_copy(update={"frequency_warp": 0.0, "frequency_masks": 0})
 
     @property
     def lexicon(self) -> Path:
