@@ -77,8 +77,10 @@ speech3 compare "$runs"/real/*/ --out "$runs/real"
 echo "== word error rates in per cent, their 95 % intervals, and p of the difference from plain SGD with the first seed"
 first=''
 for run in "$runs/simulated/${baseline%_seed2}"_seed? "$runs/simulated/${best%_seed2}"_seed? "$runs"/real/*/; do
-    [ -e "$run/decode.json" ] || speech3 tune "$run" "$out/data/dev" --jobs "$jobs" >/dev/null 2>&1
-    speech3 decode "$run" "$out/data/test" "$run/test" >/dev/null 2>&1
+    {
+        { [ -e "$run/decode.json" ] || speech3 tune "$run" "$out/data/dev" --jobs "$jobs"; } &&
+            speech3 decode "$run" "$out/data/test" "$run/test"
+    } >"$run/decode.log" 2>&1 || { tail -n 1 "$run/decode.log" >&2 && exit 1; }
     first=${first:-$run}
     printf '%s ' "$(basename "$run")"
     speech3 score "$out/data/test/text" "$run/test/hyp.txt" --against "$first/test/hyp.txt" --json | python -c '

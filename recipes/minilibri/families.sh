@@ -66,10 +66,12 @@ done
 echo "== word error rates on test"
 decode() { # a run, the run that it is compared with, and a run with whose settings it is decoded, else its own are tuned
     [ -z "${3-}" ] || cp "$3/decode.json" "$1"
-    [ -e "$1/decode.json" ] || speech3 tune "$1" "$out/data/dev" --jobs "$jobs" >/dev/null 2>&1
+    [ -e "$1/decode.json" ] || speech3 tune "$1" "$out/data/dev" --jobs "$jobs" >"$1/decode.log" 2>&1 ||
+        { tail -n 1 "$1/decode.log" >&2 && exit 1; }
     [ -e "$1/test/hyp.txt" ] || {
         start=$EPOCHREALTIME
-        speech3 decode "$1" "$out/data/test" "$1/test" --jobs 1 >/dev/null 2>&1
+        speech3 decode "$1" "$out/data/test" "$1/test" --jobs 1 >"$1/decode.log" 2>&1 ||
+            { tail -n 1 "$1/decode.log" >&2 && exit 1; }
         awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }' >"$1/test/seconds"
     }
     speech3 score "$out/data/test/text" "$1/test/hyp.txt" --against "$2/test/hyp.txt" --json >"$1/test/score.json"

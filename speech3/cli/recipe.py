@@ -35,8 +35,8 @@ def command(
     """
     from speech3.recipe import evaluation
     from speech3.recipe.experiment import LFMMI, open_experiment, recipes
-    from speech3.recipe.outline import steps
-    from speech3.recipe.steps import describe, make_plan, run_plan
+    from speech3.recipe.outline import DATA, steps
+    from speech3.recipe.steps import describe, is_done, make_plan, run_plan
 
     if corpus is None:
         print("recipes (run them with recipes/run.sh NAME in a checkout, with speech3 recipe NAME anywhere):")
@@ -44,15 +44,18 @@ def command(
         print("\n".join(f"  {name:<{width}} {about}" for name, about in recipes().items()))
         return
     experiment = open_experiment(corpus, out, source, overrides or [], shlex.join(["speech3", *sys.argv[1:]]))
+    settled = not experiment.follows_speech
+    if not settled and from_stage != DATA and is_done(steps(experiment), experiment.out, DATA):
+        experiment, settled = experiment.settled(), True
     plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
-    data = sum(each.step.stage == "data" for each in plan) if experiment.follows_speech else 0
-    if not dry_run:
-        run_plan(plan, experiment.out, end=data)
-    if data and dry_run and any(each.why for each in plan[:data]):
+    first = 0
+    if not settled and dry_run:
         for key, minutes in experiment.least_minutes.items():
             which = f"The steps of {LFMMI}" if key.startswith(LFMMI) else "Those of networks"
             print(f"{which} run only if there are at least {minutes:g} minutes to train on:")
-    elif data:
+    elif not settled:
+        first = sum(each.step.stage == DATA for each in plan)
+        run_plan(plan, experiment.out, end=first)
         experiment = experiment.settled()
         plan = make_plan(steps(experiment), experiment.out, from_stage, to_stage)
     if dry_run:
@@ -64,7 +67,7 @@ def command(
         if any(each.why for each in plan):
             print(totals(expected, plan, experiment) if speech else "expected: not known before the stage data has run")
         return
-    run_plan(plan, experiment.out, first=data)
+    run_plan(plan, experiment.out, first=first)
     if plan[-1].step.stage == "report":
         print(evaluation.summary(experiment))
         if experiment.source:

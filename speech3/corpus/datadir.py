@@ -23,7 +23,7 @@ from speech3.corpus.parsing import (
 from speech3.corpus.paths import moved, moved_rspecifier
 from speech3.corpus.tables import Fault, read_table
 from speech3.errors import Speech3Error, listed
-from speech3.io.atomic import write_text
+from speech3.io.atomic import explained_disk_errors, write_text
 
 FILES = ("wav.scp", "segments", "text", "utt2spk", "spk2utt", "spk2gender", "feats.scp", "cmvn.scp")
 
@@ -206,7 +206,8 @@ def write_datadir(data: DataDir, path: Path | str) -> None:
         if lines:
             write_text(path / name, "".join(f"{key} {value}\n" for key, value in sorted(lines.items())))
         else:
-            (path / name).unlink(missing_ok=True)
+            with explained_disk_errors(path):
+                (path / name).unlink(missing_ok=True)
 
 
 def _time(seconds: float | None) -> str:

@@ -241,6 +241,7 @@ def _system(e: Experiment, system: str) -> System:
         decoding_rtf=speed["seconds"] * speed["jobs"] / max(speed["speech_s"], 1e-9),
         tuned={"acoustic scale": settings["acoustic_scale"], "word penalty": settings["word_penalty"]},
         metrics=read_metrics(directory / "metrics.jsonl"),
+        network=about,
     )
 
 

@@ -25,7 +25,7 @@ from speech3.errors import Speech3Error
 from speech3.features.compute import static_dim
 from speech3.hmm.sizes import lfmmi_passes, triphone_leaves
 from speech3.models.registry import build
-from speech3.recipe.experiment import BMMI, FLAT, LFMMI, Experiment
+from speech3.recipe.experiment import BMMI, LFMMI, Experiment
 from speech3.recipe.sizes import most_workers
 from speech3.recipe.steps import Plan
 
@@ -149,7 +149,7 @@ def costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
         family = system_name if system_name in _DECODING else recipe.model.system
         tuned_h = min(speech.dev, recipe.decode.tuning_minutes / 60) * _SEARCHES_OF_DEV
         found[f"decode/{system_name}"] = Cost(_DECODING.get(family, 0.0) * 3600 * (tuned_h + speech.test), 0)
-    return {name: cost for name, cost in found.items() if name != f"hmm/{FLAT}" and (cost.seconds or cost.size)}
+    return {name: cost for name, cost in found.items() if cost.seconds or cost.size}
 
 
 def _larger(model: ModelConfig, features: FeatureConfig, outputs: int) -> float:

@@ -45,6 +45,7 @@ from speech3.io.parallel import available_jobs
 from speech3.io.progress import say
 from speech3.recipe.sizes import described, open_sizes, with_sizes
 from speech3.recipe.steps import ended_ns, up_to_date
+from speech3.recipe.transfer import LFMMI as LFMMI
 from speech3.recipe.transfer import Start, find_starts, with_architectures
 
 Prepare = Callable[..., None]
@@ -65,7 +66,7 @@ CORPORA: dict[str, Prepare] = {
 MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
 GMMS = ("mono", "tri")  # systems of every recipe; monophones are decoded only if decode_mono is set
 BMMI = "bmmi"  # the triphones' GMMs trained further, with hmm.tri.discriminative=bmmi
-LFMMI, LFMMI_HMM = "lfmmi", "lfmmi_hmm"  # the system trained with LF-MMI, and the HMM of its outputs
+LFMMI_HMM = "lfmmi_hmm"  # the HMM of the outputs of the system `LFMMI`
 SELF = "lfmmi_self"  # an LF-MMI system trained also on what the first one recognises in `untranscribed`
 UNTRANSCRIBED = "untranscribed"  # the data directory of recordings without transcripts
 FLAT, FLAT_HMM = "flat", "flat_hmm"  # the network of hmm.flat_start=lfmmi, which is not decoded, and its HMM
@@ -164,10 +165,14 @@ class Experiment:
 
     @property
     def training(self) -> TrainingConfig:
-        """The training config of networks, without frequency warps and masks if the features are not mel bins."""
-        if self.presets[self.recipe.features].kind in ("fbank", "given"):
-            return self.recipe.training
-        return self.recipe.training.model_copy(update={"frequency_warp": 0.0, "frequency_masks": 0})
+        """The training config of networks that learn senones."""
+        return self.fitting(self.recipe.training, self.recipe.features)
+
+    def fitting(self, training: TrainingConfig, preset: str) -> TrainingConfig:
+        """The training config, without frequency warps and masks if the features are not mel bins."""
+        if self.presets[preset].kind == "fbank":
+            return training
+        return training.model_copy(update={"frequency_warp": 0.0, "frequency_masks": 0})
 
     @property
     def lexicon(self) -> Path:
@@ -216,19 +221,17 @@ class Experiment:
 
         It needs the finished stage `data`.
         """
-        if open_sizes(self.recipe):
-            found = self.sized(self.hours)
-            say(f"sizes for {self.hours:.3g} h of speech: {described(found.recipe)}")
-            return found.settled()
-        minutes = self.hours * 60
+        e, minutes = self.sized(self.hours), self.hours * 60
+        if e is not self:
+            say(f"sizes for {self.hours:.3g} h of speech: {described(e.recipe)}")
         little = {key: least for key, least in self.least_minutes.items() if minutes < least}
         for key, least in little.items():
             what = "network" if key == "least_minutes" else "LF-MMI system"
             say(f"no {what}: there are {minutes:.1f} min of speech to train on, and {key} is {least:g}")
         if not little:
-            return self
-        recipe = self.recipe.model_copy(update={"lfmmi": None, "untranscribed": None})
-        return replace(self, recipe=recipe, enough="least_minutes" not in little)
+            return e
+        recipe = e.recipe.model_copy(update={"lfmmi": None, "untranscribed": None})
+        return replace(e, recipe=recipe, enough="least_minutes" not in little)
 
     @cached_property
     def hours(self) -> float:
@@ -295,9 +298,11 @@ class Experiment:
 
     def _at_rates_of_starts(self, presets: Mapping[str, FeatureConfig]) -> dict[str, FeatureConfig]:
         """Presets of networks that start from trained ones; a mel bin has the same frequency only at the same rate."""
+        networks = [*self.networks, *([LFMMI] if self.recipe.lfmmi else [])]
         rates_hz = {
-            self.feature_preset(system): start.features.sample_frequency for system, start in self.starts.items()
-        }
+            self.feature_preset(system): start.features.sample_frequency
+            for system in networks if (start := self.start(system))
+        }  # fmt: skip
         return {
             name: presets[name].model_copy(update={"sample_frequency": rate_hz, "resample": True})
             for name, rate_hz in rates_hz.items() if rate_hz

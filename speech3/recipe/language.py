@@ -11,6 +11,7 @@ OUT/lm/rescore.arpa.gz  with lm.rescore=ORDER: for rescoring lattices; estimated
 
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +37,7 @@ from speech3.lm.kneser_ney import estimate
 from speech3.lm.letters import letter_model, units_of, weight_for
 from speech3.lm.normalize import read_checked
 from speech3.lm.perplexity import perplexity
+from speech3.lm.text import read_lines, shown
 from speech3.recipe.experiment import OWN_GRAPH, Experiment
 
 _LM = "lm.arpa.gz"
@@ -54,7 +56,8 @@ class _Sentences(Iterable[list[str]]):
         if self.path is None:
             yield from map(list, _said(self.e, "train"))
         else:
-            yield from (words for line in langdir.text_lines(self.path) if (words := line.split()))
+            for block in shown(read_lines([self.path]), [self.path], f"reading {self.path.name}"):
+                yield from (words for line in block.text.split("\n") if (words := line.split()))
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,15 @@ class _Text:
 
     def without(self, hidden: set[tuple[str, ...]]) -> Iterator[list[str]]:
         """The sentences without those in `hidden`, which are given as words."""
-        spelled = join_words if self.pieces else tuple
-        return (sentence for sentence in self.sentences if spelled(sentence) not in hidden)
+        return (sentence for sentence in self.sentences if self._words(sentence) not in hidden)
+
+    def counted(self, hidden: set[tuple[str, ...]]) -> tuple[int, int]:
+        """The number of sentences, and of those in `hidden`."""
+        found = Counter(self._words(sentence) in hidden for sentence in self.sentences)
+        return found.total(), found[True]
+
+    def _words(self, sentence: list[str]) -> tuple[str, ...]:
+        return tuple(join_words(sentence) if self.pieces else sentence)
 
 
 def make_lm(e: Experiment) -> None:
@@ -88,9 +98,9 @@ def make_lm(e: Experiment) -> None:
         ours = estimate(text.sentences, text.order, text.vocabulary)
         models[_SECOND[OWN_GRAPH] if given else _LM] = ours
         hidden = _only_in_dev(e)
-        total, kept = sum(1 for _ in text.sentences), sum(1 for _ in text.without(hidden))
-        if total > kept:
-            say(f"  {total - kept} of the text's {total:,} sentences are in dev; the tuning model omits them")
+        total, in_dev = text.counted(hidden)
+        if in_dev:
+            say(f"  {in_dev} of the text's {total:,} sentences are in dev; the tuning model omits them")
             name, source = _SECOND[TUNING_GRAPH], "the language model's text without dev's sentences"
             models[name] = estimate(text.without(hidden), text.order, text.vocabulary, source)
     for name in (_LM, _LETTERS, *_SECOND.values()):
@@ -125,14 +135,10 @@ def _phones_of_letters(e: Experiment) -> dict[str, tuple[str, ...]]:
 
 def make_rescoring_lm(e: Experiment) -> None:
     """Estimate the model for rescoring lattices, without the sentences of dev, on which its weight is tuned."""
-    order, given = e.recipe.lm.rescore, _given(e)
+    order, text = e.recipe.lm.rescore, _text(e, _given(e))
     assert isinstance(order, int)
-    text = _text(e, given)
     if text is None:
-        raise Speech3Error(
-            f"lm.rescore={order}: there is no text to estimate it on, only an ARPA file: give lm.text, or an ARPA file"
-            " as lm.rescore"
-        )
+        raise _no_text(order)
     model = estimate(
         text.without(_only_in_dev(e)), order, text.vocabulary, "the language model's text without dev's sentences"
     )
@@ -141,21 +147,51 @@ def make_rescoring_lm(e: Experiment) -> None:
         say(f"  {e.rescoring_lm.name}: {', '.join(_perplexity(e, model, split) for split in ('dev', 'test'))}")
 
 
+def check_given(e: Experiment) -> None:
+    """Read the models that were given, to find a fault in them now and not after hours of training.
+
+    Raises
+    ------
+    Speech3Error
+        A model is damaged, or `lm.rescore` is an order and there is no text.
+    """
+    lm = e.recipe.lm
+    if lm.grammar:
+        return
+    given = _given(e)
+    if isinstance(lm.rescore, str):
+        read_checked(Path(lm.rescore))
+    elif lm.rescore and given and not _path_of_text(e, given):
+        raise _no_text(lm.rescore)
+
+
+def _no_text(order: int) -> Speech3Error:
+    return Speech3Error(
+        f"lm.rescore={order}: there is no text to estimate it on, only an ARPA file: give lm.text, or an ARPA file as"
+        " lm.rescore"
+    )
+
+
 def _given(e: Experiment) -> ArpaLm | None:
     lm, brought = e.recipe.lm, e.out / "data" / "lm.arpa.gz"
     if lm.arpa:
         return read_checked(Path(lm.arpa))
-    return read_arpa(brought) if brought.exists() and not lm.text else None
+    return read_checked(brought) if brought.exists() and not lm.text else None
+
+
+def _path_of_text(e: Experiment, given: ArpaLm | None) -> Path | None:
+    """The text; None: the transcripts of train or, if a model was given, none."""
+    lm, written = e.recipe.lm, e.out / "data" / "lm_text"
+    if given and not lm.arpa and e.source:
+        return langdir.find(e.source / "lang").text
+    if not given and not lm.text and written.exists():
+        return written
+    return Path(lm.text) if lm.text else None
 
 
 def _text(e: Experiment, given: ArpaLm | None) -> _Text | None:
     """The text to estimate on; None if a model was given without its text."""
-    lm, written = e.recipe.lm, e.out / "data" / "lm_text"
-    pieces, path = e.out / "data" / "pieces.txt", Path(lm.text) if lm.text else None
-    if given and not lm.arpa and e.source:
-        path = langdir.find(e.source / "lang").text
-    elif not given and not path and written.exists():
-        path = written
+    pieces, path = e.out / "data" / "pieces.txt", _path_of_text(e, given)
     if not path and given:
         return None
     sentences = _Sentences(path, e)
@@ -163,7 +199,7 @@ def _text(e: Experiment, given: ArpaLm | None) -> _Text | None:
         vocabulary = set(pieces.read_text(encoding="utf-8").split())
     else:
         vocabulary = _vocabulary(e, sentences) | set(given.words if given else ())
-    order = given.order if given else lm.order
+    order = given.order if given else e.recipe.lm.order
     assert order is not None
     return _Text(sentences, vocabulary, order, pieces.exists())
 

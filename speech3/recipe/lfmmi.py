@@ -94,7 +94,9 @@ def config_of(e: Experiment, name: str, more_h: float = 0.0) -> TrainConfig:
     """The training config of the system `name`, whose frames have `more_h` hours of speech in addition to train."""
     system = e.recipe.lfmmi
     assert system is not None
-    training, start = system.training, e.start(LFMMI)
+    training, start = e.fitting(system.training, system.features), e.start(LFMMI)
+    if training != system.training:
+        say(f"  {system.features} has no mel bins: training without frequency warps and masks")
     if system.passes is not None:
         hours = e.hours * (2 if e.recipe.augment else 1) + more_h
         passes = system.passes or lfmmi_passes(hours, started=start is not None)

@@ -6,6 +6,8 @@ from pathlib import Path
 from speech3.recipe.experiment import BMMI, FLAT, FLAT_HMM, LFMMI, LFMMI_HMM, SELF, UNTRANSCRIBED, Experiment
 from speech3.recipe.steps import Step, ended_ns
 
+DATA = "data"  # the first stage, after which the amount of speech is known
+
 
 def steps(experiment: Experiment) -> list[Step]:
     """All steps of an experiment, in order."""

@@ -35,8 +35,8 @@ from speech3.io.ark import ArkReader, IntArkReader, write_ark
 from speech3.io.computed import Computed
 from speech3.io.progress import Metrics, say
 from speech3.lexicon.lexicon import Lexicon, mark_positions, read_lexicon
-from speech3.lm.normalize import read_checked
 from speech3.recipe.experiment import CORPORA, Experiment
+from speech3.recipe.language import check_given
 
 
 def make_data(e: Experiment) -> None:
@@ -65,8 +65,7 @@ def make_data(e: Experiment) -> None:
         except ValidationError as error:
             raise Speech3Error(f"corpus_options.{key}: {error.errors()[0]['msg']} (got {value!r})") from error
     prepare(e.source, e.out / "data", e.recipe.seed, **passed, **e.recipe.corpus_options)
-    if (given := e.out / "data" / "lm.arpa.gz").exists():
-        read_checked(given)  # so that a fault in it is found now, not after an hour of training
+    check_given(e)
 
 
 def perturb_train(e: Experiment) -> None:

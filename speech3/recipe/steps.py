@@ -146,6 +146,11 @@ def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage
     return list(plans.values())
 
 
+def is_done(steps: Sequence[Step], out: Path, stage: str) -> bool:
+    """Whether no step of this stage, or of an earlier one, would run."""
+    return not any(plan.why for plan in make_plan(steps, out, None, stage))
+
+
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -278,6 +283,7 @@ def _begin(plan: Plan, out: Path) -> None:
     killed = all(left.get(key) == record[key] for key in ("fingerprint", "used"))
     _marker(out, plan.step).unlink(missing_ok=True)
     if plan.step.owns and not killed:
+        begun.unlink(missing_ok=True)  # first, so that nothing resumes in a directory that was removed in part
         shutil.rmtree(plan.step.owns, ignore_errors=True)
     write_json(begun, record)
 

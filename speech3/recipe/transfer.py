@@ -15,7 +15,7 @@ from speech3.errors import Speech3Error
 from speech3.io.checkpoint import read_about
 from speech3.io.progress import say
 
-_LFMMI = "lfmmi"
+LFMMI = "lfmmi"  # the system trained with LF-MMI, and the objective of its training
 _MODEL = "model.safetensors"
 # Keys of features that may differ: recordings are converted to the model's rate, and statistics belong to the data.
 _OF_DATA = {"sample_frequency", "resample", "mix_channels", "global_stats"}
@@ -52,14 +52,15 @@ def find_starts(recipe: RecipeConfig) -> dict[str, Start]:
     if recipe.init is None:
         return {}
     path, senones = Path(recipe.init), recipe.model.system
-    features = {senones: recipe.features, **({_LFMMI: recipe.lfmmi.features} if recipe.lfmmi else {})}
+    features = {} if recipe.hmm.flat_start == LFMMI else {senones: recipe.features}
+    if recipe.lfmmi:
+        features[LFMMI] = recipe.lfmmi.features
     if (path / _MODEL).is_file():
         about = read_about(path / _MODEL)
-        name = _LFMMI if about.get("objective") == _LFMMI else senones
+        name = LFMMI if about.get("objective") == LFMMI else senones
         if name not in features:
-            raise Speech3Error(
-                f"init={path}: was trained with LF-MMI, but this recipe trains no such network: set lfmmi={{}}"
-            )
+            how, remedy = ("with LF-MMI", "set lfmmi={}") if name == LFMMI else ("on senones", "remove hmm.flat_start")
+            raise Speech3Error(f"init={path}: was trained {how}, but this recipe trains no such network: {remedy}")
         directories = {name: path}
     else:
         directories = {name: path / name for name in features if (path / name / _MODEL).is_file()}
@@ -68,9 +69,9 @@ def find_starts(recipe: RecipeConfig) -> dict[str, Start]:
             f"init={path}: no trained network is there ({_MODEL}): give a model directory such as exp/minilibri/lfmmi,"
             f" or the directory of a recipe's run that has {' or '.join(features)}"
         )
-    models = {senones: recipe.model, **({_LFMMI: recipe.lfmmi.model} if recipe.lfmmi else {})}
+    models = {senones: recipe.model, **({LFMMI: recipe.lfmmi.model} if recipe.lfmmi else {})}
     return {
-        name: _read(directory, models[name], features[name], "lfmmi." if name == _LFMMI else "", recipe.sample_rate)
+        name: _read(directory, models[name], features[name], f"{LFMMI}." if name == LFMMI else "", recipe.sample_rate)
         for name, directory in directories.items()
     }
 
@@ -116,9 +117,9 @@ def with_architectures(recipe: RecipeConfig, starts: Mapping[str, Start]) -> Rec
     """The recipe whose networks have the architectures of those they start from."""
     changes: dict[str, Any] = {}
     for name, start in starts.items():
-        if name == _LFMMI:
+        if name == LFMMI:
             assert recipe.lfmmi is not None
-            changes[_LFMMI] = recipe.lfmmi.model_copy(update={"model": start.model})
+            changes[LFMMI] = recipe.lfmmi.model_copy(update={"model": start.model})
         else:
             changes["model"] = start.model
     return recipe.model_copy(update=changes)

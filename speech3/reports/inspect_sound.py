@@ -75,9 +75,14 @@ class Sound:
     end_s: float | None = None
 
     def duration_s(self) -> float:
-        """Duration of the part, up to the end of the recording if `end_s` is None."""
+        """Duration of the part, up to the end of the recording if `end_s` is None; an error if there is none."""
         whole_s = audio.info(self.place, directory=self.directory).duration_s
-        return min(self.end_s or whole_s, whole_s) - self.start_s
+        duration_s = min(self.end_s or whole_s, whole_s) - self.start_s
+        if duration_s <= 0:
+            raise Speech3Error(
+                f"{self.name}: begins at {self.start_s:g} s, but its recording ends at {whole_s:g} s; correct segments"
+            )
+        return duration_s
 
     def read(self, start_s: float, end_s: float, rate_hz: int | None = None) -> tuple[np.ndarray, int]:
         """Samples (S,) and their rate, as from `audio.read_file`; times are relative to the start of the part."""

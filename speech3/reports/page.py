@@ -38,8 +38,9 @@ class System:
         How well its confidences predict correct words.
     tuned
         Decoding parameters chosen on dev, such as ``{"acoustic scale": 0.1}``.
-    metrics
-        Records of its ``metrics.jsonl``, drawn by `speech3.reports.training_section`.
+    metrics, network
+        Records of its ``metrics.jsonl``, and what a network's file says about it, for
+        `speech3.reports.training_section`.
     """
 
     name: str
@@ -53,6 +54,7 @@ class System:
     decoding_rtf: float | None = None
     tuned: Mapping[str, Any] = field(default_factory=dict)
     metrics: Sequence[Mapping[str, Any]] = ()
+    network: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,10 @@ def _duration(seconds: float) -> str:
 
 
 def _training(report: Report) -> str:
-    return training_section({system.name: system.metrics for system in report.systems})
+    return training_section(
+        {system.name: system.metrics for system in report.systems},
+        {system.name: system.network for system in report.systems},
+    )
 
 
 def _picture(report: Report) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from speech3.config import TrainingConfig
 from speech3.errors import Speech3Error
 from speech3.io.atomic import read_json
 from speech3.io.tail import Tail
@@ -198,7 +199,7 @@ def run_view(
         seconds_left=left,
         run_seconds_left=_run_seconds_left(epochs[-1], left, max_epochs) if left is not None else None,
         epochs=epochs,
-        best_epoch=_best_epoch(epochs, last=schedule == "cosine" and training.get("objective") == "lfmmi"),
+        best_epoch=_best_epoch(epochs, last=TrainingConfig.model_construct(**training).last_is_best),
         averaged=tuple(average["epochs"]) if average.get("taken") else (),
         accuracies=curve.accuracy if curve else (),
         losses=tuple(loss for loss in losses if loss is not None and math.isfinite(loss)),

@@ -1,10 +1,14 @@
-"""The section "Training" of the report: held-out results of each network over time, and effects of asynchrony."""
+"""The section "Training" of the report: held-out results of each network over time, and effects of asynchrony.
+
+The loss is the criterion of training: cross-entropy, or that of sequences (LF-MMI, MMI, sMBR).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from speech3.models.describe import parameters_of
 from speech3.reports import figures, html
 from speech3.reports.engine_figures import Line, draw_accuracy, draw_staleness, time_unit
 from speech3.reports.html import escape
@@ -16,13 +20,15 @@ Records = Sequence[Mapping[str, Any]]
 _PER = "Phone error rate, held-out, %"
 
 
-def training_section(metrics: Mapping[str, Records]) -> str:
+def training_section(metrics: Mapping[str, Records], about: Mapping[str, dict[str, Any]]) -> str:
     """The section as HTML; empty if no system has a curve.
 
     Parameters
     ----------
     metrics
         The records of each system's ``metrics.jsonl``, by name of the system.
+    about
+        What the file of each network says about it; empty for GMMs.
     """
     trained = {name: curve for name, records in metrics.items() if (curve := curve_of(name, records))}
     if not trained:
@@ -32,12 +38,12 @@ def training_section(metrics: Mapping[str, Records]) -> str:
     plots = [figures.svg("Held-out frame accuracy", accuracy)]
     epochs = {name: _epochs(metrics[name]) for name in trained}
     loss = _lines(epochs, "heldout_loss", ", held-out") + _lines(epochs, "train_loss", ", train", dashed=True)
-    for title, lines in (("Cross-entropy per frame", loss), (_PER, _lines(epochs, "heldout_per", as_per_cent=True))):
+    for title, lines in (("Loss per frame", loss), (_PER, _lines(epochs, "heldout_per", as_per_cent=True))):
         if lines:
             unit, divisor = time_unit(max(max(line.x) for line in lines))
             scaled = [replace(line, x=[t / divisor for t in line.x]) for line in lines]
             plots.append(figures.curves(title, scaled, f"{'virtual ' * virtual}{unit} of training"))
-    grid = f'<div class="grid">{"".join(f"<figure>{plot}</figure>" for plot in plots)}</div>{_best(epochs)}'
+    grid = f'<div class="grid">{"".join(f"<figure>{plot}</figure>" for plot in plots)}</div>{_results(about)}'
     done = {name: one for name in trained if (one := asynchrony(metrics[name]))}
     shown = [_asynchronous(name, one, list(trained).index(name)) for name, one in done.items() if _was_shared(one)]
     return "\n".join([grid, *shown])
@@ -62,18 +68,19 @@ def _lines(
     return lines
 
 
-def _best(epochs: Mapping[str, Records]) -> str:
-    """The held-out results of each network in the epoch with the lowest cross-entropy."""
+def _results(about: Mapping[str, dict[str, Any]]) -> str:
+    """The held-out results of each network, with the parameters that it has."""
     rows = []
-    for name, records in epochs.items():
-        if measured := [record for record in records if record.get("heldout_loss") is not None]:
-            best = min(measured, key=lambda record: record["heldout_loss"])
-            per = best.get("heldout_per")
-            figure = "–" if per is None else per_cent(per)
-            rows.append([escape(name), f"{best['epoch']}", per_cent(best["heldout_accuracy"]),
-                         f"{best['heldout_loss']:.4f}", figure])  # fmt: skip
-    header = ["held-out speech", "best epoch", "frame accuracy %", "cross-entropy", "phone error rate %"]
-    key = "Best epoch: lowest cross-entropy. Phone error rate: decoded with a phone loop, without a dictionary."
+    for name, network in about.items():
+        if network.get("heldout_loss") is not None:
+            per = network.get("heldout_per")
+            rows.append([escape(name), parameters_of(network), per_cent(network["heldout_accuracy"]),
+                         f"{network['heldout_loss']:.4f}", "–" if per is None else per_cent(per)])  # fmt: skip
+    header = ["held-out speech", "parameters of", "frame accuracy %", "loss", "phone error rate %"]
+    key = (
+        "Loss: cross-entropy per frame; for training on sequences (LF-MMI, MMI, sMBR) its own criterion, so losses of"
+        " different kinds cannot be compared. Phone error rate: decoded with a phone loop, without a dictionary."
+    )
     return f'{html.table(header, rows)}<p class="quiet">{key}</p>' if rows else ""
 
 

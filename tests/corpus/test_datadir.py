@@ -145,6 +145,12 @@ def test_round_trip(make, tmp_path, files):
         assert (load(again, key)[0] == load(data, key)[0]).all()
 
 
+def test_a_directory_below_a_file_is_not_written(make, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(Speech3Error, match=r"file/out: cannot be written"):
+        write_datadir(read_datadir(make()), tmp_path / "file" / "out")
+
+
 def test_files_written_are_sorted_and_leave_nothing_behind(make, tmp_path):
     out = tmp_path / "copy"
     with_segments = make(wav_scp="r wav/u1.wav", segments="u1 r 0 0.1\nu2 r 0.1 0.2\nu3 r 0.3 0.4\n")

@@ -182,8 +182,11 @@ def test_the_model_of_rescoring_lacks_sentences_that_only_dev_says(tmp_path: Pat
     alone = with_given(tmp_path / "alone", text=False)
     given = experiment(tmp_path / "given", "lm.order=2", "lm.rescore=3", source=alone.source, name="minilibri")
     write_arpa(lm_given(alone), given.out / "data" / "lm.arpa.gz")
-    with pytest.raises(Speech3Error, match=r"lm\.rescore=3: there is no text to estimate it on"):
-        language.make_rescoring_lm(given)
+    for make in (language.make_rescoring_lm, language.check_given):
+        with pytest.raises(Speech3Error, match=r"lm\.rescore=3: there is no text to estimate it on"):
+            make(given)
+    with pytest.raises(Speech3Error, match=r"some\.arpa: "):
+        language.check_given(of_file)
 
 
 def lm_given(e: Experiment) -> ArpaLm:

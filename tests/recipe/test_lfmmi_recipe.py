@@ -15,6 +15,7 @@ from speech3.frames.packed import open_packed
 from speech3.io.atomic import read_json
 from speech3.io.progress import read_metrics
 from speech3.recipe.experiment import open_experiment
+from speech3.recipe.lfmmi import config_of
 from speech3.recipe.outline import steps
 
 DIGITS = shipped("recipes") / "digits" / "recipe.yaml"
@@ -81,8 +82,9 @@ def test_what_a_flat_start_cannot_have_is_named(overrides: list[str], message: s
 
 def test_is_left_out_where_there_is_too_little_speech(speech3, tiny, experiment: Path, tmp_path: Path):
     much = ("lfmmi.least_minutes=500",)
-    process = speech3("recipe", "digits", "--out", experiment, *tiny, *much, "--dry-run")
-    assert "lfmmi" not in process.stdout and "would run" not in process.stdout, process.stdout
+    process = speech3("recipe", "digits", "--out", experiment, *tiny, *much, "--dry-run", "--from", "score")
+    would_run = re.findall(r"^(\S+): would run", process.stdout, re.M)
+    assert "lfmmi" not in process.stdout and would_run == ["score", "score/boundaries", "report"], process.stderr
     assert re.search(r"no LF-MMI system: .*\d+ min.* of speech.* lfmmi.least_minutes is 500", process.stderr)
     process = speech3("recipe", "digits", "--out", experiment, *tiny, "lfmmi.least_minutes=0.1", "--dry-run")
     assert "train/lfmmi: would run" in process.stdout and not process.stderr
@@ -91,6 +93,12 @@ def test_is_left_out_where_there_is_too_little_speech(speech3, tiny, experiment:
     assert "train/lfmmi: would run" in process.stdout
     assert process.stdout.startswith("The steps of lfmmi run only if there are at least 500 minutes to train on:")
     assert not (tmp_path / "new" / "data").exists()
+
+
+def test_frequencies_that_are_not_mel_bins_are_not_warped(tmp_path: Path):
+    e = open_experiment("minilibri", tmp_path / "out", tmp_path / "in", ["lfmmi.features=plp13_pitch1_d2"], "")
+    training = config_of(e, "lfmmi").training
+    assert (training.frequency_warp, training.frequency_masks, training.time_masks) == (0, 0, 2)
 
 
 SMALL = (

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -195,6 +196,15 @@ def test_a_killed_step_that_changed_begins_in_an_empty_directory(kitchen: Kitche
 def test_from_forgets_what_a_killed_step_left(kitchen: Kitchen) -> None:
     kitchen.kill("cook/soup")
     kitchen.run("cook")
+    assert kitchen.dish("cook/soup") == "from scratch"
+
+
+def test_killed_while_a_directory_was_being_removed(kitchen: Kitchen, monkeypatch: pytest.MonkeyPatch) -> None:
+    kitchen.kill("cook/soup")
+    with monkeypatch.context() as during, pytest.raises(KeyboardInterrupt):
+        during.setattr("shutil.rmtree", Mock(side_effect=KeyboardInterrupt))
+        kitchen.run("cook")
+    kitchen.run()
     assert kitchen.dish("cook/soup") == "from scratch"
 
 

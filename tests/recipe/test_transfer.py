@@ -1,5 +1,6 @@
 """`init=MODEL` of a recipe: which network starts from it, with which architecture, and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,8 @@ def test_each_network_starts_from_the_one_of_its_kind(tmp_path: Path, capsys: py
     e = _open(tmp_path, f"init={run}")
     assert set(e.starts) == {"lfmmi", "dnn"} and e.recipe.model.width == 512
     assert [e.start(name).directory.name for name in ("lfmmi", "lfmmi_self", "dnn")] == ["lfmmi", "lfmmi", "dnn"]
+    no_lfmmi = e.recipe.model_copy(update={"lfmmi": None})
+    assert replace(e, recipe=no_lfmmi, enough=False).presets["mfcc13_d2"].sample_frequency is None
     assert _open(tmp_path).starts == {}
 
 
@@ -51,6 +54,7 @@ def test_each_network_starts_from_the_one_of_its_kind(tmp_path: Path, capsys: py
         (["init={}/none"], r"no trained network is there .* a model directory .* run that has dnn or lfmmi"),
         (["init={}/lfmmi", "lfmmi=null"], r"trained with LF-MMI, but this recipe trains no such network: set lfmmi="),
         (["init={}/dnn", "features=fbank40_d2_utt"], r"cmvn speaker there, utterance here\): set features=.*dnn/feat"),
+        (["init={}/dnn", "hmm.flat_start=lfmmi"], r"trained on senones, .* no such network: remove hmm\.flat_start"),
         (["init={}/lfmmi", "sample_rate=8000"], r"recordings of 16000 Hz, but sample_rate=8000: set sample_rate=16000"),
         (["init={}/dnn", "model=cnn"], r"is a dnn, but model is a cnn: set model to a dnn, or"),
         (["init={}/gmm"], r"holds no network"),

@@ -175,13 +175,15 @@ def test_a_list_of_recordings(tmp_path: Path) -> None:
     assert lines["drawn"] == "d"
     with pytest.raises(Speech3Error, match=r"gone\.wav: no such file"):
         said(tmp_path / "wav.scp", "c")
-    (tmp_path / "segments").write_text("b-1 b 0.5 1.25\n")
-    (tmp_path / "utt2spk").write_text("b-1 s\n")
+    (tmp_path / "segments").write_text("b-1 b 0.5 1.25\nb-3 b 2.5 3\n")
+    (tmp_path / "utt2spk").write_text("b-1 s\nb-3 s\n")
     picture = inspect(tmp_path / "wav.scp", PRESET, "b-1").picture
     assert picture.wave_S is not None and picture.title == "b-1"
     np.testing.assert_array_equal(picture.wave_S, soundfile.read(tmp_path / "b.wav", dtype="float32")[0][8000:20000])
     with pytest.raises(Speech3Error, match=r"segments: no utterance b-2; .*for instance: b-1"):
         said(tmp_path / "wav.scp", "b-2")
+    with pytest.raises(Speech3Error, match=r"b-3: begins at 2\.5 s, but its recording ends at 2 s"):
+        said(tmp_path / "wav.scp", "b-3")
 
 
 def test_what_is_known_of_the_features_beside_them(tmp_path: Path) -> None:

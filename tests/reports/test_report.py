@@ -73,7 +73,13 @@ def a_report() -> Report:
     systems = [
         System("mono", score(ref, hyps[0], speakers), training_s=3.21, tuned={"acoustic scale": 0.1}),
         System("tri", score(ref, hyps[1], speakers), parameters=632000, training_s=4000, decoding_rtf=0.1234),
-        System("dnn", score(ref, hyps[2], speakers), parameters=2550808, metrics=metrics),
+        System(
+            "dnn",
+            score(ref, hyps[2], speakers),
+            parameters=2550808,
+            metrics=metrics,
+            network={"best_epoch": 2, "heldout_accuracy": 0.35, "heldout_loss": 1.8125},
+        ),
     ]
     wave_N = np.sin(np.arange(16000) / 7).astype(np.float32)
     segments = [(0.0, 0.02, "HH"), (0.02, 0.9, "<ə>"), (0.9, 1.0, "$四$")]
@@ -120,7 +126,8 @@ def test_figures_are_shown(page: tuple[str, Checker]) -> None:
     for piece in (
         f"{100 * best.wer:.2f} % WER, dnn", f"{100 * low:.2f} – {100 * high:.2f}", "2,550,808", "632,000",
         "1 h 06 min", "3.2 s", "0.123", "acoustic scale 0.1", "1,234", "1.23", "minutes of training",
-        "not decoded and counted as deletions", "5 speakers with fewer errors", "name: '", "jiwer", "<ə>", "四",
+        "not decoded and counted as deletions", "5 speakers with fewer errors", "epoch 2", "1.8125", "name: '", "jiwer",
+        "<ə>", "四",
     ):  # fmt: skip
         assert piece in checker.text, piece
     assert text.count("<svg") == 3
@@ -132,7 +139,7 @@ def test_an_epoch_done_twice_is_drawn_once(page: tuple[str, Checker]) -> None:
     assert svg("Held-out frame accuracy", lambda axes: draw_accuracy(axes, [curve], "seconds")) in page[0]
     minutes = [400 / 60, 800 / 60, 20]
     heldout, train = Line("dnn, held-out", minutes, [2, 1.8, 1.6]), Line("dnn, train", minutes, [2, 1.75, 1.5], 0, True)
-    assert curves("Cross-entropy per frame", [heldout, train], "minutes of training") in page[0]
+    assert curves("Loss per frame", [heldout, train], "minutes of training") in page[0]
 
 
 def asynchronous(epochs: int) -> list[dict[str, object]]:

@@ -107,6 +107,7 @@ def test_the_best_epoch() -> None:
     assert see(*losses, run={"training": {"schedule": "cosine"}}).best_epoch == 2
     cosine = {"training": {"schedule": "cosine", "objective": "lfmmi"}}
     assert see(*losses, run=cosine).best_epoch == 3 and not see(*losses, run=cosine).may_stop_early
+    assert see(*losses, run={"training": {"schedule": "exponential", "group_lasso": 0.1}}).best_epoch == 3
     begun_with = {"event": "before", "epoch": 0, "train_accuracy": None, "heldout_accuracy": 0.4, "heldout_loss": 0.5}
     view = see(begun_with, *losses)
     assert view.best_epoch == 0 and view.epochs[0].train_accuracy is None and view.whole.used == 54
