@@ -35,7 +35,9 @@ from speech3.engine.optimizers import optimizer_of
 from speech3.engine.sgd import Sgd
 from speech3.engine.world import USED, BuildOn, Parts, Progress, Rate, minibatch_seed, seed_generators, turns
 
-REPORT_STEPS = 50  # between two reports, for each of which the processes add up their results
+REPORT_STEPS = 50  # most steps between two reports, for each of which the processes add up their results
+_FIRST_REPORT = 1  # steps before the first report of an epoch, when it is not known yet how long a step takes
+_REPORT_MS = 1000  # aimed at between two reports
 _SNAPSHOT_S = 5.0  # between two copies of the parameters in the first process's reports, for checkpoints in an epoch
 _RENDEZVOUS = timedelta(minutes=5)  # also for collectives; the coordinator's watchdog usually acts earlier
 _STEPS, _SINCE = range(2)
@@ -163,7 +165,8 @@ def run_epoch(
     unchecked = UncheckedSteps(torch.zeros(REPORT_STEPS, 3, dtype=torch.float64, device=sgd.parameters.vector_K.device))
     exchange.up = exchange.down = 0
     began, used = time.perf_counter(), 0
-    saved = began
+    saved = reported = began
+    last, due = 0, _FIRST_REPORT  # steps before the last report and before the next
     states = states_M.copy()
     for turn, (before, group) in enumerate(groups, start=1):
         member.began()
@@ -185,10 +188,12 @@ def run_epoch(
         unchecked.add(number, len(targets) if weight else 0, loss.detach(), correct, length)
         states[group] = USED
         used += len(group)
-        if turn % REPORT_STEPS and turn < len(groups):
+        if turn < min(due, len(groups)):
             continue
-        sums = _added_up(member, unchecked, exchange, epoch, rate)
-        now = time.perf_counter()
+        *sums, took_ms = _added_up(member, unchecked, exchange, reported, epoch, rate)
+        now = reported = time.perf_counter()
+        steps = _REPORT_MS * (turn - last) * member.workers / max(1, took_ms)
+        last, due = turn, turn + max(1, int(min(REPORT_STEPS, steps)))
         if member.rank == 0:
             ended = turn == len(groups)
             keep = ended or now - saved >= _SNAPSHOT_S
@@ -197,8 +202,13 @@ def run_epoch(
             yield "ended" if ended else "moved", (_progress(used, sums, now - began), state, states.copy())
 
 
-def _added_up(member: Member, unchecked: UncheckedSteps, exchange: Exchange, epoch: int, rate: Rate) -> list[float]:
-    """Totals over all processes: frames, loss times frames, number correct, bytes up and down.
+def _added_up(
+    member: Member, unchecked: UncheckedSteps, exchange: Exchange, since: float, epoch: int, rate: Rate
+) -> list[float]:  # fmt: skip
+    """Totals over all processes: frames, loss times frames, number correct, bytes up and down, milliseconds spent.
+
+    The milliseconds, counted from `since`, are whole: their sum determines when the next report is, and so must be
+    exactly the same in all processes.
 
     Raises
     ------
@@ -208,10 +218,12 @@ def _added_up(member: Member, unchecked: UncheckedSteps, exchange: Exchange, epo
     """
     troubles_N3 = [[0.0, 0.0, 0.0] for _ in range(member.workers)]
     troubles_N3[member.rank] = list(unchecked.check())
-    mine = [*unchecked.sums, exchange.up, exchange.down, *(value for trouble in troubles_N3 for value in trouble)]
+    took_ms = round(1000 * (time.perf_counter() - since))  # after `check`, which waits for the device
+    counts = [*unchecked.sums, exchange.up, exchange.down, took_ms]
+    mine = [*counts, *(value for trouble in troubles_N3 for value in trouble)]
     all_of_them = torch.tensor(mine, dtype=torch.float64, device=unchecked.results_R3.device)
     dist.all_reduce(all_of_them)
-    sums, of_processes = (part.tolist() for part in all_of_them.cpu().split([5, 3 * member.workers]))
+    sums, of_processes = (part.tolist() for part in all_of_them.cpu().split([len(counts), 3 * member.workers]))
     troubles = [trouble for trouble in zip(*[iter(of_processes)] * 3, strict=True) if trouble[0]]
     if troubles:
         _, number, loss = min(troubles, key=lambda trouble: (trouble[0], math.isfinite(trouble[2])))

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from speech3.config import TrainingConfig
 from speech3.engine.checks import check_epoch, check_workers
-from speech3.engine.device import autocast_of, device_of, precision, use_precision
+from speech3.engine.device import autocast_of, device_of, precision, threads, use_precision
 from speech3.engine.flat import trained
 from speech3.engine.gradient import Diverged
 from speech3.engine.items import Items, MeanLoss, classified_right
@@ -152,6 +152,7 @@ def fit(
     with (
         _as_arguments(),
         torch.random.fork_rng(_gpus(training)),
+        threads(training.threads),
         precision(training.precision),
         deferred_interrupt() as interrupt,
         ExitStack() as opened,

@@ -94,7 +94,6 @@ class Shared:
         self.locks, self.on_gpu = list[list[FileLock]](), list[tuple[Tensor, Tensor, Tensor] | None]()
         self.stack, self.started = ExitStack(), count()
         self.workers = Workers([f"shard {worker}" for worker in range(workers)], "minibatch", self._tasks)
-        self.computed = [0.0] * workers  # each worker's minibatches of the epoch when its process started
         self.watchdog = Watchdog(np.zeros(workers))
         self.returned = self.restarts = 0
         try:
@@ -142,7 +141,7 @@ class Shared:
         while not self._shards(READY).all():
             self._replace_dead()
             yield self._progress()
-        self.computed = [0.0] * len(self.computed)
+        self.watchdog.before_N[:] = 0
         self.began = self.watchdog.since = time.monotonic()
         order = self.server.memory.order
         order[:] = 0, rate.base, rate.warmup, rate.decay, rate.last
@@ -245,7 +244,7 @@ class Shared:
         """The tasks of a shard, whose status is reset."""
         for server in self.servers:
             server.memory.shards_N[worker, [READY, EPOCH, DOING]] = 0
-        self.computed[worker] = self.server.memory.shards_N[worker, MINIBATCHES]
+        self.watchdog.started(worker, float(self.server.memory.shards_N[worker, MINIBATCHES]))
         size, tasks, number = len(self.servers), [], next(self.started)
         for rank, (place, on_gpu) in enumerate(zip(self.places, self.on_gpu, strict=True)):
             build, device = self.build, device_for(self.device, worker)
@@ -269,6 +268,6 @@ class Shared:
             death = self.workers.end(worker)
             with self._settled():
                 self.returned += give_back([server.pool for server in self.servers], worker)
-            progressed = self.server.memory.shards_N[worker, MINIBATCHES] > self.computed[worker]
+            progressed = self.server.memory.shards_N[worker, MINIBATCHES] > self.watchdog.before_N[worker]
             self.workers.replace(worker, death, progressed=bool(progressed))
             self.restarts += 1

@@ -100,17 +100,20 @@ class Simulated:
         self.failures: list[tuple[float, int, float]] = []  # time, worker, seconds until it is noticed
 
     def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
-        """Run an epoch; yields progress after every published version."""
+        """Run an epoch; yields progress whenever a version was published or minibatches were dropped."""
         before = begin_epoch(self.server, states_M)
-        seen, run = self.memory.version_S.tolist(), _Epoch(self, epoch, rate)
+        seen, run = self._moved(), _Epoch(self, epoch, rate)
         for seconds in run.events():
-            if (versions := self.memory.version_S.tolist()) != seen or self.server.pool.finished:
-                seen = versions
+            if (moved := self._moved()) != seen or self.server.pool.finished:
+                seen = moved
                 self.progress = epoch_progress(
                     self.server, before, seconds=seconds, returned=run.returned, restarts=run.restarts
                 )
                 yield self.progress
         self.began += self.progress.seconds
+
+    def _moved(self) -> tuple[int, ...]:
+        return (*self.memory.version_S.tolist(), self.memory.ledger.ended)
 
     def snapshot(self) -> Snapshot:
         """The published state."""
@@ -235,9 +238,10 @@ class _Epoch:
 
     def _replace(self, worker: int, time: float) -> None:
         """Replace a dead worker; its minibatches wait again, and workers that had finished the epoch resume."""
-        world = self.world
+        world, shard = self.world, self.world.shards[worker]
         self.hung.discard(worker)
-        world.shards[worker].begin()
+        shard.begin()
+        shard.sgd.load({"parameters": shard.sgd.parameters.vector_K})  # the moments of AdamW were lost with the worker
         self.returned += world.server.pool.give_back(worker)
         self.restarts += 1
         self._begin(worker, time + world.times.restart_s)

@@ -78,10 +78,20 @@ class Watchdog(Clock):
     Attributes
     ----------
     usual_N
-        Each shard's usual seconds per minibatch, as last measured; 0: not known yet.
+        Each shard's usual seconds per minibatch, as last measured; 0: not known yet for this process.
+    before_N
+        Minibatches of the epoch that were computed in the shard's place before its process was started.
     """
 
     usual_N: np.ndarray
+    before_N: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.before_N = np.zeros_like(self.usual_N)
+
+    def started(self, worker: int, minibatches: float) -> None:
+        """Record that a process was started in the place of a shard that had computed `minibatches` minibatches."""
+        self.usual_N[worker], self.before_N[worker] = 0.0, minibatches
 
     def find(self, shards_N: np.ndarray, work: bool) -> Hang | None:
         """Return the shard that hangs, if any; of several, the one that has hung longest: others may wait for it.
@@ -94,7 +104,7 @@ class Watchdog(Clock):
             Whether there is an epoch to work on in which minibatches are waiting.
         """
         self.look(time.monotonic())
-        done_N = shards_N[:, MINIBATCHES] > 0
+        done_N = shards_N[:, MINIBATCHES] > self.before_N
         self.usual_N[done_N] = shards_N[done_N, COMPUTE_S] / shards_N[done_N, MINIBATCHES]
         late = [
             Hang(worker, seconds, int(row[DOING]))

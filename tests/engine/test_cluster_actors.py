@@ -116,7 +116,7 @@ def pair(config, build, codec=CodecConfig(), states_M=None):  # noqa: B008 - fro
         (AsgdConfig(sync_every=2, max_distance=5), CodecConfig()),
         (AsgdConfig(sync_every=2, max_distance=5, partitions=3, momentum=0.5), CodecConfig()),
         (AsgdConfig(sync_every=2, max_distance=6, fetch_every=5, partitions=2, adagrad=0.1), CodecConfig()),
-        (AsgdConfig(sync_every=4, max_distance=6, fetch_every=2), CodecConfig(kind="bf16")),
+        (AsgdConfig(sync_every=4, max_distance=6, fetch_every=2), CodecConfig(kind="bf16", down="ternary")),
         (AsgdConfig(local_updates=False, push_scale=0.3, partitions=2), CodecConfig()),
         (AsgdConfig(local_updates=False, push_scale=0.3), CodecConfig(kind="topk", share=0.2)),
         (AsgdConfig(sync_every=2, partitions=2), CodecConfig(kind="ternary", down="ternary")),
@@ -149,7 +149,7 @@ def test_a_shard_that_is_given_up_changes_nothing_any_more():
     first.admit(3)
     assert [first.draw(3, None), first.draw(3, 0)] == [0, 1]
     assert not first.expel(3).numbers.size and first.draw(3, 1) is None
-    assert first.sync(PushMessage(3, 0, True, Work(), steps={0: Step(1, 1.0, 1)})) is None
+    assert first.sync(PushMessage(3, 0, True, Work(), 0, steps={0: Step(1, 1.0, 1)})) is None
     assert torch.equal(ours.tensors()["parameters"], before)
     # What it had out waits again, but not what a partition had published: 1, in the account of who asks.
     states_M = tiny.waiting(BATCHES)

@@ -50,12 +50,18 @@ def test_strategies_are_the_presets_that_are_not_for_speech_alone():
 def test_one_worker_is_a_plain_loop_of_pytorch():
     data = moons.Watched(moons.moons(450))
     model, plain = moons.network().eval(), moons.network()
-    before = torch.get_rng_state()
+    before, threads, seen = torch.get_rng_state(), torch.get_num_threads(), set()
+
+    def watched(outputs, targets):
+        seen.add(torch.get_num_threads())
+        return nn.functional.cross_entropy(outputs, targets)
+
     result = fit(
-        model, data, nn.functional.cross_entropy, strategy="sgd", epochs=2, minibatch=100, learning_rate=0.2,
-        options={"momentum": 0.9},
+        model, data, watched, strategy="sgd", epochs=2, minibatch=100, learning_rate=0.2,
+        options={"momentum": 0.9, "threads": 2},
     )  # fmt: skip
     assert torch.equal(torch.get_rng_state(), before) and not model.training
+    assert seen == {2} and torch.get_num_threads() == threads
     order = data.read[100:]  # before training, the first minibatch is tried out
     assert sorted(order[:450]) == sorted(order[450:]) == list(range(450)) and order[:450] != order[450:]
     sgd, right, loss_sum = torch.optim.SGD(plain.parameters(), lr=0.2, momentum=0.9), 0, 0.0

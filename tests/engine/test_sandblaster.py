@@ -259,8 +259,10 @@ def test_a_slow_worker_delays_no_other_and_its_death_loses_nothing(tmp_path, ref
     build = convex.Build(convex.Source(stuck=tmp_path / "stuck"))
     world = _world(2, build)
     try:
-        killed = None
-        for done in world.epoch(1, np.zeros(30, np.int32), Rate(0.1, 1, 30)):
+        killed, moves = None, world.epoch(1, np.zeros(30, np.int32), Rate(0.1, 1, 30))
+        next(moves)
+        assert not all(worker.ready for worker in world.workers.workers)  # Ctrl-C is heard while they start, too
+        for done in moves:
             if not killed and done.versions >= 5:
                 killed, held_up = int((tmp_path / "stuck").read_text()), done
                 os.kill(killed, signal.SIGKILL)

@@ -127,6 +127,11 @@ def test_the_first_minibatch_has_longer_until_a_time_is_known() -> None:
     assert dog.find(shards_N, True) is None
     dog.usual_N[0] = 0.1  # of an epoch before
     assert dog.find(shards_N, True).worker == 0
+    shards_N[0, MINIBATCHES], dog = 50, Watchdog(np.zeros(1))
+    dog.started(0, 50)  # in the place of one that died
+    assert dog.find(shards_N, True) is None
+    shards_N[0, MINIBATCHES] = 51
+    assert dog.find(shards_N, True).worker == 0
 
 
 def test_who_rests_hangs_only_while_there_is_work_and_who_begins_never() -> None:

@@ -244,11 +244,11 @@ class _Run:
         """Send the push, if it is due; later minibatches belong to the next push."""
         begun, push = time.perf_counter(), self.shard.pushes[partition]
         numbers = push.numbers if push.push_due else []
-        message = PushMessage(self.order.incarnation, push.version, push.fetch_due, self.work)
+        message = PushMessage(self.order.incarnation, push.version, push.fetch_due, self.work, push.wire.key)
         if numbers:
             push.numbers = []
             message = replace(
-                message, key=push.wire.key, finite=push.finite,
+                message, finite=push.finite,
                 steps={number: self.steps[number] for number in numbers},
                 values=self._packed(push) if push.finite else None,
                 buffers=push.own.buffers.cpu().numpy() if push.finite else None,

@@ -113,7 +113,7 @@ class PushMessage:
     version: int
     fetch_due: bool
     work: Work
-    key: int = 0
+    key: int
     finite: bool = True
     steps: dict[int, Step] = field(default_factory=dict)
     values: np.ndarray | None = None

@@ -115,15 +115,15 @@ class Processes:
             raise
 
     def begin(self, epoch: int, seconds: float) -> Generator[None, None, None]:
-        """Begin an epoch: wait until all workers are ready, and reset the counts."""
-        while not all(worker.ready for worker in self.workers):
-            for _ in self._receive():
-                pass
+        """Begin an epoch: reset the counts, and wait until all workers are ready; yields while it waits."""
         self.epoch, self.returned, self.restarts, self.processes.note = epoch, 0, 0, ""
         for worker in self.workers:
             worker.report = ShardReport()
+        while not all(worker.ready for worker in self.workers):
+            for _ in self._receive():
+                pass
+            yield
         self.began = self.looked = time.monotonic()
-        yield
 
     @property
     def note(self) -> str:
