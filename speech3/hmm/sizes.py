@@ -23,9 +23,9 @@ def biphone_leaves(hours: float, groups: int) -> int:
 
 
 def lfmmi_passes(hours: float, *, started: bool = False) -> int:
-    """Passes of LF-MMI over the speech: 50 over ten minutes, 33 over half an hour, 20 over two hours.
+    """Passes of LF-MMI over the speech: 50 over an hour or less, 40 over two hours.
 
-    With Muon; AdamW needed twice as many: 100, 65 and 40 were the best numbers that were tried (`recipes/any`,
+    50 over ten minutes and 40 over two hours are the best numbers that were tried with Muon (`recipes/any`,
     `recipes/minilibri`). The formula was not tested on larger amounts; it gives 5 for 100 hours, about as many as in
     Kaldi's recipes.
 
@@ -34,7 +34,7 @@ def lfmmi_passes(hours: float, *, started: bool = False) -> int:
     started
         The network starts from a trained one: half as many.
     """
-    passes = min(50, max(4, round(20 * (2 / hours) ** 0.37)))
+    passes = min(50, max(4, round(40 * (2 / hours) ** 0.53)))
     return -(-passes // 2) if started else passes
 
 

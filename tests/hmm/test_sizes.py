@@ -29,4 +29,4 @@ def test_more_speech_gives_larger_models_and_what_is_given_stays() -> None:
 
 
 def test_passes_of_lfmmi_fall_with_the_amount_of_speech():
-    assert [lfmmi_passes(hours) for hours in (1 / 60, 1 / 6, 0.5, 2.0, 100.0, 10_000.0)] == [50, 50, 33, 20, 5, 4]
+    assert [lfmmi_passes(hours) for hours in (1 / 60, 1 / 6, 1.0, 2.0, 100.0, 10_000.0)] == [50, 50, 50, 40, 5, 4]
