@@ -92,7 +92,8 @@ def find_responses(directory: Path) -> list[Sound]:
     lists = [path for path in _files(directory) if path.name == "rir_list"]
     if not lists:
         return find_sounds(directory)
-    lines = [(listed, line.split()[-1]) for listed in lists for line in listed.read_text().splitlines() if line.strip()]
+    texts = [(listed, listed.read_text(encoding="utf-8")) for listed in lists]
+    lines = [(listed, line.split()[-1]) for listed, text in texts for line in text.splitlines() if line.strip()]
     return [Sound(name, str(_listed(listed, name)), directory) for listed, name in lines]
 
 

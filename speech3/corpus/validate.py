@@ -5,14 +5,15 @@ themselves come from `datadir.parse`.
 """
 
 import functools
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from speech3.corpus.audio import AudioError, AudioInfo, read_file, segment_fault
+from speech3.corpus.audio import AudioError, AudioInfo, read_blocks, segment_fault
 from speech3.corpus.audio import info as audio_info
 from speech3.corpus.datadir import DataDir, Utterance, parse
 from speech3.corpus.tables import Fault
@@ -21,6 +22,7 @@ from speech3.io.parallel import available_jobs, parallel_map
 FRAME_S = 0.025  # one analysis window; shorter utterances have no frame
 # With fewer recordings, starting processes costs more time than it saves (FSDD's 3,000: 0.7 s in one, 1.6 s in two).
 _MANY = 5000
+_BLOCK_S = 60.0  # of a recording in memory
 
 
 @dataclass(frozen=True)
@@ -135,16 +137,27 @@ def _scan(directory: Path, item: tuple[str, list[Utterance]]) -> Scan:
     value, utterances = item
     try:
         found = audio_info(value, directory=directory)
-        samples, rate_hz = read_file(value, directory=directory, mix_channels=True)
+        silent = _silent(read_blocks(value, _BLOCK_S, directory=directory), utterances, found.sample_rate_hz)
     except AudioError as error:
         return Scan(None, error, frozenset())
-    silent = set()
-    for utterance in utterances:
-        end = None if utterance.end_s is None else round(utterance.end_s * rate_hz)
-        part = samples[round(utterance.start_s * rate_hz) : end]
-        if len(part) and np.ptp(part) == 0:
-            silent.add(utterance.id)
-    return Scan(found, None, frozenset(silent))
+    return Scan(found, None, silent)
+
+
+def _silent(blocks: Iterable[np.ndarray], utterances: Sequence[Utterance], rate_hz: int) -> frozenset[str]:
+    """The utterances of a recording in which all samples have the same value."""
+    first = [round(utterance.start_s * rate_hz) for utterance in utterances]
+    last = [sys.maxsize if u.end_s is None else round(u.end_s * rate_hz) for u in utterances]
+    lowest, highest = np.full(len(utterances), np.inf), np.full(len(utterances), -np.inf)
+    begin = 0
+    for block_S in blocks:
+        end = begin + len(block_S)
+        for place in range(len(utterances)):
+            part_S = block_S[max(0, first[place] - begin) : max(0, last[place] - begin)]
+            if len(part_S):
+                lowest[place] = min(lowest[place], part_S.min())
+                highest[place] = max(highest[place], part_S.max())
+        begin = end
+    return frozenset(u.id for u, low, high in zip(utterances, lowest, highest, strict=True) if low == high)
 
 
 @validator

@@ -32,6 +32,7 @@ from speech3.features.extract import extract
 from speech3.frames.segments import segment_labels
 from speech3.io.ark import ArkReader, read_int_ark, write_ark
 from speech3.io.atomic import write_text
+from speech3.io.computed import Computed
 from speech3.io.progress import progress, say
 from speech3.recipe import lfmmi
 from speech3.recipe.experiment import LFMMI, SELF, UNTRANSCRIBED, Experiment
@@ -74,7 +75,7 @@ def transcribe(e: Experiment) -> None:
     for number, part in enumerate(parts, 1):
         if not _file(out, number, "ctm").exists():
             say(f"  part {number} of {len(parts)}")
-            _transcribe_part(recognizer, {key: feats[key] for key in part}, out, number, e.jobs)
+            _transcribe_part(recognizer, Computed(dict.fromkeys(part), feats.__getitem__), out, number, e.jobs)
     words = {key: said for path in sorted(out.glob("part*.ctm")) for key, said in read_ctm(path).items()}
     write_ctm(out / "hyp.ctm", words)
 
@@ -84,7 +85,8 @@ def _transcribe_part(
 ) -> None:
     decoding, _ = decode_latticed(recognizer, feats, out, Wanted(), jobs)
     texts: dict[str, str | None] = {h.utterance: " ".join(h.units) for h in decoding.hypotheses if h.units}
-    alignments, _ = recognizer.align({u: feats[u] for u in texts}, texts, jobs, strict=False) if texts else ({}, {})
+    said = Computed(texts, feats.__getitem__)
+    alignments, _ = recognizer.align(said, texts, jobs, strict=False) if texts else ({}, {})
     every = recognizer.hmm.subsampling
     labels = ((u, segment_labels(a.phones, every * a.starts)) for u, a in alignments.items())
     write_ark(_file(out, number, "ark"), labels)

@@ -21,6 +21,8 @@ from speech3.sequence import passes
 from speech3.sequence.denominator import Denominator
 from speech3.sequence.numerators import Numerators, numerator_posteriors
 
+_MANY_CHUNKS = 4  # of which none fits its transcript: no longer chance, but a mistake
+
 
 @dataclass(frozen=True, eq=False)
 class LfMmi:
@@ -52,8 +54,8 @@ class LfMmi:
         Raises
         ------
         Speech3Error
-            The number of the network's outputs differs from that of the denominator's pdfs; no chunk fits its
-            transcript.
+            The number of the network's outputs differs from that of the denominator's pdfs; none of many chunks fits
+            its transcript (of a few, as in an epoch's last minibatch, that may be chance: their loss is zero).
         """
         y_BTS, second_BTS = outputs if isinstance(outputs, tuple) else (outputs, None)
         if y_BTS.shape[2] != self.denominator.num_pdfs:
@@ -70,6 +72,8 @@ class LfMmi:
             judged_BTS = second_BTS.detach()
         said_BT = posterior_BTS.sum(2) > 0
         if not said_BT.any() and loss.isfinite():  # the engine refuses a loss that is not finite
+            if len(said_BT) < _MANY_CHUNKS:
+                return 0.0 * loss, said_BT.sum()
             raise Speech3Error(
                 "LF-MMI: in a whole minibatch no transcript fits its chunk: the labels are those of another alignment, "
                 "or training.lfmmi.tolerance is too small for training.speeds; pack the frames again or raise it"
