@@ -63,6 +63,7 @@ def command(
     the error rates into the model card of the model that made HYP, for its users.
     """
     from speech3.corpus.normalize import parse_steps
+    from speech3.errors import Speech3Error
     from speech3.scoring import tables
     from speech3.scoring.confidence import confidence_lines, reliability_beside
     from speech3.scoring.text import find_speakers, read_texts
@@ -73,6 +74,11 @@ def command(
     if hyp.suffix == ".ark":
         from speech3.scoring.oracle import oracle_texts
 
+        if steps:
+            raise Speech3Error(
+                "--normalize: the path of a lattice is chosen by its words as they are; normalise the reference before,"
+                " so that its words are those of the lattice, and leave this out"
+            )
         texts, reading = read_texts([path for path in paths if path != hyp], Format.kaldi.value)
         texts.insert(1, oracle_texts(hyp, texts[0]))
     else:
