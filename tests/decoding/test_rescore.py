@@ -284,7 +284,7 @@ def test_the_oracle_is_scored(decoded: Path, data: Path, capsys: pytest.CaptureF
         said = (" ".join(directory.spelled(path.words)) for path in nbest(lattice, 10**4, 1.0))
         fewest += min(round(jiwer.wer(TEXT[utterance], words) * len(TEXT[utterance].split())) for words in said)
     assert oracle["wer"] == pytest.approx(fewest / oracle["words"])
-    with pytest.raises(Speech3Error, match="--normalize: .*normalise the reference before"):
+    with pytest.raises(Speech3Error, match=r"--normalize: .*normalise the reference before"):
         score_verb.command(data / "text", decoded / "lat.ark", normalize="lower")
     score_verb.command(data / "text", decoded / "hyp.txt")
     assert "NCE" in capsys.readouterr().out
