@@ -111,14 +111,16 @@ def test_the_report_has_a_figure_and_a_table(tmp_path):
          "heldout_loss": loss, "train_loss": 1.0, "heldout_per": per}
         for n, (loss, per) in enumerate(((2.0, 0.5), (1.8, 0.3125), (1.9, 0.25)), 1)
     ]  # fmt: skip
-    systems = [System(name, score({"u": "a"}, {"u": "a"}), metrics=kept) for name, kept in (
-        ("one", records), ("two", [{k: v for k, v in each.items() if k != "heldout_per"} for each in records]),
-    )]  # fmt: skip
+    without = [{key: value for key, value in each.items() if key != "heldout_per"} for each in records]
+    systems = [
+        System(name, score({"u": "a"}, {"u": "a"}), metrics=kept, network={**kept[1], "best_epoch": 2})
+        for name, kept in (("one", records), ("two", without))
+    ]
     write_report(tmp_path / "report.html", Report("t", "c", systems))
     page = (tmp_path / "report.html").read_text()
     assert "Phone error rate, held-out" in page
     row = next(line for line in page.split("<tr") if ">one<" in line and "31.25" in line)
-    assert [text in row for text in (">2<", "42.00", "1.8000")] == [True] * 3
+    assert [text in row for text in ("epoch 2", "42.00", "1.8000")] == [True] * 3
     assert any(">two<" in line and "1.8000" in line and "31.25" not in line for line in page.split("<tr"))
     write_report(tmp_path / "without.html", Report("t", "c", systems[1:]))
     assert "Phone error rate, held-out" not in (tmp_path / "without.html").read_text()

@@ -84,7 +84,7 @@ def test_who_reads_epochs_passes_them_over(
     one, other = (tmp_path / name / "out" for name in ("plain", "progress"))
     assert progress_of(other) and not progress_of(one)
     assert compare_runs([one]) == compare_runs([other])
-    sections = [training_section({"dnn": read_metrics(out / "metrics.jsonl")}) for out in (one, other)]
+    sections = [training_section({"dnn": read_metrics(out / "metrics.jsonl")}, {}) for out in (one, other)]
     assert sections[0] == sections[1]
     assert load_tensors(one / "model.safetensors", "nn")[1] == load_tensors(other / "model.safetensors", "nn")[1]
 
