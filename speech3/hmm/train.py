@@ -132,12 +132,11 @@ def _train(
 ) -> GmmSystem:
     first = len(gmm.weight)
     failed: dict[str, str] = {}
-    steps = range(1, stage.iterations + 2)  # the iterations, and the alignment with their result
-    for iteration in progress(steps, len(steps), f"{name} GMM"):
-        done = iteration > stage.iterations
-        if done or iteration in stage.realign:
+    last = stage.iterations + 1  # after the iterations, only the alignment with their result
+    for iteration in progress(range(1, last + 1), last, f"{name} GMM"):
+        if iteration in (*stage.realign, last):
             failed = _merged(workers.run(passes.realign, hmm, gmm, config.beam, config.retry_beam))
-        if done:
+        if iteration == last:
             break
         hmm, gmm, total = _reestimate(workers, hmm, gmm)
         if iteration <= stage.max_iteration_increase:
