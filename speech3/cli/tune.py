@@ -31,6 +31,7 @@ def command(
     from speech3.decoding.apply import features_for, say_skipped
     from speech3.decoding.recognizer import TUNING, load_recognizer, load_tuning, tune_recognizer
     from speech3.errors import Speech3Error, listed
+    from speech3.graph.places import SETTINGS
     from speech3.io.parallel import available_jobs
     from speech3.scoring.text import ERROR_RATES
 
@@ -49,5 +50,5 @@ def command(
         feats, skipped = features_for(recognizer, data, jobs, Path(scratch))
         say_skipped(skipped, "left out")
         best = tune_recognizer(recognizer, feats, texts, config, jobs, ERROR_RATES[config.metric]).best
-    print(f"{recognizer.directory}/decode.json: acoustic scale {best.acoustic_scale:g},", end=" ")
+    print(f"{recognizer.directory / SETTINGS}: acoustic scale {best.acoustic_scale:g},", end=" ")
     print(f"word penalty {best.word_penalty:g}, {config.metric} {100 * best.error_rate:.2f} % on {directory}")

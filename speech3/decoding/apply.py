@@ -129,6 +129,8 @@ def transcribe(recognizer: Recognizer, files: Sequence[Path], *, times: bool = F
     Speech3Error
         A file is missing, unreadable, shorter than a frame, or could not be decoded; the message names it.
     """
+    if times:
+        _ = recognizer.hmm  # raises its error before anything is recognised
     for path in files:
         name = str(path)
         _refuse_given(recognizer, name)

@@ -25,7 +25,7 @@ from speech3.decoding.recognizer import NetworkScorer, Recognizer, load_recogniz
 from speech3.errors import Speech3Error
 from speech3.export.onnx import to_onnx
 from speech3.export.onnx_runtime import OnnxNetwork
-from speech3.graph.places import decode_directory
+from speech3.graph.places import SETTINGS, decode_directory
 from speech3.hmm.passes import Scorer
 from speech3.io.atomic import atomic_path
 from speech3.io.checkpoint import read_about
@@ -40,10 +40,10 @@ _KEPT = (
     "training", "best_epoch", "averaged_epochs", "train_accuracy", "heldout_accuracy", "heldout_loss", "heldout_per",
     "hmm", "seed", "versions",
 )  # fmt: skip
-_GRAPH, _SETTINGS = "graph/graph.json", "decode.json"
+_GRAPH = "graph/graph.json"
 _BESIDE = (
     "graph/HCLG.fst", "graph/words.txt", "graph/G.fst", "graph/lm.arpa.gz", "graph/letters.arpa.gz",
-    "graph/lexicon.txt", _GRAPH, _SETTINGS, "tuning.json",
+    "graph/lexicon.txt", _GRAPH, SETTINGS, "tuning.json",
 )  # fmt: skip
 _INT8_PRODUCT = "MatMulInteger"
 _PRODUCTS = ("MatMul", "Conv", _INT8_PRODUCT)
@@ -132,7 +132,7 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
         kinds.count(_INT8_PRODUCT),
         len(kinds),
         graph=_GRAPH in beside,
-        tuned=_SETTINGS in beside,
+        tuned=SETTINGS in beside,
     )
 
 

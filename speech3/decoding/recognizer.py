@@ -37,7 +37,7 @@ from speech3.errors import Speech3Error, check_bad
 from speech3.export.onnx_runtime import OnnxNetwork
 from speech3.features.compute import static_dim
 from speech3.graph.decoding_graph import Graph, load_graph
-from speech3.graph.places import GRAPH, TUNING_GRAPH, decode_directory
+from speech3.graph.places import GRAPH, SETTINGS, TUNING_GRAPH, decode_directory
 from speech3.graph.spelling import with_lexicon_of
 from speech3.hmm.alignment import Alignment
 from speech3.hmm.gmm import load_gmm
@@ -117,12 +117,12 @@ class DecodeSettings:
 
     def save(self, directory: Path | str) -> None:
         """Write decode.json."""
-        write_json(Path(directory) / "decode.json", asdict(self))
+        write_json(Path(directory) / SETTINGS, asdict(self))
 
 
 def load_settings(directory: Path | str, model: Path | str | None = None) -> DecodeSettings:
     """Read decode.json; if it is missing, the error says to tune `model`, by default the directory itself."""
-    path, model = Path(directory) / "decode.json", model or directory
+    path, model = Path(directory) / SETTINGS, model or directory
     if not path.exists():
         raise Speech3Error(
             f"{path}: no such file; the model is not tuned yet: run speech3 tune {model} DIR, with a data"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 GRAPH, TUNING_GRAPH = "graph", "graph_tuning"  # directories in a model directory
+SETTINGS = "decode.json"  # acoustic scale and word penalty, in a model directory
 
 
 def decode_directory(onnx: Path) -> Path:

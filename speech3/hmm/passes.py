@@ -67,12 +67,15 @@ def divide_equally(share: Share) -> None:
 
 
 def realign(
-    share: Share, hmm: Hmm, scorer: Scorer, beam: float, retry_beam: float, acoustic_scale: float = 0.1
+    share: Share, hmm: Hmm, scorer: Scorer, beam: float, retry_beam: float, acoustic_scale: float = 0.1, label: str = ""
 ) -> dict[str, str]:
-    """Align by Viterbi; those that fail even at `retry_beam` lose their alignment and are returned with the reasons."""
+    """Align by Viterbi; those that fail even at `retry_beam` lose their alignment and are returned with the reasons.
+
+    The progress is shown if it has a `label`.
+    """
     failed = {}
     share.alignments.clear()
-    for utterance in share.words:
+    for utterance in share.shown(label) if label else share.words:
         found = align_one(share, utterance, hmm, scorer, (beam, retry_beam), acoustic_scale)
         if isinstance(found, Alignment):
             share.alignments[utterance] = found

@@ -101,11 +101,17 @@ def read_jsgf(path: Path) -> WordGraph:
     ------
     Speech3Error
         With file and line: the syntax is wrong, a rule is missing or defined twice, or a rule refers to itself before
-        its end. With the file: there is no public rule, or the public rules accept no sentence.
+        its end. With the file: there is no public rule, the public rules accept no sentence, or brackets are nested
+        hundreds deep.
     """
-    rules = _Parser(read_utf8(path), path).rules()
-    builder = _Builder(rules, path)
-    return builder.graph()
+    try:
+        rules = _Parser(read_utf8(path), path).rules()
+        return _Builder(rules, path).graph()
+    except RecursionError as error:
+        raise Speech3Error(
+            f"{path}: brackets or rules are nested too deeply; write inner expressions as rules of their own, and"
+            " repetitions with `*`"
+        ) from error
 
 
 class _Parser:

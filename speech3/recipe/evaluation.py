@@ -23,6 +23,7 @@ from speech3.decoding.search import Decoding
 from speech3.decoding.tune import Tuning
 from speech3.errors import Speech3Error
 from speech3.features.compute import static_features
+from speech3.graph.places import SETTINGS
 from speech3.io.ark import ArkReader
 from speech3.io.atomic import read_json, write_json, write_text
 from speech3.io.checkpoint import load_tensors
@@ -226,7 +227,7 @@ def _system(e: Experiment, system: str) -> System:
     directory = e.model(system)
     tensors, about = load_tensors(directory / "model.safetensors")
     speed = read_json(e.out / "decode" / system / "test" / "speed.json")
-    settings = read_json(directory / "decode.json")
+    settings = read_json(directory / SETTINGS)
     step = f"hmm/{system}" if system in GMMS else "self/train" if system == SELF else f"train/{system}"
     result = score_of(e, system)
     return System(

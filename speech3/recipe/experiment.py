@@ -41,6 +41,7 @@ from speech3.corpora import (
 from speech3.corpus.datadir import read_datadir
 from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error
+from speech3.graph.places import SETTINGS
 from speech3.io.parallel import available_jobs
 from speech3.io.progress import say
 from speech3.recipe.sizes import described, open_sizes, with_sizes
@@ -71,6 +72,11 @@ SELF = "lfmmi_self"  # an LF-MMI system trained also on what the first one recog
 UNTRANSCRIBED = "untranscribed"  # the data directory of recordings without transcripts
 FLAT, FLAT_HMM = "flat", "flat_hmm"  # the network of hmm.flat_start=lfmmi, which is not decoded, and its HMM
 OWN_GRAPH = "graph_own"  # in a model directory: the graph with our own language model, if another one was given
+
+
+def decode_step(system: str) -> str:
+    """Name of the step that decodes a system."""
+    return "self/decode" if system == SELF else f"decode/{system}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,11 +150,11 @@ class Experiment:
         """Systems of other kinds that earlier runs left here, oldest first, if they are still up to date."""
         decoded = [path.name.split(".")[1] for path in (self.out / ".done").glob("decode.*.json")]
         found = [
-            name for name in decoded
-            if name not in (*GMMS, *self.trained) and up_to_date(self.out, f"decode/{name}")
-            and (self.model(name) / "decode.json").exists()
+            name for name in (*decoded, SELF)
+            if name not in (*GMMS, *self.trained) and up_to_date(self.out, decode_step(name))
+            and (self.model(name) / SETTINGS).exists()
         ]  # fmt: skip
-        return tuple(sorted(found, key=lambda name: ended_ns(self.out, f"decode/{name}") or 0))
+        return tuple(sorted(found, key=lambda name: ended_ns(self.out, decode_step(name)) or 0))
 
     @property
     def shown(self) -> tuple[str, ...]:

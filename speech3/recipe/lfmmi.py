@@ -24,7 +24,7 @@ from speech3.hmm.transcript import NO_WORD
 from speech3.io.ark import ArkReader, IntArkReader
 from speech3.io.atomic import read_json, write_json
 from speech3.io.computed import Computed
-from speech3.io.progress import say
+from speech3.io.progress import progress, say
 from speech3.recipe.experiment import LFMMI, LFMMI_HMM, Experiment
 from speech3.recipe.stages import More, pack_split
 from speech3.sequence.denominator import make_denominator
@@ -40,7 +40,7 @@ def train_hmm(e: Experiment) -> None:
     out, lexicon = e.model(LFMMI_HMM), load_hmm(e.model(e.bootstrap)).lexicon
     feats = ArkReader(e.features(e.recipe.hmm.features, e.train) / "feats.scp")
     labels, too_short = IntArkReader(e.alignment(e.bootstrap, e.train) / "labels.ark"), {}
-    for utterance, labels_T in labels.items():
+    for utterance, labels_T in progress(labels.items(), len(labels), "alignment for LF-MMI"):
         try:
             convert(_alignment(labels_T))
         except Speech3Error as error:

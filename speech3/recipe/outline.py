@@ -3,7 +3,17 @@
 from functools import partial
 from pathlib import Path
 
-from speech3.recipe.experiment import BMMI, FLAT, FLAT_HMM, LFMMI, LFMMI_HMM, SELF, UNTRANSCRIBED, Experiment
+from speech3.recipe.experiment import (
+    BMMI,
+    FLAT,
+    FLAT_HMM,
+    LFMMI,
+    LFMMI_HMM,
+    SELF,
+    UNTRANSCRIBED,
+    Experiment,
+    decode_step,
+)
 from speech3.recipe.steps import Step, ended_ns
 
 DATA = "data"  # the first stage, after which the amount of speech is known
@@ -60,11 +70,11 @@ def steps(experiment: Experiment) -> list[Step]:
              keys=("decode",) if recipe.lm.rescore is None else ("decode", "lm.rescore"))
         for system in e.systems if system != SELF
     ]  # fmt: skip
-    earlier = {name: ended_ns(e.out, f"decode/{name}") for name in e.earlier}
+    earlier = {name: ended_ns(e.out, decode_step(name)) for name in e.earlier}
     score = Step(
         "score", partial(evaluation.score_systems, e), earlier or None,
         [e.out / "score" / system / "score.json" for system in e.systems],
-        [*(step.name for step in decoding), *(["self/decode"] if selftrained else [])],
+        [*(step.name for step in decoding), *([decode_step(SELF)] if selftrained else [])],
         keys=("earlier systems",),
     )  # fmt: skip
     scores = [score]
@@ -226,7 +236,7 @@ def _self_steps(e: Experiment) -> dict[str, list[Step]]:
                  ["self/choose", f"train/{LFMMI}.frames"], owns=e.frames(SELF)),
             Step("self/train", partial(selftrain.train_network, e), None, [e.model(SELF) / "model.safetensors"],
                  ["self/frames", f"train/{LFMMI}"], owns=e.model(SELF)),
-            Step("self/decode", partial(evaluation.decode_system, e, SELF), None,
+            Step(decode_step(SELF), partial(evaluation.decode_system, e, SELF), None,
                  [e.out / "decode" / SELF / "test" / "hyp.txt"], ["self/train", f"decode/{LFMMI}"],
                  owns=e.out / "decode" / SELF),
         ],

@@ -159,7 +159,8 @@ def train_tri(e: Experiment) -> None:
     mono = GmmSystem(load_hmm(e.model("mono")), load_gmm(e.model("mono") / "model.safetensors"), {})
     generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model("tri") / "metrics.jsonl")
     with Workers(transcripts.words, feats, e.jobs) as workers:
-        workers.run(passes.realign, mono.hmm, mono.gmm, e.recipe.hmm.beam, e.recipe.hmm.retry_beam)
+        realign = partial(passes.realign, label="alignment by monophones")
+        workers.run(realign, mono.hmm, mono.gmm, e.recipe.hmm.beam, e.recipe.hmm.retry_beam)
         system = train_triphone(workers, mono, hmm, generator, metrics)
     check_bad({**transcripts.bad, **system.failed}, len(feats), "triphone training")
     _save(e, "tri", system, features, preset)

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from speech3.decoding.recognizer import load_settings
+from speech3.graph.places import SETTINGS
 from speech3.scoring.wer import Score
 from speech3.training.card import Scored, write_card
 
@@ -21,7 +22,7 @@ def write_scores(model: Path, name: str, result: Score) -> None:
     Speech3Error
         `model` is not the directory of a network that this version of speech3 reads.
     """
-    tuned = (model / "decode.json").exists()
+    tuned = (model / SETTINGS).exists()
     settings = asdict(load_settings(model)) if tuned else {}
     steps = f" (text normalised by {', '.join(result.normalize)})" if result.normalize else ""
     write_card(model, [Scored(

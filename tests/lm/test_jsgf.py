@@ -114,6 +114,11 @@ def test_files_that_are_no_grammar(tmp_path: Path) -> None:
         read_jsgf(path)
 
 
+def test_brackets_nested_too_deeply(tmp_path: Path) -> None:
+    with pytest.raises(Speech3Error, match=r"nested too deeply; write inner expressions as rules"):
+        grammar(tmp_path, f"public <r> = {'(' * 2000}a{')' * 2000};")
+
+
 def test_rules_that_double_each_time_are_refused_before_they_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

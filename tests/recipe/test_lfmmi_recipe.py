@@ -157,3 +157,6 @@ def test_from_sound_to_an_error_rate_beside_the_dnn_then_aligned_exported_and_us
     packed = [open_packed(mine / "frames" / name / "train.frames") for name in ("lfmmi", "lfmmi_self")]
     chosen = (mine / "self" / "chosen.txt").read_text().splitlines()
     assert len(packed[1].offsets_U1) - len(packed[0].offsets_U1) == len(chosen) > 0
+    process = speech3("recipe", "digits", "--out", mine, *tiny, *SMALL, *more[:2])
+    assert process.returncode == 0, process.stderr
+    assert ">lfmmi_self</td>" in (mine / "report.html").read_text(), "it is a system of an earlier run now"
