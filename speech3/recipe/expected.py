@@ -183,20 +183,29 @@ def _remark(cost: Cost, cores: int) -> str:
 def totals(expected: dict[str, Cost], plan: Sequence[Plan], e: Experiment) -> str:
     """A table of the stages that would run: their times on 2 and on 16 cores, and with `jobs`; and their disk space."""
     cores = sorted({*_CORES, e.jobs})
-    wanted: dict[str, list[Cost]] = {}
-    for each in plan:
-        if each.why:
-            wanted.setdefault(each.step.stage, []).append(expected.get(each.step.name, Cost()))
-    wanted["all"] = [cost for costs_of_stage in wanted.values() for cost in costs_of_stage]
+    running = [each.step for each in plan if each.why]
     rows = [("stage", *(f"{count} {'core' if count == 1 else 'cores'}" for count in cores), "disk")]
-    for stage, found in wanted.items():
-        times = [sum(cost.wall_s(count) for cost in found) for count in cores]
-        size = sum(cost.size for cost in found)
-        rows.append((stage, *(_time(time) if time else "-" for time in times), _size(size) if size else "-"))
+    total_s, total_size = [0.0] * len(cores), 0.0
+    for stage in dict.fromkeys(step.stage for step in running):
+        found = [(expected.get(step.name, Cost()), step.beside) for step in running if step.stage == stage]
+        times_s, size = [_stage_s(found, count) for count in cores], sum(cost.size for cost, _ in found)
+        total_s, total_size = [a + b for a, b in zip(total_s, times_s, strict=True)], total_size + size
+        rows.append(_row(stage, times_s, size))
+    rows.append(_row("all", total_s, total_size))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     place = next(path for path in (e.out, *e.out.parents) if path.exists())
     return "\n".join([*table, f"free on the disk: {_size(shutil.disk_usage(place).free)}", _BASIS, _NO_GPU])
+
+
+def _stage_s(found: Sequence[tuple[Cost, bool]], cores: int) -> float:
+    """Seconds of a stage; those of its steps that may run beside the others do so if there are several cores."""
+    beside, others = (sum(cost.wall_s(cores) for cost, flag in found if flag == wanted) for wanted in (True, False))
+    return max(beside, others) if cores > 1 else beside + others
+
+
+def _row(stage: str, times_s: Sequence[float], size: float) -> tuple[str, ...]:
+    return (stage, *(_time(time_s) if time_s else "-" for time_s in times_s), _size(size) if size else "-")
 
 
 def _time(seconds: float) -> str:

@@ -14,6 +14,7 @@ OUT/frames/tri/{train,heldout}.frames       packed frames, labelled by the syste
 OUT/decode/SYSTEM/{dev,test,test_own}       tuning.txt; hyp.txt, hyp.ctm; hyp.txt with our own language model
 OUT/decode/SYSTEM/{dev,test}_rescored       with lm.rescore: hyp.txt, rescore.json, lattices; dev and test then have
                                             the lattices before rescoring
+OUT/train.NETWORK.log                       what a network printed that was trained in the background
 OUT/score/SYSTEM                            tables; score.json; own_lm.json; rescored.json
 OUT/report.html
 """

@@ -170,8 +170,15 @@ def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
         Step(f"train/{network}", partial(stages.train_network, e, network),
              [recipe.model.model_dump(), _training_settings(e), recipe.seed],
              [e.model(network) / "model.safetensors"], [f"train/{source}.frames", "graph/tri"], _started(e, network),
-             owns=e.model(network), keys=("model", "training", "seed")),
+             owns=e.model(network), keys=("model", "training", "seed"),
+             beside=network == e.networks[-1] and _one_core_each(e)),
     ]  # fmt: skip
+
+
+def _one_core_each(e: Experiment) -> bool:
+    """Whether the network that learns senones and the LF-MMI network are each trained by one process on the CPU."""
+    both = [e.training, *([e.recipe.lfmmi.training] if e.recipe.lfmmi else [])]
+    return e.jobs > 1 and len(both) > 1 and all(each.workers == 1 and each.device == "cpu" for each in both)
 
 
 def _started(e: Experiment, system: str) -> list[Path]:

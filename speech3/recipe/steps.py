@@ -4,6 +4,8 @@ A step's fingerprint covers its own config, the names, sizes and times of its ex
 the steps it needs. It is written to ``.done/`` when the step has finished, so a killed step is started again (and
 resumes by itself, if it can). The file also records which run of the needed steps was used: a step may run again with
 the same fingerprint (``--from``, or a lost output), and the recipe may be stopped before the steps that need it run.
+
+Steps run in order. One that uses a single core for long may run in a process of its own while the next ones run.
 """
 
 import fcntl
@@ -14,12 +16,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from speech3.errors import Speech3Error
 from speech3.io.atomic import explained_disk_errors, read_json, write_json
 from speech3.io.progress import say
+from speech3.recipe.background import Background
 
 _SHOWN, _LONGEST = 3, 40  # most changes that a reason names, and most characters of a value in it
 
@@ -44,6 +48,8 @@ class Step:
         Files or directories that exist when the step is done.
     owns
         Directory that is removed before a new start of the step, but kept if the step was killed and can resume.
+    beside
+        Whether it may run in another process while later steps of its stage run that do not need it.
     """
 
     name: str
@@ -54,6 +60,7 @@ class Step:
     inputs: Sequence[Path] = ()
     owns: Path | None = None
     keys: Sequence[str] = ()
+    beside: bool = False
 
     @property
     def stage(self) -> str:
@@ -252,25 +259,48 @@ def run_plan(plans: Sequence[Plan], out: Path, first: int = 0, end: int | None =
     Speech3Error
         Another run is using `out`, or a step ended without writing its outputs; also what the steps raise.
     """
-    with _alone(out):
-        for number, plan in list(enumerate(plans, 1))[first:end]:
+    chosen = list(enumerate(plans, 1))[first:end]
+    with _alone(out), Background() as background:
+        for number, plan in chosen:
             step, head = plan.step, f"[{number}/{len(plans)}] {plan.step.name}"
+            background.wait_for(step.needs)
             if not plan.why:
                 say(f"{head}: already done")
-                continue
-            say(f"{head}: {plan.why}, running")
-            _begin(plan, out)
-            start = time.monotonic()
-            step.run()
-            missing = [str(path) for path in step.outputs if not path.exists()]
-            if missing:
-                raise Speech3Error(f"{step.name} ended without writing {missing[0]}; please report this")
-            seconds = time.monotonic() - start
-            write_json(_marker(out, step), {
-                **read_json(_begun(out, step)), "seconds": round(seconds, 2), "ended_ns": time.time_ns()
-            })  # fmt: skip
-            _begun(out, step).unlink()
-            say(f"{head}: {seconds:.1f} s")
+            elif step.beside and _runs_meanwhile(plan, [each for later, each in chosen if later > number]):
+                log = out / f"{step.name.replace('/', '.')}.log"
+                say(f"{head}: {plan.why}, running in the background; progress: {log}")
+                background.start(step.name, head, log, partial(_run, plan, out))
+            else:
+                say(f"{head}: {plan.why}, running")
+                say(f"{head}: {_run(plan, out):.1f} s")
+        background.wait_for(background.names)
+
+
+def _runs_meanwhile(plan: Plan, later: Sequence[Plan]) -> bool:
+    """Whether a later step of the same stage would run that neither needs this one nor needs a step that does."""
+    waiting = {plan.step.name}
+    for each in later:
+        if waiting.intersection(each.step.needs):
+            waiting.add(each.step.name)
+        elif each.why and each.step.stage == plan.step.stage:
+            return True
+    return False
+
+
+def _run(plan: Plan, out: Path) -> float:
+    """Run a step and record it as finished; return the seconds that it took."""
+    step, start = plan.step, time.monotonic()
+    _begin(plan, out)
+    step.run()
+    missing = [str(path) for path in step.outputs if not path.exists()]
+    if missing:
+        raise Speech3Error(f"{step.name} ended without writing {missing[0]}; please report this")
+    seconds = time.monotonic() - start
+    write_json(_marker(out, step), {
+        **read_json(_begun(out, step)), "seconds": round(seconds, 2), "ended_ns": time.time_ns()
+    })  # fmt: skip
+    _begun(out, step).unlink()
+    return seconds
 
 
 def _begin(plan: Plan, out: Path) -> None:
