@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from speech3.errors import Speech3Error
+from speech3.recipe.expected import Cost, totals
+from speech3.recipe.experiment import open_experiment
+from speech3.recipe.outline import steps as steps_of
 from speech3.recipe.steps import Step, make_plan, run_plan
 
 
@@ -90,3 +93,14 @@ def test_an_error_in_this_process_kills_what_runs_in_the_background(tmp_path: Pa
     with pytest.raises(Speech3Error, match="the loss is not finite"):
         run(tmp_path, steps)
     assert time.monotonic() - began < 50 and not (tmp_path / "soup").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "time"), [(["jobs=2"], "80 s"), (["jobs=1"], "2 min"), (["training.workers=2"], "2 min")]
+)
+def test_the_networks_of_a_recipe_and_their_expected_time(tmp_path: Path, overrides: list[str], time: str) -> None:
+    e = open_experiment("digits", tmp_path / "out", None, ["lfmmi={}", "lfmmi.least_minutes=0", *overrides], "")
+    plan = make_plan(steps_of(e), e.out, None, None)
+    expected = {"train/dnn": Cost(60), "train/lfmmi": Cost(80)}
+    (row,) = [line.split("  ") for line in totals(expected, plan, e).splitlines() if line.startswith("train ")]
+    assert [cell.strip() for cell in row if cell][-2] == time, "on 16 cores"
