@@ -37,6 +37,11 @@ def gpu_py(monkeypatch: pytest.MonkeyPatch):
     return module
 
 
+def test_all_tests_of_cuda_code_are_in_a_part(gpu_py):
+    files = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*_cuda.py")}
+    assert files <= {file for part in gpu_py.PARTS for file in part.run}
+
+
 @pytest.mark.slow
 def test_parts_and_their_summary(gpu_py, monkeypatch, tmp_path, capfd):
     tests = {

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from speech3.config import ModelConfig, load_preset
 from speech3.engine.adamw import AdamW
+from speech3.engine.muon import Muon
 from speech3.engine.device import precision
 from speech3.engine.sgd import Sgd
 from speech3.frames.sequences import SequenceInputs
@@ -116,14 +117,14 @@ def test_whole_utterances(preset: str, gpu: str, float32: None) -> None:
     assert difference(there_TS.double().cpu(), logits(model, feats_TF).double()) < OUTPUTS
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "muon"])
 def test_steps(optimizer: str, gpu: str) -> None:
     def trained(device: str) -> Tensor:
         model = network("dnn").to(device)
         steps = (
             Sgd(model, momentum=0.9, weight_decay=0.01)
             if optimizer == "sgd"
-            else AdamW(model, (0.9, 0.98), weight_decay=0.1)
+            else {"adamw": AdamW, "muon": Muon}[optimizer](model, (0.9, 0.98), weight_decay=0.1)
         )
         generator = torch.Generator().manual_seed(6)
         for _ in range(5):
