@@ -25,9 +25,9 @@ def biphone_leaves(hours: float, groups: int) -> int:
 def lfmmi_passes(hours: float, *, started: bool = False) -> int:
     """Passes of LF-MMI over the speech: 50 over an hour or less, 40 over two hours.
 
-    With Muon, 40 were better than 20 on two hours (`recipes/minilibri`), and 50 on ten minutes, the only number tried
-    there, as good as 100 with AdamW (`recipes/any`). The formula was not tested on larger amounts; it gives 5 for 100
-    hours, about as many as in Kaldi's recipes.
+    With Muon, 40 were better than 20 on two hours (`recipes/minilibri`). On 10, 20 and 40 minutes only 50 were tried
+    (`recipes/any`); on ten they were as good as 100 with AdamW. The formula was not tested on larger amounts; it gives
+    5 for 100 hours, about as many as in Kaldi's recipes.
 
     Parameters
     ----------
