@@ -210,7 +210,8 @@ class TrainingConfig(Config):
         None,
         ge=0,
         description="frames of a chunk; 0: whole utterances. None: 20 for recurrent models, or twice the lookahead if "
-        "that is more; 150 for time-delay networks, mmi, smbr and outputs at a third of the frames",
+        "that is more; 150 for time-delay networks, mmi, smbr and outputs at a third of the frames, or less if nine in "
+        "ten utterances are shorter",
     )
     targets_inside: bool = Field(
         False,

@@ -13,6 +13,7 @@ Axes: B chunks, L frames of a chunk with its context, F feature bins, U utteranc
 T outputs of a chunk, M mel bins.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -30,6 +31,16 @@ from speech3.io.device import to_device
 
 _WARPS = 33  # different warps at each speed
 _JITTER = 1 / 6  # share of a chunk by which it may begin earlier or later
+_LONGEST, _WHOLE = 150, 0.9  # frames of a chunk; share of the utterances that fit into one, if they are short
+
+
+def default_chunk(lengths_U: np.ndarray, subsampling: int) -> int:
+    """Frames of a chunk, a multiple of `subsampling`: 1.5 s, or less if nine in ten utterances are shorter.
+
+    A chunk that is longer than its utterance ends in padding, which counts as a longer last phone. With much padding a
+    network learns to tell words apart there, in frames that decoding does not have.
+    """
+    return min(_LONGEST, subsampling * math.ceil(np.quantile(lengths_U, _WHOLE) / subsampling))
 
 
 class ChunkInputs(NamedTuple):

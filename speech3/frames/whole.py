@@ -18,7 +18,7 @@ from speech3.frames.masks import SpecAugment
 from speech3.frames.packed import PackedFrames
 from speech3.frames.warp import FrequencyWarp
 
-_MIXED = 4  # about the number of minibatches among which utterances of similar length are mixed
+_MIXED = 1.15  # utterances are mixed with others that are longer or shorter by up to this factor
 
 
 def padded_frames(chunks: Sequence[Chunk], subsampling: int) -> int:
@@ -81,8 +81,8 @@ class WholeUtterances(Chunks):
     def _chosen(self, epoch: int, number: int) -> np.ndarray:
         if self._groups[0] != epoch:
             generator = np.random.default_rng((self.seed, epoch))
-            utterances = len(self._by_length_U)
-            moved_U = np.arange(utterances) + generator.uniform(0, _MIXED * utterances / len(self), utterances)
+            lengths_U = self._lengths_U[self._by_length_U]
+            moved_U = lengths_U * generator.uniform(1, _MIXED, len(lengths_U))
             groups = np.split(self._by_length_U[np.argsort(moved_U)], self._cuts[1:-1])
             self._groups = epoch, [groups[place] for place in generator.permutation(len(groups))]
         return self._groups[1][number]

@@ -40,6 +40,7 @@ from speech3.scoring.boundaries import compare_boundaries
 from speech3.scoring.confidence import reliability_beside
 from speech3.scoring.text import ERROR_RATES, PHONE_CLASSES, read_text
 from speech3.scoring.wer import Metric, Score, score
+from speech3.training.package import share_graphs
 
 # Tensors of a model that are not trained: offsets of the pdfs' Gaussians, class priors, statistics of inputs.
 _NOT_TRAINED = {"offset", "log_prior", "shift_F", "scale_F", "running_mean", "running_var", "num_batches_tracked"}
@@ -64,6 +65,8 @@ def decode_system(e: Experiment, system: str) -> None:
     Decoding makes lattices, for confidences and for `lm.rescore`; the measured time includes them. The grid is stored
     with the model, for later use of `speech3 tune` on it or on models that are trained on its senones.
     """
+    if system in e.trained:
+        share_graphs(e.model(system), e.model(e.hmm_of(system)))  # a network stays when the language model changes
     recognizer = load_recognizer(e.model(system))
     dev, test = (ArkReader(e.features(e.feature_preset(system), split) / "feats.scp") for split in ("dev", "test"))
     references = {key: (u.text or "").split() for key, u in read_datadir(e.data("dev")).utterances.items()}

@@ -166,6 +166,12 @@ class Experiment:
         """The system from whose alignment a network learns."""
         return ("tri", *self.networks)[self.networks.index(network)]
 
+    def hmm_of(self, system: str) -> str:
+        """The directory in `out` with the HMM and the decoding graphs of a system."""
+        if system not in self.trained:
+            return system
+        return LFMMI_HMM if system in (LFMMI, SELF) else "tri"
+
     def start(self, system: str) -> Start | None:
         """The trained network that a system's network starts from, if any."""
         return self.starts.get(LFMMI if system in (LFMMI, SELF) else self.recipe.model.system)
@@ -264,8 +270,7 @@ class Experiment:
 
     def own_graph(self, system: str) -> Path:
         """The graph of a system with our own language model; it exists only if another model was given."""
-        source = LFMMI_HMM if system in (LFMMI, SELF) else "tri" if system in (BMMI, *self.networks) else system
-        return self.model(source) / OWN_GRAPH
+        return self.model(self.hmm_of(system)) / OWN_GRAPH
 
     @property
     def rescoring_lm(self) -> Path:

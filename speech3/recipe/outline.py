@@ -65,7 +65,7 @@ def steps(experiment: Experiment) -> list[Step]:
     decoding = [
         Step(f"decode/{system}", partial(evaluation.decode_system, e, system), _decoding_settings(e),
              [e.out / "decode" / system / "test" / "hyp.txt"],
-             [f"train/{system}" if system in e.trained else f"graph/{system}", *rescoring],
+             [*([f"train/{system}"] if system in e.trained else []), f"graph/{e.hmm_of(system)}", *rescoring],
              [e.rescoring_lm] if isinstance(recipe.lm.rescore, str) else [], owns=e.out / "decode" / system,
              keys=("decode",) if recipe.lm.rescore is None else ("decode", "lm.rescore"))
         for system in e.systems if system != SELF
@@ -149,7 +149,7 @@ def _bmmi_step(e: Experiment) -> Step:
     from speech3.recipe import bmmi
 
     return Step(f"train/{BMMI}", partial(bmmi.train_gmms, e), e.recipe.hmm.bmmi.model_dump(),
-                [e.model(BMMI) / "model.safetensors"], ["hmm/align", "graph/tri"], owns=e.model(BMMI),
+                [e.model(BMMI) / "model.safetensors"], ["hmm/align"], owns=e.model(BMMI),
                 keys=("hmm.bmmi",))  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
              owns=e.frames(network), keys=("training.dtype",)),
         Step(f"train/{network}", partial(stages.train_network, e, network),
              [recipe.model.model_dump(), _training_settings(e), recipe.seed],
-             [e.model(network) / "model.safetensors"], [f"train/{source}.frames", "graph/tri"], _started(e, network),
+             [e.model(network) / "model.safetensors"], [f"train/{source}.frames"], _started(e, network),
              owns=e.model(network), keys=("model", "training", "seed"),
              beside=network == e.networks[-1] and _one_core_each(e)),
     ]  # fmt: skip
@@ -210,7 +210,7 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
                  owns=e.frames(LFMMI), keys=("lfmmi.training.dtype",)),
             Step(f"train/{LFMMI}", partial(lfmmi.train_network, e),
                  [system.model.model_dump(), system.training.model_dump(), system.passes, e.recipe.seed],
-                 [e.model(LFMMI) / "model.safetensors"], [f"train/{LFMMI}.frames", f"graph/{LFMMI_HMM}"],
+                 [e.model(LFMMI) / "model.safetensors"], [f"train/{LFMMI}.frames"],
                  _started(e, LFMMI), owns=e.model(LFMMI),
                  keys=("lfmmi.model", "lfmmi.training", "lfmmi.passes", "seed")),
         ],

@@ -25,6 +25,11 @@ def complete(model: Path, hmm: Path, data: Path) -> None:
         shutil.copyfile(hmm / DENOMINATOR, model / DENOMINATOR)
     if (hmm / TUNING).exists():
         shutil.copyfile(hmm / TUNING, model / TUNING)
+    share_graphs(model, hmm)
+
+
+def share_graphs(model: Path, hmm: Path) -> None:
+    """Give `model` the decoding graphs of `hmm`, if there are any: they depend on the HMM only, not on the network."""
     if (hmm / GRAPHS[0] / GRAPH[-1]).exists():
         for graph in GRAPHS:
             _copy_graph(hmm / graph, model / graph)

@@ -17,7 +17,7 @@ from speech3.engine.device import autocast_of, use_precision
 from speech3.engine.recorded import Recorder
 from speech3.engine.world import Loss, Parts
 from speech3.errors import Speech3Error
-from speech3.frames.chunks import Chunks
+from speech3.frames.chunks import Chunks, default_chunk
 from speech3.frames.masks import SpecAugment, spec_augment
 from speech3.frames.minibatches import Minibatches
 from speech3.frames.packed import PackedFrames, open_packed, verify_once
@@ -39,7 +39,6 @@ from speech3.sequence.transcripts import TranscriptNumerators
 from speech3.training.removal import check_group_lasso
 from speech3.training.sequences import check_sequences, sequence_loss
 
-_CHUNK = 150  # frames of a chunk of a time-delay network
 _BETWEEN_SEEDS = 1_000_003  # members of a replica differ in their seeds: each draws dropout for its own units
 
 
@@ -353,7 +352,8 @@ def _chunks(
 ) -> Chunks:  # fmt: skip
     training, lfmmi = config.training, config.training.lfmmi
     network = build(config.model, frames.dim, 1, seed=0)
-    step, chunk = network.subsampling, _CHUNK if training.sequence is None else training.sequence
+    step = network.subsampling
+    chunk = default_chunk(np.diff(frames.offsets_U1), step) if training.sequence is None else training.sequence
     if chunk < step or chunk % step:
         raise Speech3Error(
             f"training.sequence={chunk}: a chunk must be a multiple of model.subsampling={step} frames; use "

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from speech3.features.mel import mel_scale
-from speech3.frames.chunks import Chunks
+from speech3.frames.chunks import Chunks, default_chunk
 from speech3.frames.masks import SpecAugment
 from speech3.frames.packed import open_packed, pack
 from speech3.frames.warp import FrequencyWarp
@@ -126,3 +126,8 @@ def test_targets_may_be_anything_made_of_the_chunks(corpus):
     inputs, targets = source.draw(1, 0)
     assert len(targets) == len(inputs.feats_BTF)
     assert all(0 <= start <= max(0, length - 9) and speed == 1.0 for length, start, speed in targets)
+
+
+def test_chunks_of_short_utterances_are_short():
+    assert default_chunk(np.array([40] * 95 + [400] * 5), 3) == 42
+    assert default_chunk(np.array([40] * 50 + [400] * 50), 3) == 150

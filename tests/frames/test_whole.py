@@ -58,6 +58,16 @@ def test_minibatches_are_of_about_one_length_and_size(packed):
     assert len(source(packed, minibatch=10)) > 50  # one utterance at least is in each
 
 
+def test_a_sentence_does_not_get_among_words(tmp_path):
+    lengths = [20] * 300 + [900] * 3
+    feats = {f"u{i:03}": np.zeros((n, 1), np.float32) for i, n in enumerate(lengths)}
+    pack(tmp_path / "f.frames", feats, {u: np.zeros(len(x), int) for u, x in feats.items()}, 1, utterances=list(feats))
+    mixed = source(open_packed(tmp_path / "f.frames"), minibatch=1000)
+    for number in range(len(mixed)):
+        size, frames, _ = mixed.draw(1, number)[0].feats_BTF.shape
+        assert size * (frames - LEFT - RIGHT) < 1200
+
+
 def test_edge_frames_are_repeated_as_context_and_padding(packed):
     inputs, chunks = source(packed).draw(1, 3)
     for feats_TF, chunk in zip(inputs.feats_BTF.numpy(), chunks, strict=True):

@@ -139,6 +139,13 @@ def test_from_sound_to_an_error_rate_beside_the_dnn_then_aligned_exported_and_us
     texts = [speech3("transcribe", model, *sounds).stdout for model in (mine / "lfmmi", tmp_path / "x.onnx")]
     assert texts[0] == texts[1] != ""
 
+    # Another language model: new graphs for the same networks.
+    process = speech3("recipe", "digits", "--out", mine, *tiny, *SMALL, "lm.order=1")
+    ran = re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", process.stderr, re.M)
+    assert process.returncode == 0 and "decode/lfmmi" in ran and not any(name.startswith("train/") for name in ran)
+    for network, hmm in (("dnn", "tri"), ("lfmmi", "lfmmi_hmm")):
+        assert (mine / network / "graph" / "HCLG.fst").samefile(mine / hmm / "graph" / "HCLG.fst")
+
     # A network that starts from this one, and self-training.
     (mine / "lfmmi").rename(tmp_path / "trained")
     (tmp_path / "more").mkdir()
