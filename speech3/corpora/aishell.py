@@ -10,10 +10,12 @@ from pathlib import Path
 from speech3.corpora.anyspeech import say_if_incomplete, write_corpus
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.errors import Speech3Error
+from speech3.io.atomic import write_text
 from speech3.lexicon.langdir import LangDir, read_utf8
 
 UTTERANCES = {"train": 120_098, "dev": 14_326, "test": 7_176}  # with a transcript
 _TRANSCRIPT = Path("transcript", "aishell_transcript_v0.8.txt")
+_SILENCE = "sil"  # the phone of silence and noise
 
 
 def prepare(source: Path, out: Path, seed: int) -> None:
@@ -41,7 +43,14 @@ def prepare(source: Path, out: Path, seed: int) -> None:
         raise Speech3Error(f"{lexicon}: no such file; unpack resource_aishell.tgz beside data_aishell")
     texts = _texts(data / _TRANSCRIPT)
     parts = {name: _part(data, name, texts) for name in UTTERANCES}
-    write_corpus(parts, LangDir(lexicon, None, None), out, lang=None, lexicon="espeak", units="words", pieces=0)
+    words = out / "aishell.txt"
+    write_text(words, _without_silences(lexicon))
+    write_corpus(parts, LangDir(words, None, None), out, lang=None, lexicon="espeak", units="words", pieces=0)
+
+
+def _without_silences(lexicon: Path) -> str:
+    """The lines of the lexicon except those of `SIL` and `<SPOKEN_NOISE>`, whose phone no transcript has."""
+    return "".join(f"{line}\n" for line in read_utf8(lexicon).splitlines() if line.split()[1:] != [_SILENCE])
 
 
 def _texts(path: Path) -> dict[str, str]:

@@ -8,7 +8,9 @@ http://www.speech.cs.cmu.edu/databases/an4/ distributes it as raw samples or as 
     an4/etc/an4.dic                                  lines ``WORD PH PH ...``; ``WORD(2)`` is a second pronunciation
 """
 
+import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,7 @@ _DEV_SHARE = 0.1
 _LINE = re.compile(r"(?:<s>)?(.*?)(?:</s>)?\s*\(([^()]+)\)\s*")
 _SOUNDS = (".sph", ".wav", ".flac")
 _RATE_HZ = 16000
+_CONVERTED = "audio"  # directory for the wav files that are made of raw samples
 
 
 def prepare(source: Path, out: Path, seed: int) -> None:
@@ -49,11 +52,11 @@ def prepare(source: Path, out: Path, seed: int) -> None:
             f"{source}: not AN4: no etc/an4.dic here or in an4/; get an4_sphere.tar.gz from"
             " http://www.speech.cs.cmu.edu/databases/an4/ and unpack it"
         )
-    train, test = _read(root, "an4_train", out / "audio"), _read(root, "an4_test", out / "audio")
+    train, test = _read(root, "an4_train", out / _CONVERTED), _read(root, "an4_test", out / _CONVERTED)
     for name, data in (("an4_train", train), ("an4_test", test)):
         say_if_incomplete(name, len(data.utterances), UTTERANCES[name])
     parts = {**split_data(train, {"dev": _DEV_SHARE}, seed), "test": test}
-    parts = {name: parts[name] for name in ("train", "dev", "test")}
+    parts = {name: _movable(parts[name], out, name) for name in ("train", "dev", "test")}
     lexicon = out / "an4.txt"
     write_text(lexicon, as_lexicon(read_dictionary(root / "etc" / "an4.dic")))
     write_corpus(parts, LangDir(lexicon, None, None), out, lang=None, lexicon="espeak", units="words", pieces=0)
@@ -96,3 +99,14 @@ def _recording(place: Path, converted: Path) -> Path:
     smooth = min(both, key=lambda samples_N: float(np.abs(np.diff(samples_N.astype(np.int64))).sum()))
     write_wav(wav, smooth, _RATE_HZ)  # archives of both byte orders exist
     return wav
+
+
+def _movable(data: DataDir, out: Path, name: str) -> DataDir:
+    """The part with paths relative to its directory for converted recordings: an experiment may be moved with them."""
+    directory, converted = (out / name).absolute(), (out / _CONVERTED).absolute()
+    directory.mkdir(parents=True, exist_ok=True)  # the paths lead through it
+    recordings = {
+        key: os.path.relpath(value, directory) if Path(value).is_relative_to(converted) else value
+        for key, value in data.recordings.items()
+    }
+    return replace(data, path=directory, recordings=recordings)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from speech3.corpora.folder import has_recordings, read_folder
 from speech3.corpus.datadir import FILES, DataDir, read_datadir, write_datadir
-from speech3.corpus.split import seconds_of, split_by_speaker, split_by_utterance
+from speech3.corpus.split import check_apart, seconds_of, split_by_speaker, split_by_utterance
 from speech3.corpus.tables import Fault
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path, write_lines, write_text
@@ -91,7 +91,8 @@ def prepare(
     Raises
     ------
     Speech3Error
-        A directory is faulty, a part has no text, or there are no pronunciations for most words.
+        A directory is faulty, a part has no text, two parts have the same utterances, or there are no pronunciations
+        for most words.
     """
     spelled = lexicon == "graphemes" or units == "sentencepiece"
     if graphemes and not spelled:
@@ -147,6 +148,7 @@ def write_corpus(
             f"{silent[0]}: has features, but no recordings, which this recipe needs (its aligner uses other features):"
             " add wav.scp, or train on the features with speech3 pack and speech3 train"
         )
+    check_apart(parts)
     text = _Text(parts["train"], None if given.arpa else given.text)
     counts = Counter(_words(parts["train"]))
     further = set(langdir.arpa_words(given.arpa)) if given.arpa else {word for each in text for word in each}

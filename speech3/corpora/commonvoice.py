@@ -3,13 +3,15 @@
     LANGUAGE/train.tsv, dev.tsv, test.tsv    columns client_id, path, sentence, ...: the official splits
     LANGUAGE/clips/NAME.mp3
 
-The official splits share no speaker and no sentence. A release without dev and test (of a small language) has
-``validated.tsv``, from which splits are drawn.
+The official splits share no speaker and no sentence. A release without them, or with an empty one (of a small
+language), has ``validated.tsv``, from which splits are drawn.
 """
 
 import csv
 import io
 from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import soundfile
@@ -23,6 +25,7 @@ from speech3.lexicon import espeak
 from speech3.lexicon.langdir import find, read_utf8
 
 _SPLITS = ("train", "dev", "test")
+_ALL = "validated.tsv"
 _COLUMNS = ("client_id", "path", "sentence")
 _SHOWN = 3
 # Codes that count as one language: Common Voice and espeak-ng have different codes for some languages.
@@ -48,7 +51,7 @@ def prepare(
         The directory of a language: ``cv-corpus-VERSION/LANGUAGE``. Its ``lang/``, if you made one, is as for
         `speech3.corpora.anyspeech`.
     seed
-        Random seed of the splits, if the release has none.
+        Random seed of the splits, if the release has none, or an empty one.
     normalize
         Normalisation steps for the sentences (`speech3.corpus.normalize`).
     lang, lexicon, units, pieces
@@ -65,24 +68,52 @@ def prepare(
     if lang and lexicon == "espeak":
         _check_language(source, lang)
     steps = parse_steps(normalize)
-    if all((source / f"{name}.tsv").is_file() for name in _SPLITS):
-        parts = {name: _read(source, f"{name}.tsv", steps) for name in _SPLITS}
-    elif (source / "validated.tsv").is_file():
-        say("  no official splits: drawn from validated.tsv")
-        drawn = split_data(_read(source, "validated.tsv", steps), {"dev": DEV_SHARE, "test": TEST_SHARE}, seed)
+    tables, why = _tables(source)
+    parts = {name: _read(source, table.name, steps) for name, table in tables.items()}
+    if why:
+        say(f"  {why}: splits are drawn from {tables['train'].name}")
+        drawn = split_data(parts["train"], {"dev": DEV_SHARE, "test": TEST_SHARE}, seed)
         parts = {name: drawn[name] for name in _SPLITS}
-    else:
+    write_corpus(parts, find(source / "lang"), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces)
+
+
+def recordings_in_use(source: Path) -> Iterator[Path]:
+    """The clips that the tables in use name; errors as those of `prepare`."""
+    for table in _tables(source)[0].values():
+        for row in _rows(table):
+            path = source / "clips" / _clip(row)
+            if path.is_file():
+                yield path
+
+
+def _tables(source: Path) -> tuple[dict[str, Path], str]:
+    """The tables of the official splits; or, if one of them is absent or empty, one for all, and why it is used."""
+    official = {name: source / f"{name}.tsv" for name in _SPLITS}
+    absent = [path.name for path in official.values() if not path.is_file()]
+    empty = [path.name for path in official.values() if path.is_file() and _is_empty(path)]
+    if not absent and not empty:
+        return official, ""
+    why = f"no clip in {' and '.join(empty)}" if empty else "no official splits"
+    if (source / _ALL).is_file():
+        return {"train": source / _ALL}, why
+    if absent:
         raise Speech3Error(
-            f"{source}: not a language of Common Voice: it needs train.tsv, dev.tsv and test.tsv, or validated.tsv, and"
+            f"{source}: not a language of Common Voice: it needs train.tsv, dev.tsv and test.tsv, or {_ALL}, and"
             " clips/; give cv-corpus-VERSION/LANGUAGE of the unpacked archive"
         )
-    write_corpus(parts, find(source / "lang"), out, lang=lang, lexicon=lexicon, units=units, pieces=pieces)
+    raise Speech3Error(f"{source}: {why}, and no {_ALL}, from which splits are drawn then; unpack the archive again")
+
+
+def _is_empty(table: Path) -> bool:
+    """Whether a table has nothing but its heading, as some of small languages have."""
+    with table.open("rb") as lines:
+        return not any(line.strip() for line in islice(lines, 1, None))
 
 
 def _check_language(source: Path, lang: str) -> None:
     """Raise an error if the tables name another language than `lang`; only warn if espeak-ng does not have it."""
-    tables = (source / f"{name}.tsv" for name in (*_SPLITS, "validated"))
-    table = next((path for path in tables if path.is_file()), None)
+    tables = (source / name for name in (*(f"{split}.tsv" for split in _SPLITS), _ALL))
+    table = next((path for path in tables if path.is_file() and not _is_empty(path)), None)
     if table is None:
         return  # reported later
     with table.open(encoding="utf-8") as lines:
@@ -99,8 +130,7 @@ def _check_language(source: Path, lang: str) -> None:
     raise Speech3Error(f"{table}: its sentences are in {locale}, but lang={lang}; give lang={language}")
 
 
-def _read(source: Path, name: str, steps: tuple[str, ...]) -> DataDir:
-    table = source / name
+def _rows(table: Path) -> list[dict[str, str]]:
     lines = io.StringIO(read_utf8(table), newline=None)  # not splitlines(): U+2028 in a sentence does not end the line
     rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
     if rows and (lacking := [column for column in _COLUMNS if column not in rows[0]]):
@@ -108,12 +138,21 @@ def _read(source: Path, name: str, steps: tuple[str, ...]) -> DataDir:
     for row in rows:
         if any(row[column] is None for column in _COLUMNS):
             raise Speech3Error(f"{table}: a line is cut short: `{row['client_id'][:60]}`; unpack the archive again")
+    return rows
+
+
+def _clip(row: dict[str, str]) -> str:
+    return row["path"] if row["path"].endswith(".mp3") else f"{row['path']}.mp3"
+
+
+def _read(source: Path, name: str, steps: tuple[str, ...]) -> DataDir:
+    table = source / name
+    rows = _rows(table)
     available = {path.name for path in (source / "clips").iterdir()} if (source / "clips").is_dir() else set[str]()
     recordings, utterances, bad = dict[str, str](), dict[str, Utterance](), dict[str, str]()
     unspoken, shown = Counter[str](), list[str]()
     for row in rows:
-        clip, said = row["path"], normalize_text(row["sentence"], steps)
-        clip = clip if clip.endswith(".mp3") else f"{clip}.mp3"
+        clip, said = _clip(row), normalize_text(row["sentence"], steps)
         speaker = row["client_id"][:16]
         key = f"{speaker}-{Path(clip).stem}"
         if clip not in available:

@@ -20,6 +20,7 @@ from speech3.corpora.tiers import Annotation, Tier, choose
 from speech3.corpus.audio import END_TOLERANCE_S, AudioError, AudioInfo, info
 from speech3.corpus.datadir import DataDir, Utterance
 from speech3.corpus.normalize import plain_words
+from speech3.corpus.paths import files_below
 from speech3.corpus.tables import Fault
 from speech3.errors import Speech3Error, listed
 from speech3.io.progress import progress, say
@@ -137,8 +138,8 @@ def read_folder(source: Path, tier: str | None = None, sample_rate: int | None =
 def _files(source: Path) -> list[Path]:
     lang = source / "lang"
     return [
-        path for path in sorted(source.rglob("*"))
-        if path.is_file() and lang not in path.parents
+        path for path in sorted(files_below(source))
+        if lang not in path.parents
         and not any(part.startswith(".") for part in path.relative_to(source).parts)
     ]  # fmt: skip
 

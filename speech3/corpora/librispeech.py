@@ -10,14 +10,16 @@ Lexicon and language models (https://www.openslr.org/11) may be beside the parts
 ``LibriSpeech`` that contains the parts; a subdirectory ``lm`` there is searched, too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, split_data, write_corpus
 from speech3.corpus.datadir import DataDir, Utterance
+from speech3.corpus.paths import files_below
 from speech3.errors import Speech3Error
 from speech3.io.atomic import write_json
 from speech3.io.progress import say
+from speech3.lexicon.espeak import check_english
 from speech3.lexicon.langdir import LangDir, read_utf8
 
 # Number of utterances of each part.
@@ -25,6 +27,8 @@ PARTS = {
     "train-clean-5": 1519, "train-clean-100": 28539, "train-clean-360": 104014, "train-other-500": 148688,
     "dev-clean-2": 1089, "dev-clean": 2703, "dev-other": 2864, "test-clean": 2620, "test-other": 2939,
 }  # fmt: skip
+_LIES_IN = {"train-clean-5": "train-clean-100", "dev-clean-2": "dev-clean"}  # mini LibriSpeech is a part of the whole
+_TESTS, _DEVS = ("test-clean", "dev-clean-2", "test-other"), ("dev-clean", "dev-clean-2", "dev-other")
 _LEXICON = "librispeech-lexicon.txt"
 _ARPAS = ("3-gram.pruned.3e-7.arpa.gz", "3-gram.pruned.1e-7.arpa.gz", "3-gram.arpa.gz")  # the smallest first
 _DEV_SHARE = 0.1
@@ -52,25 +56,53 @@ def prepare(
     seed
         Random seed for drawing dev from train, if no part is left for it.
     train
-        Parts to train on; by default all ``train-*`` in `source`.
+        Parts to train on; by default all ``train-*`` in `source`, without train-clean-5 if train-clean-100, in which it
+        lies, is there.
     dev, test
         One part each. By default test is test-clean, else, as in Kaldi's recipe for mini LibriSpeech, dev-clean-2, else
-        test-other; dev is dev-clean, else dev-clean-2, else dev-other, else a tenth of the training speech.
+        test-other; dev is dev-clean, else dev-clean-2, else dev-other, else a tenth of the training speech. No part
+        is chosen that shares utterances with the other: dev-clean-2 lies in dev-clean.
     lang, lexicon, units, pieces
         As for `speech3.corpora.anyspeech.prepare`.
 
     Raises
     ------
     Speech3Error
-        `source` is not this corpus, a part is missing, or recordings are missing whose transcripts are there.
+        `source` is not this corpus, a part is missing, recordings are missing whose transcripts are there, dev and test
+        share utterances, or `lang` is not English.
     """
+    check_english(lang, "LibriSpeech")
+    root, names, dev, test = _chosen(source, train, dev, test)
+    sexes = _sexes(root / "SPEAKERS.TXT")
+    say(f"  train: {', '.join(names)}; dev: {dev or 'a tenth of train'}; test: {test}")
+    parts = {"train": _parts(root, names, sexes), "test": _parts(root, [test], sexes)}
+    if dev:
+        parts["dev"] = _parts(root, [dev], sexes)
+    else:
+        parts |= split_data(parts["train"], {"dev": _DEV_SHARE}, seed)
+    parts = {name: parts[name] for name in ("train", "dev", "test")}
+    given = _lang(root)
+    named = {"lm": given.arpa.name.removesuffix(".arpa.gz")} if given.arpa else {}
+    write_json(out / SET_NAMES, {"train": " + ".join(names), "test": test, **named})
+    write_corpus(parts, given, out, lang=lang, lexicon=lexicon, units=units, pieces=pieces)
+
+
+def recordings_in_use(source: Path, *, train: Sequence[str] = (), dev: str = "", test: str = "") -> Iterator[Path]:
+    """The recordings of the parts that `prepare` would take; arguments and errors as there."""
+    root, names, dev, test = _chosen(source, train, dev, test)
+    for part in dict.fromkeys((*names, *([dev] if dev else []), test)):
+        yield from files_below(root / part)
+
+
+def _chosen(source: Path, train: Sequence[str], dev: str, test: str) -> tuple[Path, list[str], str, str]:
+    """The directory that holds the parts; the parts of train, and dev and test. Without a part for dev it is empty."""
     root = _root(source)
     available = [part for part in PARTS if (root / part).is_dir()]
-    names = list(train) or [part for part in available if part.startswith("train-")]
-    test = test or next((part for part in ("test-clean", "dev-clean-2", "test-other") if part in available), "")
-    dev = dev or next(
-        (part for part in ("dev-clean", "dev-clean-2", "dev-other") if part in available and part != test), ""
-    )
+    names = list(train) or [
+        part for part in available if part.startswith("train-") and _LIES_IN.get(part) not in available
+    ]
+    test = test or next((part for part in _TESTS if part in available and not _overlap(part, dev)), "")
+    dev = dev or next((part for part in _DEVS if part in available and not _overlap(part, test)), "")
     if not names or not test:
         raise Speech3Error(
             f"{root}: no part to {'test' if names else 'train'} on: unpack train-clean-5 and dev-clean-2"
@@ -79,18 +111,11 @@ def prepare(
     for name in dict.fromkeys((*names, test, *([dev] if dev else []))):
         if not (root / name).is_dir():
             raise Speech3Error(f"{root}: no part {name} here; there are: {', '.join(available)}")
-    sexes = _sexes(root / "SPEAKERS.TXT")
-    say(f"  train: {', '.join(names)}; dev: {dev or 'a tenth of train'}; test: {test}")
-    parts = {"train": _part(root, names, sexes), "test": _part(root, [test], sexes)}
-    if dev:
-        parts["dev"] = _part(root, [dev], sexes)
-    else:
-        parts |= split_data(parts["train"], {"dev": _DEV_SHARE}, seed)
-    parts = {name: parts[name] for name in ("train", "dev", "test")}
-    given = _lang(root)
-    named = {"lm": given.arpa.name.removesuffix(".arpa.gz")} if given.arpa else {}
-    write_json(out / SET_NAMES, {"train": " + ".join(names), "test": test, **named})
-    write_corpus(parts, given, out, lang=lang, lexicon=lexicon, units=units, pieces=pieces)
+    return root, names, dev, test
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one == other or _LIES_IN.get(one) == other or _LIES_IN.get(other) == one
 
 
 def _root(source: Path) -> Path:
@@ -104,28 +129,34 @@ def _root(source: Path) -> Path:
     )
 
 
-def _part(root: Path, names: Sequence[str], sexes: dict[str, str]) -> DataDir:
+def _parts(root: Path, names: Sequence[str], sexes: dict[str, str]) -> DataDir:
     recordings, utterances = dict[str, str](), dict[str, Utterance]()
     for name in names:
-        before = len(utterances)
-        for transcript in sorted((root / name).glob("*/*/*.trans.txt")):
-            speaker, texts = transcript.parent.parent.name, _texts(transcript)
-            available = {path.stem: str(path.absolute()) for path in transcript.parent.glob("*.flac")}
-            if lacking := sorted(set(texts) - set(available)):
-                raise Speech3Error(
-                    f"{transcript}: {len(lacking)} of its {len(texts)} recordings are missing, such as"
-                    f" {lacking[0]}.flac: unpack {name} again"
-                )
-            for key, text in texts.items():
-                recordings[key] = available[key]
-                utterances[key] = Utterance(key, key, speaker, text, gender=sexes.get(speaker))
-        found = len(utterances) - before
-        if not found:
-            other = next((root / name).glob("*/*/*.trans.tsv"), None)  # LibriTTS has the same parts
-            remedy = "this is LibriTTS, another corpus; get LibriSpeech" if other else "unpack it again"
-            raise Speech3Error(f"{root / name}: no SPEAKER/CHAPTER/*.trans.txt in it: {remedy}")
-        say_if_incomplete(name, found, PARTS[name])
+        found = _part(root / name, sexes)
+        say_if_incomplete(name, len(found), PARTS.get(name, 0))
+        recordings |= {key: path for key, (path, _) in found.items()}
+        utterances |= {key: utterance for key, (_, utterance) in found.items()}
     return DataDir(root, recordings, dict(sorted(utterances.items())))
+
+
+def _part(part: Path, sexes: dict[str, str]) -> dict[str, tuple[str, Utterance]]:
+    """The utterances of a part with the paths of their recordings."""
+    found = dict[str, tuple[str, Utterance]]()
+    for transcript in sorted(part.glob("*/*/*.trans.txt")):
+        speaker, texts = transcript.parent.parent.name, _texts(transcript)
+        available = {path.stem: str(path.absolute()) for path in transcript.parent.glob("*.flac")}
+        if lacking := sorted(set(texts) - set(available)):
+            raise Speech3Error(
+                f"{transcript}: {len(lacking)} of its {len(texts)} recordings are missing, such as"
+                f" {lacking[0]}.flac: unpack {part.name} again"
+            )
+        for key, text in texts.items():
+            found[key] = available[key], Utterance(key, key, speaker, text, gender=sexes.get(speaker))
+    if not found:
+        other = next(part.glob("*/*/*.trans.tsv"), None)  # LibriTTS has the same parts
+        remedy = "this is LibriTTS, another corpus; get LibriSpeech" if other else "unpack it again"
+        raise Speech3Error(f"{part}: no SPEAKER/CHAPTER/*.trans.txt in it: {remedy}")
+    return found
 
 
 def _texts(transcript: Path) -> dict[str, str]:

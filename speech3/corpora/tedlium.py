@@ -17,7 +17,7 @@ from pathlib import Path
 
 from speech3.corpora.anyspeech import say_if_incomplete, write_corpus
 from speech3.corpus.datadir import DataDir, Utterance, segment_name
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, listed
 from speech3.io.atomic import write_text
 from speech3.io.progress import say
 from speech3.lexicon.langdir import LangDir, read_utf8
@@ -25,8 +25,10 @@ from speech3.lexicon.sphinx import as_lexicon, read_dictionary, without_variant
 
 _IGNORED = "ignore_time_segment_in_scoring"
 _PLACES = {"train": ("train", "data"), "dev": ("dev", "legacy/dev"), "test": ("test", "legacy/test")}
-_TALKS = {"train": 1495, "dev": 8, "test": 11}  # of release 2; the dev and test of release 3 are the same
+_TALKS = {"dev": 8, "test": 11}
+_TRAIN_TALKS = {1: 774, 2: 1495, 3: 2351}  # by release
 _NO_WORD = re.compile(r"<.*>|\{.*\}|\(.*\)|\[.*\]")  # <sil>, {NOISE}, (a comment)
+_SHOWN = 3
 
 
 def prepare(source: Path, out: Path, seed: int) -> None:
@@ -58,13 +60,18 @@ def prepare(source: Path, out: Path, seed: int) -> None:
     write_corpus(parts, LangDir(lexicon, None, None), out, lang=None, lexicon="espeak", units="words", pieces=0)
 
 
+def _release(source: Path) -> int:
+    if (source / "legacy").is_dir() or (source / "data" / "stm").is_dir():
+        return 3
+    return 2 if (source / "TEDLIUM.152k.dic").is_file() else 1
+
+
 def _part(source: Path, name: str, known: Set[str]) -> DataDir:
     root = next((source / place for place in _PLACES[name] if (source / place / "stm").is_dir()), None)
     if root is None:
         raise Speech3Error(
             f"{source}: has no {' or '.join(f'{place}/stm' for place in _PLACES[name])}; unpack it again"
         )
-    release2 = (source / "TEDLIUM.152k.dic").is_file() and not (source / "legacy").is_dir()
     recordings, utterances, unspoken = dict[str, str](), dict[str, Utterance](), 0
     for transcript in sorted((root / "stm").glob("*.stm")):
         sound = root / "sph" / f"{transcript.stem}.sph"
@@ -81,8 +88,9 @@ def _part(source: Path, name: str, known: Set[str]) -> DataDir:
                 unspoken += 1
     if not utterances:
         raise Speech3Error(f"{root / 'stm'}: no transcript TALK.stm with words; unpack {name} again")
-    if name != "train" or release2:
-        say_if_incomplete(name, len(recordings), _TALKS[name], "talks")
+    say_if_incomplete(name, len(recordings), _TALKS.get(name) or _TRAIN_TALKS[_release(source)], "talks")
+    if silent := sorted(path.name for path in (root / "sph").glob("*.sph") if path.stem not in recordings):
+        say(f"  {name}: left out, as they have no transcript in stm/: {listed(silent, _SHOWN)}; unpack it again")
     if unspoken:
         say(f"  {name}: {unspoken} segments without words are left out")
     return DataDir(root, recordings, dict(sorted(utterances.items())))

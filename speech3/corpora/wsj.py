@@ -22,10 +22,11 @@ from typing import NamedTuple
 
 from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, write_corpus
 from speech3.corpus.datadir import DataDir, Utterance
-from speech3.corpus.paths import entry
+from speech3.corpus.paths import entry, files_below
 from speech3.errors import Speech3Error
 from speech3.io.atomic import atomic_path, write_json, write_text
 from speech3.io.progress import say
+from speech3.lexicon.espeak import check_english
 from speech3.lexicon.langdir import LangDir, read_utf8
 from speech3.lexicon.sphinx import as_lexicon, read_dictionary
 
@@ -87,9 +88,10 @@ def prepare(
     Raises
     ------
     Speech3Error
-        `source` does not hold these discs, a disc or a transcript is missing, or recordings are compressed by shorten
-        and there is no sph2pipe.
+        `source` does not hold these discs, a disc or a transcript is missing, recordings are compressed by shorten and
+        there is no sph2pipe, or `lang` is not English.
     """
+    check_english(lang, "WSJ")
     discs = _discs(source)
     train = train or ("si284" if discs.find(SETS["si284"].indices[-1]) else "si84")
     chosen = {"train": train, "dev": dev, "test": test}
@@ -105,7 +107,8 @@ def prepare(
     lexicon = None
     if dictionary:
         lexicon = out / "cmudict.txt"
-        write_text(lexicon, as_lexicon([each for each in read_dictionary(dictionary) if not each[0].startswith(";")]))
+        entries = read_dictionary(dictionary)  # its words are in small letters in cmudict.dict
+        write_text(lexicon, as_lexicon([(word.upper(), phones) for word, phones in entries]))
     write_corpus(
         parts, LangDir(lexicon, _readable(arpa, out / "given.arpa.gz"), None), out, lang=lang, lexicon="espeak",
         units="words", pieces=0,
@@ -180,7 +183,7 @@ def _listed(discs: _Discs, name: str) -> dict[str, Path]:
 def _transcripts(discs: _Discs) -> dict[str, Path]:
     """Each session's file of transcripts, by the first six characters of its name and of its utterances' names."""
     roots = dict.fromkeys(discs.roots.values())
-    paths = (path for root in roots for path in root.rglob("*.[dD][oO][tT]"))
+    paths = (path for root in roots for path in files_below(root) if path.suffix.lower() == ".dot")
     found = {path.name[:6].lower(): path for path in sorted(paths)}
     if not found:
         raise Speech3Error(f"{discs.source}: no transcripts *.dot on any disc: copy wsj0/transcrp and wsj1/trans, too")
@@ -259,9 +262,9 @@ def _recordings(name: str, sounds: Mapping[str, Path]) -> dict[str, str]:
 def _shortened(path: Path) -> bool:
     with path.open("rb") as stream:
         head = stream.read(1024)
-    if not head.startswith(b"NIST_1A"):
-        raise Speech3Error(f"{path}: not a NIST sphere file; copy the disc again")
-    return b"shorten" in head
+    if not head.startswith((b"NIST_1A", b"RIFF")):
+        raise Speech3Error(f"{path}: neither a NIST sphere file nor wav; copy the disc again")
+    return head.startswith(b"NIST_1A") and b"shorten" in head
 
 
 def _arpa(discs: _Discs, model: str) -> Path:

@@ -12,6 +12,8 @@ from speech3.errors import Speech3Error, check_bad
 from speech3.io.progress import progress, say
 
 FRAMES_PER_S = 100  # of features without audio: their frame shift is not recorded, but is nearly always 10 ms
+# A command that converts a whole recording: `sph2pipe -f wav FILE |`.
+_SPH2PIPE = re.compile(r"(?:\S*/)?sph2pipe (?:-f wav |-p |-c [12] )*(?:'([^']+)'|([^\s'\"]+)) *\|")
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,13 @@ def lengths_s(data: DataDir, headers: Headers | None = None) -> dict[str, float]
     Speech3Error
         More than 5 % of the utterances have no length.
     """
-    ends = {key: utt.end_s for key, utt in data.utterances.items()}
-    headers = headers or read_headers(data.subset(key for key, end_s in ends.items() if end_s is None))
+    known_s = {} if headers else _of_sph2pipe(data)
+    opened = (key for key, utt in data.utterances.items() if utt.end_s is None and utt.recording not in known_s)
+    headers = headers or read_headers(data.subset(opened))
+    known_s |= {recording: header.duration_s for recording, header in headers.infos.items()}
     lengths, bad = {}, dict(headers.bad)
     for key, utterance in data.utterances.items():
-        header = headers.infos.get(utterance.recording)
-        end_s = ends[key] if ends[key] is not None else header.duration_s if header else None
+        end_s = known_s.get(utterance.recording) if utterance.end_s is None else utterance.end_s
         if end_s is not None:
             lengths[key] = max(end_s - utterance.start_s, 0.0)
         elif not data.recordings:
@@ -71,6 +74,27 @@ def lengths_s(data: DataDir, headers: Headers | None = None) -> dict[str, float]
         say(f"length of {key} unknown: {reason}")
     check_bad(bad, len(data.utterances), str(data.path), "have no length")
     return lengths
+
+
+def sphere_length_s(path: Path) -> float | None:
+    """Length in seconds of a NIST sphere file, from its header, even if it is compressed; None if it has none."""
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(1024).decode("latin-1")
+    except OSError:
+        return None
+    found = [re.search(rf"^{key} -i ([1-9]\d*)", head, re.MULTILINE) for key in ("sample_count", "sample_rate")]
+    return int(found[0][1]) / int(found[1][1]) if head.startswith("NIST_1A") and found[0] and found[1] else None
+
+
+def _of_sph2pipe(data: DataDir) -> dict[str, float]:
+    """Length of each recording that sph2pipe converts, from the header of its file: running it for each takes long."""
+    found = {}
+    for recording, value in data.recordings.items():
+        match = _SPH2PIPE.fullmatch(value) if value.endswith("|") else None
+        if match and (length := sphere_length_s(resolve(match[1] or match[2], data.path))):
+            found[recording] = length
+    return found
 
 
 def _frames(rspecifier: str, directory: Path) -> int:

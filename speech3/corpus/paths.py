@@ -1,8 +1,12 @@
-"""Paths of audio (`wav.scp`) and archives (`feats.scp`), relative to the data directory or to the working directory."""
+"""Paths of audio (`wav.scp`) and archives (`feats.scp`), relative to the data directory or to the working directory.
+
+Also: names in a directory whatever their case, and all files below it.
+"""
 
 import os
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -48,3 +52,16 @@ def entry(directory: Path, name: str) -> Path | None:
     if not directory.is_dir():
         return None
     return next((path for path in directory.iterdir() if path.name.lower() == name.lower()), None)
+
+
+def files_below(directory: Path) -> Iterator[Path]:
+    """All files below a directory; linked directories are entered, too, but none twice, and none that contains it."""
+    visited = set(directory.resolve().parents)
+    for root, directories, names in os.walk(directory, followlinks=True):
+        place = Path(root)
+        if (real := place.resolve()) in visited:
+            directories.clear()
+            continue
+        visited.add(real)
+        directories.sort()  # of several names of a directory the same one is always taken
+        yield from (path for name in sorted(names) if (path := place / name).is_file())

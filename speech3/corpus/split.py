@@ -1,14 +1,19 @@
 """Split a data directory by speaker, so that test speakers are new to the recogniser, or by utterance."""
 
-from collections.abc import Mapping, Sequence
+import filecmp
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, islice
 from pathlib import Path
 
 import numpy as np
 
 from speech3.corpus.datadir import DataDir
 from speech3.corpus.lengths import lengths_s
+from speech3.corpus.paths import pipe_directory, resolve
 from speech3.errors import Speech3Error
 from speech3.io.progress import say
+
+_SHOWN = 3
 
 
 def split_by_speaker(data: DataDir, shares: Mapping[str, float], seed: int) -> dict[str, DataDir]:
@@ -66,6 +71,39 @@ def seconds_of(data: DataDir) -> dict[str, float]:
         say(f"{data.path}: the lengths are unknown; shares are counted in utterances")
         return dict.fromkeys(data.utterances, 1.0)
     return {key: lengths.get(key, 0.0) for key in data.utterances}
+
+
+def check_apart(parts: Mapping[str, DataDir]) -> None:
+    """Check that no utterance is in two parts: error rates on utterances known from training or tuning mean nothing.
+
+    Utterances of the same name, speaker and words may still be different ones, in folders with files of the same names;
+    so the recordings are compared.
+
+    Raises
+    ------
+    Speech3Error
+        Two parts have the same utterance; the message names some of them.
+    """
+    for one, other in combinations(parts, 2):
+        if same := list(islice(_in_both(parts[one], parts[other]), _SHOWN)):
+            raise Speech3Error(
+                f"{parts[one].path}: {one} and {other} have the same utterances, such as {', '.join(same)}, so error"
+                " rates would mean nothing; choose other parts, or remove them from one of the two"
+            )
+
+
+def _in_both(one: DataDir, other: DataDir) -> Iterator[str]:
+    for key, utterance in one.utterances.items():
+        if other.utterances.get(key) == utterance and _same_sound(one, other, utterance.recording):
+            yield key
+
+
+def _same_sound(one: DataDir, other: DataDir, recording: str) -> bool:
+    values, places = (one.recordings[recording], other.recordings[recording]), (one.path, other.path)
+    if any(value.endswith("|") for value in values):
+        return values[0] == values[1] and pipe_directory(values[0], places[0]) == pipe_directory(values[1], places[1])
+    a, b = resolve(values[0], places[0]), resolve(values[1], places[1])
+    return a.is_file() and b.is_file() and filecmp.cmp(a, b, shallow=False)
 
 
 def _share_out(sizes: Mapping[str, float], shares: Mapping[str, float], seed: int) -> dict[str, list[str]]:

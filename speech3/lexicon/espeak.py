@@ -251,6 +251,12 @@ def voice_of(language: str) -> str:
     )
 
 
+def check_english(language: str | None, corpus: str) -> None:
+    """Raise an error if the language given for an English corpus is another one, as it would pass in silence."""
+    if language and not language.lower().startswith("en"):
+        raise Speech3Error(f"lang={language}: {corpus} is in English; give lang=en-us, or remove it")
+
+
 def pronounce(texts: Sequence[str], voice: str) -> list[list[list[str]]]:
     """Pronounce each text separately, all with one loaded library (60,000 words per second).
 

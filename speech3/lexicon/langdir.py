@@ -62,8 +62,13 @@ def is_word(entry: str) -> bool:
     return entry not in NOT_WORDS and not _NO_WORD.fullmatch(entry)
 
 
-def read_utf8(path: Path) -> str:
+def read_utf8(path: Path, otherwise: str = "") -> str:
     """Text of a file, gzipped if its name ends in ``.gz``.
+
+    Parameters
+    ----------
+    otherwise
+        The encoding of files that are not UTF-8; none: they are errors.
 
     Raises
     ------
@@ -72,11 +77,15 @@ def read_utf8(path: Path) -> str:
     """
     try:
         content = path.read_bytes()
-        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise Speech3Error(f"{path}: not UTF-8 text ({error}); convert it, for instance with iconv") from error
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
     except (EOFError, OSError, zlib.error) as error:
         raise Speech3Error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if otherwise:
+            return content.decode(otherwise)
+        raise Speech3Error(f"{path}: not UTF-8 text ({error}); convert it, for instance with iconv") from error
 
 
 def text_lines(path: Path) -> Iterator[str]:

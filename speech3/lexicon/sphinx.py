@@ -1,4 +1,8 @@
-"""Sphinx dictionaries, as AN4 and TED-LIUM have them: ``WORD PH PH ...``, ``WORD(2) ...`` a second pronunciation."""
+"""Sphinx dictionaries, as AN4 and TED-LIUM have them: ``WORD PH PH ...``, ``WORD(2) ...`` a second pronunciation.
+
+CMUdict is one, too: ``cmudict-0.7b`` in Latin-1, and ``cmudict.dict`` with comments behind the phones (``# place,
+danish``).
+"""
 
 import re
 from pathlib import Path
@@ -6,6 +10,7 @@ from pathlib import Path
 from speech3.lexicon.langdir import read_utf8
 
 _VARIANT = re.compile(r"[(][0-9]+[)]$")
+_NO_WORD = ("<", "##", ";;")  # <s>, </s>, <unk>; lines of comment, as Sphinx has them
 
 
 def without_variant(word: str) -> str:
@@ -21,11 +26,12 @@ def read_dictionary(path: Path) -> list[tuple[str, tuple[str, ...]]]:
     Speech3Error
         The file cannot be read.
     """
-    rows = (line.split() for line in read_utf8(path).splitlines())
+    lines = read_utf8(path, otherwise="latin-1").splitlines()
+    rows = (line.partition(" #")[0].split() for line in lines)  # `#HASH-MARK HH AE1 SH ...` is a word
     return [
         (without_variant(word), tuple(phones))
         for word, *phones in (row for row in rows if row)
-        if phones and not word.startswith("<")
+        if phones and not word.startswith(_NO_WORD)
     ]
 
 

@@ -7,10 +7,8 @@ features. The times for data, language models and graphs were not measured, and 
 of GPUs: none has run this code.
 """
 
-import os
-import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +16,11 @@ import soundfile
 
 from speech3.config import FeatureConfig
 from speech3.config.models import ModelConfig
+from speech3.corpora import commonvoice, librispeech
 from speech3.corpora.folder import AUDIO
 from speech3.corpus.datadir import read_datadir
-from speech3.corpus.lengths import lengths_s
+from speech3.corpus.lengths import lengths_s, sphere_length_s
+from speech3.corpus.paths import files_below
 from speech3.errors import Speech3Error
 from speech3.features.compute import static_dim
 from speech3.hmm.sizes import lfmmi_passes, triphone_leaves
@@ -96,7 +96,7 @@ def find_speech(e: Experiment, plan: Sequence[Plan]) -> Speech | None:
         if not any(each.why for each in plan if each.step.stage == "data"):
             train, dev, test = (sum(lengths_s(read_datadir(e.data(split))).values()) / 3600 for split in e.splits)
             return Speech(train, dev, test)
-        hours = _hours_in(e.source) if e.source else 0.0
+        hours = _hours_of(e, e.source) if e.source else 0.0
     except Speech3Error:
         return None
     faster = 1 + sum(1 / speed for speed in e.recipe.speed_perturb)
@@ -219,44 +219,40 @@ def _size(count: float) -> str:
     return f"{count / divisor:.3g} {unit}"
 
 
-def _hours_in(source: Path) -> float:
-    """Hours of the recordings below a directory: their sizes, divided by the bytes per second of a few of each kind."""
+def _hours_in(files: Iterable[Path]) -> float:
+    """Hours of the recordings among the files: their sizes, divided by the bytes per second of a few of each kind."""
+    kinds: dict[str, list[tuple[Path, int]]] = {}
+    for path in files:
+        if path.name.lower().endswith(_SOUNDS):
+            kinds.setdefault(path.suffix.lower(), []).append((path, path.stat().st_size))
+    seconds = 0.0
+    for suffix, found in kinds.items():
+        some = found[:: max(1, len(found) // _OPENED)][:_OPENED]
+        known = [(size, length) for path, size in some if (length := _length_s(path))]
+        rate = sum(size for size, _ in known) / sum(s for _, s in known) if known else _SAMPLES.get(suffix)
+        seconds += sum(size for _, size in found) / rate if rate else 0.0
+    return seconds / 3600
+
+
+def _hours_of(e: Experiment, source: Path) -> float:
+    """Hours of the corpus: of its data directories, or of the recordings that the recipe uses."""
     given = [path for path in (source, *(source / part for part in ("train", "dev", "test"))) if _is_datadir(path)]
     if given:
         return sum(sum(lengths_s(read_datadir(path)).values()) for path in given) / 3600
-    kinds: dict[str, list[tuple[Path, int]]] = {}
-    for path, size in _recordings(source):
-        kinds.setdefault(path.suffix.lower(), []).append((path, size))
-    seconds = 0.0
-    for suffix, files in kinds.items():
-        some = files[:: max(1, len(files) // _OPENED)][:_OPENED]
-        known = [(size, length) for path, size in some if (length := _length_s(path))]
-        rate = sum(size for size, _ in known) / sum(s for _, s in known) if known else _SAMPLES.get(suffix)
-        seconds += sum(size for _, size in files) / rate if rate else 0.0
-    return seconds / 3600
+    if e.recipe.corpus == "commonvoice":
+        return _hours_in(commonvoice.recordings_in_use(source))
+    if e.recipe.corpus == "librispeech":
+        options = {key: value for key, value in e.recipe.corpus_options.items() if key in ("train", "dev", "test")}
+        return _hours_in(librispeech.recordings_in_use(source, **options))
+    return _hours_in(files_below(source))
 
 
 def _is_datadir(path: Path) -> bool:
     return (path / "wav.scp").is_file()
 
 
-def _recordings(source: Path) -> Iterator[tuple[Path, int]]:
-    for directory, _, names in os.walk(source):
-        for name in sorted(names):
-            if name.lower().endswith(_SOUNDS):
-                path = Path(directory, name)
-                if path.is_file():  # a link may be broken, for instance because a disk is not mounted
-                    yield path, path.stat().st_size
-
-
 def _length_s(path: Path) -> float | None:
     try:
         return float(soundfile.info(str(path)).duration)
     except (soundfile.SoundFileError, RuntimeError, TypeError):
-        try:
-            with path.open("rb") as stream:
-                head = stream.read(1024).decode("latin-1")  # NIST sphere, compressed by shorten
-        except OSError:
-            return None
-    found = [re.search(rf"{key} -i (\d+)", head) for key in ("sample_count", "sample_rate")]
-    return int(found[0][1]) / int(found[1][1]) if found[0] and found[1] else None
+        return sphere_length_s(path)  # compressed by shorten

@@ -220,7 +220,7 @@ class Experiment:
     @property
     def follows_speech(self) -> bool:
         """Whether the steps after the stage `data` depend on the amount of speech."""
-        return bool(self.least_minutes) or open_sizes(self.recipe)
+        return bool(self.least_minutes or open_sizes(self.recipe))
 
     def sized(self, hours: float) -> "Experiment":
         """The experiment with the sizes that its recipe leaves open."""

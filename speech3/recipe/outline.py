@@ -14,6 +14,7 @@ from speech3.recipe.experiment import (
     Experiment,
     decode_step,
 )
+from speech3.recipe.sizes import open_sizes
 from speech3.recipe.steps import Step, ended_ns
 
 DATA = "data"  # the first stage, after which the amount of speech is known
@@ -170,7 +171,7 @@ def _network_steps(e: Experiment, network: str, nn_features: str) -> list[Step]:
         Step(f"train/{network}", partial(stages.train_network, e, network),
              [recipe.model.model_dump(), _training_settings(e), recipe.seed],
              [e.model(network) / "model.safetensors"], [f"train/{source}.frames"], _started(e, network),
-             owns=e.model(network), keys=("model", "training", "seed"),
+             owns=e.model(network), keys=("model", "training", "seed"), open_keys=open_sizes(recipe),
              beside=network == e.networks[-1] and _one_core_each(e)),
     ]  # fmt: skip
 
@@ -212,7 +213,7 @@ def _lfmmi_steps(e: Experiment) -> dict[str, list[Step]]:
                  [system.model.model_dump(), system.training.model_dump(), system.passes, e.recipe.seed],
                  [e.model(LFMMI) / "model.safetensors"], [f"train/{LFMMI}.frames"],
                  _started(e, LFMMI), owns=e.model(LFMMI),
-                 keys=("lfmmi.model", "lfmmi.training", "lfmmi.passes", "seed")),
+                 keys=("lfmmi.model", "lfmmi.training", "lfmmi.passes", "seed"), open_keys=open_sizes(e.recipe)),
         ],
     }  # fmt: skip
 

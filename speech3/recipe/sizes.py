@@ -17,7 +17,7 @@ GMMs, trees and passes of LF-MMI: `speech3.hmm.sizes`.
 
 from typing import Any
 
-from speech3.config import RecipeConfig
+from speech3.config import Config, RecipeConfig
 from speech3.config.experiment import unsized
 from speech3.config.models import ModelConfig
 from speech3.config.tdnn import TdnnConfig
@@ -26,13 +26,20 @@ from speech3.config.training import TrainingConfig
 _MANY_HOURS, _VERY_MANY_HOURS = 10, 100
 
 
-def open_sizes(recipe: RecipeConfig) -> bool:
-    """Whether the recipe has sizes of networks or their training that follow the amount of speech."""
-    lfmmi = recipe.lfmmi
-    return bool(
-        unsized("model", recipe.model) or unsized("training", recipe.training)
-        or (lfmmi and (unsized("model", lfmmi.model) or unsized("training", lfmmi.training)))
-    )  # fmt: skip
+def open_sizes(recipe: RecipeConfig) -> list[str]:
+    """The keys of networks and their training whose values follow the amount of speech."""
+    groups: dict[str, Config] = {"model": recipe.model, "training": recipe.training}
+    if recipe.lfmmi:
+        groups |= {"lfmmi.model": recipe.lfmmi.model, "lfmmi.training": recipe.lfmmi.training}
+    found = []
+    for name, config in groups.items():
+        keys = unsized(name, config)
+        if keys and isinstance(config, TdnnConfig):
+            keys += [f"{name}.bottleneck", f"{name}.prefinal"]
+        if f"{name}.workers" in keys:
+            keys.append(f"{name}.world")
+        found += keys
+    return found
 
 
 def with_sizes(recipe: RecipeConfig, hours: float, jobs: int) -> RecipeConfig:

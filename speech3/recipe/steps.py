@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from speech3.corpus.paths import files_below
 from speech3.errors import Speech3Error
 from speech3.io.atomic import explained_disk_errors, read_json, write_json
 from speech3.io.progress import say
@@ -40,6 +41,8 @@ class Step:
         The settings that affect its result, as plain values.
     keys
         The recipe's keys whose values are in `config`: one for each item of `config`, or one for all of it.
+    open_keys
+        Those (``model.width``) whose values are not known before the amount of speech is.
     needs
         Names of the steps that must run before it.
     inputs
@@ -60,6 +63,7 @@ class Step:
     inputs: Sequence[Path] = ()
     owns: Path | None = None
     keys: Sequence[str] = ()
+    open_keys: Sequence[str] = ()
     beside: bool = False
 
     @property
@@ -101,7 +105,7 @@ def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 def _stamp(path: Path) -> list[Any]:
     """Size and modification time of a file; names, sizes and times of all files below a directory."""
     if path.is_dir():
-        return [[str(p.relative_to(path)), *_stamp(p)] for p in sorted(path.rglob("*")) if p.is_file()]
+        return [[str(p.relative_to(path)), *_stamp(p)] for p in sorted(files_below(path))]
     status = path.stat()
     return [status.st_size, status.st_mtime_ns]
 
@@ -183,17 +187,17 @@ def _why(step: Step, out: Path, fingerprint: str, inputs: Mapping[str, str], par
 
 def _changes(done: Mapping[str, Any], step: Step, inputs: Mapping[str, str]) -> list[str]:
     """The inputs and keys that differ from those of the finished run; none if that was run by an earlier release."""
-    return _changed_inputs(done.get("inputs", inputs), inputs) + _changed_settings(
-        done.get("settings", step.settings), step.settings
-    )
+    settings, used = done.get("settings", step.settings), done.get("inputs", inputs)
+    return [
+        *(f"{path} {'changed' if path in used else 'is new'}" for path in inputs if used.get(path) != inputs[path]),
+        *_changed_settings(settings, step.settings, step.open_keys),
+        *(f"{path} is no longer used" for path in used if path not in inputs),
+    ]
 
 
-def _changed_inputs(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    return [f"{path} {'changed' if path in before else 'is new'}" for path in now if before.get(path) != now[path]]
-
-
-def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    differ = [key for key in dict.fromkeys((*before, *now)) if before.get(key) != now.get(key)]
+def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any], open_keys: Sequence[str]) -> list[str]:
+    keys = [key for key in dict.fromkeys((*before, *now)) if key not in open_keys]
+    differ = [key for key in keys if before.get(key) != now.get(key)]
     return [f"{key or 'config'} {_short(before.get(key))} -> {_short(now.get(key))}" for key in differ]
 
 

@@ -111,8 +111,8 @@ def test_what_dev_and_test_say_leaves_no_trace_in_the_vocabulary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = tmp_path / "source"
-    for name, words in (("train", WORDS), ("dev", ["kasuku", "simba"]), ("test", ["kiwi", "simba"])):
-        datadir(source / name, 2, words=words)
+    for seed, (name, words) in enumerate((("train", WORDS), ("dev", ["kasuku", "simba"]), ("test", ["kiwi", "simba"]))):
+        datadir(source / name, 2, words=words, seed=seed)
     (source / "lang").mkdir()
     (source / "lang" / "lexicon.txt").write_text("".join(f"{w} {' '.join(w.upper())}\n" for w in [*WORDS, "simba"]))
     prepare(source, tmp_path / "out", 1)
@@ -221,3 +221,14 @@ def test_features_alone_are_not_enough(tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match=r"train: has features, but no recordings.*speech3 pack"):
         prepare(tmp_path / "source", tmp_path / "out", 1, lexicon="graphemes")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_same_utterances_in_two_parts(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    datadir(source / "train")
+    datadir(source / "test", 2)  # the same random numbers
+    with pytest.raises(Speech3Error, match=r"train and test have the same utterances, such as s00-00, s00-01, s00-02,"):
+        prepare(source, tmp_path / "out", 1, lexicon="graphemes")
+    for number, sound in enumerate((source / "test" / "wav").iterdir()):  # other recordings of the same names
+        soundfile.write(sound, 0.1 * np.random.default_rng(number).standard_normal(800), 8000)
+    prepare(source, tmp_path / "out", 1, lexicon="graphemes")

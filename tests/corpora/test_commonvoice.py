@@ -1,5 +1,6 @@
 """Common Voice: its tables and clips, and what is refused."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,10 @@ from speech3.corpora.commonvoice import prepare
 from speech3.corpus.audio import load
 from speech3.corpus.datadir import read_datadir
 from speech3.errors import Speech3Error
+from speech3.recipe.expected import find_speech
 from speech3.recipe.experiment import open_experiment
+from speech3.recipe.outline import steps
+from speech3.recipe.steps import make_plan
 
 HEADER = "client_id\tpath\tsentence_id\tsentence\tsentence_domain\tup_votes\tdown_votes\tage\tlocale\n"
 SENTENCES = ('Bore da, "bawb"!', "Sut wyt ti?", "Mae’r gath yma.", "Nos\u2028da.")
@@ -120,3 +124,33 @@ def test_the_recipe_resamples(welsh: Path, tmp_path: Path) -> None:
     assert {(p.sample_frequency, p.resample, p.mix_channels) for p in experiment.presets.values()} == {
         (16000, True, True)
     }
+
+
+def test_an_empty_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = release(tmp_path / "cy", "train", "test", "validated", speakers=10)
+    for name in ("train", "test", "validated"):
+        names(root, name, 10)
+    (root / "dev.tsv").write_text(HEADER)
+    prepare(root, tmp_path / "out", 1, lexicon="graphemes")
+    parts = [read_datadir(tmp_path / "out" / name) for name in ("train", "dev", "test")]
+    assert {key[:4] for part in parts for key in part.speakers()} == {"vali"}
+    assert "no clip in dev.tsv: splits are drawn from validated.tsv" in capsys.readouterr().err
+    assert _seconds(root, tmp_path) == pytest.approx(40, rel=0.1)
+    (root / "validated.tsv").unlink()
+    with pytest.raises(Speech3Error, match=r"cy: no clip in dev\.tsv, and no validated\.tsv, from which splits are"):
+        prepare(root, tmp_path / "out", 1, lexicon="graphemes")
+
+
+def _seconds(source: Path, tmp_path: Path) -> float:
+    e = open_experiment("commonvoice", tmp_path / "new", source, [], "")
+    speech = find_speech(e, make_plan(steps(e), e.out, None, None))
+    assert speech and not speech.exact
+    return 3600 * speech.train
+
+
+def test_a_dry_run_counts_the_clips_of_the_splits(welsh: Path, tmp_path: Path) -> None:
+    before = _seconds(welsh, tmp_path)
+    assert before == pytest.approx(24, rel=0.1)
+    for number in range(100, 150):  # invalidated ones, for instance
+        shutil.copy(welsh / "clips" / "common_voice_cy_1.mp3", welsh / "clips" / f"common_voice_cy_{number}.mp3")
+    assert _seconds(welsh, tmp_path) == before

@@ -80,6 +80,15 @@ def test_transcripts_in_a_folder_of_their_own(tmp_path: Path) -> None:
         prepare(tmp_path, tmp_path / "out", 1, lexicon="graphemes")
 
 
+def test_linked_folders(tmp_path: Path) -> None:
+    corpus(tmp_path / "tapes", 2)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "disk").symlink_to(tmp_path / "tapes")
+    (tmp_path / "tapes" / "back").symlink_to(tmp_path / "in")  # a circle
+    data, faults = read_folder(tmp_path / "in")
+    assert set(data.recordings) == {"disk_s0_00", "disk_s1_01"} and not faults
+
+
 def test_tiers_of_two_speakers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each annotation becomes an utterance of the speaker whom its tier names; where none is named, of the file's."""
     recording(tmp_path / "story.wav", 5)
@@ -272,7 +281,7 @@ def test_one_speaker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_all_words_of_test_are_new_and_scripts_are_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "in"
     corpus(source / "train", words="mama anasoma kitabu leo")
-    corpus(source / "dev", 3)
+    corpus(source / "dev", 3, words="leo kitabu anasoma mama")
     corpus(source / "test", 3, words="kiwi tunda")
     write(source / "train" / "s0_00.txt", "mаma leo")  # its second letter is Cyrillic
     prepare(source, tmp_path / "out", 1, lexicon="graphemes")

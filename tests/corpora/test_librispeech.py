@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 import soundfile
 
-from speech3.corpora.librispeech import prepare
+from speech3.corpora.librispeech import PARTS, prepare
 from speech3.corpus.datadir import read_datadir
 from speech3.errors import Speech3Error
 from speech3.io.atomic import read_json
+from speech3.recipe.expected import find_speech
+from speech3.recipe.experiment import open_experiment
+from speech3.recipe.outline import steps
+from speech3.recipe.steps import make_plan
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "corpora" / "minilibri"
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -69,6 +73,10 @@ def test_mini_librispeech(mini: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert (tmp_path / "a" / "train" / "text").read_text() == (tmp_path / "b" / "train" / "text").read_text()
 
 
+def speakers_of(out: Path) -> dict[str, list[str]]:
+    return {name: sorted(read_datadir(out / name).speakers()) for name in ("train", "dev", "test")}
+
+
 def test_the_parts_of_the_whole_corpus(mini: Path, tmp_path: Path) -> None:
     part(mini, "train-clean-100", 2, first=70)
     part(mini, "dev-clean", 1, first=80)
@@ -76,12 +84,65 @@ def test_the_parts_of_the_whole_corpus(mini: Path, tmp_path: Path) -> None:
     (mini / "3-gram.arpa.gz").write_bytes(b"not read, for a smaller one is here")
     (mini.parent / "3-gram.pruned.3e-7.arpa.gz").write_bytes(gzip.compress(ARPA.encode()))
     prepare(mini, tmp_path / "out", 1)
-    parts = {name: sorted(read_datadir(tmp_path / "out" / name).speakers()) for name in ("train", "dev", "test")}
-    assert len(parts["train"]) == 14 and parts["dev"] == ["180"] and parts["test"] == ["190"]
+    # train-clean-5 lies in train-clean-100
+    assert speakers_of(tmp_path / "out") == {"train": ["170", "171"], "dev": ["180"], "test": ["190"]}
     assert (tmp_path / "out" / "lm.arpa.gz").exists()
-    prepare(mini, tmp_path / "other", 1, train=["train-clean-100"], dev="dev-clean-2", test="dev-clean")
-    parts = {name: sorted(read_datadir(tmp_path / "other" / name).speakers()) for name in ("train", "dev", "test")}
-    assert parts == {"train": ["170", "171"], "dev": ["150", "151"], "test": ["180"]}
+    prepare(mini, tmp_path / "other", 1, train=["train-clean-5"], dev="dev-clean-2", test="test-clean")
+    parts = speakers_of(tmp_path / "other")
+    assert len(parts.pop("train")) == 12 and parts == {"dev": ["150", "151"], "test": ["190"]}
+
+
+def test_dev_shares_nothing_with_test(mini: Path, tmp_path: Path) -> None:
+    part(mini, "dev-clean", 4, first=50)  # has the speakers of dev-clean-2
+    prepare(mini, tmp_path / "drawn", 1)
+    found = speakers_of(tmp_path / "drawn")
+    assert found["test"] == ["150", "151"] and len(found["dev"]) == 1 and found["dev"] < ["112"]
+    part(mini, "dev-other", 1, first=95)
+    for test, speakers in (("", ["150", "151"]), ("dev-clean", ["150", "151", "152", "153"])):
+        prepare(mini, tmp_path / f"out{test}", 1, test=test)
+        found = speakers_of(tmp_path / f"out{test}")
+        assert found["dev"] == ["195"] and found["test"] == speakers
+    with pytest.raises(Speech3Error, match=r"dev and test have the same utterances, such as 150-7-0000, 150-7-0001, "):
+        prepare(mini, tmp_path / "out", 1, dev="dev-clean", test="dev-clean-2")
+    with pytest.raises(Speech3Error, match="no part to test on"):  # not dev-clean-2
+        prepare(mini, tmp_path / "out", 1, dev="dev-clean")
+
+
+def test_each_part_is_counted_by_itself(
+    mini: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part(mini, "train-clean-100", 14)  # has the speakers of train-clean-5
+    monkeypatch.setattr("speech3.corpora.librispeech.PARTS", PARTS | {"train-clean-5": 36, "train-clean-100": 42})
+    prepare(mini, tmp_path / "out", 1, train=["train-clean-100", "train-clean-5"])
+    found = speakers_of(tmp_path / "out")
+    assert len(found["train"] + found["dev"]) == 14
+    assert "train-clean-100 has" not in (said := capsys.readouterr().err) and "train-clean-5 has" not in said
+    prepare(mini, tmp_path / "default", 1)
+    assert "train: train-clean-100; dev:" in capsys.readouterr().err
+
+
+def test_another_language(mini: Path, tmp_path: Path) -> None:
+    with pytest.raises(Speech3Error, match="lang=de: LibriSpeech is in English; give lang=en-us, or remove it"):
+        prepare(mini, tmp_path / "out", 1, lang="de")
+    prepare(mini, tmp_path / "out", 1, lang="en-gb", lexicon="graphemes")
+
+
+def test_a_dry_run_counts_the_chosen_parts(mini: Path, tmp_path: Path) -> None:
+    (mini / "dev-clean-2").rename(tmp_path / "elsewhere")
+    (mini / "dev-clean-2").symlink_to(tmp_path / "elsewhere")
+    part(mini, "train-other-500", 5, first=60)
+    part(mini, "dev-clean", 4, first=50)
+
+    def seconds(*overrides: str) -> float:
+        e = open_experiment("librispeech", tmp_path / "out", mini, list(overrides), "")
+        speech = find_speech(e, make_plan(steps(e), e.out, None, None))
+        assert speech and not speech.exact
+        return 3600 * speech.train
+
+    each = 3 * 800 / 16000  # of a speaker
+    assert seconds() == pytest.approx(each * (12 + 5 + 2))
+    assert seconds("corpus_options.train=[train-clean-5]") == pytest.approx(each * (12 + 2))
+    assert seconds("corpus_options.train=[train-clean-5]", "corpus_options.test=dev-clean") == pytest.approx(each * 16)
 
 
 def test_what_is_refused(mini: Path, tmp_path: Path) -> None:

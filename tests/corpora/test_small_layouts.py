@@ -55,7 +55,8 @@ def test_aishell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = parts_of(tmp_path / "out")
     assert {name: len(part) for name, part in found.items()} == {"train": 4, "dev": 2, "test": 2}
     assert found["test"]["BAC009S0764W0000"] == ("你好 世界", "S0764")
-    assert "你好 n i3 h ao3" in (tmp_path / "out" / "lexicon.txt").read_text()
+    lexicon = (tmp_path / "out" / "lexicon.txt").read_text()
+    assert "你好 n i3 h ao3" in lexicon and "sil" not in lexicon.lower()
     assert "test has 2 of its 7,176 utterances" in capsys.readouterr().err
     (root / "data_aishell" / "wav" / "S0765.tar.gz").touch()
     with pytest.raises(Speech3Error, match=r"wav: archives not unpacked: 1, such as S0765\.tar\.gz; unpack"):
@@ -97,7 +98,9 @@ def test_an4(tmp_path: Path, extension: str) -> None:
     wave_N, rate_hz = load(read_datadir(tmp_path / "out" / "test"), "t01-cen1-t01-b")
     assert rate_hz == 16000
     np.testing.assert_array_equal(np.round(wave_N * 32768).astype(np.int16), samples["cen1-t01-b"])
-    lexicon = (tmp_path / "out" / "lexicon.txt").read_text()
+    (tmp_path / "out").rename(tmp_path / "moved")
+    assert len(load(read_datadir(tmp_path / "moved" / "test"), "t01-cen1-t01-b")[0]) == len(wave_N)
+    lexicon = (tmp_path / "moved" / "lexicon.txt").read_text()
     assert "RUBOUT R AH B AW T\n" in lexicon and "RUBOUT R UH B AW T\n" in lexicon
 
 
@@ -138,8 +141,8 @@ Talk 1 Talk 0.09 0.1 <o,f0,male> dog 's here
 """
 
 
-@pytest.mark.parametrize("release", [2, 3])
-def test_tedlium(tmp_path: Path, release: int, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("release", "talks"), [(1, "774"), (2, "1,495"), (3, "2,351")])
+def test_tedlium(tmp_path: Path, release: int, talks: str, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / f"TEDLIUM_release-{release}"
     places = {"train": "data", "dev": "legacy/dev", "test": "legacy/test"}
     for name, newer in places.items():
@@ -147,14 +150,16 @@ def test_tedlium(tmp_path: Path, release: int, capsys: pytest.CaptureFixture[str
         sound(place / "sph" / f"{name}Talk.sph")
         (place / "stm").mkdir()
         (place / "stm" / f"{name}Talk.stm").write_text(STM)
+    sound(root / (places["dev"] if release == 3 else "dev") / "sph" / "otherTalk.sph")
     with pytest.raises(Speech3Error, match=r"not TED-LIUM: no TEDLIUM\*\.dic"):
         tedlium.prepare(root, tmp_path / "out", 1)
-    (root / "TEDLIUM.152k.dic").write_text(
+    (root / ("TEDLIUM.150K.dic" if release == 1 else "TEDLIUM.152k.dic")).write_text(
         "<unk> NSN\nit IH T\nit's IH T S\nHERE HH IH R\nHERE(2) HH IY R\nhere HH IH R\ndog D AO G\n's Z\n"
     )
     tedlium.prepare(root, tmp_path / "out", 1)
     said = capsys.readouterr().err
-    assert "test has 1 of its 11 talks" in said and ("train has 1 of its 1,495 talks" in said) == (release == 2)
+    assert "test has 1 of its 11 talks" in said and f"train has 1 of its {talks} talks" in said
+    assert "dev: left out, as they have no transcript in stm/: otherTalk.sph; unpack it again" in said
     data = read_datadir(tmp_path / "out" / "test")
     assert {(u.id, u.text, u.start_s, u.end_s) for u in data.utterances.values()} == {
         ("testTalk-0000002-0000005", "it's HERE", 0.02, 0.05), ("testTalk-0000009-0000010", "dog 's here", 0.09, 0.1),

@@ -13,6 +13,7 @@ import soundfile
 from speech3.corpora import wsj
 from speech3.corpus.audio import load
 from speech3.corpus.datadir import DataDir, read_datadir
+from speech3.corpus.lengths import lengths_s
 from speech3.errors import Speech3Error
 from speech3.lm.arpa import read_arpa
 
@@ -154,3 +155,56 @@ def test_what_shorten_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     wsj.prepare(tmp_path, tmp_path / "out", 1)
     data = read_datadir(tmp_path / "out" / "test")
     np.testing.assert_array_equal(load(data, "440c0401")[0], load(data, "440c0402")[0])
+    program.unlink()  # the headers on the disc have the lengths, so it is not called for them
+    assert lengths_s(data) == {"440c0401": 0.1, "440c0402": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("cmudict.dict", b"the DH AH0\nthe(2) DH IY0\nmen M EH1 N # plural, of man\npercent P ER0\nrise R AY1 Z\n"),
+        (
+            "cmudict-0.7b",
+            b";;; # CMUdict  --  Major Version: 0.07\n#HASH-MARK  HH AE1 SH M AA2 R K\n;SEMI-COLON  S EH1 M IY0\n"
+            b"D\xc9J\xc0  D EY2 ZH AA2\nTHE  DH AH0\nTHE(1)  DH IY0\nMEN  M EH1 N\nPERCENT  P ER0\nRISE  R AY1 Z\n",
+        ),
+    ],
+)
+def test_forms_of_cmudict(tmp_path: Path, name: str, content: bytes) -> None:
+    make_discs(tmp_path)
+    (tmp_path / "cmudict-0.7b").unlink()
+    (tmp_path / name).write_bytes(content)
+    wsj.prepare(tmp_path, tmp_path / "out", 1)
+    lines = (tmp_path / "out" / "lexicon.txt").read_text().splitlines()
+    assert {"THE DH AH0", "THE DH IY0", "MEN M EH1 N", "PERCENT P ER0", "RISE R AY1 Z"} <= set(lines)
+    if name == "cmudict-0.7b":
+        assert {"#HASH-MARK HH AE1 SH M AA2 R K", ";SEMI-COLON S EH1 M IY0", "DÉJÀ D EY2 ZH AA2"} <= set(lines)
+    assert not (tmp_path / "out" / "guessed.txt").exists() and not any(";;;" in line for line in lines)
+
+
+def test_discs_that_were_converted_to_wav(tmp_path: Path) -> None:
+    make_discs(tmp_path)
+    for sound in tmp_path.glob("11-14.1/**/*.wv1"):
+        soundfile.write(sound, soundfile.read(sound, dtype="int16")[0], 16000, format="WAV")
+        assert sound.read_bytes().startswith(b"RIFF")
+    found = prepared(tmp_path, tmp_path / "out")["test"]
+    assert found.recordings["440c0401"].endswith("440c0401.wv1") and len(load(found, "440c0401")[0]) == 1600
+    sound.write_bytes(b"ID3")
+    with pytest.raises(Speech3Error, match=r"wv1: neither a NIST sphere file nor wav"):
+        wsj.prepare(tmp_path, tmp_path / "out", 1)
+
+
+def test_links_to_the_discs(tmp_path: Path) -> None:
+    make_discs(tmp_path / "common", together=True)
+    (tmp_path / "wsj").mkdir()
+    for path in (tmp_path / "common").iterdir():
+        (tmp_path / "wsj" / path.name).symlink_to(path)
+    assert len(prepared(tmp_path / "wsj", tmp_path / "out")["train"].utterances) == 4
+
+
+def test_another_language(tmp_path: Path) -> None:
+    make_discs(tmp_path)
+    with pytest.raises(Speech3Error, match="lang=fr: WSJ is in English"):
+        wsj.prepare(tmp_path, tmp_path / "out", 1, lang="fr")
+    with pytest.raises(Speech3Error, match=r"dev and test have the same utterances, such as 440c0401, 440c0402"):
+        wsj.prepare(tmp_path, tmp_path / "out", 1, dev="eval92")

@@ -6,6 +6,8 @@ import pytest
 
 from speech3.config import RecipeConfig, TrainConfig, load_config, shipped
 from speech3.errors import Speech3Error
+from speech3.recipe.experiment import open_experiment
+from speech3.recipe.outline import steps
 from speech3.recipe.sizes import open_sizes, with_sizes
 
 RECIPE = shipped("recipes") / "librispeech" / "recipe.yaml"
@@ -40,3 +42,13 @@ def test_only_recipes_choose(tmp_path: Path) -> None:
     path.write_text("frames: a\nhmm: b\nmodel: {family: dnn, width: 0}\ntraining: {}\n")
     with pytest.raises(Speech3Error, match=r"model\.width=0: only recipes choose it"):
         load_config(TrainConfig, path)
+
+
+def test_the_keys_that_are_open_are_those_that_the_amount_of_speech_changes(tmp_path: Path) -> None:
+    e = open_experiment("librispeech", tmp_path / "out", tmp_path / "in", ["jobs=2"], "")
+    settled = {step.name: step for step in steps(e.sized(200.0))}
+    for step in steps(e):
+        now = settled[step.name].settings
+        differ = {key for key, value in step.settings.items() if now[key] != value}
+        assert differ <= set(step.open_keys) and bool(differ) == (step.name in ("train/dnn", "train/lfmmi"))
+        assert not settled[step.name].open_keys

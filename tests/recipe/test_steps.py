@@ -122,6 +122,16 @@ def test_a_changed_input_reruns_what_depends_on_it(done: Kitchen, change: Callab
     assert done.run() == []
 
 
+def test_an_input_below_a_link_counts(kitchen: Kitchen) -> None:
+    cellar = kitchen.root / "cellar"
+    cellar.mkdir()
+    (cellar / "back").symlink_to(kitchen.market)  # a circle
+    (kitchen.market / "cellar").symlink_to(cellar)
+    assert kitchen.run() == ALL and kitchen.run() == []
+    (cellar / "wine").touch()
+    assert kitchen.run() == ["chop", "cook/soup", "eat"]
+
+
 def test_the_same_input_elsewhere_is_another_input(done: Kitchen) -> None:
     """Outputs may contain paths into the input directory, as a wav.scp does."""
     done.market = done.market.rename(done.root / "supermarket")
@@ -291,9 +301,25 @@ def test_the_key_that_changed(kitchen: Kitchen, before: object, after: object, k
 def test_the_input_that_changed(done: Kitchen) -> None:
     _longer(done.market)
     assert done.why()["chop"] == f"{done.market} changed"
-    done.market = done.market.rename(done.root / "supermarket")
-    assert done.why()["chop"] == f"{done.market} is new"
+    old, done.market = done.market, done.market.rename(done.root / "supermarket")
+    assert done.why()["chop"] == f"{done.market} is new, {old} is no longer used"
     assert done.why()["cook/soup"] == "chop runs again"
+
+
+def test_an_input_that_is_no_longer_used(kitchen: Kitchen) -> None:
+    *others, eat = kitchen.steps()
+    with_input = [*others, replace(eat, inputs=[kitchen.market / "leek"])]
+    run_plan(make_plan(with_input, kitchen.out, None, None), kitchen.out)
+    assert kitchen.why() == dict.fromkeys(ALL, "") | {"eat": f"{kitchen.market}/leek is no longer used"}
+
+
+def test_keys_that_are_still_open_have_not_changed(kitchen: Kitchen) -> None:
+    run_plan(make_plan(_with(kitchen, [{"width": 64}, 1], ["model", "seed"]), kitchen.out, None, None), kitchen.out)
+    _longer(kitchen.market)
+    for seed, why in ((1, "cook/soup runs again"), (2, "seed 1 -> 2")):
+        *others, eat = _with(kitchen, [{"width": 0}, seed], ["model", "seed"])
+        plan = make_plan([*others, replace(eat, open_keys=["model.width"])], kitchen.out, None, None)
+        assert plan[-1].why == why
 
 
 def test_what_an_earlier_release_did_not_record(done: Kitchen) -> None:
