@@ -141,6 +141,9 @@ def test_from_sound_to_an_error_rate_beside_the_dnn_then_aligned_exported_and_us
     assert read_json(mine / "lfmmi" / "decode.json")["acoustic_scale"] in DecodeConfig().lfmmi_acoustic_scales
     assert ">lfmmi</td>" in (mine / "report.html").read_text()
     assert "LF-MMI" in (mine / "lfmmi" / "MODEL_CARD.md").read_text()
+    assert open_packed(mine / "frames" / "lfmmi" / "train.frames").info["speed_perturb"] == []
+    # Networks that `speech3 train` trains on these outputs are tuned as this one.
+    assert read_json(mine / "lfmmi_hmm" / "tuning.json") == read_json(mine / "lfmmi" / "tuning.json")
 
     test = mine / "data" / "test"
     aligned = speech3("align", mine / "lfmmi", test, tmp_path / "aligned", "--jobs", "1")
