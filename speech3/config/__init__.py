@@ -22,7 +22,7 @@ from speech3.config.reading import (
     shipped,
     training_overrides,
 )
-from speech3.config.tdnn import CnnTdnnConfig, TdnnConfig, check_frequencies
+from speech3.config.tdnn import CnnTdnnConfig, TdnnConfig
 from speech3.config.training import AsgdConfig, CodecConfig, LbfgsConfig, SimulationConfig, TrainingConfig
 
 __all__ = [
@@ -51,7 +51,6 @@ __all__ = [
     "TrainingConfig",
     "TriphoneConfig",
     "changed",
-    "check_frequencies",
     "load_config",
     "load_preset",
     "parse",

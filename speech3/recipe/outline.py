@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from speech3.config import check_frequencies
+from speech3.config.tdnn import check_frequencies
 from speech3.recipe.experiment import (
     BMMI,
     FLAT,

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from speech3.config import (
-    FeatureConfig, LstmConfig, TdnnConfig, TrainConfig, TrainingConfig, check_frequencies, parse, read_yaml,
-)  # fmt: skip
+from speech3.config import FeatureConfig, LstmConfig, TdnnConfig, TrainConfig, TrainingConfig, parse, read_yaml
+from speech3.config.tdnn import check_frequencies
 from speech3.engine.device import autocast_of, use_precision
 from speech3.engine.recorded import Recorder
 from speech3.engine.world import Loss, Parts

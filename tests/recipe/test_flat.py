@@ -80,7 +80,9 @@ def test_what_cannot_be_trained_is_named_by_the_recipe_s_key(tmp_path: Path, mon
     smoothed = e.recipe.flat.training.model_copy(update={"label_smoothing": 0.1})
     config = e.recipe.flat.model_copy(update={"training": smoothed})
     e = Experiment(e.name, e.recipe.model_copy(update={"flat": config}), e.out, None, "")
-    with pytest.raises(Speech3Error, match=r"^flat\.training\.label_smoothing=0\.1: only for flat\.training\.objective="):
+    with pytest.raises(
+        Speech3Error, match=r"^flat\.training\.label_smoothing=0\.1: only for flat\.training\.objective="
+    ):
         flat.train_network(e)
 
     def fail(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""The scripts of recipes/minilibri: what fails is told and ends them. `speech3` is replaced by a program that does nothing."""
+"""The scripts of recipes/minilibri, with a program that does nothing in place of `speech3`: what fails ends them."""
 
 import os
 import subprocess
@@ -55,7 +55,9 @@ def test_a_family_that_is_not_trained_is_told_before_the_simulations(tmp_path: P
     assert {call.split()[0] for call in calls} == {"train"}
     (cnn,) = [call for call in calls if "/lfmmi_cnn " in call]
     assert cnn.startswith(f"train {tmp_path}/out/families/lfmmi.yaml ") and cnn.endswith("cnn_kaldi model.channels=1")
-    assert (tmp_path / "out" / "families" / "lfmmi.yaml").read_text().splitlines()[1] == f"hmm: {tmp_path}/out/lfmmi_hmm"
+    assert (tmp_path / "out" / "families" / "lfmmi.yaml").read_text().splitlines()[
+        1
+    ] == f"hmm: {tmp_path}/out/lfmmi_hmm"
 
 
 def test_more_real_workers_than_cores_are_refused_at_once(tmp_path: Path) -> None:

@@ -139,7 +139,9 @@ def test_other_features_than_those_of_cross_entropy_name_the_recipe_s_keys(corpu
     about = {"kind": "nn", "model": FAMILIES["lstm"], "feat_dim": 3 * DIM, "num_senones": 7}
     save_tensors(tmp_path / "ce" / "model.safetensors", tensors, about)
     config = _config(corpus, "lstm").model_copy(update={"init": str(tmp_path / "ce")})
-    with pytest.raises(Speech3Error, match=r"24 feature bins.* has 8; .*lfmmi\.features=\S+ce/features\.yaml .*another --out"):
+    with pytest.raises(
+        Speech3Error, match=r"24 feature bins.* has 8; .*lfmmi\.features=\S+ce/features\.yaml .*another --out"
+    ):
         train(config, tmp_path / "out")
 
 

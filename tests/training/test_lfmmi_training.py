@@ -150,5 +150,7 @@ def test_features_that_are_not_bins_alone_are_refused_for_convolutions_over_freq
     shutil.copytree(corpus / "frames", tmp_path / "frames")
     (tmp_path / "frames" / "features.yaml").write_text("{kind: fbank, num_mel_bins: 3, deltas: 1, use_energy: true}\n")
     config = config_of(corpus, {"family": "cnn_tdnn"}).model_copy(update={"frames": str(tmp_path / "frames")})
-    with pytest.raises(Speech3Error, match=r"model: a cnn_tdnn .*features\.yaml has deltas, use_energy.*set model=tdnn"):
+    with pytest.raises(
+        Speech3Error, match=r"model: a cnn_tdnn .*features\.yaml has deltas, use_energy.*set model=tdnn"
+    ):
         train(config, tmp_path / "out")
